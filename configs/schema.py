@@ -1,0 +1,274 @@
+"""The shape of a configuration: frozen dataclasses, checked when they are made.
+
+This file owns the names, types, defaults and meaning of every setting, and the rules
+that hold between them. It must not know how a setting is used: nothing here imports
+more than the standard library. Defaults are the paper's (BERT-base, appendix A.2)
+or, where the paper is silent, those of google-research/bert.
+
+Each field says what changing it does to a run that is resumed (`kind`):
+  identity    it changes the result: resuming with another value is refused;
+  extendable  it may change under a schedule that does not look ahead (more steps);
+  runtime     it changes speed, memory or logging only: resuming logs the change.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from configs.errors import UserError
+
+
+def setting(default: Any, help: str, kind: str = 'identity') -> Any:
+    """A dataclass field with its one-line meaning and its kind (see the file's docstring)."""
+    return dataclasses.field(default=default, metadata={'help': help, 'kind': kind})
+
+
+def _matches(value: Any, annotation: Any) -> bool:
+    """Whether `value` has the declared type; ints are accepted as floats, bools never as ints."""
+    origin = typing.get_origin(annotation)
+    if origin is Literal:
+        return value in typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return any(_matches(value, a) for a in typing.get_args(annotation))
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_matches(v, typing.get_args(annotation)[0]) for v in value)
+    if annotation is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if annotation is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if annotation is type(None):
+        return value is None
+    return isinstance(value, annotation)
+
+
+class Section:
+    """Base of every configuration dataclass: checks the type of each field."""
+
+    def __post_init__(self) -> None:
+        hints = typing.get_type_hints(type(self))
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if not _matches(value, hints[field.name]):
+                allowed = typing.get_args(hints[field.name]) if typing.get_origin(hints[field.name]) is Literal else field.type
+                raise UserError(f'{type(self).__name__}.{field.name}={value!r}: expected {allowed}')
+        self.check()
+
+    def check(self) -> None:
+        """Raises UserError where the fields contradict each other."""
+
+    def _require(self, ok: bool, name: str, rule: str) -> None:
+        if not ok:
+            raise UserError(f'{type(self).__name__}.{name}={getattr(self, name)!r}: must be {rule}')
+
+
+@dataclass(frozen=True)
+class ModelConfig(Section):
+    """The encoder (paper section 3; google-research/bert modeling.py:34-45)."""
+
+    vocab_size: int = setting(30522, 'entries of the vocabulary; the table is padded to a multiple of 128 inside the model')
+    hidden_size: int = setting(768, 'width H of every layer')
+    num_layers: int = setting(12, 'number of Transformer blocks L')
+    num_heads: int = setting(12, 'attention heads A; must divide hidden_size')
+    intermediate_size: int = setting(3072, 'width of the feed-forward layer, 4H in the paper')
+    max_position: int = setting(512, 'rows of the position table: the longest sequence possible')
+    type_vocab_size: int = setting(2, 'rows of the segment table')
+    hidden_act: Literal['gelu_tanh', 'gelu_erf', 'relu'] = setting('gelu_tanh', "gelu_tanh is Google's gelu, gelu_erf Hugging Face's")
+    hidden_dropout: float = setting(0.1, 'dropout after embeddings and after each sub-layer')
+    attention_dropout: float = setting(0.1, 'dropout on attention probabilities')
+    initializer_range: float = setting(0.02, 'standard deviation of the truncated normal before truncation')
+    layer_norm_eps: float = setting(1e-12, 'added to the variance in layer normalisation')
+
+    def check(self) -> None:
+        for name in ('vocab_size', 'hidden_size', 'num_layers', 'num_heads', 'intermediate_size', 'max_position', 'type_vocab_size'):
+            self._require(getattr(self, name) > 0, name, 'positive')
+        for name in ('hidden_dropout', 'attention_dropout'):
+            self._require(0 <= getattr(self, name) < 1, name, 'in [0, 1)')
+        self._require(self.hidden_size % self.num_heads == 0, 'num_heads', f'a divisor of hidden_size={self.hidden_size}')
+
+
+@dataclass(frozen=True)
+class Phase(Section):
+    """One stretch of pre-training on records of one length."""
+
+    seq_len: int = setting(128, 'length of the records; picks the --data directory with that seq_len')
+    steps: int = setting(900_000, 'optimizer steps in this phase', kind='extendable')
+    batch_size: int = setting(256, 'sequences a step, over all devices')
+
+    def check(self) -> None:
+        for name in ('seq_len', 'steps', 'batch_size'):
+            self._require(getattr(self, name) > 0, name, 'positive')
+
+
+@dataclass(frozen=True)
+class OptimizerConfig(Section):
+    """AdamW as BERT has it, and the learning-rate schedule (google-research/bert optimization.py)."""
+
+    peak_lr: float = setting(1e-4, 'learning rate at the end of warm-up')
+    schedule: Literal['bert', 'linear', 'cosine', 'wsd', 'constant'] = setting(
+        'bert', "bert: linear decay counted from step 0, so lr jumps down a little at the end of warm-up; linear: no jump; wsd: constant, then linear over the last decay_fraction"
+    )
+    warmup_steps: int = setting(10_000, 'steps of linear warm-up from 0; 0 for none')
+    end_lr: float = setting(0.0, 'learning rate at the last step')
+    decay_fraction: float = setting(0.2, 'wsd only: the share of all steps that decays')
+    b1: float = setting(0.9, 'decay of the first moment')
+    b2: float = setting(0.999, 'decay of the second moment')
+    eps: float = setting(1e-6, 'added to the root of the second moment')
+    weight_decay: float = setting(0.01, 'decoupled decay of all but biases and layer norms')
+    clip_norm: float = setting(1.0, 'gradients are scaled down to this global norm')
+    bias_correction: bool = setting(False, "Adam's bias correction; BERT has none, small fine-tuning sets want it")
+
+    def check(self) -> None:
+        self._require(self.peak_lr > 0, 'peak_lr', 'positive')
+        self._require(self.warmup_steps >= 0, 'warmup_steps', '0 or more')
+        self._require(0 <= self.end_lr <= self.peak_lr, 'end_lr', 'between 0 and peak_lr')
+        self._require(0 < self.decay_fraction <= 1, 'decay_fraction', 'in (0, 1]')
+        for name in ('b1', 'b2'):
+            self._require(0 <= getattr(self, name) < 1, name, 'in [0, 1)')
+        self._require(self.eps > 0, 'eps', 'positive')
+        self._require(self.weight_decay >= 0, 'weight_decay', '0 or more')
+        self._require(self.clip_norm > 0, 'clip_norm', 'positive')
+
+
+@dataclass(frozen=True)
+class RuntimeConfig(Section):
+    """How a run is carried out: none of it changes the result beyond float noise."""
+
+    data_parallel: int | None = setting(None, 'devices on the mesh axis `data`; none: all that the other axes leave', kind='runtime')
+    fsdp: int = setting(1, 'devices over which parameters and moments are split', kind='runtime')
+    model_parallel: int = setting(1, 'devices over which each layer is split', kind='runtime')
+    accumulation: int = setting(1, 'micro-batches a step; gradients are summed before clipping', kind='runtime')
+    compute_dtype: Literal['float32', 'bfloat16'] = setting('float32', 'arithmetic of the layers; parameters, softmax, norms and loss stay float32', kind='runtime')
+    remat: Literal['none', 'dots', 'full'] = setting('none', 'what the backward pass recomputes, to save memory', kind='runtime')
+    scan_layers: bool = setting(False, 'loop over the layers instead of unrolling them: compiles faster, runs slower', kind='runtime')
+    decoder: Literal['auto', 'tfdata', 'numpy'] = setting('auto', 'reader of TFRecords; auto: tf.data where TensorFlow is installed', kind='runtime')
+    log_every: int = setting(100, 'steps between log lines', kind='runtime')
+    eval_every: int = setting(10_000, 'steps between evaluations on held-out records', kind='runtime')
+    eval_batches: int = setting(100, 'held-out batches an evaluation reads at most; 0: all of them', kind='runtime')
+    checkpoint_every: int = setting(1_000, 'steps between checkpoints', kind='runtime')
+    keep_checkpoints: int = setting(3, 'newest checkpoints kept, besides the best', kind='runtime')
+    max_bad_steps: int = setting(10, 'non-finite steps in a row after which training stops', kind='runtime')
+
+    def check(self) -> None:
+        for name in ('fsdp', 'model_parallel', 'accumulation', 'log_every', 'eval_every', 'checkpoint_every', 'keep_checkpoints', 'max_bad_steps'):
+            self._require(getattr(self, name) > 0, name, 'positive')
+        self._require(self.eval_batches >= 0, 'eval_batches', '0 or more')
+        self._require(self.data_parallel is None or self.data_parallel > 0, 'data_parallel', 'positive, or none')
+
+
+@dataclass(frozen=True)
+class PretrainConfig(Section):
+    """One pre-training run."""
+
+    name: str = setting('bert_base', 'the preset this came from; a label only', kind='runtime')
+    seed: int = setting(12345, 'seeds initialisation, data order and dropout')
+    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    phases: tuple[Phase, ...] = (Phase(128, 900_000, 256), Phase(512, 100_000, 256))
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    runtime: RuntimeConfig = dataclasses.field(default_factory=RuntimeConfig)
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps over all phases."""
+        return sum(phase.steps for phase in self.phases)
+
+    def check(self) -> None:
+        self._require(len(self.phases) > 0, 'phases', 'at least one')
+        for i, phase in enumerate(self.phases):
+            if phase.seq_len > self.model.max_position:
+                raise UserError(
+                    f'phases.{i}.seq_len={phase.seq_len} is beyond the position table (model.max_position={self.model.max_position}): '
+                    'use shorter records or a larger model.max_position'
+                )
+            if phase.batch_size % self.runtime.accumulation:
+                raise UserError(f'phases.{i}.batch_size={phase.batch_size} does not divide by runtime.accumulation={self.runtime.accumulation}: change either')
+        if self.optimizer.warmup_steps > self.total_steps:
+            raise UserError(f'optimizer.warmup_steps={self.optimizer.warmup_steps} is more than the {self.total_steps} steps of all phases: lower it or train longer')
+
+
+@dataclass(frozen=True)
+class FinetuneConfig(Section):
+    """One fine-tuning run; defaults are the paper's for GLUE (section 4.1, appendix A.3)."""
+
+    name: str = setting('finetune', 'the recipe this came from; a label only', kind='runtime')
+    seed: int = setting(0, 'seeds the new head, data order and dropout')
+    max_seq_length: int = setting(128, 'longest input in word pieces, special tokens included')
+    batch_size: int = setting(32, 'examples a step')
+    epochs: float = setting(3.0, 'passes over the training set')
+    train_examples: int = setting(0, 'use that many training examples, drawn by seed; 0: all')
+    warmup_fraction: float = setting(0.1, 'share of all steps that warm up')
+    head_dropout: float = setting(0.1, 'dropout before a classifier (run_classifier.py:597)')
+    init: Literal['source', 'random'] = setting('source', 'source: the encoder of --init_from; random: its shape alone, for comparison')
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=lambda: OptimizerConfig(peak_lr=2e-5, warmup_steps=0, schedule='bert'))
+    runtime: RuntimeConfig = dataclasses.field(default_factory=RuntimeConfig)
+
+    def check(self) -> None:
+        for name in ('max_seq_length', 'batch_size', 'epochs'):
+            self._require(getattr(self, name) > 0, name, 'positive')
+        self._require(self.train_examples >= 0, 'train_examples', '0 or more')
+        self._require(0 <= self.warmup_fraction <= 1, 'warmup_fraction', 'in [0, 1]')
+        self._require(0 <= self.head_dropout < 1, 'head_dropout', 'in [0, 1)')
+        self._require(self.optimizer.warmup_steps == 0, 'optimizer', 'without warmup_steps: fine-tuning warms up by warmup_fraction')
+
+
+Config = PretrainConfig | FinetuneConfig
+_KINDS = {'pretrain': PretrainConfig, 'finetune': FinetuneConfig}
+
+
+def to_dict(config: Section) -> dict[str, Any]:
+    """The configuration as plain JSON data."""
+    return dataclasses.asdict(config)
+
+
+def from_dict(cls: type, data: dict[str, Any], where: str = '') -> Any:
+    """Builds a configuration of type `cls` from JSON data; unknown and missing names are refused."""
+    hints = typing.get_type_hints(cls)
+    known = {f.name for f in dataclasses.fields(cls)}
+    unknown, missing = sorted(set(data) - known), sorted(known - set(data))
+    if unknown or missing:
+        raise UserError(f'{where or cls.__name__}: unknown settings {unknown}, missing settings {missing}')
+    values = {}
+    for name, value in data.items():
+        hint = hints[name]
+        if dataclasses.is_dataclass(hint):
+            value = from_dict(hint, value, f'{where}.{name}' if where else name)
+        elif typing.get_origin(hint) is tuple:
+            item = typing.get_args(hint)[0]
+            value = tuple(from_dict(item, v, f'{name}.{i}') if dataclasses.is_dataclass(item) else v for i, v in enumerate(value))
+        values[name] = value
+    return cls(**values)
+
+
+def dumps(config: Config) -> str:
+    """The text of a workdir's config.json."""
+    kind = next(k for k, cls in _KINDS.items() if isinstance(config, cls))
+    return json.dumps({'kind': kind, **to_dict(config)}, indent=2) + '\n'
+
+
+def loads(text: str, where: str = 'config.json') -> Config:
+    """Reads what `dumps` wrote. Raises UserError for anything else."""
+    try:
+        data = json.loads(text)
+        kind = data.pop('kind')
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise UserError(f'{where}: not a saved configuration ({error})') from error
+    if kind not in _KINDS:
+        raise UserError(f'{where}: kind {kind!r} is none of {sorted(_KINDS)}')
+    return from_dict(_KINDS[kind], data)
+
+
+def kinds(cls: type, prefix: str = '') -> dict[str, str]:
+    """Maps each leaf setting's dotted name to its kind; items of a tuple count as one name."""
+    found, hints = {}, typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        hint = hints[field.name]
+        item = typing.get_args(hint)[0] if typing.get_origin(hint) is tuple else hint
+        if dataclasses.is_dataclass(item):
+            found |= kinds(item, f'{prefix}{field.name}.')
+        else:
+            found[prefix + field.name] = field.metadata['kind']
+    return found

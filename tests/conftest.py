@@ -1,0 +1,45 @@
+"""What every test shares: eight fake devices, strict jax, the binaries, and the real text when there is some."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+# Read by jax when it is first imported, so that tests without jax do not pay for it.
+os.environ['JAX_PLATFORMS'] = 'cpu'
+os.environ['JAX_NUM_CPU_DEVICES'] = '8'
+os.environ['JAX_NUMPY_RANK_PROMOTION'] = 'raise'
+os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'
+
+
+@pytest.fixture
+def test_data() -> pathlib.Path:
+    """The folder of real corpora and tasks that BERT_JAX_TEST_DATA names; without it the test is skipped."""
+    path = os.environ.get('BERT_JAX_TEST_DATA')
+    if not path:
+        pytest.skip('BERT_JAX_TEST_DATA is not set: it names a folder of real corpora and tasks')
+    if not pathlib.Path(path).is_dir():
+        pytest.fail(f'BERT_JAX_TEST_DATA={path} is not a folder')
+    return pathlib.Path(path)
+
+
+@pytest.fixture
+def binary() -> Callable[..., subprocess.CompletedProcess]:
+    """Runs `python -m launch.NAME ARGUMENTS` as a user would, on one device; gives back code, stdout and stderr."""
+
+    def run(name: str, *arguments: object, timeout: float = 300, **environment: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [sys.executable, '-m', f'launch.{name}', *map(str, arguments)],
+            cwd=pathlib.Path(__file__).parents[1],
+            env={**os.environ, 'JAX_NUM_CPU_DEVICES': '1', **environment},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+
+    return run
