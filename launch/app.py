@@ -1,0 +1,111 @@
+"""How every binary starts and ends: flags, help, one-line errors and exit codes.
+
+A binary defines its flags with absl, imports what is heavy inside `main(argv)`, and ends with
+`if __name__ == '__main__': app.run(main)`. Exit codes: 0 success, 1 a defect of ours (with its
+traceback), 2 a mistake the user can mend (one line on stderr), 130 interrupted. This file knows
+no flag but the two that binaries share, and nothing of what they do.
+"""
+
+from __future__ import annotations
+
+import errno
+import pathlib
+import re
+import runpy
+import sys
+from collections.abc import Callable, Sequence
+
+from absl import app, flags, logging
+
+from configs.errors import UserError
+
+
+def run(main: Callable[[Sequence[str]], int | None], arguments: str = '') -> None:
+    """Parses the flags, calls `main([program, *arguments])` and exits.
+
+    arguments: what may stand beside the flags, as the help shows it ('DIR'); where it is empty
+    anything that is not a flag is refused. What follows `--` counts as such an argument.
+    """
+    program = pathlib.Path(sys.argv[0]).stem
+
+    def parse(argv: Sequence[str]) -> list[str]:
+        own = argv[: argv.index('--')] if '--' in argv else argv
+        if {'--help', '-help', '-h'} & set(own[1:]):
+            print(_usage(main, program, arguments))
+            sys.exit(0)
+        try:
+            rest = flags.FLAGS(argv)
+        except flags.Error as error:
+            _fail(program, f'{_plain(error)} (see --help)')
+        except SystemExit:  # absl's own --helpfull and the like, which exit with 1
+            sys.exit(0)
+        if rest[1:] and not arguments:
+            _fail(program, f'unexpected argument {rest[1]!r}: a flag is written --name=value, without spaces around "=" (see --help)')
+        if not flags.FLAGS['verbosity'].present:
+            logging.set_verbosity(logging.WARNING)  # else orbax and jax fill the terminal
+        return rest
+
+    def guarded(argv: Sequence[str]) -> int | None:
+        try:
+            return main(argv)
+        except UserError as error:
+            _fail(program, str(error))
+        except KeyboardInterrupt:
+            print(f'{program}: interrupted', file=sys.stderr)
+            sys.exit(130)
+        except Exception as error:
+            full = _disk_full(error)
+            if full is None:
+                raise
+            _fail(program, f'{full}: free some space and run the same command again')
+
+    app.run(guarded, flags_parser=parse)
+
+
+def console() -> None:
+    """Entry of the installed scripts: `bert-train-vocab ...` is `python -m launch.train_vocab ...`."""
+    name = pathlib.Path(sys.argv[0]).stem.removeprefix('bert-').replace('-', '_')
+    runpy.run_module(f'launch.{name}', run_name='__main__', alter_sys=True)
+
+
+def config_flags(default: str | None = None) -> tuple[flags.FlagHolder, flags.FlagHolder]:
+    """Defines --config and --set; their values go to `configs.load.load` and `configs.overrides.apply`."""
+    config = flags.DEFINE_string('config', default, "a preset's name, a Python file with get_config() (it is run), or a saved config.json")
+    changes = flags.DEFINE_multi_string('set', [], 'changes one setting, as in --set optimizer.peak_lr=2e-5')
+    return config, changes
+
+
+def _fail(program: str, message: str) -> None:
+    """Ends the program for a mistake the user can mend."""
+    print(f'{program}: error: {" ".join(message.split())}', file=sys.stderr)
+    sys.exit(2)
+
+
+def _plain(error: flags.Error) -> str:
+    """absl's message, without its repetition where a required flag is missing."""
+    return re.sub(r'flag --(\w+)=None: Flag --\1 must have a value other than None\.', r'--\1 is required', str(error))
+
+
+def _disk_full(error: BaseException) -> str | None:
+    """What to say where `error`, or what caused it, is a full disk or quota; None where it is not."""
+    seen = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return f'{error.filename}: disk full' if error.filename else 'disk full'
+        if 'No space left on device' in str(error):  # as tensorstore words it
+            return 'disk full'
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _usage(main: Callable, program: str, arguments: str) -> str:
+    """The binary's docstring and its own flags, in the order of their definition."""
+    module = sys.modules[main.__module__]
+    by_module = flags.FLAGS.flags_by_module_dict()
+    lines = [(module.__doc__ or '').strip(), '', f'usage: python -m launch.{program} [--flags]' + (f' {arguments}' if arguments else ''), '']
+    for flag in by_module.get(sys.argv[0], []) + by_module.get(__name__, []):
+        form = f'--[no]{flag.name}' if flag.boolean else f'--{flag.name}'
+        default = '' if flag.default in (None, []) else f' (default: {flag.default_as_str})'
+        lines += [f'  {form}', flags.text_wrap(f'{flag.help}{default}', length=100, indent='      ')]
+    return '\n'.join(lines)
