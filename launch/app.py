@@ -103,7 +103,7 @@ def _usage(main: Callable, program: str, arguments: str) -> str:
     """The binary's docstring and its own flags, in the order of their definition."""
     module = sys.modules[main.__module__]
     by_module = flags.FLAGS.flags_by_module_dict()
-    lines = [(module.__doc__ or '').strip(), '', f'usage: python -m launch.{program} [--flags]' + (f' {arguments}' if arguments else ''), '']
+    lines = [(module.__doc__ or '').strip(), '', f'usage: python -m launch.{program} [--flags] {arguments}'.rstrip(), '']
     for flag in by_module.get(sys.argv[0], []) + by_module.get(__name__, []):
         form = f'--[no]{flag.name}' if flag.boolean else f'--{flag.name}'
         default = '' if flag.default in (None, []) else f' (default: {flag.default_as_str})'

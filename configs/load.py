@@ -1,0 +1,61 @@
+"""Finds the configuration that `--config` names: a preset, a Python file, or a saved config.json.
+
+A Python file is code and is run: it must be the user's own or trusted. A JSON file is data.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pathlib
+import runpy
+import traceback
+
+from configs import schema
+from configs.errors import UserError
+
+
+def presets() -> list[str]:
+    """Names of the configurations that this package ships: its files bert_*.py."""
+    return sorted(file.stem for file in pathlib.Path(__file__).parent.glob('bert_*.py'))
+
+
+def load(name_or_path: str) -> schema.Config:
+    """The configuration of a preset's name, a .py file with `get_config()`, or a saved .json file.
+
+    Raises UserError where there is no such thing, or it holds no configuration.
+    """
+    if name_or_path in presets():
+        return importlib.import_module(f'configs.{name_or_path}').get_config()
+    path = pathlib.Path(name_or_path)
+    if not path.is_file():
+        raise UserError(f'--config={name_or_path}: neither a file nor a preset; the presets are {", ".join(presets())}')
+    if path.suffix == '.py':
+        return _run(path)
+    if path.suffix == '.json':
+        return schema.loads(path.read_text(), os.fspath(path))
+    raise UserError(f'--config={name_or_path}: expected a .py or .json file')
+
+
+def _run(path: pathlib.Path) -> schema.Config:
+    """Runs a configuration file; whatever fails inside it is its author's mistake, named by line."""
+    try:
+        config = runpy.run_path(os.fspath(path))['get_config']()
+    except KeyError as error:
+        if error.args != ('get_config',):
+            raise UserError(_where(path, error)) from error
+        raise UserError(f'{path}: defines no get_config()') from error
+    except Exception as error:
+        raise UserError(_where(path, error)) from error
+    if not isinstance(config, schema.Config):
+        raise UserError(f'{path}: get_config() returned {type(config).__name__}, not a PretrainConfig or FinetuneConfig')
+    return config
+
+
+def _where(path: pathlib.Path, error: Exception) -> str:
+    """`error` in one line, with the line of `path` it came from."""
+    if isinstance(error, SyntaxError):
+        return f'{path}:{error.lineno}: {error.msg}'
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == os.fspath(path)]
+    message = str(error) if isinstance(error, UserError) else f'{type(error).__name__}: {error}'
+    return f'{path}:{lines[-1] if lines else 1}: {message}'

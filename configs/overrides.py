@@ -1,0 +1,129 @@
+"""`--set a.b=c`: changes single settings of a configuration, with their types checked.
+
+This file owns the spelling of names and values on a command line; what settings exist and
+which values contradict each other is `configs.schema`'s. All changes are applied before the
+result is checked, so that two that only fit together may come in any order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import math
+import types
+import typing
+from collections.abc import Iterable
+from typing import Any, Literal, TypeVar
+
+from configs.errors import UserError
+from configs.schema import Section, from_dict, to_dict
+
+C = TypeVar('C', bound=Section)
+
+
+def apply(config: C, changes: Iterable[str]) -> C:
+    """A copy of `config` with each 'name=value' of `changes` made, the last one winning.
+
+    Names are dotted, items of a tuple are named by their place from 0 (`phases.0.steps=100`);
+    a tuple as a whole is given as JSON. Raises UserError for an unknown name, a value of the
+    wrong type, and settings that contradict each other afterwards.
+    """
+    data = to_dict(config)
+    for change in changes:
+        name, equals, text = change.partition('=')
+        if not equals or not name:
+            raise UserError(f'--set {change}: expected NAME=VALUE, as in --set seed=1')
+        _put(data, type(config), name.strip().split('.'), text.strip(), name.strip())
+    return from_dict(type(config), data)
+
+
+def names(cls: type, prefix: str = '') -> list[str]:
+    """The dotted names of all settings of a configuration class; N stands for a place in a tuple."""
+    found = []
+    for name, hint in typing.get_type_hints(cls).items():
+        if typing.get_origin(hint) is tuple:
+            found += names(typing.get_args(hint)[0], f'{prefix}{name}.N.')
+        else:
+            found += names(hint, f'{prefix}{name}.') if dataclasses.is_dataclass(hint) else [prefix + name]
+    return found
+
+
+def _put(data: Any, hint: Any, path: list[str], text: str, name: str) -> None:
+    """Writes the value that `text` spells at `path` into `data`, the plain form of a value of type `hint`."""
+    key: Any = path[0]
+    if typing.get_origin(hint) is tuple:
+        if not key.isdecimal() or int(key) >= len(data):
+            raise UserError(f'--set {name}: {key!r} is no place in it; the places are 0 to {len(data) - 1}')
+        key, inner = int(key), typing.get_args(hint)[0]
+        if len(path) == 1:
+            raise UserError(f'--set {name}: set one of {", ".join(f"{name}.{n}" for n in names(inner))}')
+    else:
+        hints = typing.get_type_hints(hint)
+        if key not in hints:
+            close = difflib.get_close_matches(key, hints, n=1)
+            meant = f' (did you mean {close[0]}?)' if close else ''
+            raise UserError(f'--set {name}: {hint.__name__} has no {key!r}{meant}; it has {", ".join(hints)}')
+        inner = hints[key]
+    if len(path) > 1:
+        if not (dataclasses.is_dataclass(inner) or typing.get_origin(inner) is tuple):
+            raise UserError(f'--set {name}: {key!r} has no settings inside it')
+        _put(data[key], inner, path[1:], text, name)
+    elif dataclasses.is_dataclass(inner):
+        raise UserError(f'--set {name}: set one of {", ".join(f"{name}.{n}" for n in names(inner))}')
+    else:
+        data[key] = _parse(text, inner, name)
+
+
+def _parse(text: str, hint: Any, name: str) -> Any:
+    """The value of type `hint` that `text` spells."""
+    options = typing.get_args(hint)
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        if text.lower() == 'none' and type(None) in options:
+            return None
+        hint = next(o for o in options if o is not type(None))
+    if hint is str:
+        return text
+    if typing.get_origin(hint) is Literal:
+        if text in options:
+            return text
+        raise UserError(f'--set {name}={text}: must be one of {", ".join(options)}')
+    parse, expected = _PARSERS.get(hint) or (_items, 'a JSON list of objects')
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise UserError(f'--set {name}={text}: must be {expected}{" or none" if type(None) in options else ""}') from error
+
+
+def _items(text: str) -> list[dict[str, Any]]:
+    items = json.loads(text)
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise ValueError(text)
+    return items
+
+
+def _bool(text: str) -> bool:
+    if text.lower() not in ('true', 'false', '1', '0'):
+        raise ValueError(text)
+    return text.lower() in ('true', '1')
+
+
+def _int(text: str) -> int:
+    """Also 1_000, and 1e6 where it is whole."""
+    try:
+        return int(text)
+    except ValueError:
+        number = _float(text)
+        if not number.is_integer():
+            raise
+        return int(number)
+
+
+def _float(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number
+
+
+_PARSERS = {bool: (_bool, 'true or false'), int: (_int, 'a whole number'), float: (_float, 'a number')}
