@@ -1,0 +1,1 @@
+"""Host side: from text files to batches of numpy arrays; never imports jax."""
