@@ -1,0 +1,334 @@
+"""Records on disk: TFRecord files, and the manifest that says what is in them.
+
+A TFRecord file is a row of frames: length (uint64), masked crc32c of the length, payload,
+masked crc32c of the payload (tensorflow/core/lib/io/record_writer.h). Such a file cut
+between two frames reads as merely shorter, and no reader names the file that is damaged;
+so the manifest keeps the size, the count and a checksum of every shard, and each fault
+found here names file, record and byte. This file must not know in which order records
+are read (stream.py does), nor how they were made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import struct
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Literal
+
+import google_crc32c
+import numpy as np
+from etils import epath
+
+from configs.errors import UserError
+from input_pipeline import records
+from input_pipeline.records import RecordSpec
+
+SCHEMA_VERSION = 1
+BLOCK = 256  # records between two entries of a shard's index: what the stream reads at once
+MANIFEST = 'manifest.json'
+_HEAD, _TAIL = 12, 4  # bytes of a frame before and after its payload
+_UINT32, _UINT64 = struct.Struct('<I'), struct.Struct('<Q')
+
+
+@dataclass(frozen=True)
+class ShardInfo:
+    """One shard: its file name, split, count, size, crc32c of all its bytes, and the byte offset of every 256th record."""
+
+    file: str
+    split: str
+    records: int
+    bytes: int
+    crc32c: int
+    index: tuple[int, ...]
+
+    def block(self, number: int) -> tuple[int, int]:
+        """First byte, and the byte after the last, of the block of 256 records."""
+        return self.index[number], self.index[number + 1] if number + 1 < len(self.index) else self.bytes
+
+    def block_records(self, number: int) -> int:
+        """Records of the block: 256, or what is left for the last one."""
+        return min(BLOCK, self.records - number * BLOCK)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something wrong with a shard; `record` counts from 0 in its file, and `byte` is where that record begins."""
+
+    file: str
+    record: int | None
+    byte: int | None
+    what: str
+
+    def __str__(self) -> str:
+        place = '' if self.record is None else f' record {self.record} at byte {self.byte}:'
+        return f'{self.file}:{place} {self.what}'
+
+
+class BadFrame(ValueError):
+    """A frame that does not read; `record` and `byte` count from the start of the text given."""
+
+    def __init__(self, record: int, byte: int, reason: str):
+        super().__init__(f'record {record} at byte {byte}: {reason}')
+        self.record, self.byte, self.reason = record, byte, reason
+
+
+# ---- writing
+
+
+@contextlib.contextmanager
+def atomic_writer(path: epath.PathLike) -> Iterator[BinaryIO]:
+    """A file to write that appears at `path` whole when the block ends well, and not at all when it does not."""
+    path = epath.Path(path)
+    temporary = path.parent / f'.{path.name}.{uuid.uuid4().hex[:12]}.tmp'
+    try:
+        with temporary.open('wb') as file:
+            yield file
+            file.flush()
+            if '://' not in os.fspath(path):  # an object store has no such thing, nor needs it
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def masked_crc(data: bytes) -> int:
+    """TFRecord's checksum: crc32c rotated by 15 bits plus a constant, so that checksums of checksums stay apart."""
+    crc = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+@functools.lru_cache(1 << 14)
+def _head(size: int) -> bytes:
+    """The first 12 bytes of a frame; records have few different lengths."""
+    length = _UINT64.pack(size)
+    return length + _UINT32.pack(masked_crc(length))
+
+
+def write_shard(path: epath.PathLike, payload: bytes, offsets: np.ndarray) -> ShardInfo:
+    """Writes one TFRecord file, whole or not at all.
+
+    Args:
+      path: SPLIT-00000-of-00008.tfrecord; the split is read off the name.
+      payload: the serialised records one after the other, and
+      offsets: int64 [N + 1], where each begins (both as `records.encode` gives them).
+    """
+    bounds = offsets.tolist()
+    index, at, crc = [], 0, 0
+    with atomic_writer(path) as file:
+        for first in range(0, len(bounds) - 1, BLOCK):
+            parts = []
+            for start, end in zip(bounds[first : first + BLOCK], bounds[first + 1 : first + BLOCK + 1]):
+                data = payload[start:end]
+                parts += (_head(end - start), data, _UINT32.pack(masked_crc(data)))
+            text = b''.join(parts)
+            file.write(text)
+            index.append(at)
+            at += len(text)
+            crc = google_crc32c.extend(crc, text)
+    name = epath.Path(path).name
+    return ShardInfo(name, name.split('-')[0], len(bounds) - 1, at, crc, tuple(index))
+
+
+# ---- the manifest
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a records directory holds and how it was made; trainers read it and never ask again.
+
+    `options` are all options of the job that made it. `statistics` is free-form, but for
+    statistics['records'][SPLIT], which holds the sums of `records.count` over the split:
+    `verify` compares them with what it reads.
+    """
+
+    seq_len: int
+    max_predictions: int
+    masking: Literal['static', 'dynamic']
+    objective: str
+    vocab_size: int
+    tokenizer_fingerprint: str
+    seed: int
+    options: dict[str, Any]
+    statistics: dict[str, Any]
+    files: tuple[ShardInfo, ...]
+
+    @property
+    def spec(self) -> RecordSpec:
+        """The schema of the training records."""
+        return self.spec_of('train')
+
+    def spec_of(self, split: str) -> RecordSpec:
+        """The schema of a split: held-out records are masked once, statically, whatever the training records are."""
+        return RecordSpec(self.seq_len, self.max_predictions, self.masking if split == 'train' else 'static')
+
+    def shards(self, split: str) -> tuple[ShardInfo, ...]:
+        """The shards of a split, in order of their names."""
+        return tuple(sorted((s for s in self.files if s.split == split), key=lambda s: s.file))
+
+    def records(self, split: str) -> int:
+        """How many records a split has."""
+        return sum(s.records for s in self.shards(split))
+
+    def save(self, directory: epath.PathLike) -> None:
+        """Writes manifest.json, one line a shard; the last thing a job does, so a directory with it is complete."""
+        data = {'schema_version': SCHEMA_VERSION, **{f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != 'files'}}
+        lines = ',\n'.join('  ' + json.dumps(dataclasses.asdict(shard)) for shard in self.files)
+        text = json.dumps(data, indent=1)[:-2] + f',\n "shards": [\n{lines}\n ]\n}}\n'
+        with atomic_writer(epath.Path(directory) / MANIFEST) as file:
+            file.write(text.encode())
+
+    @classmethod
+    def load(cls, directory: epath.PathLike) -> Manifest:
+        """Reads what `save` wrote. Raises UserError for anything else."""
+        path = epath.Path(directory) / MANIFEST
+        try:
+            data = json.loads(path.read_text())
+        except (FileNotFoundError, NotADirectoryError):
+            raise UserError(f'{directory}: no {MANIFEST} in it, so it is no finished records directory: make one with launch.preprocess') from None
+        except ValueError as error:
+            raise UserError(f'{path}: broken ({error}): make the records again with launch.preprocess') from None
+        version = data.pop('schema_version', None) if isinstance(data, dict) else None
+        if version != SCHEMA_VERSION:
+            raise UserError(f'{path}: schema version {version}, and this program reads {SCHEMA_VERSION}: make the records again with launch.preprocess')
+        try:
+            files = tuple(ShardInfo(**{**shard, 'index': tuple(shard['index'])}) for shard in data.pop('shards'))
+            return cls(**data, files=files)
+        except (KeyError, TypeError) as error:
+            raise UserError(f'{path}: broken ({error}): make the records again with launch.preprocess') from None
+
+
+def check_files(directory: epath.PathLike, shards: tuple[ShardInfo, ...]) -> list[Fault]:
+    """Shards that are missing or have another size than the manifest says: cheap enough for the start of a run."""
+    faults = []
+    for shard in shards:
+        try:
+            size = (epath.Path(directory) / shard.file).stat().length
+        except FileNotFoundError:
+            faults.append(Fault(shard.file, None, None, 'missing'))
+            continue
+        if size != shard.bytes:
+            faults.append(Fault(shard.file, None, None, f'{size} bytes long, and the manifest says {shard.bytes}'))
+    return faults
+
+
+# ---- reading
+
+
+def split_frames(text: bytes) -> list[bytes]:
+    """The payloads of whole frames. Raises BadFrame for the first that is damaged or cut."""
+    payloads, at = [], 0
+    while at < len(text):
+        head = text[at : at + _HEAD]
+        if len(head) < _HEAD:
+            raise BadFrame(len(payloads), at, 'cut inside its header')
+        (size,) = _UINT64.unpack_from(head)
+        if head != _head(size):
+            raise BadFrame(len(payloads), at, 'length damaged (its crc32c does not match)')
+        end = at + _HEAD + size
+        if end + _TAIL > len(text):
+            raise BadFrame(len(payloads), at, 'cut before its end')
+        payload = text[at + _HEAD : end]
+        if _UINT32.unpack_from(text, end)[0] != masked_crc(payload):
+            raise BadFrame(len(payloads), at, 'payload damaged (its crc32c does not match)')
+        payloads.append(payload)
+        at = end + _TAIL
+    return payloads
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What `verify` found: faults, and for each split the sums of `records.count` over the records that are whole."""
+
+    faults: list[Fault]
+    counts: dict[str, dict[str, Any]]
+
+
+def verify(directory: epath.PathLike) -> Verification:
+    """Reads every record of a directory back and compares it with all that the manifest promises.
+
+    Raises UserError where there is no manifest to compare with.
+    """
+    manifest = Manifest.load(directory)
+    faults, counts = [], {}
+    for shard in sorted(manifest.files, key=lambda s: s.file):
+        spec = manifest.spec_of(shard.split)
+        found = list(_verify_shard(epath.Path(directory) / shard.file, shard, spec, manifest.vocab_size, counts.setdefault(shard.split, {})))
+        faults += found
+    if not faults:
+        for split, promised in manifest.statistics.get('records', {}).items():
+            for name, value in promised.items():
+                if counts.get(split, {}).get(name) != value:
+                    faults.append(Fault(MANIFEST, None, None, f'{split} {name} is {value}, and the shards have {counts.get(split, {}).get(name)}'))
+    return Verification(faults, counts)
+
+
+def _verify_shard(path: epath.Path, shard: ShardInfo, spec: RecordSpec, vocab_size: int, sums: dict[str, Any]) -> Iterator[Fault]:
+    """Faults of one shard, block by block, so that one damaged record does not hide the others; adds to `sums`."""
+    missing = check_files(path.parent, (shard,))
+    if missing and not path.exists():
+        yield from missing
+        return
+    faults, crc, seen = 0, 0, 0
+    with path.open('rb') as file:
+        for number in range(len(shard.index)):
+            start, end = shard.block(number)
+            file.seek(start)
+            text = file.read(end - start)
+            crc = google_crc32c.extend(crc, text)
+            payloads, fault = _frames_of(text, shard.file, number * BLOCK, start)
+            if fault is None and len(payloads) < shard.block_records(number):
+                reason = f'the file ends here, and the manifest says {shard.bytes} bytes and {shard.records} records'
+                fault = Fault(shard.file, number * BLOCK + len(payloads), start + len(text), reason)
+            if fault is not None:
+                faults += 1
+                yield fault
+            starts = np.cumsum([start, *(_HEAD + len(p) + _TAIL for p in payloads)])
+            for row, reason in _check_block(spec, payloads, vocab_size, sums):
+                faults += 1
+                yield Fault(shard.file, number * BLOCK + row, int(starts[row]), reason)
+            seen += len(payloads)
+            if len(text) < end - start:
+                return
+        if file.read(1):
+            yield Fault(shard.file, shard.records, shard.bytes, f'goes on after its {shard.records} records')
+        elif not faults and (crc != shard.crc32c or seen != shard.records):
+            yield Fault(shard.file, None, None, f'every record reads, but its crc32c is {crc} and the manifest says {shard.crc32c}: it is another file')
+
+
+def _frames_of(text: bytes, file: str, record: int, byte: int) -> tuple[list[bytes], Fault | None]:
+    """The payloads before the first damaged frame, and that fault."""
+    try:
+        return split_frames(text), None
+    except BadFrame as error:
+        fault = Fault(file, record + error.record, byte + error.byte, error.reason)
+        return split_frames(text[: error.byte]), fault
+
+
+def _check_block(spec: RecordSpec, payloads: list[bytes], vocab_size: int, sums: dict[str, Any]) -> list[tuple[int, str]]:
+    """Records that do not hold what they should, as (row, reason); the counts of the others are added to `sums`."""
+    faults, good = [], list(range(len(payloads)))
+    while good:
+        try:
+            columns = records.decode_numpy(spec, [payloads[row] for row in good])
+            break
+        except records.BadRecord as error:
+            faults.append((good.pop(error.row), error.reason))
+    if not good:
+        return faults
+    wrong = records.check(spec, columns, vocab_size)
+    faults += [(good[row], reason) for row, reason in wrong]
+    keep = np.setdiff1d(np.arange(len(good)), [row for row, _ in wrong])
+    for name, value in records.count(spec, {key: column[keep] for key, column in columns.items()}).items():
+        if name in sums and isinstance(value, list):
+            value = [a + b for a, b in zip(sums[name], value, strict=True)]
+        elif name in sums:
+            value += sums[name]
+        sums[name] = value
+    return faults
