@@ -1,0 +1,41 @@
+"""Dropout whose masks depend on the step, the place in the model and the example, and on nothing else.
+
+Owns the naming of random bits. `nn.Dropout` draws one array per call, so a mask depends on where
+an example sits in the batch and on how the batch was cut; here the key of every mask is folded
+from (step key, site, global row), so the loss is the same on any mesh, for any accumulation
+and for scanned or unrolled layers. Knows nothing of layers: a site is a number.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+_STEPS = 1 << 16  # masks are drawn from 16 random bits: half the generator's work, rates exact to 1/65536
+
+
+class Noise(NamedTuple):
+    """What training needs to drop out: the step's key, and each example's row in the global batch (uint32 [B])."""
+
+    key: jax.Array
+    rows_B: jax.Array
+
+
+def dropout(x: jax.Array, rate: float, noise: Noise | None, site: int | jax.Array) -> jax.Array:
+    """Zeroes a share `rate` of x [B, ...] and scales the rest to keep the mean; x itself where `noise` is None.
+
+    `site` tells apart the places in the model that drop out; it may be traced (scanned layers).
+    """
+    if noise is None or rate == 0:
+        return x
+    keep = round((1 - rate) * _STEPS)
+    site_key = jax.random.fold_in(noise.key, site)
+    count = x[0].size
+    def bits(row):
+        words = jax.random.bits(jax.random.fold_in(site_key, row), ((count + 1) // 2,), jnp.uint32)
+        halves = jax.lax.bitcast_convert_type(words, jnp.uint16)
+        return halves.reshape(-1)[:count].reshape(x.shape[1:])
+    kept = jax.vmap(bits)(noise.rows_B) < jnp.uint16(keep)
+    return jnp.where(kept, x * jnp.asarray(_STEPS / keep, x.dtype), jnp.zeros((), x.dtype))

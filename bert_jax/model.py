@@ -1,0 +1,144 @@
+"""The BERT encoder (Devlin et al., 2019, section 3), in Linen, used functionally.
+
+Owns embeddings, Transformer blocks and pooler, and the layout of their parameters; heads are in
+heads.py. The blocks' parameters are stacked: every leaf under `layers` has a leading axis L.
+
+Dims: B batch, T position, H width, N heads, D width of a head, I feed-forward width, L layers,
+V vocabulary rounded up to a multiple of 128.
+"""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from bert_jax.attention import attend
+from bert_jax.dropout import Noise, dropout
+from bert_jax.sharding import constrain_rows
+from configs.schema import ModelConfig
+
+ACTIVATIONS = {
+    'gelu_tanh': lambda x: nn.gelu(x, approximate=True),
+    'gelu_erf': lambda x: nn.gelu(x, approximate=False),
+    'relu': nn.relu,
+}
+# Sites of dropout: 0 is the embeddings', block i has 1 + 3i + (0 probabilities, 1 attention output, 2 block output).
+_SITES_PER_LAYER = 3
+
+
+def padded_vocab(vocab_size: int) -> int:
+    """Rows of the word table: the vocabulary rounded up to a multiple of 128, so that it splits over any mesh."""
+    return -(-vocab_size // 128) * 128
+
+
+def table_init(config: ModelConfig):
+    """Initialiser of a [V, H] table: truncated normal, padding rows zero (they are never read and never updated)."""
+    normal = jax.nn.initializers.truncated_normal(config.initializer_range)
+
+    def init(key, shape, dtype=jnp.float32):
+        real = jnp.arange(shape[0])[:, None] < config.vocab_size
+        return jnp.where(real, normal(key, shape, dtype), jnp.zeros((), dtype))
+
+    return init
+
+
+def dense(config: ModelConfig, features: int, dtype: jnp.dtype, name: str) -> nn.Dense:
+    """A dense layer with BERT's initialisation (modeling.py:375): truncated normal kernel, zero bias, float32 parameters."""
+    return nn.Dense(features, dtype=dtype, kernel_init=jax.nn.initializers.truncated_normal(config.initializer_range), name=name)
+
+
+class LayerNorm(nn.Module):
+    """Layer normalisation over the last axis, statistics in float32, population variance (modeling.py:362)."""
+
+    epsilon: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """x [..., H] -> the same shape and dtype."""
+        shape = (1,) * (x.ndim - 1) + (x.shape[-1],)
+        scale = self.param('scale', nn.initializers.ones, (x.shape[-1],)).reshape(shape)
+        bias = self.param('bias', nn.initializers.zeros, (x.shape[-1],)).reshape(shape)
+        x32 = x.astype(jnp.float32)
+        centred = x32 - x32.mean(-1, keepdims=True)
+        variance = jnp.square(centred).mean(-1, keepdims=True)
+        return (centred * jax.lax.rsqrt(variance + self.epsilon) * scale + bias).astype(x.dtype)
+
+
+class Embeddings(nn.Module):
+    """Word + segment + position embeddings, then layer norm, then dropout (modeling.py:408-520, :362)."""
+
+    config: ModelConfig
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, input_ids_BT: jax.Array, segment_ids_BT: jax.Array, noise: Noise | None) -> tuple[jax.Array, jax.Array]:
+        """-> (embeddings [B, T, H], the word table [V, H], which the masked-LM head shares)."""
+        c = self.config
+        normal = jax.nn.initializers.truncated_normal(c.initializer_range)
+        word_VH = self.param('word', table_init(c), (padded_vocab(c.vocab_size), c.hidden_size))
+        position_TH = self.param('position', normal, (c.max_position, c.hidden_size))
+        segment_2H = self.param('segment', normal, (c.type_vocab_size, c.hidden_size))
+        T = input_ids_BT.shape[1]
+        x_BTH = word_VH[input_ids_BT] + segment_2H[segment_ids_BT] + position_TH[None, :T]
+        x_BTH = LayerNorm(c.layer_norm_eps, name='norm')(x_BTH).astype(self.dtype)
+        return dropout(constrain_rows(x_BTH), c.hidden_dropout, noise, 0), word_VH
+
+
+class Layer(nn.Module):
+    """One Transformer block, normalised after each residual sum (modeling.py:830-880)."""
+
+    config: ModelConfig
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x_BTH: jax.Array, index: jax.Array, mask_BT: jax.Array, noise: Noise | None) -> tuple[jax.Array, None]:
+        """x [B, T, H] of block `index` -> (x of the next block, None), as a scan body."""
+        c, H = self.config, self.config.hidden_size
+        B, T, _ = x_BTH.shape
+        site = 1 + _SITES_PER_LAYER * index
+        heads = lambda name: dense(c, H, self.dtype, name)(x_BTH).reshape(B, T, c.num_heads, H // c.num_heads)
+        out_BTND = attend(heads('query'), heads('key'), heads('value'), mask_BT, c.attention_dropout, noise, site)
+        out_BTH = dense(c, H, self.dtype, 'attention_output')(out_BTND.reshape(B, T, H))
+        x_BTH = LayerNorm(c.layer_norm_eps, name='attention_norm')(x_BTH + dropout(out_BTH, c.hidden_dropout, noise, site + 1))
+        h_BTI = ACTIVATIONS[c.hidden_act](dense(c, c.intermediate_size, self.dtype, 'intermediate')(x_BTH))
+        out_BTH = dense(c, H, self.dtype, 'output')(h_BTI)
+        x_BTH = LayerNorm(c.layer_norm_eps, name='output_norm')(x_BTH + dropout(out_BTH, c.hidden_dropout, noise, site + 2))
+        return constrain_rows(x_BTH), None
+
+
+REMAT_POLICIES = {
+    'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    'full': jax.checkpoint_policies.nothing_saveable,
+}
+
+
+class Encoder(nn.Module):
+    """Embeddings, L blocks and the pooler. `remat` and `scan` change memory and compile time, not the result."""
+
+    config: ModelConfig
+    dtype: jnp.dtype = jnp.float32
+    remat: str = 'none'
+    scan: bool = False
+
+    @nn.compact
+    def __call__(
+        self, input_ids_BT: jax.Array, input_mask_BT: jax.Array, segment_ids_BT: jax.Array, noise: Noise | None = None
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """-> (hidden states [B, T, H], pooled first token [B, H], word table [V, H]); no dropout without `noise`."""
+        c = self.config
+        x_BTH, word_VH = Embeddings(c, self.dtype, name='embeddings')(input_ids_BT, segment_ids_BT, noise)
+        layer = Layer
+        if self.remat != 'none':
+            layer = nn.remat(Layer, policy=REMAT_POLICIES[self.remat], prevent_cse=not self.scan)
+        layers = nn.scan(
+            layer,
+            variable_axes={'params': 0},
+            split_rngs={'params': True},
+            in_axes=(0, nn.broadcast, nn.broadcast),
+            length=c.num_layers,
+            unroll=1 if self.scan else c.num_layers,
+        )(c, self.dtype, name='layers')
+        x_BTH, _ = layers(x_BTH, jnp.arange(c.num_layers), input_mask_BT, noise)
+        pooled_BH = jnp.tanh(dense(c, c.hidden_size, self.dtype, 'pooler')(x_BTH[:, 0]))
+        return x_BTH, pooled_BH, word_VH

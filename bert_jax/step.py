@@ -1,0 +1,80 @@
+"""One optimizer step and one evaluation step, as pure functions to be jitted.
+
+The train step: one objective, gradients summed over micro-batches whose losses are already divided by the
+whole batch's denominators, clipped once, applied once; a non-finite step leaves the state as it was but
+for the step counter, so that data and schedule go on. Reads nothing but its arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from bert_jax.dropout import Noise
+from bert_jax.losses import Batch, Objective, Sums
+from bert_jax.optimizer import Hyper, learning_rate, make_optimizer
+from bert_jax.sharding import constrain_rows
+from bert_jax.train_state import TrainState
+from configs.schema import OptimizerConfig
+
+_DROPOUT_STREAM = 1  # initialisation uses the seed's own key; everything else folds in a stream first
+
+
+def _add(a: Any, b: Any) -> Any:
+    return jax.tree.map(jnp.add, a, b)
+
+
+def _split(batch: Any, parts: int) -> Any:
+    """[B, ...] -> [parts, B / parts, ...], each device's rows spread over all parts, so that no row moves."""
+
+    def cut(x):
+        return jnp.swapaxes(x.reshape(x.shape[0] // parts, parts, *x.shape[1:]), 0, 1)
+
+    return jax.tree.map(cut, batch)
+
+
+def make_train_step(
+    objective: Objective, config: OptimizerConfig, accumulation: int = 1
+) -> Callable[[TrainState, Batch, Hyper], tuple[TrainState, Sums]]:
+    """-> step(state, batch, hyper) -> (state, metrics as (sum, weight) pairs, with learning_rate, grad_norm, param_norm)."""
+
+    def train_step(state: TrainState, batch: Batch, h: Hyper) -> tuple[TrainState, Sums]:
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(h.seed), _DROPOUT_STREAM), state.step)
+        denominators = objective.weights(batch)
+        rows_B = jnp.arange(batch['input_ids'].shape[0], dtype=jnp.uint32)
+
+        def loss(params, micro, rows):
+            sums = objective.sums(params, jax.tree.map(constrain_rows, micro), Noise(key, rows))
+            return sum(sums[name][0] / weight for name, weight in denominators.items()), sums
+
+        gradient = jax.grad(loss, has_aux=True)
+        if accumulation == 1:
+            grads, sums = gradient(state.params, batch, rows_B)
+        else:
+            micros = _split((batch, rows_B), accumulation)
+            zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(gradient, state.params, *jax.tree.map(lambda x: x[0], micros)))
+            add = lambda total, micro: (_add(total, gradient(state.params, *micro)), None)
+            (grads, sums), _ = jax.lax.scan(add, zeros, micros)
+
+        total = sum(sums[name][0] / weight for name, weight in denominators.items())
+        norm = optax.global_norm(grads)
+        finite = jnp.isfinite(total) & jnp.isfinite(norm)
+        updates, opt_state = make_optimizer(config, h, state.step).update(grads, state.opt_state, state.params)
+        keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
+        params = keep(optax.apply_updates(state.params, updates), state.params)
+        bad_steps = jnp.where(finite, 0, state.bad_steps + 1)
+        one = jnp.ones(())
+        scalars = {'loss': total, 'grad_norm': norm, 'param_norm': optax.global_norm(params), 'learning_rate': learning_rate(config, h, state.step)}
+        metrics = {**sums, **{k: (v, one) for k, v in scalars.items()}, 'bad_steps': (bad_steps.astype(jnp.float32), one)}
+        return TrainState(params, keep(opt_state, state.opt_state), state.step + 1, bad_steps), metrics
+
+    return train_step
+
+
+def make_eval_step(objective: Objective) -> Callable[[Any, Batch], Sums]:
+    """-> step(params, batch) -> {metric: (sum, weight)}, without dropout."""
+    return lambda params, batch: objective.sums(params, batch, None)
