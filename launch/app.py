@@ -9,15 +9,22 @@ no flag but the two that binaries share, and nothing of what they do.
 from __future__ import annotations
 
 import errno
+import logging as std_logging
 import pathlib
 import re
 import runpy
 import sys
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from absl import app, flags, logging
 
 from configs.errors import UserError
+from configs.load import load, presets
+from configs.overrides import apply
+from configs.schema import Config, FinetuneConfig, PretrainConfig
+
+ROOT = pathlib.Path(__file__).parents[1]
 
 
 def run(main: Callable[[Sequence[str]], int | None], arguments: str = '') -> None:
@@ -41,8 +48,7 @@ def run(main: Callable[[Sequence[str]], int | None], arguments: str = '') -> Non
             sys.exit(0)
         if rest[1:] and not arguments:
             _fail(program, f'unexpected argument {rest[1]!r}: a flag is written --name=value, without spaces around "=" (see --help)')
-        if not flags.FLAGS['verbosity'].present:
-            logging.set_verbosity(logging.WARNING)  # else orbax and jax fill the terminal
+        _set_up_logging()
         return rest
 
     def guarded(argv: Sequence[str]) -> int | None:
@@ -68,11 +74,33 @@ def console() -> None:
     runpy.run_module(f'launch.{name}', run_name='__main__', alter_sys=True)
 
 
-def config_flags(default: str | None = None) -> tuple[flags.FlagHolder, flags.FlagHolder]:
-    """Defines --config and --set; their values go to `configs.load.load` and `configs.overrides.apply`."""
-    config = flags.DEFINE_string('config', default, "a preset's name, a Python file with get_config() (it is run), or a saved config.json")
-    changes = flags.DEFINE_multi_string('set', [], 'changes one setting, as in --set optimizer.peak_lr=2e-5')
-    return config, changes
+def define_config_flags(default: str | None = None) -> None:
+    """Defines --config and --set, which `config_from_flags` reads."""
+    flags.DEFINE_string('config', default, "a preset's name, a Python file with get_config() (it is run), or a saved config.json")
+    flags.DEFINE_multi_string('set', [], 'changes one setting, as in --set optimizer.peak_lr=2e-5')
+
+
+def config_from_flags(kind: Literal['pretrain', 'finetune'], default: Config | None = None) -> Config:
+    """The configuration that --config names, or `default` without that flag, with every --set applied.
+
+    Raises UserError where it is not of that kind, or there is neither --config nor a default.
+    """
+    name, cls = flags.FLAGS['config'].value, {'pretrain': PretrainConfig, 'finetune': FinetuneConfig}[kind]
+    if name is None and default is None:
+        raise UserError(f'--config is required: a preset ({", ".join(presets())}), a Python file or a saved config.json')
+    config = default if name is None else load(name)
+    if not isinstance(config, cls):
+        raise UserError(f'--config={name}: holds a {type(config).__name__}, but this program takes a {cls.__name__}')
+    return apply(config, flags.FLAGS['set'].value)
+
+
+def _set_up_logging() -> None:
+    """Short lines on stderr. Libraries are heard from a warning on (all of them with --verbosity=0)."""
+    handler = logging.get_absl_handler()
+    handler.setFormatter(std_logging.Formatter('%(asctime)s %(levelname).1s %(message)s', '%H:%M:%S'))
+    if not flags.FLAGS['verbosity'].present:
+        ours = tuple(f'{ROOT}/{package}/' for package in ('configs', 'input_pipeline', 'bert_jax', 'launch'))
+        handler.addFilter(lambda record: record.levelno >= std_logging.WARNING or record.pathname.startswith(ours))
 
 
 def _fail(program: str, message: str) -> None:

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from configs import schema
+
 ROOT = pathlib.Path(__file__).parents[1]
 PROGRAM = '''"""Counts sheep.
 
@@ -18,7 +20,7 @@ from absl import flags
 from configs.errors import UserError
 from launch import app
 
-CONFIG, SET = app.config_flags()
+app.define_config_flags()
 DATA = flags.DEFINE_string('data', None, 'where the sheep are', required=True)
 KIND = flags.DEFINE_enum('kind', 'white', ['white', 'black'], 'which sheep')
 ERRORS = {
@@ -36,7 +38,18 @@ def main(argv):
             raise RuntimeError('save failed') from error
     if DATA.value in ERRORS:
         raise ERRORS[DATA.value]
-    print(argv[1:], SET.value)
+    if DATA.value == 'config':
+        config = app.config_from_flags('pretrain')
+        print(config.name, config.seed)
+    elif DATA.value == 'log':
+        import logging as library
+        from absl import logging
+        exec(compile("logging.info('ours')", f'{app.ROOT}/launch/x.py', 'exec'))
+        library.getLogger('jax').warning('theirs, serious')
+        library.getLogger('jax').info('theirs')
+        exec(compile("logging.info('orbax')", '/site-packages/orbax/x.py', 'exec'))
+    else:
+        print(argv[1:])
 
 if __name__ == '__main__':
     app.run(main, ARGUMENTS)
@@ -55,8 +68,13 @@ def program(tmp_path):
 
 
 def test_success(program):
-    result = program('--data=x', '--set', 'a.b=1', '--set=c=2')
-    assert (result.returncode, result.stdout, result.stderr) == (0, "[] ['a.b=1', 'c=2']\n", '')
+    result = program('--data=x')
+    assert (result.returncode, result.stdout, result.stderr) == (0, '[]\n', '')
+
+
+def test_config_and_set(program):
+    result = program('--data=config', '--config=bert_tiny', '--set', 'seed=7', '--set=name=mine')
+    assert (result.returncode, result.stdout, result.stderr) == (0, 'mine 7\n', '')
 
 
 def test_help_shows_the_binarys_own_flags(program):
@@ -79,11 +97,17 @@ def test_help_shows_the_binarys_own_flags(program):
         (['--data=x', '--', '--over'], "unexpected argument '--over'"),
         (['--data=mistake'], 'two lines'),
         (['--data=full'], 'flock.txt: disk full: free some space'),
+        (['--data=config'], '--config is required: a preset (bert_base, '),
+        (['--data=config', '--config=none_such'], '--config=none_such: neither a file nor a preset'),
+        (['--data=config', '--config=FINETUNE'], 'holds a FinetuneConfig, but this program takes a PretrainConfig'),
+        (['--data=config', '--config=bert_tiny', '--set=sede=1'], 'did you mean seed?'),
         (['--data=wrapped'], 'flock.txt: disk full: free some space'),
     ],
 )
-def test_a_users_mistake_is_one_line(program, arguments, message):
-    result = program(*arguments)
+def test_a_users_mistake_is_one_line(program, tmp_path, arguments, message):
+    path = tmp_path / 'config.json'
+    path.write_text(schema.dumps(schema.FinetuneConfig()))
+    result = program(*(argument.replace('FINETUNE', str(path)) for argument in arguments))
     assert result.returncode == 2
     assert result.stdout == ''
     assert result.stderr.startswith('sheep: error: ') and message in result.stderr
@@ -91,7 +115,7 @@ def test_a_users_mistake_is_one_line(program, arguments, message):
 
 
 def test_arguments_are_taken_where_they_are_announced(program):
-    assert program('--data=x', 'left', '--', '--runner=beam', '--help', takes='DIR').stdout == "['left', '--runner=beam', '--help'] []\n"
+    assert program('--data=x', 'left', '--', '--runner=beam', '--help', takes='DIR').stdout == "['left', '--runner=beam', '--help']\n"
     assert 'sheep [--flags] DIR' in program('--help', takes='DIR').stdout
 
 
@@ -112,3 +136,10 @@ def test_an_old_python_gets_one_line():
     result = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
     assert result.returncode == 2
     assert result.stderr == 'bert_jax needs Python 3.11 or 3.12, this is 3.8: use `python3.11 -m ...`\n'
+
+
+def test_libraries_are_heard_only_when_it_is_serious(program):
+    """orbax logs through absl, line after line: below a warning only our own lines are shown."""
+    quiet, loud = (program('--data=log', *flags).stderr for flags in ([], ['--verbosity=1']))
+    assert [line.split(' ', 1)[1] for line in quiet.splitlines()] == ['I ours', 'W theirs, serious']
+    assert [line.split(' ', 1)[1] for line in loud.splitlines()] == ['I ours', 'W theirs, serious', 'I theirs', 'I orbax']
