@@ -1,0 +1,99 @@
+"""Tasks cut from text: the label is not given away, and test rows come from the held-out side alone."""
+
+from __future__ import annotations
+
+import collections
+import json
+import random
+
+import pytest
+
+from configs.errors import UserError
+from input_pipeline import cut_tasks
+from input_pipeline.held_out import Document
+
+
+@pytest.mark.parametrize(
+    ('text', 'expected'),
+    [
+        ('Use np.array or jax.numpy.sum with a jaxpr.', 'Use array or sum with a .'),
+        ('A KerasTensor, TFRecord; plt.plot of is_tf', 'A , ; plot of'),
+        ('In TensorFlow and NumPy-like scikit-learn code', 'In and like learn code'),
+        ('see tf.keras.layers.Dense.', 'see layers.Dense.'),
+        ('The platform and the input of an FFT are x-axis values.', 'The platform and the input of an FFT are x-axis values.'),
+    ],
+)
+def test_names_are_removed(text, expected):
+    assert cut_tasks.NameRemover(['jax', 'numpy', 'tensorflow', 'keras', 'matplotlib', 'sklearn'])(text) == expected
+
+
+@pytest.fixture
+def docstrings():
+    """Three packages of 60 documents and one of 8, one in four held out, whose sentences name their own package in every way."""
+    found = []
+    for label in ('numpy', 'jax', 'keras', 'tensorflow'):
+        for i in range(60 if label != 'tensorflow' else 8):
+            sentences = (f'Number {i} of {label} does things to np.array and tf.Tensor.', f'Call {label.capitalize()}Thing {i} twice.', f'First import {label} as it is.')
+            found.append(Document(label, f'{label}/m{i}.py', 'f', sentences, held_out=i % 4 == 0))
+    return found
+
+
+def test_library_task(tmp_path, docstrings):
+    task_file = cut_tasks.library_task(docstrings, tmp_path, min_train=20, min_test=5)
+    task = json.loads(task_file.read_text())
+    assert task['kind'] == 'classification' and task['labels'] == ['jax', 'keras', 'numpy']
+    outside = {f'{d.group}:{d.name}' for d in docstrings if d.held_out}
+    for split in ('train', 'test'):
+        rows = [json.loads(line) for line in (tmp_path / task['files'][split]).read_text().splitlines()]
+        assert len(set(collections.Counter(row['label'] for row in rows).values())) == 1
+        assert {row['id'] in outside for row in rows} == {split == 'test'}
+        for row in rows:
+            assert not any(name in row['text'].lower() for name in ('numpy', 'jax', 'keras', 'np', 'tf', 'import')), row
+            assert 'does things to array and Tensor.' in row['text']
+        assert len({row['label'] for row in rows[:12]}) > 1  # shuffled, not sorted by label
+    with pytest.raises(UserError, match='1 of the installed packages'):
+        cut_tasks.library_task([d for d in docstrings if d.label == 'jax'], tmp_path, 20, 5)
+
+
+def test_task_files_load_as_tasks(tmp_path, docstrings):
+    """The JSON files are what launch.finetune reads."""
+    tasks = pytest.importorskip('input_pipeline.tasks.registry')
+    task = tasks.load_task(str(cut_tasks.library_task(docstrings, tmp_path, 20, 5)))
+    assert len(task.examples('test')) == 3 * 15
+
+
+@pytest.fixture
+def articles():
+    source = random.Random(3)
+    words = [f'w{i}' for i in range(500)]
+
+    def passage() -> str:
+        return ' '.join(source.choice(words) for _ in range(source.randrange(40, 60)))
+
+    return [Document('', f'doc{i}', '', tuple(f'{i}: {passage()}' for _ in range(source.randrange(2, 14))), held_out=i % 4 == 0) for i in range(200)]
+
+
+def test_pair_task(tmp_path, articles):
+    """Each passage begins with its document's number here, so the labels can be checked from the text."""
+    task = json.loads(cut_tasks.pair_task(articles, tmp_path).read_text())
+    assert task['kind'] == 'pair' and task['columns']['text_b'] == 'text_b'
+    for split in ('train', 'test'):
+        rows = [json.loads(line) for line in (tmp_path / task['files'][split]).read_text().splitlines()]
+        by_label = {label: [row for row in rows if row['label'] == label] for label in task['labels']}
+        assert len(by_label['same']) == len(by_label['different']) > 50
+        for row in rows:
+            first, second = (int(row[side].split(':')[0]) for side in ('text', 'text_b'))
+            assert (first == second) == (row['label'] == 'same')
+            assert {first % 4 == 0, second % 4 == 0} == {split == 'test'}
+        # Neither passage alone says anything: both labels have the same first and the same second passages.
+        for side in ('text', 'text_b'):
+            assert sorted(row[side] for row in by_label['same']) == sorted(row[side] for row in by_label['different'])
+        of_first = {row['text']: len(row['text_b']) for row in by_label['same']}
+        differences = sorted(abs(of_first[row['text']] - len(row['text_b'])) for row in by_label['different'])
+        assert differences[len(differences) // 2] <= 8  # characters, of about 170
+        assert max(collections.Counter(row['text'].split(':')[0] for row in by_label['same']).values()) <= cut_tasks.MAX_PAIRS_OF_DOCUMENT
+
+
+def test_pair_task_needs_documents(tmp_path, articles):
+    with pytest.raises(UserError, match='pairs for the'):
+        cut_tasks.pair_task(articles[:5], tmp_path)
