@@ -1,0 +1,46 @@
+"""Tasks to fine-tune on: read examples, make features, decode model outputs, score.
+
+One file per task family. `load_task` is the way in: it takes one of the paper's tasks by
+name, or a JSON task file (docs: `from_description` of the family's file).
+"""
+
+from __future__ import annotations
+
+import os
+
+from configs.errors import UserError
+from input_pipeline.tasks import classification, glue, squad
+from input_pipeline.tasks.base import Example, Predictions, Task, read_json
+
+__all__ = ['Example', 'Predictions', 'Task', 'load_task']
+
+
+def load_task(name_or_json: str, data_dir: str = '') -> Task:
+    """The task of that name, or the one that a JSON task file describes.
+
+    Args:
+      name_or_json: a name such as 'mrpc', or a path that ends in .json.
+      data_dir: the folder with the task's own files; for a JSON task '' means the folder of the JSON file.
+
+    Raises UserError for an unknown name, no folder where one is needed, or a bad task file.
+    """
+    if name_or_json.endswith('.json'):
+        return _load_json(name_or_json, data_dir)
+    known = (*glue.NAMES, *squad.NAMES)
+    if name_or_json not in known:
+        raise UserError(f'--task={name_or_json}: unknown; use one of {", ".join(known)}, or a path ending in .json')
+    if not data_dir:
+        raise UserError(f'--task={name_or_json} needs --data_dir, the folder that holds its files')
+    return (glue if name_or_json in glue.NAMES else squad).by_name(name_or_json, data_dir)
+
+
+def _load_json(path: str, data_dir: str) -> Task:
+    """Reads a JSON task file; its kind picks the family."""
+    description = read_json(path)
+    if not isinstance(description, dict) or 'kind' not in description:
+        raise UserError(f'--task={path}: a task file is a JSON object with "kind"')
+    families = {kind: family for family in (classification, squad) for kind in family.KINDS}
+    if description['kind'] not in families:
+        raise UserError(f'--task={path}: kind {description["kind"]!r} is none of {", ".join(families)}')
+    name = os.path.splitext(os.path.basename(path))[0]
+    return families[description['kind']].from_description(name, description, data_dir or os.path.dirname(path) or '.')

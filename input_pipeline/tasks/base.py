@@ -1,0 +1,142 @@
+"""What every task offers, whatever its family: the interface that the launchers use.
+
+This file owns the names of that interface and of the arrays that pass through it. It must
+not know any one task, a file format of a task, or the model: features are numpy arrays,
+and the model's outputs come back as numpy arrays.
+"""
+
+from __future__ import annotations
+
+import abc
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from configs.errors import UserError
+
+INPUT_KEYS = ('input_ids', 'input_mask', 'segment_ids')
+
+
+@dataclass(frozen=True)
+class Example:
+    """One thing to be predicted, as text. Families add their own fields."""
+
+    id: str
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a model (or anyone's file) says about a split.
+
+    Attributes:
+      answers: example id -> label, number or text, as the task's official format has it.
+      extras: further results by example id, each written as NAME.json (SQuAD: nbest, null_odds).
+    """
+
+    answers: dict[str, Any]
+    extras: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+class Task(abc.ABC):
+    """A task: where its examples are, how they become arrays, how outputs become a score.
+
+    Attributes:
+      name: what results are filed under.
+      kind: classification, regression, pair or span (later tagging, choice).
+      head: the model head it needs: classifier, regressor or span.
+      labels: the classes in the order of the outputs; empty where there are none.
+      metrics: names of the scores; the first selects on the dev split.
+      label_keys: the feature arrays that training needs besides INPUT_KEYS.
+      splits: the names `examples` accepts.
+    """
+
+    name: str
+    kind: str
+    head: str
+    labels: tuple[str, ...]
+    metrics: tuple[str, ...]
+    label_keys: tuple[str, ...]
+
+    @property
+    def num_outputs(self) -> int:
+        """Width of the head's output: classes, 1 for a number, 2 (start, end) for a span."""
+        return {'classifier': len(self.labels), 'regressor': 1, 'span': 2}[self.head]
+
+    @property
+    def metric(self) -> str:
+        """The dev metric that selects among runs."""
+        return self.metrics[0]
+
+    @property
+    @abc.abstractmethod
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits that the task has files for."""
+
+    @abc.abstractmethod
+    def examples(self, split: str) -> list[Example]:
+        """Reads a split. Raises UserError for a missing file or column, an unknown label and the like."""
+
+    @abc.abstractmethod
+    def features(self, examples: Sequence[Example], tokenizer: Any, max_seq_length: int) -> dict[str, np.ndarray]:
+        """Arrays of N rows: INPUT_KEYS [N, S] int32, `label_keys`, and what `decode` needs (stays on the host)."""
+
+    @abc.abstractmethod
+    def decode(self, examples: Sequence[Example], features: dict[str, np.ndarray], outputs: dict[str, np.ndarray]) -> Predictions:
+        """The head's outputs for the N rows of `features` as predictions for `examples`.
+
+        `outputs` is {'logits': [N, num_outputs]} for a classifier or regressor; for a span
+        {'start_scores', 'start_indices', 'end_scores', 'end_indices': [N, K] (the K best
+        positions, best first), 'null_scores': [N] (start + end logit of [CLS])}.
+        """
+
+    @abc.abstractmethod
+    def score(self, examples: Sequence[Example], predictions: Predictions) -> dict[str, float]:
+        """All of the task's metrics, and what else its official scorer reports."""
+
+    @abc.abstractmethod
+    def write_predictions(self, folder: str, predictions: Predictions) -> None:
+        """Writes predictions.* in the task's official format, and the extras, into `folder`."""
+
+    @abc.abstractmethod
+    def read_predictions(self, path: str) -> Predictions:
+        """Reads a file in the task's official format, whoever made it."""
+
+    def require_split(self, split: str) -> None:
+        """Raises UserError where the task has no such split."""
+        if split not in self.splits:
+            raise UserError(f'task {self.name} has no split {split!r}: it has {", ".join(self.splits)}')
+
+
+def trim(features: dict[str, np.ndarray], multiple: int = 32) -> dict[str, np.ndarray]:
+    """Cuts the [N, S] arrays to the longest row, rounded up to a multiple, where that is shorter than S."""
+    length = features['input_mask'].shape[1]
+    longest = int(features['input_mask'].sum(axis=1).max(initial=1))
+    kept = min(length, -(-longest // multiple) * multiple)
+    return {name: value[:, :kept] if value.ndim > 1 and value.shape[1] == length else value for name, value in features.items()}
+
+
+def read_json(path: str) -> Any:
+    """Parses a UTF-8 JSON file, with or without a BOM. Raises UserError for no file or no JSON."""
+    from etils import epath
+
+    try:
+        return json.loads(epath.Path(path).read_bytes().decode('utf-8-sig'))
+    except FileNotFoundError as error:
+        raise UserError(f'{path}: no such file') from error
+    except ValueError as error:
+        raise UserError(f'{path}: not JSON in UTF-8 ({error})') from error
+
+
+def write_text(path: str, text: str) -> None:
+    """Writes a text file that appears whole or not at all; makes its folder."""
+    os.makedirs(os.path.dirname(path) or '.', exist_ok=True)
+    temporary = f'{path}.tmp{os.getpid()}'
+    with open(temporary, 'w', encoding='utf-8', newline='\n') as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)

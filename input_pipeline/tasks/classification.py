@@ -1,0 +1,232 @@
+"""Tasks that give one text, or a pair of texts, a label or a number.
+
+This file owns how such examples become arrays and predictions, and the JSON task file of
+these kinds. It must not know any named task: glue.py describes GLUE with what is here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from absl import logging
+
+from configs.errors import UserError
+from input_pipeline.tasks.base import INPUT_KEYS, Example, Predictions, Task, write_text
+from input_pipeline.tasks.metrics import LABEL_METRICS, NUMBER_METRICS
+from input_pipeline.tasks.tables import Table
+
+KINDS = ('classification', 'pair', 'regression')
+_SETTINGS = ('kind', 'files', 'columns', 'labels', 'metrics', 'header', 'format', 'skip_bad_rows')
+_ROLES = ('text', 'text_b', 'label', 'id')
+
+
+@dataclass(frozen=True)
+class TextExample(Example):
+    """A text, or two, and its label: an index into the task's labels, a number, or None where unknown."""
+
+    text: str
+    text_b: str | None
+    label: int | float | None
+
+
+@dataclass(frozen=True)
+class TextTask(Task):
+    """Classification, pair classification and regression; see `Task` for the attributes.
+
+    Attributes:
+      files: split -> its files, read one after the other.
+    """
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    metrics: tuple[str, ...]
+    files: dict[str, tuple[Table, ...]] = field(repr=False)
+
+    label_keys = ('labels',)
+
+    def __post_init__(self) -> None:
+        known = NUMBER_METRICS if self.kind == 'regression' else LABEL_METRICS
+        for name in self.metrics:
+            if name not in known:
+                raise UserError(f'task {self.name}: metric {name!r} is none of {", ".join(known)}')
+        if self.kind != 'regression' and (len(self.labels) < 2 or len(set(self.labels)) != len(self.labels)):
+            raise UserError(f'task {self.name}: "labels" must list two or more different labels, not {list(self.labels)}')
+
+    @property
+    def head(self) -> str:
+        """regressor for numbers, else classifier."""
+        return 'regressor' if self.kind == 'regression' else 'classifier'
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits that have files."""
+        return tuple(self.files)
+
+    def examples(self, split: str) -> list[TextExample]:
+        """Reads a split; a test split may have no label column. Ids are row numbers from 0 where no column holds them."""
+        self.require_split(split)
+        optional = frozenset({'label'} if split.startswith('test') else ())
+        found: list[TextExample] = []
+        lines: dict[str, str] = {}
+        for table in self.files[split]:
+            for where, row in table.rows(optional):
+                name = row['id'] if 'id' in row else str(len(found))
+                if name in lines:
+                    raise UserError(f'{where}: id {name!r} again, it was at {lines[name]}')
+                lines[name] = where
+                label = self._label(row['label'], where) if 'label' in row else None
+                found.append(TextExample(name, row['text'], row['text_b'] if 'text_b' in table.columns else None, label))
+        if not found:
+            raise UserError(f'{", ".join(table.path for table in self.files[split])}: no examples')
+        if empty := sum(not example.text.strip() or example.text_b == '' for example in found):
+            logging.warning('%s %s: %d of %d examples have an empty text', self.name, split, empty, len(found))
+        return found
+
+    def _label(self, text: str, where: str) -> int | float:
+        """The index of a label, or the number."""
+        if self.kind == 'regression':
+            try:
+                number = float(text)
+            except ValueError as error:
+                raise UserError(f'{where}: the label {text!r} is not a number') from error
+            if not np.isfinite(number):
+                raise UserError(f'{where}: the label {text!r} is not finite')
+            return number
+        if text not in self.labels:
+            raise UserError(f'{where}: unknown label {text!r}; task {self.name} has {", ".join(self.labels)}')
+        return self.labels.index(text)
+
+    def features(self, examples: Sequence[TextExample], tokenizer: Any, max_seq_length: int) -> dict[str, np.ndarray]:
+        """[CLS] a [SEP] or [CLS] a [SEP] b [SEP], cut from the end of the longer (run_classifier.py:377-460).
+
+        Returns INPUT_KEYS [N, max_seq_length] int32 and labels [N], int32 or for a regression
+        float32; 0 where unknown.
+        """
+        shape = (len(examples), max_seq_length)
+        features = {name: np.zeros(shape, np.int32) for name in INPUT_KEYS}
+        features['input_ids'].fill(tokenizer.pad_id)
+        first = tokenizer.encode_batch([example.text for example in examples])
+        second = tokenizer.encode_batch([example.text_b or '' for example in examples])
+        for row, (example, a, b) in enumerate(zip(examples, first, second, strict=True)):
+            if example.text_b is None:
+                a, b = a[: max_seq_length - 2], None
+            else:
+                a_length, b_length = truncated_lengths(len(a), len(b), max_seq_length - 3)
+                a, b = a[:a_length], b[:b_length]
+            end = len(a) + 2
+            ids = features['input_ids'][row]
+            ids[0], ids[1 : end - 1], ids[end - 1] = tokenizer.cls_id, a, tokenizer.sep_id
+            if b is not None:
+                ids[end : end + len(b)], ids[end + len(b)] = b, tokenizer.sep_id
+                features['segment_ids'][row, end : end + len(b) + 1] = 1
+                end += len(b) + 1
+            features['input_mask'][row, :end] = 1
+        features['labels'] = np.array([example.label or 0 for example in examples], np.float32 if self.kind == 'regression' else np.int32)
+        return features
+
+    def decode(self, examples: Sequence[TextExample], features: dict[str, np.ndarray], outputs: dict[str, np.ndarray]) -> Predictions:
+        """The best label, or the number, of each example."""
+        logits = outputs['logits']
+        if self.kind == 'regression':
+            answers = [float(value) for value in logits[:, 0]]
+        else:
+            answers = [self.labels[place] for place in logits.argmax(axis=1)]
+        return Predictions({example.id: answer for example, answer in zip(examples, answers, strict=True)})
+
+    def score(self, examples: Sequence[TextExample], predictions: Predictions) -> dict[str, float]:
+        """The task's metrics as fractions. Raises UserError where labels or predictions are missing."""
+        if any(example.label is None for example in examples):
+            raise UserError(f'task {self.name}: this split has no labels, so it cannot be scored')
+        missing = [example.id for example in examples if example.id not in predictions.answers]
+        if missing:
+            raise UserError(f'task {self.name}: no prediction for {len(missing)} of {len(examples)} examples, the first is {missing[0]!r}')
+        truth = np.array([example.label for example in examples])
+        given = [predictions.answers[example.id] for example in examples]
+        if self.kind == 'regression':
+            predicted, functions = np.array(given, np.float64), NUMBER_METRICS
+        else:
+            predicted, functions = np.array([self.labels.index(answer) for answer in given]), LABEL_METRICS
+        return {name: functions[name](truth, predicted) for name in self.metrics}
+
+    def write_predictions(self, folder: str, predictions: Predictions) -> None:
+        """predictions.tsv in the form of a GLUE submission: a header `index, prediction`, labels as words."""
+        rows = [
+            f'{name}\t{answer:.6g}' if isinstance(answer, float) else f'{name}\t{answer}' for name, answer in predictions.answers.items()
+        ]
+        write_text(os.path.join(folder, 'predictions.tsv'), '\n'.join(['index\tprediction', *rows]) + '\n')
+
+    def read_predictions(self, path: str) -> Predictions:
+        """A file as `write_predictions` makes it. Raises UserError for unknown labels and repeated ids."""
+        answers: dict[str, Any] = {}
+        for where, row in Table(path, {'id': 'index', 'answer': 'prediction'}, format='tsv').rows():
+            if row['id'] in answers:
+                raise UserError(f'{where}: id {row["id"]!r} again')
+            label = self._label(row['answer'], where)
+            answers[row['id']] = label if self.kind == 'regression' else row['answer']
+        return Predictions(answers)
+
+
+def truncated_lengths(a: int, b: int, budget: int) -> tuple[int, int]:
+    """How much of two texts is kept when the longer always gives its last token, b where they tie.
+
+    The loop of run_classifier.py:557-572, in closed form.
+    """
+    if a + b <= budget:
+        return a, b
+    half = budget // 2
+    if a <= half:
+        return a, budget - a
+    if b <= budget - half - 1:
+        return budget - b, b
+    return budget - half, half
+
+
+def from_description(name: str, description: dict[str, Any], folder: str) -> TextTask:
+    """The task that a JSON task file describes.
+
+    The file is an object of:
+      kind      classification, pair (needs columns.text_b) or regression
+      files     split -> file, list of files, or {"file", "columns", "header", "format"} where a split differs;
+                splits are train, dev, test, or others of the user's
+      columns   {"text", "text_b", "label", "id"} -> the column's name, or its place from 0; text_b and id are optional
+      labels    list of all labels, as they are spelt in the files (not for regression)
+      metrics   list of accuracy, f1 (of the second label), macro_f1, matthews; for regression pearson, spearman; the first selects
+      header    optional, true: whether the first line names the columns
+      format    optional, tsv, csv or jsonl: otherwise by suffix
+      skip_bad_rows  optional, false: leave out rows of a wrong width
+    """
+    kind = description['kind']
+    where = f'task {name}'
+    if unknown := sorted(set(description) - set(_SETTINGS)):
+        raise UserError(f'{where}: unknown entries {unknown}; a {kind} task has {", ".join(_SETTINGS)}')
+    needed = ('files', 'columns') if kind == 'regression' else ('files', 'columns', 'labels')
+    if missing := [entry for entry in needed if not description.get(entry)]:
+        raise UserError(f'{where}: missing entries {missing}')
+    columns = description['columns']
+    if unknown := sorted(set(columns) - set(_ROLES)):
+        raise UserError(f'{where}: unknown columns {unknown}; columns are {", ".join(_ROLES)}')
+    required = ('text', 'text_b', 'label') if kind == 'pair' else ('text', 'label')
+    if missing := [role for role in required if role not in columns]:
+        raise UserError(f'{where}: "columns" does not say which column is {missing}')
+    shared = {entry: description[entry] for entry in ('columns', 'header', 'format', 'skip_bad_rows') if entry in description}
+    files = {}
+    for split, entries in description['files'].items():
+        tables = []
+        for entry in entries if isinstance(entries, list) else [entries]:
+            own = entry if isinstance(entry, dict) else {'file': entry}
+            settings = {**shared, **own}
+            if set(settings) - {'file', 'columns', 'header', 'format', 'skip_bad_rows'} or 'file' not in settings:
+                raise UserError(
+                    f'{where}: files.{split}={json.dumps(entry)}: expected a file name, a list of them, or an object with "file"'
+                )
+            tables.append(Table(os.path.join(folder, settings.pop('file')), **settings))
+        files[split] = tuple(tables)
+    metrics = description.get('metrics') or (['pearson', 'spearman'] if kind == 'regression' else ['accuracy'])
+    labels = tuple(str(label) for label in description['labels']) if kind != 'regression' else ()
+    return TextTask(name, kind, labels, tuple(metrics), files)

@@ -1,0 +1,101 @@
+"""GLUE's tasks as data: which columns, labels and metrics, over classification.py.
+
+This file owns the layout of the official files (columns counted from 0) and the order of
+the labels, which is that of run_classifier.py. It must not read anything itself.
+"""
+
+from __future__ import annotations
+
+import os
+
+from input_pipeline.tasks.classification import TextTask
+from input_pipeline.tasks.tables import Table
+
+NLI = ('contradiction', 'entailment', 'neutral')
+ENTAILMENT = ('entailment', 'not_entailment')
+BINARY = ('0', '1')
+
+
+def _columns(text: int, text_b: int | None = None, label: int | None = None, id: int | None = None) -> dict[str, int]:
+    """Role -> place of those columns that the file has."""
+    places = {'text': text, 'text_b': text_b, 'label': label, 'id': id}
+    return {role: place for role, place in places.items() if place is not None}
+
+
+# fmt: off
+# Task -> (kind, labels, metrics (the first selects), split -> (file, columns)).
+_TASKS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], dict[str, tuple[str, dict[str, int]]]]] = {
+    'cola': ('classification', BINARY, ('matthews', 'accuracy'), {
+        'train': ('train.tsv', _columns(3, label=1)),
+        'dev': ('dev.tsv', _columns(3, label=1)),
+        'test': ('test.tsv', _columns(1, id=0)),
+    }),
+    'sst2': ('classification', BINARY, ('accuracy',), {
+        'train': ('train.tsv', _columns(0, label=1)),
+        'dev': ('dev.tsv', _columns(0, label=1)),
+        'test': ('test.tsv', _columns(1, id=0)),
+    }),
+    'mrpc': ('pair', BINARY, ('f1', 'accuracy'), {
+        'train': ('train.tsv', _columns(3, 4, label=0)),
+        'dev': ('dev.tsv', _columns(3, 4, label=0)),
+        'test': ('test.tsv', _columns(3, 4, id=0)),
+    }),
+    'stsb': ('regression', (), ('spearman', 'pearson'), {
+        'train': ('train.tsv', _columns(7, 8, label=9, id=0)),
+        'dev': ('dev.tsv', _columns(7, 8, label=9, id=0)),
+        'test': ('test.tsv', _columns(7, 8, id=0)),
+    }),
+    'qqp': ('pair', BINARY, ('f1', 'accuracy'), {
+        'train': ('train.tsv', _columns(3, 4, label=5)),
+        'dev': ('dev.tsv', _columns(3, 4, label=5)),
+        'test': ('test.tsv', _columns(1, 2, id=0)),
+    }),
+    'mnli': ('pair', NLI, ('accuracy',), {
+        'train': ('train.tsv', _columns(8, 9, label=-1)),
+        'dev': ('dev_matched.tsv', _columns(8, 9, label=-1, id=0)),
+        'dev_mismatched': ('dev_mismatched.tsv', _columns(8, 9, label=-1, id=0)),
+        'test': ('test_matched.tsv', _columns(8, 9, id=0)),
+        'test_mismatched': ('test_mismatched.tsv', _columns(8, 9, id=0)),
+    }),
+    'qnli': ('pair', ENTAILMENT, ('accuracy',), {
+        'train': ('train.tsv', _columns(1, 2, label=3)),
+        'dev': ('dev.tsv', _columns(1, 2, label=3, id=0)),
+        'test': ('test.tsv', _columns(1, 2, id=0)),
+    }),
+    'rte': ('pair', ENTAILMENT, ('accuracy',), {
+        'train': ('train.tsv', _columns(1, 2, label=3)),
+        'dev': ('dev.tsv', _columns(1, 2, label=3, id=0)),
+        'test': ('test.tsv', _columns(1, 2, id=0)),
+    }),
+    'wnli': ('pair', BINARY, ('accuracy',), {
+        'train': ('train.tsv', _columns(1, 2, label=3)),
+        'dev': ('dev.tsv', _columns(1, 2, label=3, id=0)),
+        'test': ('test.tsv', _columns(1, 2, id=0)),
+    }),
+    # The diagnostic set has no training data: an MNLI model answers it.
+    'ax': ('pair', NLI, ('matthews', 'accuracy'), {
+        'test': ('diagnostic.tsv', _columns(1, 2, id=0)),
+    }),
+}
+# fmt: on
+NAMES = tuple(_TASKS)
+# CoLA's labelled files start with an example, not with names.
+_HEADERLESS = (('cola', 'train'), ('cola', 'dev'))
+
+
+def by_name(name: str, data_dir: str) -> TextTask:
+    """The GLUE task `name` on the official files in `data_dir`."""
+    kind, labels, metrics, splits = _TASKS[name]
+    files = {
+        split: (
+            Table(
+                os.path.join(data_dir, file),
+                columns,
+                header=(name, split) not in _HEADERLESS,
+                # QQP has questions with line breaks in them: a few rows are torn, and everyone leaves them out
+                skip_bad_rows=name == 'qqp' and split != 'test',
+            ),
+        )
+        for split, (file, columns) in splits.items()
+    }
+    return TextTask(name, kind, labels, metrics, files)

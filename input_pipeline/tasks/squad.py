@@ -1,0 +1,317 @@
+"""Span tasks: find the answer to a question in its context (SQuAD v1.1, v2.0, and the user's own).
+
+This file owns the SQuAD JSON format, the windows that a long context is cut into, and how
+start and end scores become answer texts (run_squad.py). The scorer is squad_score.py. It
+must not know the model: `decode` sees the best start and end positions of each window.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from absl import logging
+
+from configs.errors import UserError
+from input_pipeline.tasks import squad_score
+from input_pipeline.tasks.base import INPUT_KEYS, Example, Predictions, Task, read_json, write_text
+
+KINDS = ('span',)
+NAMES = ('squad_v1', 'squad_v2')
+_SETTINGS = ('kind', 'files', 'unanswerable', 'doc_stride', 'max_query_length', 'max_answer_length', 'n_best', 'null_threshold')
+_FILES = {'squad_v1': ('train-v1.1.json', 'dev-v1.1.json'), 'squad_v2': ('train-v2.0.json', 'dev-v2.0.json')}
+
+
+@dataclass(frozen=True)
+class SpanExample(Example):
+    """A question, its context, and its true answers as (text, character offset); none where it has no answer."""
+
+    question: str
+    context: str
+    answers: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class SpanTask(Task):
+    """Extractive question answering; defaults are those of run_squad.py:75-150.
+
+    Attributes:
+      files: split -> SQuAD JSON files, read one after the other.
+      unanswerable: some questions have no answer (v2.0): '' is an answer, and the scores are v2.0's.
+      doc_stride: word pieces between the starts of two windows on one context.
+      max_query_length: word pieces kept of a question.
+      max_answer_length: word pieces of the longest answer considered.
+      n_best: answers listed for each question.
+      null_threshold: '' is answered where its score exceeds the best answer's by more than this.
+    """
+
+    name: str
+    files: dict[str, tuple[str, ...]] = field(repr=False)
+    unanswerable: bool = False
+    doc_stride: int = 128
+    max_query_length: int = 64
+    max_answer_length: int = 30
+    n_best: int = 20
+    null_threshold: float = 0.0
+
+    kind = 'span'
+    head = 'span'
+    labels = ()
+    label_keys = ('start_positions', 'end_positions')
+
+    def __post_init__(self) -> None:
+        for name in ('doc_stride', 'max_query_length', 'max_answer_length', 'n_best'):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise UserError(f'task {self.name}: {name}={value!r}: must be a positive whole number')
+        if type(self.unanswerable) is not bool or type(self.null_threshold) not in (int, float):
+            raise UserError(f'task {self.name}: "unanswerable" is true or false, "null_threshold" a number')
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of the official scorers, in percent; F1 selects."""
+        return ('f1', 'exact') if self.unanswerable else ('f1', 'exact_match')
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits that have files."""
+        return tuple(self.files)
+
+    def examples(self, split: str) -> list[SpanExample]:
+        """Reads a split; of the training questions, those whose answer is not at its offset are left out, and counted."""
+        self.require_split(split)
+        found = [example for path in self.files[split] for example in self._read(path)]
+        if not found:
+            raise UserError(f'{", ".join(self.files[split])}: no questions')
+        if len({example.id for example in found}) < len(found):
+            logging.warning('%s %s: some question ids come more than once', self.name, split)
+        if split != 'train':
+            return found
+        several = sum(len(example.answers) > 1 for example in found)
+        if several:
+            logging.info('%s train: %d of %d questions have several answers; the first is used', self.name, several, len(found))
+        usable = [example for example in found if _answer_is_there(example)]
+        if len(usable) < len(found):
+            left_out = len(found) - len(usable)
+            logging.warning('%s train: left out %d of %d questions whose answer is not in the context', self.name, left_out, len(found))
+        if not usable:
+            raise UserError(f'{", ".join(self.files[split])}: no question has its answer in its context')
+        return usable
+
+    def _read(self, path: str) -> list[SpanExample]:
+        """The questions of one file."""
+        data = read_json(path)
+        examples = []
+        hint = 'use squad_v2, or "unanswerable": true in a task file'
+        try:
+            for article in data['data']:
+                for paragraph in article['paragraphs']:
+                    for question in paragraph['qas']:
+                        answers = tuple((answer['text'], int(answer['answer_start'])) for answer in question.get('answers', ()))
+                        if not answers and not self.unanswerable and 'answers' in question:
+                            raise UserError(f'{path}: question {question["id"]!r} has no answer; {hint}')
+                        if question.get('is_impossible'):
+                            answers = ()
+                        examples.append(SpanExample(str(question['id']), question['question'], paragraph['context'], answers))
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f'{path}: not in the SQuAD format ({type(error).__name__}: {error})') from error
+        return examples
+
+    def features(self, examples: Sequence[SpanExample], tokenizer: Any, max_seq_length: int) -> dict[str, np.ndarray]:
+        """[CLS] question [SEP] window of the context [SEP]; one row for each window (run_squad.py:227-437).
+
+        Besides INPUT_KEYS [N, S] and the label_keys [N] (0, which is [CLS], where the window does not
+        hold the whole answer):
+          example_index [N]  which example the window belongs to
+          starts, ends [N, S]  characters of the context that a piece covers; 0 outside the context
+          best_context [N, S] bool  whether this window shows the piece with the most context (:542)
+        """
+        rows: dict[str, list[np.ndarray | int]] = {name: [] for name in ('example_index', *self.label_keys)}
+        questions = tokenizer.encode_batch([example.question for example in examples])
+        contexts: dict[str, Any] = {}
+        windows: list[tuple[np.ndarray, Any, slice, np.ndarray]] = []
+        for index, (example, question) in enumerate(zip(examples, questions, strict=True)):
+            if example.context not in contexts:
+                contexts[example.context] = tokenizer.encode_with_offsets(example.context)
+            context = contexts[example.context]
+            question = question[: self.max_query_length]
+            room = max_seq_length - len(question) - 3
+            if room < 1:
+                raise UserError(
+                    f'max_seq_length={max_seq_length}: question {example.id!r} leaves no room for its context; use at least 128'
+                )
+            first, last = _answer_pieces(example, context)
+            for window, best in windows_of(len(context.ids), room, self.doc_stride):
+                shift = len(question) + 2 - window.start
+                inside = window.start <= first and last < window.stop
+                rows['example_index'].append(index)
+                rows['start_positions'].append(first + shift if inside else 0)
+                rows['end_positions'].append(last + shift if inside else 0)
+                windows.append((question, context, window, best))
+        features: dict[str, np.ndarray] = {name: np.array(values, np.int32) for name, values in rows.items()}
+        shape = (len(windows), max_seq_length)
+        features |= {name: np.zeros(shape, np.int32) for name in (*INPUT_KEYS, 'starts', 'ends')}
+        features['input_ids'].fill(tokenizer.pad_id)
+        features['best_context'] = np.zeros(shape, np.bool_)
+        for row, (question, context, window, best) in enumerate(windows):
+            begin = len(question) + 2
+            end = begin + window.stop - window.start
+            ids = features['input_ids'][row]
+            ids[0], ids[1 : begin - 1], ids[begin - 1] = tokenizer.cls_id, question, tokenizer.sep_id
+            ids[begin:end], ids[end] = context.ids[window], tokenizer.sep_id
+            features['input_mask'][row, : end + 1] = 1
+            features['segment_ids'][row, begin : end + 1] = 1
+            features['starts'][row, begin:end] = context.starts[window]
+            features['ends'][row, begin:end] = context.ends[window]
+            features['best_context'][row, begin:end] = best
+        return features
+
+    def decode(self, examples: Sequence[SpanExample], features: dict[str, np.ndarray], outputs: dict[str, np.ndarray]) -> Predictions:
+        """The n best texts of each question over all its windows, and from them the answer (run_squad.py:741-925)."""
+        candidates = self._candidates(features, outputs)
+        edges = np.searchsorted(candidates['example'], np.arange(len(examples) + 1))
+        null_scores = np.full(len(examples), np.inf)
+        np.minimum.at(null_scores, features['example_index'], outputs['null_scores'].astype(np.float64))
+        answers, nbest, null_odds = {}, {}, {}
+        for index, example in enumerate(examples):
+            spans = slice(edges[index], edges[index + 1])
+            texts = self._best_texts(example.context, *(candidates[name][spans] for name in ('score', 'first', 'last')))
+            answer = texts[0][0] if texts else ''
+            if self.unanswerable:
+                null = float(null_scores[index])
+                # without any span the null answer is infinitely better; JSON has no infinity, so a number beyond all logits
+                null_odds[example.id] = null - texts[0][1] if texts else 1e9
+                texts = sorted([*texts, ('', null)], key=lambda text: -text[1])
+                answer = '' if null_odds[example.id] > self.null_threshold else answer
+            scores = np.array([score for _, score in texts] or [0.0])
+            weights = np.exp(scores - scores.max())
+            nbest[example.id] = [
+                {'text': text, 'probability': float(weight), 'score': float(score)}
+                for (text, score), weight in zip(texts, weights / weights.sum(), strict=False)
+            ]
+            answers[example.id] = answer
+        return Predictions(answers, {'nbest': nbest, 'null_odds': null_odds} if self.unanswerable else {'nbest': nbest})
+
+    def _candidates(self, features: dict[str, np.ndarray], outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """All spans allowed, by example and then by score: example, score, first and last character [M]."""
+        kept: dict[str, list[np.ndarray]] = {name: [] for name in ('example', 'score', 'first', 'last')}
+        for begin in range(0, len(features['example_index']), 1024):
+            part = slice(begin, begin + 1024)
+            start, end = outputs['start_indices'][part, :, None], outputs['end_indices'][part, None, :]
+            context = features['ends'][part] > 0
+            rows = np.arange(len(context))[:, None]
+            allowed = (
+                (features['best_context'][part] & context)[rows, outputs['start_indices'][part]][:, :, None]
+                & context[rows, outputs['end_indices'][part]][:, None, :]
+                & (end >= start)
+                & (end - start < self.max_answer_length)
+            )
+            row, i, j = np.nonzero(allowed)
+            kept['example'].append(features['example_index'][part][row])
+            kept['score'].append(outputs['start_scores'][part].astype(np.float64)[row, i] + outputs['end_scores'][part][row, j])
+            kept['first'].append(features['starts'][part][row, outputs['start_indices'][part][row, i]])
+            kept['last'].append(features['ends'][part][row, outputs['end_indices'][part][row, j]])
+        joined = {name: np.concatenate(parts) for name, parts in kept.items()}
+        order = np.lexsort((-joined['score'], joined['example']))
+        return {name: values[order] for name, values in joined.items()}
+
+    def _best_texts(self, context: str, scores: np.ndarray, firsts: np.ndarray, lasts: np.ndarray) -> list[tuple[str, float]]:
+        """Up to n_best different texts, best first, as they stand in the context."""
+        found: dict[str, float] = {}
+        for score, first, last in zip(scores, firsts, lasts, strict=True):
+            text = ' '.join(context[first:last].split())
+            if text and text not in found:
+                found[text] = float(score)
+                if len(found) == self.n_best:
+                    break
+        return list(found.items())
+
+    def score(self, examples: Sequence[SpanExample], predictions: Predictions) -> dict[str, float]:
+        """The figures of the official scorer, in percent; an id without a prediction is scored as it does, and said."""
+        truths = {example.id: [text for text, _ in example.answers] for example in examples}
+        missing = sum(name not in predictions.answers for name in truths)
+        if missing:
+            logging.warning('%s: %d of %d questions have no prediction', self.name, missing, len(truths))
+        if not self.unanswerable:
+            return squad_score.version1(truths, predictions.answers)
+        nbest = predictions.extras.get('nbest', {})
+        best = {name: next((item['text'] for item in items if item['text']), '') for name, items in nbest.items()}
+        return squad_score.version2(truths, predictions.answers, predictions.extras.get('null_odds'), best or None)
+
+    def write_predictions(self, folder: str, predictions: Predictions) -> None:
+        """predictions.json (id -> text, as the leaderboard takes it), nbest.json, and for v2.0 null_odds.json."""
+        for stem, data in {'predictions': predictions.answers, **predictions.extras}.items():
+            write_text(os.path.join(folder, f'{stem}.json'), json.dumps(data, ensure_ascii=False, indent=1) + '\n')
+
+    def read_predictions(self, path: str) -> Predictions:
+        """A predictions.json, and where they lie beside it its nbest.json and null_odds.json."""
+        answers = read_json(path)
+        if not isinstance(answers, dict) or not all(isinstance(answer, str) for answer in answers.values()):
+            raise UserError(f'{path}: expected a JSON object of question id -> answer text')
+        beside = {stem: os.path.join(os.path.dirname(path), f'{stem}.json') for stem in ('nbest', 'null_odds')}
+        ours = os.path.basename(path) == 'predictions.json'
+        return Predictions(answers, {stem: read_json(other) for stem, other in beside.items() if ours and os.path.exists(other)})
+
+
+def windows_of(length: int, room: int, stride: int) -> list[tuple[slice, np.ndarray]]:
+    """The windows of at most `room` pieces on a context of `length`, each `stride` after the last (run_squad.py:318-332).
+
+    With each comes a bool [stop - start]: whether no other window gives that piece more context,
+    which is min(pieces to the left, pieces to the right) + 0.01 * window length; the first of equals (:534-570).
+    """
+    stride = min(stride, room)
+    starts = np.arange(0, max(length - room, 0) + stride, stride) if length > room else np.zeros(1, np.int64)
+    stops = np.minimum(starts + room, length)
+    pieces = np.arange(length)[None, :]
+    left, right = pieces - starts[:, None], stops[:, None] - 1 - pieces
+    context = np.where((left >= 0) & (right >= 0), np.minimum(left, right) + 0.01 * (stops - starts)[:, None], -1.0)
+    best = context.argmax(axis=0)
+    return [
+        (slice(int(start), int(stop)), best[start:stop] == place) for place, (start, stop) in enumerate(zip(starts, stops, strict=True))
+    ]
+
+
+def _answer_is_there(example: SpanExample) -> bool:
+    """Whether the first answer stands at its offset, white space apart; true where there is no answer."""
+    if not example.answers:
+        return True
+    text, start = example.answers[0]
+    return bool(text.strip()) and start >= 0 and example.context[start : start + len(text)].split() == text.split()
+
+
+def _answer_pieces(example: SpanExample, context: Any) -> tuple[int, int]:
+    """The first and last piece of the context that the first answer touches; (-1, -1) where there is none."""
+    if not example.answers or not len(context.ids):
+        return -1, -1
+    text, start = example.answers[0]
+    begin = start + len(text) - len(text.lstrip())
+    end = start + len(text.rstrip())
+    first = int(np.searchsorted(context.ends, begin, side='right'))
+    last = int(np.searchsorted(context.starts, end, side='left')) - 1
+    return (first, last) if first <= last and first < len(context.ids) else (-1, -1)
+
+
+def by_name(name: str, data_dir: str) -> SpanTask:
+    """SQuAD v1.1 or v2.0 on the official files in `data_dir`."""
+    train, dev = (os.path.join(data_dir, file) for file in _FILES[name])
+    return SpanTask(name, {'train': (train,), 'dev': (dev,)}, unanswerable=name == 'squad_v2')
+
+
+def from_description(name: str, description: dict[str, Any], folder: str) -> SpanTask:
+    """The task that a JSON task file describes.
+
+    The file is an object of kind ("span"), files (split -> file or list of files in the SQuAD
+    format) and, optionally, the attributes of `SpanTask` from `unanswerable` on.
+    """
+    if unknown := sorted(set(description) - set(_SETTINGS)):
+        raise UserError(f'task {name}: unknown entries {unknown}; a span task has {", ".join(_SETTINGS)}')
+    if not description.get('files'):
+        raise UserError(f"task {name}: missing entries ['files']")
+    lists = {split: entry if isinstance(entry, list) else [entry] for split, entry in description['files'].items()}
+    files = {split: tuple(os.path.join(folder, file) for file in entries) for split, entries in lists.items()}
+    settings = {entry: value for entry, value in description.items() if entry not in ('kind', 'files')}
+    return SpanTask(name, files, **settings)
