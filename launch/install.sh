@@ -1,0 +1,27 @@
+# Sourced by quickstart.sh and test.sh: makes .venv where there is none and installs this checkout
+# into it, at the versions of constraints.txt. $1 is what pip shall install: '.' or '.[test]'.
+#
+# Editable, so that the folder's own files run; done again only when what it was made from changed.
+
+find_python() {
+  for candidate in "${PYTHON:-}" python3.12 python3.11 python3 python; do
+    if [ -n "$candidate" ] && "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null; then
+      echo "$candidate"
+      return
+    fi
+  done
+  echo 'error: neither Python 3.11 nor 3.12 is on the PATH: install one, or name it: PYTHON=/path/to/python3.11 bash ...' >&2
+  exit 2
+}
+
+if [ ! -x .venv/bin/pip ]; then
+  python=$(find_python) || exit 2
+  echo "making .venv with $("$python" --version)"
+  "$python" -m venv .venv
+fi
+wanted="$1 $(cat setup.cfg pyproject.toml constraints.txt | cksum)"
+if [ "$(cat .venv/installed 2>/dev/null)" != "$wanted" ]; then
+  echo "installing $1 into .venv (TensorFlow and jax are large: some minutes)"
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e "$1"
+  echo "$wanted" > .venv/installed
+fi
