@@ -242,6 +242,11 @@ def split_frames(text: bytes) -> list[bytes]:
     return payloads
 
 
+def frame_bytes(payload: bytes) -> int:
+    """How much of a file a record takes."""
+    return _HEAD + len(payload) + _TAIL
+
+
 @dataclass(frozen=True)
 class Verification:
     """What `verify` found: faults, and for each split the sums of `records.count` over the records that are whole."""
@@ -289,7 +294,7 @@ def _verify_shard(path: epath.Path, shard: ShardInfo, spec: RecordSpec, vocab_si
             if fault is not None:
                 faults += 1
                 yield fault
-            starts = np.cumsum([start, *(_HEAD + len(p) + _TAIL for p in payloads)])
+            starts = np.cumsum([start, *map(frame_bytes, payloads)])
             for row, reason in _check_block(spec, payloads, vocab_size, sums):
                 faults += 1
                 yield Fault(shard.file, number * BLOCK + row, int(starts[row]), reason)
