@@ -69,25 +69,23 @@ class Normalizer:
     nfc: bool = False
 
     def __post_init__(self) -> None:
-        def split(char: str) -> str | None:
-            if self.strip_accents and unicodedata.category(char) == 'Mn':
-                return None
-            return f' {char} ' if is_punctuation(char) else char
-
         object.__setattr__(self, '_clean', _CharTable(_clean))
-        object.__setattr__(self, '_split', _CharTable(split))
+        object.__setattr__(self, '_marks', _CharTable(lambda c: None if unicodedata.category(c) == 'Mn' else c))
+        object.__setattr__(self, '_signs', _CharTable(lambda c: f' {c} ' if is_punctuation(c) else c))
 
     def case(self, word: str) -> str:
-        """The word lower-cased, composed and, where accents go, decomposed with its accents still in it."""
+        """The word composed, lower-cased and freed of accents, as far as the settings say."""
         if self.nfc:
             word = unicodedata.normalize('NFC', word)
         if self.lower_case:
             word = word.lower()
-        return unicodedata.normalize('NFD', word) if self.strip_accents else word
+        if self.strip_accents and not word.isascii():
+            word = unicodedata.normalize('NFD', word).translate(self._marks)
+        return word
 
     def split(self, word: str) -> list[str]:
         """The basic tokens of a whitespace word: runs of letters, single signs, single ideographs."""
-        return self.case(word.translate(self._clean)).translate(self._split).split()
+        return self.case(word.translate(self._clean)).translate(self._signs).split()
 
 
 class WordPiece:

@@ -1,0 +1,85 @@
+"""SentencePiece models as the tokenizer uses them, and their form for Hugging Face.
+
+Owns the one place that imports sentencepiece for encoding. Casing and accents are not the model's
+own normalisation but ours (`Normalizer.case`), applied before it, so that they mean the same for
+every kind of vocabulary. Pieces never cross white space, so a word can be encoded by itself.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import sentencepiece
+
+from configs.errors import UserError
+from input_pipeline.wordpiece import Normalizer, segments
+
+WORD_MARK = '\u2581'  # stands for the space before a word
+
+
+class SentencePiece:
+    """A unigram or BPE model. Attributes: tokens (list), starts_word (bool [V])."""
+
+    def __init__(self, content: bytes, normalizer: Normalizer, where: str):
+        """`content`: the bytes of spm.model; `where` names the file in errors."""
+        self._processor, self._normalizer = sentencepiece.SentencePieceProcessor(), normalizer
+        try:
+            self._processor.load_from_serialized_proto(content)
+        except RuntimeError as error:
+            raise UserError(f'{where}: not a SentencePiece model ({error})') from error
+        ids = range(self._processor.get_piece_size())
+        self.tokens = [self._processor.id_to_piece(i) for i in ids]
+        special = [self._processor.is_control(i) or self._processor.is_unknown(i) for i in ids]
+        self.starts_word = np.array([token.startswith(WORD_MARK) for token in self.tokens]) | np.array(special)
+
+    def ids(self, word: str) -> list[int]:
+        """Ids of a whitespace word's pieces."""
+        return self._processor.encode(self._normalizer.case(word))
+
+    def trace(self, word: str) -> list[tuple[int, int, int]]:
+        """(id, start, end) of each piece of a whitespace word; word[start:end] is what it was made from."""
+        cased = self._normalizer.case(word)
+        origin = [place for place in segments(word) for _ in self._normalizer.case(word[slice(*place)])]
+        if len(origin) != len(cased):  # combining marks changed places: the word as a whole
+            origin = [(0, len(word))] * len(cased)
+        origin.append((len(word), len(word)))
+        char_at = [i for i, char in enumerate(cased) for _ in char.encode('utf-8', 'surrogatepass')] + [len(cased)]
+        traced = []
+        for piece in self._processor.encode_as_proto(cased).pieces:  # its offsets count bytes
+            start, end = char_at[piece.begin], char_at[piece.end]
+            traced.append((piece.id, origin[start][0], origin[end - 1][1] if end > start else origin[start][0]))
+        return traced
+
+    def tokenizer_json(self) -> str:
+        """The content of a tokenizer.json with which Hugging Face gives the same ids."""
+        from sentencepiece import sentencepiece_model_pb2
+        from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+        proto = sentencepiece_model_pb2.ModelProto.FromString(self._processor.serialized_model_proto())
+        scores = [(piece.piece, piece.score) for piece in proto.pieces]
+        if proto.trainer_spec.model_type == sentencepiece_model_pb2.TrainerSpec.BPE:
+            ids = {piece: i for i, (piece, _) in enumerate(scores)}
+            model = models.BPE(ids, _merges(ids), unk_token=self.tokens[self._processor.unk_id()], fuse_unk=True)
+        else:
+            model = models.Unigram(scores, unk_id=self._processor.unk_id(), byte_fallback=False)
+        tokenizer, cased = Tokenizer(model), self._normalizer
+        tokenizer.normalizer = normalizers.Sequence(
+            [normalizers.NFC()] * cased.nfc
+            + [normalizers.Lowercase()] * cased.lower_case
+            + [normalizers.NFD(), normalizers.StripAccents()] * cased.strip_accents
+            + [normalizers.Precompiled(proto.normalizer_spec.precompiled_charsmap), normalizers.Strip(), normalizers.Replace(Regex(' {2,}'), ' ')]
+        )
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(WORD_MARK, prepend_scheme='always')
+        tokenizer.decoder = decoders.Metaspace(WORD_MARK, prepend_scheme='always')
+        pad, unk, cls, sep, mask = self.tokens[:5]
+        tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in (pad, unk, cls, sep, mask)])
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f'{cls}:0 $A:0 {sep}:0', pair=f'{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1', special_tokens=[(cls, 2), (sep, 3)]
+        )
+        return tokenizer.to_str()
+
+
+def _merges(ids: dict[str, int]) -> list[tuple[str, str]]:
+    """Every way to make an entry of two others, in the order in which SentencePiece merges: its ids fall with the score."""
+    pairs = [(ids[piece], ids[piece[:cut]], ids[piece[cut:]], piece[:cut], piece[cut:])
+             for piece in ids for cut in range(1, len(piece)) if piece[:cut] in ids and piece[cut:] in ids]  # fmt: skip
+    return [(left, right) for _, _, _, left, right in sorted(pairs)]
