@@ -1,0 +1,67 @@
+"""Random numbers that depend on names, never on who draws them.
+
+This file owns the two sources of randomness of the offline job: a Philox stream per
+name, and a mixing function over arrays of 64-bit names. Both give the same numbers on
+every machine, for any number of workers and with any numpy: only `random_raw` of a bit
+generator is used (numpy promises that stream, and not those of `Generator`), and never
+Python's `hash`. It must not know what the numbers are for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+class Stream:
+    """The random numbers that belong to a name, e.g. `Stream(seed, 'pairs', 'train', bucket)`."""
+
+    def __init__(self, *name: int | str):
+        digest = hashlib.blake2b('\x1f'.join(str(part) for part in name).encode(), digest_size=16).digest()
+        self._philox = np.random.Philox(key=int.from_bytes(digest, 'little'))
+
+    def bits(self, count: int) -> np.ndarray:
+        """uint64 [count], all 64 bits random."""
+        return self._philox.random_raw(count)
+
+    def bits32(self, count: int) -> np.ndarray:
+        """uint32 [count], all 32 bits random."""
+        return self.bits((count + 1) // 2).astype('<u8', copy=False).view('<u4')[:count]
+
+    def below(self, bounds: np.ndarray) -> np.ndarray:
+        """int64, one uniform integer of [0, bound) for each bound (1 to 2**31; bias below bound / 2**32)."""
+        high = self.bits(bounds.size) >> np.uint64(32)
+        return ((high * bounds.astype(np.uint64)) >> np.uint64(32)).astype(np.int64)
+
+    def chance(self, probability: float, count: int) -> np.ndarray:
+        """bool [count], each True with this probability."""
+        return (self.bits(count) >> np.uint64(11)) * 2.0**-53 < probability
+
+    def half_of(self, counts: np.ndarray) -> np.ndarray:
+        """int64, a Binomial(count, 1/2) draw for each count: the number of heads in `count` tosses."""
+        heads = np.zeros(counts.shape, np.int64)
+        left = counts.astype(np.int64)
+        rows = np.flatnonzero(left)
+        while rows.size:
+            tosses = np.minimum(left[rows], 64)
+            heads[rows] += np.bitwise_count(self.bits(rows.size) >> (64 - tosses).astype(np.uint64))
+            left[rows] -= tosses
+            rows = rows[left[rows] > 0]
+        return heads
+
+
+def mix(name: np.ndarray | int, salt: np.ndarray | int) -> np.ndarray:
+    """uint64: a well-mixed 64-bit name made of two (the finaliser of splitmix64; Steele et al. 2014)."""
+    with np.errstate(over='ignore'):
+        z = np.asarray(name, np.uint64) + (np.asarray(salt, np.uint64) + np.uint64(1)) * _GOLDEN
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return z ^ (z >> np.uint64(31))
+
+
+def digest64(*name: int | str) -> int:
+    """A 64-bit name for a tuple of numbers and strings."""
+    return int.from_bytes(hashlib.blake2b('\x1f'.join(str(part) for part in name).encode(), digest_size=8).digest(), 'little')
