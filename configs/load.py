@@ -16,8 +16,9 @@ from configs.errors import UserError
 
 
 def presets() -> list[str]:
-    """Names of the configurations that this package ships: its files bert_*.py."""
-    return sorted(file.stem for file in pathlib.Path(__file__).parent.glob('bert_*.py'))
+    """Names of the configurations that this package ships: its files that define get_config()."""
+    files = pathlib.Path(__file__).parent.glob('*.py')
+    return sorted(file.stem for file in files if '\ndef get_config()' in file.read_text())
 
 
 def load(name_or_path: str) -> schema.Config:
