@@ -17,7 +17,7 @@ import json
 import os
 import struct
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal
 
@@ -255,17 +255,19 @@ class Verification:
     counts: dict[str, dict[str, Any]]
 
 
-def verify(directory: epath.PathLike) -> Verification:
+def verify(directory: epath.PathLike, progress: Callable[[int], None] = lambda size: None) -> Verification:
     """Reads every record of a directory back and compares it with all that the manifest promises.
 
-    Raises UserError where there is no manifest to compare with.
+    `progress` is called after each shard with the bytes that shards take so far. Raises
+    UserError where there is no manifest to compare with.
     """
     manifest = Manifest.load(directory)
-    faults, counts = [], {}
+    faults, counts, size = [], {}, 0
     for shard in sorted(manifest.files, key=lambda s: s.file):
-        spec = manifest.spec_of(shard.split)
-        found = list(_verify_shard(epath.Path(directory) / shard.file, shard, spec, manifest.vocab_size, counts.setdefault(shard.split, {})))
-        faults += found
+        sums = counts.setdefault(shard.split, {})
+        faults += _verify_shard(epath.Path(directory) / shard.file, shard, manifest.spec_of(shard.split), manifest.vocab_size, sums)
+        size += shard.bytes
+        progress(size)
     if not faults:
         for split, promised in manifest.statistics.get('records', {}).items():
             for name, value in promised.items():
@@ -276,9 +278,8 @@ def verify(directory: epath.PathLike) -> Verification:
 
 def _verify_shard(path: epath.Path, shard: ShardInfo, spec: RecordSpec, vocab_size: int, sums: dict[str, Any]) -> Iterator[Fault]:
     """Faults of one shard, block by block, so that one damaged record does not hide the others; adds to `sums`."""
-    missing = check_files(path.parent, (shard,))
-    if missing and not path.exists():
-        yield from missing
+    if not path.exists():
+        yield from check_files(path.parent, (shard,))
         return
     faults, crc, seen = 0, 0, 0
     with path.open('rb') as file:

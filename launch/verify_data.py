@@ -1,0 +1,83 @@
+"""Reads a records directory back and compares it with all that its manifest promises.
+
+  python -m launch.verify_data RECORDS
+
+Checks that every shard is there, its size, checksums and count, and in each record the
+ranges of ids and positions, masks and labels; then the tokenizer beside the shards. Prints
+what the records hold. Faults are listed by file, record and byte, and the exit code is 2.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from launch import app
+
+if TYPE_CHECKING:
+    from input_pipeline.shards import Manifest
+
+
+def main(argv: Sequence[str]) -> int:
+    """Returns 0 where everything is as promised, 2 otherwise."""
+    from configs.errors import UserError
+    from input_pipeline import shards
+    from input_pipeline.progress import Progress
+
+    if len(argv) != 2:
+        raise UserError('name one records directory: python -m launch.verify_data RECORDS')
+    directory = argv[1]
+    manifest = shards.Manifest.load(directory)
+    progress = Progress('verify', sum(shard.bytes for shard in manifest.files), 'MB', 1e6)
+    found = shards.verify(directory, progress.update)
+    progress.done()
+    print(
+        f'{directory}: seq_len {manifest.seq_len}, max_predictions {manifest.max_predictions}, {manifest.masking} masking, '
+        f'objective {manifest.objective}, vocabulary {manifest.vocab_size:,}, seed {manifest.seed}'
+    )
+    for split, sums in found.counts.items():
+        for line in describe(manifest, split, sums):
+            print(line)
+    faults = [str(fault) for fault in found.faults] + tokenizer_faults(directory, manifest)
+    for fault in faults:
+        print(fault, file=sys.stderr)
+    print(f'{len(faults):,} faults' if faults else 'no faults')
+    return 2 if faults else 0
+
+
+def describe(manifest: Manifest, split: str, sums: dict[str, Any]) -> list[str]:
+    """What the intact records of a split hold, in lines to print."""
+    if not sums:
+        return [f'{split}: no intact record']
+    count, tokens = sums['records'], sums['tokens']
+    shares = f'fill {tokens / count / manifest.seq_len:.1%}, label 1 (random or swapped) {sums["random_next"] / count:.1%}'
+    lines = [f'{split}: {len(manifest.shards(split))} shards, {count:,} records, {tokens:,} tokens, {shares}']
+    if 'masked' in sums:
+        counts = [masks for masks, records in enumerate(sums['mask_histogram']) if records]
+        lines.append(
+            f'  {sums["masked"]:,} masked positions: {sums["masked"] / tokens:.1%} of tokens, {sums["masked"] / count:.2f} a record '
+            f'({counts[0]} to {counts[-1]}); {sums["kept"] / max(1, sums["masked"]):.1%} of them show the original'
+        )
+    return lines
+
+
+def tokenizer_faults(directory: str, manifest: Manifest) -> list[str]:
+    """What is wrong with the copy of the tokenizer that lies beside the shards."""
+    from etils import epath
+
+    from configs.errors import UserError
+    from input_pipeline.tokenizer import Tokenizer
+
+    path = epath.Path(directory) / 'tokenizer'
+    try:
+        tokenizer = Tokenizer.load(path)
+    except UserError as error:
+        return [str(error)]
+    if (tokenizer.fingerprint, tokenizer.vocab_size) != (manifest.tokenizer_fingerprint, manifest.vocab_size):
+        return [f'{path}: not the tokenizer that the records were made with, by its fingerprint']
+    return []
+
+
+if __name__ == '__main__':
+    app.run(main, 'RECORDS')
