@@ -1,0 +1,353 @@
+"""The offline job: text in, sharded TFRecords and a manifest out.
+
+This file owns the job as a whole: its options, the plan (how many buckets and shards),
+what is refused, and the statistics of the manifest. The work itself is in stages.py; this
+file must not know formats, masking or pairing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+import os
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from configs.errors import UserError
+from input_pipeline import corpus, job_directory, stages
+from input_pipeline.local_engine import LocalEngine
+from input_pipeline.masking import MaskingRule
+from input_pipeline.pairs import Objective
+from input_pipeline.progress import Progress
+from input_pipeline.records import RecordSpec
+from input_pipeline.shards import Manifest
+from input_pipeline.stages import Recipe, Tokenised
+from input_pipeline.tokenizer import Tokenizer
+
+BUCKET_TOKENS = 8_000_000  # about 32 MB of English; a small corpus gets smaller buckets, so that workers have some
+MIN_BUCKET_TOKENS = 1_000_000
+MIN_BUCKET_DOCUMENTS = 64
+SHARD_BYTES = 64_000_000
+EVAL_FRACTION = 0.005
+_MIN_SHARD_RECORDS = 256
+_WATCHED_BYTES = 1 << 28  # input beyond which only a sample of the sentences is watched for duplicates
+
+
+@dataclass(frozen=True)
+class PreprocessOptions:
+    """The options of `launch.preprocess`; None stands for the default that its help describes."""
+
+    input: str
+    tokenizer: str
+    output: str
+    seq_len: int = 128
+    max_predictions: int | None = None
+    masked_lm_prob: float = 0.15
+    mask_mix: tuple[float, float, float] = (0.8, 0.1, 0.1)
+    whole_word: bool = False
+    masking: Literal['static', 'dynamic'] = 'static'
+    objective: Objective = 'nsp'
+    dupe_factor: int | None = None
+    short_seq_prob: float = 0.1
+    eval_fraction: float | None = None
+    eval_input: str | None = None
+    num_shards: int | None = None
+    workers: int | None = None
+    seed: int = 12345
+    overwrite: bool = False
+    text: corpus.TextOptions = corpus.TextOptions()
+
+    def __post_init__(self) -> None:
+        def require(ok: bool, flag: str, value: Any, rule: str) -> None:
+            if not ok:
+                raise UserError(f'--{flag}={value}: must be {rule}')
+
+        require(8 <= self.seq_len <= 1 << 16, 'seq_len', self.seq_len, 'from 8 to 65536')
+        require(self.dupe_factor is None or self.dupe_factor >= 1, 'dupe_factor', self.dupe_factor, '1 or more')
+        require(0 <= self.short_seq_prob <= 1, 'short_seq_prob', self.short_seq_prob, 'from 0 to 1')
+        require(self.eval_fraction is None or 0 <= self.eval_fraction < 1, 'eval_fraction', self.eval_fraction, 'at least 0 and less than 1')
+        require(self.num_shards is None or 1 <= self.num_shards <= 99_999, 'num_shards', self.num_shards, 'from 1 to 99999')
+        require(self.workers is None or self.workers >= 1, 'workers', self.workers, '1 or more')
+        require(self.seed >= 0, 'seed', self.seed, '0 or more')
+        if self.eval_input and self.eval_fraction:
+            raise UserError('--eval_fraction and --eval_input both name the held-out split: give one of them')
+        if '://' in self.output:
+            raise UserError(f'--output={self.output}: must be a local folder; copy the finished one to where it is needed')
+
+    @property
+    def rule(self) -> MaskingRule:
+        """The masking rule; by default as many predictions as the longest row has."""
+        most = self.max_predictions if self.max_predictions is not None else math.ceil(self.seq_len * self.masked_lm_prob)
+        return MaskingRule(self.masked_lm_prob, most, self.mask_mix, self.whole_word)
+
+    @property
+    def passes(self) -> int:
+        """Passes over the training documents: dynamic masking needs no duplicates."""
+        return self.dupe_factor if self.dupe_factor is not None else 10 if self.masking == 'static' else 1
+
+
+def preprocess(options: PreprocessOptions) -> Manifest:
+    """Runs the job and returns the manifest of the finished directory; the last line on stdout is its cost.
+
+    A directory that this very job has finished before is left as it is. Raises UserError
+    for what the user can mend; then nothing is left under a final name.
+    """
+    start = time.monotonic()
+    tokenizer = Tokenizer.load(options.tokenizer)
+    units = corpus.units(options.input, options.text)
+    eval_units = corpus.units(options.eval_input, options.text) if options.eval_input else []
+    described = _describe(options, tokenizer, units, eval_units)
+    output = Path(options.output)
+    finished = None if options.overwrite else job_directory.finished(output, described)
+    if finished is not None:
+        print(f'{output}: this job is done already ({finished.records("train"):,} examples, {finished.records("eval"):,} held out)')
+        return finished
+    workers = options.workers or os.cpu_count() or 1
+    with job_directory.scratch(output) as scratch, LocalEngine(workers) as engine:
+        job = _Job(options, tokenizer, engine, scratch)
+        manifest = job.run(units, eval_units, described)
+        tokenizer.save(scratch / 'final' / 'tokenizer')
+        job_directory.publish(scratch / 'final', output, manifest)
+    seconds = time.monotonic() - start
+    cpu, peak = engine.cost()
+    for split in ('train', 'eval'):
+        _report(manifest, split)
+    examples = manifest.records('train') + manifest.records('eval')
+    print(
+        f'{examples:,} examples in {seconds:.1f} s, {cpu:.1f} CPU-seconds: {examples / cpu:,.0f} examples/CPU-second; '
+        f'peak memory {peak / 2**20:,.0f} MiB over all processes'
+    )
+    return manifest
+
+
+class _Job:
+    """One run of the three stages in a scratch folder."""
+
+    def __init__(self, options: PreprocessOptions, tokenizer: Tokenizer, engine: LocalEngine, scratch: Path):
+        self._options, self._tokenizer, self._engine, self._scratch = options, tokenizer, engine, scratch
+        self._warnings: list[str] = []
+
+    def run(self, units: list[corpus.Unit], eval_units: list[corpus.Unit], described: dict[str, Any]) -> Manifest:
+        """Returns the manifest; the shards are in SCRATCH/final."""
+        options = self._options
+        fraction = 0.0 if eval_units else EVAL_FRACTION if options.eval_fraction is None else options.eval_fraction
+        recipe = Recipe(
+            tokenizer=str(options.tokenizer),
+            spec=RecordSpec(options.seq_len, options.rule.max_predictions, options.masking),
+            objective=options.objective,
+            dupe_factor=options.passes,
+            short_seq_prob=options.short_seq_prob,
+            rule=options.rule,
+            seed=options.seed,
+            eval_fraction=fraction,
+            line_sample=1 + sum(unit.bytes for unit in units) // _WATCHED_BYTES,
+        )
+        recipe, text, paths = self._tokenise(recipe, units, eval_units)
+        self._refuse(recipe, text)
+        counts, shard_infos = {}, []
+        for split in ('train', 'eval'):
+            if paths[split]:
+                counts[split], infos = self._records(recipe, split, text[split].sums, paths[split])
+                shard_infos += infos
+        return Manifest(
+            seq_len=options.seq_len,
+            max_predictions=recipe.rule.max_predictions,
+            masking=options.masking,
+            objective=options.objective,
+            vocab_size=self._tokenizer.vocab_size,
+            tokenizer_fingerprint=self._tokenizer.fingerprint,
+            seed=options.seed,
+            options=described,
+            statistics=self._statistics(recipe, text, counts),
+            files=tuple(shard_infos),
+        )
+
+    # ---- stage 1
+
+    def _tokenise(self, recipe: Recipe, units: list, eval_units: list) -> tuple[Recipe, dict[str, Tokenised], dict[str, list[str]]]:
+        """Tokenises both inputs; where the default fraction holds out too little for NSP, again without."""
+        excluded = None
+        text = {'train': Tokenised(), 'eval': Tokenised()}
+        paths: dict[str, list[str]] = {'train': [], 'eval': []}
+        if eval_units:
+            self._tokenise_units(recipe, eval_units, 'eval', 'held-out', None, text, paths)
+            excluded = str(self._scratch / 'held_out.npy')
+            np.save(excluded, text['eval'].held_out)
+        self._tokenise_units(recipe, units, 'train' if eval_units else None, 'unit', excluded, text, paths)
+        held_out = text['eval'].sums['documents']
+        if self._options.eval_fraction is None and not eval_units and held_out < self._needed():
+            self._warn(f'{_plural(held_out, "document")} fell into the default held-out share: nothing is held out; give --eval_fraction or --eval_input')
+            if held_out:
+                return self._tokenise(dataclasses.replace(recipe, eval_fraction=0.0), units, eval_units)
+        return recipe, text, paths
+
+    def _tokenise_units(self, recipe: Recipe, units: list, split: str | None, name: str, excluded: str | None, text: dict, paths: dict) -> None:
+        files = [str(self._scratch / f'{name}-{i:05}') for i in range(len(units))]
+        tasks = [(recipe, unit, self._options.text, split, file, excluded) for unit, file in zip(units, files)]
+        progress = Progress('reading held-out text' if split == 'eval' else 'reading text', sum(unit.bytes for unit in units), 'MB', 1e6)
+        report = corpus.Report()
+        for file, (sides, one) in zip(files, self._engine.run(_tokenise_unit, tasks, [unit.bytes for unit in units], progress)):
+            report.merge(one)
+            for side, part in sides.items():
+                whole = text[side]
+                whole.sums += part.sums
+                whole.lines = np.concatenate([whole.lines, part.lines])
+                whole.held_out = np.concatenate([whole.held_out, part.held_out])
+                if part.sums['parts']:
+                    paths[side].append(f'{file}-{side}')
+        for line in report.lines():
+            self._warn(line)
+
+    def _needed(self) -> int:
+        """Documents that a split needs."""
+        return 2 if self._options.objective == 'nsp' else 1
+
+    def _refuse(self, recipe: Recipe, text: dict[str, Tokenised]) -> None:
+        """Raises UserError where the text makes no records."""
+        options = self._options
+        train, held_out = text['train'].sums['documents'], text['eval'].sums['documents']
+        if not train + held_out:
+            raise UserError(f'--input={options.input}: no text in it: every line is blank or of characters that the tokenizer drops')
+        if train + held_out < self._needed():
+            raise UserError(
+                f'--input={options.input}: one document only: next sentence prediction is impossible, for a random B comes from another document; '
+                'use --objective=full_sentences or --objective=sop, or give documents separated by blank lines'
+            )
+        if train < self._needed():
+            raise UserError(
+                f'{_plural(train, "document")} of {train + held_out} left to train on, and --objective={options.objective} needs {self._needed()}: '
+                + ('other documents must stand in --input than in --eval_input' if options.eval_input else 'lower --eval_fraction')
+            )
+        asked = options.eval_input or options.eval_fraction
+        if asked and held_out < self._needed():
+            flag = f'--eval_input={options.eval_input}' if options.eval_input else f'--eval_fraction={options.eval_fraction}'
+            raise UserError(
+                f'{flag}: {_plural(held_out, "document")} held out of {train + held_out}, and --objective={options.objective} needs {self._needed()}: '
+                + ('give documents separated by blank lines' if options.eval_input else 'raise it, give --eval_input, or turn it off with 0')
+                + (', or use --objective=full_sentences or sop' if self._needed() > 1 else '')
+            )
+        for split, words in (('train', ''), ('eval', 'held-out ')):
+            sums = text[split].sums
+            if sums['unknown_tokens'] > 0.05 * sums['tokens']:
+                self._warn(f'{sums["unknown_tokens"] / sums["tokens"]:.0%} of the {words}tokens are unknown to the tokenizer: was it made for this text?')
+            if options.objective != 'full_sentences' and sums['one_sentence_documents'] > 0.6 * sums['documents']:
+                self._warn(
+                    f'{sums["one_sentence_documents"] / sums["documents"]:.0%} of the {words}documents have one sentence, so most pairs are random: '
+                    'is there a blank line after every sentence, or are these paragraphs, which need --segment?'
+                )
+
+    # ---- stages 2 and 3
+
+    def _records(self, recipe: Recipe, split: str, sums: Counter, inputs: list[str]) -> tuple[dict[str, Any], list]:
+        """The sums over a split's records, and its shards."""
+        buckets = plan_buckets(sums['tokens'], sums['parts'], sums['documents'])
+        paths = [str(self._scratch / f'bucket-{split}-{i:05}') for i in range(buckets)]
+        name = 'making examples' if split == 'train' else 'making held-out examples'
+        tokens = sums['tokens'] * recipe.dupe_factor_of(split)
+        counts: dict[str, Any] = {}
+        tasks = [(recipe, split, i, buckets, inputs, path) for i, path in enumerate(paths)]
+        for bucket in self._engine.run(stages.make_records, tasks, [tokens / buckets] * buckets, Progress(name, tokens, 'M tokens', 1e6)):
+            stages.add_counts(counts, bucket.counts)
+        if not counts:
+            raise UserError(f'--input={self._options.input}: no example could be made: the documents are too short for --objective={recipe.objective}')
+        for path in inputs:
+            for file in self._scratch.glob(f'{Path(path).name}.*'):
+                file.unlink()
+        sizes = [stages.sizes_of(path) for path in paths]
+        records, size = sum(n for n, _ in sizes), sum(b for _, b in sizes)
+        count = max(1, min(math.ceil(size / SHARD_BYTES), records // _MIN_SHARD_RECORDS))
+        if split == 'train' and self._options.num_shards is not None:
+            count = self._options.num_shards
+            if count > records:
+                raise UserError(f'--num_shards={count}: there are {records} examples only: use at most that many, or leave it out')
+        final = self._scratch / 'final'
+        final.mkdir(exist_ok=True)
+        full = [path for path, (n, _) in zip(paths, sizes) if n]
+        pieces = math.ceil(size / count / (2 * SHARD_BYTES))
+        tasks = [(i, count, pieces, full, str(final / f'{split}-{i:05}-of-{count:05}.tfrecord')) for i in range(count)]
+        name = 'writing shards' if split == 'train' else 'writing held-out shards'
+        infos = self._engine.run(stages.write_output, tasks, [size / count] * count, Progress(name, size, 'MB', 1e6))
+        for path in self._scratch.glob(f'bucket-{split}-*'):
+            path.unlink()
+        return counts, infos
+
+    def _statistics(self, recipe: Recipe, text: dict[str, Tokenised], counts: dict[str, Any]) -> dict[str, Any]:
+        """What the manifest says about text and records, by split."""
+        statistics: dict[str, Any] = {'records': counts, 'text': {}, 'warnings': self._warnings}
+        for split, sums in counts.items():
+            watched = text[split].lines
+            duplicates = 1 - np.unique(watched).size / watched.size if watched.size else 0.0
+            if duplicates > 0.3:
+                self._warn(f'{duplicates:.0%} of the sentences of {split} are repetitions of others: a model learns little from them')
+            statistics['text'][split] = {
+                **{name: int(text[split].sums[name]) for name in ('documents', 'sentences', 'tokens', 'one_sentence_documents', 'empty_documents')},
+                'copies_of_held_out_dropped': int(text[split].sums['copies_of_held_out_dropped']),
+                'unknown_rate': text[split].sums['unknown_tokens'] / max(1, text[split].sums['tokens']),
+                'duplicate_line_rate': duplicates,
+                'random_next_share': sums['random_next'] / sums['records'],
+                'fill': sums['tokens'] / sums['records'] / recipe.spec.seq_len,
+            }
+        return statistics
+
+    def _warn(self, message: str) -> None:
+        if message not in self._warnings:
+            self._warnings.append(message)
+            print(f'warning: {message}', file=sys.stderr, flush=True)
+
+
+def _tokenise_unit(
+    recipe: Recipe, unit: corpus.Unit, text: corpus.TextOptions, split: str | None, path: str, excluded: str | None
+) -> tuple[dict[str, Tokenised], corpus.Report]:
+    """Stage 1 for a unit, and the report of its reader."""
+    report = corpus.Report()
+    return stages.tokenise(recipe, corpus.read_unit(unit, text, report), split, path, excluded), report
+
+
+def plan_buckets(tokens: int, parts: int, documents: int) -> int:
+    """How many buckets: a matter of the text alone.
+
+    At most `BUCKET_TOKENS` tokens each on average, smaller ones for a small corpus, at
+    least 64 parts of documents each, and so many different documents to a bucket that
+    none is without a second one to draw a random B from.
+    """
+    size = min(BUCKET_TOKENS, max(MIN_BUCKET_TOKENS, tokens // 64))
+    if documents < MIN_BUCKET_DOCUMENTS:
+        return 1
+    return max(1, min(math.ceil(tokens / size), parts // MIN_BUCKET_DOCUMENTS, documents // 24))
+
+
+def _describe(options: PreprocessOptions, tokenizer: Tokenizer, units: list[corpus.Unit], eval_units: list[corpus.Unit]) -> dict[str, Any]:
+    """Every option that the records depend on, defaults filled in, and digests of the input files' names and sizes and of the tokenizer."""
+    left_out = ('output', 'workers', 'overwrite', 'text')
+    described = {name: getattr(options, name) for name in (f.name for f in dataclasses.fields(options)) if name not in left_out}
+    described |= {'max_predictions': options.rule.max_predictions, 'dupe_factor': options.passes, 'mask_mix': list(options.mask_mix)}
+    described |= dataclasses.asdict(options.text)
+    listing = repr([[(unit.name, unit.start, unit.bytes) for unit in some] for some in (units, eval_units)])
+    return described | {'input_digest': hashlib.sha256(listing.encode()).hexdigest(), 'tokenizer_fingerprint': tokenizer.fingerprint}
+
+
+def _report(manifest: Manifest, split: str) -> None:
+    """Two lines about a split."""
+    if split not in manifest.statistics['text']:
+        return
+    text, sums = manifest.statistics['text'][split], manifest.statistics['records'][split]
+    files = len(manifest.shards(split))
+    print(
+        f'{split}: {_plural(text["documents"], "document")}, {_plural(text["sentences"], "sentence")}, {text["tokens"]:,} tokens '
+        f'({text["unknown_rate"]:.2%} unknown, {text["duplicate_line_rate"]:.1%} duplicate lines) -> '
+        f'{_plural(sums["records"], "example")} in {_plural(files, "file")}'
+    )
+    label = {'nsp': ', random next {:.1%} (label 1)', 'sop': ', swapped {:.1%} (label 1)', 'full_sentences': ''}[manifest.objective]
+    masked = f', {sums["masked"] / sums["records"]:.1f} predictions each' if 'masked' in sums else ''
+    print(f'{split}: rows {text["fill"]:.1%} full{masked}{label.format(text["random_next_share"])}')
+
+
+def _plural(count: int, noun: str) -> str:
+    return f'{count:,} {noun}' if count == 1 else f'{count:,} {noun}s'

@@ -1,0 +1,60 @@
+"""Progress of long work: what, how much, how fast, how long still.
+
+On a terminal one line that rewrites itself; elsewhere (a log, a pipe) a plain line now and
+then. It must not know what the work is.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TextIO
+
+_TERMINAL_SECONDS, _LOG_SECONDS = 0.2, 10.0
+
+
+class Progress:
+    """Shows `what: done/total unit, rate, time left`; `done` counts up to `total`, in `unit`s times `scale`."""
+
+    def __init__(self, what: str, total: float, unit: str, scale: float = 1.0, stream: TextIO | None = None):
+        self._what, self._total, self._unit, self._scale = what, total, unit, scale
+        self._stream = stream or sys.stderr
+        self._terminal = self._stream.isatty()
+        self._start = self._shown = time.monotonic()
+
+    def update(self, done: float) -> None:
+        """Shows `done`, unless the last line is recent."""
+        now = time.monotonic()
+        if now - self._shown >= (_TERMINAL_SECONDS if self._terminal else _LOG_SECONDS) and done < self._total:
+            self._shown = now
+            seconds = now - self._start
+            left = seconds * (self._total - done) / done if done else float('inf')
+            self._line(f'{self._amounts(done, seconds)}, {clock(left)} left' if done else self._amounts(done, seconds))
+
+    def done(self, total: float | None = None) -> None:
+        """The last line, with the whole time."""
+        seconds = time.monotonic() - self._start
+        self._line(f'{self._amounts(self._total if total is None else total, seconds)} in {clock(seconds)}', end='\n')
+
+    def _amounts(self, done: float, seconds: float) -> str:
+        rate = done / self._scale / seconds if seconds > 0 else 0.0
+        total = f'{self._total / self._scale:,.0f}'
+        return f'{self._what}: {done / self._scale:,.0f}/{total} {self._unit}, {rate:,.1f} {self._unit}/s'
+
+    def _line(self, text: str, end: str = '') -> None:
+        if self._terminal:
+            self._stream.write(f'\r\x1b[K{text}{end}')
+        else:
+            self._stream.write(f'{text}\n')
+        self._stream.flush()
+
+
+def clock(seconds: float) -> str:
+    """Seconds as people read them: 7.1 s, 2:05 min, 1:02:05 h."""
+    if seconds < 60:
+        return f'{seconds:.1f} s'
+    if seconds == float('inf'):
+        return 'unknown time'
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f'{hours}:{minutes:02}:{rest:02} h' if hours else f'{minutes}:{rest:02} min'

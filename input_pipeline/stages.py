@@ -1,0 +1,371 @@
+"""The three stages of the offline job, each a function from named inputs to files.
+
+(1) `tokenise`: the documents of one unit of input, tokenised once, sorted by a hash of
+their names; (2) `make_records`: the documents whose hashes lie in one range, a bucket,
+become pairs, masked rows and encoded records for every duplicate; (3) `write_output`: the
+records whose keys lie in one range, a shard, sorted by key. What a stage writes depends
+only on its arguments, never on which process runs it or when, so the shards are the same
+bytes for any number of workers. This file owns the formats of the files in between. It
+must not know how many workers there are, progress, or where the result goes; it imports
+neither tensorflow nor jax.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import mmap
+import os
+import resource
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from input_pipeline import records, shards
+from input_pipeline.corpus import Document
+from input_pipeline.layout import lay_out
+from input_pipeline.masking import MaskingRule, mask
+from input_pipeline.pairs import Documents, Examples, Objective, make_examples
+from input_pipeline.randomness import Stream, digest64, mix
+from input_pipeline.records import RecordSpec
+from input_pipeline.tokenizer import Tokenizer
+
+PART_SENTENCES = 1024  # a longer document is cut into parts, which keep one identity for NSP
+ROWS = 1024  # examples laid out, masked and encoded at once: their arrays stay in the processor's cache
+_DOCUMENT = np.dtype([('source', '<u8'), ('sentences', '<i8'), ('tokens', '<i8')])  # the last two: where the document ends
+_NOT_LETTERS = bytes(set(range(128)) - set(range(ord('a'), ord('z') + 1)))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What turns documents into records: every option that changes a byte of them."""
+
+    tokenizer: str  # directory
+    spec: RecordSpec
+    objective: Objective
+    dupe_factor: int
+    short_seq_prob: float
+    rule: MaskingRule
+    seed: int
+    eval_fraction: float
+    line_sample: int  # one distinct sentence in so many is watched for duplicates
+
+    def spec_of(self, split: str) -> RecordSpec:
+        """Held-out records are masked once, statically, also under dynamic masking."""
+        return self.spec if split == 'train' else RecordSpec(self.spec.seq_len, self.spec.max_predictions, 'static')
+
+    def dupe_factor_of(self, split: str) -> int:
+        """Passes over the documents of a split: held-out documents are passed once."""
+        return self.dupe_factor if split == 'train' else 1
+
+
+@functools.lru_cache(maxsize=1)
+def _tokenizer(directory: str) -> Tokenizer:
+    return Tokenizer.load(directory)
+
+
+def peak_memory() -> int:
+    """Highest resident memory of this process so far, in bytes."""
+    try:
+        with open('/proc/self/status') as status:
+            return next(int(line.split()[1]) * 1024 for line in status if line.startswith('VmHWM'))
+    except (OSError, StopIteration):
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == 'darwin' else peak * 1024
+
+
+def _save(path: str, array: np.ndarray) -> None:
+    """np.save, but a full disk is an OSError that says so."""
+    with open(path, 'wb') as file:
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+        file.write(np.ascontiguousarray(array).view(np.uint8).data)
+
+
+# ---- 1: text -> tokenised documents
+
+
+def fingerprint(sentences: Sequence[str]) -> int:
+    """A 64-bit hash of a document's letters, by which it is held out.
+
+    Case, spacing, ASCII punctuation and digits do not count, so copies that differ in
+    those only share a fate; the split depends on the text alone, not on seed or tokenizer.
+    """
+    text = ' '.join(sentences).lower().encode('utf-8', 'surrogatepass')
+    return int.from_bytes(hashlib.blake2b(text.translate(None, _NOT_LETTERS) or text, digest_size=8).digest(), 'little')
+
+
+def is_held_out(fingerprint: int, fraction: float) -> bool:
+    """Whether a document with this fingerprint belongs to the held-out `fraction`."""
+    return fingerprint < fraction * 2**64
+
+
+@dataclass
+class Tokenised:
+    """What one unit gave: sums by name (e.g. 'documents'), hashes of watched sentences, fingerprints of held-out documents."""
+
+    sums: Counter[str] = field(default_factory=Counter)
+    lines: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
+    held_out: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
+
+
+def tokenise(recipe: Recipe, documents: Iterable[Document], split: str | None, path: str, excluded: str | None) -> dict[str, Tokenised]:
+    """Tokenises documents into PATH-train.* and PATH-eval.*, sorted by the hash of their names.
+
+    `split` None: each document is held out or not by its fingerprint. `excluded`: a file of
+    fingerprints of documents held out elsewhere, which are dropped here.
+    """
+    tokenizer = _tokenizer(recipe.tokenizer)
+    known = frozenset(np.load(excluded).tolist()) if excluded else frozenset()
+    sides = {name: _Side(recipe, tokenizer) for name in ('train', 'eval')}
+    for document in documents:
+        identity = fingerprint(document.sentences)
+        side = split or ('eval' if recipe.eval_fraction and is_held_out(identity, recipe.eval_fraction) else 'train')
+        if split == 'train' and identity in known:
+            sides['train'].sums['copies_of_held_out_dropped'] += 1
+            continue
+        sides[side].add(document, identity if side == 'eval' else None)
+    return {name: side.write(f'{path}-{name}') for name, side in sides.items()}
+
+
+class _Side:
+    """Collects the documents of one unit that go to one split."""
+
+    def __init__(self, recipe: Recipe, tokenizer: Tokenizer):
+        self._recipe, self._tokenizer = recipe, tokenizer
+        self._token_type = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32
+        self._parts: list[tuple[int, int, np.ndarray, np.ndarray]] = []  # key, source, sentence lengths, tokens
+        self._identities: list[int] = []
+        self.sums: Counter[str] = Counter()
+
+    def add(self, document: Document, identity: int | None) -> None:
+        """Tokenises a document; sentences of no token, and documents of none, are dropped. `identity`: to be remembered."""
+        source = digest64(self._recipe.seed, *document.name)
+        found = 0
+        for part, first in enumerate(range(0, len(document.sentences), PART_SENTENCES)):
+            sentences = [s for s in self._tokenizer.encode_batch(document.sentences[first : first + PART_SENTENCES]) if s.size]
+            if sentences:
+                lengths = np.fromiter(map(len, sentences), np.int32, len(sentences))
+                self._parts.append((digest64(source, part) if part else source, source, lengths, np.concatenate(sentences).astype(self._token_type)))
+                found += len(sentences)
+        if found:
+            if identity is not None:
+                self._identities.append(identity)
+            self.sums.update(documents=1, sentences=found, one_sentence_documents=found == 1)
+        else:
+            self.sums['empty_documents'] += 1
+
+    def write(self, path: str) -> Tokenised:
+        """Writes what was collected, and returns its sums."""
+        if not self._parts:
+            return Tokenised(self.sums)
+        self._parts.sort(key=lambda part: part[:2])
+        keys, sources, lengths, tokens = zip(*self._parts)
+        self._parts = []
+        documents = np.empty(len(keys), _DOCUMENT)
+        documents['source'] = sources
+        documents['sentences'] = np.cumsum([part.size for part in lengths])
+        documents['tokens'] = np.cumsum([part.size for part in tokens])
+        lengths, tokens = np.concatenate(lengths), np.concatenate(tokens)
+        for name, array in (('keys', np.array(keys, np.uint64)), ('documents', documents), ('lengths', lengths), ('tokens', tokens)):
+            _save(f'{path}.{name}.npy', array)
+        self.sums.update(parts=len(keys), tokens=tokens.size, unknown_tokens=np.count_nonzero(tokens == self._tokenizer.unk_id))
+        self.sums = Counter({name: int(value) for name, value in self.sums.items()})
+        lines = _hash_sentences(tokens, lengths)
+        return Tokenised(self.sums, lines[lines % np.uint64(self._recipe.line_sample) == 0], np.array(self._identities, np.uint64))
+
+
+def _hash_sentences(tokens: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """uint64, a hash of each sentence's tokens in their order."""
+    starts = np.cumsum(lengths) - lengths
+    hashes = np.empty(lengths.size, np.uint64)
+    step = 1 << 16  # sentences at once, so that the 64-bit arrays stay small
+    for first in range(0, lengths.size, step):
+        some = lengths[first : first + step].astype(np.int64)
+        begin = starts[first]
+        part = tokens[begin : begin + some.sum()].astype(np.uint64)
+        place = np.arange(part.size) - np.repeat(np.cumsum(some) - some, some)
+        hashes[first : first + step] = np.add.reduceat(mix(part, place), np.cumsum(some) - some)
+    return hashes
+
+
+# ---- 2: one bucket of documents -> encoded records, sorted by key
+
+
+def key_range(number: int, count: int) -> tuple[int, int]:
+    """The part `number` of `count` equal parts of the 64-bit keys: first key, and the one after the last."""
+    return (number << 64) // count, ((number + 1) << 64) // count
+
+
+def _within(keys: np.ndarray, low: int, high: int) -> tuple[int, int]:
+    """The rows of sorted `keys` that lie in [low, high)."""
+    first = int(np.searchsorted(keys, np.uint64(low), 'left'))
+    return first, keys.size if high >= 1 << 64 else int(np.searchsorted(keys, np.uint64(high), 'left'))
+
+
+def read_bucket(paths: Iterable[str], low: int, high: int) -> Documents | None:
+    """The documents of all units whose keys lie in [low, high), parts of one document together; None where there are none."""
+    found = []
+    for path in paths:
+        keys, documents, lengths, tokens = (np.load(f'{path}.{name}.npy', mmap_mode='r') for name in ('keys', 'documents', 'lengths', 'tokens'))
+        first, last = _within(keys, low, high)
+        if first == last:
+            continue
+        ends = np.array(documents[first:last])
+        sentence, token = (int(documents[name][first - 1]) if first else 0 for name in ('sentences', 'tokens'))
+        found.append(
+            (
+                np.array(keys[first:last]),
+                ends['source'],
+                np.diff(ends['sentences'], prepend=sentence),
+                np.diff(ends['tokens'], prepend=token),
+                np.array(lengths[sentence : ends['sentences'][-1]]),
+                np.array(tokens[token : ends['tokens'][-1]]),
+            )
+        )
+    if not found:
+        return None
+    keys, sources, sentence_counts, token_counts, lengths, tokens = (np.concatenate(column) for column in zip(*found))
+    del found
+    # An order that does not depend on which unit a document came from.
+    order = np.lexsort((keys, sources))
+    sentences = np.concatenate([[0], np.cumsum(_gather(lengths, sentence_counts, order), dtype=np.int64)])
+    documents = np.concatenate([[0], np.cumsum(sentence_counts[order])])
+    return Documents(_gather(tokens, token_counts, order), sentences, documents, keys[order], sources[order])
+
+
+def _gather(values: np.ndarray, counts: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Runs of `counts` values, rearranged."""
+    ends = np.cumsum(counts)
+    starts = ends - counts
+    return np.concatenate([values[s:e] for s, e in zip(starts[order].tolist(), ends[order].tolist())])
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """One bucket's records: the sums of `records.count` over them."""
+
+    counts: dict[str, Any]
+
+
+def make_records(recipe: Recipe, split: str, number: int, buckets: int, inputs: Sequence[str], path: str) -> Bucket:
+    """Makes the records of one bucket: PATH.records, with PATH.keys.npy and PATH.offsets.npy, in order of their keys."""
+    tokenizer, spec = _tokenizer(recipe.tokenizer), recipe.spec_of(split)
+    documents = read_bucket(inputs, *key_range(number, buckets))
+    if documents is None:
+        return Bucket({})
+    name = (recipe.seed, split, buckets, number)
+    examples = make_examples(
+        documents,
+        recipe.objective,
+        spec.seq_len,
+        recipe.dupe_factor_of(split),
+        recipe.short_seq_prob,
+        Stream(*name, 'pairs'),
+        tokenizer.starts_word[documents.tokens] if recipe.objective == 'sop' else None,
+    )
+    examples = examples.take(np.argsort(examples.keys, kind='stable'))
+    _save(f'{path}.keys.npy', examples.keys)
+    counts: dict[str, Any] = {}
+    sizes = [np.zeros(1, np.int64)]
+    with open(f'{path}.records', 'wb') as file:
+        for columns in _columns(recipe, spec, tokenizer, documents, examples, Stream(*name, 'masks')):
+            payload, offsets = records.encode(spec, columns)
+            file.write(payload)
+            sizes.append(np.diff(offsets))
+            add_counts(counts, records.count(spec, columns))
+    _save(f'{path}.offsets.npy', np.cumsum(np.concatenate(sizes)))
+    return Bucket(counts)
+
+
+def _columns(
+    recipe: Recipe, spec: RecordSpec, tokenizer: Tokenizer, documents: Documents, examples: Examples, stream: Stream
+) -> Iterator[dict[str, np.ndarray]]:
+    """The features of some examples at a time."""
+    for first in range(0, examples.keys.size, ROWS):
+        some = examples.take(slice(first, first + ROWS))
+        rows = lay_out(documents.tokens, some, spec.seq_len, tokenizer.cls_id, tokenizer.sep_id)
+        columns = {'input_ids': rows.input_ids, 'input_mask': rows.input_mask, 'segment_ids': rows.segment_ids, 'next_sentence_labels': some.labels}
+        dynamic = spec.masking == 'dynamic'
+        word_starts = rows.word_starts(tokenizer.starts_word) if dynamic or recipe.rule.whole_word else None
+        if dynamic:
+            columns['word_starts'] = word_starts.astype(np.int32)
+        else:
+            masked = mask(
+                rows.input_ids, rows.candidates, rows.lengths, word_starts, recipe.rule, tokenizer.mask_id, tokenizer.vocab_size, stream
+            )
+            columns |= {
+                'input_ids': masked.input_ids,
+                'masked_lm_positions': masked.positions,
+                'masked_lm_ids': masked.ids,
+                'masked_lm_weights': masked.weights,
+            }
+        yield columns
+
+
+def add_counts(total: dict[str, Any], part: dict[str, Any]) -> None:
+    """Adds `part`, numbers and lists of numbers by name, into `total`."""
+    for name, value in part.items():
+        if isinstance(value, list):
+            total[name] = [a + b for a, b in zip(total.get(name, [0] * len(value)), value)]
+        else:
+            total[name] = total.get(name, 0) + value
+
+
+# ---- 3: the records of one shard, from all buckets
+
+
+def write_output(number: int, count: int, pieces: int, inputs: Sequence[str], path: str) -> shards.ShardInfo:
+    """Writes shard `number` of `count`: the records of all buckets in its range of keys, sorted by key.
+
+    A large shard is sorted in so many `pieces`, which lie on disk until it is written.
+    """
+    if pieces == 1:
+        texts = _sorted_records(inputs, *key_range(number, count))
+        return shards.write_shard(Path(path), b''.join(texts), _ends(map(len, texts)))
+    lengths: list[int] = []
+    with open(f'{path}.sorted', 'w+b') as file:
+        for piece in range(number * pieces, (number + 1) * pieces):
+            texts = _sorted_records(inputs, *key_range(piece, count * pieces))
+            lengths += map(len, texts)
+            file.write(b''.join(texts))
+        file.flush()
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as payload:
+            info = shards.write_shard(Path(path), payload, _ends(lengths))
+    os.unlink(f'{path}.sorted')
+    return info
+
+
+def _ends(lengths: Iterable[int]) -> np.ndarray:
+    """int64 [N + 1], where each of N pieces of these lengths begins, and the end."""
+    return np.concatenate([[0], np.cumsum(np.fromiter(lengths, np.int64))])
+
+
+def _sorted_records(inputs: Sequence[str], low: int, high: int) -> list[bytes]:
+    """The records of all buckets with keys in [low, high), in order of their keys."""
+    keys, texts = [], []
+    for bucket in inputs:
+        bucket_keys = np.load(f'{bucket}.keys.npy', mmap_mode='r')
+        first, last = _within(bucket_keys, low, high)
+        if first == last:
+            continue
+        keys.append(np.array(bucket_keys[first:last]))
+        offsets = np.array(np.load(f'{bucket}.offsets.npy', mmap_mode='r')[first : last + 1])
+        with open(f'{bucket}.records', 'rb') as file:
+            file.seek(int(offsets[0]))
+            payload = file.read(int(offsets[-1] - offsets[0]))
+        bounds = (offsets - offsets[0]).tolist()
+        texts += [payload[s:e] for s, e in itertools.pairwise(bounds)]
+    return [texts[i] for i in np.argsort(np.concatenate(keys), kind='stable').tolist()] if keys else []
+
+
+def sizes_of(bucket: str) -> tuple[int, int]:
+    """Records and bytes of a bucket that `make_records` wrote."""
+    if not os.path.exists(f'{bucket}.records'):
+        return 0, 0
+    return int(np.load(f'{bucket}.keys.npy', mmap_mode='r').size), os.path.getsize(f'{bucket}.records')
