@@ -203,23 +203,25 @@ def _regions(text: bytes, bounds: np.ndarray, order: Sequence[Feature]) -> dict[
     def expect(constant: bytes) -> bool:
         """Steps over these bytes; False where a record has others."""
         nonlocal at
-        found = data[at[:, None] + np.arange(len(constant))]
-        at = at + len(constant)
+        size = len(constant)
+        windows = np.ndarray(len(data) - size + 1, f'V{size}', data, strides=(1,))  # every run of `size` bytes
+        found = windows[at].view(np.uint8).reshape(-1, size)
+        at = at + size
         return bool((found == np.frombuffer(constant, np.uint8)).all())
 
     def length(end: np.ndarray) -> bool:
         """Steps over a length and fills in where what it measures ends; False where that is beyond the record."""
         nonlocal at
-        value, more, size = np.zeros(len(at), np.int64), np.ones(len(at), bool), np.zeros(len(at), np.int64)
-        for i in range(4):
-            byte = data[at + i].astype(np.int64)
-            value += np.where(more, (byte & 127) << (7 * i), 0)
-            size += more
-            more &= byte > 127
+        byte = data[at].astype(np.int64)
+        value, more, at = byte & 127, byte > 127, at + 1
+        for shift in (7, 14, 21):
             if not more.any():
                 break
-        at = at + size
-        end[:] = at + value
+            byte = data[at] * more.astype(np.int64)
+            value |= (byte & 127) << shift
+            at = at + more
+            more = byte > 127
+        np.add(at, value, out=end)
         return not more.any() and bool((end <= limit).all())
 
     outer, entry, value, numbers, inner = (np.empty(len(at), np.int64) for _ in range(5))
