@@ -134,6 +134,7 @@ def _usage(main: Callable, program: str, arguments: str) -> str:
     lines = [(module.__doc__ or '').strip(), '', f'usage: python -m launch.{program} [--flags] {arguments}'.rstrip(), '']
     for flag in by_module.get(sys.argv[0], []) + by_module.get(__name__, []):
         form = f'--[no]{flag.name}' if flag.boolean else f'--{flag.name}'
-        default = '' if flag.default in (None, []) else f' (default: {flag.default_as_str})'
-        lines += [f'  {form}', flags.text_wrap(f'{flag.help}{default}', length=100, indent='      ')]
+        default = '' if flag.default in (None, [], '') else f' (default: {flag.default_as_str.strip(chr(39))})'
+        required = ' (required)' if any('other than None' in validator.message for validator in flag.validators) else ''
+        lines += [f'  {form}', flags.text_wrap(f'{flag.help}{default}{required}', length=100, indent='      ')]
     return '\n'.join(lines)

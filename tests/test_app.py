@@ -81,8 +81,8 @@ def test_help_shows_the_binarys_own_flags(program):
     result = program('--help')
     assert (result.returncode, result.stderr) == (0, '')
     assert 'More about sheep.' in result.stdout
-    for flag in ('--data', '--kind', '<white|black>', '--config', '--set'):
-        assert flag in result.stdout
+    for text in ('--data\n      where the sheep are (required)\n', '--kind\n      <white|black>: which sheep (default: white)\n', '--config', '--set'):
+        assert text in result.stdout
     assert 'verbosity' not in result.stdout
     assert program('--helpfull').returncode == 0
 
