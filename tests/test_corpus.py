@@ -1,0 +1,220 @@
+"""Documents and sentences from files of every form, and what is said about damaged ones."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+import os
+
+import pytest
+import zstandard
+
+from configs.errors import UserError
+from input_pipeline.corpus import Report, TextOptions, read_documents, read_unit, units
+
+TEXT = 'One sentence.\nAnother one.\n\nA second document.\n'
+DOCUMENTS = [['One sentence.', 'Another one.'], ['A second document.']]
+
+
+def read(pattern, report=None, **options):
+    return [d.sentences for d in read_documents(str(pattern), TextOptions(**options), report)]
+
+
+def put(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    'content',
+    [TEXT, TEXT.replace('\n', '\r\n'), '\ufeff' + TEXT, '\n\n' + TEXT + '\n \t\n', TEXT.rstrip('\n'), TEXT.replace('\n\n', '\n\u3000\n')],
+    ids=['plain', 'crlf', 'bom', 'extra_blanks', 'no_last_newline', 'unicode_blank'],
+)
+def test_line_ends_and_blank_lines(tmp_path, content):
+    assert read(put(tmp_path / 'a.txt', content)) == DOCUMENTS
+
+
+def test_only_line_feeds_end_lines(tmp_path):
+    """str.splitlines would also split at these; a sentence may contain them."""
+    assert read(put(tmp_path / 'a.txt', 'a\u2028b\x85c\x0bd\x0ce\n')) == [['a\u2028b\x85c\x0bd\x0ce']]
+
+
+@pytest.mark.parametrize('compress', [gzip.compress, bz2.compress, lzma.compress, zstandard.compress])
+class TestCompressed:
+    def test_is_told_by_content(self, tmp_path, compress):
+        assert read(put(tmp_path / 'no_extension', compress(TEXT.encode()))) == DOCUMENTS
+
+    def test_several_members_are_one_stream(self, tmp_path, compress):
+        whole = TEXT.encode()
+        assert read(put(tmp_path / 'a', compress(whole[:20]) + compress(whole[20:]))) == DOCUMENTS
+
+    def test_truncated_or_damaged_is_refused_by_name(self, tmp_path, compress):
+        content = compress(os.urandom(4000).hex().encode())
+        damaged = [content[:-5], content[:1500]]
+        if compress is not zstandard.compress:  # by default it writes no checksum
+            damaged.append(content[:1000] + b'garbage' + content[1007:])
+        for bad in damaged:
+            with pytest.raises(UserError, match='broken.*damaged'):
+                read(put(tmp_path / 'broken', bad))
+
+
+def test_names_are_relative_and_carry_the_offset_of_the_first_line(tmp_path):
+    put(tmp_path / 'x/b.txt', '\n\n' + TEXT)
+    put(tmp_path / 'x/y/a.txt.gz', gzip.compress(('\ufeff' + TEXT).encode()))
+    found = [d.name for d in read_documents(str(tmp_path / '**/*'))]
+    second = TEXT.index('A second')
+    assert found == [('x/b.txt', 2), ('x/b.txt', 2 + second), ('x/y/a.txt.gz', 0), ('x/y/a.txt.gz', 3 + second)]
+    assert [d.name for d in read_documents(str(tmp_path))] == found == [d.name for d in read_documents(str(tmp_path / '**'))]
+    content = (tmp_path / 'x/b.txt').read_bytes()
+    assert content[found[1][1] :].startswith(b'A second')
+
+
+def test_a_file_ends_a_document_and_files_are_sorted(tmp_path):
+    put(tmp_path / 'b.txt', 'B.')
+    put(tmp_path / 'a.txt', 'A.')
+    assert read(tmp_path / '*.txt') == read(f'{tmp_path}/b.txt,{tmp_path}/a.txt') == [['A.'], ['B.']]
+
+
+@pytest.mark.parametrize('unit_bytes', [1, 7, 50, 333, 10**6])
+@pytest.mark.parametrize('kind', ['text', 'crlf', 'jsonl', 'wiki'])
+def test_units_give_every_document_once_in_order(tmp_path, unit_bytes, kind):
+    documents = [[f'Sentence {i} {j} é.' * (i % 4 + 1) for j in range(i % 5 + 1)] for i in range(60)]
+    if kind == 'jsonl':
+        path = put(tmp_path / 'a.jsonl', ''.join(json.dumps({'text': '\n'.join(d)}) + '\n' for d in documents))
+    elif kind == 'wiki':
+        articles = (f'<doc id="{i}" title="T">\nT\n\n' + '\n\n'.join(d) + '\n</doc>\n' for i, d in enumerate(documents))
+        path = put(tmp_path / 'a', ''.join(articles))
+    else:
+        newline = '\r\n' if kind == 'crlf' else '\n'
+        path = put(tmp_path / 'a.txt', (newline * 2).join(newline.join(d) for d in documents))
+    options = TextOptions(segment=False)
+    parts = units(str(path), options, unit_bytes)
+    assert sum(unit.bytes for unit in parts) == path.stat().st_size
+    assert len(parts) > 20 or unit_bytes > 300
+    found = [d for unit in parts for d in read_unit(unit, options)]
+    assert [d.sentences for d in found] == documents
+    assert [d.name for d in found] == [d.name for d in read_documents(str(path), options)]
+    assert len({d.name for d in found}) == len(documents)
+
+
+class TestParagraphs:
+    TEXT = 'Dr. Smith went home. He slept.\nA new paragraph! Is it?\n'
+
+    def test_are_split_into_sentences_when_asked(self, tmp_path):
+        path = put(tmp_path / 'a.txt', self.TEXT)
+        assert read(path) == [self.TEXT.strip().split('\n')]
+        assert read(path, segment=True) == [['Dr. Smith went home.', 'He slept.', 'A new paragraph!', 'Is it?']]
+
+    def test_of_jsonl_and_wikiextractor_are_split_by_themselves(self, tmp_path):
+        expected = [['Dr. Smith went home.', 'He slept.', 'A new paragraph!', 'Is it?']]
+        assert read(put(tmp_path / 'a.jsonl', json.dumps({'body': self.TEXT}) + '\n'), text_column='body') == expected
+        wiki = f'<doc id="1" url="u" title="A &amp; B">\nA & B\n\n{self.TEXT}\n</doc>\n'
+        assert read(put(tmp_path / 'wiki_00.bz2', bz2.compress(wiki.encode()))) == expected
+
+    def test_language(self, tmp_path):
+        assert read(put(tmp_path / 'a.txt', '我来了。你呢？'), segment=True, language='zh') == [['我来了。', '你呢？']]
+        with pytest.raises(UserError, match='--language=german'):
+            TextOptions(language='german')
+
+
+class TestBadUtf8:
+    CONTENT = b'Good.\nBad \xff\xfe here.\n\nFine.\n' + b'x\xe9\n' * 6
+
+    def test_replace_keeps_the_line_and_says_where(self, tmp_path):
+        report = Report()
+        found = read(put(tmp_path / 'a.txt', self.CONTENT), report)
+        assert found == [['Good.', 'Bad \ufffd\ufffd here.'], ['Fine.'] + ['x\ufffd'] * 6]
+        assert report.bad_utf8 == 7
+        assert [place.split()[-1] for place in report.bad_places] == ['2', '5', '6', '7', '8']
+        assert 'a.txt line 2' in report.lines()[0] and 'a.txt line 8 ...' in report.lines()[0]
+
+    def test_skip_drops_the_line(self, tmp_path):
+        assert read(put(tmp_path / 'a.txt', self.CONTENT), on_bad_utf8='skip') == [['Good.'], ['Fine.']]
+
+    def test_error_refuses(self, tmp_path):
+        with pytest.raises(UserError, match='a.txt line 2: invalid UTF-8'):
+            read(put(tmp_path / 'a.txt', self.CONTENT), on_bad_utf8='error')
+
+    def test_line_numbers_count_over_the_whole_file_in_every_unit(self, tmp_path):
+        path, report = put(tmp_path / 'a.txt', b'Fine.\n\n' * 100 + b'\xff\n'), Report()
+        for unit in units(str(path), unit_bytes=50):
+            list(read_unit(unit, TextOptions(), report))
+        assert report.bad_places == [f'{path} line 201']
+
+    def test_half_a_surrogate_pair_in_json(self, tmp_path):
+        report = Report()
+        assert read(put(tmp_path / 'a.jsonl', '{"text": "a \\ud800 b"}\n'), report) == [['a ? b']]
+        assert report.bad_utf8 == 1
+
+
+def test_nul_bytes_are_removed_and_counted(tmp_path):
+    report = Report()
+    assert read(put(tmp_path / 'a.txt', 'a long enough l\0ine\n'), report) == [['a long enough line']]
+    assert report.nul_bytes == 1 and 'NUL' in report.lines()[0]
+
+
+class TestLongLines:
+    @pytest.mark.parametrize('content', [b'word ' * 300_000, b'word ' * 300_000 + b'\nnext\n', b'x' + b' ' * 1_200_000 + b'y\n'])
+    def test_are_cut_at_white_space_and_stay_one_document(self, tmp_path, content):
+        report = Report()
+        (sentences,) = read(put(tmp_path / 'a.txt', content), report, max_line_bytes=10_000)
+        assert ' '.join(sentences).split() == content.decode().split()
+        assert max(map(len, sentences)) <= 10_000
+        assert report.cut_lines == 1 and report.lines()
+
+    def test_without_white_space_are_cut_between_characters(self, tmp_path):
+        report, content = Report(), 'xx' + '한국어' * 50_000
+        (sentences,) = read(put(tmp_path / 'a.txt', content), report, max_line_bytes=1000)
+        assert ''.join(sentences) == content and report.bad_utf8 == 0
+
+
+class TestNothingToRead:
+    def test_no_file_matches(self, tmp_path):
+        for pattern in ('none-*.txt', 'none.txt', 'no/where/*', '**'):
+            with pytest.raises(UserError, match='no file matches'):
+                read(tmp_path / pattern)
+
+    def test_empty_corpus(self, tmp_path):
+        put(tmp_path / 'a.txt', '')
+        put(tmp_path / 'b.txt', ' \n\n')
+        report = Report()
+        with pytest.raises(UserError, match='no text in it'):
+            read(tmp_path / '*', report)
+        assert report.empty_files == ['a.txt', 'b.txt']
+
+    def test_one_empty_file_among_others_is_reported(self, tmp_path):
+        put(tmp_path / 'a.txt', '')
+        put(tmp_path / 'c.gz', gzip.compress(b''))
+        put(tmp_path / 'b.txt', TEXT)
+        report = Report()
+        assert read(tmp_path / '*', report) == DOCUMENTS
+        assert report.lines() == ['no text in 2 file(s): a.txt, c.gz']
+
+
+@pytest.mark.parametrize(
+    ('name', 'content', 'message'),
+    [
+        ('a.txt', TEXT.encode('utf-16'), 'UTF-16'),
+        ('a.txt', TEXT.encode('utf-32-le'), 'not text'),
+        ('a.parquet', b'PAR1' + b'x' * 50, 'not text'),
+        ('a.txt', TEXT.replace('\n', '\r').encode(), 'CR alone'),
+        ('a.jsonl', b'{"text": "a"}\nnot json\n', 'a.jsonl line 2: not valid JSON'),
+        ('a.jsonl', b'{"body": "a", "id": 1}\n', "column 'text' .it has body, id.*--text_column"),
+        ('a.jsonl', b'{"text": 3}\n', "no text in column 'text'"),
+        ('a.jsonl', b'[1]\n', "no text in column 'text'"),
+    ],
+)
+def test_what_is_not_text_is_refused_with_the_way_out(tmp_path, name, content, message):
+    with pytest.raises(UserError, match=message):
+        read(put(tmp_path / name, content))
+
+
+def test_report_counts_and_merges(tmp_path):
+    first, second = Report(), Report()
+    read(put(tmp_path / 'a.txt', TEXT), first)
+    read(put(tmp_path / 'b.txt', b'\xff\n'), second)
+    first.merge(second)
+    assert (first.documents, first.sentences, first.bytes, first.bad_utf8) == (3, 4, len(TEXT) + 2, 1)
