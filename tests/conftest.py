@@ -14,6 +14,8 @@ import pytest
 os.environ['JAX_PLATFORMS'] = 'cpu'
 os.environ['JAX_NUM_CPU_DEVICES'] = '8'
 os.environ['JAX_NUMPY_RANK_PROMOTION'] = 'raise'
+# Compiling is most of what the tests do; the binaries that they start are compiled as users have them.
+os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')
 os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'
 
 
@@ -36,7 +38,7 @@ def binary() -> Callable[..., subprocess.CompletedProcess]:
         return subprocess.run(
             [sys.executable, '-m', f'launch.{name}', *map(str, arguments)],
             cwd=pathlib.Path(__file__).parents[1],
-            env={**os.environ, 'JAX_NUM_CPU_DEVICES': '1', **environment},
+            env={**os.environ, 'JAX_NUM_CPU_DEVICES': '1', 'JAX_DISABLE_MOST_OPTIMIZATIONS': '0', **environment},
             capture_output=True,
             text=True,
             timeout=timeout,
