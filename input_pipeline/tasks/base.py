@@ -51,6 +51,7 @@ class Task(abc.ABC):
       labels: the classes in the order of the outputs; empty where there are none.
       metrics: names of the scores; the first selects on the dev split.
       label_keys: the feature arrays that training needs besides INPUT_KEYS.
+      n_best: how many best positions of each row `decode` wants of a span head.
       splits: the names `examples` accepts.
     """
 
@@ -60,6 +61,7 @@ class Task(abc.ABC):
     labels: tuple[str, ...]
     metrics: tuple[str, ...]
     label_keys: tuple[str, ...]
+    n_best: int = 1
 
     @property
     def num_outputs(self) -> int:
@@ -72,6 +74,11 @@ class Task(abc.ABC):
         return self.metrics[0]
 
     @property
+    def selection_split(self) -> str:
+        """The split on which fine-tuned models are scored: dev, or test where there is no dev."""
+        return 'dev' if 'dev' in self.splits else 'test'
+
+    @property
     @abc.abstractmethod
     def splits(self) -> tuple[str, ...]:
         """Names of the splits that the task has files for."""
@@ -82,7 +89,10 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def features(self, examples: Sequence[Example], tokenizer: Any, max_seq_length: int) -> dict[str, np.ndarray]:
-        """Arrays of N rows: INPUT_KEYS [N, S] int32, `label_keys`, and what `decode` needs (stays on the host)."""
+        """Arrays of N rows: INPUT_KEYS [N, S] int32, `label_keys`, and what stays on the host.
+
+        That is example_index [N], the place in `examples` of the row's example, and what `decode` needs.
+        """
 
     @abc.abstractmethod
     def decode(self, examples: Sequence[Example], features: dict[str, np.ndarray], outputs: dict[str, np.ndarray]) -> Predictions:
@@ -104,6 +114,10 @@ class Task(abc.ABC):
     @abc.abstractmethod
     def read_predictions(self, path: str) -> Predictions:
         """Reads a file in the task's official format, whoever made it."""
+
+    def labelled(self, examples: Sequence[Example]) -> bool:
+        """Whether these examples can be scored; public test splits often cannot."""
+        return all(getattr(example, 'label', True) is not None for example in examples)
 
     def require_split(self, split: str) -> None:
         """Raises UserError where the task has no such split."""

@@ -105,8 +105,8 @@ class TextTask(Task):
     def features(self, examples: Sequence[TextExample], tokenizer: Any, max_seq_length: int) -> dict[str, np.ndarray]:
         """[CLS] a [SEP] or [CLS] a [SEP] b [SEP], cut from the end of the longer (run_classifier.py:377-460).
 
-        Returns INPUT_KEYS [N, max_seq_length] int32 and labels [N], int32 or for a regression
-        float32; 0 where unknown.
+        Returns INPUT_KEYS [N, max_seq_length] int32, example_index [N], which is its place, and
+        labels [N], int32 or for a regression float32; 0 where unknown.
         """
         shape = (len(examples), max_seq_length)
         features = {name: np.zeros(shape, np.int32) for name in INPUT_KEYS}
@@ -127,6 +127,7 @@ class TextTask(Task):
                 features['segment_ids'][row, end : end + len(b) + 1] = 1
                 end += len(b) + 1
             features['input_mask'][row, :end] = 1
+        features['example_index'] = np.arange(len(examples), dtype=np.int32)
         features['labels'] = np.array([example.label or 0 for example in examples], np.float32 if self.kind == 'regression' else np.int32)
         return features
 
@@ -141,7 +142,7 @@ class TextTask(Task):
 
     def score(self, examples: Sequence[TextExample], predictions: Predictions) -> dict[str, float]:
         """The task's metrics as fractions. Raises UserError where labels or predictions are missing."""
-        if any(example.label is None for example in examples):
+        if not self.labelled(examples):
             raise UserError(f'task {self.name}: this split has no labels, so it cannot be scored')
         missing = [example.id for example in examples if example.id not in predictions.answers]
         if missing:

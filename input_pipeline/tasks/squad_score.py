@@ -41,7 +41,7 @@ def _scores(truths: Sequence[str], answer: str, version2: bool) -> tuple[float, 
 def version1(truths: Mapping[str, Sequence[str]], answers: Mapping[str, str]) -> dict[str, float]:
     """evaluate-v1.1.py: exact_match and f1; a question without an answer counts as 0."""
     scores = [_scores(truth, answers[name], False) if name in answers else (0.0, 0.0) for name, truth in truths.items()]
-    return {'exact_match': _mean(exact for exact, _ in scores), 'f1': _mean(f for _, f in scores), 'total': len(scores)}
+    return {'exact_match': _mean(exact for exact, _ in scores), 'f1': _mean(f for _, f in scores)}
 
 
 def version2(

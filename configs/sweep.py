@@ -1,0 +1,58 @@
+"""`--sweep="a.b=1,2;seed=0,1"`: a grid of settings, as configurations with names.
+
+This file owns the spelling of a grid and the names of its points; what a setting may be is
+`configs.overrides`'. The last setting named changes fastest.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple, TypeVar
+
+from configs.errors import UserError
+from configs.overrides import apply
+from configs.schema import Section
+
+C = TypeVar('C', bound=Section)
+
+
+class Point(NamedTuple):
+    """One run of a sweep: its settings as they are in its configuration, and the name made of them."""
+
+    name: str
+    settings: dict[str, object]
+    config: object
+
+
+def grid(config: C, text: str) -> list[Point]:
+    """Every combination of the settings in `text`, applied to `config`.
+
+    Raises UserError for a malformed text, an unknown setting, a bad value, and values that are equal.
+    """
+    axes: list[tuple[str, list[str]]] = []
+    for part in filter(None, (part.strip() for part in text.split(';'))):
+        name, equals, values = part.partition('=')
+        choices = [value.strip() for value in values.split(',')]
+        if not equals or not all(choices):
+            raise UserError(f'--sweep: {part!r}: expected NAME=VALUE,VALUE as in "optimizer.peak_lr=2e-5,3e-5;seed=0,1,2"')
+        if name.strip() in dict(axes):
+            raise UserError(f'--sweep: {name.strip()!r} is named twice')
+        axes.append((name.strip(), choices))
+    if not axes:
+        raise UserError('--sweep is empty: name a setting and its values, as in "seed=0,1,2"')
+    points = []
+    for values in itertools.product(*(choices for _, choices in axes)):
+        point = apply(config, [f'{name}={value}' for (name, _), value in zip(axes, values, strict=True)])
+        settings = {name: _leaf(point, name) for name, _ in axes}
+        points.append(Point(','.join(f'{name}={value}' for name, value in settings.items()), settings, point))
+    if len({point.name for point in points}) < len(points):
+        raise UserError(f'--sweep="{text}": the same value comes twice')
+    return points
+
+
+def _leaf(config: Section, name: str) -> object:
+    """The value of a dotted setting."""
+    value: object = config
+    for part in name.split('.'):
+        value = getattr(value, part)
+    return value

@@ -1,0 +1,59 @@
+"""Scores a fine-tuned model on a split, a predictions file, or a pre-trained model on held-out records.
+
+  python -m launch.evaluate --workdir=DIR [--split=dev] [--task=NAME --data_dir=DIR]     a workdir of launch.finetune
+  python -m launch.evaluate --predictions=FILE --task=NAME --data_dir=DIR [--split=dev]  anyone's answers
+  python -m launch.evaluate --workdir=DIR --data=RECORDS                                 held-out MLM and NSP
+
+Every setting that the workdir knows is read from it. Results go to eval/SPLIT.json in the workdir.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from absl import flags
+
+from configs.errors import UserError
+from launch import app
+
+_WORKDIR = flags.DEFINE_string('workdir', None, 'folder of a run of launch.finetune or launch.pretrain')
+_TASK = flags.DEFINE_string('task', None, "a task's name or a path ending in .json; default: the one the workdir was fine-tuned on")
+_DATA_DIR = flags.DEFINE_string('data_dir', None, "the folder that holds the task's own files; default: as in fine-tuning")
+_SPLIT = flags.DEFINE_string('split', None, 'the split to score; default: dev, of records eval')
+_PREDICTIONS = flags.DEFINE_string('predictions', None, "score this file, in the task's official format, instead of a model")
+_DATA = flags.DEFINE_string('data', None, 'records directory, for a workdir of launch.pretrain')
+
+
+def main(argv: Sequence[str]) -> None:
+    """Prints the scores as one JSON object."""
+    del argv
+    if _PREDICTIONS.value:
+        report = score_file(_PREDICTIONS.value, _TASK.value, _DATA_DIR.value or '', _SPLIT.value or 'dev')
+    elif not _WORKDIR.value:
+        raise UserError('name --workdir, or --predictions with --task and --data_dir')
+    elif _DATA.value:
+        from launch import held_out
+
+        report = held_out.evaluate(_WORKDIR.value, _DATA.value, _SPLIT.value or 'eval')
+    else:
+        from launch import prediction
+
+        report = prediction.evaluate(_WORKDIR.value, _TASK.value, _DATA_DIR.value, _SPLIT.value)
+    print(json.dumps(report, indent=2))
+
+
+def score_file(path: str, task_name: str | None, data_dir: str, split: str) -> dict:
+    """The scores of a predictions file."""
+    from input_pipeline.tasks import load_task
+
+    if not task_name:
+        raise UserError('--predictions needs --task')
+    task = load_task(task_name, data_dir)
+    examples = task.examples(split)
+    predictions = task.read_predictions(path)
+    return {'task': task.name, 'split': split, 'metrics': task.score(examples, predictions), 'examples': len(examples)}
+
+
+if __name__ == '__main__':
+    app.run(main)

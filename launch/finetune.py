@@ -1,0 +1,58 @@
+"""Fine-tunes an encoder on a task and scores the dev split; with --sweep, a grid of runs in one process.
+
+  python -m launch.finetune --task=mrpc --data_dir=glue/MRPC --init_from=WORKDIR --workdir=DIR [--set a.b=c ...]
+  python -m launch.finetune ... --sweep="optimizer.peak_lr=2e-5,3e-5;seed=0,1,2"
+
+Without --config the settings are the paper's for the task (configs/finetune.py). Runs that are done are
+taken as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from absl import flags, logging
+
+from launch import app
+
+_TASK = flags.DEFINE_string('task', None, "a task's name (mrpc, squad_v1, ...) or a path ending in .json", required=True)
+_DATA_DIR = flags.DEFINE_string('data_dir', '', "the folder that holds the task's own files; not needed for a .json task beside its files")
+_INIT_FROM = flags.DEFINE_string('init_from', None, 'workdir of the encoder to start from', required=True)
+_WORKDIR = flags.DEFINE_string('workdir', None, 'folder of this run, or of all runs of a sweep', required=True)
+_SWEEP = flags.DEFINE_string('sweep', '', 'settings and their values: "optimizer.peak_lr=2e-5,3e-5;seed=0,1,2;init=source,random"')
+app.define_config_flags()
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs what is left to run; returns 0, or 128 + the signal that asked it to save and stop."""
+    del argv
+    from configs import sweep
+    from configs.finetune import recipe
+    from input_pipeline.tasks import load_task
+
+    task = load_task(_TASK.value, _DATA_DIR.value)
+    config = app.config_from_flags('finetune', recipe(task.name, task.kind))
+    points = sweep.grid(config, _SWEEP.value) if _SWEEP.value else []
+
+    from launch import results, source, tuning, workdir
+
+    with workdir.lock(_WORKDIR.value):
+        encoder = source.load_source(_INIT_FROM.value)
+        logging.info('%s: weights of %s, step %d', task.name, encoder.where, encoder.step)
+        tuner = tuning.Tuner(task, encoder, tuning.task_identity(task, _TASK.value, _DATA_DIR.value), config.runtime)
+        try:
+            if points:
+                rows = results.run_sweep(tuner, points, _WORKDIR.value)
+                print(results.table(rows, task.metric))
+            else:
+                result, done_before = tuner.run(config, _WORKDIR.value)
+                print(results.describe(result, done_before))
+        except tuning.Stopped as stopped:
+            logging.info('signal %d: saved and stopped; the same command goes on from there', stopped.signal_number)
+            return 128 + stopped.signal_number
+        logging.info('compilations: %s', dict(tuner.compilations) or 'none')
+    return 0
+
+
+if __name__ == '__main__':
+    app.run(main)

@@ -1,0 +1,50 @@
+"""The held-out MLM and NSP measures of a pre-training workdir, on the records of a split.
+
+Owns that evaluation alone; what is measured is in bert_jax/losses.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from etils import epath
+
+from bert_jax import heads, loop, losses, sharding
+from bert_jax.checkpoint import load_params
+from bert_jax.step import make_eval_step
+from configs import schema
+from configs.errors import UserError
+from input_pipeline.shards import Manifest
+from input_pipeline.stream import RecordStream
+from launch.prediction import config_hash, eval_batch_size, write_result
+
+
+def evaluate(workdir: str, data: str, split: str) -> dict[str, Any]:
+    """Measures of the newest checkpoint over all records of the split; also written to eval/SPLIT.json."""
+    folder = epath.Path(workdir)
+    if not (folder / 'config.json').exists():
+        raise UserError(f'--workdir={workdir}: no config.json in it; expected a workdir of launch.pretrain')
+    config = schema.loads((folder / 'config.json').read_text(), str(folder / 'config.json'))
+    if not isinstance(config, schema.PretrainConfig):
+        raise UserError(f'--workdir={workdir} is fine-tuned, and --data is for workdirs of launch.pretrain: leave --data out')
+    manifest = Manifest.load(data)
+    if manifest.vocab_size != config.model.vocab_size or manifest.seq_len > config.model.max_position:
+        raise UserError(
+            f'--data={data}: vocabulary of {manifest.vocab_size} and seq_len={manifest.seq_len} do not fit the model '
+            f'(vocab_size={config.model.vocab_size}, max_position={config.model.max_position}): name the records it was trained on'
+        )
+    if not manifest.records(split):
+        raise UserError(f'--data={data} has no records of split {split!r}: make them with --eval_fraction or --eval_input')
+    params, step = load_params(workdir)
+    mesh = sharding.make_mesh(config.runtime)
+    model = heads.Pretraining(config.model, jnp.dtype(config.runtime.compute_dtype), config.runtime.remat, config.runtime.scan_layers)
+    eval_step = jax.jit(make_eval_step(losses.pretraining_objective(model, nsp=manifest.objective in ('nsp', 'sop'))))
+    size = eval_batch_size(mesh, manifest.seq_len, manifest.records(split))
+    stream = RecordStream(data, split, size, config.seed, config.runtime.decoder, sharding.local_rows(mesh, size))
+    params = jax.device_put(params, sharding.shardings(params, mesh))
+    with jax.set_mesh(mesh):
+        measures = loop.evaluate(eval_step, params, (sharding.place(batch, mesh, size) for batch in stream.evaluation()))
+    report = {'split': split, 'metrics': measures, 'records': manifest.records(split), 'step': step, 'config_hash': config_hash(config)}
+    return write_result(workdir, split, report)

@@ -1,0 +1,205 @@
+"""Fine-tuning runs of one task: a run from its configuration to its scored predictions.
+
+Owns what the runs of one process share (compiled programs, features, source weights) and the
+files of a run's folder: config.json, data.json, tokenizer/, checkpoints/, metrics.jsonl and the
+results of prediction.py, of which eval/SPLIT.json comes last and means that the run is done. It
+must not know how a sweep is laid out.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from absl import logging
+from etils import epath
+
+from bert_jax import checkpoint, loop, metrics, optimizer, sharding, task_heads, train_state
+from bert_jax.step import make_train_step
+from configs import schema
+from configs.errors import UserError
+from input_pipeline.tasks import Task
+from input_pipeline.tasks.base import INPUT_KEYS, trim
+from input_pipeline.tasks.batching import subset, training_batches
+from launch import prediction
+from launch import workdir as workdirs
+from launch.source import Source
+
+Features = dict[str, np.ndarray]
+
+
+def task_identity(task: Task, name: str, data_dir: str) -> dict[str, Any]:
+    """What data.json says of a task: where it is (absolute), and what its model must have."""
+
+    def absolute(path: str) -> str:
+        return os.path.abspath(path) if path and '://' not in path else path
+
+    return {
+        'task': absolute(name) if name.endswith('.json') else name,
+        'data_dir': absolute(data_dir),
+        'head': task.head,
+        'labels': list(task.labels),
+    }
+
+
+class Stopped(Exception):
+    """A signal asked the run to save and stop, and it has."""
+
+    def __init__(self, signal_number: int):
+        super().__init__(signal_number)
+        self.signal_number = signal_number
+
+
+class Tuner:
+    """All runs of one process: same task, same source; configurations may differ.
+
+    Attributes:
+      split: the split that is scored, dev where the task has one.
+      compilations: how often each program (init, train, predict) was compiled.
+    """
+
+    def __init__(self, task: Task, source: Source, identity: dict[str, Any], runtime: schema.RuntimeConfig):
+        """`identity` names the task and its data in the runs' data.json (JSON values)."""
+        self.task, self.source = task, source
+        self.compilations: collections.Counter = collections.Counter()
+        self.split = task.selection_split
+        self._mesh = sharding.make_mesh(runtime)
+        self._stop = loop.StopSignal()
+        self._train_examples, self._scored_examples = task.examples('train'), task.examples(self.split)
+        if not task.labelled(self._scored_examples):
+            raise UserError(f'task {task.name}: its {self.split} split has no labels, so nothing can be scored: give it a dev split')
+        self._identity = {
+            **identity,
+            'examples': hashlib.sha256(repr((self._train_examples, self._scored_examples)).encode()).hexdigest()[:16],
+            'init_from': source.where,
+            'init_step': source.step,
+            'tokenizer': source.tokenizer.fingerprint,
+            'model': schema.to_dict(source.model),
+        }
+        self._features: dict[int, tuple[Features, Features]] = {}
+        self._programs: dict[Any, tuple[Callable, Callable, prediction.Predictor]] = {}
+
+    def run(self, config: schema.FinetuneConfig, folder: str) -> tuple[dict[str, Any], bool]:
+        """Trains, predicts the scored split and scores it in `folder`, or takes up what is there.
+
+        Returns the contents of eval/SPLIT.json, and whether they were there already. Raises Stopped
+        after a signal, with the state saved; UserError where the folder holds another run.
+        """
+        known = workdirs.settle(folder, config, self._identity)
+        result_file = epath.Path(folder) / 'eval' / f'{self.split}.json'
+        if known and result_file.exists():
+            return json.loads(result_file.read_text()), True
+        started = time.perf_counter()
+        self.source.tokenizer.save(epath.Path(folder) / 'tokenizer')
+        with jax.set_mesh(self._mesh):
+            params, steps, loss = self._train(config, folder)
+        predictions = self.programs(config)[2](params, self._scored_examples, self.features(config)[1])
+        facts = {'step': steps, 'config_hash': prediction.config_hash(config), 'train_loss': loss, 'seconds': time.perf_counter() - started}
+        return prediction.record(self.task, self.split, self._scored_examples, predictions, folder, **facts), False
+
+    def features(self, config: schema.FinetuneConfig) -> tuple[Features, Features]:
+        """(training, scored) features of at most max_seq_length pieces; made once for each length."""
+        length, most = config.max_seq_length, self.source.model.max_position
+        if length > most:
+            raise UserError(
+                f'max_seq_length={length} is beyond the position table of {self.source.where} (max_position={most}): use {most}'
+            )
+        if length not in self._features:
+            splits = (self._train_examples, self._scored_examples)
+            train, scored = (trim(self.task.features(examples, self.source.tokenizer, length)) for examples in splits)
+            self._features[length] = train, scored
+            for split, examples, made in (('train', splits[0], train), (self.split, splits[1], scored)):
+                shape = made['input_ids'].shape
+                logging.info('%s %s: %d examples, %d rows of %d pieces', self.task.name, split, len(examples), *shape)
+        return self._features[length]
+
+    def programs(self, config: schema.FinetuneConfig) -> tuple[Callable, Callable, prediction.Predictor]:
+        """(seed -> fresh state, train step, predictor), shared by all configurations that make the same ones.
+
+        Learning rates, decay and seeds are arguments of the programs, so they are left out of the key.
+        """
+        fixed = dataclasses.replace(config.optimizer, peak_lr=1.0, end_lr=0.0, weight_decay=0.0)
+        key = (fixed, config.head_dropout, config.runtime)
+        if key not in self._programs:
+            model = task_heads.make_model(self.task.head, self.source.model, self.task.num_outputs, config.head_dropout, config.runtime)
+
+            def init(seed: Any) -> train_state.TrainState:
+                return train_state.fresh_state(train_state.init_params(model, seed), fixed)
+
+            where = sharding.shardings(jax.eval_shape(init, np.uint32(0)), self._mesh)
+            step = make_train_step(task_heads.make_objective(self.task.head, model), fixed, config.runtime.accumulation)
+            self._programs[key] = (
+                prediction.counted_jit(init, self.compilations, 'init', out_shardings=where),
+                prediction.counted_jit(step, self.compilations, 'train', donate_argnums=0, out_shardings=(where, None)),
+                prediction.Predictor(self.task, model, self._mesh, self.compilations),
+            )
+        return self._programs[key]
+
+    def _train(self, config: schema.FinetuneConfig, folder: str) -> tuple[Any, int, float | None]:
+        """-> (final parameters, steps, mean training loss since the last log line but one; none where trained before)."""
+        sharding.check_divides(self._mesh, config.batch_size, config.runtime.accumulation, 'batch_size')
+        features, _ = self.features(config)
+        chosen = subset(range(len(self._train_examples)), config.train_examples, config.seed)
+        steps = total_steps(len(chosen), config)
+        init, train_step, _ = self.programs(config)
+        state = init(np.uint32(config.seed & 0xFFFFFFFF))
+        if config.init == 'source':
+            where = f'--init_from={self.source.where}'
+            state = state._replace(params=train_state.graft(state.params, self.source.params, where, 'encoder'))
+        checkpoints = checkpoint.Checkpoints(folder, keep=1)
+        if checkpoints.steps()[-1:] == [steps]:  # trained, and stopped before it was scored
+            return train_state.graft(state.params, checkpoint.load_params(folder)[0], folder), steps, None
+        if found := checkpoints.restore(state):
+            state, _ = found
+            logging.info('%s: resumed at step %d of %d', folder, int(state.step), steps)
+        rows = np.flatnonzero(np.isin(features['example_index'], chosen))
+        arrays = {name: features[name][rows] for name in (*INPUT_KEYS, *self.task.label_keys)}
+        batches = training_batches(arrays, list(arrays), config.batch_size, config.seed, int(state.step))
+        scalars = optimizer.hyper(config.optimizer, config.seed, steps, warmup_steps=int(steps * config.warmup_fraction))
+        state, loss = self._loop(config, folder, state, steps, batches, lambda state, batch: train_step(state, batch, scalars), checkpoints)
+        return state.params, steps, loss
+
+    def _loop(
+        self, config: schema.FinetuneConfig, folder: str, state: Any, steps: int, batches: Any, train_step: Callable, checkpoints: Any
+    ) -> tuple[Any, float | None]:
+        """Trains to the last step; -> (state, last training loss logged). Raises Stopped after a signal."""
+        size, runtime, step = config.batch_size, config.runtime, int(state.step)
+        ahead = loop.prefetch(batches, lambda batch: prediction.place(batch, self._mesh, size))
+        writer, meter, loss = metrics.MetricWriter(folder, step), loop.Meter(runtime.max_bad_steps), None
+        while step < steps and self._stop.received is None:
+            state, sums = train_step(state, next(ahead))
+            meter.push(sums)
+            step += 1
+            if step % runtime.log_every == 0 or step == steps:
+                means = meter.drain()
+                loss = means.get('loss')
+                rates = {'sequences_per_s': means['steps'] * size / means['seconds']}
+                writer.write(step, {'split': 'train', **means, **rates}, steps, (steps - step) * means['seconds'] / means['steps'])
+            if step < steps and (step % runtime.checkpoint_every == 0 or self._stop.received is not None):
+                checkpoints.save(state, {'kind': 'finetune'})
+        writer.close()
+        if step == steps:  # the moments are of no more use: the folder of a finished run holds weights alone
+            checkpoints.save(state._replace(opt_state={}), {'kind': 'finetune'})
+        checkpoints.close()
+        if step < steps:
+            raise Stopped(self._stop.received)
+        return state, loss
+
+
+def total_steps(examples: int, config: schema.FinetuneConfig) -> int:
+    """int(examples / batch_size * epochs), as run_classifier.py:863; examples, also where windows are more (run_squad.py:1160)."""
+    steps = int(examples / config.batch_size * config.epochs + 1e-6)  # where the product should be whole, it may fall just short
+    if steps < 1:
+        raise UserError(
+            f'{examples} training examples, batch_size={config.batch_size} and epochs={config.epochs:g} make no whole step: '
+            'lower batch_size or raise epochs'
+        )
+    return steps

@@ -1,0 +1,305 @@
+"""Fine-tuning: what it learns, what a sweep compiles and reuses, what survives a signal, and the command lines."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax import checkpoint, heads, sharding, train_state
+from configs import schema, sweep
+from configs.errors import UserError
+from configs.finetune import recipe
+from configs.overrides import apply
+from input_pipeline.tasks import load_task
+from input_pipeline.tokenizer import Tokenizer
+from launch import prediction, results, source, tuning, workdir
+
+WORDS = [
+    'good',
+    'fine',
+    'great',
+    'bad',
+    'poor',
+    'dull',
+    'film',
+    'book',
+    'the',
+    'was',
+    'a',
+    'who',
+    'is',
+    '?',
+    'red',
+    'blue',
+    'green',
+    'fox',
+    'dog',
+    'cat',
+]
+
+
+@pytest.fixture(autouse=True)
+def signal_handlers():
+    """Puts back the handlers that a run installs."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture(scope='module')
+def encoder(tmp_path_factory):
+    """A workdir such as launch.pretrain leaves, of a very small model."""
+    folder = tmp_path_factory.mktemp('encoder')
+    (folder / 'vocabulary').mkdir()
+    (folder / 'vocabulary/vocab.txt').write_text('\n'.join(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *WORDS]) + '\n')
+    (folder / 'vocabulary/tokenizer_config.json').write_text('{"do_lower_case": true}')
+    tokenizer = Tokenizer.load(folder / 'vocabulary')
+    model = schema.ModelConfig(
+        vocab_size=tokenizer.vocab_size, hidden_size=32, num_layers=1, num_heads=2, intermediate_size=64, max_position=64
+    )
+    config = schema.PretrainConfig(model=model, phases=(schema.Phase(64, 10, 8),), optimizer=schema.OptimizerConfig(warmup_steps=0))
+    workdir.settle(str(folder), config, {})
+    tokenizer.save(folder / 'tokenizer')
+    mesh = sharding.make_mesh(config.runtime)
+    state = train_state.create_state(heads.Pretraining(model), 7, config.optimizer, mesh)
+    checkpoints = checkpoint.Checkpoints(folder)
+    checkpoints.save(state, {'kind': 'pretrain'})
+    checkpoints.close()
+    return str(folder)
+
+
+@pytest.fixture
+def task_file(tmp_path):
+    """Is it good or bad? 60 training and 30 dev sentences that one word decides, and a test split without labels."""
+    rng = np.random.default_rng(0)
+    for split, rows in (('train', 60), ('dev', 30), ('test', 5)):
+        lines = []
+        for row in range(rows):
+            word = WORDS[:6][rng.integers(6)]
+            text = f'the {WORDS[6:8][rng.integers(2)]} was {"a " * rng.integers(4)}{word}'
+            lines.append({'text': text} | ({} if split == 'test' else {'label': 'good' if WORDS.index(word) < 3 else 'bad'}))
+        (tmp_path / f'{split}.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
+    task = {
+        'kind': 'classification',
+        'files': {split: f'{split}.jsonl' for split in ('train', 'dev', 'test')},
+        'columns': {'text': 'text', 'label': 'label'},
+        'labels': ['bad', 'good'],
+    }
+    (tmp_path / 'mood.json').write_text(json.dumps(task))
+    return str(tmp_path / 'mood.json')
+
+
+SETTINGS = [
+    'batch_size=16',
+    'max_seq_length=32',
+    'epochs=16',
+    'optimizer.peak_lr=3e-3',
+    'optimizer.bias_correction=true',
+    'runtime.log_every=10',
+]
+
+
+def configuration(*changes):
+    return apply(recipe('mood'), [*SETTINGS, *changes])
+
+
+def tuner_of(task_name, encoder, runtime=None):
+    task = load_task(task_name)
+    return tuning.Tuner(task, source.load_source(encoder), tuning.task_identity(task, task_name, ''), runtime or configuration().runtime)
+
+
+def test_it_learns_and_the_workdir_alone_gives_the_same_scores(tmp_path, encoder, task_file):
+    folder = str(tmp_path / 'run')
+    result, done_before = tuner_of(task_file, encoder).run(configuration(), folder)
+    assert not done_before and result['metrics'] == {'accuracy': 1.0} and result['step'] == 60 and result['train_loss'] < 0.3
+    lines = [json.loads(line) for line in (tmp_path / 'run/metrics.jsonl').read_text().splitlines()]
+    assert [line['step'] for line in lines] == [10, 20, 30, 40, 50, 60]
+    dev = [json.loads(line) for line in (tmp_path / 'dev.jsonl').read_text().splitlines()]
+    written = (tmp_path / 'run/predictions/dev/predictions.tsv').read_text().splitlines()[1:]
+    assert [line.split('\t')[1] for line in written] == [row['label'] for row in dev]
+
+    again = prediction.evaluate(folder, None, None, None)
+    assert again['metrics'] == result['metrics'] and again['step'] == 60 and again['config_hash'] == result['config_hash']
+    unlabelled = prediction.evaluate(folder, None, None, 'test')
+    assert unlabelled['metrics'] == {} and unlabelled['examples'] == 5
+    assert len((tmp_path / 'run/predictions/test/predictions.tsv').read_text().splitlines()) == 6
+
+
+def test_a_grid_compiles_each_program_once_and_is_reused(tmp_path, encoder, task_file, capsys):
+    """Backend compilations are counted by jax itself: after the first run there are none."""
+    tuner = tuner_of(task_file, encoder)
+    points = sweep.grid(configuration('epochs=1'), 'optimizer.peak_lr=3e-3,1e-4;init=source,random;train_examples=32,48;seed=0,1,2')
+    assert len(points) == 24 and points[1].name == 'optimizer.peak_lr=0.003,init=source,train_examples=32,seed=1'
+    results.run_sweep(tuner, points[:1], str(tmp_path / 'sweep'))
+    compiled = []
+    listen = lambda event, seconds, **_: compiled.append(event) if event.endswith('backend_compile_duration') else None
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        rows = results.run_sweep(tuner, points[:14], str(tmp_path / 'sweep'))
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert tuner.compilations == {'init': 1, 'train': 1, 'predict': 1} and compiled == []
+    report = json.loads((tmp_path / 'sweep/sweep.json').read_text())
+    assert [row['name'] for row in report['runs']] == [point.name for point in points[:14]]
+    assert [entry['runs'] for entry in report['summary']] == [3, 3, 3, 3, 2]
+    values = [row['metrics']['accuracy'] for row in rows[:3]]
+    found = report['summary'][0]['metrics']['accuracy']
+    assert (found['mean'], found['max']) == pytest.approx((np.mean(values), max(values))) and found['sd'] == pytest.approx(
+        np.std(values, ddof=1)
+    )
+
+    fresh = tuner_of(task_file, encoder)
+    assert results.run_sweep(fresh, points[:14], str(tmp_path / 'sweep')) == rows and not fresh.compilations
+    text = results.table(rows, 'accuracy')
+    assert len(text.splitlines()) == 7 and f'best on dev: {report["best"]}' in text
+
+
+def test_what_a_seed_and_the_source_decide(tmp_path, encoder, task_file):
+    tuner = tuner_of(task_file, encoder)
+    params = {}
+    for name, changes in {
+        'a': ['seed=1'], 'again': ['seed=1'], 'other': ['seed=2'], 'random': ['seed=1', 'init=random'],
+    }.items():  # fmt: skip
+        tuner.run(configuration('epochs=0.5', 'optimizer.peak_lr=1e-9', *changes), str(tmp_path / name))
+        params[name] = checkpoint.load_params(tmp_path / name)[0]
+    word = {name: p['encoder']['embeddings']['word'] for name, p in params.items()}
+    original = checkpoint.load_params(encoder)[0]['encoder']['embeddings']['word']
+    assert all(np.allclose(word[name], original, atol=1e-6) for name in ('a', 'again', 'other')) and not np.allclose(
+        word['random'], original, atol=1e-3
+    )
+    kernel = {name: p['classifier']['kernel'] for name, p in params.items()}
+    assert np.array_equal(kernel['a'], kernel['again']) and not np.allclose(kernel['a'], kernel['other'], atol=1e-3)
+    assert np.allclose(kernel['a'], kernel['random'], atol=1e-6)
+
+
+def test_a_signal_loses_nothing(tmp_path, encoder, task_file):
+    """Stopped and taken up by another process, the weights are those of an undisturbed run, to the bit."""
+    config = configuration('epochs=4', 'runtime.checkpoint_every=4')
+    tuner = tuner_of(task_file, encoder)
+    tuner.run(config, str(tmp_path / 'whole'))
+    init, step, predictor = tuner.programs(config)
+    calls = []
+
+    def interrupted(*arguments):
+        calls.append(None)
+        if len(calls) == 6:
+            signal.raise_signal(signal.SIGTERM)
+        return step(*arguments)
+
+    tuner._programs = dict.fromkeys(tuner._programs, (init, interrupted, predictor))
+    with pytest.raises(tuning.Stopped):
+        tuner.run(config, str(tmp_path / 'stopped'))
+    assert len(calls) == 6 and not (tmp_path / 'stopped/eval').exists()
+    fresh = tuner_of(task_file, encoder)
+    result, done_before = fresh.run(config, str(tmp_path / 'stopped'))
+    whole, stopped = (checkpoint.load_params(tmp_path / name)[0] for name in ('whole', 'stopped'))
+    assert jax.tree.all(jax.tree.map(np.array_equal, whole, stopped)) and not done_before and result['step'] == 15
+    # Trained but not scored: the scores are made up for, without another step.
+    (tmp_path / 'stopped/eval/dev.json').unlink()
+    again, _ = fresh.run(config, str(tmp_path / 'stopped'))
+    assert again['metrics'] == result['metrics'] and again['train_loss'] is None
+
+
+def test_a_folder_holds_one_run(tmp_path, encoder, task_file):
+    tuner = tuner_of(task_file, encoder)
+    tuner.run(configuration('epochs=0.5'), str(tmp_path / 'run'))
+    with pytest.raises(UserError, match='epochs'):
+        tuner.run(configuration('epochs=1'), str(tmp_path / 'run'))
+    (tmp_path / 'train.jsonl').write_text((tmp_path / 'train.jsonl').read_text() + '{"text": "a", "label": "bad"}\n')
+    with pytest.raises(UserError, match='examples'):
+        tuner_of(task_file, encoder).run(configuration('epochs=0.5'), str(tmp_path / 'run'))
+
+
+@pytest.mark.parametrize(
+    ('changes', 'message'),
+    [
+        (['max_seq_length=65'], 'beyond the position table .*use 64'),
+        (['train_examples=8', 'epochs=1'], '8 training examples, batch_size=16 and epochs=1 make no whole step'),
+        (['batch_size=12'], 'does not divide over 8 devices'),
+    ],
+)
+def test_settings_that_cannot_be(tmp_path, encoder, task_file, changes, message):
+    with pytest.raises(UserError, match=message):
+        tuner_of(task_file, encoder).run(configuration(*changes), str(tmp_path / 'run'))
+
+
+def test_steps_are_those_of_the_reference():
+    cases = {(3668, 32, 3.0): 343, (8551, 32, 3.0): 801, (57, 16, 200 * 16 / 57): 200}
+    for (examples, batch, epochs), steps in cases.items():
+        assert tuning.total_steps(examples, configuration(f'batch_size={batch}', f'epochs={epochs:.10g}')) == steps
+
+
+def test_grids_that_cannot_be():
+    for text, message in {
+        'seed': 'expected NAME=VALUE', 'seed=': 'expected NAME=VALUE', 'seed=1;seed=2': 'named twice', 'seed=1,1.0': 'value comes twice',
+        'sead=1': "has no 'sead'", 'init=zero': 'must be one of source, random', ' ; ': 'is empty',
+    }.items():  # fmt: skip
+        with pytest.raises(UserError, match=message):
+            sweep.grid(configuration(), text)
+
+
+def test_a_span_head_finds_answers(tmp_path, encoder):
+    """64 questions; the answer is the colour and the animal, anywhere in the context."""
+    rng = np.random.default_rng(1)
+    paragraphs = []
+    for number in range(64):
+        text = f'{WORDS[14:17][rng.integers(3)]} {WORDS[17:20][rng.integers(3)]}'
+        before = ''.join(f'{word} ' for word in rng.choice(WORDS[6:11], rng.integers(8)))
+        answers = [{'text': text, 'answer_start': len(before)}]
+        context = f'{before}{text} was the film'
+        paragraphs.append({'context': context, 'qas': [{'id': str(number), 'question': 'who is a fox ?', 'answers': answers}]})
+    (tmp_path / 'data.json').write_text(json.dumps({'version': '1.1', 'data': [{'title': '', 'paragraphs': paragraphs}]}))
+    (tmp_path / 'fox.json').write_text(json.dumps({'kind': 'span', 'files': {'train': 'data.json', 'dev': 'data.json'}}))
+    config = apply(recipe('fox', 'span'), [*SETTINGS, 'epochs=30'])
+    result, _ = tuner_of(str(tmp_path / 'fox.json'), encoder).run(config, str(tmp_path / 'run'))
+    assert result['metrics']['exact_match'] > 95 and result['metric'] == 'f1' and result['step'] == 120
+    answers = json.loads((tmp_path / 'run/predictions/dev/predictions.json').read_text())
+    right = [answers[paragraph['qas'][0]['id']] == paragraph['qas'][0]['answers'][0]['text'] for paragraph in paragraphs]
+    assert 100 * np.mean(right) == result['metrics']['exact_match']
+
+
+def test_a_regression_head_follows_numbers(tmp_path, encoder):
+    rows = ''.join(f'{"good " * n}film\t{n / 2}\n' for n in range(9) for _ in range(4))
+    (tmp_path / 'all.tsv').write_text('text\tscore\n' + rows)
+    task = {'kind': 'regression', 'files': {'train': 'all.tsv', 'dev': 'all.tsv'}, 'columns': {'text': 'text', 'label': 'score'}}
+    (tmp_path / 'count.json').write_text(json.dumps(task))
+    result, _ = tuner_of(str(tmp_path / 'count.json'), encoder).run(configuration('epochs=40'), str(tmp_path / 'run'))
+    assert result['metrics']['pearson'] > 0.8 and list(result['metrics']) == ['pearson', 'spearman']
+
+
+def test_command_lines(tmp_path, encoder, task_file, binary):
+    arguments = [
+        f'--task={task_file}',
+        f'--init_from={encoder}',
+        f'--workdir={tmp_path}/run',
+        '--sweep=seed=0,1',
+        *(f'--set={s}' for s in SETTINGS),
+    ]
+    first = binary('finetune', *arguments)
+    assert first.returncode == 0 and 'best on dev: seed=' in first.stdout, first.stderr
+    second = binary('finetune', *arguments)
+    assert second.stdout == first.stdout and '2 of 2 runs were done before' in second.stderr
+    scored = binary('evaluate', f'--workdir={tmp_path}/run/runs/seed=1')
+    assert json.loads(scored.stdout)['metrics'] == json.loads((tmp_path / 'run/sweep.json').read_text())['runs'][1]['metrics']
+    by_file = binary('evaluate', f'--task={task_file}', f'--predictions={tmp_path}/run/runs/seed=1/predictions/dev/predictions.tsv')
+    assert json.loads(by_file.stdout)['metrics'] == json.loads(scored.stdout)['metrics']
+
+
+@pytest.mark.parametrize(
+    ('name', 'arguments', 'message'),
+    [
+        ('finetune', ['--task=mrcp', '--init_from=x', '--workdir=y'], '--task=mrcp: unknown'),
+        ('finetune', ['--task=mrpc', '--init_from=x', '--workdir=y', '--data_dir=z', '--set=epoch=1'], 'did you mean epochs?'),
+        ('evaluate', [], 'name --workdir'),
+        ('evaluate', ['--workdir=nowhere'], 'nowhere: no config.json'),
+        ('evaluate', ['--predictions=x'], '--predictions needs --task'),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path, binary, name, arguments, message):
+    done = binary(name, *[argument.replace('=y', f'={tmp_path}') for argument in arguments])
+    assert done.returncode == 2 and message in done.stderr and len(done.stderr.strip().splitlines()) == 1
