@@ -26,6 +26,10 @@ from configs.errors import UserError
 
 FILE = 'metrics.jsonl'
 
+# In the log line these come first, and those are left out; files have all.
+_FIRST = ('loss', 'mlm_loss', 'mlm_accuracy', 'nsp_accuracy', 'learning_rate', 'tokens_per_s')
+_LEFT_OUT = ('nsp_loss', 'nsp_accuracy_is_next', 'nsp_accuracy_random', 'param_norm', 'seconds', 'sequences_per_s')
+
 
 class MetricWriter:
     """Appends the metrics of a run to its workdir; to be closed at the end.
@@ -101,13 +105,18 @@ def truncate_after(path: epath.PathLike, step: int) -> None:
 
 def describe(step: int, values: Mapping[str, Any], total: int | None = None, eta: float | None = None) -> str:
     """One readable line: 'step 200/1000 train  loss 6.31  mlm_accuracy 0.153  ... eta 1:02:03'."""
-    split = values.get('split', 'train')
-    shown = [f'{name} {value:.4g}' for name, value in values.items() if isinstance(value, float)]
-    shown += [f'{name} not finite' for name, value in values.items() if value is None]
+    names = [name for name in _FIRST if name in values] + [name for name in values if name not in _FIRST + _LEFT_OUT]
+    shown = [f'{name} {_short(values[name])}' for name in names if values[name] is None or isinstance(values[name], float)]
     if eta is not None:
         minutes, seconds = divmod(round(eta), 60)
         shown.append(f'eta {minutes // 60}:{minutes % 60:02}:{seconds:02}')
-    return '  '.join([f'step {step}' + (f'/{total}' if total else '') + f' {split}', *shown])
+    return '  '.join([f'step {step}' + (f'/{total}' if total else '') + f' {values.get("split", "train")}', *shown])
+
+
+def _short(value: float | None) -> str:
+    if value is None:
+        return 'not finite'
+    return f'{value:,.0f}' if abs(value) >= 1000 else f'{value:.4g}'
 
 
 def _plain(value: Any) -> Any:

@@ -88,8 +88,9 @@ assert not {{'tensorflow', 'jax'}} & set(sys.modules)
 
 
 def test_describe():
-    values = {'split': 'train', 'phase': 0, 'loss': 6.31256, 'learning_rate': 1e-4, 'grad_norm': None}
-    expected = 'step 200/1000 train  loss 6.313  learning_rate 0.0001  grad_norm not finite  eta 1:02:03'
+    values = {'split': 'train', 'phase': 0, 'grad_norm': None, 'seconds': 3.5}
+    values |= {'learning_rate': 1e-4, 'loss': 6.31256, 'tokens_per_s': 16234.5}
+    expected = 'step 200/1000 train  loss 6.313  learning_rate 0.0001  tokens_per_s 16,234  grad_norm not finite  eta 1:02:03'
     assert describe(200, values, total=1000, eta=3723.4) == expected
     assert describe(5, {'split': 'eval', 'mlm_loss': 2.0}) == 'step 5 eval  mlm_loss 2'
 
