@@ -3,7 +3,7 @@
 Two tasks: which library does a docstring come from, and do two passages come from one
 document. Owns how their examples are chosen, balanced and cleared of what would give the
 label away, and writes them as JSONL files with a JSON task file. Training examples come
-from the side that pre-training saw, test examples from the held-out side alone. It must
+from the side that pre-training saw, held-out examples from the other side alone. It must
 not know how a model is trained on them.
 """
 
@@ -19,7 +19,8 @@ from typing import Any
 from configs.errors import UserError
 from input_pipeline.held_out import Document, hashed, whole_file
 
-MAX_TRAIN, MAX_TEST = 4000, 1000
+MAX_TRAIN, MAX_HELD_OUT = 4000, 1000
+FILES = {'train': 'train.jsonl', 'dev': 'held_out.jsonl'}  # `dev` is what launch.finetune scores; the quickstart selects nothing on it
 
 # --- which library does a docstring come from? -----------------------------------------
 
@@ -70,29 +71,29 @@ class NameRemover:
         return any(name in word.lower() for name in self._long) or any(part.startswith(self._short) for part in parts)
 
 
-def library_task(documents: Iterable[Document], directory: str, min_train: int = 200, min_test: int = 50) -> Path:
+def library_task(documents: Iterable[Document], directory: str, min_train: int = 200, min_held_out: int = 50) -> Path:
     """Writes the task: which library does a docstring come from?
 
     The classes are the labels with most documents (at most MAX_CLASSES, each with at least
-    `min_train` and `min_test`), balanced within each split by a hash of the names. Returns
+    `min_train` and `min_held_out`), balanced within each split by a hash of the names. Returns
     the task file. Raises UserError where fewer than MIN_CLASSES labels have enough.
     """
     sides: dict[bool, dict[str, list[Document]]] = {False: defaultdict(list), True: defaultdict(list)}
     for document in documents:
         sides[document.held_out][document.label].append(document)
-    enough = [label for label, train in sides[False].items() if len(train) >= min_train and len(sides[True][label]) >= min_test]
+    enough = [label for label, train in sides[False].items() if len(train) >= min_train and len(sides[True][label]) >= min_held_out]
     classes = sorted(sorted(enough, key=lambda label: (-len(sides[False][label]), label))[:MAX_CLASSES])
     if len(classes) < MIN_CLASSES:
         raise UserError(f'{len(classes)} of the installed packages have {min_train} docstrings or more: too few for a task; install the dependencies')
     remove = NameRemover(sides[False] | sides[True])
     splits = {}
-    for split, side, most in (('train', sides[False], MAX_TRAIN), ('test', sides[True], MAX_TEST)):
+    for split, side, most in (('train', sides[False], MAX_TRAIN), ('dev', sides[True], MAX_HELD_OUT)):
         size = min(most // len(classes), *(len(side[label]) for label in classes))
         rows = []
         for label in classes:
             for document in sorted(side[label], key=_order)[:size]:
                 prose = [remove(sentence) for sentence in document.sentences if not _IMPORT.search(sentence)]
-                rows.append((_order(document), {'text': ' '.join(filter(None, prose)), 'label': label, 'id': f'{document.group}:{document.name}'}))
+                rows.append((_order(document), {'text': ' '.join(filter(None, prose)), 'label': label, 'source': f'{document.group}:{document.name}'}))
         splits[split] = [row for _, row in sorted(rows, key=lambda pair: pair[0]) if row['text']]
     return _write(Path(directory), splits, 'classification', classes, {'text': 'text', 'label': 'label'})
 
@@ -122,8 +123,8 @@ def pair_task(documents: Iterable[Document], directory: str) -> Path:
     for document in documents:
         sides[document.held_out].append((document, passages(document.sentences)))
     splits = {}
-    for split, side, most in (('train', sides[False], MAX_TRAIN), ('test', sides[True], MAX_TEST)):
-        rows = sorted(_pairs(side, most // 2), key=lambda row: hashed(row['id']))
+    for split, side, most in (('train', sides[False], MAX_TRAIN), ('dev', sides[True], MAX_HELD_OUT)):
+        rows = sorted(_pairs(side, most // 2), key=lambda row: hashed(row['source']))
         if len(rows) < 20:
             raise UserError(f'the documents give {len(rows)} pairs for the {split} split, 20 are needed: use more documents, of three or more passages each')
         splits[split] = rows
@@ -157,8 +158,8 @@ def _pairs(side: Sequence[tuple[Document, list[str]]], most: int) -> list[dict[s
         seconds = _exchanged(chosen)
         for (name, i, j, first, second, _), other in zip(chosen, seconds):
             if other is not None:
-                rows.append({'text': first, 'text_b': second, 'label': _SAME, 'id': f'{name} {i} {j}'})
-                rows.append({'text': first, 'text_b': other[4], 'label': _DIFFERENT, 'id': f'{name} {i} / {other[0]} {other[2]}'})
+                rows.append({'text': first, 'text_b': second, 'label': _SAME, 'source': f'{name} {i} {j}'})
+                rows.append({'text': first, 'text_b': other[4], 'label': _DIFFERENT, 'source': f'{name} {i} / {other[0]} {other[2]}'})
     return rows
 
 
@@ -183,12 +184,10 @@ def _exchanged(chosen: list[tuple]) -> list[tuple | None]:
 def _write(folder: Path, splits: dict[str, list[dict[str, str]]], kind: str, labels: list[str], columns: dict[str, str]) -> Path:
     """Writes a JSONL file for each split, and task.json; returns the latter."""
     folder.mkdir(parents=True, exist_ok=True)
-    files = {}
     for split, rows in splits.items():
-        files[split] = f'{split}.jsonl'
-        with whole_file(folder / files[split]) as file:
+        with whole_file(folder / FILES[split]) as file:
             file.writelines(json.dumps(row, ensure_ascii=False) + '\n' for row in rows)
-    task: dict[str, Any] = {'kind': kind, 'files': files, 'columns': {**columns, 'id': 'id'}, 'labels': labels, 'metrics': ['accuracy']}
+    task: dict[str, Any] = {'kind': kind, 'files': FILES, 'columns': columns, 'labels': labels, 'metrics': ['accuracy']}
     with whole_file(folder / 'task.json') as file:
         file.write(json.dumps(task, indent=2) + '\n')
     return folder / 'task.json'

@@ -11,6 +11,7 @@ import pytest
 from configs.errors import UserError
 from input_pipeline import cut_tasks
 from input_pipeline.held_out import Document
+from input_pipeline.tasks import load_task
 
 
 @pytest.mark.parametrize(
@@ -39,14 +40,14 @@ def docstrings():
 
 
 def test_library_task(tmp_path, docstrings):
-    task_file = cut_tasks.library_task(docstrings, tmp_path, min_train=20, min_test=5)
+    task_file = cut_tasks.library_task(docstrings, tmp_path, min_train=20, min_held_out=5)
     task = json.loads(task_file.read_text())
     assert task['kind'] == 'classification' and task['labels'] == ['jax', 'keras', 'numpy']
     outside = {f'{d.group}:{d.name}' for d in docstrings if d.held_out}
-    for split in ('train', 'test'):
+    for split in ('train', 'dev'):
         rows = [json.loads(line) for line in (tmp_path / task['files'][split]).read_text().splitlines()]
         assert len(set(collections.Counter(row['label'] for row in rows).values())) == 1
-        assert {row['id'] in outside for row in rows} == {split == 'test'}
+        assert {row['source'] in outside for row in rows} == {split == 'dev'}
         for row in rows:
             assert not any(name in row['text'].lower() for name in ('numpy', 'jax', 'keras', 'np', 'tf', 'import')), row
             assert 'does things to array and Tensor.' in row['text']
@@ -55,11 +56,12 @@ def test_library_task(tmp_path, docstrings):
         cut_tasks.library_task([d for d in docstrings if d.label == 'jax'], tmp_path, 20, 5)
 
 
-def test_task_files_load_as_tasks(tmp_path, docstrings):
+def test_task_files_load_as_tasks(tmp_path, docstrings, articles):
     """The JSON files are what launch.finetune reads."""
-    tasks = pytest.importorskip('input_pipeline.tasks.registry')
-    task = tasks.load_task(str(cut_tasks.library_task(docstrings, tmp_path, 20, 5)))
-    assert len(task.examples('test')) == 3 * 15
+    task = load_task(str(cut_tasks.library_task(docstrings, tmp_path / 'library', 20, 5)))
+    assert (task.kind, len(task.examples('train')), len(task.examples('dev'))) == ('classification', 3 * 45, 3 * 15)
+    task = load_task(str(cut_tasks.pair_task(articles, tmp_path / 'pair')))
+    assert task.kind == 'pair' and all(example.text_b for example in task.examples('dev'))
 
 
 @pytest.fixture
@@ -77,14 +79,14 @@ def test_pair_task(tmp_path, articles):
     """Each passage begins with its document's number here, so the labels can be checked from the text."""
     task = json.loads(cut_tasks.pair_task(articles, tmp_path).read_text())
     assert task['kind'] == 'pair' and task['columns']['text_b'] == 'text_b'
-    for split in ('train', 'test'):
+    for split in ('train', 'dev'):
         rows = [json.loads(line) for line in (tmp_path / task['files'][split]).read_text().splitlines()]
         by_label = {label: [row for row in rows if row['label'] == label] for label in task['labels']}
         assert len(by_label['same']) == len(by_label['different']) > 50
         for row in rows:
             first, second = (int(row[side].split(':')[0]) for side in ('text', 'text_b'))
             assert (first == second) == (row['label'] == 'same')
-            assert {first % 4 == 0, second % 4 == 0} == {split == 'test'}
+            assert {first % 4 == 0, second % 4 == 0} == {split == 'dev'}
         # Neither passage alone says anything: both labels have the same first and the same second passages.
         for side in ('text', 'text_b'):
             assert sorted(row[side] for row in by_label['same']) == sorted(row[side] for row in by_label['different'])

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# From nothing to a results table: makes .venv, installs the pinned versions, and runs the quickstart
+# (text, vocabulary, records, pre-training, fine-tuning, report), at most ten minutes on 2 CPU cores
+# after the install. What follows goes to the quickstart; --help lists it:
+#
+#   bash launch/quickstart.sh [--corpus='texts/*.txt' --language=ko] [--workdir=DIR]
+#
+# PYTHON names the interpreter to make .venv with (3.11 or 3.12).
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+
+(cd "$root" && source launch/install.sh .)
+exec "$root/.venv/bin/python" -m launch.quickstart "$@"  # where the user stands: paths are theirs

@@ -1,0 +1,99 @@
+"""A job of several stages in one folder, each done once for the same inputs.
+
+Owns the record of a stage (stages/NAME.json: a hash of its inputs, whether it is done, how
+long it took), and so what a second run reuses. It must not know what the stages do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from configs.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Done:
+    """A finished stage: its folder, the hash of its inputs (an input of the stages after it), and its seconds."""
+
+    folder: Path
+    key: str
+    seconds: float
+
+
+class Stages:
+    """The stages of the job in `workdir`."""
+
+    def __init__(self, workdir: str):
+        self.workdir = Path(workdir)
+        self.done: dict[str, Done] = {}
+
+    def run(self, name: str, inputs: dict[str, Any], make: Callable[[Path], None]) -> Done:
+        """Calls `make(folder)`, unless the folder was made from equal `inputs` (JSON values) before.
+
+        A stage that was interrupted goes on in its folder; one made from other inputs is made
+        again from nothing. Raises UserError where the folder holds what no stage has made.
+        """
+        folder, record = self.workdir / name, self.workdir / 'stages' / f'{name}.json'
+        key = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+        before = json.loads(record.read_text()) if record.exists() else None
+        if before is None and folder.exists():
+            raise UserError(f'{folder} exists, and was not made by the quickstart: use another --workdir')
+        if before and before['key'] == key and before['done'] and folder.exists():
+            say(f'{name}: reused, made from the same inputs in {before["seconds"]:.0f} s')
+            self.done[name] = Done(folder, key, before['seconds'])
+            return self.done[name]
+        earlier = 0.0
+        if before and before['key'] == key:
+            say(f'{name}: goes on where it was interrupted')
+            earlier = before['seconds']
+        else:
+            say(f'{name}: made again, its inputs have changed' if before else name)
+            shutil.rmtree(folder, ignore_errors=True)
+        state = {'key': key, 'done': False, 'seconds': earlier, 'inputs': inputs}
+        _write(record, state)
+        start = time.perf_counter()
+        try:
+            make(folder)
+            state['done'] = True
+        finally:
+            state['seconds'] = earlier + time.perf_counter() - start
+            _write(record, state)
+        say(f'{name}: done in {state["seconds"]:.0f} s')
+        self.done[name] = Done(folder, key, state['seconds'])
+        return self.done[name]
+
+
+def binary(name: str, *arguments: str) -> None:
+    """Runs `python -m launch.NAME`, its output going to the terminal; ends this program where it fails."""
+    command = [sys.executable, '-m', f'launch.{name}', *arguments]
+    say('$ ' + ' '.join(['python', *command[1:]]))
+    code = subprocess.run(command, check=False).returncode
+    if code:
+        say(f'launch.{name} failed (exit code {code}), see above; the same command goes on from here')
+        sys.exit(code if code > 0 else 128 - code)
+
+
+def say(message: str) -> None:
+    """A line of progress."""
+    print(f'[{time.strftime("%H:%M:%S")}] {message}', flush=True)
+
+
+def fingerprint(files: Sequence[Path]) -> list[list[Any]]:
+    """Names, sizes and times of change of a user's files: what says that they are the same as before."""
+    return [[str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
+
+
+def _write(path: Path, data: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix('.tmp')
+    temporary.write_text(json.dumps(data, indent=2) + '\n')
+    temporary.replace(path)
