@@ -66,7 +66,8 @@ class SentencePiece:
             [normalizers.NFC()] * cased.nfc
             + [normalizers.Lowercase()] * cased.lower_case
             + [normalizers.NFD(), normalizers.StripAccents()] * cased.strip_accents
-            + [normalizers.Precompiled(proto.normalizer_spec.precompiled_charsmap), normalizers.Strip(), normalizers.Replace(Regex(' {2,}'), ' ')]
+            + [normalizers.Precompiled(proto.normalizer_spec.precompiled_charsmap)]
+            + [normalizers.Strip(), normalizers.Replace(Regex(' {2,}'), ' ')]
         )
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(WORD_MARK, prepend_scheme='always')
         tokenizer.decoder = decoders.Metaspace(WORD_MARK, prepend_scheme='always')

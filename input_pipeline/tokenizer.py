@@ -215,22 +215,26 @@ def _special_token(config: dict[str, Any], name: str) -> str:
 def _casing(config: dict[str, Any], fast: dict[str, Any], kind: str, vocabulary: bytes, file: epath.Path) -> Normalizer:
     """The casing that a directory states, or that its vocabulary shows. Raises UserError where neither tells, or they disagree."""
     rules = fast.get('normalizer') or {}
-    rules = {'do_lower_case': rules.get('lowercase'), 'strip_accents': rules.get('strip_accents')} if rules.get('type') == 'BertNormalizer' else {}
-    lower_case, strip_accents = (next((c[k] for c in (config, rules) if c.get(k) is not None), None) for k in ('do_lower_case', 'strip_accents'))
+    lower_case, strip_accents = config.get('do_lower_case'), config.get('strip_accents')
+    if lower_case is None and rules.get('type') == 'BertNormalizer':
+        lower_case, strip_accents = rules['lowercase'], rules['strip_accents']
     if kind == 'wordpiece':
         entries = [token for token in parse_vocab(vocabulary, str(file)) if not token.startswith('[')]
-        capitals, small = sum(t != t.lower() for t in entries), sum(t != t.upper() for t in entries)
-        if lower_case is None and (capitals or small):
+        capitals = sum(token != token.lower() for token in entries)
+        if lower_case is None and any(token != token.upper() for token in entries):
             lower_case = not capitals
-            # a lower-cased vocabulary with accented letters was made without stripping them
-            strip_accents = lower_case and not any(unicodedata.category(c) == 'Mn' for t in entries for c in unicodedata.normalize('NFD', t))
+            accents = (unicodedata.category(c) == 'Mn' for token in entries for c in unicodedata.normalize('NFD', token))
+            strip_accents = lower_case and not any(accents)  # else they would not be in a lower-cased vocabulary
         if lower_case and capitals > len(entries) // 20:
             raise UserError(
                 f'{file}: {capitals} of {len(entries)} entries have capitals, but do_lower_case is true beside it: '
                 'set it to false in tokenizer_config.json'
             )
     if lower_case is None:
-        raise UserError(f'{file}: nothing says whether it is lower-cased: put {{"do_lower_case": true}} or false into tokenizer_config.json beside it')
+        raise UserError(
+            f'{file}: nothing says whether it is lower-cased: '
+            'put {"do_lower_case": true} or {"do_lower_case": false} into tokenizer_config.json beside it'
+        )
     return Normalizer(bool(lower_case), bool(lower_case if strip_accents is None else strip_accents), bool(config.get('nfc')))
 
 

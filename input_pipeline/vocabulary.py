@@ -25,6 +25,7 @@ from input_pipeline.wordpiece import Normalizer
 _RAW_WORDS = 1 << 20  # words as they stand in the text, before they are normalised and added to the table
 _TABLE_WORDS = 1 << 22  # normalised words; when there are more, the rarest go (about 500 MB)
 _SPECIALS = tuple(SPECIAL_TOKENS.values())
+_HANGUL_SHARE = 0.01  # of the words, from which on Hangul is more than a quotation
 _HANGUL = re.compile('[\u1100-\u11ff\u3130-\u318f\uac00-\ud7a3]')
 
 
@@ -41,7 +42,7 @@ class VocabularyOptions:
 
     def __post_init__(self) -> None:
         if self.vocab_size < len(_SPECIALS) + 2:
-            raise UserError(f'--vocab_size={self.vocab_size}: must be above {len(_SPECIALS) + 1}: the special tokens alone take {len(_SPECIALS)}')
+            raise UserError(f'--vocab_size={self.vocab_size}: must be above {len(_SPECIALS) + 1}: {len(_SPECIALS)} are special tokens')
         if not 0 < self.character_coverage <= 1:
             raise UserError(f'--character_coverage={self.character_coverage}: must be above 0 and at most 1')
         if self.min_frequency < 1:
@@ -81,7 +82,7 @@ class _WordTable:
         self._raw: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
         self.words = 0
-        self.hangul = False
+        self.hangul = 0  # words with Hangul in them
         self.pruned = 0
 
     def add(self, text: str) -> None:
@@ -94,9 +95,9 @@ class _WordTable:
         """Moves what was counted as it stands into the table."""
         for word, count in self._raw.items():
             self.words += count
+            self.hangul += count * bool(_HANGUL.search(word))
             for token in self._normalize(word):
                 self.counts[token] += count
-        self.hangul = self.hangul or any(map(_HANGUL.search, self._raw))
         self._raw.clear()
         while len(self.counts) > _TABLE_WORDS:  # rare words hardly move the pieces; frequent ones are never lost
             self.pruned += 1
@@ -117,7 +118,7 @@ def train(texts: Iterable[str], options: VocabularyOptions) -> tuple[Tokenizer, 
     if not table.counts:
         raise UserError('no words in the text: nothing to train a vocabulary on')
     warnings = []
-    if table.hangul and options.normalizer.strip_accents:
+    if table.hangul > _HANGUL_SHARE * table.words and options.normalizer.strip_accents:
         warnings.append(
             'the text has Hangul, and stripping accents takes its syllables apart (a word of 3 characters becomes 8): '
             'train with --nolower_case or --nostrip_accents'
@@ -175,7 +176,11 @@ def _train_wordpiece(counts: dict[str, int], options: VocabularyOptions) -> byte
     # listed beforehand, because the trainer numbers `##x` in the order of a hash map, differently at every run
     first = [*_SPECIALS, *sorted(kept), *(f'##{char}' for char in sorted(inside))]
     trainer = trainers.WordPieceTrainer(
-        vocab_size=options.vocab_size, min_frequency=options.min_frequency, special_tokens=first, show_progress=False, continuing_subword_prefix='##'
+        vocab_size=options.vocab_size,
+        min_frequency=options.min_frequency,
+        special_tokens=first,
+        continuing_subword_prefix='##',
+        show_progress=False,
     )
     pipeline = Pipeline(models.WordPiece(unk_token='[UNK]'))
     pipeline.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
