@@ -32,7 +32,7 @@ def finished(output: Path, options: dict[str, Any]) -> Manifest | None:
         return None
     manifest = Manifest.load(output)
     held = manifest.options
-    other = sorted(name for name in (options.keys() | held.keys()) - _PATHS if options.get(name) != held.get(name))
+    other = [name for name in {**options, **held} if name not in _PATHS and options.get(name) != held.get(name)]
     if other:
         name = other[0]
         raise UserError(

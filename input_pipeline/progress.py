@@ -38,8 +38,9 @@ class Progress:
 
     def _amounts(self, done: float, seconds: float) -> str:
         rate = done / self._scale / seconds if seconds > 0 else 0.0
-        total = f'{self._total / self._scale:,.0f}'
-        return f'{self._what}: {done / self._scale:,.0f}/{total} {self._unit}, {rate:,.1f} {self._unit}/s'
+        digits = 0 if self._total >= 100 * self._scale else 1
+        total = f'{self._total / self._scale:,.{digits}f}'
+        return f'{self._what}: {done / self._scale:,.{digits}f}/{total} {self._unit}, {rate:,.1f} {self._unit}/s'
 
     def _line(self, text: str, end: str = '') -> None:
         if self._terminal:

@@ -40,7 +40,7 @@ def run(rule, name='a', **kwargs):
 @pytest.mark.parametrize('whole_word', [False, True])
 @pytest.mark.parametrize('most', [1, 5, 8, 80])
 def test_rows_are_well_formed(whole_word, most):
-    ids, candidates, lengths, starts, masked = run(MaskingRule(0.15, most, whole_word=whole_word))
+    ids, candidates, lengths, _, masked = run(MaskingRule(0.15, most, whole_word=whole_word))
     for i in range(len(ids)):
         count = int(masked.weights[i].sum())
         places = masked.positions[i, :count]
@@ -97,7 +97,7 @@ def test_whole_words_are_masked_whole_and_as_many_as_fit():
             word.append(place)
         words.append(word)
         taken = [w for w in words if chosen & set(w)]
-        assert set(sum(taken, [])) == chosen
+        assert {place for w in taken for place in w} == chosen
         left = min(20, max(1, round(lengths[i] * 0.15))) - len(chosen)
         # A word is passed over only when it does not fit what is left at its turn, and less is left at the end.
         assert all(len(w) > left for w in words if w not in taken)
@@ -158,7 +158,7 @@ def test_coin_tosses_are_binomial():
         assert abs(drawn.mean() - n / 2) < 0.05 * max(1, n**0.5) and abs(drawn.var() - n / 4) < 0.08 * max(n, 1) / 4 + 1e-9
 
 
-@pytest.mark.parametrize('rule', [dict(probability=0), dict(max_predictions=0), dict(mix=(0.8, 0.1, 0.2)), dict(mix=(1.2, -0.1, -0.1))])
+@pytest.mark.parametrize('rule', [{'probability': 0}, {'max_predictions': 0}, {'mix': (0.8, 0.1, 0.2)}, {'mix': (1.2, -0.1, -0.1)}])
 def test_bad_rules_are_refused(rule):
     with pytest.raises(UserError, match='--'):
         MaskingRule(**rule)

@@ -86,7 +86,7 @@ def test_nsp_labels_tell_the_truth():
     documents = make_documents(most_tokens=8)
     examples = make_examples(documents, 'nsp', 512, 4, 0.0, Stream(2))  # nothing is long enough to be truncated
     starts = documents.sentences[documents.documents]
-    of = lambda token: np.searchsorted(starts, token, 'right') - 1  # noqa: E731
+    of = lambda token: np.searchsorted(starts, token, 'right') - 1
     same = of(examples.a) == of(examples.b)
     assert (of(examples.a) == of(examples.a_end - 1)).all() and (of(examples.b) == of(examples.b_end - 1)).all()
     np.testing.assert_array_equal(same, examples.labels == 0)
@@ -178,7 +178,7 @@ def test_full_sentences_lose_and_repeat_nothing():
 @pytest.mark.parametrize('objective', ['nsp', 'sop', 'full_sentences'])
 def test_examples_are_named_apart_and_repeat_exactly(objective):
     documents = make_documents()
-    make = lambda: make_examples(documents, objective, 64, 5, 0.1, Stream(10), np.ones(documents.tokens.size, bool))  # noqa: E731
+    make = lambda: make_examples(documents, objective, 64, 5, 0.1, Stream(10), np.ones(documents.tokens.size, bool))
     one, other = make(), make()
     assert np.unique(one.keys).size == one.keys.size
     for name in ('a', 'a_end', 'b', 'b_end', 'labels', 'keys'):
