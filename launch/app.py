@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import logging as std_logging
-import os
 import pathlib
 import re
 import runpy
@@ -100,7 +99,6 @@ def _set_up_logging() -> None:
     handler = logging.get_absl_handler()
     handler.setFormatter(std_logging.Formatter('%(asctime)s %(levelname).1s %(message)s', '%H:%M:%S'))
     if not flags.FLAGS['verbosity'].present:
-        os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '1')  # TensorFlow's C++ side, read when it is imported
         ours = tuple(f'{ROOT}/{package}/' for package in ('configs', 'input_pipeline', 'bert_jax', 'launch'))
         handler.addFilter(lambda record: record.levelno >= std_logging.WARNING or record.pathname.startswith(ours))
 
