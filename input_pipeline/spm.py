@@ -1,7 +1,7 @@
 """SentencePiece models as the tokenizer uses them, and their form for Hugging Face.
 
 Owns the one place that imports sentencepiece for encoding. Casing and accents are not the model's
-own normalisation but ours (`Normalizer.case`), applied before it, so that they mean the same for
+own normalisation but ours (`Normalizer.compose`), applied before it, so that they mean the same for
 every kind of vocabulary. Pieces never cross white space, so a word can be encoded by itself.
 """
 
@@ -33,12 +33,12 @@ class SentencePiece:
 
     def ids(self, word: str) -> list[int]:
         """Ids of a whitespace word's pieces."""
-        return self._processor.encode(self._normalizer.case(word))
+        return self._processor.encode(self._normalizer.compose(word))
 
     def trace(self, word: str) -> list[tuple[int, int, int]]:
         """(id, start, end) of each piece of a whitespace word; word[start:end] is what it was made from."""
-        cased = self._normalizer.case(word)
-        origin = [place for place in segments(word) for _ in self._normalizer.case(word[slice(*place)])]
+        cased = self._normalizer.compose(word)
+        origin = [place for place in segments(word) for _ in self._normalizer.compose(word[slice(*place)])]
         if len(origin) != len(cased):  # combining marks changed places: the word as a whole
             origin = [(0, len(word))] * len(cased)
         origin.append((len(word), len(word)))
@@ -65,7 +65,7 @@ class SentencePiece:
         tokenizer.normalizer = normalizers.Sequence(
             [normalizers.NFC()] * cased.nfc
             + [normalizers.Lowercase()] * cased.lower_case
-            + [normalizers.NFD(), normalizers.StripAccents()] * cased.strip_accents
+            + [normalizers.NFD(), normalizers.StripAccents(), normalizers.NFC()] * cased.strip_accents
             + [normalizers.Precompiled(proto.normalizer_spec.precompiled_charsmap)]
             + [normalizers.Strip(), normalizers.Replace(Regex(' {2,}'), ' ')]
         )

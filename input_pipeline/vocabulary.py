@@ -78,7 +78,7 @@ class _WordTable:
 
     def __init__(self, options: VocabularyOptions):
         normalizer = options.normalizer
-        self._normalize = normalizer.split if options.model == 'wordpiece' else (lambda word: normalizer.case(word).split())
+        self._normalize = normalizer.split if options.model == 'wordpiece' else (lambda word: normalizer.compose(word).split())
         self._raw: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
         self.words = 0
@@ -118,7 +118,7 @@ def train(texts: Iterable[str], options: VocabularyOptions) -> tuple[Tokenizer, 
     if not table.counts:
         raise UserError('no words in the text: nothing to train a vocabulary on')
     warnings = []
-    if table.hangul > _HANGUL_SHARE * table.words and options.normalizer.strip_accents:
+    if options.model == 'wordpiece' and options.normalizer.strip_accents and table.hangul > _HANGUL_SHARE * table.words:
         warnings.append(
             'the text has Hangul, and stripping accents takes its syllables apart (a word of 3 characters becomes 8): '
             'train with --nolower_case or --nostrip_accents'

@@ -83,6 +83,11 @@ class Normalizer:
             word = unicodedata.normalize('NFD', word).translate(self._marks)
         return word
 
+    def compose(self, word: str) -> str:
+        """`case`, put together again after accents went, for SentencePiece: Hangul syllables stay whole."""
+        word = self.case(word)
+        return unicodedata.normalize('NFC', word) if self.strip_accents else word
+
     def split(self, word: str) -> list[str]:
         """The basic tokens of a whitespace word: runs of letters, single signs, single ideographs."""
         return self.case(word.translate(self._clean)).translate(self._signs).split()
