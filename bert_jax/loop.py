@@ -6,6 +6,7 @@ Owns nothing of what is trained or logged: the loops themselves, which read as r
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 import math
 import signal
@@ -56,6 +57,13 @@ class Meter:
             entry = self._sums.setdefault(name, [0.0, 0.0])
             entry[0] += total
             entry[1] += weight
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leaves the time inside the block out of `seconds`: evaluation is not training."""
+        started = time.perf_counter()
+        yield
+        self._since += time.perf_counter() - started
 
     def drain(self) -> dict[str, float]:
         """Means since the last call, with `steps`, `seconds` and `discarded_steps`; waits for the pending step."""

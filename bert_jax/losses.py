@@ -44,7 +44,9 @@ def _weighted(values: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Arr
 
 
 def _correct(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    return (jnp.argmax(logits, axis=-1) == labels).astype(jnp.float32)
+    """1 where the label's logit is the largest; without argmax, which costs XLA:CPU as much as a third of a small step."""
+    chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    return (chosen >= jnp.max(logits, axis=-1)).astype(jnp.float32)
 
 
 def pretraining_objective(model: Any, nsp: bool) -> Objective:

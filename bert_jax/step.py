@@ -61,14 +61,14 @@ def make_train_step(
             (grads, sums), _ = jax.lax.scan(add, zeros, micros)
 
         total = sum(sums[name][0] / weight for name, weight in denominators.items())
-        norm = optax.global_norm(grads)
+        norm = optax.tree.norm(grads)
         finite = jnp.isfinite(total) & jnp.isfinite(norm)
         updates, opt_state = make_optimizer(config, h, state.step).update(grads, state.opt_state, state.params)
         keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
         params = keep(optax.apply_updates(state.params, updates), state.params)
         bad_steps = jnp.where(finite, 0, state.bad_steps + 1)
         one = jnp.ones(())
-        scalars = {'loss': total, 'grad_norm': norm, 'param_norm': optax.global_norm(params), 'learning_rate': learning_rate(config, h, state.step)}
+        scalars = {'loss': total, 'grad_norm': norm, 'param_norm': optax.tree.norm(params), 'learning_rate': learning_rate(config, h, state.step)}
         metrics = {**sums, **{k: (v, one) for k, v in scalars.items()}, 'bad_steps': (bad_steps.astype(jnp.float32), one)}
         return TrainState(params, keep(opt_state, state.opt_state), state.step + 1, bad_steps), metrics
 

@@ -1,0 +1,193 @@
+"""Pre-trains BERT on records made by launch.preprocess; resumes by itself when the workdir holds a checkpoint.
+
+  python -m launch.pretrain --config=bert_base --data=DIR128 --data=DIR512 --workdir=DIR [--set a.b=c ...]
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from absl import flags, logging
+
+from configs import schema
+from configs.errors import UserError
+from launch import app
+
+if TYPE_CHECKING:
+    from input_pipeline.shards import Manifest
+
+app.define_config_flags()
+_DATA = flags.DEFINE_multi_string('data', [], 'records directory; give it once for each length that the phases need')
+_WORKDIR = flags.DEFINE_string('workdir', None, 'folder of this run: configuration, checkpoints, metrics', required=True)
+_INIT_FROM = flags.DEFINE_string('init_from', None, 'start from the weights of this workdir (weights alone: new optimizer, step 0)')
+
+
+class Records(NamedTuple):
+    """A --data directory and its manifest."""
+
+    directory: str
+    manifest: Manifest
+
+    def identity(self) -> dict[str, Any]:
+        """What makes these records these: a resumed run must read the same ones, wherever they lie."""
+        names = sorted((s.file, s.records, s.crc32c) for s in self.manifest.files)
+        return {'seq_len': self.manifest.seq_len, 'objective': self.manifest.objective, 'checksum': zlib.crc32(repr(names).encode())}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs every phase that is left; returns 0, or 128 + the signal that asked it to save and stop."""
+    del argv
+    config = app.config_from_flags('pretrain')
+    records = match_phases(config, _DATA.value)
+
+    from launch import workdir
+
+    with workdir.lock(_WORKDIR.value):
+        from bert_jax import sharding
+
+        mesh = sharding.make_mesh(config.runtime)
+        for i, phase in enumerate(config.phases):
+            sharding.check_divides(mesh, phase.batch_size, config.runtime.accumulation, f'phases.{i}.batch_size')
+        held_a_run = workdir.settle(_WORKDIR.value, config, {'records': [r.identity() for r in records]})
+        return train(config, records, mesh, None if held_a_run else _INIT_FROM.value)
+
+
+def match_phases(config: schema.PretrainConfig, directories: Sequence[str]) -> list[Records]:
+    """The records of each phase, by seq_len. UserError for a missing, ambiguous, unused or unfit directory."""
+    from input_pipeline.shards import Manifest, check_files
+
+    if not directories:
+        raise UserError('--data: name the records directory (launch.preprocess makes one)')
+    given = [Records(d, Manifest.load(d)) for d in directories]
+    for directory, manifest in given:
+        if manifest.vocab_size != config.model.vocab_size:
+            raise UserError(
+                f'--data={directory} was made with a vocabulary of {manifest.vocab_size} entries, but model.vocab_size={config.model.vocab_size}: '
+                f'add --set model.vocab_size={manifest.vocab_size}, or make the records with the other tokenizer'
+            )
+        if manifest.masking != 'static':
+            raise UserError(f'--data={directory} holds unmasked records (--masking={manifest.masking}), which launch.pretrain does not mask: make them with --masking=static')
+        if manifest.seq_len not in {p.seq_len for p in config.phases}:
+            raise UserError(f'--data={directory} has seq_len={manifest.seq_len}, which no phase uses: --set phases.0.seq_len={manifest.seq_len}, or leave it out')
+        if faults := check_files(directory, manifest.files):
+            raise UserError(f'--data={directory}: {faults[0]} ({len(faults)} such files): copy or make the records again')
+    if len({r.manifest.tokenizer_fingerprint for r in given}) > 1:
+        raise UserError('--data: the directories were made with different tokenizers: make them with one')
+    chosen = []
+    for i, phase in enumerate(config.phases):
+        fit = [r for r in given if r.manifest.seq_len == phase.seq_len]
+        if len(fit) != 1:
+            lengths = [r.manifest.seq_len for r in given]
+            raise UserError(f'phases.{i}.seq_len={phase.seq_len}: {len(fit)} of the --data directories have that length (theirs: {lengths}): give exactly one')
+        chosen.append(fit[0])
+    return chosen
+
+
+def train(config: schema.PretrainConfig, records: list[Records], mesh: Any, init_from: str | None) -> int:
+    """Takes the run from its newest checkpoint, or from the start, to its last step or to a signal."""
+    import jax
+    import jax.numpy as jnp
+    from etils import epath
+
+    from bert_jax import checkpoint, heads, loop, metrics, optimizer, train_state
+    from bert_jax.flops import parameter_count
+    from input_pipeline.tokenizer import Tokenizer
+
+    workdir, runtime = _WORKDIR.value, config.runtime
+    Tokenizer.load(epath.Path(records[0].directory) / 'tokenizer').save(epath.Path(workdir) / 'tokenizer')
+    model = heads.Pretraining(config.model, jnp.dtype(runtime.compute_dtype), runtime.remat, runtime.scan_layers)
+    state = train_state.create_state(model, config.seed, config.optimizer, mesh)
+    checkpoints = checkpoint.Checkpoints(workdir, runtime.keep_checkpoints, best_metric='mlm_loss')
+    if found := checkpoints.restore(state):
+        state, _ = found
+        logging.info('resumed at step %d of %d', int(state.step), config.total_steps)
+    elif init_from:
+        params, step = checkpoint.load_params(init_from)
+        state = state._replace(params=train_state.graft(state.params, params, f'--init_from={init_from}'))
+        logging.info('weights of %s at step %d; optimizer and schedule are new', init_from, step)
+    logging.info(
+        '%s: %s parameters, %d steps, %d %s device(s), mesh %s, workdir %s',
+        config.name, f'{parameter_count(config.model):,}', config.total_steps, jax.device_count(), jax.default_backend(), dict(mesh.shape), workdir,
+    )  # fmt: skip
+    run = Run(
+        config, mesh, model, checkpoints,
+        writer=metrics.MetricWriter(workdir, int(state.step)),
+        stop=loop.StopSignal(),
+        hyper=optimizer.hyper(config.optimizer, config.seed, config.total_steps),
+    )  # fmt: skip
+    first = 0
+    with jax.set_mesh(mesh):
+        for index, phase in enumerate(config.phases):
+            if int(state.step) < first + phase.steps and run.stop.received is None:
+                state = train_phase(run, index, first, records[index], state)
+            first += phase.steps
+    checkpoints.close()
+    run.writer.close()
+    if run.stop.received is not None:
+        logging.info('signal %d: saved at step %d and stopped; the same command goes on from there', run.stop.received, int(state.step))
+        return 128 + run.stop.received
+    logging.info('done: %d steps', int(state.step))
+    return 0
+
+
+class Run(NamedTuple):
+    """What all phases of one process share."""
+
+    config: schema.PretrainConfig
+    mesh: Any
+    model: Any
+    checkpoints: Any
+    writer: Any
+    stop: Any
+    hyper: Any
+
+
+def train_phase(run: Run, index: int, first: int, records: Records, state: Any) -> Any:
+    """Trains phase `index`, whose step 0 is the run's step `first`, to its end or to a signal; returns the state."""
+    import jax
+
+    from bert_jax import loop, losses, sharding
+    from bert_jax.step import make_eval_step, make_train_step
+    from input_pipeline.stream import RecordStream
+
+    phase, runtime = run.config.phases[index], run.config.runtime
+    objective = losses.pretraining_objective(run.model, nsp=records.manifest.objective in ('nsp', 'sop'))
+    train_step = jax.jit(make_train_step(objective, run.config.optimizer, runtime.accumulation), donate_argnums=0)
+    eval_step = jax.jit(make_eval_step(objective))
+
+    def open_split(split: str) -> RecordStream:
+        rows = sharding.local_rows(run.mesh, phase.batch_size)
+        return RecordStream(records.directory, split, phase.batch_size, run.config.seed + index, runtime.decoder, rows)
+
+    def place(batch: dict) -> dict:
+        return sharding.place(batch, run.mesh, phase.batch_size)
+
+    held_out = open_split('eval') if records.manifest.records('eval') else None
+    step, last = int(state.step), first + phase.steps
+    batches = loop.prefetch(open_split('train').batches(step - first), place)
+    meter = loop.Meter(runtime.max_bad_steps)
+    logging.info('phase %d: seq_len %d, batch %d, steps %d to %d; compiling', index, phase.seq_len, phase.batch_size, step, last)
+    while step < last and run.stop.received is None:
+        state, metrics = train_step(state, next(batches), run.hyper)
+        meter.push(metrics)
+        step += 1
+        evaluation = None
+        if step % runtime.log_every == 0 or step == last:
+            means = meter.drain()
+            rate = means['steps'] * phase.batch_size / means['seconds']
+            means |= {'sequences_per_s': rate, 'tokens_per_s': rate * phase.seq_len}
+            eta = (run.config.total_steps - step) * means['seconds'] / means['steps']
+            run.writer.write(step, {'phase': index, 'split': 'train', **means}, run.config.total_steps, eta)
+        if held_out and (step % runtime.eval_every == 0 or step == last):
+            with meter.paused():
+                evaluation = loop.evaluate(eval_step, state.params, map(place, held_out.evaluation(runtime.eval_batches)))
+            run.writer.write(step, {'phase': index, 'split': 'eval', **evaluation})
+        if step % runtime.checkpoint_every == 0 or step == last or run.stop.received is not None:
+            run.checkpoints.save(state, {'kind': 'pretrain'}, evaluation)
+    return state
+
+
+if __name__ == '__main__':
+    app.run(main)

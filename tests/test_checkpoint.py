@@ -1,0 +1,103 @@
+"""Checkpoints: whole round trips, another mesh, one flipped bit, nothing left."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax import heads, sharding
+from bert_jax.checkpoint import Checkpoints, fingerprints, load_params
+from bert_jax.train_state import create_state, graft
+from configs.errors import UserError
+from configs.schema import ModelConfig, OptimizerConfig, RuntimeConfig
+
+CONFIG = ModelConfig(vocab_size=300, hidden_size=32, num_layers=2, num_heads=4, intermediate_size=64, max_position=24)
+MODEL = heads.Pretraining(CONFIG)
+
+
+def make(seed: int = 1, **runtime):
+    """A fresh state on a mesh of eight devices."""
+    return create_state(MODEL, seed, OptimizerConfig(), sharding.make_mesh(RuntimeConfig(**runtime)))
+
+
+def saved(folder: pathlib.Path, steps=(1, 2), keep: int = 3):
+    """Checkpoints of one state at several steps, with its fingerprints."""
+    state, checkpoints = make(), Checkpoints(folder, keep, best_metric='mlm_loss')
+    for step in steps:
+        checkpoints.save(state._replace(step=state.step + step), {'kind': 'pretrain'}, {'mlm_loss': float(step)})
+    checkpoints.wait()
+    return state, checkpoints
+
+
+def largest_file(folder: pathlib.Path, step: int) -> pathlib.Path:
+    """The largest array file of a step's parameters."""
+    files = [p for p in (folder / 'checkpoints' / str(step) / 'params').rglob('*') if p.is_file() and p.parent.name == 'd']
+    return max(files, key=os.path.getsize)
+
+
+def test_restores_the_same_bits_on_another_mesh(tmp_path):
+    state, checkpoints = saved(tmp_path)
+    target = make(seed=2, fsdp=2, model_parallel=2)
+    restored, meta = checkpoints.restore(target)
+    assert meta['step'] == 2 == int(restored.step)
+    jax.tree.map(np.testing.assert_array_equal, restored.params, state.params)
+    assert restored.params['encoder']['embeddings']['word'].sharding == target.params['encoder']['embeddings']['word'].sharding
+
+
+def test_keeps_the_newest_and_the_best(tmp_path):
+    _, checkpoints = saved(tmp_path, steps=(1, 2, 3, 4, 5), keep=2)
+    assert checkpoints.steps() == [1, 4, 5]  # step 1 has the lowest loss
+
+
+def test_a_flipped_bit_is_never_restored(tmp_path):
+    """Whatever bit is flipped: the damaged step is passed over for the one before, or the bit was of no use to it."""
+    state, checkpoints = saved(tmp_path)
+    checkpoints.close()
+    want, path, used = fingerprints(state.params), largest_file(tmp_path, 2), []
+    whole = path.read_bytes()
+    for place in np.linspace(100, len(whole) - 100, 12).astype(int):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1
+        path.write_bytes(damaged)
+        params, step = load_params(tmp_path)
+        assert fingerprints(params) == want
+        used.append(step)
+    assert 1 in used
+    restored, meta = Checkpoints(tmp_path).restore(make(seed=2))  # the last damage still stands
+    assert meta['step'] == used[-1] == int(restored.step)
+    jax.tree.map(np.testing.assert_array_equal, restored.params, state.params)
+
+
+def test_a_workdir_without_a_good_checkpoint(tmp_path):
+    assert Checkpoints(tmp_path / 'new').restore(make()) is None
+    with pytest.raises(UserError, match='no checkpoint that can be read'):
+        load_params(tmp_path / 'none')
+    _, checkpoints = saved(tmp_path / 'damaged', steps=(1,))
+    os.truncate(largest_file(tmp_path / 'damaged', 1), 1000)
+    with pytest.raises(UserError, match='no checkpoint can be restored .step 1: '):
+        checkpoints.restore(make())
+
+
+def test_fingerprint_changes_with_any_bit():
+    x = np.random.RandomState(0).normal(size=(7, 5)).astype(np.float32)
+    want = fingerprints({'x': x})
+    for place in range(x.size):
+        for bit in (0, 13, 31):
+            other = x.copy()
+            other.reshape(-1).view(np.uint32)[place] ^= np.uint32(1 << bit)
+            assert fingerprints({'x': other}) != want
+    assert fingerprints({'x': x[::-1].copy()}) != want
+
+
+def test_graft_takes_the_encoder_and_names_what_does_not_fit():
+    params, source = make(seed=1).params, jax.device_get(make(seed=2).params)
+    mixed = graft(params, source, 'there', 'encoder')
+    np.testing.assert_array_equal(mixed['encoder']['embeddings']['word'], source['encoder']['embeddings']['word'])
+    np.testing.assert_array_equal(mixed['nsp']['kernel'], params['nsp']['kernel'])
+    source['encoder']['embeddings']['position'] = source['encoder']['embeddings']['position'][:10]
+    with pytest.raises(UserError, match=r'position: \(10, 32\) there, \(24, 32\) here'):
+        graft(params, source, 'there', 'encoder')

@@ -1,0 +1,145 @@
+"""The encoder and heads against a forward pass written in numpy from the paper's formulas alone."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax import heads
+from bert_jax.dropout import Noise, dropout
+from bert_jax.flops import parameter_count
+from bert_jax.model import padded_vocab
+from bert_jax.train_state import init_params
+from configs.schema import ModelConfig
+
+CONFIG = ModelConfig(vocab_size=300, hidden_size=32, num_layers=3, num_heads=4, intermediate_size=64, max_position=24)
+
+
+def make_batch(config: ModelConfig, rows: int = 4, length: int = 16, masked: int = 3, seed: int = 0) -> dict[str, np.ndarray]:
+    """Random ids, the later rows padded, both segments in use."""
+    rng = np.random.RandomState(seed)
+    lengths = rng.randint(length // 2, length + 1, rows)
+    mask = (np.arange(length)[None] < lengths[:, None]).astype(np.int32)
+    positions = np.stack([rng.choice(n, masked, replace=False) for n in lengths])
+    return {
+        'input_ids': (rng.randint(0, config.vocab_size, (rows, length)) * mask).astype(np.int32),
+        'input_mask': mask,
+        'segment_ids': ((np.arange(length)[None] >= lengths[:, None] // 2) * mask).astype(np.int32),
+        'masked_lm_positions': positions.astype(np.int32),
+        'masked_lm_ids': rng.randint(0, config.vocab_size, (rows, masked)).astype(np.int32),
+        'masked_lm_weights': np.ones((rows, masked), np.float32),
+        'next_sentence_labels': rng.randint(0, 2, rows).astype(np.int32),
+        'example_weights': np.ones(rows, np.float32),
+    }
+
+
+def noisy_params(model, seed: int = 0):
+    """Parameters away from their initial zeros and ones, padding rows of the vocabulary apart, so that every term shows."""
+    rng = np.random.RandomState(seed)
+    params = jax.tree.map(lambda x: np.asarray(x) + rng.normal(0, 0.1, x.shape).astype(np.float32), init_params(model, seed))
+    params['encoder']['embeddings']['word'][model.config.vocab_size :] = 0
+    return params
+
+
+ACTIVATION = {
+    'gelu_tanh': lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    'gelu_erf': lambda x: 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
+    'relu': lambda x: np.maximum(x, 0),
+}
+
+
+def numpy_forward(p, c: ModelConfig, batch):
+    """Hidden states, pooled output, masked-LM logits and NSP logits, in float64, one block after the other."""
+    as64 = lambda t: jax.tree.map(lambda x: np.asarray(x, np.float64), t)
+    p = as64(p)
+    e, layers = p['encoder']['embeddings'], p['encoder']['layers']
+
+    def norm(x, n):
+        return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + c.layer_norm_eps) * n['scale'] + n['bias']
+
+    def dense(x, d):
+        return x @ d['kernel'] + d['bias']
+
+    x = e['word'][batch['input_ids']] + e['segment'][batch['segment_ids']] + e['position'][: batch['input_ids'].shape[1]]
+    x = norm(x, e['norm'])
+    B, T, H = x.shape
+    D = H // c.num_heads
+    for i in range(c.num_layers):
+        layer = jax.tree.map(lambda w, i=i: w[i], layers)
+        q, k, v = (dense(x, layer[n]).reshape(B, T, c.num_heads, D).transpose(0, 2, 1, 3) for n in ('query', 'key', 'value'))
+        scores = q @ k.transpose(0, 1, 3, 2) / math.sqrt(D) + (1 - batch['input_mask'][:, None, None, :]) * -10000.0
+        probs = np.exp(scores - scores.max(-1, keepdims=True))
+        probs /= probs.sum(-1, keepdims=True)
+        context = (probs @ v).transpose(0, 2, 1, 3).reshape(B, T, H)
+        x = norm(x + dense(context, layer['attention_output']), layer['attention_norm'])
+        x = norm(x + dense(ACTIVATION[c.hidden_act](dense(x, layer['intermediate'])), layer['output']), layer['output_norm'])
+    pooled = np.tanh(dense(x[:, 0], p['encoder']['pooler']))
+    m = p['mlm']
+    at = x[np.arange(B)[:, None], batch['masked_lm_positions']]
+    at = norm(ACTIVATION[c.hidden_act](dense(at, m['transform'])), m['norm'])
+    logits = at @ e['word'][: c.vocab_size].T + m['bias'][: c.vocab_size]
+    return x, pooled, logits, dense(pooled, p['nsp'])
+
+
+@pytest.mark.parametrize('hidden_act', ['gelu_tanh', 'gelu_erf', 'relu'])
+def test_forward_equals_numpy(hidden_act):
+    config = ModelConfig(**{**CONFIG.__dict__, 'hidden_act': hidden_act})
+    model, batch = heads.Pretraining(config), make_batch(config)
+    params = noisy_params(model)
+    mlm, nsp = model.apply({'params': params}, batch)
+    encoder = heads.Encoder(config)
+    hidden, pooled, _ = encoder.apply({'params': params['encoder']}, batch['input_ids'], batch['input_mask'], batch['segment_ids'])
+    want_hidden, want_pooled, want_mlm, want_nsp = numpy_forward(params, config, batch)
+    np.testing.assert_allclose(hidden, want_hidden, atol=2e-5)
+    np.testing.assert_allclose(pooled, want_pooled, atol=2e-5)
+    np.testing.assert_allclose(mlm[..., : config.vocab_size], want_mlm, atol=5e-5)
+    np.testing.assert_allclose(nsp, want_nsp, atol=2e-5)
+    assert np.all(np.isneginf(mlm[..., config.vocab_size :]))
+
+
+def test_padding_to_a_longer_length_changes_no_real_position():
+    model, batch = heads.Encoder(CONFIG), make_batch(CONFIG)
+    params = noisy_params(heads.Pretraining(CONFIG))['encoder']
+    short = model.apply({'params': params}, batch['input_ids'], batch['input_mask'], batch['segment_ids'])[0]
+    longer = [np.pad(batch[k], ((0, 0), (0, 8))) for k in ('input_ids', 'input_mask', 'segment_ids')]
+    long = model.apply({'params': params}, *longer)[0]
+    real = batch['input_mask'].astype(bool)
+    np.testing.assert_allclose(np.asarray(long)[:, :16][real], np.asarray(short)[real], atol=1e-5)
+
+
+def test_scan_and_remat_change_nothing():
+    batch, params = make_batch(CONFIG), noisy_params(heads.Pretraining(CONFIG))
+    want = heads.Pretraining(CONFIG).apply({'params': params}, batch)[1]
+    for remat, scan in (('none', True), ('full', False), ('dots', True)):
+        got = heads.Pretraining(CONFIG, jnp.float32, remat, scan).apply({'params': params}, batch)[1]
+        np.testing.assert_allclose(got, want, atol=1e-6)
+
+
+def test_initial_parameters_are_berts():
+    model = heads.Pretraining(ModelConfig(vocab_size=1000, hidden_size=128, num_layers=2, num_heads=2, intermediate_size=512))
+    params = init_params(model, 3)
+    kernel, word = np.asarray(params['encoder']['layers']['intermediate']['kernel']), np.asarray(params['encoder']['embeddings']['word'])
+    assert np.abs(kernel).max() <= 0.04  # resampled beyond two deviations, as TensorFlow does
+    assert abs(kernel.std() - 0.0176) < 2e-4  # 0.02 * 0.8796: truncation is not rescaled
+    assert padded_vocab(1000) == 1024 and not word[1000:].any() and word[:1000].any(axis=1).all()
+    assert np.all(np.asarray(params['encoder']['layers']['output_norm']['scale']) == 1) and not np.asarray(params['nsp']['bias']).any()
+    padding = 24 * (128 + 1)  # rows of the table and entries of the output bias that stand for no word
+    assert sum(x.size for x in jax.tree.leaves(params)) - padding == parameter_count(model.config)
+
+
+def test_dropout_depends_on_step_site_and_row_alone():
+    x = jnp.ones((6, 50, 8))
+    key = jax.random.key(1)
+    whole = dropout(x, 0.25, Noise(key, jnp.arange(6, dtype=jnp.uint32)), 4)
+    parts = [dropout(x[i : i + 2], 0.25, Noise(key, jnp.arange(i, i + 2, dtype=jnp.uint32)), 4) for i in (0, 2, 4)]
+    np.testing.assert_array_equal(whole, np.concatenate(parts))
+    assert set(np.unique(whole)) == {np.float32(0), np.float32(1 / 0.75)}
+    assert abs(float((whole == 0).mean()) - 0.25) < 0.03
+    other_site = dropout(x, 0.25, Noise(key, jnp.arange(6, dtype=jnp.uint32)), 5)
+    other_step = dropout(x, 0.25, Noise(jax.random.key(2), jnp.arange(6, dtype=jnp.uint32)), 4)
+    assert (whole != other_site).any() and (whole != other_step).any() and (whole[0] != whole[1]).any()
+    np.testing.assert_array_equal(dropout(x, 0.25, None, 4), x)

@@ -1,0 +1,157 @@
+"""One train step against numpy; the same losses on every mesh; the schedule; what happens to bad steps."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax import heads, losses, sharding
+from bert_jax.optimizer import hyper, learning_rate
+from bert_jax.step import make_eval_step, make_train_step
+from bert_jax.train_state import TrainState, create_state, fresh_state
+from configs.errors import UserError
+from configs.schema import ModelConfig, OptimizerConfig, RuntimeConfig
+from test_model import make_batch
+
+CONFIG = ModelConfig(vocab_size=300, hidden_size=32, num_layers=2, num_heads=4, intermediate_size=64, max_position=24)
+OPTIMIZER = OptimizerConfig(peak_lr=1e-2, warmup_steps=2)
+
+
+def run(runtime: RuntimeConfig, steps: int = 5, rows: int = 16) -> tuple[TrainState, list[float]]:
+    """A few steps on one batch with dropout on; the state and the losses."""
+    mesh = sharding.make_mesh(runtime)
+    model = heads.Pretraining(CONFIG, jnp.dtype(runtime.compute_dtype), runtime.remat, runtime.scan_layers)
+    state = create_state(model, 7, OPTIMIZER, mesh)
+    step = jax.jit(make_train_step(losses.pretraining_objective(model, nsp=True), OPTIMIZER, runtime.accumulation), donate_argnums=0)
+    scalars, found = hyper(OPTIMIZER, 7, 100), []
+    with jax.set_mesh(mesh):
+        batch = sharding.place(make_batch(CONFIG, rows), mesh, rows)
+        for _ in range(steps):
+            state, metrics = step(state, batch, scalars)
+            found.append(float(metrics['loss'][0]))
+    return state, found
+
+
+@pytest.fixture(scope='module')
+def baseline() -> list[float]:
+    """Losses on a mesh of eight data-parallel devices."""
+    return run(RuntimeConfig())[1]
+
+
+@pytest.mark.parametrize(
+    'change',
+    [
+        {'fsdp': 8}, {'model_parallel': 2, 'fsdp': 2}, {'model_parallel': 4}, {'fsdp': 4, 'model_parallel': 2},
+        {'accumulation': 2}, {'scan_layers': True}, {'remat': 'full'}, {'remat': 'dots', 'fsdp': 2, 'scan_layers': True},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_losses_do_not_depend_on_mesh_accumulation_scan_or_remat(baseline, change, capfd):
+    np.testing.assert_allclose(run(RuntimeConfig(**change))[1], baseline, rtol=2e-6)
+    assert 'Involuntary full rematerialization' not in capfd.readouterr().err
+
+
+def test_losses_fall_and_dropout_is_on(baseline):
+    assert baseline[-1] < baseline[0] - 0.5
+    assert baseline[0] != baseline[1]  # step 0 has lr 0: the parameters are the same, the masks are not
+
+
+def test_padding_rows_of_the_table_stay_zero():
+    state, _ = run(RuntimeConfig(fsdp=2, model_parallel=2))
+    word = np.asarray(state.params['encoder']['embeddings']['word'])
+    assert word.shape == (384, 32) and not word[300:].any()
+    assert not np.asarray(state.params['mlm']['bias'])[300:].any()
+
+
+def numpy_adamw(params, grads, m, v, lr, config):
+    """optimization.py:120-151, leaf by leaf, after one global clip."""
+    norm = np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in grads.values()))
+    for name, g in grads.items():
+        g = g * min(1.0, config.clip_norm / norm)
+        m[name] = config.b1 * m[name] + (1 - config.b1) * g
+        v[name] = config.b2 * v[name] + (1 - config.b2) * g**2
+        update = m[name] / (np.sqrt(v[name]) + config.eps)
+        if not (name.endswith('bias') or name.endswith('scale')):
+            update = update + config.weight_decay * params[name]
+        params[name] = params[name] - lr * update
+
+
+def test_steps_equal_numpy_adamw():
+    """Three steps with the gradients of jax.grad and the optimizer of numpy."""
+    config = OptimizerConfig(peak_lr=1e-2, warmup_steps=0, clip_norm=0.3)
+    model = heads.Pretraining(ModelConfig(**{**CONFIG.__dict__, 'hidden_dropout': 0.0, 'attention_dropout': 0.0}))
+    objective, batch = losses.pretraining_objective(model, nsp=True), make_batch(CONFIG)
+    state = fresh_state(model.init(jax.random.key(0), batch)['params'], config)
+    step, h = jax.jit(make_train_step(objective, config)), hyper(config, 0, 10)
+
+    def loss(params):
+        mlm, nsp = model.apply({'params': params}, batch)
+        pick = lambda logits, labels: -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], -1)
+        return pick(mlm, batch['masked_lm_ids']).mean() + pick(nsp, batch['next_sentence_labels']).mean()
+
+    flat = lambda tree: {sharding.path_of(p): np.asarray(x, np.float64) for p, x in jax.tree_util.tree_flatten_with_path(tree)[0]}
+    params = flat(state.params)
+    m, v = ({k: np.zeros_like(x) for k, x in params.items()} for _ in range(2))
+    for t in range(3):
+        grads = flat(jax.grad(loss)(state.params))
+        numpy_adamw(params, grads, m, v, 1e-2 * (1 - t / 10), config)
+        want = float(loss(state.params))
+        state, metrics = step(state, batch, h)
+        assert float(metrics['loss'][0]) == pytest.approx(want, rel=1e-4)
+    for name, got in flat(state.params).items():
+        if 'key/bias' not in name:  # its gradient is mathematically zero: noise divided by noise
+            np.testing.assert_allclose(got, params[name], atol=2e-4, err_msg=name)
+
+
+def test_a_non_finite_step_is_discarded_and_counted():
+    model = heads.Pretraining(CONFIG)
+    batch = make_batch(CONFIG)
+    state = fresh_state(model.init(jax.random.key(0), batch)['params'], OPTIMIZER)
+    step = jax.jit(make_train_step(losses.pretraining_objective(model, nsp=True), OPTIMIZER))
+    bad = {**batch, 'masked_lm_weights': batch['masked_lm_weights'] * np.float32('nan')}
+    after, metrics = step(state, bad, hyper(OPTIMIZER, 0, 10))
+    assert int(after.step) == 1 and int(after.bad_steps) == 1 and not np.isfinite(metrics['loss'][0])
+    jax.tree.map(np.testing.assert_array_equal, after.params, state.params)
+    after, _ = step(after, batch, hyper(OPTIMIZER, 0, 10))
+    assert int(after.step) == 2 and int(after.bad_steps) == 0
+
+
+def test_evaluation_counts_padding_rows_for_nothing():
+    model = heads.Pretraining(CONFIG)
+    batch = make_batch(CONFIG)
+    params = model.init(jax.random.key(0), batch)['params']
+    evaluate = make_eval_step(losses.pretraining_objective(model, nsp=True))
+    half = {k: v[:2] for k, v in batch.items()}
+    weights = np.array([1, 1, 0, 0], np.float32)
+    padded, alone = evaluate(params, {**batch, 'example_weights': weights}), evaluate(params, half)
+    for name in alone:
+        np.testing.assert_allclose(padded[name], alone[name], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ('schedule', 'at', 'want'),
+    [
+        ('bert', 0, 0.0), ('bert', 5, 0.5), ('bert', 10, 0.9), ('bert', 55, 0.45), ('bert', 100, 0.0), ('bert', 130, 0.0),
+        ('linear', 10, 1.0), ('linear', 55, 0.5), ('cosine', 10, 1.0), ('cosine', 55, 0.5), ('cosine', 100, 0.0),
+        ('wsd', 50, 1.0), ('wsd', 90, 0.5), ('constant', 99, 1.0),
+    ],
+)  # fmt: skip
+def test_learning_rate(schedule, at, want):
+    config = OptimizerConfig(peak_lr=1.0, schedule=schedule, warmup_steps=10)
+    assert float(learning_rate(config, hyper(config, 0, 100), at)) == pytest.approx(want, abs=1e-6)
+
+
+def test_no_warm_up_starts_at_the_peak():
+    config = OptimizerConfig(peak_lr=1.0, warmup_steps=0)
+    assert float(learning_rate(config, hyper(config, 0, 100), 0)) == 1.0
+
+
+def test_sizes_that_do_not_divide_are_refused_by_name():
+    with pytest.raises(UserError, match='data_parallel=3 x fsdp=1 x model_parallel=1 = 3, but there are 8'):
+        sharding.make_mesh(RuntimeConfig(data_parallel=3))
+    mesh = sharding.make_mesh(RuntimeConfig())
+    with pytest.raises(UserError, match='phases.0.batch_size=12 does not divide over 8 devices'):
+        sharding.check_divides(mesh, 12, 1, 'phases.0.batch_size')
+    assert sharding.local_rows(mesh, 32) == ((0, 32),)
