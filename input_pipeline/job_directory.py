@@ -51,7 +51,7 @@ def scratch(output: Path) -> Iterator[Path]:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f'--output={output}: cannot be made ({error.strerror})') from error
-    lock = open(output / '.lock', 'w')
+    lock = open(output / '.lock', 'w')  # noqa: SIM115 - held as long as the job
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -13,7 +13,7 @@ import resource
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any
+from typing import Any, Self
 
 from configs.errors import UserError
 from input_pipeline.progress import Progress
@@ -29,7 +29,7 @@ class LocalEngine:
         self._peaks: dict[int, int] = {}
         self._cpu_before = _cpu_seconds()
 
-    def __enter__(self) -> LocalEngine:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

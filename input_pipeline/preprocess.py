@@ -62,7 +62,7 @@ class PreprocessOptions:
     workers: int | None = None
     seed: int = 12345
     overwrite: bool = False
-    text: corpus.TextOptions = corpus.TextOptions()
+    text: corpus.TextOptions = dataclasses.field(default_factory=corpus.TextOptions)
 
     def __post_init__(self) -> None:
         def require(ok: bool, flag: str, value: Any, rule: str) -> None:

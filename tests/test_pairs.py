@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random as python_random
 
 import numpy as np
@@ -32,7 +33,7 @@ def reference_lengths(documents, seq_len, passes, short_seq_prob, seed):
     rng = python_random.Random(seed)
     sizes = np.diff(documents.sentences).tolist()
     bounds = documents.documents.tolist()
-    texts = [sizes[s:e] for s, e in zip(bounds, bounds[1:])]
+    texts = [sizes[s:e] for s, e in itertools.pairwise(bounds)]
     found = []
     for _ in range(passes):
         for d, document in enumerate(texts):

@@ -260,7 +260,7 @@ def test_too_little_to_hold_out(tmp_path, vocabulary, capsys):
 
 def test_a_lone_held_out_document_is_trained_on_by_default(tmp_path, vocabulary, monkeypatch):
     texts = write_text(tmp_path / 'a.txt', vocabulary[2][:40])
-    lone = sorted(stages.fingerprint(text.split('\n')) for text in texts)[0]
+    lone = min(stages.fingerprint(text.split('\n')) for text in texts)
     monkeypatch.setattr('input_pipeline.preprocess.EVAL_FRACTION', (lone + 1) / 2**64 * (1 + 1e-9))
     manifest = run(tmp_path, vocabulary)
     assert manifest.records('eval') == 0 and len(names_in(read(tmp_path / 'out')[1], vocabulary)) == 40
@@ -323,6 +323,24 @@ def test_a_full_disk_leaves_nothing(tmp_path, vocabulary, monkeypatch, stage):
     with pytest.raises(UserError, match='disk full'):
         run(tmp_path, vocabulary, seq_len=32, overwrite=True)
     assert digests(tmp_path / 'out') == before and shards.verify(tmp_path / 'out').faults == []
+
+
+def test_a_shard_is_sorted_by_key_over_all_buckets(tmp_path):
+    random = np.random.RandomState(0)
+    everything = []
+    for bucket in range(3):
+        keys = np.sort(random.randint(0, 2**62, 50).astype(np.uint64) * np.uint64(4))
+        texts = [f'{key}'.encode() * random.randint(1, 4) for key in keys]
+        np.save(tmp_path / f'{bucket}.keys.npy', keys)
+        np.save(tmp_path / f'{bucket}.offsets.npy', np.cumsum([0, *map(len, texts)]))
+        (tmp_path / f'{bucket}.records').write_bytes(b''.join(texts))
+        everything += zip(keys.tolist(), texts)
+    found = []
+    for i in range(4):
+        path = tmp_path / f'train-{i}.tfrecord'
+        stages.write_output(i, 4, 1 + i % 2, [f'{tmp_path}/{bucket}' for bucket in range(3)], str(path))
+        found += shards.split_frames(path.read_bytes())
+    assert found == [text for _, text in sorted(everything)]
 
 
 def test_a_large_shard_sorted_in_pieces_has_the_same_bytes(tmp_path, vocabulary, monkeypatch):
