@@ -55,7 +55,8 @@ class TestEveryModel:
         root = os.path.dirname(os.path.dirname(__file__))
         for seed in '12':  # other processes hash otherwise
             env = {**os.environ, 'PYTHONHASHSEED': seed, 'RAYON_NUM_THREADS': seed}
-            prints.add(subprocess.run([sys.executable, '-c', code], cwd=root, env=env, capture_output=True, text=True, check=True).stdout.strip())
+            done = subprocess.run([sys.executable, '-c', code], cwd=root, env=env, capture_output=True, text=True, check=True)
+            prints.add(done.stdout.strip())
         assert len(prints) == 1
 
     def test_too_small_a_text_gives_what_can_be_had_and_says_so(self, model):
@@ -161,7 +162,11 @@ def test_command_line(tmp_path):
     assert done.returncode == 0, done.stderr
     assert 'a.txt line 301' in done.stdout and '150 entries' in done.stdout
     assert Tokenizer.load(tmp_path / 'v').vocab_size == 150
-    again, strict, nothing = run(f'--output={tmp_path}/v'), run(f'--output={tmp_path}/w', '--strict'), run(f'--output={tmp_path}/w', '--input=none*')
-    for failed, message in ((again, 'not an empty folder'), (strict, 'a.txt line 301: invalid UTF-8'), (nothing, "no file matches 'none*'")):
+    for arguments, message in (
+        ([f'--output={tmp_path}/v'], 'not an empty folder'),
+        ([f'--output={tmp_path}/w', '--strict'], 'a.txt line 301: invalid UTF-8'),
+        ([f'--output={tmp_path}/w', '--input=none*'], "no file matches 'none*'"),
+    ):
+        failed = run(*arguments)
         assert failed.returncode == 2 and message in failed.stderr and 'Traceback' not in failed.stderr
     assert sorted(os.listdir(tmp_path)) == ['a.txt', 'v']
