@@ -18,6 +18,7 @@ from configs import schema
 from configs.errors import UserError
 from input_pipeline.shards import Manifest
 from input_pipeline.stream import RecordStream
+from input_pipeline.tokenizer import Tokenizer
 from launch.prediction import config_hash, eval_batch_size, write_result
 
 
@@ -30,10 +31,13 @@ def evaluate(workdir: str, data: str, split: str) -> dict[str, Any]:
     if not isinstance(config, schema.PretrainConfig):
         raise UserError(f'--workdir={workdir} is fine-tuned, and --data is for workdirs of launch.pretrain: leave --data out')
     manifest = Manifest.load(data)
-    if manifest.vocab_size != config.model.vocab_size or manifest.seq_len > config.model.max_position:
+    if manifest.tokenizer_fingerprint != Tokenizer.load(folder / 'tokenizer').fingerprint:
         raise UserError(
-            f'--data={data}: vocabulary of {manifest.vocab_size} and seq_len={manifest.seq_len} do not fit the model '
-            f'(vocab_size={config.model.vocab_size}, max_position={config.model.max_position}): name the records it was trained on'
+            f'--data={data} was made with another tokenizer than --workdir={workdir} was trained with: make it with {workdir}/tokenizer'
+        )
+    if manifest.seq_len > config.model.max_position:
+        raise UserError(
+            f'--data={data}: seq_len={manifest.seq_len} is beyond the position table (model.max_position={config.model.max_position})'
         )
     if not manifest.records(split):
         raise UserError(f'--data={data} has no records of split {split!r}: make them with --eval_fraction or --eval_input')

@@ -84,12 +84,17 @@ def write_result(folder: str, split: str, result: dict[str, Any]) -> dict[str, A
     return result
 
 
-def record(task: Task, split: str, examples: Sequence[Example], predictions: Predictions, folder: str, **extra: Any) -> dict[str, Any]:
-    """Writes the predictions and then eval/SPLIT.json, which it returns; a split without labels has no metrics."""
+def record(
+    task: Task, split: str, examples: Sequence[Example], predictions: Predictions, folder: str, facts: dict[str, Any]
+) -> dict[str, Any]:
+    """Writes the predictions and then eval/SPLIT.json, which it returns; a split without labels has no metrics.
+
+    `facts` are what else is known of the run: its step, the hash of its configuration.
+    """
     task.write_predictions(str(epath.Path(folder) / 'predictions' / split), predictions)
     scores = task.score(examples, predictions) if task.labelled(examples) else {}
-    result = {'task': task.name, 'split': split, 'metric': task.metric, 'metrics': scores, 'examples': len(examples), **extra}
-    return write_result(folder, split, result)
+    result = {'task': task.name, 'split': split, 'metric': task.metric, 'metrics': scores, 'examples': len(examples)}
+    return write_result(folder, split, facts | result)
 
 
 def evaluate(workdir: str, task_name: str | None, data_dir: str | None, split: str | None) -> dict[str, Any]:
@@ -113,4 +118,9 @@ def evaluate(workdir: str, task_name: str | None, data_dir: str | None, split: s
     params = jax.device_put(source.params, sharding.shardings(source.params, mesh))
     model = task_heads.make_model(task.head, source.model, task.num_outputs, config.head_dropout, config.runtime)
     predictions = Predictor(task, model, mesh, collections.Counter())(params, examples, features)
-    return record(task, split, examples, predictions, workdir, step=source.step, config_hash=config_hash(config))
+    facts = {'step': source.step, 'config_hash': config_hash(config)}
+    before = folder / 'eval' / f'{split}.json'
+    if own and before.exists():  # what fine-tuning noted of its own run stays
+        earlier = json.loads(before.read_text())
+        facts = earlier | facts if {name: earlier.get(name) for name in facts} == facts else facts
+    return record(task, split, examples, predictions, workdir, facts)

@@ -68,7 +68,7 @@ def table(rows: Sequence[dict[str, Any]], metric: str) -> str:
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     best = max(rows, key=lambda row: row['metrics'][metric])
     text = '\n'.join('  '.join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
-    return f'{text}\nbest on dev: {best["name"]} ({metric} {best["metrics"][metric]:.4f})'
+    return f'{text}\nbest on {best["split"]}: {best["name"]} ({metric} {best["metrics"][metric]:.4f})'
 
 
 def describe(result: dict[str, Any], done_before: bool = False) -> str:

@@ -103,7 +103,7 @@ class Tuner:
             params, steps, loss = self._train(config, folder)
         predictions = self.programs(config)[2](params, self._scored_examples, self.features(config)[1])
         facts = {'step': steps, 'config_hash': prediction.config_hash(config), 'train_loss': loss, 'seconds': time.perf_counter() - started}
-        return prediction.record(self.task, self.split, self._scored_examples, predictions, folder, **facts), False
+        return prediction.record(self.task, self.split, self._scored_examples, predictions, folder, facts), False
 
     def features(self, config: schema.FinetuneConfig) -> tuple[Features, Features]:
         """(training, scored) features of at most max_seq_length pieces; made once for each length."""

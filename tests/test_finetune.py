@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pathlib
 import signal
 
 import jax
@@ -14,9 +15,11 @@ from configs import schema, sweep
 from configs.errors import UserError
 from configs.finetune import recipe
 from configs.overrides import apply
+from input_pipeline.shards import Manifest
+from input_pipeline.stream import RecordStream
 from input_pipeline.tasks import load_task
 from input_pipeline.tokenizer import Tokenizer
-from launch import prediction, results, source, tuning, workdir
+from launch import held_out, prediction, results, source, tuning, workdir
 
 WORDS = [
     'good',
@@ -62,7 +65,12 @@ def encoder(tmp_path_factory):
     model = schema.ModelConfig(
         vocab_size=tokenizer.vocab_size, hidden_size=32, num_layers=1, num_heads=2, intermediate_size=64, max_position=64
     )
-    config = schema.PretrainConfig(model=model, phases=(schema.Phase(64, 10, 8),), optimizer=schema.OptimizerConfig(warmup_steps=0))
+    config = schema.PretrainConfig(
+        model=model,
+        phases=(schema.Phase(64, 10, 8),),
+        optimizer=schema.OptimizerConfig(warmup_steps=0),
+        runtime=schema.RuntimeConfig(decoder='numpy'),
+    )
     workdir.settle(str(folder), config, {})
     tokenizer.save(folder / 'tokenizer')
     mesh = sharding.make_mesh(config.runtime)
@@ -124,7 +132,7 @@ def test_it_learns_and_the_workdir_alone_gives_the_same_scores(tmp_path, encoder
     assert [line.split('\t')[1] for line in written] == [row['label'] for row in dev]
 
     again = prediction.evaluate(folder, None, None, None)
-    assert again['metrics'] == result['metrics'] and again['step'] == 60 and again['config_hash'] == result['config_hash']
+    assert again == result == json.loads((tmp_path / 'run/eval/dev.json').read_text())
     unlabelled = prediction.evaluate(folder, None, None, 'test')
     assert unlabelled['metrics'] == {} and unlabelled['examples'] == 5
     assert len((tmp_path / 'run/predictions/test/predictions.tsv').read_text().splitlines()) == 6
@@ -303,3 +311,35 @@ def test_command_lines(tmp_path, encoder, task_file, binary):
 def test_mistakes_are_one_line(tmp_path, binary, name, arguments, message):
     done = binary(name, *[argument.replace('=y', f'={tmp_path}') for argument in arguments])
     assert done.returncode == 2 and message in done.stderr and len(done.stderr.strip().splitlines()) == 1
+
+
+def test_held_out_measures_are_means_over_all_records(tmp_path, encoder, binary):
+    """Against log-softmax in numpy over all records in one batch, whose number does not divide by the evaluation's."""
+    rng = np.random.default_rng(0)
+    sentences = [' '.join(rng.choice(WORDS, rng.integers(3, 9))) for _ in range(600)]
+    (tmp_path / 'text.txt').write_text('\n\n'.join('\n'.join(sentences[i : i + 6]) for i in range(0, 600, 6)) + '\n')
+    records = tmp_path / 'records'
+    options = ['--seq_len=32', '--max_predictions=5', '--eval_fraction=0.3', '--dupe_factor=1', '--workers=1']
+    made = binary('preprocess', f'--input={tmp_path}/text.txt', f'--tokenizer={encoder}/tokenizer', f'--output={records}', *options)
+    assert made.returncode == 0, made.stderr
+    found = held_out.evaluate(encoder, str(records), 'eval')
+    with pytest.raises(UserError, match="no records of split 'dev'"):
+        held_out.evaluate(encoder, str(records), 'dev')
+
+    manifest = Manifest.load(str(records))
+    batch = next(RecordStream(str(records), 'eval', manifest.records('eval'), 0, 'numpy').evaluation())
+    config = source.model_config(encoder)
+    mlm, nsp = heads.Pretraining(config).apply({'params': checkpoint.load_params(encoder)[0]}, batch)
+    log_softmax = lambda x: x - np.log(np.exp(x - x.max(-1, keepdims=True)).sum(-1, keepdims=True)) - x.max(-1, keepdims=True)
+    mlm, nsp, weights = log_softmax(np.asarray(mlm)[..., : config.vocab_size]), log_softmax(np.asarray(nsp)), batch['masked_lm_weights']
+    chosen = np.take_along_axis(mlm, batch['masked_lm_ids'][..., None], -1)[..., 0]
+    labels = batch['next_sentence_labels']
+    expected = {
+        'mlm_loss': -(chosen * weights).sum() / weights.sum(),
+        'mlm_accuracy': ((mlm.argmax(-1) == batch['masked_lm_ids']) * weights).sum() / weights.sum(),
+        'nsp_loss': -nsp[np.arange(len(labels)), labels].mean(),
+        'nsp_accuracy': (nsp.argmax(-1) == labels).mean(),
+        'masked': weights.sum(),
+    }
+    assert {name: found['metrics'][name] for name in expected} == pytest.approx(expected, rel=1e-4)
+    assert found['records'] == manifest.records('eval') == json.loads(pathlib.Path(encoder, 'eval/eval.json').read_text())['records'] > 10
