@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import resource
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -48,7 +49,7 @@ class LocalEngine:
                 progress.update(done)
         else:
             if self._pool is None:
-                self._pool = ProcessPoolExecutor(self._workers, multiprocessing.get_context('spawn'))
+                self._pool = ProcessPoolExecutor(self._workers, multiprocessing.get_context('spawn'), _end_with_parent)
             try:
                 futures = {self._pool.submit(_measured, function, task): i for i, task in enumerate(tasks)}
                 for future in as_completed(futures):
@@ -70,6 +71,16 @@ class LocalEngine:
         Workers count once the context is left, when they have ended.
         """
         return _cpu_seconds() - self._cpu_before, peak_memory() + sum(self._peaks.values())
+
+
+def _end_with_parent() -> None:
+    """Ends this worker when the job is killed: an idle worker would wait for its next task for ever."""
+
+    def watch() -> None:
+        multiprocessing.parent_process().join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _measured(function: Callable, task: tuple) -> tuple[Any, int, int]:

@@ -368,6 +368,22 @@ def test_a_worker_that_dies_is_reported():
         engine.run(os._exit, [(1,), (1,)], [1, 1], Progress('dying', 2, 'tasks'))
 
 
+def test_workers_end_with_a_killed_job():
+    """Each worker holds the pipe's other end, so its closing tells that all of them are gone."""
+    code = """
+import time
+from input_pipeline.local_engine import LocalEngine
+from input_pipeline.progress import Progress
+with LocalEngine(2) as engine:
+    engine.run(print, [('ready',)] * 2, [1, 1], Progress('', 2, ''))
+    engine.run(time.sleep, [(600,)] * 2, [1, 1], Progress('', 2, ''))
+"""
+    job = subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[1])
+    assert job.stderr.readline()  # the first tasks are done, so the workers are there
+    job.kill()
+    job.communicate(timeout=30)  # ends when no process holds the pipes any more
+
+
 def test_workers_import_neither_tensorflow_nor_jax():
     code = 'import sys, input_pipeline.preprocess, input_pipeline.local_engine; print({"tensorflow", "jax"} & {m.split(".")[0] for m in sys.modules})'
     found = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1])
