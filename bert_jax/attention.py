@@ -13,7 +13,9 @@ from bert_jax.dropout import Noise, dropout
 MASKED = -10000.0  # added to the scores of masked keys (google-research/bert modeling.py:712)
 
 
-def attend(q_BTND: jax.Array, k_BSND: jax.Array, v_BSND: jax.Array, key_mask_BS: jax.Array, rate: float, noise: Noise | None, site: int | jax.Array) -> jax.Array:
+def attend(
+    q_BTND: jax.Array, k_BSND: jax.Array, v_BSND: jax.Array, key_mask_BS: jax.Array, rate: float, noise: Noise | None, site: int | jax.Array
+) -> jax.Array:
     """Attention output [B, T, N, D]; scores and softmax in float32 (paper section 3; modeling.py:694-749).
 
     key_mask_BS is 1 for keys that may be seen and 0 for padding; `rate` is the dropout on probabilities.

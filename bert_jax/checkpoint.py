@@ -83,7 +83,9 @@ class Checkpoints:
         params, rest = state.params, state._replace(params=None)
         self._manager.save(
             step,
-            args=ocp.args.Composite(params=ocp.args.StandardSave(params), rest=ocp.args.StandardSave(rest._asdict()), meta=ocp.args.JsonSave(record)),
+            args=ocp.args.Composite(
+                params=ocp.args.StandardSave(params), rest=ocp.args.StandardSave(rest._asdict()), meta=ocp.args.JsonSave(record)
+            ),
             metrics=metrics,
             force=True,
         )
@@ -94,7 +96,9 @@ class Checkpoints:
         need = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
         free = shutil.disk_usage(Path(self._folder)).free
         if free < need * 1.1:
-            raise UserError(f'{self._folder}: a checkpoint needs {need / 1e6:.0f} MB and {free / 1e6:.0f} MB are free: make room and start again')
+            raise UserError(
+                f'{self._folder}: a checkpoint needs {need / 1e6:.0f} MB and {free / 1e6:.0f} MB are free: make room and start again'
+            )
 
     def restore(self, target: TrainState) -> tuple[TrainState, dict[str, Any]] | None:
         """The newest state that verifies, in the shapes and shardings of `target`, and its meta; None where there is none.
@@ -120,7 +124,9 @@ class Checkpoints:
         rest = target._replace(params=None)._asdict()
         read = self._manager.restore(
             step,
-            args=ocp.args.Composite(params=ocp.args.StandardRestore(target.params), rest=ocp.args.StandardRestore(rest), meta=ocp.args.JsonRestore()),
+            args=ocp.args.Composite(
+                params=ocp.args.StandardRestore(target.params), rest=ocp.args.StandardRestore(rest), meta=ocp.args.JsonRestore()
+            ),
         )
         state = TrainState(**{**read['rest'], 'params': read['params']})
         state = jax.tree.unflatten(jax.tree.structure(target), jax.tree.leaves(state))
@@ -155,7 +161,9 @@ def load_params(workdir: str | epath.PathLike, step: int | None = None) -> tuple
         try:
             path = folder / str(candidate)
             shapes = reader.metadata(path / 'params').tree
-            params = reader.restore(path / 'params', args=ocp.args.StandardRestore(jax.tree.map(lambda m: np.empty(m.shape, m.dtype), shapes)))
+            params = reader.restore(
+                path / 'params', args=ocp.args.StandardRestore(jax.tree.map(lambda m: np.empty(m.shape, m.dtype), shapes))
+            )
             meta = json.loads((path / 'meta' / 'metadata').read_text())
             promised = {k.removeprefix('params/'): v for k, v in meta['fingerprints'].items() if k.startswith('params/')}
             if fingerprints(params) != promised:
@@ -164,7 +172,9 @@ def load_params(workdir: str | epath.PathLike, step: int | None = None) -> tuple
         except Exception as error:
             faults.append(f'step {candidate}: {_first_line(error)}')
             logging.warning('checkpoint of step %d in %s is damaged and skipped: %s', candidate, workdir, _first_line(error))
-    raise UserError(f'{folder}: no checkpoint that can be read ({"; ".join(faults) or "none there"}); is this a workdir of pretrain or finetune?')
+    raise UserError(
+        f'{folder}: no checkpoint that can be read ({"; ".join(faults) or "none there"}); is this a workdir of pretrain or finetune?'
+    )
 
 
 def _first_line(error: Exception) -> str:

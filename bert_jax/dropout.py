@@ -33,9 +33,11 @@ def dropout(x: jax.Array, rate: float, noise: Noise | None, site: int | jax.Arra
     keep = round((1 - rate) * _STEPS)
     site_key = jax.random.fold_in(noise.key, site)
     count = x[0].size
+
     def bits(row):
         words = jax.random.bits(jax.random.fold_in(site_key, row), ((count + 1) // 2,), jnp.uint32)
         halves = jax.lax.bitcast_convert_type(words, jnp.uint16)
         return halves.reshape(-1)[:count].reshape(x.shape[1:])
+
     kept = jax.vmap(bits)(noise.rows_B) < jnp.uint16(keep)
     return jnp.where(kept, x * jnp.asarray(_STEPS / keep, x.dtype), jnp.zeros((), x.dtype))

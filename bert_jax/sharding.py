@@ -43,7 +43,9 @@ def make_mesh(runtime: RuntimeConfig, devices: list[Any] | None = None) -> jax.s
             f'runtime: data_parallel={data} x fsdp={runtime.fsdp} x model_parallel={runtime.model_parallel} = {data * inner}, '
             f'but there are {count} devices: change --set runtime.data_parallel, fsdp or model_parallel'
         )
-    return jax.make_mesh((data, runtime.fsdp, runtime.model_parallel), ('data', 'fsdp', 'model'), axis_types=(AxisType.Auto,) * 3, devices=devices)
+    return jax.make_mesh(
+        (data, runtime.fsdp, runtime.model_parallel), ('data', 'fsdp', 'model'), axis_types=(AxisType.Auto,) * 3, devices=devices
+    )
 
 
 def check_divides(mesh: jax.sharding.Mesh, batch_size: int, accumulation: int, where: str) -> None:

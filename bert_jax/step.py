@@ -68,7 +68,12 @@ def make_train_step(
         params = keep(optax.apply_updates(state.params, updates), state.params)
         bad_steps = jnp.where(finite, 0, state.bad_steps + 1)
         one = jnp.ones(())
-        scalars = {'loss': total, 'grad_norm': norm, 'param_norm': optax.tree.norm(params), 'learning_rate': learning_rate(config, h, state.step)}
+        scalars = {
+            'loss': total,
+            'grad_norm': norm,
+            'param_norm': optax.tree.norm(params),
+            'learning_rate': learning_rate(config, h, state.step),
+        }
         metrics = {**sums, **{k: (v, one) for k, v in scalars.items()}, 'bad_steps': (bad_steps.astype(jnp.float32), one)}
         return TrainState(params, keep(opt_state, state.opt_state), state.step + 1, bad_steps), metrics
 

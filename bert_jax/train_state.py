@@ -66,7 +66,13 @@ def graft(params: Any, source: Mapping[str, Any], where: str, subtree: str | Non
     shape_of = lambda tree: {path_of(p): tuple(leaf.shape) for p, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
     wanted, given = shape_of(old), shape_of(new)
     if wanted != given:
-        differ = [f'{n}: {given.get(n, "absent")} there, {wanted.get(n, "absent")} here' for n in sorted(wanted | given) if wanted.get(n) != given.get(n)]
-        raise UserError(f'{where}: its weights do not fit this model ({"; ".join(differ[:3])}; {len(differ)} in all): use the same model settings')
+        differ = [
+            f'{n}: {given.get(n, "absent")} there, {wanted.get(n, "absent")} here'
+            for n in sorted(wanted | given)
+            if wanted.get(n) != given.get(n)
+        ]
+        raise UserError(
+            f'{where}: its weights do not fit this model ({"; ".join(differ[:3])}; {len(differ)} in all): use the same model settings'
+        )
     placed = jax.tree.map(lambda o, n: jax.device_put(np.asarray(n, o.dtype), o.sharding), old, dict(new))
     return {**params, **placed}

@@ -110,7 +110,9 @@ class OptimizerConfig(Section):
 
     peak_lr: float = setting(1e-4, 'learning rate at the end of warm-up')
     schedule: Literal['bert', 'linear', 'cosine', 'wsd', 'constant'] = setting(
-        'bert', "bert: linear decay counted from step 0, so lr jumps down a little at the end of warm-up; linear: no jump; wsd: constant, then linear over the last decay_fraction"
+        'bert',
+        'bert: linear decay counted from step 0, so that it jumps down a little after warm-up; linear: no jump; '
+        'wsd: constant, then linear over the last decay_fraction',
     )
     warmup_steps: int = setting(10_000, 'steps of linear warm-up from 0; 0 for none')
     end_lr: float = setting(0.0, 'learning rate at the last step')
@@ -142,10 +144,14 @@ class RuntimeConfig(Section):
     fsdp: int = setting(1, 'devices over which parameters and moments are split', kind='runtime')
     model_parallel: int = setting(1, 'devices over which each layer is split', kind='runtime')
     accumulation: int = setting(1, 'micro-batches a step; gradients are summed before clipping', kind='runtime')
-    compute_dtype: Literal['float32', 'bfloat16'] = setting('float32', 'arithmetic of the layers; parameters, softmax, norms and loss stay float32', kind='runtime')
+    compute_dtype: Literal['float32', 'bfloat16'] = setting(
+        'float32', 'arithmetic of the layers; parameters, softmax, norms and loss stay float32', kind='runtime'
+    )
     remat: Literal['none', 'dots', 'full'] = setting('none', 'what the backward pass recomputes, to save memory', kind='runtime')
     scan_layers: bool = setting(False, 'loop over the layers instead of unrolling them: compiles faster, runs slower', kind='runtime')
-    decoder: Literal['auto', 'tfdata', 'numpy'] = setting('auto', 'reader of TFRecords; auto: tf.data where TensorFlow is installed', kind='runtime')
+    decoder: Literal['auto', 'tfdata', 'numpy'] = setting(
+        'auto', 'reader of TFRecords; auto: tf.data where TensorFlow is installed', kind='runtime'
+    )
     log_every: int = setting(100, 'steps between log lines', kind='runtime')
     eval_every: int = setting(10_000, 'steps between evaluations on held-out records', kind='runtime')
     eval_batches: int = setting(100, 'held-out batches an evaluation reads at most; 0: all of them', kind='runtime')
@@ -154,7 +160,16 @@ class RuntimeConfig(Section):
     max_bad_steps: int = setting(10, 'non-finite steps in a row after which training stops', kind='runtime')
 
     def check(self) -> None:
-        for name in ('fsdp', 'model_parallel', 'accumulation', 'log_every', 'eval_every', 'checkpoint_every', 'keep_checkpoints', 'max_bad_steps'):
+        for name in (
+            'fsdp',
+            'model_parallel',
+            'accumulation',
+            'log_every',
+            'eval_every',
+            'checkpoint_every',
+            'keep_checkpoints',
+            'max_bad_steps',
+        ):
             self._require(getattr(self, name) > 0, name, 'positive')
         self._require(self.eval_batches >= 0, 'eval_batches', '0 or more')
         self._require(self.data_parallel is None or self.data_parallel > 0, 'data_parallel', 'positive, or none')
@@ -185,9 +200,15 @@ class PretrainConfig(Section):
                     'use shorter records or a larger model.max_position'
                 )
             if phase.batch_size % self.runtime.accumulation:
-                raise UserError(f'phases.{i}.batch_size={phase.batch_size} does not divide by runtime.accumulation={self.runtime.accumulation}: change either')
+                raise UserError(
+                    f'phases.{i}.batch_size={phase.batch_size} does not divide by runtime.accumulation={self.runtime.accumulation}: '
+                    'change either'
+                )
         if self.optimizer.warmup_steps > self.total_steps:
-            raise UserError(f'optimizer.warmup_steps={self.optimizer.warmup_steps} is more than the {self.total_steps} steps of all phases: lower it or train longer')
+            raise UserError(
+                f'optimizer.warmup_steps={self.optimizer.warmup_steps} is more than the {self.total_steps} steps of all phases: '
+                'lower it or train longer'
+            )
 
 
 @dataclass(frozen=True)
@@ -226,6 +247,8 @@ def to_dict(config: Section) -> dict[str, Any]:
 
 def from_dict(cls: type, data: dict[str, Any], where: str = '') -> Any:
     """Builds a configuration of type `cls` from JSON data; unknown and missing names are refused."""
+    if not isinstance(data, dict):
+        raise UserError(f'{where or cls.__name__}: expected settings by name, not {data!r}')
     hints = typing.get_type_hints(cls)
     known = {f.name for f in dataclasses.fields(cls)}
     unknown, missing = sorted(set(data) - known), sorted(known - set(data))

@@ -1,6 +1,6 @@
 """Pre-trains BERT on records made by launch.preprocess; resumes by itself when the workdir holds a checkpoint.
 
-  python -m launch.pretrain --config=bert_base --data=DIR128 --data=DIR512 --workdir=DIR [--set a.b=c ...]
+python -m launch.pretrain --config=bert_base --data=DIR128 --data=DIR512 --workdir=DIR [--set a.b=c ...]
 """
 
 from __future__ import annotations
@@ -64,13 +64,20 @@ def match_phases(config: schema.PretrainConfig, directories: Sequence[str]) -> l
     for directory, manifest in given:
         if manifest.vocab_size != config.model.vocab_size:
             raise UserError(
-                f'--data={directory} was made with a vocabulary of {manifest.vocab_size} entries, but model.vocab_size={config.model.vocab_size}: '
+                f'--data={directory} was made with a vocabulary of {manifest.vocab_size} entries, '
+                f'but model.vocab_size={config.model.vocab_size}: '
                 f'add --set model.vocab_size={manifest.vocab_size}, or make the records with the other tokenizer'
             )
         if manifest.masking != 'static':
-            raise UserError(f'--data={directory} holds unmasked records (--masking={manifest.masking}), which launch.pretrain does not mask: make them with --masking=static')
+            raise UserError(
+                f'--data={directory} holds unmasked records (--masking={manifest.masking}), which launch.pretrain does not mask: '
+                'make them with --masking=static'
+            )
         if manifest.seq_len not in {p.seq_len for p in config.phases}:
-            raise UserError(f'--data={directory} has seq_len={manifest.seq_len}, which no phase uses: --set phases.0.seq_len={manifest.seq_len}, or leave it out')
+            raise UserError(
+                f'--data={directory} has seq_len={manifest.seq_len}, which no phase uses: '
+                f'--set phases.0.seq_len={manifest.seq_len}, or leave it out'
+            )
         if faults := check_files(directory, manifest.files):
             raise UserError(f'--data={directory}: {faults[0]} ({len(faults)} such files): copy or make the records again')
     if len({r.manifest.tokenizer_fingerprint for r in given}) > 1:
@@ -80,7 +87,10 @@ def match_phases(config: schema.PretrainConfig, directories: Sequence[str]) -> l
         fit = [r for r in given if r.manifest.seq_len == phase.seq_len]
         if len(fit) != 1:
             lengths = [r.manifest.seq_len for r in given]
-            raise UserError(f'phases.{i}.seq_len={phase.seq_len}: {len(fit)} of the --data directories have that length (theirs: {lengths}): give exactly one')
+            raise UserError(
+                f'phases.{i}.seq_len={phase.seq_len}: {len(fit)} of the --data directories have that length (theirs: {lengths}): '
+                'give exactly one'
+            )
         chosen.append(fit[0])
     return chosen
 
@@ -109,7 +119,8 @@ def train(config: schema.PretrainConfig, records: list[Records], mesh: Any, init
         logging.info('weights of %s at step %d; optimizer and schedule are new', init_from, step)
     logging.info(
         '%s: %s parameters, %d steps, %d %s device(s), mesh %s, workdir %s',
-        config.name, f'{parameter_count(config.model):,}', config.total_steps, jax.device_count(), jax.default_backend(), dict(mesh.shape), workdir,
+        config.name, f'{parameter_count(config.model):,}', config.total_steps,
+        jax.device_count(), jax.default_backend(), dict(mesh.shape), workdir,
     )  # fmt: skip
     run = Run(
         config, mesh, model, checkpoints,
