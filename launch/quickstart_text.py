@@ -8,7 +8,6 @@ split and cut into a task is input_pipeline's.
 from __future__ import annotations
 
 import abc
-import glob
 import heapq
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,12 +67,11 @@ class Corpus(Source):
     question = 'do two passages come from one document?'
 
     def __init__(self, pattern: str, language: str, limit: int):
+        from input_pipeline.corpus import TextOptions, units
         from launch.stages import fingerprint
 
-        files = [Path(name) for name in sorted(glob.glob(pattern, recursive=True)) if Path(name).is_file()]
-        if not files:
-            raise UserError(f'--corpus={pattern}: no file matches')
-        self._pattern, self._language, self._limit = pattern, language, limit
+        self._pattern, self._options, self._limit = pattern, TextOptions(segment=True, language=language), limit
+        files = sorted({Path(unit.path) for unit in units(pattern, self._options)})
         self.title = pattern
         self.inputs = {'corpus': fingerprint(files), 'language': language, 'limit': limit}
 
@@ -91,13 +89,13 @@ class Corpus(Source):
 
     def _sample(self) -> Iterator[Any]:
         """The documents with the smallest hashes that together stay within the limit, in their order."""
-        from input_pipeline.corpus import TextOptions, read_documents
+        from input_pipeline.corpus import Report, read_documents
         from input_pipeline.held_out import Document, hashed
         from launch.stages import say
 
         kept: list[tuple[float, int, int, Document]] = []
-        size = total = 0
-        for number, read in enumerate(read_documents(self._pattern, TextOptions(segment=True, language=self._language))):
+        report, size, total = Report(), 0, 0
+        for number, read in enumerate(read_documents(self._pattern, self._options, report)):
             name = f'{read.name[0]}:{read.name[1]}'
             document = Document('', name, '', tuple(read.sentences))
             length = sum(len(sentence.encode()) for sentence in read.sentences)
@@ -106,6 +104,8 @@ class Corpus(Source):
             heapq.heappush(kept, (-hashed(f'sample {name}'), number, length, document))
             while size > self._limit and len(kept) > 1:
                 size -= heapq.heappop(kept)[2]
+        for line in report.lines():  # invalid bytes, lines that were cut
+            say(line)
         if size < total:
             say(f'{self._pattern}: {size / 1e6:.1f} of {total / 1e6:.1f} MB are used, documents chosen by a hash (--corpus_mb for more)')
         yield from (document for _, _, _, document in sorted(kept, key=lambda item: item[1]))
