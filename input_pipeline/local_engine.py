@@ -65,12 +65,13 @@ class LocalEngine:
         progress.done()
         return results
 
-    def cost(self) -> tuple[float, int]:
-        """CPU-seconds of this process and its workers since the engine was made, and the sum of their peak resident bytes.
+    def cost(self, examples: int) -> str:
+        """What the last line of the job says: CPU-seconds of this process and its workers since the engine was made, and the sum of their peaks.
 
         Workers count once the context is left, when they have ended.
         """
-        return _cpu_seconds() - self._cpu_before, peak_memory() + sum(self._peaks.values())
+        cpu, peak = _cpu_seconds() - self._cpu_before, peak_memory() + sum(self._peaks.values())
+        return f', {cpu:.1f} CPU-seconds: {examples / cpu:,.0f} examples/CPU-second; peak memory {peak / 2**20:,.0f} MiB over all processes'
 
 
 def _end_with_parent() -> None:

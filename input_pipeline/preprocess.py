@@ -21,7 +21,8 @@ from typing import Any, Literal
 import numpy as np
 
 from configs.errors import UserError
-from input_pipeline import corpus, job_directory, stages
+from input_pipeline import corpus, job_directory, runs, stages
+from input_pipeline.beam_engine import BeamEngine
 from input_pipeline.local_engine import LocalEngine
 from input_pipeline.masking import MaskingRule
 from input_pipeline.pairs import Objective
@@ -61,6 +62,8 @@ class PreprocessOptions:
     num_shards: int | None = None
     workers: int | None = None
     seed: int = 12345
+    engine: Literal['local', 'beam'] = 'local'
+    beam_arguments: tuple[str, ...] = ()
     overwrite: bool = False
     text: corpus.TextOptions = dataclasses.field(default_factory=corpus.TextOptions)
 
@@ -78,6 +81,8 @@ class PreprocessOptions:
         require(self.seed >= 0, 'seed', self.seed, '0 or more')
         if self.eval_input and self.eval_fraction:
             raise UserError('--eval_fraction and --eval_input both name the held-out split: give one of them')
+        if self.beam_arguments and self.engine != 'beam':
+            raise UserError(f'{self.beam_arguments[0]}: pipeline options are for --engine=beam')
         if '://' in self.output:
             raise UserError(f'--output={self.output}: must be a local folder; copy the finished one to where it is needed')
 
@@ -109,28 +114,29 @@ def preprocess(options: PreprocessOptions) -> Manifest:
     if finished is not None:
         print(f'{output}: this job is done already ({finished.records("train"):,} examples, {finished.records("eval"):,} held out)')
         return finished
-    workers = options.workers or os.cpu_count() or 1
-    with job_directory.scratch(output) as scratch, LocalEngine(workers) as engine:
+    with job_directory.scratch(output) as scratch, _engine(options, scratch) as engine:
         job = _Job(options, tokenizer, engine, scratch)
         manifest = job.run(units, eval_units, described)
         tokenizer.save(scratch / 'final' / 'tokenizer')
         job_directory.publish(scratch / 'final', output, manifest)
     seconds = time.monotonic() - start
-    cpu, peak = engine.cost()
     for split in ('train', 'eval'):
         _report(manifest, split)
     examples = manifest.records('train') + manifest.records('eval')
-    print(
-        f'{examples:,} examples in {seconds:.1f} s, {cpu:.1f} CPU-seconds: {examples / cpu:,.0f} examples/CPU-second; '
-        f'peak memory {peak / 2**20:,.0f} MiB over all processes'
-    )
+    print(f'{examples:,} examples in {seconds:.1f} s{engine.cost(examples)}')
     return manifest
+
+
+def _engine(options: PreprocessOptions, scratch: Path) -> LocalEngine | BeamEngine:
+    if options.engine == 'beam':
+        return BeamEngine(options.beam_arguments, scratch)
+    return LocalEngine(options.workers or os.cpu_count() or 1)
 
 
 class _Job:
     """One run of the three stages in a scratch folder."""
 
-    def __init__(self, options: PreprocessOptions, tokenizer: Tokenizer, engine: LocalEngine, scratch: Path):
+    def __init__(self, options: PreprocessOptions, tokenizer: Tokenizer, engine: LocalEngine | BeamEngine, scratch: Path):
         self._options, self._tokenizer, self._engine, self._scratch = options, tokenizer, engine, scratch
         self._warnings: list[str] = []
 
@@ -260,7 +266,7 @@ class _Job:
         for path in inputs:
             for file in self._scratch.glob(f'{Path(path).name}.*'):
                 file.unlink()
-        sizes = [stages.sizes_of(path) for path in paths]
+        sizes = [runs.sizes_of(path) for path in paths]
         records, size = sum(n for n, _ in sizes), sum(b for _, b in sizes)
         count = max(1, min(math.ceil(size / SHARD_BYTES), records // _MIN_SHARD_RECORDS))
         if split == 'train' and self._options.num_shards is not None:
@@ -325,7 +331,7 @@ def plan_buckets(tokens: int, parts: int, documents: int) -> int:
 
 def _describe(options: PreprocessOptions, tokenizer: Tokenizer, units: list[corpus.Unit], eval_units: list[corpus.Unit]) -> dict[str, Any]:
     """Every option that the records depend on, defaults filled in, and digests of the input files' names and sizes and of the tokenizer."""
-    left_out = ('output', 'workers', 'overwrite', 'text')
+    left_out = ('output', 'workers', 'engine', 'beam_arguments', 'overwrite', 'text')
     described = {name: getattr(options, name) for name in (f.name for f in dataclasses.fields(options)) if name not in left_out}
     described |= {'max_predictions': options.rule.max_predictions, 'dupe_factor': options.passes, 'mask_mix': list(options.mask_mix)}
     described |= dataclasses.asdict(options.text)

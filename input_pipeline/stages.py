@@ -5,9 +5,9 @@ their names; (2) `make_records`: the documents whose hashes lie in one range, a 
 become pairs, masked rows and encoded records for every duplicate; (3) `write_output`: the
 records whose keys lie in one range, a shard, sorted by key. What a stage writes depends
 only on its arguments, never on which process runs it or when, so the shards are the same
-bytes for any number of workers. This file owns the formats of the files in between. It
-must not know how many workers there are, progress, or where the result goes; it imports
-neither tensorflow nor jax.
+bytes for any number of workers and any engine. It must not know how many workers there are,
+progress, or where the result goes (runs.py owns the files in between); it imports neither
+tensorflow nor jax.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from input_pipeline.masking import MaskingRule, mask
 from input_pipeline.pairs import Documents, Examples, Objective, make_examples
 from input_pipeline.randomness import Stream, digest64, mix
 from input_pipeline.records import RecordSpec
+from input_pipeline.runs import DOCUMENT, DocumentRun, RecordRun, key_range, save
 from input_pipeline.tokenizer import Tokenizer
 
 PART_SENTENCES = 1024  # a longer document is cut into parts, which keep one identity for NSP
 ROWS = 1024  # examples laid out, masked and encoded at once: their arrays stay in the processor's cache
-_DOCUMENT = np.dtype([('source', '<u8'), ('sentences', '<i8'), ('tokens', '<i8')])  # the last two: where the document ends
 _NOT_LETTERS = bytes(set(range(128)) - set(range(ord('a'), ord('z') + 1)))
 
 
@@ -78,13 +78,6 @@ def peak_memory() -> int:
     except (OSError, StopIteration):
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == 'darwin' else peak * 1024
-
-
-def _save(path: str, array: np.ndarray) -> None:
-    """np.save, but a full disk is an OSError that says so."""
-    with open(path, 'wb') as file:
-        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
-        file.write(np.ascontiguousarray(array).view(np.uint8).data)
 
 
 # ---- 1: text -> tokenised documents
@@ -167,13 +160,12 @@ class _Side:
         self._parts.sort(key=lambda part: part[:2])
         keys, sources, lengths, tokens = zip(*self._parts)
         self._parts = []
-        documents = np.empty(len(keys), _DOCUMENT)
+        documents = np.empty(len(keys), DOCUMENT)
         documents['source'] = sources
         documents['sentences'] = np.cumsum([part.size for part in lengths])
         documents['tokens'] = np.cumsum([part.size for part in tokens])
         lengths, tokens = np.concatenate(lengths), np.concatenate(tokens)
-        for name, array in (('keys', np.array(keys, np.uint64)), ('documents', documents), ('lengths', lengths), ('tokens', tokens)):
-            _save(f'{path}.{name}.npy', array)
+        DocumentRun(np.array(keys, np.uint64), documents, lengths, tokens).write(path)
         self.sums.update(parts=len(keys), tokens=tokens.size, unknown_tokens=np.count_nonzero(tokens == self._tokenizer.unk_id))
         self.sums = Counter({name: int(value) for name, value in self.sums.items()})
         lines = _hash_sentences(tokens, lengths)
@@ -197,40 +189,15 @@ def _hash_sentences(tokens: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 # ---- 2: one bucket of documents -> encoded records, sorted by key
 
 
-def key_range(number: int, count: int) -> tuple[int, int]:
-    """The part `number` of `count` equal parts of the 64-bit keys: first key, and the one after the last."""
-    return (number << 64) // count, ((number + 1) << 64) // count
-
-
-def _within(keys: np.ndarray, low: int, high: int) -> tuple[int, int]:
-    """The rows of sorted `keys` that lie in [low, high)."""
-    first = int(np.searchsorted(keys, np.uint64(low), 'left'))
-    return first, keys.size if high >= 1 << 64 else int(np.searchsorted(keys, np.uint64(high), 'left'))
-
-
-def read_bucket(paths: Iterable[str], low: int, high: int) -> Documents | None:
+def read_bucket(inputs: Iterable[str | DocumentRun], low: int, high: int) -> Documents | None:
     """The documents of all units whose keys lie in [low, high), parts of one document together; None where there are none."""
-    found = []
-    for path in paths:
-        keys, documents, lengths, tokens = (np.load(f'{path}.{name}.npy', mmap_mode='r') for name in ('keys', 'documents', 'lengths', 'tokens'))
-        first, last = _within(keys, low, high)
-        if first == last:
-            continue
-        ends = np.array(documents[first:last])
-        sentence, token = (int(documents[name][first - 1]) if first else 0 for name in ('sentences', 'tokens'))
-        found.append(
-            (
-                np.array(keys[first:last]),
-                ends['source'],
-                np.diff(ends['sentences'], prepend=sentence),
-                np.diff(ends['tokens'], prepend=token),
-                np.array(lengths[sentence : ends['sentences'][-1]]),
-                np.array(tokens[token : ends['tokens'][-1]]),
-            )
-        )
+    runs = (DocumentRun.open(run) if isinstance(run, str) else run for run in inputs)
+    found = [part for run in runs if (part := run.within(low, high))]
     if not found:
         return None
-    keys, sources, sentence_counts, token_counts, lengths, tokens = (np.concatenate(column) for column in zip(*found))
+    keys, lengths, tokens = (np.concatenate([getattr(run, name) for run in found]) for name in ('keys', 'lengths', 'tokens'))
+    sources = np.concatenate([run.documents['source'] for run in found])
+    sentence_counts, token_counts = (np.concatenate([np.diff(run.documents[name], prepend=0) for run in found]) for name in ('sentences', 'tokens'))
     del found
     # An order that does not depend on which unit a document came from.
     order = np.lexsort((keys, sources))
@@ -253,8 +220,11 @@ class Bucket:
     counts: dict[str, Any]
 
 
-def make_records(recipe: Recipe, split: str, number: int, buckets: int, inputs: Sequence[str], path: str) -> Bucket:
-    """Makes the records of one bucket: PATH.records, with PATH.keys.npy and PATH.offsets.npy, in order of their keys."""
+def make_records(recipe: Recipe, split: str, number: int, buckets: int, inputs: Sequence[str | DocumentRun], path: str) -> Bucket:
+    """Makes the records of one bucket: PATH.records, with PATH.keys.npy and PATH.offsets.npy, in order of their keys.
+
+    `inputs`: the documents of all units, on disk, or as an engine has brought them here.
+    """
     tokenizer, spec = _tokenizer(recipe.tokenizer), recipe.spec_of(split)
     documents = read_bucket(inputs, *key_range(number, buckets))
     if documents is None:
@@ -270,7 +240,7 @@ def make_records(recipe: Recipe, split: str, number: int, buckets: int, inputs: 
         tokenizer.starts_word[documents.tokens] if recipe.objective == 'sop' else None,
     )
     examples = examples.take(np.argsort(examples.keys, kind='stable'))
-    _save(f'{path}.keys.npy', examples.keys)
+    save(f'{path}.keys.npy', examples.keys)
     counts: dict[str, Any] = {}
     sizes = [np.zeros(1, np.int64)]
     with open(f'{path}.records', 'wb') as file:
@@ -279,7 +249,7 @@ def make_records(recipe: Recipe, split: str, number: int, buckets: int, inputs: 
             file.write(payload)
             sizes.append(np.diff(offsets))
             add_counts(counts, records.count(spec, columns))
-    _save(f'{path}.offsets.npy', np.cumsum(np.concatenate(sizes)))
+    save(f'{path}.offsets.npy', np.cumsum(np.concatenate(sizes)))
     return Bucket(counts)
 
 
@@ -320,10 +290,11 @@ def add_counts(total: dict[str, Any], part: dict[str, Any]) -> None:
 # ---- 3: the records of one shard, from all buckets
 
 
-def write_output(number: int, count: int, pieces: int, inputs: Sequence[str], path: str) -> shards.ShardInfo:
+def write_output(number: int, count: int, pieces: int, inputs: Sequence[str | RecordRun], path: str) -> shards.ShardInfo:
     """Writes shard `number` of `count`: the records of all buckets in its range of keys, sorted by key.
 
     A large shard is sorted in so many `pieces`, which lie on disk until it is written.
+    `inputs`: as for `make_records`.
     """
     if pieces == 1:
         texts = _sorted_records(inputs, *key_range(number, count))
@@ -346,26 +317,12 @@ def _ends(lengths: Iterable[int]) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(np.fromiter(lengths, np.int64))])
 
 
-def _sorted_records(inputs: Sequence[str], low: int, high: int) -> list[bytes]:
+def _sorted_records(inputs: Sequence[str | RecordRun], low: int, high: int) -> list[bytes]:
     """The records of all buckets with keys in [low, high), in order of their keys."""
     keys, texts = [], []
-    for bucket in inputs:
-        bucket_keys = np.load(f'{bucket}.keys.npy', mmap_mode='r')
-        first, last = _within(bucket_keys, low, high)
-        if first == last:
-            continue
-        keys.append(np.array(bucket_keys[first:last]))
-        offsets = np.array(np.load(f'{bucket}.offsets.npy', mmap_mode='r')[first : last + 1])
-        with open(f'{bucket}.records', 'rb') as file:
-            file.seek(int(offsets[0]))
-            payload = file.read(int(offsets[-1] - offsets[0]))
-        bounds = (offsets - offsets[0]).tolist()
-        texts += [payload[s:e] for s, e in itertools.pairwise(bounds)]
+    for run in inputs:
+        part = (RecordRun.open(run) if isinstance(run, str) else run).within(low, high)
+        if part is not None:
+            keys.append(part.keys)
+            texts += [part.payload[s:e] for s, e in itertools.pairwise(part.offsets.tolist())]
     return [texts[i] for i in np.argsort(np.concatenate(keys), kind='stable').tolist()] if keys else []
-
-
-def sizes_of(bucket: str) -> tuple[int, int]:
-    """Records and bytes of a bucket that `make_records` wrote."""
-    if not os.path.exists(f'{bucket}.records'):
-        return 0, 0
-    return int(np.load(f'{bucket}.keys.npy', mmap_mode='r').size), os.path.getsize(f'{bucket}.records')

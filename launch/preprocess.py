@@ -4,11 +4,14 @@
 
 Text is one sentence a line with blank lines between documents; with --segment, paragraphs;
 also jsonl and WikiExtractor output, plain or compressed. The same command again finds the
-job done. The same seed gives the same bytes for any number of workers.
+job done. The same seed gives the same bytes for any number of workers and on Apache Beam:
+
+  python -m launch.preprocess --engine=beam ... -- --runner=DataflowRunner --region=...   (docs/preprocessing.md)
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 from absl import flags
@@ -36,7 +39,7 @@ _EVAL_INPUT = flags.DEFINE_string('eval_input', None, 'files whose documents are
 _NUM_SHARDS = flags.DEFINE_integer('num_shards', None, 'training files to write; by default one for each 64 MB')
 _WORKERS = flags.DEFINE_integer('workers', None, 'processes; by default one for each CPU. The output does not depend on it')
 _SEED = flags.DEFINE_integer('seed', 12345, 'seed of pairs, masks and order')
-_ENGINE = flags.DEFINE_enum('engine', 'local', ['local'], 'what runs the job: processes on this machine')
+_ENGINE = flags.DEFINE_enum('engine', 'local', ['local', 'beam'], 'local: processes on this machine; beam: an Apache Beam pipeline, with what follows -- as its options')
 _OVERWRITE = flags.DEFINE_bool('overwrite', False, 'replace what another job left in --output')
 _SEGMENT = flags.DEFINE_bool('segment', None, 'lines are paragraphs: cut them into sentences; by default for jsonl and WikiExtractor files only')
 _LANGUAGE = flags.DEFINE_string('language', 'en', 'language of the text, for --segment')
@@ -51,6 +54,9 @@ def main(argv: Sequence[str]) -> None:
     from input_pipeline.corpus import TextOptions
     from input_pipeline.preprocess import PreprocessOptions, preprocess
 
+    pipeline_options = sys.argv[sys.argv.index('--') + 1 :] if '--' in sys.argv else []
+    if argv[1:] != pipeline_options:
+        raise UserError(f'unexpected argument {argv[1]!r}: a flag is written --name=value; only what follows -- goes to Beam (see --help)')
     try:
         mix = tuple(float(share) for share in _MASK_MIX.value)
     except ValueError:
@@ -74,6 +80,8 @@ def main(argv: Sequence[str]) -> None:
             num_shards=_NUM_SHARDS.value,
             workers=_WORKERS.value,
             seed=_SEED.value,
+            engine=_ENGINE.value,
+            beam_arguments=tuple(pipeline_options),
             overwrite=_OVERWRITE.value,
             text=TextOptions(
                 segment=_SEGMENT.value,
@@ -87,4 +95,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == '__main__':
-    app.run(main)
+    app.run(main, arguments='[-- PIPELINE OPTIONS]')

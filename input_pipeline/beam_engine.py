@@ -1,0 +1,145 @@
+"""Runs a stage's tasks as an Apache Beam pipeline, on whatever runner Beam has.
+
+The tasks, their order and their results are those of local_engine.py, so the bytes are the
+same. What differs is how the runs of one stage reach the next: there every task opens all of
+them, here each is read once, cut into the ranges of keys of all tasks, and brought together by
+Beam's GroupByKey. The folder in which a job works has to be one that every worker sees. This
+file owns pipelines, their options, and how an error comes back; it must not know what tasks do.
+"""
+
+from __future__ import annotations
+
+import errno
+import pickle
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from configs.errors import UserError
+from input_pipeline import stages
+from input_pipeline.progress import Progress
+from input_pipeline.runs import DocumentRun, RecordRun, key_range
+from input_pipeline.shards import atomic_writer
+
+# The stages whose tasks take one range of keys out of every run: what a run is, and which argument is the list of them.
+_SHUFFLED = {stages.make_records: (DocumentRun, 4), stages.write_output: (RecordRun, 3)}
+_TASK = -1  # stands before a task among the runs that come together for it
+
+
+class BeamEngine:
+    """An engine as LocalEngine is one.
+
+    `arguments`: Beam's pipeline options, as on its command lines; without --runner the pipeline
+    runs in this process. `folder`: where results come back, seen by all workers. Raises UserError
+    where apache_beam is not installed.
+    """
+
+    def __init__(self, arguments: Sequence[str], folder: Path):
+        self._options, self._folder = _pipeline_options(arguments), folder
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """There is nothing to end: every pipeline has ended."""
+
+    def run(self, function: Callable, tasks: Sequence[tuple], weights: Sequence[float], progress: Progress) -> list[Any]:
+        """`function(*task)` for every task, by one pipeline; `weights` are not used, for the progress shows only the end."""
+        import apache_beam as beam
+
+        path = self._folder / f'results-{uuid.uuid4().hex}'
+        with beam.Pipeline(options=self._options) as pipeline:
+            if function in _SHUFFLED:
+                run_type, place = _SHUFFLED[function]
+                bare = [(_TASK, (i, (*task[:place], *task[place + 1 :]))) for i, task in enumerate(tasks)]
+                groups = (
+                    pipeline
+                    | 'tasks and runs' >> beam.Create(bare + list(enumerate(tasks[0][place])))
+                    | 'spread' >> beam.Reshuffle()
+                    | 'cut' >> beam.FlatMap(_cut, run_type, len(tasks)).with_output_types(tuple[int, Any])
+                    | 'bring together' >> beam.GroupByKey()
+                )
+                results = groups | function.__name__ >> beam.Map(_call_with_runs, function, place)
+            else:
+                spread = pipeline | 'tasks' >> beam.Create(list(enumerate(tasks))) | 'spread' >> beam.Reshuffle()
+                results = spread | function.__name__ >> beam.Map(_call, function)
+            one = results | 'to one place' >> beam.Map(_keyed).with_output_types(tuple[int, Any]) | 'gather' >> beam.GroupByKey()
+            _ = one | 'save' >> beam.Map(_save, str(path))
+        found = dict(pickle.loads(path.read_bytes()))
+        for i in range(len(tasks)):
+            if isinstance(found[i], Exception):
+                raise found[i]
+        progress.done()
+        return [found[i] for i in range(len(tasks))]
+
+
+    def cost(self, examples: int) -> str:
+        """Nothing: what the workers cost is the runner's to say."""
+        return ''
+
+
+def _pipeline_options(arguments: Sequence[str]) -> Any:
+    try:
+        import apache_beam as beam
+    except ImportError:
+        raise UserError(
+            "--engine=beam: Apache Beam is not installed: pip install -c constraints-beam.txt '.[beam]' in an environment of its own "
+            '(it needs older versions of some packages)'
+        ) from None
+    # Named, because Beam's own choice, DirectRunner, may be a runner that it downloads first. The last one counts.
+    options = beam.options.pipeline_options.PipelineOptions(['--runner=FnApiRunner', *arguments])
+    try:
+        beam.Pipeline(options=options)  # finds the runner and has the options checked
+    except (ValueError, ImportError, AttributeError) as error:
+        raise UserError(f'-- {" ".join(arguments)}: {error}') from error
+    return options
+
+
+# ---- what workers do: functions of this module, so that they travel by name
+
+
+def _cut(element: tuple[int, Any], run_type: type, count: int) -> Iterator[tuple[int, tuple[int, Any]]]:
+    """(task number, (place among the runs, the run's stretch for that task)); a task itself goes to its own number."""
+    place, value = element
+    if place == _TASK:
+        number, task = value
+        yield number, (_TASK, task)
+        return
+    run = run_type.open(value)
+    for number in range(count):
+        stretch = run.within(*key_range(number, count))
+        if stretch is not None:
+            yield number, (place, stretch)
+
+
+def _call_with_runs(group: tuple[int, Iterable[tuple[int, Any]]], function: Callable, place: int) -> tuple[int, Any]:
+    number, values = group
+    (_, task), *runs = sorted(values, key=lambda value: value[0])
+    return number, _attempt(function, (*task[:place], [run for _, run in runs], *task[place:]))
+
+
+def _call(numbered: tuple[int, tuple], function: Callable) -> tuple[int, Any]:
+    number, task = numbered
+    return number, _attempt(function, task)
+
+
+def _attempt(function: Callable, task: tuple) -> Any:
+    """The result, or the error where it is the user's to mend: raised, it would come back as the runner's own, after some retries."""
+    try:
+        return function(*task)
+    except UserError as error:
+        return error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return error
+        raise
+
+
+def _keyed(result: tuple[int, Any]) -> tuple[int, tuple[int, Any]]:
+    return 0, result  # an integer: it has the same hash in every process, which Dask needs
+
+
+def _save(group: tuple[int, Iterable[tuple[int, Any]]], path: str) -> None:
+    with atomic_writer(path) as file:
+        file.write(pickle.dumps(list(group[1])))
