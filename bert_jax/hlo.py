@@ -1,0 +1,189 @@
+"""Reads a compiled program's text (XLA's HLO): which collectives a step runs, how often, and over which mesh axes.
+
+Owns the grammar of that text as far as counting needs it. Knows nothing of models; imports no jax.
+What runs inside a loop counts once for each turn of the loop; a collective that XLA has cut into steps
+(async_collective_fusion) is known by its channel and counts once.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+KINDS = ('all-reduce', 'all-gather', 'reduce-scatter', 'all-to-all', 'collective-permute', 'collective-broadcast', 'ragged-all-to-all')
+_INSTRUCTION = re.compile(r'^  (ROOT )?%(\S+) = (.+?) ([a-z][a-z0-9-]*)\((.*)$')
+_COMPUTATION = re.compile(r'^(ENTRY )?%(\S+) \(.*\{$')
+_ARRAY = re.compile(r'\b([a-z]+)(\d*)\w*\[([\d,]*)\]')
+_CALLED = re.compile(r'\b(?:calls|to_apply|body|condition|true_computation|false_computation)=%([^\s,)}]+)')
+_BRANCHES = re.compile(r'branch_computations=\{([^}]*)\}')
+_OPERAND = re.compile(r'%([^\s,)]+)')
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One collective instruction. bytes: of the whole array it reduces or gathers, on one chip, each time it runs.
+
+    axes: the mesh axes it spans, () where they could not be read; size: the chips that take part; count: times a step;
+    shape: its result as the program has it; origin: the operation of the model that it came from.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    size: int
+    bytes: int
+    count: int
+    shape: str
+    origin: str
+
+    @property
+    def sent(self) -> float:
+        """Bytes that a chip must send at least each time, whatever the algorithm (all-reduce: a scatter and a gather)."""
+        share = (self.size - 1) / self.size
+        return self.bytes * {'all-reduce': 2 * share, 'collective-permute': 1.0}.get(self.kind, share)
+
+
+@dataclass(frozen=True)
+class _Instruction:
+    name: str
+    shape: str
+    opcode: str
+    rest: str  # operands and attributes
+
+    @property
+    def operands(self) -> list[str]:
+        return _OPERAND.findall(self.rest.split('), ', 1)[0])
+
+
+def size_of(shape: str) -> int:
+    """Bytes of 'bf16[8,128]{1,0:T(8,128)}' or of a tuple of such shapes, without padding to tiles."""
+    total = 0
+    for kind, bits, dims in _ARRAY.findall(shape):
+        if kind != 'token':
+            total += math.prod(int(d) for d in dims.split(',') if d) * int(bits or 8) // 8  # pred has no number and takes a byte
+    return total
+
+
+def collectives(text: str, mesh_shape: Mapping[str, int]) -> list[Collective]:
+    """Every collective of a compiled program for the mesh {axis: size}, those of loop bodies with the loops' turns."""
+    computations, entry = _parse(text)
+    runs = _runs(computations, entry)
+    done = {i.operands[0]: i.shape for body in computations.values() for i in body.values() if i.opcode.endswith('-done') and i.operands}
+    found: dict[tuple[str, str], Collective] = {}
+    # 'ROOT' names a root a second time; the same key then finds it again, and nothing changes.
+    for name, body in computations.items():
+        for i in body.values():
+            kind = i.opcode.removesuffix('-start')
+            if kind not in KINDS or not runs.get(name):
+                continue
+            shape = done.get(i.name, i.shape) if i.opcode.endswith('-start') else i.shape
+            axes, size = _groups(i.rest, mesh_shape)
+            if kind == 'all-reduce' and name.startswith('all-reduce-scatter'):  # TPU's form of it: a reduction that keeps its own part
+                kind = 'reduce-scatter'
+                whole = size_of(shape)
+            else:
+                whole = size_of(shape) * (size if kind == 'reduce-scatter' else 1)
+            channel = re.search(r'channel_id=(\d+)', i.rest)
+            origin = re.search(r'op_name="([^"]*)"', i.rest)
+            one = Collective(kind, axes, size, whole, runs[name], re.sub(r'\{[^}]*\}|/\*.*?\*/', '', shape), origin[1] if origin else '')
+            key = (kind, channel[1] if channel else i.name)
+            if key not in found or found[key].count > one.count:  # a piece may run beside a loop's every turn
+                found[key] = one
+    return list(found.values())
+
+
+def _parse(text: str) -> tuple[dict[str, dict[str, _Instruction]], str]:
+    """{computation: {instruction name: instruction}}, with the root also under 'ROOT'; and the entry's name."""
+    computations: dict[str, dict[str, _Instruction]] = {}
+    entry, body = '', {}
+    for line in text.splitlines():
+        if head := _COMPUTATION.match(line):
+            body = computations.setdefault(head[2], {})
+            entry = head[2] if head[1] else entry
+        elif found := _INSTRUCTION.match(line):
+            body[found[2]] = instruction = _Instruction(*found.groups()[1:])
+            if found[1]:
+                body['ROOT'] = instruction
+    return computations, entry
+
+
+def _runs(computations: dict[str, dict[str, _Instruction]], entry: str) -> dict[str, int]:
+    """How often each computation runs in one execution of `entry`; the branches of a conditional count as if all were taken."""
+    runs: dict[str, int] = {}
+
+    def visit(name: str, times: int) -> None:
+        runs[name] = runs.get(name, 0) + times
+        for key, i in computations.get(name, {}).items():
+            if key == 'ROOT':
+                continue
+            called = _CALLED.findall(i.rest)
+            for branches in _BRANCHES.findall(i.rest):
+                called += _OPERAND.findall(branches)
+            if called and i.opcode not in KINDS and not i.opcode.startswith(('reduce', 'sort', 'scatter', 'map', 'select-and-scatter')):
+                turns = _turns(computations, i) if i.opcode == 'while' else 1
+                for c in called:
+                    visit(c, times * turns)
+
+    visit(entry, 1)
+    return runs
+
+
+def _turns(computations: dict[str, dict[str, _Instruction]], loop: _Instruction) -> int:
+    """Turns of a counted loop: the condition compares one part of the state with a constant, the body adds a constant to it.
+
+    1 where the loop has another form, so that what it holds is counted at least once.
+    """
+    condition = computations.get(re.search(r'condition=%([^\s,)}]+)', loop.rest)[1], {})
+    body = computations.get(re.search(r'body=%([^\s,)}]+)', loop.rest)[1], {})
+    test, result = condition.get('ROOT'), body.get('ROOT')
+    if test is None or result is None or test.opcode != 'compare' or 'direction=LT' not in test.rest:
+        return 1
+    counter, limit = (condition.get(o) for o in test.operands[:2])
+    place = re.search(r'index=(\d+)', counter.rest) if counter and counter.opcode == 'get-tuple-element' else None
+    limit = _constant(limit)
+    if place is None or limit is None or result.opcode != 'tuple':
+        return 1
+    update = body.get(result.operands[int(place[1])])
+    steps = [n for o in (update.operands if update and update.opcode == 'add' else ()) if (n := _constant(body.get(o)))]
+    return max(-(-limit // (steps[0] if steps else 1)), 1)
+
+
+def _constant(i: _Instruction | None) -> int | None:
+    found = re.match(r'(-?\d+)\)', i.rest) if i and i.opcode == 'constant' else None
+    return int(found[1]) if found else None
+
+
+def _groups(rest: str, mesh_shape: Mapping[str, int]) -> tuple[tuple[str, ...], int]:
+    """(mesh axes along which the members of a group differ, members of a group), from one of HLO's four notations."""
+    sizes = tuple(mesh_shape.values())
+    devices = np.arange(math.prod(sizes))
+    if found := re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", rest):
+        dims = {name: int(n) for name, n in re.findall(r"'([^']+)'=(\d+)", found[1])}
+        spanned = re.findall(r"'([^']+)'", found[2])
+        if ':' in found[2] or math.prod(dims.values()) != devices.size:
+            return (), devices.size
+        grid = devices.reshape(tuple(dims.values()))
+        pairs = [grid[tuple(slice(None) if name in spanned else 0 for name in dims)].ravel()]
+        size = pairs[0].size
+    elif found := re.search(r'replica_groups=\[(\d+),(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?', rest):
+        grid = devices.reshape([int(n) for n in found[3].split(',')])
+        grid = grid.transpose([int(n) for n in found[4].split(',')]) if found[4] else grid
+        pairs, size = grid.reshape(int(found[1]), int(found[2])), int(found[2])
+    elif found := re.search(r'replica_groups=\{(\{[\d,{}]*\})\}', rest):
+        pairs = [np.array([int(n) for n in group.split(',')]) for group in re.findall(r'\{([\d,]+)\}', found[1])]
+        size = pairs[0].size
+    elif found := re.search(r'source_target_pairs=\{(\{[\d,{}]*\})\}', rest):
+        pairs = [np.array([int(n) for n in pair.split(',')]) for pair in re.findall(r'\{([\d,]+)\}', found[1])]
+        size = devices.size
+    else:
+        return tuple(mesh_shape), devices.size
+    varies = set()
+    for group in pairs:
+        for axis, coordinates in zip(mesh_shape, np.unravel_index(np.asarray(group), sizes), strict=True):
+            if np.unique(coordinates).size > 1:
+                varies.add(axis)
+    axes = tuple(axis for axis in mesh_shape if axis in varies)
+    return axes, math.prod(mesh_shape[a] for a in axes) if 'source_target_pairs' in rest else size

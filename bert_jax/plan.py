@@ -1,0 +1,227 @@
+"""What a run needs on a topology that is not there: memory, collectives, time; the same step, compiled for it.
+
+Two parts. `analytic` counts from shapes, the sharding rules and the chip's figures. `compiled` lowers the very
+train step of launch.pretrain with abstract arguments for the topology's devices and lets libtpu compile it,
+which needs no TPU. A floor is what no program can beat on these chips; all bytes are of one chip.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AbstractMesh
+
+from bert_jax import flops, heads, hlo, losses, optimizer, sharding, train_state
+from bert_jax.chips import Topology
+from bert_jax.step import make_train_step
+from configs.errors import UserError
+from configs.schema import Phase, PretrainConfig
+
+GIB = 2**30
+
+
+def predictions_of(config: PretrainConfig, given: Sequence[int]) -> list[int]:
+    """Masked positions a sequence, for each phase: those `given`, or launch.preprocess's default, 15 % of the length rounded up."""
+    if given and len(given) != len(config.phases):
+        raise UserError(f'--max_predictions: {len(given)} value(s) for {len(config.phases)} phase(s): give one for each, in their order')
+    predictions = list(given) or [math.ceil(0.15 * phase.seq_len) for phase in config.phases]
+    for count, phase in zip(predictions, config.phases, strict=True):
+        if not 0 < count <= phase.seq_len:
+            raise UserError(f'--max_predictions={count}: must be from 1 to the phase\'s seq_len={phase.seq_len}')
+    return predictions
+
+
+def abstract_mesh(config: PretrainConfig, topology: Topology) -> AbstractMesh:
+    """The mesh that sharding.make_mesh would make of the topology's chips, without devices. UserError where the run does not divide."""
+    runtime = config.runtime
+    inner = runtime.fsdp * runtime.model_parallel
+    data = runtime.data_parallel or max(topology.chips // inner, 1)
+    if data * inner != topology.chips:
+        raise UserError(
+            f'--topology={topology.name} has {topology.chips} chips, but runtime: data_parallel={data} x fsdp={runtime.fsdp} x '
+            f'model_parallel={runtime.model_parallel} = {data * inner}: change --set runtime.data_parallel, fsdp or model_parallel'
+        )
+    mesh = AbstractMesh((data, runtime.fsdp, runtime.model_parallel), ('data', 'fsdp', 'model'))
+    for i, phase in enumerate(config.phases):
+        sharding.check_divides(mesh, phase.batch_size, runtime.accumulation, f'phases.{i}.batch_size')
+    return mesh
+
+
+def _model(config: PretrainConfig) -> heads.Pretraining:
+    runtime = config.runtime
+    return heads.Pretraining(config.model, jnp.dtype(runtime.compute_dtype), runtime.remat, runtime.scan_layers)
+
+
+def arguments(config: PretrainConfig, phase: Phase, predictions: int, mesh: Any) -> tuple[train_state.TrainState, dict, optimizer.Hyper]:
+    """(state, batch, hyper) of the train step as ShapeDtypeStructs, placed as launch.pretrain places them."""
+
+    def fresh(seed):
+        return train_state.fresh_state(train_state.init_params(_model(config), seed), config.optimizer)
+
+    abstract = lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
+    state = jax.eval_shape(fresh, np.uint32(0))
+    state = jax.tree.map(abstract, state, sharding.shardings(state, mesh))
+    B, T, P = phase.batch_size, phase.seq_len, predictions
+    columns = {
+        'input_ids': ((B, T), jnp.int32), 'input_mask': ((B, T), jnp.int32), 'segment_ids': ((B, T), jnp.int32),
+        'masked_lm_positions': ((B, P), jnp.int32), 'masked_lm_ids': ((B, P), jnp.int32), 'masked_lm_weights': ((B, P), jnp.float32),
+        'next_sentence_labels': ((B,), jnp.int32), 'example_weights': ((B,), jnp.float32),
+    }  # fmt: skip
+    batch = {name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding.batch_sharding(mesh)) for name, (shape, dtype) in columns.items()}
+    hyper = optimizer.hyper(config.optimizer, config.seed, config.total_steps)
+    hyper = jax.tree.map(lambda x: jax.ShapeDtypeStruct((), x.dtype, sharding=sharding.replicated(mesh)), hyper)
+    return state, batch, hyper
+
+
+def _bytes(tree: Any) -> int:
+    """Bytes that one chip holds of a tree of ShapeDtypeStructs with shardings."""
+    return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def analytic(config: PretrainConfig, phase: Phase, predictions: int, topology: Topology) -> dict[str, Any]:
+    """What shapes alone tell of one phase: FLOPs, bytes of the state on a chip, floors in seconds a step.
+
+    Its memory floor: every program reads the state and the batch once and writes the state once.
+    """
+    mesh, chip = abstract_mesh(config, topology), topology.chip
+    state, batch, _ = arguments(config, phase, predictions, mesh)
+    params, moments, rows = _bytes(state.params), _bytes(state.opt_state), _bytes(batch)
+    per_sequence = flops.training_flops_per_sequence(config.model, phase.seq_len, predictions)
+    return {
+        'seq_len': phase.seq_len,
+        'batch_size': phase.batch_size,
+        'batch_per_chip': phase.batch_size / topology.chips,
+        'max_predictions': predictions,
+        'steps': phase.steps,
+        'flops_per_token': per_sequence / phase.seq_len,
+        'flops_per_step': per_sequence * phase.batch_size,
+        'memory': {'parameters': params, 'optimizer': moments, 'batch': rows},
+        'floor_s': {
+            'compute': per_sequence * phase.batch_size / (topology.chips * chip.peak_flops),
+            'memory': (2 * (params + moments) + rows) / chip.hbm_bandwidth,
+        },
+    }
+
+
+def compile_step(config: PretrainConfig, phase: Phase, predictions: int, topology: Topology) -> jax.stages.Compiled:
+    """The train step of one phase, compiled for the topology by libtpu. UserError with both sizes where it does not fit."""
+    mesh = sharding.make_mesh(config.runtime, _devices(topology))
+    objective = losses.pretraining_objective(_model(config), nsp=True)
+    step = jax.jit(make_train_step(objective, config.optimizer, config.runtime.accumulation), donate_argnums=0)
+    with jax.set_mesh(mesh):
+        lowered = step.lower(*arguments(config, phase, predictions, mesh))
+    try:
+        return lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        raise _refusal(error, config, phase, topology) from error
+
+
+def _devices(topology: Topology) -> list[Any]:
+    from jax.experimental import topologies
+
+    options = {'chip_config_name': 'megacore'} if topology.chip.name == 'v4' else {}  # v5p's two cores are one device without it
+    if topology.chips == 1:
+        options['chips_per_host_bounds'] = (1, 1, 1)
+    try:
+        return list(topologies.get_topology_desc(platform='tpu', topology_name=topology.name, **options).devices)
+    except jax.errors.JaxRuntimeError as error:
+        raise UserError(f'--topology={topology.name}: libtpu does not know it ({str(error).splitlines()[0]}): take another one') from error
+
+
+def _refusal(error: Exception, config: PretrainConfig, phase: Phase, topology: Topology) -> Exception:
+    """What to raise for a program that libtpu refused: a UserError where it did for lack of memory."""
+    text = str(error)
+    if 'RESOURCE_EXHAUSTED' not in text:
+        return error
+    sizes = re.search(r'Used ([\d.]+\w) of ([\d.]+\w)|\(([\d.]+\w)\) exceeds available HBM \(([\d.]+\w)\)', text)
+    need, have = [size for size in sizes.groups() if size] if sizes else (text.splitlines()[0], f'{topology.chip.hbm_usable / GIB:.2f}G')
+    runtime = config.runtime
+    return UserError(
+        f'phases.{config.phases.index(phase)} (seq_len={phase.seq_len}, {phase.batch_size / topology.chips:g} sequences a chip) does not fit '
+        f'{topology.name}: it needs {need} a chip, and there is {have}: lower its batch_size, raise runtime.accumulation '
+        f'(now {runtime.accumulation}) or runtime.fsdp (now {runtime.fsdp}), or set runtime.remat=dots or full (now {runtime.remat})'
+    )
+
+
+def compiled(config: PretrainConfig, phase: Phase, predictions: int, topology: Topology) -> dict[str, Any]:
+    """`analytic`, with what the compiler tells: memory by use, collectives, its own count of FLOPs and bytes.
+
+    The memory floor grows by the temporaries: what lives at their peak has been written and will be read.
+    """
+    plan = analytic(config, phase, predictions, topology)
+    program = compile_step(config, phase, predictions, topology)
+    stats, chip = program.memory_analysis(), topology.chip
+    used = {
+        'arguments': stats.argument_size_in_bytes,
+        'outputs': stats.output_size_in_bytes,
+        'outputs_in_place': stats.alias_size_in_bytes,
+        'temporary': stats.temp_size_in_bytes,
+        'program': stats.generated_code_size_in_bytes,
+    }
+    used['total'] = used['arguments'] + used['outputs'] - used['outputs_in_place'] + used['temporary'] + used['program']
+    used['left'] = int(chip.hbm_usable) - used['total']
+    plan['memory'] |= used
+    found = hlo.collectives(program.as_text(), dict(abstract_mesh(config, topology).shape))
+    rows: dict[tuple[str, tuple[str, ...]], dict[str, Any]] = {}
+    for c in found:
+        new = {'kind': c.kind, 'axes': list(c.axes), 'chips': c.size, 'count': 0, 'bytes': 0, 'sent': 0.0}
+        row = rows.setdefault((c.kind, c.axes), new)
+        row['count'] += c.count
+        row['bytes'] += c.count * c.bytes
+        row['sent'] += c.count * c.sent
+    plan['collectives'] = sorted(rows.values(), key=lambda row: -row['bytes'])
+    cost = program.cost_analysis() or {}
+    loops = config.runtime.scan_layers or config.runtime.accumulation > 1
+    plan['compiler'] = {'flops_per_chip': cost.get('flops', 0.0), 'bytes_per_chip': cost.get('bytes accessed', 0.0), 'counts_loops_once': loops}
+    traffic = used['arguments'] + used['outputs'] + 2 * used['temporary']
+    plan['floor_s'] |= {'memory': traffic / chip.hbm_bandwidth, 'interconnect': sum(row['sent'] for row in rows.values()) / chip.ici}
+    return plan
+
+
+def schedule(phases: Sequence[dict[str, Any]], chips: int, mfu: float, price: float | None) -> dict[str, Any]:
+    """Step time, tokens/s, hours and chip-hours of the whole run at the floor and at a model FLOPs utilisation, and its price.
+
+    At `mfu` a step takes its compute floor / mfu, or the highest floor where that is longer. price: of a chip for an hour.
+    """
+    result = {}
+    for name in ('floor', 'mfu'):
+        rows = []
+        for phase in phases:
+            floor = max(phase['floor_s'].values())
+            seconds = floor if name == 'floor' else max(floor, phase['floor_s']['compute'] / mfu)
+            tokens = phase['batch_size'] * phase['seq_len'] / seconds
+            rows.append({'step_s': seconds, 'tokens_per_s': tokens, 'hours': seconds * phase['steps'] / 3600})
+        hours = sum(row['hours'] for row in rows)
+        result[name] = {'phases': rows, 'hours': hours, 'chip_hours': hours * chips}
+        if price is not None:
+            result[name]['price'] = hours * chips * price
+    return result
+
+
+def make_plan(
+    config: PretrainConfig, topology: Topology, predictions: Sequence[int], mfu: float, price: float | None, compiling: bool
+) -> dict[str, Any]:
+    """The whole plan as JSON data; see the docs of each part. `compiling` needs libtpu."""
+    chip = topology.chip
+    figures = {k: getattr(chip, k) for k in ('name', 'peak_flops', 'hbm', 'hbm_usable', 'hbm_bandwidth', 'ici', 'source')}
+    one = compiled if compiling else analytic
+    phases = [one(config, phase, count, topology) for phase, count in zip(config.phases, predictions_of(config, predictions), strict=True)]
+    return {
+        'config': config.name,
+        'topology': topology.name,
+        'chips': topology.chips,
+        'mesh': dict(abstract_mesh(config, topology).shape),
+        'compiled': compiling,
+        'chip': figures,
+        'parameters': flops.parameter_count(config.model),
+        'phases': phases,
+        'mfu': mfu,
+        'price_per_chip_hour': price,
+        'schedule': schedule(phases, topology.chips, mfu, price),
+    }
