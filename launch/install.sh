@@ -1,6 +1,9 @@
-# Sourced by quickstart.sh and test.sh: makes .venv where there is none and installs this checkout
-# into it, at the versions of constraints.txt. $1 is what pip shall install: '.' or '.[test]'.
+# Sourced by quickstart.sh and test.sh: makes a virtual environment where there is none and installs
+# this checkout into it, at fixed versions.
 #
+#   source launch/install.sh WHAT [VENV] [CONSTRAINTS]
+#
+# WHAT is what pip shall install: ".", ".[test]"; VENV is .venv and CONSTRAINTS constraints.txt where not given.
 # Editable, so that the folder's own files run; done again only when what it was made from changed.
 
 find_python() {
@@ -14,14 +17,15 @@ find_python() {
   exit 2
 }
 
-if [ ! -x .venv/bin/pip ]; then
+venv=${2:-.venv} constraints=${3:-constraints.txt}
+if [ ! -x "$venv/bin/pip" ]; then
   python=$(find_python) || exit 2
-  echo "making .venv with $("$python" --version)"
-  "$python" -m venv .venv
+  echo "making $venv with $("$python" --version)"
+  "$python" -m venv "$venv"
 fi
-wanted="$1 $(cat setup.cfg pyproject.toml constraints.txt | cksum)"
-if [ "$(cat .venv/installed 2>/dev/null)" != "$wanted" ]; then
-  echo "installing $1 into .venv (TensorFlow and jax are large: some minutes)"
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e "$1"
-  echo "$wanted" > .venv/installed
+wanted="$1 $(cat setup.cfg pyproject.toml "$constraints" | cksum)"
+if [ "$(cat "$venv/installed" 2>/dev/null)" != "$wanted" ]; then
+  echo "installing $1 into $venv (TensorFlow and jax are large: some minutes)"
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -c "$constraints" -e "$1"
+  echo "$wanted" > "$venv/installed"
 fi

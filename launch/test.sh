@@ -1,13 +1,19 @@
 #!/usr/bin/env bash
-# Tests on a fresh machine: makes .venv, installs the pinned versions with the test extras, runs the
-# core suite (offline but for the install). What follows goes to pytest:
+# Tests on a fresh machine: makes an environment, installs the pinned versions with the test extras, and
+# runs a suite (offline but for the install). What follows goes to pytest:
 #
-#   bash launch/test.sh [-k EXPRESSION] [-m "not slow"] [tests/test_x.py]
+#   bash launch/test.sh [-k EXPRESSION] [-m "not slow"] [tests/test_x.py]   the core suite, in .venv
+#   bash launch/test.sh --beam [-k EXPRESSION]                              tests/beam on Apache Beam, in .venv-beam
 #
 # BERT_JAX_TEST_DATA names a folder of real corpora and tasks; tests that need it are skipped without.
-# PYTHON names the interpreter to make .venv with (3.11 or 3.12).
+# PYTHON names the interpreter to make the environment with (3.11 or 3.12).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-source launch/install.sh '.[test]'
-.venv/bin/python -m pytest -q --durations=10 "$@"
+venv=.venv extras=test constraints=constraints.txt
+case "${1:-}" in
+  --beam) venv=.venv-beam extras=beam,test constraints=constraints-beam.txt; set -- tests/beam "${@:2}" ;;
+esac
+
+source launch/install.sh ".[$extras]" "$venv" "$constraints"
+"$venv/bin/python" -m pytest -q --durations=10 "$@"
