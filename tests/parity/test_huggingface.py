@@ -1,0 +1,214 @@
+"""Every number against transformers' own BERT with PyTorch on the CPU, in float32, both ways."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import pickle
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax import heads, losses
+from bert_jax.interchange import huggingface
+from configs.errors import UserError
+from configs.schema import ModelConfig
+from input_pipeline.tokenizer import Tokenizer
+
+_REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --parity'
+torch = pytest.importorskip('torch', reason=_REASON)
+transformers = pytest.importorskip('transformers', reason=_REASON)
+
+from parity import reference  # noqa: E402  it needs both
+
+pytestmark = pytest.mark.filterwarnings('default')  # those of torch and transformers are not ours to mend
+TINY = {'vocab_size': 100, 'hidden_size': 32, 'num_hidden_layers': 2, 'num_attention_heads': 4, 'intermediate_size': 64, 'max_position_embeddings': 32}
+SIZES = {
+    'tiny': TINY,
+    'one head, odd vocabulary': TINY | {'vocab_size': 131, 'num_attention_heads': 1, 'num_hidden_layers': 1, 'intermediate_size': 48},
+    'miniature': TINY | {'vocab_size': 1000, 'hidden_size': 128, 'num_hidden_layers': 4, 'intermediate_size': 512, 'initializer_range': 0.05},
+}
+
+
+def read_back(model: torch.nn.Module, folder: pathlib.Path) -> huggingface.Model:
+    """What we read of a model that transformers saved."""
+    model.save_pretrained(folder)
+    return huggingface.read(folder).model
+
+
+def encode(config: ModelConfig, params, batch, dtype=jnp.float32):
+    """-> (hidden states, pooled)"""
+    model = heads.Encoder(config, dtype)
+    return model.apply({'params': params['encoder']}, batch['input_ids'], batch['input_mask'], batch['segment_ids'])[:2]
+
+
+def pretraining(config: ModelConfig, params, batch):
+    """-> (masked-LM logits at every position, next-sentence logits)"""
+    rows, length = batch['input_ids'].shape
+    everywhere = {**batch, 'masked_lm_positions': np.tile(np.arange(length, dtype=np.int32), (rows, 1))}
+    mlm, nsp = heads.Pretraining(config).apply({'params': params}, everywhere)
+    return mlm[..., : config.vocab_size], nsp
+
+
+def close(found, wanted) -> None:
+    np.testing.assert_allclose(found, wanted, atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize('act', ['gelu', 'gelu_new', 'relu'])
+@pytest.mark.parametrize('size', SIZES)
+def test_forward(tmp_path, size, act):
+    theirs = reference.random_model('BertForPreTraining', hidden_act=act, **SIZES[size])
+    config, params = read_back(theirs, tmp_path)[:2]
+    for length in (5, 32):
+        batch = reference.inputs(config.vocab_size, rows=5, length=length, seed=length)
+        wanted = reference.call(theirs, batch)
+        hidden, pooled = encode(config, params, batch)
+        mlm, nsp = pretraining(config, params, batch)
+        close(hidden, wanted['last_hidden_state'])
+        close(pooled, reference.call(theirs.bert, batch)['pooler_output'])
+        close(mlm, wanted['prediction_logits'])
+        close(nsp, wanted['seq_relationship_logits'])
+
+
+def test_bfloat16_is_within_a_tenth(tmp_path):
+    """bfloat16 has 8 bits: hidden states of size one are off by some hundredths after four blocks, and 0.005 on average."""
+    theirs = reference.random_model('BertForPreTraining', **SIZES['miniature'])
+    config, params = read_back(theirs, tmp_path)[:2]
+    batch = reference.inputs(config.vocab_size, rows=5, length=32)
+    hidden, _ = encode(config, params, batch, jnp.bfloat16)
+    off = np.abs(np.asarray(hidden, np.float32) - reference.call(theirs, batch)['last_hidden_state'])
+    assert off.max() < 0.1 and 1e-4 < off.mean() < 0.01
+
+
+@pytest.mark.parametrize('act', ['gelu', 'gelu_new', 'relu'])
+def test_gradients_of_the_pretraining_loss(tmp_path, act):
+    theirs = reference.random_model('BertForPreTraining', hidden_act=act, **SIZES['tiny'])
+    config, params = read_back(theirs, tmp_path / 'weights')[:2]
+    batch = reference.inputs(config.vocab_size, rows=6, length=32)
+    objective = losses.pretraining_objective(heads.Pretraining(config), nsp=True)
+
+    def loss(params):
+        sums, weights = objective.sums(params, batch, None), objective.weights(batch)
+        return sum(sums[name][0] / weight for name, weight in weights.items())
+
+    value, found = jax.value_and_grad(loss)(params)
+    wanted_value, slopes = reference.gradients(theirs, batch)
+    assert abs(float(value) - wanted_value) < 2e-5
+    wanted = read_back(slopes, tmp_path / 'gradients').params
+    norm = np.sqrt(sum(np.square(w).sum() for w in jax.tree.leaves(wanted)))
+    bound = jax.tree.map(lambda w: 1e-4 * max(np.abs(w).max(), 1e-3 * norm), wanted)
+    fits = jax.tree.map(lambda g, w, b: bool(np.abs(g - w).max() <= b), found, wanted, bound)
+    assert jax.tree.all(fits), fits
+    for tree in (found, wanted):  # a constant added to every key changes no softmax
+        assert np.abs(tree['encoder']['layers']['key']['bias']).max() < 1e-6 * norm
+
+
+def our_logits(model: huggingface.Model, batch) -> dict[str, np.ndarray]:
+    """What the model's class gives, by transformers' names, from our modules."""
+    c, p, a = model.config, model.params, model.architecture
+    hidden, pooled = encode(c, {'encoder': {'pooler': {'kernel': np.zeros((32, 32), 'f'), 'bias': np.zeros(32, 'f')}} | p['encoder']}, batch)
+    if a == 'BertModel':
+        return {'last_hidden_state': hidden, 'pooler_output': pooled}
+    if 'mlm' in p:
+        mlm = heads.MaskedLM(c, jnp.float32).apply(
+            {'params': p['mlm']}, hidden, p['encoder']['embeddings']['word'], np.tile(np.arange(hidden.shape[1]), (len(hidden), 1))
+        )
+        found = {'prediction_logits' if a == 'BertForPreTraining' else 'logits': mlm[..., : c.vocab_size]}
+        return found | ({'seq_relationship_logits': pooled @ p['nsp']['kernel'] + p['nsp']['bias'][None]} if 'nsp' in p else {})
+    if a == 'BertForSequenceClassification':
+        return {'logits': heads.Classifier(c, outputs=3).apply({'params': p}, batch)}
+    if a == 'BertForQuestionAnswering':
+        p = {**p, 'encoder': {'pooler': {'kernel': np.zeros((32, 32), 'f'), 'bias': np.zeros(32, 'f')}} | p['encoder']}
+        logits = heads.Span(c).apply({'params': p}, batch)
+        return {'start_logits': logits[..., 0], 'end_logits': logits[..., 1]}
+    head = p['nsp' if 'nsp' in p else 'classifier']
+    logits = (hidden if a == 'BertForTokenClassification' else pooled) @ head['kernel']
+    return {'logits': logits + head['bias'].reshape((1,) * (logits.ndim - 1) + (-1,))}
+
+
+@pytest.mark.parametrize('architecture', huggingface.ARCHITECTURES)
+def test_every_class_comes_in_and_goes_out(tmp_path, architecture):
+    """The same outputs here and there; what we write is loaded with no missing or unexpected key and gives bit-equal outputs."""
+    labels = {'num_labels': 3} if architecture in ('BertForSequenceClassification', 'BertForTokenClassification') else {}
+    theirs = reference.random_model(architecture, hidden_act='gelu_new', **TINY, **labels)
+    model = read_back(theirs, tmp_path / 'theirs')
+    assert model.architecture == architecture and model.parts == huggingface.ARCHITECTURES[architecture]
+    batch = reference.inputs(100, rows=4, length=16)
+    shaped = {k: batch[k][None] for k in ('input_ids', 'input_mask', 'segment_ids')} if architecture == 'BertForMultipleChoice' else batch
+    wanted = reference.call(theirs, shaped)
+    for name, found in our_logits(model, batch).items():
+        close(found.T if architecture == 'BertForMultipleChoice' else found, wanted[name])
+    assert huggingface.write(tmp_path / 'ours', model) == ()
+    again, info = getattr(transformers, architecture).from_pretrained(tmp_path / 'ours', output_loading_info=True)
+    assert not any(info.values()), info
+    before, after = theirs.config.to_dict(), again.config.to_dict()
+    assert {k: after[k] for k in before if k != '_name_or_path'} == {k: v for k, v in before.items() if k != '_name_or_path'}
+    for name, found in reference.call(again, shaped).items():
+        np.testing.assert_array_equal(found, wanted[name])
+
+
+def test_shards_of_transformers(tmp_path):
+    theirs = reference.random_model('BertModel', **TINY)
+    theirs.save_pretrained(tmp_path / 'many', max_shard_size='20KB')
+    assert len(list((tmp_path / 'many').glob('*.safetensors'))) > 3
+    many, one = huggingface.read(tmp_path / 'many').model, read_back(theirs, tmp_path / 'one')
+    assert jax.tree.all(jax.tree.map(np.array_equal, many.params, one.params))
+
+
+def test_pickled_weights_only_as_plain_tensors(tmp_path):
+    theirs = reference.random_model('BertForMaskedLM', **TINY)
+    wanted = read_back(theirs, tmp_path)
+    (tmp_path / 'model.safetensors').unlink()
+    torch.save(theirs.state_dict(), tmp_path / 'pytorch_model.bin')  # holds the decoder's copies of the word table and bias
+    found = huggingface.read(tmp_path).model
+    assert jax.tree.all(jax.tree.map(np.array_equal, found.params, wanted.params))
+    (tmp_path / 'pytorch_model.bin').write_bytes(pickle.dumps(pathlib.Path.cwd))
+    with pytest.raises(UserError, match='torch cannot read it as plain tensors'):
+        huggingface.read(tmp_path)
+
+
+def test_real_weights_on_real_sentences(test_data, tmp_path):
+    """MiniLM: ids, hidden states and pooled output of sentences of very different lengths, and its export."""
+    folder = test_data / 'minilm'
+    sentences = [line for line in (test_data / 'corpora' / 'sample_text.txt').read_text().splitlines() if line.strip()][:12]
+    sentences += ['Yes.', 'Zürich, 東京 & naïve café: 3.14159 [MASK]?!']
+    theirs = transformers.BertModel.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    ours = Tokenizer.load(folder)
+    wanted_ids = tokenizer([s.replace('[MASK]', 'mask') for s in sentences])['input_ids']
+    rows = [[ours.cls_id, *ours.encode(s.replace('[MASK]', 'mask')), ours.sep_id] for s in sentences]
+    assert rows == wanted_ids
+    length = max(map(len, rows))
+    ids = np.array([row + [0] * (length - len(row)) for row in rows], np.int32)
+    batch = {'input_ids': ids, 'input_mask': (ids > 0).astype(np.int32), 'segment_ids': np.zeros_like(ids)}
+    model = huggingface.read(folder).model
+    hidden, pooled = encode(model.config, model.params, batch)
+    wanted = reference.call(theirs, batch)
+    real = batch['input_mask'].astype(bool)  # at padding this model is ill-conditioned: PyTorch in float32 is 9e-5 off its own float64 there
+    close(np.asarray(hidden)[real], wanted['last_hidden_state'][real])
+    close(pooled, wanted['pooler_output'])
+    huggingface.write(tmp_path, model)
+    again, info = transformers.BertModel.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(info.values()), info
+    np.testing.assert_array_equal(reference.call(again.eval(), batch)['last_hidden_state'], wanted['last_hidden_state'])
+
+
+def test_a_directory_of_ours_serves_a_pipeline(tmp_path):
+    """Weights and tokenizer side by side are all that transformers' pipeline needs."""
+    words = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *(f'word{i}' for i in range(95))]
+    (tmp_path / 'vocab').mkdir()
+    (tmp_path / 'vocab' / 'vocab.txt').write_text('\n'.join(words) + '\n')
+    Tokenizer.load(tmp_path / 'vocab').save(tmp_path / 'out')
+    model = read_back(reference.random_model('BertForPreTraining', **TINY), tmp_path / 'theirs')
+    huggingface.write(tmp_path / 'out', model)
+    shutil.rmtree(tmp_path / 'theirs')
+    found = transformers.pipeline('fill-mask', model=str(tmp_path / 'out'))('Word3 [MASK] word4')
+    ids = np.array([[2, 8, 4, 9, 3]], np.int32)
+    mlm, _ = pretraining(model.config, model.params, {'input_ids': ids, 'input_mask': np.ones_like(ids), 'segment_ids': np.zeros_like(ids)})
+    probabilities = jax.nn.softmax(mlm[0, 2])
+    assert [f['token'] for f in found] == np.argsort(-probabilities)[:5].tolist()
+    close([f['score'] for f in found], sorted(probabilities, reverse=True)[:5])
+    assert json.loads((tmp_path / 'out' / 'config.json').read_text())['hidden_act'] == 'gelu'
