@@ -5,6 +5,7 @@
 #   bash launch/test.sh [-k EXPRESSION] [-m "not slow"] [tests/test_x.py]   the core suite, in .venv
 #   bash launch/test.sh --beam [-k EXPRESSION]                              tests/beam on Apache Beam, in .venv-beam
 #   bash launch/test.sh --plan [-k EXPRESSION]                              tests/plan with the TPU compiler, in .venv-plan
+#   bash launch/test.sh --parity [-k EXPRESSION]                            tests/parity against PyTorch's BERT, in .venv-parity
 #
 # BERT_JAX_TEST_DATA names a folder of real corpora and tasks; tests that need it are skipped without.
 # PYTHON names the interpreter to make the environment with (3.11 or 3.12).
@@ -15,6 +16,7 @@ venv=.venv extras=test constraints=constraints.txt
 case "${1:-}" in
   --beam) venv=.venv-beam extras=beam,test constraints=constraints-beam.txt; set -- tests/beam "${@:2}" ;;
   --plan) venv=.venv-plan extras=plan,test; set -- tests/plan "${@:2}" ;;
+  --parity) venv=.venv-parity extras=parity,test; set -- tests/parity "${@:2}" ;;
 esac
 
 source launch/install.sh ".[$extras]" "$venv" "$constraints"

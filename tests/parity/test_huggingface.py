@@ -22,7 +22,7 @@ _REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --par
 torch = pytest.importorskip('torch', reason=_REASON)
 transformers = pytest.importorskip('transformers', reason=_REASON)
 
-from parity import reference  # noqa: E402  it needs both
+from parity import reference
 
 pytestmark = pytest.mark.filterwarnings('default')  # those of torch and transformers are not ours to mend
 TINY = {'vocab_size': 100, 'hidden_size': 32, 'num_hidden_layers': 2, 'num_attention_heads': 4, 'intermediate_size': 64, 'max_position_embeddings': 32}
