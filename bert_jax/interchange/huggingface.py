@@ -108,7 +108,7 @@ class Model(NamedTuple):
     architecture: the class of transformers, 'BertModel' and so on.
     labels: names of the classifier's outputs, empty where it has none.
     head_dropout: dropout before the classifier; None: the encoder's own.
-    problem_type: None, or 'regression'.
+    problem_type: what the classifier is for, where transformers is told: 'regression', 'multi_label_classification', or None.
     """
 
     config: ModelConfig
@@ -175,7 +175,7 @@ def read(where: str | os.PathLike) -> Reading:
         architecture,
         labels if 'classifier' in parts else (),
         settings.get('classifier_dropout'),
-        'regression' if 'classifier' in parts and settings.get('problem_type') == 'regression' else None,
+        settings.get('problem_type') if 'classifier' in parts else None,
     )
     return Reading(model, {names[n]: path for path, entry in wanted.items() for n in entry}, ignored, tuple(remarks))
 
