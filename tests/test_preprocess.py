@@ -398,6 +398,18 @@ def test_command_line(tmp_path, vocabulary, binary):
     assert shards.Manifest.load(tmp_path / 'out').max_predictions == 5
     bad = binary('preprocess', *flags, '--mask_mix=a,b')
     assert bad.returncode == 2 and '--mask_mix=a,b' in bad.stderr and 'Traceback' not in bad.stderr
+    for arguments, said in ((['--', '--runner=FlinkRunner'], '--runner=FlinkRunner: pipeline options are for --engine=beam'), (['seq'], "unexpected argument 'seq'")):
+        refused = binary('preprocess', *flags, *arguments)
+        assert refused.returncode == 2 and said in refused.stderr and 'Traceback' not in refused.stderr
+
+
+def test_beam_that_is_not_installed(tmp_path, vocabulary, monkeypatch):
+    """Whatever is installed here; tests/beam has the tests with it."""
+    monkeypatch.setitem(sys.modules, 'apache_beam', None)
+    write_text(tmp_path / 'a.txt', vocabulary[2][:30])
+    with pytest.raises(UserError, match=r"--engine=beam: Apache Beam is not installed: pip install .*'\.\[beam\]'"):
+        run(tmp_path, vocabulary, engine='beam')
+    assert not (tmp_path / 'out').exists()
 
 
 def test_clock_reads_well():
