@@ -17,7 +17,9 @@ from launch import app
 
 _TASK = flags.DEFINE_string('task', None, "a task's name (mrpc, squad_v1, ...) or a path ending in .json", required=True)
 _DATA_DIR = flags.DEFINE_string('data_dir', '', "the folder that holds the task's own files; not needed for a .json task beside its files")
-_INIT_FROM = flags.DEFINE_string('init_from', None, 'the encoder to start from: a workdir of launch.pretrain or launch.finetune, or a Hugging Face BERT directory', required=True)
+_INIT_FROM = flags.DEFINE_string(
+    'init_from', None, 'the encoder to start from: a workdir of launch.pretrain or launch.finetune, or a Hugging Face BERT directory', required=True
+)
 _WORKDIR = flags.DEFINE_string('workdir', None, 'folder of this run, or of all runs of a sweep', required=True)
 _SWEEP = flags.DEFINE_string('sweep', '', 'settings and their values: "optimizer.peak_lr=2e-5,3e-5;seed=0,1,2;init=source,random"')
 app.define_config_flags()

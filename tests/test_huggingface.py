@@ -23,6 +23,7 @@ from launch.source import load_source
 GOLDEN = pathlib.Path(__file__).parent / 'golden' / 'huggingface'
 EXPECTED = load_file(GOLDEN / 'expected.safetensors')
 BATCH = {name.removeprefix('batch/'): value for name, value in EXPECTED.items() if name.startswith('batch/')}
+WORDS = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *(f'word{i}' for i in range(35))]
 
 
 @pytest.fixture
@@ -256,8 +257,7 @@ def test_a_class_that_needs_more_than_there_is_is_refused(folder, tmp_path):
 
 
 def test_as_a_source_it_brings_its_tokenizer_and_lacks_nothing_of_an_encoder(folder):
-    words = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *(f'word{i}' for i in range(35))]
-    (folder / 'vocab.txt').write_text('\n'.join(words) + '\n')
+    (folder / 'vocab.txt').write_text('\n'.join(WORDS) + '\n')
     whole = load_source(str(folder))
     assert whole.model.hidden_act == 'gelu_erf' and whole.tokenizer.encode('word3 Word0') == [8, 5] and whole.step == 0
     tensors(folder, lambda name, array: {} if name.startswith(('bert.pooler', 'cls.seq')) else {name: array})
@@ -266,6 +266,26 @@ def test_as_a_source_it_brings_its_tokenizer_and_lacks_nothing_of_an_encoder(fol
     assert pooler['kernel'].shape == (16, 16) and 0.2 < jnp.std(pooler['kernel']) < 0.5  # initializer_range is 0.4 there
     del whole.params['encoder']['pooler']
     assert equal(partial.params['encoder'], whole.params['encoder'])
-    (folder / 'vocab.txt').write_text('\n'.join(words[:-1]) + '\n')
+    (folder / 'vocab.txt').write_text('\n'.join(WORDS[:-1]) + '\n')
     with pytest.raises(UserError, match='its tokenizer has 39 entries but its model 40'):
         load_source(str(folder))
+
+
+@pytest.mark.slow
+def test_finetuning_starts_from_one_and_what_comes_of_it_goes_back(folder, tmp_path, binary):
+    (folder / 'vocab.txt').write_text('\n'.join(WORDS) + '\n')
+    rows = [{'text': f'word{i} word{i % 7}', 'label': 'low' if i < 15 else 'high'} for i in range(30)]
+    (folder / 'task.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in rows))
+    columns = {'text': 'text', 'label': 'label'}
+    task = {'kind': 'classification', 'files': {'train': 'task.jsonl', 'dev': 'task.jsonl'}, 'columns': columns, 'labels': ['low', 'high']}
+    (folder / 'task.json').write_text(json.dumps(task))
+    settings = ['--set=max_seq_length=8', '--set=batch_size=10', '--set=epochs=2']
+    run = binary('finetune', f'--task={folder}/task.json', f'--init_from={folder}', f'--workdir={tmp_path}/run', *settings)
+    assert run.returncode == 0, run.stderr
+    assert "BertForPreTraining, 46 arrays read; heads: ['mlm', 'nsp']" in run.stderr and 'the classifier head is fresh' in run.stderr
+    run = binary('export', f'--workdir={tmp_path}/run', f'--output={tmp_path}/out')
+    assert run.returncode == 0, run.stderr
+    before, after = huggingface.read(folder).model, huggingface.read(tmp_path / 'out').model
+    assert (after.config, after.labels, after.architecture) == (before.config, ('low', 'high'), 'BertForSequenceClassification')
+    moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), before.params['encoder'], after.params['encoder'])
+    assert 0 < max(jax.tree.leaves(moved)) < 1e-3  # six steps at 2e-5
