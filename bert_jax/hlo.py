@@ -160,18 +160,18 @@ def _groups(rest: str, mesh_shape: Mapping[str, int]) -> tuple[tuple[str, ...], 
     """(mesh axes along which the members of a group differ, members of a group), from one of HLO's four notations."""
     sizes = tuple(mesh_shape.values())
     devices = np.arange(math.prod(sizes))
-    if found := re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", rest):
-        dims = {name: int(n) for name, n in re.findall(r"'([^']+)'=(\d+)", found[1])}
-        spanned = re.findall(r"'([^']+)'", found[2])
-        if ':' in found[2] or math.prod(dims.values()) != devices.size:
-            return (), devices.size
-        grid = devices.reshape(tuple(dims.values()))
-        pairs = [grid[tuple(slice(None) if name in spanned else 0 for name in dims)].ravel()]
+    if found := re.search(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((\S+)\))? \{([^}]*)\}", rest):
+        split, spanned = [], []  # sizes of the grid's axes, and whether the group spans each
+        parts = {name: (int(before), int(size)) for name, before, size in re.findall(r"'([^']+)':\((\d+)\)(\d+)", found[3])}
+        for name, size in re.findall(r"'([^']+)'=(\d+)", found[1]):
+            before, part = parts.get(name, (1, int(size)))
+            split += [before, part, int(size) // (before * part)]
+            spanned += [False, f"'{name}'" in found[3], False]
+        grid = (_iota(found[2]) if found[2] else devices).reshape(split)
+        pairs = [grid[tuple(slice(None) if spans else 0 for spans in spanned)].ravel()]
         size = pairs[0].size
-    elif found := re.search(r'replica_groups=\[(\d+),(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?', rest):
-        grid = devices.reshape([int(n) for n in found[3].split(',')])
-        grid = grid.transpose([int(n) for n in found[4].split(',')]) if found[4] else grid
-        pairs, size = grid.reshape(int(found[1]), int(found[2])), int(found[2])
+    elif found := re.search(r'replica_groups=\[(\d+),(\d+)\]<=(\S+?)(?:, |$)', rest):
+        pairs, size = _iota(found[3]).reshape(int(found[1]), int(found[2])), int(found[2])
     elif found := re.search(r'replica_groups=\{(\{[\d,{}]*\})\}', rest):
         pairs = [np.array([int(n) for n in group.split(',')]) for group in re.findall(r'\{([\d,]+)\}', found[1])]
         size = pairs[0].size
@@ -187,3 +187,11 @@ def _groups(rest: str, mesh_shape: Mapping[str, int]) -> tuple[tuple[str, ...], 
                 varies.add(axis)
     axes = tuple(axis for axis in mesh_shape if axis in varies)
     return axes, math.prod(mesh_shape[a] for a in axes) if 'source_target_pairs' in rest else size
+
+
+def _iota(text: str) -> np.ndarray:
+    """The device numbers that '[2,2,2]T(0,2,1)' stands for: counted up in that shape, transposed, flat."""
+    shape, order = re.fullmatch(r'\[([\d,]+)\](?:T\(([\d,]+)\))?', text).groups()
+    sizes = [int(n) for n in shape.split(',')]
+    grid = np.arange(math.prod(sizes)).reshape(sizes)
+    return (grid.transpose([int(n) for n in order.split(',')]) if order else grid).ravel()

@@ -8,6 +8,7 @@ which needs no TPU. A floor is what no program can beat on these chips; all byte
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -24,6 +25,15 @@ from configs.errors import UserError
 from configs.schema import Phase, PretrainConfig
 
 GIB = 2**30
+# For libtpu where it only compiles: it shall not look for a TPU host's metadata, warn that there is none, or keep a second
+# process out by its lock on the TPU.
+_COMPILER_ONLY = {
+    'TPU_SKIP_MDS_QUERY': '1',
+    'TPU_ACCELERATOR_TYPE': 'v5litepod-8',
+    'TPU_WORKER_HOSTNAMES': 'localhost',
+    'TPU_MIN_LOG_LEVEL': '2',
+    'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
+}
 
 
 def predictions_of(config: PretrainConfig, given: Sequence[int]) -> list[int]:
@@ -111,7 +121,7 @@ def analytic(config: PretrainConfig, phase: Phase, predictions: int, topology: T
 
 def compile_step(config: PretrainConfig, phase: Phase, predictions: int, topology: Topology) -> jax.stages.Compiled:
     """The train step of one phase, compiled for the topology by libtpu. UserError with both sizes where it does not fit."""
-    mesh = sharding.make_mesh(config.runtime, _devices(topology))
+    mesh = sharding.make_mesh(config.runtime, devices(topology))
     objective = losses.pretraining_objective(_model(config), nsp=True)
     step = jax.jit(make_train_step(objective, config.optimizer, config.runtime.accumulation), donate_argnums=0)
     with jax.set_mesh(mesh):
@@ -122,15 +132,20 @@ def compile_step(config: PretrainConfig, phase: Phase, predictions: int, topolog
         raise _refusal(error, config, phase, topology) from error
 
 
-def _devices(topology: Topology) -> list[Any]:
+def devices(topology: Topology) -> list[Any]:
+    """The topology's chips as jax devices that can be compiled for, and no more. Sets what libtpu reads of the environment when it loads."""
     from jax.experimental import topologies
 
+    for name, value in _COMPILER_ONLY.items():
+        os.environ.setdefault(name, value)
     options = {'chip_config_name': 'megacore'} if topology.chip.name == 'v4' else {}  # v5p's two cores are one device without it
     if topology.chips == 1:
         options['chips_per_host_bounds'] = (1, 1, 1)
     try:
         return list(topologies.get_topology_desc(platform='tpu', topology_name=topology.name, **options).devices)
     except jax.errors.JaxRuntimeError as error:
+        if 'INVALID_ARGUMENT' not in str(error):
+            raise
         raise UserError(f'--topology={topology.name}: libtpu does not know it ({str(error).splitlines()[0]}): take another one') from error
 
 

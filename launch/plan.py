@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     config = app.config_from_flags('pretrain')
     have_libtpu = importlib.util.find_spec('libtpu') is not None
     compiling = _COMPILE.value and have_libtpu
-    quiet_libtpu()
+    os.environ['JAX_PLATFORMS'] = 'cpu'  # before jax is imported: on a TPU host the chips are left alone
 
     from bert_jax import plan
     from bert_jax.chips import topology
@@ -63,14 +63,6 @@ def main(argv: Sequence[str]) -> int:
         unfinished.write_text(json.dumps(found, indent=2) + '\n')
         unfinished.replace(path)
     return 0
-
-
-def quiet_libtpu() -> None:
-    """Tells libtpu that this machine is no TPU host, before jax is imported: it would look for one, and warn."""
-    os.environ['JAX_PLATFORMS'] = 'cpu'
-    os.environ['TPU_SKIP_MDS_QUERY'] = '1'
-    for name, value in (('TPU_ACCELERATOR_TYPE', 'v5litepod-8'), ('TPU_WORKER_HOSTNAMES', 'localhost'), ('TPU_MIN_LOG_LEVEL', '2')):
-        os.environ.setdefault(name, value)
 
 
 def lines(found: dict[str, Any]) -> Iterator[str]:
