@@ -16,7 +16,7 @@ def get_config() -> FinetuneConfig:
     """The recipe described above."""
     return FinetuneConfig(
         name='quickstart_finetune',
-        max_seq_length=64,
+        max_seq_length=32,
         batch_size=BATCH_SIZE,
         optimizer=OptimizerConfig(peak_lr=5e-4, warmup_steps=0, schedule='linear', bias_correction=True),
         runtime=RuntimeConfig(decoder='numpy'),

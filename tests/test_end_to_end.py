@@ -63,7 +63,7 @@ def make_records(folder: pathlib.Path, binary) -> None:
     """A vocabulary and TFRecords from the folder's text."""
     text = f'--input={folder}/text.txt'
     ok(binary('train_vocab', text, f'--output={folder}/vocab', '--vocab_size=200'))
-    options = ['--seq_len=64', '--max_predictions=10', '--dupe_factor=3', '--eval_fraction=0.1']
+    options = ['--seq_len=32', '--dupe_factor=3', '--eval_fraction=0.1']
     ok(binary('preprocess', text, f'--tokenizer={folder}/vocab', f'--output={folder}/records', *options))
 
 
@@ -110,7 +110,7 @@ def test_text_to_score_with_kills_on_the_way(folder, binary):
     ]
     assert losses[0] == losses[1] and {step for step, _ in losses[0]} == {15, 30}
 
-    settings = ['--set=epochs=6', '--set=optimizer.peak_lr=1e-3', '--set=max_seq_length=16']
+    settings = ['--set=epochs=30', '--set=optimizer.peak_lr=2e-3', '--set=max_seq_length=16']
     ok(binary('finetune', f'--task={folder}/task.json', f'--init_from={folder}/disturbed', f'--workdir={folder}/tuned', *settings))
     ok(binary('evaluate', f'--workdir={folder}/tuned', '--split=dev'))
     assert json.loads((folder / 'tuned' / 'eval' / 'dev.json').read_text())['metrics']['accuracy'] > 0.95
