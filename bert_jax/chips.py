@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from configs.errors import UserError
 
 _GIB = 2**30
+_DOCS = 'cloud.google.com/tpu/docs'
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,10 @@ _CUBIC = ('2x2x1', '2x2x2', '2x2x4', '2x4x4', '4x4x4', '4x4x8', '4x8x8', '8x8x8'
 CHIPS = {
     chip.name: chip
     for chip in (
-        Chip('v4', 275e12, 32 * _GIB, 30.75 * _GIB, 1200e9, 268e9, 'cloud.google.com/tpu/docs/v4 (links: a pod reduces 1.1 PB/s)', _CUBIC, cubes=True),
-        Chip('v5e', 197e12, 16e9, 15.75 * _GIB, 819e9, 200e9, 'cloud.google.com/tpu/docs/v5e (links: 1600 Gbit/s)', _SQUARE),
-        Chip('v5p', 459e12, 95e9, 95.74 * _GIB, 2765e9, 600e9, 'cloud.google.com/tpu/docs/v5p (links: 4800 Gbit/s)', _CUBIC, cubes=True),
-        Chip('v6e', 918e12, 32e9, 31.25 * _GIB, 1638e9, 400e9, 'cloud.google.com/tpu/docs/v6e (links: half of 800 GB/s, both ways)', _SQUARE),
+        Chip('v4', 275e12, 32 * _GIB, 30.75 * _GIB, 1200e9, 268e9, f'{_DOCS}/v4 (links: a pod reduces 1.1 PB/s)', _CUBIC, cubes=True),
+        Chip('v5e', 197e12, 16e9, 15.75 * _GIB, 819e9, 200e9, f'{_DOCS}/v5e (links: 1600 Gbit/s)', _SQUARE),
+        Chip('v5p', 459e12, 95e9, 95.74 * _GIB, 2765e9, 600e9, f'{_DOCS}/v5p (links: 4800 Gbit/s)', _CUBIC, cubes=True),
+        Chip('v6e', 918e12, 32e9, 31.25 * _GIB, 1638e9, 400e9, f'{_DOCS}/v6e (links: half of 800 GB/s, both ways)', _SQUARE),
     )
 }
 

@@ -133,7 +133,7 @@ def compile_step(config: PretrainConfig, phase: Phase, predictions: int, topolog
 
 
 def devices(topology: Topology) -> list[Any]:
-    """The topology's chips as jax devices that can be compiled for, and no more. Sets what libtpu reads of the environment when it loads."""
+    """The topology's chips as jax devices that can be compiled for, and no more. Sets environment variables that libtpu reads."""
     from jax.experimental import topologies
 
     for name, value in _COMPILER_ONLY.items():
@@ -193,7 +193,11 @@ def compiled(config: PretrainConfig, phase: Phase, predictions: int, topology: T
     plan['collectives'] = sorted(rows.values(), key=lambda row: -row['bytes'])
     cost = program.cost_analysis() or {}
     loops = config.runtime.scan_layers or config.runtime.accumulation > 1
-    plan['compiler'] = {'flops_per_chip': cost.get('flops', 0.0), 'bytes_per_chip': cost.get('bytes accessed', 0.0), 'counts_loops_once': loops}
+    plan['compiler'] = {
+        'flops_per_chip': cost.get('flops', 0.0),
+        'bytes_per_chip': cost.get('bytes accessed', 0.0),
+        'counts_loops_once': loops,
+    }
     traffic = used['arguments'] + used['outputs'] + 2 * used['temporary']
     plan['floor_s'] |= {'memory': traffic / chip.hbm_bandwidth, 'interconnect': sum(row['sent'] for row in rows.values()) / chip.ici}
     return plan

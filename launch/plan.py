@@ -20,10 +20,10 @@ from configs.errors import UserError
 from launch import app
 
 app.define_config_flags()
-_TOPOLOGY = flags.DEFINE_string('topology', None, 'chips and their wiring, as in v5e:16x16; a wrong name lists those that exist', required=True)
+_TOPOLOGY = flags.DEFINE_string('topology', None, 'chips and wiring, as in v5e:16x16; a wrong name lists those that exist', required=True)
 _MFU = flags.DEFINE_float('mfu', 0.4, "share of the chips' peak that the run is assumed to reach, for the second estimate of time")
 _PRICE = flags.DEFINE_float('price_per_chip_hour', None, 'what a chip costs for an hour, in any currency')
-_PREDICTIONS = flags.DEFINE_multi_integer('max_predictions', [], 'masked positions a row, once for each phase; by default 15 % of the length, rounded up')
+_PREDICTIONS = flags.DEFINE_multi_integer('max_predictions', [], 'masked positions a row, once a phase; by default 15 %, rounded up')
 _COMPILE = flags.DEFINE_bool('compile', True, 'compile the step, which takes minutes for a large model; without, only what shapes tell')
 _JSON = flags.DEFINE_string('json', None, 'also write the plan to this file')
 
@@ -89,7 +89,7 @@ def _phase(i: int, phase: dict[str, Any], found: dict[str, Any]) -> Iterator[str
         f'phase {i}: seq_len {phase["seq_len"]}, batch {phase["batch_size"]:,} ({phase["batch_per_chip"]:g} a chip), '
         f'{phase["max_predictions"]} masked positions, {phase["steps"]:,} steps'
     )
-    yield f'  FLOPs          {_si(phase["flops_per_token"])}FLOP a token, {_si(phase["flops_per_step"])}FLOP a step: the model, nothing recomputed'
+    yield f'  FLOPs          {_si(phase["flops_per_token"])}FLOP a token, {_si(phase["flops_per_step"])}FLOP a step (the model)'
     if compiler := phase.get('compiler'):
         once = '; it counts what loops once' if compiler['counts_loops_once'] else ''
         total = compiler['flops_per_chip'] * found['chips']

@@ -29,7 +29,7 @@ LOOP = """HloModule step
   %two = s32[] constant(2)
   %next.1 = s32[] add(%i.2, %two)
   %x.1 = f32[8] get-tuple-element(%s.1), index=1
-  %permuted-start = (f32[8], f32[8], u32[], u32[]) collective-permute-start(%x.1), channel_id=1, source_target_pairs={{0,1},{1,0},{2,3},{3,2},{4,5},{5,4},{6,7},{7,6}}, metadata={op_name="jit(step)/roll"}
+  %permuted-start = (f32[8], f32[8], u32[], u32[]) collective-permute-start(%x.1), source_target_pairs={{0,1},{1,0},{2,3},{3,2},{4,5},{5,4},{6,7},{7,6}}, metadata={op_name="jit(step)/roll"}
   %permuted-done = f32[8]{0:T(256)(128)} collective-permute-done(%permuted-start)
   ROOT %state.1 = (s32[], f32[8]) tuple(%next.1, %permuted-done)
 }
@@ -121,7 +121,10 @@ def test_pieces_of_one_collective_count_once():
     assert [c.count for c in hlo.collectives(text, MESH)] == [1]
 
 
-@pytest.mark.parametrize(('shape', 'size'), [('f32[]', 4), ('bf16[3,5]{1,0:T(8,128)(2,1)S(1)}', 30), ('pred[7]', 7), ('(s8[2], (u64[3], f8e4m3fn[4]))', 30), ('()', 0)])
+SIZES = {'f32[]': 4, 'bf16[3,5]{1,0:T(8,128)(2,1)S(1)}': 30, 'pred[7]': 7, '(s8[2], (u64[3], f8e4m3fn[4]))': 30, '()': 0}
+
+
+@pytest.mark.parametrize(('shape', 'size'), SIZES.items())
 def test_size_of(shape, size):
     assert hlo.size_of(shape) == size
 
