@@ -13,8 +13,9 @@ import errno
 import pickle
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Self
+
+from etils import epath
 
 from configs.errors import UserError
 from input_pipeline import stages
@@ -35,7 +36,7 @@ class BeamEngine:
     where apache_beam is not installed.
     """
 
-    def __init__(self, arguments: Sequence[str], folder: Path):
+    def __init__(self, arguments: Sequence[str], folder: epath.Path):
         self._options, self._folder = _pipeline_options(arguments), folder
 
     def __enter__(self) -> Self:

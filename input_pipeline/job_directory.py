@@ -10,18 +10,19 @@ import contextlib
 import errno
 import fcntl
 import os
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
+
+from etils import epath
 
 from configs.errors import UserError
 from input_pipeline.shards import MANIFEST, Manifest
+from input_pipeline.tokenizer import Tokenizer
 
 _PATHS = {'input', 'eval_input', 'tokenizer'}  # options that may differ: the same text and vocabulary may lie elsewhere
 
 
-def finished(output: Path, options: dict[str, Any]) -> Manifest | None:
+def finished(output: epath.Path, options: dict[str, Any]) -> Manifest | None:
     """The manifest, where the job with these options is finished in `output`; None where nothing is there. Refuses another job's."""
     if output.exists() and not output.is_dir():
         raise UserError(f'--output={output}: is a file, and must be a folder')
@@ -43,22 +44,23 @@ def finished(output: Path, options: dict[str, Any]) -> Manifest | None:
 
 
 @contextlib.contextmanager
-def scratch(output: Path) -> Iterator[Path]:
-    """OUTPUT/.tmp, emptied before and removed after, held by one process at a time."""
-    folder = output / '.tmp'
-    made = [path for path in (output, *output.parents) if not path.exists()]
+def scratch(output: epath.Path) -> Iterator[epath.Path]:
+    """OUTPUT/.tmp, emptied before and removed after, held by one process at a time (on gs:// that is the user's to see to)."""
+    folder, remote = output / '.tmp', '://' in str(output)
+    made = [] if remote else [path for path in (output, *output.parents) if not path.exists()]
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f'--output={output}: cannot be made ({error.strerror})') from error
-    lock = open(output / '.lock', 'w')  # noqa: SIM115 - held as long as the job
+    lock = None if remote else open(output / '.lock', 'w')  # noqa: SIM115 - held as long as the job
+    if lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            raise UserError(f'--output={output}: another process is writing there: wait for it, or choose another folder') from None
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.close()
-        raise UserError(f'--output={output}: another process is writing there: wait for it, or choose another folder') from None
-    try:
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
         (folder / 'final').mkdir(parents=True)
         yield folder
     except OSError as error:
@@ -69,20 +71,28 @@ def scratch(output: Path) -> Iterator[Path]:
             ) from error
         raise
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        (output / '.lock').unlink(missing_ok=True)
-        lock.close()
+        _remove(folder)
+        if lock:
+            (output / '.lock').unlink(missing_ok=True)
+            lock.close()
         for path in made:  # a failed job leaves no empty folders behind
             with contextlib.suppress(OSError):
-                path.rmdir()
+                os.rmdir(path)
 
 
-def publish(final: Path, output: Path, manifest: Manifest) -> None:
+def _remove(folder: epath.Path) -> None:
+    """Removes a folder with all in it, where there is one."""
+    with contextlib.suppress(OSError):
+        epath.Path(folder).rmtree(missing_ok=True)
+
+
+def publish(final: epath.Path, output: epath.Path, tokenizer: Tokenizer, manifest: Manifest) -> None:
     """Moves the finished files to their names, the manifest last; what another job left there goes first."""
     (output / MANIFEST).unlink(missing_ok=True)
     for path in output.glob('*.tfrecord'):
         path.unlink()
-    shutil.rmtree(output / 'tokenizer', ignore_errors=True)
+    _remove(output / 'tokenizer')
     for path in sorted(final.iterdir()):
-        os.replace(path, output / path.name)
+        path.replace(output / path.name)
+    tokenizer.save(output / 'tokenizer')
     manifest.save(output)

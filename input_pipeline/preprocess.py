@@ -15,10 +15,10 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from etils import epath
 
 from configs.errors import UserError
 from input_pipeline import corpus, job_directory, runs, stages
@@ -83,7 +83,7 @@ class PreprocessOptions:
             raise UserError('--eval_fraction and --eval_input both name the held-out split: give one of them')
         if self.beam_arguments and self.engine != 'beam':
             raise UserError(f'{self.beam_arguments[0]}: pipeline options are for --engine=beam')
-        if '://' in self.output:
+        if '://' in self.output and self.engine == 'local':
             raise UserError(f'--output={self.output}: must be a local folder; copy the finished one to where it is needed')
 
     @property
@@ -109,7 +109,7 @@ def preprocess(options: PreprocessOptions) -> Manifest:
     units = corpus.units(options.input, options.text)
     eval_units = corpus.units(options.eval_input, options.text) if options.eval_input else []
     described = _describe(options, tokenizer, units, eval_units)
-    output = Path(options.output)
+    output = epath.Path(options.output)
     finished = None if options.overwrite else job_directory.finished(output, described)
     if finished is not None:
         print(f'{output}: this job is done already ({finished.records("train"):,} examples, {finished.records("eval"):,} held out)')
@@ -117,8 +117,7 @@ def preprocess(options: PreprocessOptions) -> Manifest:
     with job_directory.scratch(output) as scratch, _engine(options, scratch) as engine:
         job = _Job(options, tokenizer, engine, scratch)
         manifest = job.run(units, eval_units, described)
-        tokenizer.save(scratch / 'final' / 'tokenizer')
-        job_directory.publish(scratch / 'final', output, manifest)
+        job_directory.publish(scratch / 'final', output, tokenizer, manifest)
     seconds = time.monotonic() - start
     for split in ('train', 'eval'):
         _report(manifest, split)
@@ -127,7 +126,7 @@ def preprocess(options: PreprocessOptions) -> Manifest:
     return manifest
 
 
-def _engine(options: PreprocessOptions, scratch: Path) -> LocalEngine | BeamEngine:
+def _engine(options: PreprocessOptions, scratch: epath.Path) -> LocalEngine | BeamEngine:
     if options.engine == 'beam':
         return BeamEngine(options.beam_arguments, scratch)
     return LocalEngine(options.workers or os.cpu_count() or 1)
@@ -136,7 +135,7 @@ def _engine(options: PreprocessOptions, scratch: Path) -> LocalEngine | BeamEngi
 class _Job:
     """One run of the three stages in a scratch folder."""
 
-    def __init__(self, options: PreprocessOptions, tokenizer: Tokenizer, engine: LocalEngine | BeamEngine, scratch: Path):
+    def __init__(self, options: PreprocessOptions, tokenizer: Tokenizer, engine: LocalEngine | BeamEngine, scratch: epath.Path):
         self._options, self._tokenizer, self._engine, self._scratch = options, tokenizer, engine, scratch
         self._warnings: list[str] = []
 
@@ -185,7 +184,7 @@ class _Job:
         if eval_units:
             self._tokenise_units(recipe, eval_units, 'eval', 'held-out', None, text, paths)
             excluded = str(self._scratch / 'held_out.npy')
-            np.save(excluded, text['eval'].held_out)
+            runs.save(excluded, text['eval'].held_out)
         self._tokenise_units(recipe, units, 'train' if eval_units else None, 'unit', excluded, text, paths)
         held_out = text['eval'].sums['documents']
         if self._options.eval_fraction is None and not eval_units and held_out < self._needed():
@@ -264,7 +263,7 @@ class _Job:
         if not counts:
             raise UserError(f'--input={self._options.input}: no example could be made: the documents are too short for --objective={recipe.objective}')
         for path in inputs:
-            for file in self._scratch.glob(f'{Path(path).name}.*'):
+            for file in self._scratch.glob(f'{epath.Path(path).name}.*'):
                 file.unlink()
         sizes = [runs.sizes_of(path) for path in paths]
         records, size = sum(n for n, _ in sizes), sum(b for _, b in sizes)

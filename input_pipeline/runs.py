@@ -8,10 +8,11 @@ mean nor who asks for which range.
 
 from __future__ import annotations
 
-import os
+import io
 from dataclasses import dataclass
 
 import numpy as np
+from etils import epath
 
 DOCUMENT = np.dtype([('source', '<u8'), ('sentences', '<i8'), ('tokens', '<i8')])  # the last two: where the document ends
 
@@ -29,9 +30,14 @@ def _within(keys: np.ndarray, low: int, high: int) -> tuple[int, int]:
 
 def save(path: str, array: np.ndarray) -> None:
     """np.save, but a full disk is an OSError that says so."""
-    with open(path, 'wb') as file:
+    with epath.Path(path).open('wb') as file:
         np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
         file.write(np.ascontiguousarray(array).view(np.uint8).data)
+
+
+def load(path: str) -> np.ndarray:
+    """What `save` wrote: mapped into memory where the file is local."""
+    return np.load(io.BytesIO(epath.Path(path).read_bytes())) if '://' in path else np.load(path, mmap_mode='r')
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ class DocumentRun:
     @classmethod
     def open(cls, path: str) -> DocumentRun:
         """What `write` wrote, mapped into memory and not yet read."""
-        return cls(*(np.load(f'{path}.{name}.npy', mmap_mode='r') for name in cls.__dataclass_fields__))
+        return cls(*(load(f'{path}.{name}.npy') for name in cls.__dataclass_fields__))
 
     def write(self, path: str) -> None:
         """Writes PATH.keys.npy and so on."""
@@ -77,7 +83,7 @@ class RecordRun:
     @classmethod
     def open(cls, path: str) -> RecordRun:
         """What `make_records` wrote, not yet read."""
-        return cls(np.load(f'{path}.keys.npy', mmap_mode='r'), np.load(f'{path}.offsets.npy', mmap_mode='r'), f'{path}.records')
+        return cls(load(f'{path}.keys.npy'), load(f'{path}.offsets.npy'), f'{path}.records')
 
     def within(self, low: int, high: int) -> RecordRun | None:
         """A copy of those whose keys lie in [low, high), read into memory; None where there are none."""
@@ -87,7 +93,7 @@ class RecordRun:
         offsets = np.array(self.offsets[first : last + 1])
         start, end = int(offsets[0]), int(offsets[-1])
         if isinstance(self.payload, str):
-            with open(self.payload, 'rb') as file:
+            with epath.Path(self.payload).open('rb') as file:
                 file.seek(start)
                 payload = file.read(end - start)
         else:
@@ -97,6 +103,7 @@ class RecordRun:
 
 def sizes_of(bucket: str) -> tuple[int, int]:
     """Records and bytes of a bucket that `make_records` wrote."""
-    if not os.path.exists(f'{bucket}.records'):
+    if not epath.Path(f'{bucket}.offsets.npy').exists():
         return 0, 0
-    return int(np.load(f'{bucket}.keys.npy', mmap_mode='r').size), os.path.getsize(f'{bucket}.records')
+    offsets = load(f'{bucket}.offsets.npy')
+    return offsets.size - 1, int(offsets[-1])

@@ -22,10 +22,10 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from etils import epath
 
 from input_pipeline import records, shards
 from input_pipeline.corpus import Document
@@ -34,7 +34,7 @@ from input_pipeline.masking import MaskingRule, mask
 from input_pipeline.pairs import Documents, Examples, Objective, make_examples
 from input_pipeline.randomness import Stream, digest64, mix
 from input_pipeline.records import RecordSpec
-from input_pipeline.runs import DOCUMENT, DocumentRun, RecordRun, key_range, save
+from input_pipeline.runs import DOCUMENT, DocumentRun, RecordRun, key_range, load, save
 from input_pipeline.tokenizer import Tokenizer
 
 PART_SENTENCES = 1024  # a longer document is cut into parts, which keep one identity for NSP
@@ -114,7 +114,7 @@ def tokenise(recipe: Recipe, documents: Iterable[Document], split: str | None, p
     fingerprints of documents held out elsewhere, which are dropped here.
     """
     tokenizer = _tokenizer(recipe.tokenizer)
-    known = frozenset(np.load(excluded).tolist()) if excluded else frozenset()
+    known = frozenset(load(excluded).tolist()) if excluded else frozenset()
     sides = {name: _Side(recipe, tokenizer) for name in ('train', 'eval')}
     for document in documents:
         identity = fingerprint(document.sentences)
@@ -243,7 +243,7 @@ def make_records(recipe: Recipe, split: str, number: int, buckets: int, inputs: 
     save(f'{path}.keys.npy', examples.keys)
     counts: dict[str, Any] = {}
     sizes = [np.zeros(1, np.int64)]
-    with open(f'{path}.records', 'wb') as file:
+    with epath.Path(f'{path}.records').open('wb') as file:
         for columns in _columns(recipe, spec, tokenizer, documents, examples, Stream(*name, 'masks')):
             payload, offsets = records.encode(spec, columns)
             file.write(payload)
@@ -293,12 +293,12 @@ def add_counts(total: dict[str, Any], part: dict[str, Any]) -> None:
 def write_output(number: int, count: int, pieces: int, inputs: Sequence[str | RecordRun], path: str) -> shards.ShardInfo:
     """Writes shard `number` of `count`: the records of all buckets in its range of keys, sorted by key.
 
-    A large shard is sorted in so many `pieces`, which lie on disk until it is written.
+    A large shard is sorted in so many `pieces`, which lie on disk until it is written, unless its records are in memory already.
     `inputs`: as for `make_records`.
     """
-    if pieces == 1:
+    if pieces == 1 or not isinstance(inputs[0], str):
         texts = _sorted_records(inputs, *key_range(number, count))
-        return shards.write_shard(Path(path), b''.join(texts), _ends(map(len, texts)))
+        return shards.write_shard(path, b''.join(texts), _ends(map(len, texts)))
     lengths: list[int] = []
     with open(f'{path}.sorted', 'w+b') as file:
         for piece in range(number * pieces, (number + 1) * pieces):
@@ -307,7 +307,7 @@ def write_output(number: int, count: int, pieces: int, inputs: Sequence[str | Re
             file.write(b''.join(texts))
         file.flush()
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as payload:
-            info = shards.write_shard(Path(path), payload, _ends(lengths))
+            info = shards.write_shard(path, payload, _ends(lengths))
     os.unlink(f'{path}.sorted')
     return info
 

@@ -141,6 +141,32 @@ def test_more_shards_than_keys(tmp_path, text):
     assert run(text, tmp_path / 'beam', num_shards=records, **options) == local and digests(tmp_path / 'beam') == digests(tmp_path / 'local')
 
 
+def test_a_bucket_for_output(tmp_path, text, monkeypatch):
+    """A gs:// folder stood for by fsspec's file system in memory, which has no real folders either."""
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    class Bucket(MemoryFileSystem):
+        protocol, store, pseudo_dirs, cachable = 'gs', {}, [''], False
+
+        @classmethod
+        def _strip_protocol(cls, path):
+            return MemoryFileSystem._strip_protocol(str(path).removeprefix('gs://'))
+
+        def glob(self, path, **options):
+            return [found.lstrip('/') for found in super().glob(path, **options)]
+
+    monkeypatch.setenv('EPATH_USE_TF', 'false')
+    monkeypatch.setattr('etils.epath.backend._FileSystemSpecBackend._get_filesystem', lambda *_: Bucket())
+    run(text, 'gs://bucket/records')
+    run(text, tmp_path / 'local', engine='local')
+    found = {path.removeprefix('/bucket/records/'): hashlib.sha256(Bucket().cat(path)).hexdigest() for path in Bucket.store}
+    assert found == digests(tmp_path / 'local')
+    run(text, 'gs://bucket/records', overwrite=True, num_shards=2)
+    assert len(Bucket.store) == len(found) - 1
+    with pytest.raises(UserError, match='local folder'):
+        run(text, 'gs://bucket/other', engine='local')
+
+
 @pytest.mark.parametrize(
     ('arguments', 'said'),
     [
