@@ -6,6 +6,8 @@ import numpy as np
 import torch
 import transformers
 
+torch.set_num_threads(1)  # these models are tiny, and threads that wait for each other crawl where cores are shared
+
 
 def random_model(architecture: str, seed: int = 0, **settings) -> torch.nn.Module:
     """A model in evaluation mode whose every array, biases and norms included, is away from its initial value."""
