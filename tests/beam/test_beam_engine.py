@@ -155,7 +155,7 @@ def test_a_bucket_for_output(tmp_path, text, monkeypatch):
         def glob(self, path, **options):
             return [found.lstrip('/') for found in super().glob(path, **options)]
 
-    monkeypatch.setenv('EPATH_USE_TF', 'false')
+    monkeypatch.setattr('etils.epath.gpath._is_tf_installed', lambda: False)  # else TensorFlow would open it
     monkeypatch.setattr('etils.epath.backend._FileSystemSpecBackend._get_filesystem', lambda *_: Bucket())
     run(text, 'gs://bucket/records')
     run(text, tmp_path / 'local', engine='local')
