@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from configs.schema import FinetuneConfig, OptimizerConfig, RuntimeConfig
 
-STEPS = 200
+STEPS = 400
 BATCH_SIZE = 16
 
 
