@@ -20,7 +20,7 @@ from jax.sharding import AbstractMesh
 
 from bert_jax import flops, heads, hlo, losses, optimizer, sharding, train_state
 from bert_jax.chips import Topology
-from bert_jax.step import make_train_step
+from bert_jax.step import jit_train_step, make_train_step
 from configs.errors import UserError
 from configs.schema import Phase, PretrainConfig
 
@@ -123,9 +123,10 @@ def compile_step(config: PretrainConfig, phase: Phase, predictions: int, topolog
     """The train step of one phase, compiled for the topology by libtpu. UserError with both sizes where it does not fit."""
     mesh = sharding.make_mesh(config.runtime, devices(topology))
     objective = losses.pretraining_objective(_model(config), nsp=True)
-    step = jax.jit(make_train_step(objective, config.optimizer, config.runtime.accumulation), donate_argnums=0)
+    state, batch, scalars = arguments(config, phase, predictions, mesh)
+    step = jit_train_step(make_train_step(objective, config.optimizer, config.runtime.accumulation), state)
     with jax.set_mesh(mesh):
-        lowered = step.lower(*arguments(config, phase, predictions, mesh))
+        lowered = step.lower(state, batch, scalars)
     try:
         return lowered.compile()
     except jax.errors.JaxRuntimeError as error:

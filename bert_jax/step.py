@@ -80,6 +80,16 @@ def make_train_step(
     return train_step
 
 
+def jit_train_step(train_step: Callable[..., tuple[TrainState, Sums]], state: TrainState) -> Any:
+    """`train_step` compiled once: the state's memory is used again, and the new state lies as `state` does.
+
+    Without the second XLA may place an array elsewhere (mlm/bias under fsdp), and the next step compiles again.
+    `state` may be abstract (ShapeDtypeStructs with shardings).
+    """
+    where = jax.tree.map(lambda leaf: leaf.sharding, state)
+    return jax.jit(train_step, donate_argnums=0, out_shardings=(where, None))
+
+
 def make_eval_step(objective: Objective) -> Callable[[Any, Batch], Sums]:
     """-> step(params, batch) -> {metric: (sum, weight)}, without dropout."""
     return lambda params, batch: objective.sums(params, batch, None)

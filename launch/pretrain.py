@@ -160,12 +160,12 @@ def train_phase(run: Run, index: int, first: int, records: Records, state: Any) 
     import jax
 
     from bert_jax import loop, losses, sharding
-    from bert_jax.step import make_eval_step, make_train_step
+    from bert_jax.step import jit_train_step, make_eval_step, make_train_step
     from input_pipeline.stream import RecordStream
 
     phase, runtime = run.config.phases[index], run.config.runtime
     objective = losses.pretraining_objective(run.model, nsp=records.manifest.objective in ('nsp', 'sop'))
-    train_step = jax.jit(make_train_step(objective, run.config.optimizer, runtime.accumulation), donate_argnums=0)
+    train_step = jit_train_step(make_train_step(objective, run.config.optimizer, runtime.accumulation), state)
     eval_step = jax.jit(make_eval_step(objective))
 
     def open_split(split: str) -> RecordStream:

@@ -128,7 +128,7 @@ def leaves(tree):
 @pytest.mark.parametrize(
     ('change', 'message'),
     [
-        (['--set=model.vocab_size=99'], 'was made with a vocabulary of 200 entries, but model.vocab_size=99'),
+        (['--set=model.vocab_size=99'], 'entries, but model.vocab_size=99: add --set model.vocab_size='),
         (['--set=phases.0.seq_len=128'], 'beyond the position table'),
         (['--set=phases.0.batch_size=12', '--set=runtime.accumulation=8'], 'does not divide by runtime.accumulation=8'),
         (['--set=phases.0.bach_size=12'], 'phases.0.bach_size'),

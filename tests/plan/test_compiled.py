@@ -95,7 +95,6 @@ def test_the_state_is_updated_in_place(accumulated):
     assert stats.output_size_in_bytes - stats.alias_size_in_bytes < 2**16  # metrics alone are new
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason='known: mlm/bias comes out split, so that the second step compiles again')
 def test_the_state_is_updated_in_place_under_fsdp(fsdp):
     assert moved(fsdp) == []
 
