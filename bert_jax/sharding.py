@@ -26,6 +26,7 @@ BATCH = ('data', 'fsdp')  # mesh axes over which the rows of a batch are split
 # First match wins; anything else (the small tables, biases, norms, scalars) is on every device.
 RULES = (
     (r'embeddings/word$', P(('fsdp', 'model'), None)),
+    (r'mlm/bias$', P(('fsdp', 'model'))),  # one entry for each row of the table
     (r'layers/(query|key|value|intermediate)/kernel$', P('fsdp', 'model')),
     (r'layers/(query|key|value|intermediate)/bias$', P('model')),
     (r'layers/(attention_output|output)/kernel$', P('model', 'fsdp')),
