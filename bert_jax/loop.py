@@ -11,7 +11,7 @@ import itertools
 import math
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -53,10 +53,7 @@ class Meter:
                     'lengthen optimizer.warmup_steps, or look at the data (python -m launch.verify_data)'
                 )
             return
-        for name, (total, weight) in host.items():
-            entry = self._sums.setdefault(name, [0.0, 0.0])
-            entry[0] += total
-            entry[1] += weight
+        _add_to(self._sums, host)
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -70,13 +67,20 @@ class Meter:
         if self._pending is not None:
             self._add(self._pending)
             self._pending = None
-        found = means({k: (s, w) for k, (s, w) in self._sums.items()})
+        found = means(self._sums)
         found |= {'steps': self._steps, 'seconds': time.perf_counter() - self._since, 'discarded_steps': self._discarded}
         self._start()
         return found
 
 
-def means(sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+def _add_to(total: dict[str, list[float]], sums: Mapping[str, tuple[Any, Any]]) -> None:
+    for name, (value, weight) in sums.items():
+        entry = total.setdefault(name, [0.0, 0.0])
+        entry[0] += float(value)
+        entry[1] += float(weight)
+
+
+def means(sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """sum / weight of each metric; those without any weight are left out."""
     return {name: total / weight for name, (total, weight) in sums.items() if weight}
 
@@ -85,11 +89,8 @@ def evaluate(eval_step: Callable[[Any, Batch], Sums], params: Any, batches: Iter
     """Means over all batches, with `masked` and `examples` counted and `mlm_perplexity` where there is an MLM loss."""
     total: dict[str, list[float]] = {}
     for sums in (jax.device_get(eval_step(params, batch)) for batch in batches):
-        for name, (s, w) in sums.items():
-            entry = total.setdefault(name, [0.0, 0.0])
-            entry[0] += float(s)
-            entry[1] += float(w)
-    found = means({k: (s, w) for k, (s, w) in total.items()})
+        _add_to(total, sums)
+    found = means(total)
     if 'mlm_loss' in found:
         found['mlm_perplexity'] = math.exp(min(found['mlm_loss'], 700.0))
         found['masked'] = total['mlm_loss'][1]

@@ -27,18 +27,11 @@ class TrainState(NamedTuple):
     bad_steps: jax.Array
 
 
-def dummy_batch(seq_len: int, max_predictions: int = 1) -> dict[str, np.ndarray]:
-    """A batch of one row of zeros, for tracing an initialisation."""
-    ids = np.zeros((1, seq_len), np.int32)
-    return {
-        'input_ids': ids, 'input_mask': ids, 'segment_ids': ids,
-        'masked_lm_positions': np.zeros((1, max_predictions), np.int32),
-    }  # fmt: skip
-
-
 def init_params(model: Any, seed: Any) -> Any:
     """Fresh parameters of `model`, a function of the seed alone; jit it with out_shardings to make them in place."""
-    return model.init(jax.random.key(seed), dummy_batch(1))['params']
+    ids = np.zeros((1, 1), np.int32)  # one row of one token: shapes of parameters do not depend on the batch
+    names = ('input_ids', 'input_mask', 'segment_ids', 'masked_lm_positions')
+    return model.init(jax.random.key(seed), dict.fromkeys(names, ids))['params']
 
 
 def fresh_state(params: Any, config: OptimizerConfig) -> TrainState:

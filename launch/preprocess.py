@@ -50,6 +50,7 @@ _MAX_LINE_BYTES = flags.DEFINE_integer('max_line_bytes', 1 << 20, 'longer lines 
 
 
 def main(argv: Sequence[str]) -> None:
+    """Runs the job, or says that it is done; what follows `--` goes to Beam."""
     from configs.errors import UserError
     from input_pipeline.corpus import TextOptions
     from input_pipeline.preprocess import PreprocessOptions, preprocess
