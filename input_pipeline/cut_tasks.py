@@ -1,4 +1,4 @@
-"""Fine-tuning tasks cut from a text folder (see held_out.py), with labels that the text itself gives.
+"""Fine-tuning tasks cut from a text folder (see text_split.py), with labels that the text itself gives.
 
 Two tasks: which library does a docstring come from, and do two passages come from one
 document. Owns how their examples are chosen, balanced and cleared of what would give the
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
-from input_pipeline.held_out import Document, hashed, whole_file
+from input_pipeline.text_split import Document, hashed, whole_file
 
 MAX_TRAIN, MAX_HELD_OUT = 4000, 1000
 FILES = {'train': 'train.jsonl', 'dev': 'held_out.jsonl'}  # `dev` is what launch.finetune scores; the quickstart selects nothing on it

@@ -3,7 +3,7 @@
 English prose that every installation already has: no download, nothing third-party in
 this repository. Owns which packages are read, where their docstrings are (found with
 `ast`, so nothing is imported or run) and how they are cleaned to prose. It must not know
-what the text is for: what is held out is held_out.py's, near-copies near_copies.py's.
+what the text is for: what is held out is text_split.py's, near-copies near_copies.py's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 
 import sentencex
 
-from input_pipeline.held_out import Document
+from input_pipeline.text_split import Document
 
 # Installers and test tools come and go in an environment; the corpus should not change with them.
 _TOOLS = {'pip', 'setuptools', 'wheel', 'pytest', 'pytest-xdist', 'bert-jax'}

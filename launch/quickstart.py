@@ -38,7 +38,7 @@ def main(argv: list[str]) -> None:
     """Runs the stages in order, then prints the table."""
     del argv
     from launch import quickstart_text, report
-    from launch.stages import Stages
+    from launch.staged_job import Stages
 
     sizes = training_sizes(_SIZES.value)
     stages = Stages(_WORKDIR.value)
@@ -56,7 +56,7 @@ def main(argv: list[str]) -> None:
 def vocabulary_stage(text):
     """The vocabulary, learnt from the training side alone."""
     from launch.quickstart_text import is_latin
-    from launch.stages import binary
+    from launch.staged_job import binary
 
     # Lower-casing strips accents too, which takes Hangul and other scripts apart.
     arguments = [f'--vocab_size={_VOCAB_SIZE.value}', '--lower_case' if is_latin(text.folder / 'train.txt') else '--nolower_case']
@@ -67,7 +67,7 @@ def vocabulary_stage(text):
 def records_stage(text, vocabulary):
     """TFRecords: as many copies of the text, each masked anew, as pre-training will read."""
     from configs import quickstart
-    from launch.stages import binary
+    from launch.staged_job import binary
 
     read = (_STEPS.value or quickstart.get_config().total_steps) * quickstart.get_config().phases[0].batch_size * quickstart.SEQ_LEN
     held = json.loads((text.folder / 'counts.json').read_text())['train']['bytes'] / BYTES_PER_TOKEN
@@ -85,7 +85,7 @@ def records_stage(text, vocabulary):
 def pretrain_stage(records):
     """BERT-Tiny, pre-trained by configs/quickstart.py, and evaluated on all held-out records."""
     from configs import quickstart
-    from launch.stages import binary
+    from launch.staged_job import binary
 
     manifest = json.loads((records.folder / 'manifest.json').read_text())
     changes = [f'seed={_SEED.value}', f'model.vocab_size={manifest["vocab_size"]}']
@@ -103,7 +103,7 @@ def pretrain_stage(records):
 def finetune_stage(size, task, pretrained):
     """Fine-tuning on `size` examples, from the pre-trained and from random weights, with several seeds; the same steps at every size."""
     from configs import quickstart_finetune as recipe
-    from launch.stages import binary
+    from launch.staged_job import binary
 
     epochs = (_FINETUNE_STEPS.value or recipe.STEPS) * recipe.BATCH_SIZE / size * (1 + 1e-8)  # rounded down to whole steps there
     sweep = f'init=source,random;seed={",".join(map(str, range(_RUNS.value)))}'

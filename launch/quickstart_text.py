@@ -27,7 +27,7 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def make(self, folder: Path) -> None:
-        """Writes the text folder (input_pipeline/held_out.py)."""
+        """Writes the text folder (input_pipeline/text_split.py)."""
 
     @abc.abstractmethod
     def make_task(self, text: Path, folder: Path) -> None:
@@ -49,16 +49,16 @@ class Docstrings(Source):
         self.inputs = {'packages': {p.name: [p.distribution, p.version, p.bytes] for p in self._packages}}
 
     def make(self, folder: Path) -> None:
-        from input_pipeline import docstrings, held_out
-        from launch.stages import say
+        from input_pipeline import docstrings, text_split
+        from launch.staged_job import say
 
-        counts = held_out.split(docstrings.read(self._packages), str(folder))
+        counts = text_split.split(docstrings.read(self._packages), str(folder))
         say(describe(counts, 'modules'))
 
     def make_task(self, text: Path, folder: Path) -> None:
-        from input_pipeline import cut_tasks, held_out
+        from input_pipeline import cut_tasks, text_split
 
-        cut_tasks.library_task(held_out.read(str(text)), str(folder))
+        cut_tasks.library_task(text_split.read(str(text)), str(folder))
 
 
 class Corpus(Source):
@@ -68,7 +68,7 @@ class Corpus(Source):
 
     def __init__(self, pattern: str, language: str, limit: int):
         from input_pipeline.corpus import TextOptions, units
-        from launch.stages import fingerprint
+        from launch.staged_job import fingerprint
 
         self._pattern, self._options, self._limit = pattern, TextOptions(segment=True, language=language), limit
         files = sorted({Path(unit.path) for unit in units(pattern, self._options)})
@@ -76,22 +76,22 @@ class Corpus(Source):
         self.inputs = {'corpus': fingerprint(files), 'language': language, 'limit': limit}
 
     def make(self, folder: Path) -> None:
-        from input_pipeline import held_out
-        from launch.stages import say
+        from input_pipeline import text_split
+        from launch.staged_job import say
 
-        counts = held_out.split(self._sample(), str(folder))
+        counts = text_split.split(self._sample(), str(folder))
         say(describe(counts, 'documents'))
 
     def make_task(self, text: Path, folder: Path) -> None:
-        from input_pipeline import cut_tasks, held_out
+        from input_pipeline import cut_tasks, text_split
 
-        cut_tasks.pair_task(held_out.read(str(text)), str(folder))
+        cut_tasks.pair_task(text_split.read(str(text)), str(folder))
 
     def _sample(self) -> Iterator[Any]:
         """The documents with the smallest hashes that together stay within the limit, in their order."""
         from input_pipeline.corpus import Report, read_documents
-        from input_pipeline.held_out import Document, hashed
-        from launch.stages import say
+        from input_pipeline.text_split import Document, hashed
+        from launch.staged_job import say
 
         kept: list[tuple[float, int, int, Document]] = []
         report, size, total = Report(), 0, 0

@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from launch.stages import Stages, say
+from launch.staged_job import Stages, say
 
 SCORES = ('mlm_accuracy', 'mlm_loss', 'mlm_perplexity', 'nsp_accuracy', 'nsp_loss')
 PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')

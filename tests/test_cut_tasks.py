@@ -10,7 +10,7 @@ import pytest
 
 from configs.errors import UserError
 from input_pipeline import cut_tasks
-from input_pipeline.held_out import Document
+from input_pipeline.text_split import Document
 from input_pipeline.tasks import load_task
 
 

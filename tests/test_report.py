@@ -13,7 +13,7 @@ from input_pipeline import records, shards
 from input_pipeline.baselines import baselines
 from input_pipeline.tokenizer import Tokenizer
 from launch import report
-from launch.stages import Done, Stages
+from launch.staged_job import Done, Stages
 
 WORDS = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *'abcdefghij']
 CLS, SEP, MASK = 2, 3, 4

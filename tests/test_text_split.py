@@ -9,7 +9,7 @@ import random
 import pytest
 
 from configs.errors import UserError
-from input_pipeline import held_out
+from input_pipeline import text_split
 from input_pipeline.near_copies import NearCopies
 
 
@@ -20,12 +20,12 @@ def sentence(source: random.Random, words: int = 20) -> str:
 @pytest.fixture
 def documents():
     source = random.Random(0)
-    return [held_out.Document('a', f'module{i // 3}', f'f{i}', tuple(sentence(source) for _ in range(4))) for i in range(120)]
+    return [text_split.Document('a', f'module{i // 3}', f'f{i}', tuple(sentence(source) for _ in range(4))) for i in range(120)]
 
 
 def test_split_by_group(tmp_path, documents):
-    counts = held_out.split(documents, tmp_path)
-    read = list(held_out.read(tmp_path))
+    counts = text_split.split(documents, tmp_path)
+    read = list(text_split.read(tmp_path))
     assert [(d.group, d.name, d.sentences) for d in read] == [(d.group, d.name, d.sentences) for d in documents]
     sides = {outside: {d.group for d in read if d.held_out is outside} for outside in (True, False)}
     assert not sides[True] & sides[False]
@@ -43,10 +43,10 @@ def test_near_copies_do_not_straddle(tmp_path, documents):
     """A document copied into modules on both sides with a word changed here and there is kept once, by difflib's measure."""
     original = documents[0].sentences
     edited = [tuple(s.replace(s.split()[3 + i % 3], f'word{i}') for s in original) for i in range(20)]
-    copies = [held_out.Document('b', f'copy{i}', 'f', sentences) for i, sentences in enumerate(edited)]
-    assert len({held_out.is_held_out(d.group) for d in copies}) == 2
-    partial = held_out.Document('b', 'partial', 'f', (*documents[1].sentences[:1], *sentence_list(5)))
-    counts = held_out.split([*documents, *copies, partial], tmp_path)
+    copies = [text_split.Document('b', f'copy{i}', 'f', sentences) for i, sentences in enumerate(edited)]
+    assert len({text_split.is_held_out(d.group) for d in copies}) == 2
+    partial = text_split.Document('b', 'partial', 'f', (*documents[1].sentences[:1], *sentence_list(5)))
+    counts = text_split.split([*documents, *copies, partial], tmp_path)
     assert counts['dropped'] == {'near_copy_documents': 20, 'near_copy_sentences': 1}
     train, test = ((tmp_path / name).read_text().split('\n') for name in ('train.txt', 'held_out.txt'))
     assert sum(difflib.SequenceMatcher(None, original[0], s).ratio() > 0.8 for s in train + test if s) == 1
@@ -59,9 +59,9 @@ def sentence_list(n: int) -> list[str]:
 
 def test_too_few_documents(tmp_path, documents):
     with pytest.raises(UserError, match='0 documents to learn from and 0 to hold out'):
-        held_out.split([], tmp_path)
+        text_split.split([], tmp_path)
     with pytest.raises(UserError, match='each needs 4'):
-        held_out.split(documents[:3], tmp_path)
+        text_split.split(documents[:3], tmp_path)
     assert not list(tmp_path.glob('*.txt'))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from configs.errors import UserError
-from launch.stages import Stages, binary, fingerprint
+from launch.staged_job import Stages, binary, fingerprint
 
 
 @pytest.fixture
