@@ -2,15 +2,16 @@
 
 A record is a serialised tf.train.Example. Static masking stores the seven features of
 google-research/bert (create_pretraining_data.py:133-139), so files interchange with it
-both ways; dynamic masking stores the unmasked ids and where words start. This file codes,
-checks and counts batches of records; it must not know about files, shards or the order in
-which records are read.
+both ways; dynamic masking stores the unmasked ids and where words start. A packed record
+holds several examples one after the other, which google-research/bert cannot read. This
+file codes, checks and counts batches of records; it must not know about files, shards or
+the order in which records are read.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -27,21 +28,35 @@ class RecordSpec:
     """What a record holds: S = seq_len token places and P = max_predictions masked places.
 
     `static`: ids are masked already; `dynamic`: the train step draws the masks, and P is
-    how many it may draw.
+    how many it may draw. With K = max_packs > 1 a record holds up to K masked examples, each
+    from [CLS] to [SEP], and P counts for all of them: `pack_ids` [S] are 1 in the first
+    example, 2 in the second and so on, 0 in the padding; `position_ids` [S] count from 0 in
+    each; `cls_positions`, `next_sentence_labels` and `next_sentence_weights` [K] have a place
+    for each, with weight 0 where there are fewer.
     """
 
     seq_len: int
     max_predictions: int
     masking: Literal['static', 'dynamic']
+    max_packs: int = 1
 
     @functools.cached_property
     def features(self) -> tuple[Feature, ...]:
         """The features in the order in which `encode` writes them."""
-        S, P = self.seq_len, self.max_predictions
-        tokens = (Feature('input_ids', S, 'int'), Feature('input_mask', S, 'int'), Feature('segment_ids', S, 'int'))
+        S, P, K = self.seq_len, self.max_predictions, self.max_packs
         masks = (Feature('masked_lm_positions', P, 'int'), Feature('masked_lm_ids', P, 'int'), Feature('masked_lm_weights', P, 'float'))
+        if self.packed:
+            tokens = tuple(Feature(name, S, 'int') for name in ('input_ids', 'segment_ids', 'pack_ids', 'position_ids'))
+            labels = (Feature('cls_positions', K, 'int'), Feature('next_sentence_labels', K, 'int'), Feature('next_sentence_weights', K, 'float'))
+            return tokens + masks + labels
+        tokens = tuple(Feature(name, S, 'int') for name in ('input_ids', 'input_mask', 'segment_ids'))
         words = (Feature('word_starts', S, 'int'),)
         return tokens + (masks if self.masking == 'static' else words) + (Feature('next_sentence_labels', 1, 'int'),)
+
+    @property
+    def packed(self) -> bool:
+        """Whether a record may hold several examples."""
+        return self.max_packs > 1
 
 
 def encode(spec: RecordSpec, columns: dict[str, np.ndarray]) -> tuple[bytes, np.ndarray]:
@@ -49,7 +64,7 @@ def encode(spec: RecordSpec, columns: dict[str, np.ndarray]) -> tuple[bytes, np.
 
     Args:
       spec: the schema.
-      columns: an array a feature, [N, S], [N, P] or, for next_sentence_labels, [N]; ints must be in [0, 2**31).
+      columns: an array a feature, [N, S], [N, P], [N, K] or, for next_sentence_labels that are not packed, [N]; ints must be in [0, 2**31).
 
     Returns:
       The N tf.train.Example messages one after the other, and int64 offsets [N + 1]:
@@ -59,12 +74,12 @@ def encode(spec: RecordSpec, columns: dict[str, np.ndarray]) -> tuple[bytes, np.
 
 
 def decode_numpy(spec: RecordSpec, payloads: Sequence[bytes]) -> dict[str, np.ndarray]:
-    """Decodes N records: int32 [N, S] and [N, P], float32 [N, P] weights, int32 [N] next_sentence_labels.
+    """Decodes N records: int32 [N, S], [N, P] and [N, K], float32 weights, int32 [N] next_sentence_labels where they are not packed.
 
     Raises:
       BadRecord: a record is damaged, lacks a feature, or has one of another length.
     """
-    return _flat_labels(example_proto.decode(spec.features, payloads))
+    return _flat_labels(spec, example_proto.decode(spec.features, payloads))
 
 
 def decode_tensorflow(spec: RecordSpec, serialized: Any) -> dict[str, Any]:
@@ -73,12 +88,12 @@ def decode_tensorflow(spec: RecordSpec, serialized: Any) -> dict[str, Any]:
 
     types = {'int': tf.int64, 'float': tf.float32}
     parsed = tf.io.parse_example(serialized, {f.name: tf.io.FixedLenFeature([f.length], types[f.kind]) for f in spec.features})
-    return _flat_labels({f.name: tf.cast(parsed[f.name], tf.int32) if f.kind == 'int' else parsed[f.name] for f in spec.features})
+    return _flat_labels(spec, {f.name: tf.cast(parsed[f.name], tf.int32) if f.kind == 'int' else parsed[f.name] for f in spec.features})
 
 
-def _flat_labels(columns: dict[str, Any]) -> dict[str, Any]:
-    """Stored as lists of one, the labels are [N] everywhere else."""
-    return {**columns, 'next_sentence_labels': columns['next_sentence_labels'][:, 0]}
+def _flat_labels(spec: RecordSpec, columns: dict[str, Any]) -> dict[str, Any]:
+    """One label a record, stored as a list of one, is [N] everywhere else."""
+    return columns if spec.packed else {**columns, 'next_sentence_labels': columns['next_sentence_labels'][:, 0]}
 
 
 def check(spec: RecordSpec, columns: dict[str, np.ndarray], vocab_size: int) -> list[tuple[int, str]]:
@@ -97,11 +112,18 @@ def check(spec: RecordSpec, columns: dict[str, np.ndarray], vocab_size: int) -> 
             found.setdefault(row, reason)
 
     within('input_ids', vocab_size, 'the vocabulary')
-    within('input_mask', 2, 'a mask')
     within('segment_ids', 2, 'two segments')
     within('next_sentence_labels', 2, 'two labels')
-    mask = columns['input_mask']
-    report((mask[:, 0] != 1) | (np.diff(mask, axis=1) > 0).any(axis=1), 'input_mask is not ones followed by zeros')
+    if spec.packed:
+        for name, limit, what in (('pack_ids', spec.max_packs + 1, 'the packs'), ('position_ids', spec.seq_len, 'the sequence')):
+            within(name, limit, what)
+        for rows, reason in _wrong_packs(spec, columns):
+            report(rows, reason)
+        used = columns['pack_ids'] > 0
+    else:
+        within('input_mask', 2, 'a mask')
+        used = columns['input_mask'] != 0
+        report(~used[:, 0] | (~used[:, :-1] & used[:, 1:]).any(axis=1), 'input_mask is not ones followed by zeros')
     if spec.masking == 'dynamic':
         within('word_starts', 2, 'a mask')
     else:
@@ -110,22 +132,50 @@ def check(spec: RecordSpec, columns: dict[str, np.ndarray], vocab_size: int) -> 
         weights = columns['masked_lm_weights']
         report(~np.isin(weights, (0, 1)).all(axis=1), 'masked_lm_weights are not all 0 or 1')
         places = np.clip(columns['masked_lm_positions'], 0, spec.seq_len - 1)
-        report(((weights != 0) & (np.take_along_axis(mask, places, axis=1) == 0)).any(axis=1), 'a masked position lies in the padding')
+        report(((weights != 0) & ~np.take_along_axis(used, places, axis=1)).any(axis=1), 'a masked position lies in the padding')
     return sorted(found.items())
+
+
+def _wrong_packs(spec: RecordSpec, columns: dict[str, np.ndarray]) -> Iterator[tuple[np.ndarray, str]]:
+    """(bool [N], what is wrong with the packs of those records)."""
+    packs, positions = columns['pack_ids'], columns['position_ids']
+    count = packs.max(axis=1, initial=0)
+    steps = np.diff(packs, axis=1, prepend=0)
+    starts = steps == 1
+    ends = (packs == 0) & (steps == -count[:, None])  # the first place of the padding
+    yield (starts.sum(axis=1) != count) | ~starts[:, 0] | (~starts & ~ends & (steps != 0)).any(axis=1), 'pack_ids are not 1, 2, ... followed by zeros'
+    place = np.arange(spec.seq_len)
+    begin = np.maximum.accumulate(np.where(starts, place, 0), axis=1)
+    yield (positions != np.where(packs > 0, place - begin, 0)).any(axis=1), 'position_ids do not count from 0 in each pack'
+    slots = np.arange(spec.max_packs) < count[:, None]
+    yield (columns['next_sentence_weights'] != slots).any(axis=1), 'next_sentence_weights are not 1 for each pack and 0 beyond'
+    firsts = np.zeros(columns['cls_positions'].shape, np.int64)
+    row, first = np.nonzero(starts)
+    slot = np.clip(packs[row, first] - 1, 0, spec.max_packs - 1)
+    firsts[row, slot] = first
+    yield (columns['cls_positions'] != firsts).any(axis=1), 'cls_positions are not where the packs begin'
 
 
 def count(spec: RecordSpec, columns: dict[str, np.ndarray]) -> dict[str, int | list[int]]:
     """Sums over a batch of records, which add up over batches.
 
-    records; tokens (padding not counted); random_next (label 1); and for static masking
-    masked, kept (masked positions that still show the original) and mask_histogram
-    [P + 1]: how many records have 0, 1, ... P masked positions.
+    records; examples (more than records where they are packed); tokens (padding not
+    counted); random_next (label 1); for static masking masked, kept (masked positions that
+    still show the original) and mask_histogram [P + 1]: how many records have 0, 1, ... P
+    masked positions; for packed records pack_histogram [K + 1] likewise.
     """
-    sums: dict[str, int | list[int]] = {
-        'records': len(columns['input_ids']),
-        'tokens': int(columns['input_mask'].sum()),
-        'random_next': int(columns['next_sentence_labels'].sum()),
-    }
+    labels = columns['next_sentence_labels']
+    if spec.packed:
+        packs = columns['pack_ids'].max(axis=1, initial=0)
+        sums: dict[str, int | list[int]] = {
+            'records': len(packs),
+            'examples': int(packs.sum()),
+            'tokens': int(np.count_nonzero(columns['pack_ids'])),
+            'random_next': int((labels * columns['next_sentence_weights']).sum()),
+            'pack_histogram': np.bincount(packs, minlength=spec.max_packs + 1).tolist(),
+        }
+    else:
+        sums = {'records': len(labels), 'examples': len(labels), 'tokens': int(columns['input_mask'].sum()), 'random_next': int(labels.sum())}
     if spec.masking == 'static':
         weighted = columns['masked_lm_weights'] > 0
         shown = np.take_along_axis(columns['input_ids'], columns['masked_lm_positions'], axis=1)

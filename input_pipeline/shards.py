@@ -158,6 +158,7 @@ class Manifest:
     options: dict[str, Any]
     statistics: dict[str, Any]
     files: tuple[ShardInfo, ...]
+    max_packs: int = 1  # examples that a training record may hold
 
     @property
     def spec(self) -> RecordSpec:
@@ -165,8 +166,10 @@ class Manifest:
         return self.spec_of('train')
 
     def spec_of(self, split: str) -> RecordSpec:
-        """The schema of a split: held-out records are masked once, statically, whatever the training records are."""
-        return RecordSpec(self.seq_len, self.max_predictions, self.masking if split == 'train' else 'static')
+        """The schema of a split: held-out records are masked once, statically, and not packed, whatever the training records are."""
+        if split == 'train':
+            return RecordSpec(self.seq_len, self.max_predictions, self.masking, self.max_packs)
+        return RecordSpec(self.seq_len, self.max_predictions, 'static')
 
     def shards(self, split: str) -> tuple[ShardInfo, ...]:
         """The shards of a split, in order of their names."""

@@ -70,8 +70,10 @@ class RecordStream:
     A batch is a dict of arrays: input_ids, input_mask, segment_ids [B, S] int32;
     masked_lm_positions, masked_lm_ids [B, P] int32 and masked_lm_weights [B, P] float32 (or
     word_starts [B, S] int32 where the train step draws the masks); next_sentence_labels [B]
-    int32; example_weights [B] float32. B is batch_size, or where `rows` is given the rows of
-    those ranges, one range after the other.
+    int32; example_weights [B] float32. Packed records (RecordSpec) have pack_ids and
+    position_ids [B, S] int32 instead of input_mask, cls_positions and next_sentence_labels
+    [B, K] int32 and next_sentence_weights [B, K] float32. B is batch_size, or where `rows` is
+    given the rows of those ranges, one range after the other.
 
     Args:
       directory: the records directory.

@@ -73,6 +73,8 @@ def match_phases(config: schema.PretrainConfig, directories: Sequence[str]) -> l
                 f'--data={directory} holds unmasked records (--masking={manifest.masking}), which launch.pretrain does not mask: '
                 'make them with --masking=static'
             )
+        if manifest.spec.packed:
+            raise UserError(f'--data={directory} holds packed records, which launch.pretrain does not read: make them without --packing')
         if manifest.seq_len not in {p.seq_len for p in config.phases}:
             raise UserError(
                 f'--data={directory} has seq_len={manifest.seq_len}, which no phase uses: '

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from input_pipeline import records
 from input_pipeline.records import RecordSpec
 
-STATIC, DYNAMIC = RecordSpec(128, 20, 'static'), RecordSpec(64, 10, 'dynamic')
+STATIC, DYNAMIC, PACKED = RecordSpec(128, 20, 'static'), RecordSpec(64, 10, 'dynamic'), RecordSpec(64, 10, 'static', 4)
 
 
 def example_columns(spec: RecordSpec, count: int, seed: int = 0, vocab_size: int = 30_522) -> dict[str, np.ndarray]:
@@ -19,6 +20,8 @@ def example_columns(spec: RecordSpec, count: int, seed: int = 0, vocab_size: int
     S, P = spec.seq_len, spec.max_predictions
     lengths = rng.integers(5, S + 1, count)
     mask = (np.arange(S) < lengths[:, None]).astype(np.int32)
+    if spec.packed:
+        return packed_columns(spec, rng, lengths, vocab_size)
     columns = {
         'input_ids': rng.integers(0, vocab_size, (count, S), np.int32) * mask,
         'input_mask': mask,
@@ -34,6 +37,26 @@ def example_columns(spec: RecordSpec, count: int, seed: int = 0, vocab_size: int
         'masked_lm_ids': rng.integers(0, vocab_size, (count, P), np.int32) * used,
         'masked_lm_weights': used.astype(np.float32),
     }
+
+
+def packed_columns(spec: RecordSpec, rng: np.random.Generator, lengths: np.ndarray, vocab_size: int) -> dict[str, np.ndarray]:
+    """Records of these lengths, each of 1 to K packs, row by row."""
+    columns = {f.name: np.zeros((len(lengths), f.length), np.int32 if f.kind == 'int' else np.float32) for f in spec.features}
+    for row, length in enumerate(lengths.tolist()):
+        starts = np.append(0, np.sort(rng.choice(np.arange(1, length), rng.integers(spec.max_packs), replace=False)))
+        for pack, (start, end) in enumerate(itertools.pairwise([*starts.tolist(), length])):
+            columns['pack_ids'][row, start:end] = pack + 1
+            columns['position_ids'][row, start:end] = range(end - start)
+            columns['segment_ids'][row, (start + end) // 2 : end] = 1
+            columns['cls_positions'][row, pack] = start
+            columns['next_sentence_weights'][row, pack] = 1
+            columns['next_sentence_labels'][row, pack] = rng.integers(2)
+        columns['input_ids'][row, :length] = rng.integers(0, vocab_size, length)
+        masked = rng.integers(1, min(spec.max_predictions, length) + 1)
+        columns['masked_lm_positions'][row, :masked] = np.sort(rng.choice(length, masked, replace=False))
+        columns['masked_lm_ids'][row, :masked] = rng.integers(0, vocab_size, masked)
+        columns['masked_lm_weights'][row, :masked] = 1
+    return columns
 
 
 def encoded(spec: RecordSpec, columns: dict[str, np.ndarray]) -> list[bytes]:
@@ -59,7 +82,7 @@ def assert_equal(found: dict, wanted: dict) -> None:
         np.testing.assert_array_equal(found[name], values, err_msg=name)
 
 
-@pytest.mark.parametrize('spec', [STATIC, DYNAMIC, RecordSpec(512, 77, 'static'), RecordSpec(8, 1, 'static')])
+@pytest.mark.parametrize('spec', [STATIC, DYNAMIC, PACKED, RecordSpec(512, 77, 'static'), RecordSpec(8, 1, 'static')])
 def test_encoded_records_are_the_examples_of_tensorflow(spec):
     tf = pytest.importorskip('tensorflow')
     columns = example_columns(spec, 50, vocab_size=120_000)
@@ -79,7 +102,7 @@ def test_parse_example_reads_them_with_the_spec_of_google_bert():
     assert_equal({name: value.numpy().squeeze() for name, value in parsed.items()}, columns)
 
 
-@pytest.mark.parametrize('spec', [STATIC, DYNAMIC, RecordSpec(8, 1, 'static')])
+@pytest.mark.parametrize('spec', [STATIC, DYNAMIC, PACKED, RecordSpec(8, 1, 'static')])
 def test_both_decoders_give_back_what_was_encoded(spec):
     columns = example_columns(spec, 2500, vocab_size=3_000_000)
     payloads = encoded(spec, columns)
@@ -207,3 +230,41 @@ def test_check_and_count():
     columns['input_mask'][2, :4] = 0
     columns['masked_lm_positions'][5, 0] = -1
     assert [row for row, _ in records.check(STATIC, columns, 30_522)] == [2, 5]
+
+
+def test_check_and_count_of_packed_records():
+    columns = example_columns(PACKED, 40)
+    assert records.check(PACKED, columns, 30_522) == []
+    sums = records.count(PACKED, columns)
+    packs, weights = columns['pack_ids'], columns['next_sentence_weights']
+    assert (sums['records'], sums['examples'], sums['tokens']) == (40, weights.sum(), (packs > 0).sum())
+    assert sums['pack_histogram'] == [sum(row.max() == k for row in packs) for k in range(5)]
+    assert sums['random_next'] == columns['next_sentence_labels'].sum() and sums['masked'] == columns['masked_lm_weights'].sum()
+    rows = np.flatnonzero((weights.sum(1) == 3) & (packs[:, -2:] == 0).all(1))
+    assert rows.size
+    row = int(rows[0])
+    second = int(columns['cls_positions'][row, 1])
+    last = int((packs[row] > 0).sum())
+    wrong = [
+        ('pack_ids', 0, 0, 'pack_ids are not'),
+        ('pack_ids', 0, 2, 'pack_ids are not'),
+        ('pack_ids', second, 3, 'pack_ids are not'),
+        ('pack_ids', last, 4, 'position_ids'),  # a fourth pack, of which nothing else knows but its position 0
+        ('pack_ids', last + 1, 1, 'pack_ids are not'),
+        ('pack_ids', second, 5, r'pack_ids\[\d+\] = 5 is outside'),
+        ('position_ids', second, second, 'position_ids do not'),
+        ('position_ids', last, 1, 'position_ids do not'),
+        ('cls_positions', 1, second + 1, 'cls_positions are not'),
+        ('cls_positions', 3, 1, 'cls_positions are not'),
+        ('next_sentence_weights', 3, 1, 'next_sentence_weights are not'),
+        ('next_sentence_weights', 1, 0, 'next_sentence_weights are not'),
+        ('next_sentence_labels', 1, 2, 'next_sentence_labels'),
+        ('masked_lm_positions', 0, last, 'in the padding'),
+    ]
+    for name, place, value, reason in wrong:
+        damaged = {**columns, name: columns[name].copy()}
+        damaged[name][row, place] = value
+        found = records.check(PACKED, damaged, 30_522)
+        assert [r for r, _ in found] == [row], (name, place)
+        if reason != 'position_ids':
+            assert re.search(reason, found[0][1]), found
