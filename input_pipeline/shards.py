@@ -17,7 +17,7 @@ import json
 import os
 import struct
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal
 
@@ -70,6 +70,9 @@ class Fault:
         return f'{self.file}:{place} {self.what}'
 
 
+_DAMAGED = 'payload damaged (its crc32c does not match)'
+
+
 class BadFrame(ValueError):
     """A frame that does not read; `record` and `byte` count from the start of the text given."""
 
@@ -100,8 +103,12 @@ def atomic_writer(path: epath.PathLike) -> Iterator[BinaryIO]:
 
 def masked_crc(data: bytes) -> int:
     """TFRecord's checksum: crc32c rotated by 15 bits plus a constant, so that checksums of checksums stay apart."""
-    crc = google_crc32c.value(data)
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    return _masked(google_crc32c.value(data)) & 0xFFFFFFFF
+
+
+def _masked(crc: Any) -> Any:
+    """The mask of a crc32c, to be cut to 32 bits, or of an array of them."""
+    return (crc >> 15 | crc << 17) + 0xA282EAD8
 
 
 @functools.lru_cache(1 << 14)
@@ -224,30 +231,52 @@ def check_files(directory: epath.PathLike, shards: tuple[ShardInfo, ...]) -> lis
 # ---- reading
 
 
-def split_frames(text: bytes) -> list[bytes]:
-    """The payloads of whole frames. Raises BadFrame for the first that is damaged or cut."""
-    payloads, at = [], 0
+def frame_bounds(text: bytes) -> list[int]:
+    """Where each frame begins, and the end [N + 1]. Raises BadFrame for the first whose length is damaged, or that is cut."""
+    bounds, at = [0], 0
     while at < len(text):
-        head = text[at : at + _HEAD]
-        if len(head) < _HEAD:
-            raise BadFrame(len(payloads), at, 'cut inside its header')
-        (size,) = _UINT64.unpack_from(head)
-        if head != _head(size):
-            raise BadFrame(len(payloads), at, 'length damaged (its crc32c does not match)')
-        end = at + _HEAD + size
-        if end + _TAIL > len(text):
-            raise BadFrame(len(payloads), at, 'cut before its end')
-        payload = text[at + _HEAD : end]
-        if _UINT32.unpack_from(text, end)[0] != masked_crc(payload):
-            raise BadFrame(len(payloads), at, 'payload damaged (its crc32c does not match)')
-        payloads.append(payload)
-        at = end + _TAIL
+        try:
+            at += _HEAD + _size(text[at : at + _HEAD]) + _TAIL
+        except ValueError as error:
+            raise BadFrame(len(bounds) - 1, at, str(error)) from None
+        if at > len(text):
+            raise BadFrame(len(bounds) - 1, bounds[-1], 'cut before its end')
+        bounds.append(at)
+    return bounds
+
+
+@functools.lru_cache(1 << 14)
+def _size(head: bytes) -> int:
+    """The length of the payload that follows a frame's first 12 bytes."""
+    if len(head) < _HEAD:
+        raise ValueError('cut inside its header')
+    (size,) = _UINT64.unpack_from(head)
+    if head != _head(size):
+        raise ValueError('length damaged (its crc32c does not match)')
+    return size
+
+
+def take_payloads(text: bytes, bounds: list[int], places: Sequence[int]) -> list[bytes]:
+    """The payloads of the frames at those places, in that order. Raises BadFrame for one that is damaged."""
+    payloads, damaged = _payloads(text, bounds, places)
+    if damaged:
+        place = min(places[i] for i in damaged)
+        raise BadFrame(place, bounds[place], _DAMAGED)
     return payloads
 
 
-def frame_bytes(payload: bytes) -> int:
-    """How much of a file a record takes."""
-    return _HEAD + len(payload) + _TAIL
+def split_frames(text: bytes) -> list[bytes]:
+    """The payloads of whole frames. Raises BadFrame for a frame that is damaged or cut."""
+    bounds = frame_bounds(text)
+    return take_payloads(text, bounds, range(len(bounds) - 1))
+
+
+def _payloads(text: bytes, bounds: list[int], places: Sequence[int]) -> tuple[list[bytes], list[int]]:
+    """The payloads of the frames at those places, and which of them differ from their checksums."""
+    payloads = [text[bounds[i] + _HEAD : bounds[i + 1] - _TAIL] for i in places]
+    stored = np.frombuffer(b''.join([text[bounds[i + 1] - _TAIL : bounds[i + 1]] for i in places]), '<u4')
+    found = _masked(np.fromiter(map(google_crc32c.value, payloads), np.uint32, len(payloads)))
+    return payloads, np.flatnonzero(stored != found).tolist()
 
 
 @dataclass(frozen=True)
@@ -291,17 +320,17 @@ def _verify_shard(path: epath.Path, shard: ShardInfo, spec: RecordSpec, vocab_si
             file.seek(start)
             text = file.read(end - start)
             crc = google_crc32c.extend(crc, text)
-            payloads, fault = _frames_of(text, shard.file, number * BLOCK, start)
-            if fault is None and len(payloads) < shard.block_records(number):
+            bounds, fault = _whole_frames(text)
+            if fault is None and len(bounds) - 1 < shard.block_records(number):
                 reason = f'the file ends here, and the manifest says {shard.bytes} bytes and {shard.records} records'
-                fault = Fault(shard.file, number * BLOCK + len(payloads), start + len(text), reason)
+                fault = BadFrame(len(bounds) - 1, bounds[-1], reason)
+            payloads, damaged = _payloads(text, bounds, range(len(bounds) - 1))
+            wrong = [(row, _DAMAGED) for row in damaged]
+            wrong += _check_block(spec, payloads, set(range(len(payloads))) - set(damaged), vocab_size, sums)
             if fault is not None:
-                faults += 1
-                yield fault
-            starts = np.cumsum([start, *map(frame_bytes, payloads)])
-            for row, reason in _check_block(spec, payloads, vocab_size, sums):
-                faults += 1
-                yield Fault(shard.file, number * BLOCK + row, int(starts[row]), reason)
+                wrong.append((fault.record, fault.reason))
+            faults += len(wrong)
+            yield from (Fault(shard.file, number * BLOCK + row, start + bounds[row], reason) for row, reason in sorted(wrong))
             seen += len(payloads)
             if len(text) < end - start:
                 return
@@ -311,18 +340,17 @@ def _verify_shard(path: epath.Path, shard: ShardInfo, spec: RecordSpec, vocab_si
             yield Fault(shard.file, None, None, f'every record reads, but its crc32c is {crc} and the manifest says {shard.crc32c}: it is another file')
 
 
-def _frames_of(text: bytes, file: str, record: int, byte: int) -> tuple[list[bytes], Fault | None]:
-    """The payloads before the first damaged frame, and that fault."""
+def _whole_frames(text: bytes) -> tuple[list[int], BadFrame | None]:
+    """`frame_bounds` of the frames before the first of damaged length, and that one."""
     try:
-        return split_frames(text), None
+        return frame_bounds(text), None
     except BadFrame as error:
-        fault = Fault(file, record + error.record, byte + error.byte, error.reason)
-        return split_frames(text[: error.byte]), fault
+        return frame_bounds(text[: error.byte]), error
 
 
-def _check_block(spec: RecordSpec, payloads: list[bytes], vocab_size: int, sums: dict[str, Any]) -> list[tuple[int, str]]:
-    """Records that do not hold what they should, as (row, reason); the counts of the others are added to `sums`."""
-    faults, good = [], list(range(len(payloads)))
+def _check_block(spec: RecordSpec, payloads: list[bytes], rows: set[int], vocab_size: int, sums: dict[str, Any]) -> list[tuple[int, str]]:
+    """Those of the `rows` that do not hold what they should, with the reason; the counts of the others are added to `sums`."""
+    faults, good = [], sorted(rows)
     while good:
         try:
             columns = records.decode_numpy(spec, [payloads[row] for row in good])

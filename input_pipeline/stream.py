@@ -27,9 +27,10 @@ from configs.errors import UserError
 from input_pipeline import records, shards
 from input_pipeline.randomness import digest64, mix
 
-_AHEAD = 4  # batches made ready before they are asked for
+_AHEAD = 4  # groups of batches made ready before they are asked for
+_ROWS_AT_ONCE, _STEPS_AT_ONCE = 1024, 32  # small batches are decoded so many together: a decode costs as much as a hundred rows
 _ENDLESS = 2**62
-_Locate = Callable[[int], tuple[np.ndarray, np.ndarray]]  # step -> block and place of each row
+_Locate = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]  # steps [K] -> block and place of each of their rows
 
 
 class Order:
@@ -119,7 +120,8 @@ class RecordStream:
         left = np.array([s.records for s in self._shards])[self._shard_of] - self._number_of * shards.BLOCK
         self._sizes = np.where(last, left, shards.BLOCK)
         self._order = Order(self._sizes, seed)
-        self._cache: collections.OrderedDict[int, list[bytes]] = collections.OrderedDict()
+        self._at_once = min(_STEPS_AT_ONCE, max(1, _ROWS_AT_ONCE // len(self._rows)))
+        self._cache: collections.OrderedDict[int, tuple[bytes, list[int]]] = collections.OrderedDict()
         self._cache_size = 2 * (len(self._rows) // shards.BLOCK + len(rows) + 1)
         self._lock = threading.Lock()
 
@@ -131,8 +133,8 @@ class RecordStream:
     def batches(self, start_step: int = 0) -> Iterator[dict[str, np.ndarray]]:
         """The endless training batches, from a step on."""
 
-        def locate(step: int) -> tuple[np.ndarray, np.ndarray]:
-            return self._order.locate(step * self._batch_size + self._rows)
+        def locate(steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return self._order.locate((steps[:, None] * self._batch_size + self._rows).ravel())
 
         weights = np.ones(len(self._rows), np.float32)
         for batch in self._decode(locate, range(start_step, _ENDLESS)):
@@ -145,8 +147,8 @@ class RecordStream:
         """
         starts = np.cumsum(self._sizes) - self._sizes
 
-        def locate(step: int) -> tuple[np.ndarray, np.ndarray]:
-            rows = np.minimum(step * self._batch_size + self._rows, self.records - 1)
+        def locate(steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            rows = np.minimum((steps[:, None] * self._batch_size + self._rows).ravel(), self.records - 1)
             blocks = np.searchsorted(starts, rows, side='right') - 1
             return blocks, rows - starts[blocks]
 
@@ -161,65 +163,77 @@ class RecordStream:
 
     def _decode(self, locate: _Locate, steps: range) -> Iterator[dict[str, np.ndarray]]:
         """The decoded batches of those steps, some of them made ahead in the background."""
-        return self._tensorflow_batches(locate, steps) if self._tensorflow else self._numpy_batches(locate, steps)
+        groups = range(steps.start, steps.stop, self._at_once)
+        located = functools.partial(self._locate_group, locate, steps.stop)
+        size = len(self._rows)
+        for columns in self._tensorflow_groups(located, groups) if self._tensorflow else self._numpy_groups(located, groups):
+            for first in range(0, len(columns['input_ids']), size):
+                yield {name: column[first : first + size] for name, column in columns.items()}
 
-    def _numpy_batches(self, locate: _Locate, steps: range) -> Iterator[dict[str, np.ndarray]]:
+    def _locate_group(self, locate: _Locate, stop: int, first: int) -> tuple[np.ndarray, np.ndarray]:
+        """Blocks and places of the rows of the steps that are decoded together with `first`."""
+        return locate(np.arange(first, min(first + self._at_once, stop)))
+
+    def _numpy_groups(self, located: Callable, groups: range) -> Iterator[dict[str, np.ndarray]]:
+        # No shutdown: a dropped pool ends its thread, and at the exit of the interpreter there is nothing left to shut it down with.
         pool = ThreadPoolExecutor(1, thread_name_prefix='records')
         ahead: collections.deque = collections.deque()
-        try:
-            for step in steps:
-                ahead.append(pool.submit(self._numpy_batch, locate, step))
-                if len(ahead) > _AHEAD:
-                    yield ahead.popleft().result()
-            while ahead:
+        for first in groups:
+            ahead.append(pool.submit(self._numpy_rows, *located(first)))
+            if len(ahead) > _AHEAD:
                 yield ahead.popleft().result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+        while ahead:
+            yield ahead.popleft().result()
 
-    def _numpy_batch(self, locate: _Locate, step: int) -> dict[str, np.ndarray]:
-        blocks, places = locate(step)
+    def _numpy_rows(self, blocks: np.ndarray, places: np.ndarray) -> dict[str, np.ndarray]:
         try:
             return records.decode_numpy(self._spec, self._payloads(blocks, places))
         except records.BadRecord as error:
             block, place = int(blocks[error.row]), int(places[error.row])
-            byte = sum(shards.frame_bytes(payload) for payload in self._block(block)[:place])
-            raise self._fault(block, place, byte, error.reason) from None
+            raise self._fault(block, place, self._block(block)[1][place], error.reason) from None
 
-    def _tensorflow_batches(self, locate: _Locate, steps: range) -> Iterator[dict[str, np.ndarray]]:
+    def _tensorflow_groups(self, located: Callable, groups: range) -> Iterator[dict[str, np.ndarray]]:
         tf = _tensorflow()
         failed: dict[int, Exception] = {}  # tf.data turns exceptions into its own, without their type
 
-        def load(step: np.int64) -> np.ndarray:
+        def load(first: np.int64) -> np.ndarray:
             try:
-                return np.array(self._payloads(*locate(int(step))), object)
+                return np.array(self._payloads(*located(int(first))), object)
             except Exception as error:
-                failed[int(step)] = error
+                failed[int(first)] = error
                 raise
 
-        def decode(step: Any) -> dict[str, Any]:
-            payloads = tf.ensure_shape(tf.numpy_function(load, [step], tf.string, stateful=False), [len(self._rows)])
+        def decode(first: Any) -> dict[str, Any]:
+            payloads = tf.ensure_shape(tf.numpy_function(load, [first], tf.string, stateful=False), [None])
             return records.decode_tensorflow(self._spec, payloads)
 
-        dataset = tf.data.Dataset.range(steps.start, steps.stop)
+        dataset = tf.data.Dataset.range(groups.start, groups.stop, groups.step)
         dataset = dataset.map(decode, num_parallel_calls=2, deterministic=True).prefetch(_AHEAD)
         batches = dataset.as_numpy_iterator()
-        for step in steps:
+        for first in groups:
             try:
-                batch = next(batches)
+                columns = next(batches)
             except tf.errors.OpError:
-                if step in failed:
-                    raise failed[step] from None
-                self._numpy_batch(locate, step)  # names the record that parse_example refused
+                if first in failed:
+                    raise failed[first] from None
+                self._numpy_rows(*located(first))  # names the record that parse_example refused
                 raise
-            yield batch
+            yield columns
 
     def _payloads(self, blocks: np.ndarray, places: np.ndarray) -> list[bytes]:
         """The serialised records at those places."""
-        texts = {block: self._block(block) for block in np.unique(blocks).tolist()}
-        return [texts[block][place] for block, place in zip(blocks.tolist(), places.tolist(), strict=True)]
+        found = np.empty(len(blocks), object)
+        for block in np.unique(blocks).tolist():
+            here = blocks == block
+            text, bounds = self._block(block)
+            try:
+                found[here] = shards.take_payloads(text, bounds, places[here].tolist())
+            except shards.BadFrame as error:
+                raise self._fault(block, error.record, error.byte, error.reason) from None
+        return found
 
-    def _block(self, block: int) -> list[bytes]:
-        """The serialised records of a block: one read, and kept for the batches that share it."""
+    def _block(self, block: int) -> tuple[bytes, list[int]]:
+        """The text of a block and where its frames begin: one read, and kept for the batches that share it."""
         with self._lock:
             if block in self._cache:
                 self._cache.move_to_end(block)
@@ -230,18 +244,18 @@ class RecordStream:
             with (self._directory / shard.file).open('rb') as file:
                 file.seek(start)
                 text = file.read(end - start)
-            payloads = shards.split_frames(text)
+            bounds = shards.frame_bounds(text)
         except FileNotFoundError:
             raise UserError(f'{self._directory / shard.file}: gone since the start of the run: put it back and resume') from None
         except shards.BadFrame as error:
             raise self._fault(block, error.record, error.byte, error.reason) from None
-        if len(payloads) != self._sizes[block]:
-            raise self._fault(block, len(payloads), len(text), 'the file ends here')
+        if len(bounds) - 1 != self._sizes[block]:
+            raise self._fault(block, len(bounds) - 1, len(text), 'the file ends here')
         with self._lock:
-            self._cache[block] = payloads
+            self._cache[block] = text, bounds
             if len(self._cache) > self._cache_size:
                 self._cache.popitem(last=False)
-        return payloads
+        return text, bounds
 
     def _fault(self, block: int, record: int, byte: int, reason: str) -> UserError:
         """What to say of a record, given by its place and byte in its block."""
@@ -254,6 +268,7 @@ class RecordStream:
 def _tensorflow() -> Any:
     """TensorFlow, kept off the accelerators: they belong to jax."""
     os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+    os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')  # nothing is computed with it here, and it announces itself at every start
     import tensorflow as tf
 
     for kind in ('GPU', 'TPU'):

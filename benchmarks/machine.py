@@ -1,0 +1,30 @@
+"""What a measurement was taken on: hardware and versions, for every benchmark's JSON."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from typing import Any
+
+
+def describe(*packages: str) -> dict[str, Any]:
+    """The processor, its cores and load, the memory, and the versions of Python and of the packages that count."""
+    return {
+        'processor': _first('/proc/cpuinfo', 'model name') or platform.processor(),
+        'cores': os.cpu_count(),
+        'load': round(os.getloadavg()[0], 1),  # how many processes wanted a core in the last minute, this one included
+        'memory_GiB': round(os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30, 1),
+        'system': platform.platform(),
+        'python': platform.python_version(),
+        **{name: importlib.metadata.version(name) for name in packages},
+    }
+
+
+def _first(file: str, name: str) -> str:
+    """The value of the first `name : value` line of a file in /proc; '' where there is none."""
+    try:
+        with open(file) as lines:
+            return next(line.partition(':')[2].strip() for line in lines if line.startswith(name))
+    except (OSError, StopIteration):
+        return ''

@@ -1,0 +1,90 @@
+"""How fast the stream gives batches, beside TensorFlow's own reader of the same files, in alternation.
+
+  python -m benchmarks.stream RECORDS [--batch_size=256] [--seconds=2] [--rounds=7] [--json=FILE]
+
+The reader is the least that a TensorFlow program does: TFRecordDataset(files).batch(B).map(parse_example),
+which has one order only and cannot seek. Prints examples a second of each, on the clock and for a second of
+processor time, as medians over the rounds; the ratio is the median of the rounds' ratios, and the range is theirs.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from absl import flags
+
+from launch import app
+
+_BATCH_SIZE = flags.DEFINE_integer('batch_size', 256, 'records a batch')
+_SECONDS = flags.DEFINE_float('seconds', 2, 'how long each reader runs in a round')
+_ROUNDS = flags.DEFINE_integer('rounds', 7, 'rounds of all readers, one after the other')
+_JSON = flags.DEFINE_string('json', None, 'file to write the figures to')
+
+
+def main(argv: Sequence[str]) -> None:
+    """Measures and prints."""
+    from benchmarks import machine
+    from configs.errors import UserError
+    from input_pipeline.stream import RecordStream
+
+    if len(argv) != 2:
+        raise UserError('name one records directory: python -m benchmarks.stream RECORDS')
+    directory = argv[1]
+    streams = {name: RecordStream(directory, 'train', _BATCH_SIZE.value, 0, name) for name in ('tfdata', 'numpy')}
+    readers = {'bare': bare(directory, streams['tfdata'], _BATCH_SIZE.value)}
+    readers |= {name: stream.batches() for name, stream in streams.items()}
+    for batches in readers.values():
+        rate(batches, _SECONDS.value, _BATCH_SIZE.value)  # files come into memory, tf.data starts its threads
+    rounds = [{name: rate(batches, _SECONDS.value, _BATCH_SIZE.value) for name, batches in readers.items()} for _ in range(_ROUNDS.value)]
+    found = {name: summary([r[name] for r in rounds], [r['bare'] for r in rounds]) for name in readers}
+    for name, figures in found.items():
+        print(
+            f'{name:6} {figures["a_second"]:>8,.0f} examples/s, {figures["a_cpu_second"]:>8,.0f} a CPU-second; beside the bare reader '
+            f'{figures["ratio"]:.2f} ({figures["ratios"][0]:.2f} to {figures["ratios"][-1]:.2f}), for a CPU-second {figures["cpu_ratio"]:.2f}'
+        )
+    found |= {'batch_size': _BATCH_SIZE.value, 'seq_len': streams['numpy'].manifest.seq_len, 'machine': machine.describe('numpy', 'tensorflow-cpu')}
+    if _JSON.value:
+        with open(_JSON.value, 'w') as file:
+            json.dump(found, file, indent=1)
+
+
+def bare(directory: str, stream: Any, batch_size: int) -> Iterator[dict[str, Any]]:
+    """TensorFlow's reader over the training files of the stream's directory, again and again."""
+    from input_pipeline import stream as stream_module
+
+    tf = stream_module._tensorflow()
+    spec = stream.manifest.spec_of('train')
+    types = {'int': tf.int64, 'float': tf.float32}
+    features = {f.name: tf.io.FixedLenFeature([f.length], types[f.kind]) for f in spec.features}
+    files = [f'{directory}/{shard.file}' for shard in stream.manifest.shards('train')]
+    dataset = tf.data.TFRecordDataset(files).repeat().batch(batch_size).map(lambda texts: tf.io.parse_example(texts, features))
+    return dataset.as_numpy_iterator()
+
+
+def rate(batches: Iterator[dict[str, Any]], seconds: float, batch_size: int) -> tuple[float, float]:
+    """Examples a second, and a second of the processor time of all threads."""
+    examples, clock, cpu = 0, time.perf_counter(), time.process_time()
+    while time.perf_counter() - clock < seconds:
+        next(batches)
+        examples += batch_size
+    return examples / (time.perf_counter() - clock), examples / (time.process_time() - cpu)
+
+
+def summary(rates: list[tuple[float, float]], beside: list[tuple[float, float]]) -> dict[str, Any]:
+    """Medians of the rates, and of their ratios to those of the same round's bare reader."""
+    ratios = sorted(a / b for (a, _), (b, _) in zip(rates, beside))
+    return {
+        'a_second': statistics.median(r for r, _ in rates),
+        'a_cpu_second': statistics.median(r for _, r in rates),
+        'ratio': statistics.median(ratios),
+        'ratios': ratios,
+        'cpu_ratio': statistics.median(a / b for (_, a), (_, b) in zip(rates, beside)),
+    }
+
+
+if __name__ == '__main__':
+    app.run(main, 'RECORDS')
