@@ -19,9 +19,10 @@ from etils import epath
 
 from configs.errors import UserError
 from input_pipeline import stages
+from input_pipeline.kept_results import KeptResults
 from input_pipeline.progress import Progress
 from input_pipeline.runs import DocumentRun, RecordRun, key_range
-from input_pipeline.shards import atomic_writer
+from input_pipeline.whole_file import whole_file
 
 # The stages whose tasks take one range of keys out of every run: what a run is, and which argument is the list of them.
 _SHUFFLED = {stages.make_records: (DocumentRun, 4), stages.write_output: (RecordRun, 3)}
@@ -45,35 +46,44 @@ class BeamEngine:
     def __exit__(self, *_: object) -> None:
         """There is nothing to end: every pipeline has ended."""
 
-    def run(self, function: Callable, tasks: Sequence[tuple], weights: Sequence[float], progress: Progress) -> list[Any]:
-        """`function(*task)` for every task, by one pipeline; `weights` are not used, for the progress shows only the end."""
+    def run(self, function: Callable, tasks: Sequence[tuple], weights: Sequence[float], progress: Progress, kept: KeptResults) -> list[Any]:
+        """`function(*task)` for every task of which nothing is `kept`, by one pipeline; `weights` are not used: the progress shows only the end."""
+        results = kept.found()
+        left = {i: task for i, task in enumerate(tasks) if i not in results}
+        if left:
+            results |= self._pipeline(function, left, len(tasks), kept)
+        for result in results.values():
+            if isinstance(result, Exception):
+                raise result
+        progress.done()
+        return [results[i] for i in range(len(tasks))]
+
+    def _pipeline(self, function: Callable, tasks: dict[int, tuple], count: int, kept: KeptResults) -> dict[int, Any]:
+        """The results, or the user's mistakes, of these of the `count` tasks."""
         import apache_beam as beam
 
         path = self._folder / f'results-{uuid.uuid4().hex}'
         with beam.Pipeline(options=self._options) as pipeline:
             if function in _SHUFFLED:
                 run_type, place = _SHUFFLED[function]
-                bare = [(_TASK, (i, (*task[:place], *task[place + 1 :]))) for i, task in enumerate(tasks)]
+                bare = [(_TASK, (i, (*task[:place], *task[place + 1 :]))) for i, task in tasks.items()]
+                runs = next(iter(tasks.values()))[place]
                 groups = (
                     pipeline
-                    | 'tasks and runs' >> beam.Create(bare + list(enumerate(tasks[0][place])))
+                    | 'tasks and runs' >> beam.Create(bare + list(enumerate(runs)))
                     | 'spread' >> beam.Reshuffle()
-                    | 'cut' >> beam.FlatMap(_cut, run_type, len(tasks)).with_output_types(tuple[int, Any])
+                    | 'cut' >> beam.FlatMap(_cut, run_type, list(tasks), count).with_output_types(tuple[int, Any])
                     | 'bring together' >> beam.GroupByKey()
                 )
-                results = groups | function.__name__ >> beam.Map(_call_with_runs, function, place)
+                results = groups | function.__name__ >> beam.Map(_call_with_runs, function, place, kept)
             else:
-                spread = pipeline | 'tasks' >> beam.Create(list(enumerate(tasks))) | 'spread' >> beam.Reshuffle()
-                results = spread | function.__name__ >> beam.Map(_call, function)
+                spread = pipeline | 'tasks' >> beam.Create(list(tasks.items())) | 'spread' >> beam.Reshuffle()
+                results = spread | function.__name__ >> beam.Map(_call, function, kept)
             one = results | 'to one place' >> beam.Map(_keyed).with_output_types(tuple[int, Any]) | 'gather' >> beam.GroupByKey()
             _ = one | 'save' >> beam.Map(_save, str(path))
         found = dict(pickle.loads(path.read_bytes()))
-        for i in range(len(tasks)):
-            if isinstance(found[i], Exception):
-                raise found[i]
-        progress.done()
-        return [found[i] for i in range(len(tasks))]
-
+        path.unlink()
+        return found
 
     def cost(self, examples: int) -> str:
         """Nothing: what the workers cost is the runner's to say."""
@@ -100,35 +110,35 @@ def _pipeline_options(arguments: Sequence[str]) -> Any:
 # ---- what workers do: functions of this module, so that they travel by name
 
 
-def _cut(element: tuple[int, Any], run_type: type, count: int) -> Iterator[tuple[int, tuple[int, Any]]]:
-    """(task number, (place among the runs, the run's stretch for that task)); a task itself goes to its own number."""
+def _cut(element: tuple[int, Any], run_type: type, numbers: list[int], count: int) -> Iterator[tuple[int, tuple[int, Any]]]:
+    """(task number, (place among the runs, the run's stretch for that task)) for these of `count` tasks; a task itself goes to its own number."""
     place, value = element
     if place == _TASK:
         number, task = value
         yield number, (_TASK, task)
         return
     run = run_type.open(value)
-    for number in range(count):
+    for number in numbers:
         stretch = run.within(*key_range(number, count))
         if stretch is not None:
             yield number, (place, stretch)
 
 
-def _call_with_runs(group: tuple[int, Iterable[tuple[int, Any]]], function: Callable, place: int) -> tuple[int, Any]:
+def _call_with_runs(group: tuple[int, Iterable[tuple[int, Any]]], function: Callable, place: int, kept: KeptResults) -> tuple[int, Any]:
     number, values = group
     (_, task), *runs = sorted(values, key=lambda value: value[0])
-    return number, _attempt(function, (*task[:place], [run for _, run in runs], *task[place:]))
+    return number, _attempt(kept, number, function, (*task[:place], [run for _, run in runs], *task[place:]))
 
 
-def _call(numbered: tuple[int, tuple], function: Callable) -> tuple[int, Any]:
+def _call(numbered: tuple[int, tuple], function: Callable, kept: KeptResults) -> tuple[int, Any]:
     number, task = numbered
-    return number, _attempt(function, task)
+    return number, _attempt(kept, number, function, task)
 
 
-def _attempt(function: Callable, task: tuple) -> Any:
+def _attempt(kept: KeptResults, number: int, function: Callable, task: tuple) -> Any:
     """The result, or the error where it is the user's to mend: raised, it would come back as the runner's own, after some retries."""
     try:
-        return function(*task)
+        return kept.run(number, function, task)
     except UserError as error:
         return error
     except OSError as error:
@@ -142,5 +152,5 @@ def _keyed(result: tuple[int, Any]) -> tuple[int, tuple[int, Any]]:
 
 
 def _save(group: tuple[int, Iterable[tuple[int, Any]]], path: str) -> None:
-    with atomic_writer(path) as file:
+    with whole_file(path) as file:
         file.write(pickle.dumps(list(group[1])))

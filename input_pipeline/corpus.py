@@ -64,6 +64,7 @@ class Unit:
     format: Format
     compression: Compression | None
     whole: bool  # the unit is all of its file
+    changed: int  # when its file was last changed, in seconds
 
 
 @dataclass(frozen=True)
@@ -137,14 +138,15 @@ def units(pattern: str, options: TextOptions = TextOptions(), unit_bytes: int = 
     """
     found = []
     for path, name in matching(pattern):
-        size = path.stat().length
+        stat = path.stat()
+        size = stat.length
         with path.open('rb') as f:
             compression = compression_of(f)
             head = next((some for some in decompressed(f, compression, str(path), _HEAD_BYTES) if some), b'')
             form = _format(name, head, str(path))
             borders = [0, size] if compression else [0, *_borders(f, size, form, unit_bytes), size]
         whole = len(borders) == 2
-        found += [Unit(str(path), name, a, b - a, form, compression, whole) for a, b in zip(borders, borders[1:], strict=False)]
+        found += [Unit(str(path), name, a, b - a, form, compression, whole, stat.mtime) for a, b in zip(borders, borders[1:], strict=False)]
     return found
 
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
-from input_pipeline.text_split import Document, hashed, whole_file
+from input_pipeline.text_split import Document, hashed
+from input_pipeline.whole_file import whole_file, write_whole
 
 MAX_TRAIN, MAX_HELD_OUT = 4000, 1000
 FILES = {'train': 'train.jsonl', 'dev': 'held_out.jsonl'}  # `dev` is what launch.finetune scores; the quickstart selects nothing on it
@@ -185,9 +186,8 @@ def _write(folder: Path, splits: dict[str, list[dict[str, str]]], kind: str, lab
     """Writes a JSONL file for each split, and task.json; returns the latter."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, rows in splits.items():
-        with whole_file(folder / FILES[split]) as file:
+        with whole_file(folder / FILES[split], 'w') as file:
             file.writelines(json.dumps(row, ensure_ascii=False) + '\n' for row in rows)
     task: dict[str, Any] = {'kind': kind, 'files': FILES, 'columns': columns, 'labels': labels, 'metrics': ['accuracy']}
-    with whole_file(folder / 'task.json') as file:
-        file.write(json.dumps(task, indent=2) + '\n')
+    write_whole(folder / 'task.json', json.dumps(task, indent=2) + '\n')
     return folder / 'task.json'

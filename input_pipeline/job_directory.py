@@ -1,7 +1,8 @@
 """The output directory of the offline job, which appears whole or not at all.
 
-This file owns what is refused there, the scratch folder inside it, and the moment when the
-finished files get their names. It must not know how records are made.
+This file owns what is refused there, the scratch folder inside it, which an interrupted job
+leaves for the same command to go on with, and the moment when the finished files get their
+names. It must not know how records are made.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import json
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from etils import epath
@@ -18,8 +21,16 @@ from etils import epath
 from configs.errors import UserError
 from input_pipeline.shards import MANIFEST, Manifest
 from input_pipeline.tokenizer import Tokenizer
+from input_pipeline.whole_file import write_whole
 
+_SCRATCH, _JOB, _FINAL, _RESULTS = '.tmp', 'job.json', 'final', 'results'
 _PATHS = {'input', 'eval_input', 'tokenizer'}  # options that may differ: the same text and vocabulary may lie elsewhere
+_WORDS = {'input_digest': 'the input files have changed', 'input_times': 'the input files have changed', 'program': 'the program has changed'}
+_FULL = {errno.ENOSPC: 'disk full', errno.EDQUOT: 'disk quota used up', errno.EFBIG: 'a file grew beyond the limit of the disk or of ulimit -f'}
+
+
+class Interrupted(UserError):
+    """What ended the job from outside: the work that it has finished stays, and the same command goes on from there."""
 
 
 def finished(output: epath.Path, options: dict[str, Any]) -> Manifest | None:
@@ -28,56 +39,114 @@ def finished(output: epath.Path, options: dict[str, Any]) -> Manifest | None:
         raise UserError(f'--output={output}: is a file, and must be a folder')
     if not (output / MANIFEST).exists():
         strange = sorted(path.name for path in output.glob('*.tfrecord'))
-        if strange:
+        if strange and not (output / _SCRATCH / MANIFEST).exists():  # else the job was interrupted while its files got their names
             raise UserError(f'--output={output}: holds {strange[0]} but no {MANIFEST}: choose another folder, or give --overwrite to replace it')
         return None
     manifest = Manifest.load(output)
-    held = manifest.options
-    other = [name for name in {**options, **held} if name not in _PATHS and options.get(name) != held.get(name)]
-    if other:
-        name = other[0]
-        raise UserError(
-            f'--output={output}: holds the output of another job ({name} is {held.get(name)!r} there and {options.get(name)!r} here): '
-            'choose another folder, or give --overwrite to replace it'
-        )
+    difference = _difference(manifest.options, options)
+    if difference:
+        raise UserError(f'--output={output}: holds the output of another job ({difference}): choose another folder, or give --overwrite to replace it')
     return manifest
 
 
+def _difference(there: dict[str, Any], here: dict[str, Any]) -> str | None:
+    """The first option that makes another job of it, in words."""
+    for name in {**here, **there}:
+        if name not in _PATHS and there.get(name) != here.get(name):
+            return _WORDS.get(name) or f'{name} is {there.get(name)!r} there and {here.get(name)!r} here'
+    return None
+
+
 @contextlib.contextmanager
-def scratch(output: epath.Path) -> Iterator[epath.Path]:
-    """OUTPUT/.tmp, emptied before and removed after, held by one process at a time (on gs:// that is the user's to see to)."""
-    folder, remote = output / '.tmp', '://' in str(output)
-    made = [] if remote else [path for path in (output, *output.parents) if not path.exists()]
+def scratch(output: epath.Path, job: dict[str, Any], overwrite: bool) -> Iterator[epath.Path]:
+    """OUTPUT/.tmp, held by one process at a time (on gs:// that is the user's to see to), with what this very job has finished before.
+
+    `job`: all that its bytes depend on. The folder goes when the block ends well or by a
+    mistake of the user's, and stays when it is interrupted. Raises UserError where another
+    job was interrupted, unless `overwrite`.
+    """
+    folder, job = output / _SCRATCH, json.loads(json.dumps(job))
+    made = [] if '://' in str(output) else [path for path in (output, *output.parents) if not path.exists()]
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f'--output={output}: cannot be made ({error.strerror})') from error
-    lock = None if remote else open(output / '.lock', 'w')  # noqa: SIM115 - held as long as the job
-    if lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            lock.close()
-            raise UserError(f'--output={output}: another process is writing there: wait for it, or choose another folder') from None
     try:
-        _remove(folder)
-        (folder / 'final').mkdir(parents=True)
-        yield folder
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise UserError(
-                f'--output={output}: disk full: nothing was written; the job needs about twice the size of its records while it runs: '
-                'free some space and run the same command again'
-            ) from error
-        raise
+        with _lock(output):
+            try:
+                _begin(folder, job, overwrite)
+                yield folder
+            except Interrupted:
+                raise
+            except UserError:
+                _remove(folder)
+                raise
+            except OSError as error:
+                if error.errno not in _FULL:
+                    raise
+                raise Interrupted(
+                    f'--output={output}: {_FULL[error.errno]}: no records were written; the job needs about twice their size while it runs: '
+                    f'free some space and run the same command again, which goes on from {folder}'
+                ) from error
+            _remove(folder)
     finally:
-        _remove(folder)
-        if lock:
-            (output / '.lock').unlink(missing_ok=True)
-            lock.close()
         for path in made:  # a failed job leaves no empty folders behind
             with contextlib.suppress(OSError):
                 os.rmdir(path)
+
+
+def _begin(folder: epath.Path, job: dict[str, Any], overwrite: bool) -> None:
+    """Empties the scratch folder, unless what lies there is this job's."""
+    held = None
+    with contextlib.suppress(OSError, ValueError):
+        held = json.loads((folder / _JOB).read_text())
+    if held is not None:
+        difference = _difference(held, job)
+        if difference is None:
+            print(f'{folder.parent}: goes on with the job that was interrupted', flush=True)
+            for half in Path(folder).rglob('.*.tmp'):  # none where the folder is remote
+                half.unlink(missing_ok=True)
+            return
+        if (folder / _RESULTS).exists() and not overwrite:
+            raise Interrupted(
+                f'--output={folder.parent}: holds the unfinished work of another job ({difference}): '
+                'finish it with its own command, choose another folder, or give --overwrite to begin anew'
+            )
+    _remove(folder)
+    (folder / _FINAL).mkdir(parents=True)
+    write_whole(folder / _JOB, json.dumps(job, indent=1) + '\n')
+
+
+def results(folder: epath.Path, stage: str) -> str:
+    """Where the results of a stage's tasks are kept."""
+    return str(folder / _RESULTS / stage)
+
+
+def tidy(output: epath.Path) -> None:
+    """Removes the scratch folder of a finished job, which was stopped between its last file and this."""
+    if (output / _SCRATCH / MANIFEST).exists():
+        with contextlib.suppress(UserError), _lock(output):
+            _remove(output / _SCRATCH)
+
+
+@contextlib.contextmanager
+def _lock(output: epath.Path) -> Iterator[None]:
+    """Keeps a second process out; the lock dies with the process. An object store has none."""
+    if '://' in str(output):
+        yield
+        return
+    path = output / '.lock'
+    with open(path, 'w') as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.stat(path).st_ino != os.fstat(lock.fileno()).st_ino:  # removed by the one who had it
+                raise BlockingIOError
+        except OSError:
+            raise UserError(f'--output={output}: another process is writing there: wait for it, or choose another folder') from None
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def _remove(folder: epath.Path) -> None:
@@ -86,13 +155,22 @@ def _remove(folder: epath.Path) -> None:
         epath.Path(folder).rmtree(missing_ok=True)
 
 
-def publish(final: epath.Path, output: epath.Path, tokenizer: Tokenizer, manifest: Manifest) -> None:
-    """Moves the finished files to their names, the manifest last; what another job left there goes first."""
+def unpublished(folder: epath.Path) -> Manifest | None:
+    """The manifest of a job that was interrupted in `publish`: nothing is left to do but that."""
+    return Manifest.load(folder) if (folder / MANIFEST).exists() else None
+
+
+def publish(folder: epath.Path, output: epath.Path, tokenizer: Tokenizer, manifest: Manifest) -> None:
+    """Moves the finished files to their names, the manifest last; what another job left there goes first. Can be done again when interrupted."""
+    manifest.save(folder)
     (output / MANIFEST).unlink(missing_ok=True)
+    names = {shard.file for shard in manifest.files}
     for path in output.glob('*.tfrecord'):
-        path.unlink()
+        if path.name not in names:
+            path.unlink()
     _remove(output / 'tokenizer')
-    for path in sorted(final.iterdir()):
-        path.replace(output / path.name)
+    for name in sorted(names):
+        if (folder / _FINAL / name).exists():
+            (folder / _FINAL / name).replace(output / name)
     tokenizer.save(output / 'tokenizer')
     manifest.save(output)

@@ -15,6 +15,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +24,7 @@ from etils import epath
 from configs.errors import UserError
 from input_pipeline import corpus, job_directory, runs, stages
 from input_pipeline.beam_engine import BeamEngine
+from input_pipeline.kept_results import KeptResults
 from input_pipeline.local_engine import LocalEngine
 from input_pipeline.masking import MaskingRule
 from input_pipeline.pairs import Objective
@@ -101,8 +103,9 @@ class PreprocessOptions:
 def preprocess(options: PreprocessOptions) -> Manifest:
     """Runs the job and returns the manifest of the finished directory; the last line on stdout is its cost.
 
-    A directory that this very job has finished before is left as it is. Raises UserError
-    for what the user can mend; then nothing is left under a final name.
+    A directory that this very job has finished before is left as it is; where it was
+    interrupted, it goes on. Raises UserError for what the user can mend; then nothing is left
+    under a final name.
     """
     start = time.monotonic()
     tokenizer = Tokenizer.load(options.tokenizer)
@@ -112,12 +115,13 @@ def preprocess(options: PreprocessOptions) -> Manifest:
     output = epath.Path(options.output)
     finished = None if options.overwrite else job_directory.finished(output, described)
     if finished is not None:
+        job_directory.tidy(output)
         print(f'{output}: this job is done already ({finished.records("train"):,} examples, {finished.records("eval"):,} held out)')
         return finished
-    with job_directory.scratch(output) as scratch, _engine(options, scratch) as engine:
-        job = _Job(options, tokenizer, engine, scratch)
-        manifest = job.run(units, eval_units, described)
-        job_directory.publish(scratch / 'final', output, tokenizer, manifest)
+    job = described | {'input_times': [unit.changed for unit in units + eval_units], 'program': _program()}
+    with job_directory.scratch(output, job, options.overwrite) as scratch, _engine(options, scratch) as engine:
+        manifest = job_directory.unpublished(scratch) or _Job(options, tokenizer, engine, scratch).run(units, eval_units, described)
+        job_directory.publish(scratch, output, tokenizer, manifest)
     seconds = time.monotonic() - start
     for split in ('train', 'eval'):
         _report(manifest, split)
@@ -154,7 +158,7 @@ class _Job:
             eval_fraction=fraction,
             line_sample=1 + sum(unit.bytes for unit in units) // _WATCHED_BYTES,
         )
-        recipe, text, paths = self._tokenise(recipe, units, eval_units)
+        recipe, text, paths = self._read(recipe, units, eval_units)
         self._refuse(recipe, text)
         counts, shard_infos = {}, []
         for split in ('train', 'eval'):
@@ -176,8 +180,19 @@ class _Job:
 
     # ---- stage 1
 
-    def _tokenise(self, recipe: Recipe, units: list, eval_units: list) -> tuple[Recipe, dict[str, Tokenised], dict[str, list[str]]]:
+    def _read(self, recipe: Recipe, units: list, eval_units: list) -> tuple[Recipe, dict[str, Tokenised], dict[str, list[str]]]:
         """Tokenises both inputs; where the default fraction holds out too little for NSP, again without."""
+        text, paths = self._tokenise(recipe, units, eval_units, 'unit')
+        held_out = text['eval'].sums['documents']
+        if self._options.eval_fraction is None and not eval_units and held_out < self._needed():
+            self._warn(f'{_plural(held_out, "document")} fell into the default held-out share: nothing is held out; give --eval_fraction or --eval_input')
+            if held_out:
+                recipe = dataclasses.replace(recipe, eval_fraction=0.0)
+                text, paths = self._tokenise(recipe, units, eval_units, 'unit-again')
+        return recipe, text, paths
+
+    def _tokenise(self, recipe: Recipe, units: list, eval_units: list, name: str) -> tuple[dict[str, Tokenised], dict[str, list[str]]]:
+        """Tokenises both inputs into files of this name."""
         excluded = None
         text = {'train': Tokenised(), 'eval': Tokenised()}
         paths: dict[str, list[str]] = {'train': [], 'eval': []}
@@ -185,20 +200,16 @@ class _Job:
             self._tokenise_units(recipe, eval_units, 'eval', 'held-out', None, text, paths)
             excluded = str(self._scratch / 'held_out.npy')
             runs.save(excluded, text['eval'].held_out)
-        self._tokenise_units(recipe, units, 'train' if eval_units else None, 'unit', excluded, text, paths)
-        held_out = text['eval'].sums['documents']
-        if self._options.eval_fraction is None and not eval_units and held_out < self._needed():
-            self._warn(f'{_plural(held_out, "document")} fell into the default held-out share: nothing is held out; give --eval_fraction or --eval_input')
-            if held_out:
-                return self._tokenise(dataclasses.replace(recipe, eval_fraction=0.0), units, eval_units)
-        return recipe, text, paths
+        self._tokenise_units(recipe, units, 'train' if eval_units else None, name, excluded, text, paths)
+        return text, paths
 
     def _tokenise_units(self, recipe: Recipe, units: list, split: str | None, name: str, excluded: str | None, text: dict, paths: dict) -> None:
         files = [str(self._scratch / f'{name}-{i:05}') for i in range(len(units))]
         tasks = [(recipe, unit, self._options.text, split, file, excluded) for unit, file in zip(units, files)]
         progress = Progress('reading held-out text' if split == 'eval' else 'reading text', sum(unit.bytes for unit in units), 'MB', 1e6)
         report = corpus.Report()
-        for file, (sides, one) in zip(files, self._engine.run(_tokenise_unit, tasks, [unit.bytes for unit in units], progress)):
+        results = self._engine.run(_tokenise_unit, tasks, [unit.bytes for unit in units], progress, self._kept(name))
+        for file, (sides, one) in zip(files, results):
             report.merge(one)
             for side, part in sides.items():
                 whole = text[side]
@@ -258,27 +269,27 @@ class _Job:
         tokens = sums['tokens'] * recipe.dupe_factor_of(split)
         counts: dict[str, Any] = {}
         tasks = [(recipe, split, i, buckets, inputs, path) for i, path in enumerate(paths)]
-        for bucket in self._engine.run(stages.make_records, tasks, [tokens / buckets] * buckets, Progress(name, tokens, 'M tokens', 1e6)):
+        progress = Progress(name, tokens, 'M tokens', 1e6)
+        made = self._engine.run(stages.make_records, tasks, [tokens / buckets] * buckets, progress, self._kept(f'records-{split}'))
+        for bucket in made:
             stages.add_counts(counts, bucket.counts)
         if not counts:
             raise UserError(f'--input={self._options.input}: no example could be made: the documents are too short for --objective={recipe.objective}')
         for path in inputs:
             for file in self._scratch.glob(f'{epath.Path(path).name}.*'):
                 file.unlink()
-        sizes = [runs.sizes_of(path) for path in paths]
-        records, size = sum(n for n, _ in sizes), sum(b for _, b in sizes)
+        records, size = sum(bucket.records for bucket in made), sum(bucket.bytes for bucket in made)
         count = max(1, min(math.ceil(size / SHARD_BYTES), records // _MIN_SHARD_RECORDS))
         if split == 'train' and self._options.num_shards is not None:
             count = self._options.num_shards
             if count > records:
                 raise UserError(f'--num_shards={count}: there are {records} examples only: use at most that many, or leave it out')
         final = self._scratch / 'final'
-        final.mkdir(exist_ok=True)
-        full = [path for path, (n, _) in zip(paths, sizes) if n]
+        full = [path for path, bucket in zip(paths, made) if bucket.records]
         pieces = math.ceil(size / count / (2 * SHARD_BYTES))
         tasks = [(i, count, pieces, full, str(final / f'{split}-{i:05}-of-{count:05}.tfrecord')) for i in range(count)]
         name = 'writing shards' if split == 'train' else 'writing held-out shards'
-        infos = self._engine.run(stages.write_output, tasks, [size / count] * count, Progress(name, size, 'MB', 1e6))
+        infos = self._engine.run(stages.write_output, tasks, [size / count] * count, Progress(name, size, 'MB', 1e6), self._kept(f'shards-{split}'))
         for path in self._scratch.glob(f'bucket-{split}-*'):
             path.unlink()
         return counts, infos
@@ -300,6 +311,9 @@ class _Job:
                 'fill': sums['tokens'] / sums['records'] / recipe.spec.seq_len,
             }
         return statistics
+
+    def _kept(self, stage: str) -> KeptResults:
+        return KeptResults(job_directory.results(self._scratch, stage))
 
     def _warn(self, message: str) -> None:
         if message not in self._warnings:
@@ -336,6 +350,12 @@ def _describe(options: PreprocessOptions, tokenizer: Tokenizer, units: list[corp
     described |= dataclasses.asdict(options.text)
     listing = repr([[(unit.name, unit.start, unit.bytes) for unit in some] for some in (units, eval_units)])
     return described | {'input_digest': hashlib.sha256(listing.encode()).hexdigest(), 'tokenizer_fingerprint': tokenizer.fingerprint}
+
+
+def _program() -> str:
+    """A digest of this package's source: an interrupted job does not go on with another version."""
+    sources = sorted(Path(__file__).parent.glob('*.py'))
+    return hashlib.sha256(b''.join(path.read_bytes() for path in sources)).hexdigest()
 
 
 def _report(manifest: Manifest, split: str) -> None:

@@ -21,6 +21,11 @@ class Progress:
         self._stream = stream or sys.stderr
         self._terminal = self._stream.isatty()
         self._start = self._shown = time.monotonic()
+        self._skipped = 0.0
+
+    def skip(self, done: float) -> None:
+        """So much was done before: it counts to what is done and not to the rate."""
+        self._skipped = done
 
     def update(self, done: float) -> None:
         """Shows `done`, unless the last line is recent."""
@@ -28,8 +33,8 @@ class Progress:
         if now - self._shown >= (_TERMINAL_SECONDS if self._terminal else _LOG_SECONDS) and done < self._total:
             self._shown = now
             seconds = now - self._start
-            left = seconds * (self._total - done) / done if done else float('inf')
-            self._line(f'{self._amounts(done, seconds)}, {clock(left)} left' if done else self._amounts(done, seconds))
+            fresh = done - self._skipped
+            self._line(self._amounts(done, seconds) + (f', {clock(seconds * (self._total - done) / fresh)} left' if fresh > 0 else ''))
 
     def done(self, total: float | None = None) -> None:
         """The last line, with the whole time."""
@@ -37,7 +42,7 @@ class Progress:
         self._line(f'{self._amounts(self._total if total is None else total, seconds)} in {clock(seconds)}', end='\n')
 
     def _amounts(self, done: float, seconds: float) -> str:
-        rate = done / self._scale / seconds if seconds > 0 else 0.0
+        rate = max(0.0, done - self._skipped) / self._scale / seconds if seconds > 0 else 0.0
         digits = 0 if self._total >= 100 * self._scale else 1
         total = f'{self._total / self._scale:,.{digits}f}'
         return f'{self._what}: {done / self._scale:,.{digits}f}/{total} {self._unit}, {rate:,.1f} {self._unit}/s'

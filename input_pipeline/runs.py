@@ -14,6 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from etils import epath
 
+from configs.errors import UserError
+from input_pipeline.whole_file import whole_file
+
 DOCUMENT = np.dtype([('source', '<u8'), ('sentences', '<i8'), ('tokens', '<i8')])  # the last two: where the document ends
 
 
@@ -29,15 +32,22 @@ def _within(keys: np.ndarray, low: int, high: int) -> tuple[int, int]:
 
 
 def save(path: str, array: np.ndarray) -> None:
-    """np.save, but a full disk is an OSError that says so."""
-    with epath.Path(path).open('wb') as file:
+    """np.save, but the file appears whole, and a full disk is an OSError that says so."""
+    with whole_file(path, durable=False) as file:
         np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
         file.write(np.ascontiguousarray(array).view(np.uint8).data)
 
 
 def load(path: str) -> np.ndarray:
     """What `save` wrote: mapped into memory where the file is local."""
-    return np.load(io.BytesIO(epath.Path(path).read_bytes())) if '://' in path else np.load(path, mmap_mode='r')
+    try:
+        return np.load(io.BytesIO(epath.Path(path).read_bytes())) if '://' in path else np.load(path, mmap_mode='r')
+    except (ValueError, EOFError):
+        raise _short(path) from None
+
+
+def _short(path: str) -> UserError:
+    return UserError(f'{path}: shorter than it was made (did the machine lose power?): run the same command again, which begins anew')
 
 
 @dataclass(frozen=True)
@@ -96,14 +106,8 @@ class RecordRun:
             with epath.Path(self.payload).open('rb') as file:
                 file.seek(start)
                 payload = file.read(end - start)
+            if len(payload) < end - start:
+                raise _short(self.payload)
         else:
             payload = self.payload[start:end]
         return RecordRun(np.array(self.keys[first:last]), offsets - start, payload)
-
-
-def sizes_of(bucket: str) -> tuple[int, int]:
-    """Records and bytes of a bucket that `make_records` wrote."""
-    if not epath.Path(f'{bucket}.offsets.npy').exists():
-        return 0, 0
-    offsets = load(f'{bucket}.offsets.npy')
-    return offsets.size - 1, int(offsets[-1])

@@ -10,16 +10,13 @@ are read (stream.py does), nor how they were made.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import json
-import os
 import struct
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 import google_crc32c
 import numpy as np
@@ -28,6 +25,7 @@ from etils import epath
 from configs.errors import UserError
 from input_pipeline import records
 from input_pipeline.records import RecordSpec
+from input_pipeline.whole_file import whole_file
 
 SCHEMA_VERSION = 1
 BLOCK = 256  # records between two entries of a shard's index: what the stream reads at once
@@ -84,23 +82,6 @@ class BadFrame(ValueError):
 # ---- writing
 
 
-@contextlib.contextmanager
-def atomic_writer(path: epath.PathLike) -> Iterator[BinaryIO]:
-    """A file to write that appears at `path` whole when the block ends well, and not at all when it does not."""
-    path = epath.Path(path)
-    temporary = path.parent / f'.{path.name}.{uuid.uuid4().hex[:12]}.tmp'
-    try:
-        with temporary.open('wb') as file:
-            yield file
-            file.flush()
-            if '://' not in os.fspath(path):  # an object store has no such thing, nor needs it
-                os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
 def masked_crc(data: bytes) -> int:
     """TFRecord's checksum: crc32c rotated by 15 bits plus a constant, so that checksums of checksums stay apart."""
     return _masked(google_crc32c.value(data)) & 0xFFFFFFFF
@@ -128,7 +109,7 @@ def write_shard(path: epath.PathLike, payload: bytes, offsets: np.ndarray) -> Sh
     """
     bounds = offsets.tolist()
     index, at, crc = [], 0, 0
-    with atomic_writer(path) as file:
+    with whole_file(path) as file:
         for first in range(0, len(bounds) - 1, BLOCK):
             parts = []
             for start, end in zip(bounds[first : first + BLOCK], bounds[first + 1 : first + BLOCK + 1]):
@@ -191,7 +172,7 @@ class Manifest:
         data = {'schema_version': SCHEMA_VERSION, **{f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != 'files'}}
         lines = ',\n'.join('  ' + json.dumps(dataclasses.asdict(shard)) for shard in self.files)
         text = json.dumps(data, indent=1)[:-2] + f',\n "shards": [\n{lines}\n ]\n}}\n'
-        with atomic_writer(epath.Path(directory) / MANIFEST) as file:
+        with whole_file(epath.Path(directory) / MANIFEST) as file:
             file.write(text.encode())
 
     @classmethod

@@ -19,13 +19,13 @@ import mmap
 import os
 import resource
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from etils import epath
 
 from input_pipeline import records, shards
 from input_pipeline.corpus import Document
@@ -36,6 +36,7 @@ from input_pipeline.randomness import Stream, digest64, mix
 from input_pipeline.records import RecordSpec
 from input_pipeline.runs import DOCUMENT, DocumentRun, RecordRun, key_range, load, save
 from input_pipeline.tokenizer import Tokenizer
+from input_pipeline.whole_file import whole_file
 
 PART_SENTENCES = 1024  # a longer document is cut into parts, which keep one identity for NSP
 ROWS = 1024  # examples laid out, masked and encoded at once: their arrays stay in the processor's cache
@@ -215,9 +216,11 @@ def _gather(values: np.ndarray, counts: np.ndarray, order: np.ndarray) -> np.nda
 
 @dataclass(frozen=True)
 class Bucket:
-    """One bucket's records: the sums of `records.count` over them."""
+    """One bucket's records: the sums of `records.count` over them, their number and their bytes."""
 
     counts: dict[str, Any]
+    records: int = 0
+    bytes: int = 0
 
 
 def make_records(recipe: Recipe, split: str, number: int, buckets: int, inputs: Sequence[str | DocumentRun], path: str) -> Bucket:
@@ -243,14 +246,15 @@ def make_records(recipe: Recipe, split: str, number: int, buckets: int, inputs: 
     save(f'{path}.keys.npy', examples.keys)
     counts: dict[str, Any] = {}
     sizes = [np.zeros(1, np.int64)]
-    with epath.Path(f'{path}.records').open('wb') as file:
+    with whole_file(f'{path}.records', durable=False) as file:
         for columns in _columns(recipe, spec, tokenizer, documents, examples, Stream(*name, 'masks')):
             payload, offsets = records.encode(spec, columns)
             file.write(payload)
             sizes.append(np.diff(offsets))
             add_counts(counts, records.count(spec, columns))
-    save(f'{path}.offsets.npy', np.cumsum(np.concatenate(sizes)))
-    return Bucket(counts)
+    offsets = np.cumsum(np.concatenate(sizes))
+    save(f'{path}.offsets.npy', offsets)
+    return Bucket(counts, examples.keys.size, int(offsets[-1]))
 
 
 def _columns(
@@ -300,16 +304,14 @@ def write_output(number: int, count: int, pieces: int, inputs: Sequence[str | Re
         texts = _sorted_records(inputs, *key_range(number, count))
         return shards.write_shard(path, b''.join(texts), _ends(map(len, texts)))
     lengths: list[int] = []
-    with open(f'{path}.sorted', 'w+b') as file:
+    with tempfile.TemporaryFile(dir=os.path.dirname(path)) as file:
         for piece in range(number * pieces, (number + 1) * pieces):
             texts = _sorted_records(inputs, *key_range(piece, count * pieces))
             lengths += map(len, texts)
             file.write(b''.join(texts))
         file.flush()
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as payload:
-            info = shards.write_shard(path, payload, _ends(lengths))
-    os.unlink(f'{path}.sorted')
-    return info
+            return shards.write_shard(path, payload, _ends(lengths))
 
 
 def _ends(lengths: Iterable[int]) -> np.ndarray:

@@ -7,17 +7,16 @@ first, so that none lies on both sides. It must not know where the documents com
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from configs.errors import UserError
 from input_pipeline.near_copies import NearCopies
+from input_pipeline.whole_file import whole_file, write_whole
 
 TRAIN, HELD_OUT, DOCUMENTS, COUNTS = 'train.txt', 'held_out.txt', 'documents.jsonl', 'counts.json'
 HELD_OUT_FRACTION = 0.22
@@ -55,7 +54,7 @@ def split(documents: Iterable[Document], directory: str, fraction: float = HELD_
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     copies, sides = NearCopies(), {False: _Side(), True: _Side()}
-    with whole_file(folder / TRAIN) as train, whole_file(folder / HELD_OUT) as held_out, whole_file(folder / DOCUMENTS) as listed:
+    with whole_file(folder / TRAIN, 'w') as train, whole_file(folder / HELD_OUT, 'w') as held_out, whole_file(folder / DOCUMENTS, 'w') as listed:
         for document in documents:
             sentences = copies.unseen(document.sentences)
             if sentences:
@@ -76,8 +75,7 @@ def split(documents: Iterable[Document], directory: str, fraction: float = HELD_
         'held_out': sides[True].counts(),
         'dropped': {'near_copy_documents': copies.removed.documents + copies.removed.too_short, 'near_copy_sentences': copies.removed.sentences},
     }
-    with whole_file(folder / COUNTS) as file:
-        file.write(json.dumps(counts, indent=2) + '\n')
+    write_whole(folder / COUNTS, json.dumps(counts, indent=2) + '\n')
     return counts
 
 
@@ -104,17 +102,3 @@ class _Side:
 
     def counts(self) -> dict[str, int]:
         return {'groups': len(self.groups), 'documents': self.documents, 'sentences': self.sentences, 'bytes': self.bytes}
-
-
-@contextlib.contextmanager
-def whole_file(path: Path) -> Iterator[IO[str]]:
-    """A text file to write that appears when the block ends well, and not at all otherwise."""
-    temporary = path.with_name(path.name + '.tmp')
-    try:
-        with open(temporary, 'w', encoding='utf-8', newline='\n') as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

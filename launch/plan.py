@@ -57,11 +57,11 @@ def main(argv: Sequence[str]) -> int:
     if _JSON.value:
         from etils import epath
 
+        from input_pipeline.whole_file import write_whole
+
         path = epath.Path(_JSON.value)
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(f'.{path.name}.{os.getpid()}')
-        unfinished.write_text(json.dumps(found, indent=2) + '\n')
-        unfinished.replace(path)
+        write_whole(path, json.dumps(found, indent=2) + '\n')
     return 0
 
 

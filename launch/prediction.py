@@ -22,8 +22,8 @@ from configs.errors import UserError
 from input_pipeline.tasks import Predictions, Task, load_task
 from input_pipeline.tasks.base import INPUT_KEYS, Example, trim
 from input_pipeline.tasks.batching import evaluation_batches
+from input_pipeline.whole_file import write_whole
 from launch.source import load_source
-from launch.workdir import write_whole
 
 # Tokens in an evaluation batch. No gradients are kept, so it may be larger than a training batch; on a CPU
 # what stays in the cache is faster (BERT-tiny, S=64: 4096 takes 0.4 of the time of 16384).

@@ -16,7 +16,7 @@ from absl import logging
 from etils import epath
 
 from configs.sweep import Point
-from launch import workdir as workdirs
+from input_pipeline.whole_file import write_whole
 
 
 def run_sweep(tuner: Any, points: Sequence[Point], folder: str) -> list[dict[str, Any]]:
@@ -31,7 +31,7 @@ def run_sweep(tuner: Any, points: Sequence[Point], folder: str) -> list[dict[str
         logging.info('%d of %d runs were done before and are reused', reused, len(points))
     best = max(rows, key=lambda row: row['metrics'][row['metric']])
     report = {'task': best['task'], 'metric': best['metric'], 'best': best['name'], 'summary': summarize(rows), 'runs': rows}
-    workdirs.write_whole(epath.Path(folder) / 'sweep.json', json.dumps(report, indent=2) + '\n')
+    write_whole(epath.Path(folder) / 'sweep.json', json.dumps(report, indent=2) + '\n')
     return rows
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
+from input_pipeline.whole_file import write_whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +95,4 @@ def fingerprint(files: Sequence[Path]) -> list[list[Any]]:
 
 def _write(path: Path, data: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix('.tmp')
-    temporary.write_text(json.dumps(data, indent=2) + '\n')
-    temporary.replace(path)
+    write_whole(path, json.dumps(data, indent=2) + '\n')

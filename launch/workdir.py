@@ -19,6 +19,7 @@ from etils import epath
 
 from configs import schema
 from configs.errors import UserError
+from input_pipeline.whole_file import write_whole
 
 
 @contextlib.contextmanager
@@ -41,13 +42,6 @@ def lock(workdir: str) -> Iterator[None]:
         handle.write(f'pid {os.getpid()}')
         handle.flush()
         yield
-
-
-def write_whole(path: epath.Path, text: str) -> None:
-    """Writes a small file under a temporary name and renames it, so that it is whole or absent."""
-    temporary = path.with_name(path.name + '.tmp')
-    temporary.write_text(text)
-    temporary.replace(path)
 
 
 def _leaves(data: Any, prefix: str = '') -> dict[str, Any]:

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from etils import epath
 
 from configs.errors import UserError
 from input_pipeline import job_directory, records, shards, stages
+from input_pipeline.kept_results import KeptResults
 from input_pipeline.local_engine import LocalEngine
 from input_pipeline.preprocess import PreprocessOptions, plan_buckets, preprocess
 from input_pipeline.progress import Progress, clock
@@ -250,7 +252,7 @@ def test_too_little_to_hold_out(tmp_path, vocabulary, capsys):
     write_text(tmp_path / 'a.txt', vocabulary[2][:5])
     manifest = run(tmp_path, vocabulary)  # by default: a warning, and all is trained on
     assert manifest.records('eval') == 0 and manifest.statistics['text']['train']['documents'] == 5
-    assert 'nothing is held out' in capsys.readouterr().err
+    assert capsys.readouterr().err.count('nothing is held out') == 1
     with pytest.raises(UserError, match=r'--eval_fraction=0\.01: 0 documents held out of 5.*--eval_input'):
         run(tmp_path, vocabulary, eval_fraction=0.01, output=f'{tmp_path}/new')
     with pytest.raises(UserError, match=r'left to train on.*lower --eval_fraction'):
@@ -258,12 +260,13 @@ def test_too_little_to_hold_out(tmp_path, vocabulary, capsys):
     assert not (tmp_path / 'new').exists()
 
 
-def test_a_lone_held_out_document_is_trained_on_by_default(tmp_path, vocabulary, monkeypatch):
+def test_a_lone_held_out_document_is_trained_on_by_default(tmp_path, vocabulary, monkeypatch, capsys):
     texts = write_text(tmp_path / 'a.txt', vocabulary[2][:40])
     lone = min(stages.fingerprint(text.split('\n')) for text in texts)
     monkeypatch.setattr('input_pipeline.preprocess.EVAL_FRACTION', (lone + 1) / 2**64 * (1 + 1e-9))
     manifest = run(tmp_path, vocabulary)
     assert manifest.records('eval') == 0 and len(names_in(read(tmp_path / 'out')[1], vocabulary)) == 40
+    assert capsys.readouterr().err.count('nothing is held out') == 1
 
 
 def test_empty_text_is_refused(tmp_path, vocabulary):
@@ -303,12 +306,12 @@ def test_a_directory_holds_one_job(tmp_path, vocabulary, capsys):
     (tmp_path / 'out' / 'manifest.json').unlink()
     with pytest.raises(UserError, match='no manifest.json'):
         run(tmp_path, vocabulary)
-    with job_directory.scratch(tmp_path / 'busy'), pytest.raises(UserError, match='another process'):
+    with job_directory.scratch(epath.Path(tmp_path / 'busy'), {}, False), pytest.raises(UserError, match='another process'):
         run(tmp_path, vocabulary, output=f'{tmp_path}/busy')
 
 
 @pytest.mark.parametrize('stage', ['make_records', 'write_output'])
-def test_a_full_disk_leaves_nothing(tmp_path, vocabulary, monkeypatch, stage):
+def test_a_full_disk_leaves_no_records_and_the_same_command_goes_on(tmp_path, vocabulary, monkeypatch, stage):
     write_text(tmp_path / 'a.txt', vocabulary[2][:30])
 
     def full(*_):
@@ -316,13 +319,16 @@ def test_a_full_disk_leaves_nothing(tmp_path, vocabulary, monkeypatch, stage):
 
     run(tmp_path, vocabulary)
     before = digests(tmp_path / 'out')
-    monkeypatch.setattr(stages, stage, full)
-    with pytest.raises(UserError, match='disk full.*same command again'):
-        run(tmp_path, vocabulary, output=f'{tmp_path}/new/deep')
-    assert not (tmp_path / 'new').exists()
-    with pytest.raises(UserError, match='disk full'):
-        run(tmp_path, vocabulary, seq_len=32, overwrite=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(stages, stage, full)
+        with pytest.raises(UserError, match='disk full.*same command again'):
+            run(tmp_path, vocabulary, output=f'{tmp_path}/new/deep')
+        assert [path.name for path in (tmp_path / 'new' / 'deep').iterdir()] == ['.tmp']
+        with pytest.raises(UserError, match='disk full'):
+            run(tmp_path, vocabulary, seq_len=32, overwrite=True)
     assert digests(tmp_path / 'out') == before and shards.verify(tmp_path / 'out').faults == []
+    run(tmp_path, vocabulary, output=f'{tmp_path}/new/deep')
+    assert digests(tmp_path / 'new' / 'deep') == before
 
 
 def test_a_shard_is_sorted_by_key_over_all_buckets(tmp_path):
@@ -363,20 +369,21 @@ def test_bad_options_name_their_flag(tmp_path, vocabulary, bad):
         run(tmp_path, vocabulary, **bad)
 
 
-def test_a_worker_that_dies_is_reported():
+def test_a_worker_that_dies_is_reported(tmp_path):
     with LocalEngine(2) as engine, pytest.raises(UserError, match='worker process died'):
-        engine.run(os._exit, [(1,), (1,)], [1, 1], Progress('dying', 2, 'tasks'))
+        engine.run(os._exit, [(1,), (1,)], [1, 1], Progress('dying', 2, 'tasks'), KeptResults(str(tmp_path)))
 
 
-def test_workers_end_with_a_killed_job():
+def test_workers_end_with_a_killed_job(tmp_path):
     """Each worker holds the pipe's other end, so its closing tells that all of them are gone."""
-    code = """
+    code = f"""
 import time
+from input_pipeline.kept_results import KeptResults
 from input_pipeline.local_engine import LocalEngine
 from input_pipeline.progress import Progress
 with LocalEngine(2) as engine:
-    engine.run(print, [('ready',)] * 2, [1, 1], Progress('', 2, ''))
-    engine.run(time.sleep, [(600,)] * 2, [1, 1], Progress('', 2, ''))
+    engine.run(print, [('ready',)] * 2, [1, 1], Progress('', 2, ''), KeptResults('{tmp_path}/1'))
+    engine.run(time.sleep, [(600,)] * 2, [1, 1], Progress('', 2, ''), KeptResults('{tmp_path}/2'))
 """
     job = subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[1])
     assert job.stderr.readline()  # the first tasks are done, so the workers are there

@@ -13,6 +13,7 @@ from configs.errors import UserError
 from input_pipeline import records, shards
 from input_pipeline.records import RecordSpec
 from input_pipeline.shards import Manifest
+from input_pipeline.whole_file import whole_file
 from tests.test_records import example_columns
 
 SPEC = RecordSpec(16, 4, 'static')
@@ -66,7 +67,7 @@ def test_the_file_is_byte_for_byte_what_tensorflow_writes(tmp_path):
 
 
 def test_a_failed_write_leaves_nothing(tmp_path):
-    with pytest.raises(ZeroDivisionError), shards.atomic_writer(tmp_path / 'file') as file:
+    with pytest.raises(ZeroDivisionError), whole_file(tmp_path / 'file') as file:
         file.write(b'half')
         1 / 0  # noqa: B018
     assert list(tmp_path.iterdir()) == []

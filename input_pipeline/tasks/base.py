@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from configs.errors import UserError
+from input_pipeline.whole_file import write_whole
 
 INPUT_KEYS = ('input_ids', 'input_mask', 'segment_ids')
 
@@ -148,9 +149,4 @@ def read_json(path: str) -> Any:
 def write_text(path: str, text: str) -> None:
     """Writes a text file that appears whole or not at all; makes its folder."""
     os.makedirs(os.path.dirname(path) or '.', exist_ok=True)
-    temporary = f'{path}.tmp{os.getpid()}'
-    with open(temporary, 'w', encoding='utf-8', newline='\n') as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    write_whole(path, text)
