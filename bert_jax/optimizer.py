@@ -1,8 +1,9 @@
-"""AdamW as BERT has it, the learning-rate schedules, and which parameters decay.
+"""What is done with a gradient: clipping, AdamW or LAMB by name, decay, freezing, layer-wise rates.
 
-Everything a sweep varies (learning rate, warm-up, total steps, weight decay) is a traced scalar of
-`Hyper`, so that a sweep compiles once; what changes the program (schedule's shape, moments' constants) is not.
-Source: google-research/bert optimization.py; facts differ from optax.adamw in the missing bias correction.
+Sources: google-research/bert optimization.py; ALBERT lamb_optimizer.py; MLPerf training lamb_optimizer_v1.py; NVIDIA
+apex FusedLAMB; Clark et al. 2020 for layer-wise rates. Blocks are stacked in this model, a leaf under `layers` being
+[L, ...], and nothing here may show it: trust ratios, rates and freezing act on each block's slice. The learning
+rate itself is schedule.py's.
 """
 
 from __future__ import annotations
@@ -15,51 +16,33 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from bert_jax.schedule import Hyper, learning_rate
 from bert_jax.sharding import path_of
+from configs.errors import UserError
 from configs.schema import OptimizerConfig
 
 NOT_DECAYED = re.compile(r'(bias|scale)$')  # biases and layer norms (optimization.py:65); embeddings are decayed
+EMBEDDINGS = re.compile(r'(^|/)embeddings/')
 
 
-class Hyper(NamedTuple):
-    """The traced scalars of a run: float32 but for the uint32 seed."""
+class _Lamb(NamedTuple):
+    """Where the implementations of LAMB differ; all of them add the decay before the trust ratio."""
 
-    seed: Any
-    peak_lr: Any
-    end_lr: Any
-    warmup_steps: Any
-    total_steps: Any
-    weight_decay: Any
+    bias_correction: bool
+    adapts: str  # the leaves with a trust ratio: 'decayed' ones by name, those with a 'positive decay', or 'all'
 
 
-def hyper(config: OptimizerConfig, seed: int, total_steps: int, warmup_steps: int | None = None) -> Hyper:
-    """The scalars of `config` for a run of `total_steps`; `warmup_steps` overrides the configuration's."""
-    warmup = config.warmup_steps if warmup_steps is None else warmup_steps
-    scalars = (config.peak_lr, config.end_lr, warmup, total_steps, config.weight_decay)
-    return Hyper(np.uint32(seed & 0xFFFFFFFF), *(np.float32(x) for x in scalars))
+LAMB = {
+    'lamb_albert': _Lamb(bias_correction=False, adapts='decayed'),
+    'lamb_mlperf': _Lamb(bias_correction=True, adapts='decayed'),
+    'lamb_nvidia': _Lamb(bias_correction=True, adapts='positive decay'),
+    'lamb_nvlamb': _Lamb(bias_correction=True, adapts='all'),
+}
 
 
-def learning_rate(config: OptimizerConfig, h: Hyper, step: Any) -> jax.Array:
-    """The rate at `step` (0-based): linear warm-up from 0, then the schedule, `end_lr` from the last step on.
-
-    'bert' counts its decay from step 0 and so drops from peak to peak * (1 - warmup / total) when warm-up
-    ends (optimization.py:32-54); 'linear' decays from the end of warm-up.
-    """
-    t = jnp.asarray(step, jnp.float32)
-    after = jnp.clip((t - h.warmup_steps) / jnp.maximum(h.total_steps - h.warmup_steps, 1.0), 0.0, 1.0)
-    match config.schedule:
-        case 'bert':
-            left = 1.0 - jnp.clip(t / h.total_steps, 0.0, 1.0)
-        case 'linear':
-            left = 1.0 - after
-        case 'cosine':
-            left = 0.5 * (1.0 + jnp.cos(jnp.pi * after))
-        case 'wsd':
-            left = jnp.clip((h.total_steps - t) / (config.decay_fraction * h.total_steps), 0.0, 1.0)
-        case 'constant':
-            left = jnp.ones(())
-    decayed = h.end_lr + (h.peak_lr - h.end_lr) * left
-    return jnp.where(t < h.warmup_steps, h.peak_lr * t / jnp.maximum(h.warmup_steps, 1.0), decayed)
+def is_stacked(path: str) -> bool:
+    """Whether the leaf at `path` holds all blocks, its first axis being L."""
+    return '/layers/' in f'/{path}'
 
 
 def decay_mask(params: Any) -> Any:
@@ -84,12 +67,68 @@ def scale_by_bert_adam(b1: float, b2: float, eps: float) -> optax.GradientTransf
     return optax.GradientTransformation(init, update)
 
 
+def _trust_ratio(variant: _Lamb, weight_decay: Any) -> optax.GradientTransformation:
+    """Scales the update u of each parameter w by |w| / |u|, and by 1 where either is 0 (You et al. 2020, algorithm 2)."""
+
+    def scaled(path, u, w):
+        name = path_of(path)
+        if variant.adapts != 'all' and NOT_DECAYED.search(name):
+            return u
+        axes = tuple(range(1 if is_stacked(name) else 0, u.ndim))
+        norm = lambda x: jnp.sqrt(jnp.sum(jnp.square(x), axes, keepdims=True))
+        over, under = norm(w), norm(u)
+        ratio = jnp.where((over > 0) & (under > 0), over / jnp.where(under > 0, under, 1.0), 1.0)
+        if variant.adapts == 'positive decay':
+            ratio = jnp.where(weight_decay > 0, ratio, 1.0)
+        return u * ratio
+
+    return optax.stateless(lambda updates, params: jax.tree_util.tree_map_with_path(scaled, updates, params))
+
+
+def layer_rates(config: OptimizerConfig, params: Any) -> Any:
+    """What each leaf's learning rate is multiplied by: a number, or [L, 1, ...] for stacked leaves; 0 where it is frozen.
+
+    With d = layer_decay, heads and pooler have 1, block i of L (from 0) has d**(L - i) and the embeddings d**(L + 1).
+    UserError where more blocks are to be frozen than there are.
+    """
+    leaves = jax.tree_util.tree_flatten_with_path(params)[0]
+    blocks = max((leaf.shape[0] for path, leaf in leaves if is_stacked(path_of(path))), default=0)
+    if config.freeze_layers > blocks:
+        raise UserError(f'optimizer.freeze_layers={config.freeze_layers}: the model has {blocks} layers')
+    of_block = np.float32(config.layer_decay) ** np.arange(blocks, 0, -1, dtype=np.float32)
+    of_block[: config.freeze_layers] = 0.0
+
+    def rate(path, leaf):
+        name = path_of(path)
+        if is_stacked(name):
+            return of_block.reshape(-1, *(1,) * (leaf.ndim - 1))
+        if EMBEDDINGS.search(name):
+            return np.float32(0.0 if config.freeze_embeddings else config.layer_decay ** (blocks + 1))
+        return np.float32(1.0)
+
+    return jax.tree_util.tree_map_with_path(rate, params)
+
+
+def _times(factors: Any) -> optax.GradientTransformation:
+    return optax.stateless(lambda updates, params: jax.tree.map(jnp.multiply, updates, factors(params)))
+
+
 def make_optimizer(config: OptimizerConfig, h: Hyper, step: Any) -> optax.GradientTransformation:
-    """Clip by global norm, Adam, decoupled decay, learning rate of `step`; `h` and `step` may be traced."""
-    adam = optax.scale_by_adam if config.bias_correction else scale_by_bert_adam
+    """Clip by global norm, Adam's direction, decoupled decay, LAMB's ratio, learning rate of `step`; `h` and `step` may be traced.
+
+    Frozen parameters do not count in the norm, and neither decay nor move.
+    """
+    lamb, constants = LAMB.get(config.algorithm), {'b1': config.b1, 'b2': config.b2, 'eps': config.eps}
+    corrected = lamb.bias_correction if lamb else config.algorithm == 'adamw'
+    rates = lambda params: layer_rates(config, params)
+    free = lambda params: jax.tree.map(np.sign, rates(params))
+    freezes = config.freeze_embeddings or config.freeze_layers > 0
     return optax.chain(
-        optax.clip_by_global_norm(config.clip_norm),
-        adam(b1=config.b1, b2=config.b2, eps=config.eps),
+        *([_times(free)] if freezes else []),
+        *([] if config.clip_norm is None else [optax.clip_by_global_norm(config.clip_norm)]),
+        (optax.scale_by_adam if corrected else scale_by_bert_adam)(**constants),
         optax.add_decayed_weights(h.weight_decay, mask=decay_mask),
+        *([_trust_ratio(lamb, h.weight_decay)] if lamb else []),
+        *([_times(rates)] if freezes or config.layer_decay != 1.0 else []),
         optax.scale(-learning_rate(config, h, step)),
     )

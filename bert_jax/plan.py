@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh
 
-from bert_jax import flops, heads, hlo, losses, optimizer, sharding, train_state
+from bert_jax import flops, heads, hlo, losses, schedule, sharding, train_state
 from bert_jax.chips import Topology
 from bert_jax.step import jit_train_step, make_train_step
 from configs.errors import UserError
@@ -68,7 +68,7 @@ def _model(config: PretrainConfig) -> heads.Pretraining:
     return heads.Pretraining(config.model, jnp.dtype(runtime.compute_dtype), runtime.remat, runtime.scan_layers)
 
 
-def arguments(config: PretrainConfig, phase: Phase, predictions: int, mesh: Any) -> tuple[train_state.TrainState, dict, optimizer.Hyper]:
+def arguments(config: PretrainConfig, phase: Phase, predictions: int, mesh: Any) -> tuple[train_state.TrainState, dict, schedule.Hyper]:
     """(state, batch, hyper) of the train step as ShapeDtypeStructs, placed as launch.pretrain places them."""
 
     def fresh(seed):
@@ -84,7 +84,7 @@ def arguments(config: PretrainConfig, phase: Phase, predictions: int, mesh: Any)
         'next_sentence_labels': ((B,), jnp.int32), 'example_weights': ((B,), jnp.float32),
     }  # fmt: skip
     batch = {name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding.batch_sharding(mesh)) for name, (shape, dtype) in columns.items()}
-    hyper = optimizer.hyper(config.optimizer, config.seed, config.total_steps)
+    hyper = schedule.hyper(config.optimizer, config.seed, config.total_steps)
     hyper = jax.tree.map(lambda x: jax.ShapeDtypeStruct((), x.dtype, sharding=sharding.replicated(mesh)), hyper)
     return state, batch, hyper
 

@@ -16,7 +16,8 @@ import optax
 
 from bert_jax.dropout import Noise
 from bert_jax.losses import Batch, Objective, Sums
-from bert_jax.optimizer import Hyper, learning_rate, make_optimizer
+from bert_jax.optimizer import make_optimizer
+from bert_jax.schedule import Hyper, learning_rate
 from bert_jax.sharding import constrain_rows
 from bert_jax.train_state import TrainState
 from configs.schema import OptimizerConfig

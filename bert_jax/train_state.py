@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.optimizer import Hyper, make_optimizer
+from bert_jax.optimizer import make_optimizer
+from bert_jax.schedule import Hyper
 from bert_jax.sharding import path_of, shardings
 from configs.errors import UserError
 from configs.schema import OptimizerConfig

@@ -18,6 +18,6 @@ def get_config() -> FinetuneConfig:
         name='quickstart_finetune',
         max_seq_length=32,
         batch_size=BATCH_SIZE,
-        optimizer=OptimizerConfig(peak_lr=5e-4, warmup_steps=0, schedule='linear', bias_correction=True),
+        optimizer=OptimizerConfig(peak_lr=5e-4, warmup_steps=0, schedule='linear', algorithm='adamw'),
         runtime=RuntimeConfig(decoder='numpy'),
     )

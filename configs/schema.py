@@ -106,34 +106,45 @@ class Phase(Section):
 
 @dataclass(frozen=True)
 class OptimizerConfig(Section):
-    """AdamW as BERT has it, and the learning-rate schedule (google-research/bert optimization.py)."""
+    """The optimizer, by default AdamW as BERT has it, and the learning-rate schedule (google-research/bert optimization.py)."""
 
+    algorithm: Literal['bert_adamw', 'adamw', 'lamb_albert', 'lamb_mlperf', 'lamb_nvidia', 'lamb_nvlamb'] = setting(
+        'bert_adamw',
+        "bert_adamw: no bias correction; adamw: with it, as small fine-tuning sets want it; lamb_albert: LAMB without it; lamb_mlperf: with it; "
+        'lamb_nvidia: as that, but without a trust ratio where there is no decay; lamb_nvlamb: a trust ratio on biases and norms too',
+    )
     peak_lr: float = setting(1e-4, 'learning rate at the end of warm-up')
-    schedule: Literal['bert', 'linear', 'cosine', 'wsd', 'constant'] = setting(
+    schedule: Literal['bert', 'polynomial', 'linear', 'cosine', 'wsd', 'constant'] = setting(
         'bert',
-        'bert: linear decay counted from step 0, so that it jumps down a little after warm-up; linear: no jump; '
+        'bert: linear decay counted from step 0, so that it jumps down a little after warm-up; polynomial: that to a power; linear: no jump; '
         'wsd: constant, then linear over the last decay_fraction',
     )
     warmup_steps: int = setting(10_000, 'steps of linear warm-up from 0; 0 for none')
     end_lr: float = setting(0.0, 'learning rate at the last step')
+    power: float = setting(1.0, 'polynomial only: the power of the share of steps that is left; 0.5 in NVIDIA\'s LAMB recipe')
     decay_fraction: float = setting(0.2, 'wsd only: the share of all steps that decays')
     b1: float = setting(0.9, 'decay of the first moment')
     b2: float = setting(0.999, 'decay of the second moment')
     eps: float = setting(1e-6, 'added to the root of the second moment')
     weight_decay: float = setting(0.01, 'decoupled decay of all but biases and layer norms')
-    clip_norm: float = setting(1.0, 'gradients are scaled down to this global norm')
-    bias_correction: bool = setting(False, "Adam's bias correction; BERT has none, small fine-tuning sets want it")
+    clip_norm: float | None = setting(1.0, 'gradients are scaled down to this global norm; none: never')
+    layer_decay: float = setting(1.0, 'the learning rate of each block is that of the block above times this; 1: the same everywhere')
+    freeze_embeddings: bool = setting(False, 'the embeddings stay as they are')
+    freeze_layers: int = setting(0, 'the first so many blocks stay as they are')
 
     def check(self) -> None:
         self._require(self.peak_lr > 0, 'peak_lr', 'positive')
         self._require(self.warmup_steps >= 0, 'warmup_steps', '0 or more')
         self._require(0 <= self.end_lr <= self.peak_lr, 'end_lr', 'between 0 and peak_lr')
+        self._require(self.power > 0, 'power', 'positive')
         self._require(0 < self.decay_fraction <= 1, 'decay_fraction', 'in (0, 1]')
         for name in ('b1', 'b2'):
             self._require(0 <= getattr(self, name) < 1, name, 'in [0, 1)')
         self._require(self.eps > 0, 'eps', 'positive')
         self._require(self.weight_decay >= 0, 'weight_decay', '0 or more')
-        self._require(self.clip_norm > 0, 'clip_norm', 'positive')
+        self._require(self.clip_norm is None or self.clip_norm > 0, 'clip_norm', 'positive, or none')
+        self._require(0 < self.layer_decay <= 1, 'layer_decay', 'in (0, 1]')
+        self._require(self.freeze_layers >= 0, 'freeze_layers', '0 or more')
 
 
 @dataclass(frozen=True)
@@ -204,6 +215,10 @@ class PretrainConfig(Section):
                     f'phases.{i}.batch_size={phase.batch_size} does not divide by runtime.accumulation={self.runtime.accumulation}: '
                     'change either'
                 )
+        if self.optimizer.freeze_layers > self.model.num_layers:
+            raise UserError(
+                f'optimizer.freeze_layers={self.optimizer.freeze_layers} is more than model.num_layers={self.model.num_layers}: lower it'
+            )
         if self.optimizer.warmup_steps > self.total_steps:
             raise UserError(
                 f'optimizer.warmup_steps={self.optimizer.warmup_steps} is more than the {self.total_steps} steps of all phases: '

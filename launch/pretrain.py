@@ -5,6 +5,8 @@ python -m launch.pretrain --config=bert_base --data=DIR128 --data=DIR512 --workd
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,8 +22,9 @@ if TYPE_CHECKING:
 
 app.define_config_flags()
 _DATA = flags.DEFINE_multi_string('data', [], 'records directory; give it once for each length that the phases need')
-_WORKDIR = flags.DEFINE_string('workdir', None, 'folder of this run: configuration, checkpoints, metrics', required=True)
+_WORKDIR = flags.DEFINE_string('workdir', None, 'folder of this run: configuration, checkpoints, metrics (required)')
 _INIT_FROM = flags.DEFINE_string('init_from', None, 'start from the weights of this workdir (weights alone: new optimizer, step 0)')
+_PRINT_SCHEDULE = flags.DEFINE_bool('print_schedule', False, 'print the learning rate of chosen steps and end; needs only --config')
 
 
 class Records(NamedTuple):
@@ -40,6 +43,10 @@ def main(argv: Sequence[str]) -> int:
     """Runs every phase that is left; returns 0, or 128 + the signal that asked it to save and stop."""
     del argv
     config = app.config_from_flags('pretrain')
+    if _PRINT_SCHEDULE.value:
+        return print_schedule(config)
+    if not _WORKDIR.value:
+        raise UserError('--workdir is required: a folder for this run')
     records = match_phases(config, _DATA.value)
 
     from launch import workdir
@@ -52,6 +59,18 @@ def main(argv: Sequence[str]) -> int:
             sharding.check_divides(mesh, phase.batch_size, config.runtime.accumulation, f'phases.{i}.batch_size')
         held_a_run = workdir.settle(_WORKDIR.value, config, {'records': [r.identity() for r in records]})
         return train(config, records, mesh, None if held_a_run else _INIT_FROM.value)
+
+
+def print_schedule(config: schema.PretrainConfig) -> int:
+    """Writes step (0-based), phase and learning rate to stdout."""
+    from bert_jax import schedule
+
+    ends = list(itertools.accumulate(phase.steps for phase in config.phases))
+    print(f'# {config.optimizer.schedule}, {config.total_steps} steps, warm-up {config.optimizer.warmup_steps}')
+    print(f'{"step":>10}  phase  learning_rate')
+    for step, rate in schedule.table(config.optimizer, config.total_steps, ends[:-1]):
+        print(f'{step:10}  {bisect.bisect(ends, step):5}  {rate:.6e}')
+    return 0
 
 
 def match_phases(config: schema.PretrainConfig, directories: Sequence[str]) -> list[Records]:
@@ -103,7 +122,7 @@ def train(config: schema.PretrainConfig, records: list[Records], mesh: Any, init
     import jax.numpy as jnp
     from etils import epath
 
-    from bert_jax import checkpoint, heads, loop, metrics, optimizer, train_state
+    from bert_jax import checkpoint, heads, loop, metrics, schedule, train_state
     from bert_jax.flops import parameter_count
     from input_pipeline.tokenizer import Tokenizer
 
@@ -128,7 +147,7 @@ def train(config: schema.PretrainConfig, records: list[Records], mesh: Any, init
         config, mesh, model, checkpoints,
         writer=metrics.MetricWriter(workdir, int(state.step)),
         stop=loop.StopSignal(),
-        hyper=optimizer.hyper(config.optimizer, config.seed, config.total_steps),
+        hyper=schedule.hyper(config.optimizer, config.seed, config.total_steps),
     )  # fmt: skip
     first = 0
     with jax.set_mesh(mesh):

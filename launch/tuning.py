@@ -22,7 +22,7 @@ import numpy as np
 from absl import logging
 from etils import epath
 
-from bert_jax import checkpoint, loop, metrics, optimizer, sharding, task_heads, train_state
+from bert_jax import checkpoint, loop, metrics, schedule, sharding, task_heads, train_state
 from bert_jax.step import make_train_step
 from configs import schema
 from configs.errors import UserError
@@ -163,7 +163,7 @@ class Tuner:
         rows = np.flatnonzero(np.isin(features['example_index'], chosen))
         arrays = {name: features[name][rows] for name in (*INPUT_KEYS, *self.task.label_keys)}
         batches = training_batches(arrays, list(arrays), config.batch_size, config.seed, int(state.step))
-        scalars = optimizer.hyper(config.optimizer, config.seed, steps, warmup_steps=int(steps * config.warmup_fraction))
+        scalars = schedule.hyper(config.optimizer, config.seed, steps, warmup_steps=int(steps * config.warmup_fraction))
         state, loss = self._loop(config, folder, state, steps, batches, lambda state, batch: train_step(state, batch, scalars), checkpoints)
         return state.params, steps, loss
 

@@ -107,7 +107,7 @@ SETTINGS = [
     'max_seq_length=32',
     'epochs=16',
     'optimizer.peak_lr=3e-3',
-    'optimizer.bias_correction=true',
+    'optimizer.algorithm=adamw',
     'runtime.log_every=10',
 ]
 

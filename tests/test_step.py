@@ -1,4 +1,4 @@
-"""One train step against numpy; the same losses on every mesh; the schedule; what happens to bad steps."""
+"""One train step against numpy; the same losses on every mesh; what happens to bad steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bert_jax import heads, losses, sharding
-from bert_jax.optimizer import hyper, learning_rate
+from bert_jax.schedule import hyper
 from bert_jax.step import jit_train_step, make_eval_step, make_train_step
 from bert_jax.train_state import TrainState, create_state, fresh_state
 from configs.errors import UserError
@@ -129,24 +129,6 @@ def test_evaluation_counts_padding_rows_for_nothing():
     padded, alone = evaluate(params, {**batch, 'example_weights': weights}), evaluate(params, half)
     for name in alone:
         np.testing.assert_allclose(padded[name], alone[name], rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ('schedule', 'at', 'want'),
-    [
-        ('bert', 0, 0.0), ('bert', 5, 0.5), ('bert', 10, 0.9), ('bert', 55, 0.45), ('bert', 100, 0.0), ('bert', 130, 0.0),
-        ('linear', 10, 1.0), ('linear', 55, 0.5), ('cosine', 10, 1.0), ('cosine', 55, 0.5), ('cosine', 100, 0.0),
-        ('wsd', 50, 1.0), ('wsd', 90, 0.5), ('constant', 99, 1.0),
-    ],
-)  # fmt: skip
-def test_learning_rate(schedule, at, want):
-    config = OptimizerConfig(peak_lr=1.0, schedule=schedule, warmup_steps=10)
-    assert float(learning_rate(config, hyper(config, 0, 100), at)) == pytest.approx(want, abs=1e-6)
-
-
-def test_no_warm_up_starts_at_the_peak():
-    config = OptimizerConfig(peak_lr=1.0, warmup_steps=0)
-    assert float(learning_rate(config, hyper(config, 0, 100), 0)) == 1.0
 
 
 def test_sizes_that_do_not_divide_are_refused_by_name():
