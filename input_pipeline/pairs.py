@@ -53,6 +53,11 @@ class Examples:
     labels: np.ndarray
     keys: np.ndarray
 
+    @property
+    def tokens(self) -> np.ndarray:
+        """int64 [N], the tokens of A and B together."""
+        return self.a_end - self.a + self.b_end - self.b
+
     def take(self, rows: np.ndarray | slice) -> Examples:
         """These rows only."""
         return Examples(*(getattr(self, name)[rows] for name in ('a', 'a_end', 'b', 'b_end', 'labels', 'keys')))

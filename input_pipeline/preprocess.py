@@ -56,6 +56,8 @@ class PreprocessOptions:
     mask_mix: tuple[float, float, float] = (0.8, 0.1, 0.1)
     whole_word: bool = False
     masking: Literal['static', 'dynamic'] = 'static'
+    packing: bool = False
+    max_packs: int = 8
     objective: Objective = 'nsp'
     dupe_factor: int | None = None
     short_seq_prob: float = 0.1
@@ -75,6 +77,9 @@ class PreprocessOptions:
                 raise UserError(f'--{flag}={value}: must be {rule}')
 
         require(8 <= self.seq_len <= 1 << 16, 'seq_len', self.seq_len, 'from 8 to 65536')
+        require(self.max_packs >= 2, 'max_packs', self.max_packs, '2 or more')
+        if self.packing and self.masking == 'dynamic':
+            raise UserError('--packing is for --masking=static: leave one of them out')
         require(self.dupe_factor is None or self.dupe_factor >= 1, 'dupe_factor', self.dupe_factor, '1 or more')
         require(0 <= self.short_seq_prob <= 1, 'short_seq_prob', self.short_seq_prob, 'from 0 to 1')
         require(self.eval_fraction is None or 0 <= self.eval_fraction < 1, 'eval_fraction', self.eval_fraction, 'at least 0 and less than 1')
@@ -93,6 +98,11 @@ class PreprocessOptions:
         """The masking rule; by default as many predictions as the longest row has."""
         most = self.max_predictions if self.max_predictions is not None else math.ceil(self.seq_len * self.masked_lm_prob)
         return MaskingRule(self.masked_lm_prob, most, self.mask_mix, self.whole_word)
+
+    @property
+    def spec(self) -> RecordSpec:
+        """The schema of the training records."""
+        return RecordSpec(self.seq_len, self.rule.max_predictions, self.masking, self.max_packs if self.packing else 1)
 
     @property
     def passes(self) -> int:
@@ -125,7 +135,7 @@ def preprocess(options: PreprocessOptions) -> Manifest:
     seconds = time.monotonic() - start
     for split in ('train', 'eval'):
         _report(manifest, split)
-    examples = manifest.records('train') + manifest.records('eval')
+    examples = sum(sums['examples'] for sums in manifest.statistics['records'].values())
     print(f'{examples:,} examples in {seconds:.1f} s{engine.cost(examples)}')
     return manifest
 
@@ -149,7 +159,7 @@ class _Job:
         fraction = 0.0 if eval_units else EVAL_FRACTION if options.eval_fraction is None else options.eval_fraction
         recipe = Recipe(
             tokenizer=str(options.tokenizer),
-            spec=RecordSpec(options.seq_len, options.rule.max_predictions, options.masking),
+            spec=options.spec,
             objective=options.objective,
             dupe_factor=options.passes,
             short_seq_prob=options.short_seq_prob,
@@ -176,6 +186,7 @@ class _Job:
             options=described,
             statistics=self._statistics(recipe, text, counts),
             files=tuple(shard_infos),
+            max_packs=recipe.spec.max_packs,
         )
 
     # ---- stage 1
@@ -307,7 +318,7 @@ class _Job:
                 'copies_of_held_out_dropped': int(text[split].sums['copies_of_held_out_dropped']),
                 'unknown_rate': text[split].sums['unknown_tokens'] / max(1, text[split].sums['tokens']),
                 'duplicate_line_rate': duplicates,
-                'random_next_share': sums['random_next'] / sums['records'],
+                'random_next_share': sums['random_next'] / sums['examples'],
                 'fill': sums['tokens'] / sums['records'] / recipe.spec.seq_len,
             }
         return statistics
@@ -346,7 +357,7 @@ def _describe(options: PreprocessOptions, tokenizer: Tokenizer, units: list[corp
     """Every option that the records depend on, defaults filled in, and digests of the input files' names and sizes and of the tokenizer."""
     left_out = ('output', 'workers', 'engine', 'beam_arguments', 'overwrite', 'text')
     described = {name: getattr(options, name) for name in (f.name for f in dataclasses.fields(options)) if name not in left_out}
-    described |= {'max_predictions': options.rule.max_predictions, 'dupe_factor': options.passes, 'mask_mix': list(options.mask_mix)}
+    described |= {'max_predictions': options.rule.max_predictions, 'max_packs': options.spec.max_packs, 'dupe_factor': options.passes, 'mask_mix': list(options.mask_mix)}
     described |= dataclasses.asdict(options.text)
     listing = repr([[(unit.name, unit.start, unit.bytes) for unit in some] for some in (units, eval_units)])
     return described | {'input_digest': hashlib.sha256(listing.encode()).hexdigest(), 'tokenizer_fingerprint': tokenizer.fingerprint}
@@ -367,11 +378,12 @@ def _report(manifest: Manifest, split: str) -> None:
     print(
         f'{split}: {_plural(text["documents"], "document")}, {_plural(text["sentences"], "sentence")}, {text["tokens"]:,} tokens '
         f'({text["unknown_rate"]:.2%} unknown, {text["duplicate_line_rate"]:.1%} duplicate lines) -> '
-        f'{_plural(sums["records"], "example")} in {_plural(files, "file")}'
+        f'{_plural(sums["records"], "record")} in {_plural(files, "file")}'
     )
     label = {'nsp': ', random next {:.1%} (label 1)', 'sop': ', swapped {:.1%} (label 1)', 'full_sentences': ''}[manifest.objective]
+    packed = f' with {sums["examples"]:,} examples, {sums["examples"] / sums["records"]:.2f} each' if 'pack_histogram' in sums else ''
     masked = f', {sums["masked"] / sums["records"]:.1f} predictions each' if 'masked' in sums else ''
-    print(f'{split}: rows {text["fill"]:.1%} full{masked}{label.format(text["random_next_share"])}')
+    print(f'{split}: rows {text["fill"]:.1%} full{packed}{masked}{label.format(text["random_next_share"])}')
 
 
 def _plural(count: int, noun: str) -> str:

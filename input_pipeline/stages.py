@@ -30,8 +30,9 @@ import numpy as np
 from input_pipeline import records, shards
 from input_pipeline.corpus import Document
 from input_pipeline.layout import lay_out
-from input_pipeline.masking import MaskingRule, mask
-from input_pipeline.pairs import Documents, Examples, Objective, make_examples
+from input_pipeline.masking import MaskingRule, mask, prediction_counts
+from input_pipeline.packing import join, pack
+from input_pipeline.pairs import Documents, Examples, Objective, make_examples, special_tokens
 from input_pipeline.randomness import Stream, digest64, mix
 from input_pipeline.records import RecordSpec
 from input_pipeline.runs import DOCUMENT, DocumentRun, RecordRun, key_range, load, save
@@ -58,7 +59,7 @@ class Recipe:
     line_sample: int  # one distinct sentence in so many is watched for duplicates
 
     def spec_of(self, split: str) -> RecordSpec:
-        """Held-out records are masked once, statically, also under dynamic masking."""
+        """Held-out records are masked once, statically, and not packed, whatever the training records are."""
         return self.spec if split == 'train' else RecordSpec(self.spec.seq_len, self.spec.max_predictions, 'static')
 
     def dupe_factor_of(self, split: str) -> int:
@@ -243,43 +244,75 @@ def make_records(recipe: Recipe, split: str, number: int, buckets: int, inputs: 
         tokenizer.starts_word[documents.tokens] if recipe.objective == 'sop' else None,
     )
     examples = examples.take(np.argsort(examples.keys, kind='stable'))
-    save(f'{path}.keys.npy', examples.keys)
+    make = _Columns(recipe, spec, tokenizer, documents.tokens, Stream(*name, 'masks'))
+    keys, parts = _packed(examples, make) if spec.packed else (examples.keys, _unpacked(examples, make))
+    save(f'{path}.keys.npy', keys)
     counts: dict[str, Any] = {}
     sizes = [np.zeros(1, np.int64)]
     with whole_file(f'{path}.records', durable=False) as file:
-        for columns in _columns(recipe, spec, tokenizer, documents, examples, Stream(*name, 'masks')):
+        for columns in parts:
             payload, offsets = records.encode(spec, columns)
             file.write(payload)
             sizes.append(np.diff(offsets))
             add_counts(counts, records.count(spec, columns))
     offsets = np.cumsum(np.concatenate(sizes))
     save(f'{path}.offsets.npy', offsets)
-    return Bucket(counts, examples.keys.size, int(offsets[-1]))
+    return Bucket(counts, keys.size, int(offsets[-1]))
 
 
-def _columns(
-    recipe: Recipe, spec: RecordSpec, tokenizer: Tokenizer, documents: Documents, examples: Examples, stream: Stream
-) -> Iterator[dict[str, np.ndarray]]:
-    """The features of some examples at a time."""
-    for first in range(0, examples.keys.size, ROWS):
-        some = examples.take(slice(first, first + ROWS))
-        rows = lay_out(documents.tokens, some, spec.seq_len, tokenizer.cls_id, tokenizer.sep_id)
-        columns = {'input_ids': rows.input_ids, 'input_mask': rows.input_mask, 'segment_ids': rows.segment_ids, 'next_sentence_labels': some.labels}
-        dynamic = spec.masking == 'dynamic'
-        word_starts = rows.word_starts(tokenizer.starts_word) if dynamic or recipe.rule.whole_word else None
+@dataclass(frozen=True)
+class _Columns:
+    """Turns examples into the columns of records, an example a row."""
+
+    recipe: Recipe
+    spec: RecordSpec
+    tokenizer: Tokenizer
+    tokens: np.ndarray
+    stream: Stream  # of masks
+
+    def __call__(self, examples: Examples) -> dict[str, np.ndarray]:
+        tokenizer, rule = self.tokenizer, self.recipe.rule
+        rows = lay_out(self.tokens, examples, self.spec.seq_len, tokenizer.cls_id, tokenizer.sep_id)
+        columns = {
+            'input_ids': rows.input_ids,
+            'input_mask': rows.input_mask,
+            'segment_ids': rows.segment_ids,
+            'next_sentence_labels': examples.labels,
+        }
+        dynamic = self.spec.masking == 'dynamic'
+        word_starts = rows.word_starts(tokenizer.starts_word) if dynamic or rule.whole_word else None
         if dynamic:
-            columns['word_starts'] = word_starts.astype(np.int32)
-        else:
-            masked = mask(
-                rows.input_ids, rows.candidates, rows.lengths, word_starts, recipe.rule, tokenizer.mask_id, tokenizer.vocab_size, stream
-            )
-            columns |= {
-                'input_ids': masked.input_ids,
-                'masked_lm_positions': masked.positions,
-                'masked_lm_ids': masked.ids,
-                'masked_lm_weights': masked.weights,
-            }
-        yield columns
+            return columns | {'word_starts': word_starts.astype(np.int32)}
+        masked = mask(rows.input_ids, rows.candidates, rows.lengths, word_starts, rule, tokenizer.mask_id, tokenizer.vocab_size, self.stream)
+        return columns | {
+            'input_ids': masked.input_ids,
+            'masked_lm_positions': masked.positions,
+            'masked_lm_ids': masked.ids,
+            'masked_lm_weights': masked.weights,
+        }
+
+
+def _unpacked(examples: Examples, make: _Columns) -> Iterator[dict[str, np.ndarray]]:
+    """The columns of some examples at a time."""
+    for first in range(0, examples.keys.size, ROWS):
+        yield make(examples.take(slice(first, first + ROWS)))
+
+
+def _packed(examples: Examples, make: _Columns) -> tuple[np.ndarray, Iterator[dict[str, np.ndarray]]]:
+    """The keys of packed records, ascending, and their columns, some at a time."""
+    lengths = examples.tokens + special_tokens(make.recipe.objective)
+    packs = pack(lengths, prediction_counts(lengths, make.recipe.rule), make.spec)
+    # Mixed again: examples of a length fill rows in the order of their keys, which would leave like rows together.
+    keys = mix(examples.keys[packs.order[packs.bounds[:-1]]], 0)
+    by_key = np.argsort(keys, kind='stable')
+
+    def parts() -> Iterator[dict[str, np.ndarray]]:
+        step = max(1, ROWS * by_key.size // lengths.size)
+        for first in range(0, by_key.size, step):
+            some = packs.take(by_key[first : first + step])
+            yield join(make.spec, make(examples.take(some.order)), some.bounds)
+
+    return keys[by_key], parts()
 
 
 def add_counts(total: dict[str, Any], part: dict[str, Any]) -> None:

@@ -27,6 +27,8 @@ _MASKED_LM_PROB = flags.DEFINE_float('masked_lm_prob', 0.15, 'share of tokens to
 _MASK_MIX = flags.DEFINE_list('mask_mix', ['0.8', '0.1', '0.1'], 'shares of predicted tokens that become [MASK], stay the same, become a random token')
 _WHOLE_WORD = flags.DEFINE_bool('whole_word', False, 'mask all pieces of a word together')
 _MASKING = flags.DEFINE_enum('masking', 'static', ['static', 'dynamic'], 'static: masked here; dynamic: records keep the text and each training step draws its masks')
+_PACKING = flags.DEFINE_bool('packing', False, 'put several short examples into one row (not readable by google-research/bert); held-out rows have one each')
+_MAX_PACKS = flags.DEFINE_integer('max_packs', 8, 'most examples a row, with --packing')
 _OBJECTIVE = flags.DEFINE_enum(
     'objective', 'nsp', ['nsp', 'sop', 'full_sentences'], 'nsp: is B the next text or a random one; sop: are A and B in order; full_sentences: no pair'
 )
@@ -73,6 +75,8 @@ def main(argv: Sequence[str]) -> None:
             mask_mix=mix,
             whole_word=_WHOLE_WORD.value,
             masking=_MASKING.value,
+            packing=_PACKING.value,
+            max_packs=_MAX_PACKS.value,
             objective=_OBJECTIVE.value,
             dupe_factor=_DUPE_FACTOR.value,
             short_seq_prob=_SHORT_SEQ_PROB.value,

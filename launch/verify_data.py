@@ -51,8 +51,11 @@ def describe(manifest: Manifest, split: str, sums: dict[str, Any]) -> list[str]:
     if not sums:
         return [f'{split}: no intact record']
     count, tokens = sums['records'], sums['tokens']
-    shares = f'fill {tokens / count / manifest.seq_len:.1%}, label 1 (random or swapped) {sums["random_next"] / count:.1%}'
+    shares = f'fill {tokens / count / manifest.seq_len:.1%}, label 1 (random or swapped) {sums["random_next"] / sums["examples"]:.1%}'
     lines = [f'{split}: {len(manifest.shards(split))} shards, {count:,} records, {tokens:,} tokens, {shares}']
+    if 'pack_histogram' in sums:
+        packs = ', '.join(f'{held}: {rows:,}' for held, rows in enumerate(sums['pack_histogram']) if rows)
+        lines.append(f'  {sums["examples"]:,} examples, {sums["examples"] / count:.2f} a record (records by examples: {packs})')
     if 'masked' in sums:
         counts = [masks for masks, records in enumerate(sums['mask_histogram']) if records]
         lines.append(

@@ -228,6 +228,35 @@ def test_whole_words_stay_together_in_records(tmp_path, vocabulary):
     assert suffix.any() and inner.any()
 
 
+@pytest.mark.parametrize('objective', ['nsp', 'full_sentences'])
+def test_packed_records_hold_the_examples_of_unpacked_ones(tmp_path, vocabulary, objective):
+    write_text(tmp_path / 'a.txt', vocabulary[2][:100], sentences=(1, 4))
+    options = {'objective': objective, 'seq_len': 128, 'eval_fraction': 0.2, 'max_predictions': 20, 'short_seq_prob': 0.3}
+    run(tmp_path, vocabulary, **options)
+    plain, restored = read(tmp_path / 'out')
+    wanted = zip(restored, plain['segment_ids'], plain['input_mask'], plain['next_sentence_labels'])
+    wanted = sorted((row[: n.sum()].tolist(), segments[: n.sum()].tolist(), label) for row, segments, n, label in wanted)
+    manifest = run(tmp_path, vocabulary, packing=True, max_packs=3, output=f'{tmp_path}/packed', **options)
+    assert manifest.spec.packed and shards.verify(tmp_path / 'packed').faults == []
+    columns, restored = read(tmp_path / 'packed')
+    found, most = [], 0
+    for row, segments, packs, places, weights, labels in zip(
+        restored,
+        *(columns[name] for name in ('segment_ids', 'pack_ids', 'masked_lm_positions', 'masked_lm_weights', 'next_sentence_labels')),
+    ):
+        predictions = np.bincount(packs[places[weights > 0]], minlength=4)
+        for pack in range(1, packs.max() + 1):
+            here = packs == pack
+            found.append((row[here].tolist(), segments[here].tolist(), labels[pack - 1]))
+            assert predictions[pack] == min(20, max(1, round(here.sum() * 0.15)))
+        most = max(most, packs.max())
+    assert sorted(found) == wanted and most == 3
+    sums = manifest.statistics['records']['train']
+    assert sums['examples'] == len(wanted) > 1.2 * sums['records'] and sums['tokens'] == plain['input_mask'].sum()
+    held_out, _ = read(tmp_path / 'packed', 'eval')  # one example each, as without packing
+    np.testing.assert_array_equal(held_out['input_ids'], read(tmp_path / 'out', 'eval')[0]['input_ids'])
+
+
 @pytest.mark.parametrize('objective', ['sop', 'full_sentences'])
 def test_other_objectives_need_one_document_only(tmp_path, vocabulary, objective):
     write_text(tmp_path / 'a.txt', vocabulary[2][:1], sentences=(30, 31))
@@ -362,7 +391,7 @@ def test_a_large_shard_sorted_in_pieces_has_the_same_bytes(tmp_path, vocabulary,
 
 @pytest.mark.parametrize(
     'bad',
-    [{'seq_len': 4}, {'dupe_factor': 0}, {'short_seq_prob': 2.0}, {'eval_fraction': 1.0}, {'num_shards': 0}, {'workers': 0}, {'seed': -1}, {'output': 'gs://a/b'}],
+    [{'seq_len': 4}, {'max_packs': 1}, {'dupe_factor': 0}, {'short_seq_prob': 2.0}, {'eval_fraction': 1.0}, {'num_shards': 0}, {'workers': 0}, {'seed': -1}, {'output': 'gs://a/b'}],
 )
 def test_bad_options_name_their_flag(tmp_path, vocabulary, bad):
     with pytest.raises(UserError, match=f'--{next(iter(bad))}='):
