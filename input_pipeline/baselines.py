@@ -33,13 +33,17 @@ class Baselines:
     examples: int
 
 
-def baselines(directory: str, examples: int = 0) -> Baselines:
-    """The baselines over the first `examples` held-out records of a directory (0: all), in the order evaluation reads them."""
+def baselines(directory: str, examples: int = 0, train_examples: int = 0) -> Baselines:
+    """The baselines over the first `examples` held-out records of a directory, in the order evaluation reads them.
+
+    Frequencies are those of the first `train_examples` training records, which are a sample of all because
+    records lie in the order of a hash. 0 stands for all records, in both.
+    """
     tokenizer = Tokenizer.load(f'{directory}/tokenizer')
-    counts = token_counts(directory, tokenizer)
+    counts = token_counts(directory, tokenizer, train_examples)
     log_p = np.log(counts + 1) - np.log(counts.sum() + len(counts))
     masked_ids, labels = [], []
-    for batch in RecordStream(directory, 'eval', _BATCH, 0, 'numpy').evaluation():
+    for batch in RecordStream(directory, 'eval', _BATCH, 0, 'numpy').evaluation(-(-examples // _BATCH)):
         real = batch['example_weights'] > 0
         labels.append(batch['next_sentence_labels'][real])
         masked_ids.append(np.where(batch['masked_lm_weights'] > 0, batch['masked_lm_ids'], -1)[real])
@@ -59,10 +63,13 @@ def baselines(directory: str, examples: int = 0) -> Baselines:
     )
 
 
-def token_counts(directory: str, tokenizer: Tokenizer) -> np.ndarray:
-    """How often each id [V] stands in the training records: masked places count as what they hid, special tokens not at all."""
+def token_counts(directory: str, tokenizer: Tokenizer, examples: int = 0) -> np.ndarray:
+    """How often each id [V] stands in the training records: masked places count as what they hid, special tokens not at all.
+
+    The first `examples` records, rounded up to whole batches of 2,048; 0: all.
+    """
     counts = np.zeros(tokenizer.vocab_size, np.int64)
-    for batch in RecordStream(directory, 'train', _BATCH, 0, 'numpy').evaluation():
+    for batch in RecordStream(directory, 'train', _BATCH, 0, 'numpy').evaluation(-(-examples // _BATCH)):
         ids, weights = batch['input_ids'].copy(), batch['masked_lm_weights'] > 0
         rows, places = np.nonzero(weights)
         ids[rows, batch['masked_lm_positions'][rows, places]] = batch['masked_lm_ids'][rows, places]

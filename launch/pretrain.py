@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,6 +26,9 @@ _DATA = flags.DEFINE_multi_string('data', [], 'records directory; give it once f
 _WORKDIR = flags.DEFINE_string('workdir', None, 'folder of this run: configuration, checkpoints, metrics (required)')
 _INIT_FROM = flags.DEFINE_string('init_from', None, 'start from the weights of this workdir (weights alone: new optimizer, step 0)')
 _PRINT_SCHEDULE = flags.DEFINE_bool('print_schedule', False, 'print the learning rate of chosen steps and end; needs only --config')
+
+# Training records from which the unigram baseline is counted: a second or two of reading, and the third digit is settled.
+_BASELINE_EXAMPLES = 50_000
 
 
 class Records(NamedTuple):
@@ -122,7 +126,7 @@ def train(config: schema.PretrainConfig, records: list[Records], mesh: Any, init
     import jax.numpy as jnp
     from etils import epath
 
-    from bert_jax import checkpoint, heads, loop, metrics, schedule, train_state
+    from bert_jax import checkpoint, heads, loop, metrics, plots, schedule, train_state
     from bert_jax.flops import parameter_count
     from input_pipeline.tokenizer import Tokenizer
 
@@ -157,6 +161,7 @@ def train(config: schema.PretrainConfig, records: list[Records], mesh: Any, init
             first += phase.steps
     checkpoints.close()
     run.writer.close()
+    plots.plot_run(epath.Path(workdir) / metrics.FILE, epath.Path(workdir) / 'plots')
     if run.stop.received is not None:
         logging.info('signal %d: saved at step %d and stopped; the same command goes on from there', run.stop.received, int(state.step))
         return 128 + run.stop.received
@@ -197,6 +202,7 @@ def train_phase(run: Run, index: int, first: int, records: Records, state: Any) 
         return sharding.place(batch, run.mesh, phase.batch_size)
 
     held_out = open_split('eval') if records.manifest.records('eval') else None
+    guess = guessing(records, phase.batch_size * runtime.eval_batches) if held_out else None
     step, last = int(state.step), first + phase.steps
     batches = loop.prefetch(open_split('train').batches(step - first), place)
     meter = loop.Meter(runtime.max_bad_steps)
@@ -215,10 +221,23 @@ def train_phase(run: Run, index: int, first: int, records: Records, state: Any) 
         if held_out and (step % runtime.eval_every == 0 or step == last):
             with meter.paused():
                 evaluation = loop.evaluate(eval_step, state.params, map(place, held_out.evaluation(runtime.eval_batches)))
-            run.writer.write(step, {'phase': index, 'split': 'eval', **evaluation})
+            gained = {'nats_gained': guess.unigram_nll - evaluation['mlm_loss']} if guess else {}
+            run.writer.write(step, {'phase': index, 'split': 'eval', **evaluation, **gained})
         if step % runtime.checkpoint_every == 0 or step == last or run.stop.received is not None:
             run.checkpoints.save(state, {'kind': 'pretrain'}, evaluation)
     return state
+
+
+def guessing(records: Records, examples: int) -> Any:
+    """What guessing scores on the held-out records that an evaluation reads: logged, and subtracted in its lines."""
+    from input_pipeline.baselines import baselines
+
+    guess = baselines(records.directory, examples, _BASELINE_EXAMPLES)
+    logging.info(
+        'held out, guessing: unigram mlm_loss %.3f (perplexity %.0f), mlm_accuracy %.3f; most frequent label nsp_accuracy %.3f, nsp_loss %.3f',
+        guess.unigram_nll, math.exp(guess.unigram_nll), guess.unigram_accuracy, guess.nsp_accuracy, guess.nsp_nll,
+    )  # fmt: skip
+    return guess
 
 
 if __name__ == '__main__':

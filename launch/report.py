@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import platform
+import statistics
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -99,10 +100,13 @@ def finetuning(task: Path, question: str, sweeps: dict[int, Path]) -> dict[str, 
     for size, folder in sorted(sweeps.items()):
         sweep = _json(folder / 'sweep.json')
         row: dict[str, Any] = {'train_examples': size, 'steps': sweep['runs'][0]['step']}
+        right: dict[str, list[list[bool]]] = {'source': [], 'random': []}
+        for run in sweep['runs']:
+            right[run['settings']['init']].append(_right(folder / 'runs' / run['name'] / 'predictions' / 'dev' / 'predictions.tsv', labels))
         for entry in sweep['summary']:
             found = entry['metrics']['accuracy']
             row[entry['settings']['init']] = {'mean': found['mean'], 'sd': found['sd'], 'runs': entry['runs']}
-        rows.append({**row, 'difference': row['source']['mean'] - row['random']['mean'], 'verdict': verdict(row['source'], row['random'])})
+        rows.append({**row, **compare(right['source'], right['random'])})
     return {
         'question': question,
         'labels': sorted(set(labels)),
@@ -112,13 +116,30 @@ def finetuning(task: Path, question: str, sweeps: dict[int, Path]) -> dict[str, 
     }
 
 
-def verdict(source: dict[str, Any], random: dict[str, Any]) -> str:
-    """'wins', 'loses' or 'no clear difference': whether the means are more than two standard errors of their difference apart."""
-    if source['sd'] is None or random['sd'] is None:
-        return 'no clear difference'
-    error = math.sqrt(source['sd'] ** 2 / source['runs'] + random['sd'] ** 2 / random['runs'])
-    difference = source['mean'] - random['mean']
-    return 'no clear difference' if abs(difference) <= 2 * error else 'wins' if difference > 0 else 'loses'
+def _right(predictions: Path, labels: list[str]) -> list[bool]:
+    """Which held-out examples a run answered as labelled, by its predictions file (index, answer)."""
+    rows = (line.split('\t') for line in predictions.read_text(encoding='utf-8').splitlines()[1:])
+    answers = {int(index): answer for index, answer in rows}
+    return [answers[i] == label for i, label in enumerate(labels)]
+
+
+def compare(source: list[list[bool]], random: list[list[bool]]) -> dict[str, Any]:
+    """The difference of two mean accuracies, its standard error, and the verdict: 'wins', 'loses' or 'no clear difference'.
+
+    `source`, `random`: for each run, which examples were right. Two things are up to chance, and
+    both are counted: the seeds, by the spread of the runs' accuracies, and which examples happen
+    to be held out, by the spread over examples of the difference (the same examples on both
+    sides). A difference is clear beyond two standard errors; with one run a side, never.
+    """
+    means = [[statistics.fmean(run) for run in runs] for runs in (source, random)]
+    difference = statistics.fmean(means[0]) - statistics.fmean(means[1])
+    if min(map(len, means)) < 2:
+        return {'difference': difference, 'standard_error': None, 'verdict': 'no clear difference'}
+    by_example = [statistics.fmean(a) - statistics.fmean(b) for a, b in zip(zip(*source), zip(*random), strict=True)]
+    variance = statistics.variance(by_example) / len(by_example) + sum(statistics.variance(found) / len(found) for found in means)
+    error = math.sqrt(variance)
+    verdict = 'no clear difference' if abs(difference) <= 2 * error else 'wins' if difference > 0 else 'loses'
+    return {'difference': difference, 'standard_error': error, 'verdict': verdict}
 
 
 # --- words -----------------------------------------------------------------------------
@@ -201,7 +222,8 @@ def markdown(results: dict[str, Any], plots: list[Path]) -> str:
         'finetuning': f"""
             {tuned['question'].capitalize()} Same shape, recipe and {tuned['rows'][0]['steps']} steps from the pre-trained and from random weights; mean ± sample
             standard deviation over {tuned['rows'][0]['source']['runs']} seeds, on {tuned['held_out_examples']:,} held-out examples, by which nothing was
-            selected. A difference is called clear beyond two standard errors. Classes: {', '.join(tuned['labels'])}.""",
+            selected. A difference is called clear beyond two standard errors,
+            which count the seeds and the sampling of the held-out examples. Classes: {', '.join(tuned['labels'])}.""",
         'machine': f"""
             Python {machine['python']}, {machine['system']}, {machine['cpus']} CPUs;
             {', '.join(f'{name} {version}' for name, version in machine['packages'].items())}.""",

@@ -15,6 +15,7 @@ import pytest
 
 from bert_jax.checkpoint import load_params
 from bert_jax.metrics import read_metrics
+from input_pipeline.baselines import baselines
 
 ROOT = pathlib.Path(__file__).parents[1]
 TOPICS = {
@@ -109,6 +110,10 @@ def test_text_to_score_with_kills_on_the_way(folder, binary):
         for run in ('undisturbed', 'disturbed')
     ]
     assert losses[0] == losses[1] and {step for step, _ in losses[0]} == {15, 30}
+    unigram = baselines(str(folder / 'records')).unigram_nll
+    held_out = [m for m in read_metrics(folder / 'disturbed' / 'metrics.jsonl') if m['split'] == 'eval']
+    assert [m['nats_gained'] for m in held_out] == pytest.approx([unigram - m['mlm_loss'] for m in held_out])
+    assert 'held out, guessing: unigram mlm_loss' in last.stderr and (folder / 'disturbed' / 'plots' / 'held_out.png').exists()
 
     settings = ['--set=epochs=30', '--set=optimizer.peak_lr=2e-3', '--set=max_seq_length=16']
     ok(binary('finetune', f'--task={folder}/task.json', f'--init_from={folder}/disturbed', f'--workdir={folder}/tuned', *settings))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import json
 import math
+import statistics
 
 import numpy as np
 import pytest
@@ -72,6 +73,7 @@ def test_baselines(record_folder):
     assert first_two.unigram_accuracy == pytest.approx(1 / 3)
 
 
+LABELS = 'aabc' * 25
 SCORES = {'mlm_accuracy': 0.25, 'mlm_loss': 1.5, 'mlm_perplexity': math.exp(1.5), 'nsp_accuracy': 0.9, 'nsp_loss': 0.4, 'masked': 4.0, 'examples': 3.0}
 
 
@@ -84,12 +86,13 @@ def finished(tmp_path, record_folder):
         for file, content in files.items():
             path = tmp_path / name / file
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(''.join(json.dumps(line) + '\n' for line in content) if isinstance(content, list) else json.dumps(content))
+            lines = ''.join(json.dumps(line) + '\n' for line in content) if isinstance(content, list) else json.dumps(content)
+            path.write_text(content if isinstance(content, str) else lines)
         stages.done[name] = Done(tmp_path / name, name, seconds)
 
     side = {'groups': 5, 'documents': 10, 'sentences': 40, 'bytes': 4000}
     stage('text', 2.0, {'counts.json': {'train': side, 'held_out': side, 'dropped': {'near_copy_documents': 7, 'near_copy_sentences': 8}}})
-    stage('task', 1.0, {'held_out.jsonl': [{'text': 't', 'label': label} for label in 'aabc']})
+    stage('task', 1.0, {'held_out.jsonl': [{'text': 't', 'label': label} for label in LABELS]})
     stage('records', 3.0, {})
     metrics = [
         {'split': 'train', 'step': 50, 'loss': 9.0, 'mlm_loss': 8.0, 'learning_rate': 0.1, 'tokens_per_s': 100.0, 'seconds': 1.0},
@@ -99,16 +102,23 @@ def finished(tmp_path, record_folder):
     config = {'name': 'quickstart', 'phases': [{'steps': 100, 'batch_size': 16, 'seq_len': 8}]}
     stage('pretrain', 60.0, {'config.json': config, 'eval/eval.json': {'step': 100, 'metrics': SCORES}, 'metrics.jsonl': metrics})
 
-    def sweep(source: tuple, random: tuple) -> dict[str, object]:
-        summary = [
-            {'settings': {'init': init}, 'runs': 3, 'metrics': {'accuracy': {'mean': mean, 'sd': sd, 'max': mean}}}
-            for init, (mean, sd) in (('source', source), ('random', random))
-        ]
-        return {'sweep.json': {'summary': summary, 'runs': [{'step': 200}]}}
+    def sweep(size: int, source: tuple, random: tuple) -> None:
+        """Three runs a side on 100 held-out examples, each right on as many of them as said."""
+        files, runs, summary = {}, [], []
+        for init, counts in (('source', source), ('random', random)):
+            for seed, count in enumerate(counts):
+                name = f'init={init},seed={seed}'
+                answers = [label if i < count else 'wrong' for i, label in enumerate(LABELS)]
+                files[f'runs/{name}/predictions/dev/predictions.tsv'] = 'index\tprediction\n' + ''.join(f'{i}\t{a}\n' for i, a in enumerate(answers))
+                runs.append({'name': name, 'settings': {'init': init, 'seed': seed}, 'step': 200})
+            shares = [count / 100 for count in counts]
+            found = {'mean': statistics.fmean(shares), 'sd': statistics.stdev(shares), 'max': max(shares)}
+            summary.append({'settings': {'init': init}, 'runs': 3, 'metrics': {'accuracy': found}})
+        stage(f'finetune_{size}', 5.0, {**files, 'sweep.json': {'summary': summary, 'runs': runs}})
 
-    stage('finetune_400', 5.0, sweep((0.7, 0.03), (0.68, 0.03)))
-    stage('finetune_80', 5.0, sweep((0.6, 0.01), (0.3, 0.02)))
-    stage('finetune_2000', 5.0, sweep((0.7, 0.01), (0.8, 0.01)))
+    sweep(400, (67, 70, 73), (65, 68, 71))
+    sweep(80, (59, 60, 61), (28, 30, 32))
+    sweep(2000, (69, 70, 71), (84, 85, 86))
     return stages
 
 
@@ -151,10 +161,23 @@ def test_what_was_not_learned_is_said():
     assert 'not learned' in lines[1] and 'no clear difference at 80' in lines[2]
 
 
-def test_verdict():
-    """Three runs each: the standard error of the difference is sqrt(2 sd^2 / 3)."""
-    made = lambda mean, sd: {'mean': mean, 'sd': sd, 'runs': 3}
-    assert report.verdict(made(0.50, 0.03), made(0.44, 0.03)) == 'wins'
-    assert report.verdict(made(0.50, 0.03), made(0.46, 0.03)) == 'no clear difference'
-    assert report.verdict(made(0.44, 0.03), made(0.50, 0.03)) == 'loses'
-    assert report.verdict({'mean': 0.9, 'sd': None, 'runs': 1}, {'mean': 0.1, 'sd': None, 'runs': 1}) == 'no clear difference'
+def test_difference_counts_seeds_and_examples():
+    """By hand: the seeds' variances over their number, and the variance over examples of the mean difference over theirs."""
+    seen = lambda *shares: [[i < share for i in range(10)] for share in shares]
+    found = report.compare(seen(6, 8), seen(4, 4))
+    seeds = np.var([0.6, 0.8], ddof=1) / 2
+    examples = np.var([0, 0, 0, 0, 1, 1, 0.5, 0.5, 0, 0], ddof=1) / 10
+    assert found['difference'] == pytest.approx(0.3)
+    assert found['standard_error'] == pytest.approx(math.sqrt(seeds + examples))
+    assert found['verdict'] == 'no clear difference'
+    many = lambda *shares: [run * 40 for run in seen(*shares)]
+    assert report.compare(many(8, 8), many(4, 4))['verdict'] == 'wins'
+    assert report.compare(many(4, 4), many(8, 8))['verdict'] == 'loses'
+    assert report.compare(many(8), many(1)) == {'difference': pytest.approx(0.7), 'standard_error': None, 'verdict': 'no clear difference'}
+
+
+def test_small_differences_on_few_examples_are_not_clear():
+    """Seeds that agree do not make 1.2 points on a thousand examples a fact."""
+    rng = np.random.default_rng(0)
+    a, b = ([rng.permutation(np.arange(1000) < right).tolist()] * 3 for right in (512, 500))
+    assert report.compare(a, b)['verdict'] == 'no clear difference'
