@@ -51,7 +51,7 @@ def score_file(path: str, task_name: str | None, data_dir: str, split: str) -> d
         raise UserError('--predictions needs --task')
     task = load_task(task_name, data_dir)
     examples = task.examples(split)
-    predictions = task.read_predictions(path)
+    predictions = task.read_predictions(path, examples)
     return {'task': task.name, 'split': split, 'metrics': task.score(examples, predictions), 'examples': len(examples)}
 
 

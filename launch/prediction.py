@@ -91,7 +91,7 @@ def record(
 
     `facts` are what else is known of the run: its step, the hash of its configuration.
     """
-    task.write_predictions(str(epath.Path(folder) / 'predictions' / split), predictions)
+    task.write_predictions(str(epath.Path(folder) / 'predictions' / split), examples, predictions)
     scores = task.score(examples, predictions) if task.labelled(examples) else {}
     result = {'task': task.name, 'split': split, 'metric': task.metric, 'metrics': scores, 'examples': len(examples)}
     return write_result(folder, split, facts | result)

@@ -149,10 +149,10 @@ def test_no_answer_is_the_smallest_null_score_against_the_best_span(tmp_path, to
     nothing = outputs | {'start_indices': np.zeros_like(outputs['start_indices'])}
     predictions = task.decode(examples, features, nothing)
     assert predictions.answers == {'q0': '', 'q1': ''}
-    task.write_predictions(str(tmp_path / 'out'), predictions)
+    task.write_predictions(str(tmp_path / 'out'), examples, predictions)
     for name in ('predictions', 'nbest', 'null_odds'):
         json.loads((tmp_path / f'out/{name}.json').read_text(), parse_constant=lambda constant: pytest.fail(constant))
-    assert task.read_predictions(str(tmp_path / 'out/predictions.json')) == predictions
+    assert task.read_predictions(str(tmp_path / 'out/predictions.json'), []) == predictions
 
 
 def test_the_best_threshold_may_lie_on_either_side():
@@ -218,7 +218,7 @@ def test_bad_input(tmp_path, tokenizer):
         task.features(task.examples('train'), tokenizer, 40)
     (tmp_path / 'p.json').write_text('[1]')
     with pytest.raises(UserError, match='question id -> answer text'):
-        task.read_predictions(str(tmp_path / 'p.json'))
+        task.read_predictions(str(tmp_path / 'p.json'), [])
     (tmp_path / 'task.json').write_text('{"kind": "span", "files": {"dev": "x"}, "doc_stride": "64"}')
     with pytest.raises(UserError, match="doc_stride='64'"):
         load_task(str(tmp_path / 'task.json'))
@@ -246,7 +246,7 @@ def test_a_span_task_by_json(tmp_path):
 def test_published_predictions_have_their_official_figures(test_data, name, file, expected):
     task = load_task(name, str(test_data / 'squad'))
     started = time.perf_counter()
-    report = task.score(task.examples('dev'), task.read_predictions(str(test_data / 'squad/published_predictions' / file)))
+    report = task.score(task.examples('dev'), task.read_predictions(str(test_data / 'squad/published_predictions' / file), []))
     assert time.perf_counter() - started < 5
     assert {metric: round(report[metric], 4) for metric in expected} == expected
 

@@ -12,7 +12,7 @@ from configs.errors import UserError
 from input_pipeline.tasks import load_task
 from input_pipeline.tasks.base import trim
 from input_pipeline.tasks.batching import evaluation_batches, permutation, subset, training_batches
-from input_pipeline.tasks.classification import truncated_lengths
+from input_pipeline.tasks.rows import truncated_lengths
 from input_pipeline.tasks.metrics import LABEL_METRICS, NUMBER_METRICS
 from input_pipeline.tasks.tables import Table
 from input_pipeline.tokenizer import Tokenizer
@@ -191,13 +191,13 @@ def test_decode_score_and_file_round_trip(tmp_path):
     # true: P N P P N N, said: P N P N P N -> 2 true, 1 false positive, 1 false negative, 2 true negative
     expected = {'f1': 2 / 3, 'accuracy': 4 / 6, 'matthews': (2 * 2 - 1 * 1) / 9, 'macro_f1': 2 / 3}
     assert task.score(examples, predictions) == pytest.approx(expected) and task.metric == 'f1'
-    task.write_predictions(str(tmp_path / 'out'), predictions)
+    task.write_predictions(str(tmp_path / 'out'), examples, predictions)
     lines = (tmp_path / 'out/predictions.tsv').read_text().splitlines()
     assert lines[:3] == ['index\tprediction', '0\tpos', '1\tneg']
-    assert task.read_predictions(str(tmp_path / 'out/predictions.tsv')) == predictions
+    assert task.read_predictions(str(tmp_path / 'out/predictions.tsv'), examples) == predictions
     write(tmp_path, 'index\tprediction\n0\tpos\n', 'few.tsv')
     with pytest.raises(UserError, match="no prediction for 5 of 6 examples, the first is '1'"):
-        task.score(examples, task.read_predictions(str(tmp_path / 'few.tsv')))
+        task.score(examples, task.read_predictions(str(tmp_path / 'few.tsv'), examples))
 
 
 def test_a_test_split_without_labels_is_predicted_but_not_scored(tmp_path, tokenizer):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from configs.errors import UserError
-from input_pipeline.tasks import classification, glue, squad
+from input_pipeline.tasks import classification, glue, multiple_choice, squad, tagging
 from input_pipeline.tasks.base import Example, Predictions, Task, read_json
 
 __all__ = ['Example', 'Predictions', 'Task', 'load_task']
@@ -26,12 +26,12 @@ def load_task(name_or_json: str, data_dir: str = '') -> Task:
     """
     if name_or_json.endswith('.json'):
         return _load_json(name_or_json, data_dir)
-    known = (*glue.NAMES, *squad.NAMES)
-    if name_or_json not in known:
-        raise UserError(f'--task={name_or_json}: unknown; use one of {", ".join(known)}, or a path ending in .json')
+    families = {name: family for family in (glue, squad, multiple_choice, tagging) for name in family.NAMES}
+    if name_or_json not in families:
+        raise UserError(f'--task={name_or_json}: unknown; use one of {", ".join(families)}, or a path ending in .json')
     if not data_dir:
         raise UserError(f'--task={name_or_json} needs --data_dir, the folder that holds its files')
-    return (glue if name_or_json in glue.NAMES else squad).by_name(name_or_json, data_dir)
+    return families[name_or_json].by_name(name_or_json, data_dir)
 
 
 def _load_json(path: str, data_dir: str) -> Task:
@@ -39,7 +39,7 @@ def _load_json(path: str, data_dir: str) -> Task:
     description = read_json(path)
     if not isinstance(description, dict) or 'kind' not in description:
         raise UserError(f'--task={path}: a task file is a JSON object with "kind"')
-    families = {kind: family for family in (classification, squad) for kind in family.KINDS}
+    families = {kind: family for family in (classification, squad, multiple_choice, tagging) for kind in family.KINDS}
     if description['kind'] not in families:
         raise UserError(f'--task={path}: kind {description["kind"]!r} is none of {", ".join(families)}')
     name = os.path.splitext(os.path.basename(path))[0]

@@ -109,12 +109,12 @@ class Task(abc.ABC):
         """All of the task's metrics, and what else its official scorer reports."""
 
     @abc.abstractmethod
-    def write_predictions(self, folder: str, predictions: Predictions) -> None:
-        """Writes predictions.* in the task's official format, and the extras, into `folder`."""
+    def write_predictions(self, folder: str, examples: Sequence[Example], predictions: Predictions) -> None:
+        """Writes predictions.* for `examples` in the task's official format, and the extras, into `folder`."""
 
     @abc.abstractmethod
-    def read_predictions(self, path: str) -> Predictions:
-        """Reads a file in the task's official format, whoever made it."""
+    def read_predictions(self, path: str, examples: Sequence[Example]) -> Predictions:
+        """Reads a file in the task's official format, whoever made it, that answers `examples`."""
 
     def labelled(self, examples: Sequence[Example]) -> bool:
         """Whether these examples can be scored; public test splits often cannot."""

@@ -6,7 +6,6 @@ these kinds. It must not know any named task: glue.py describes GLUE with what i
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,13 +15,14 @@ import numpy as np
 from absl import logging
 
 from configs.errors import UserError
-from input_pipeline.tasks.base import INPUT_KEYS, Example, Predictions, Task, write_text
+from input_pipeline.tasks.base import Example, Predictions, Task
+from input_pipeline.tasks.label_files import complete, number, read_labels, write_labels
 from input_pipeline.tasks.metrics import LABEL_METRICS, NUMBER_METRICS
-from input_pipeline.tasks.tables import Table
+from input_pipeline.tasks.rows import text_rows
+from input_pipeline.tasks.tables import Table, tables_of, unique_id
 
 KINDS = ('classification', 'pair', 'regression')
 _SETTINGS = ('kind', 'files', 'columns', 'labels', 'metrics', 'header', 'format', 'skip_bad_rows')
-_ROLES = ('text', 'text_b', 'label', 'id')
 
 
 @dataclass(frozen=True)
@@ -76,14 +76,11 @@ class TextTask(Task):
         lines: dict[str, str] = {}
         for table in self.files[split]:
             for where, row in table.rows(optional):
-                name = row['id'] if 'id' in row else str(len(found))
-                if name in lines:
-                    raise UserError(f'{where}: id {name!r} again, it was at {lines[name]}')
-                lines[name] = where
+                name = unique_id(row, where, lines)
                 label = self._label(row['label'], where) if 'label' in row else None
                 found.append(TextExample(name, row['text'], row['text_b'] if 'text_b' in table.columns else None, label))
         if not found:
-            raise UserError(f'{", ".join(table.path for table in self.files[split])}: no examples')
+            raise UserError(f'{", ".join(table.where for table in self.files[split])}: no examples')
         if empty := sum(not example.text.strip() or example.text_b == '' for example in found):
             logging.warning('%s %s: %d of %d examples have an empty text', self.name, split, empty, len(found))
         return found
@@ -91,13 +88,7 @@ class TextTask(Task):
     def _label(self, text: str, where: str) -> int | float:
         """The index of a label, or the number."""
         if self.kind == 'regression':
-            try:
-                number = float(text)
-            except ValueError as error:
-                raise UserError(f'{where}: the label {text!r} is not a number') from error
-            if not np.isfinite(number):
-                raise UserError(f'{where}: the label {text!r} is not finite')
-            return number
+            return number(text, where)
         if text not in self.labels:
             raise UserError(f'{where}: unknown label {text!r}; task {self.name} has {", ".join(self.labels)}')
         return self.labels.index(text)
@@ -108,25 +99,8 @@ class TextTask(Task):
         Returns INPUT_KEYS [N, max_seq_length] int32, example_index [N], which is its place, and
         labels [N], int32 or for a regression float32; 0 where unknown.
         """
-        shape = (len(examples), max_seq_length)
-        features = {name: np.zeros(shape, np.int32) for name in INPUT_KEYS}
-        features['input_ids'].fill(tokenizer.pad_id)
-        first = tokenizer.encode_batch([example.text for example in examples])
-        second = tokenizer.encode_batch([example.text_b or '' for example in examples])
-        for row, (example, a, b) in enumerate(zip(examples, first, second, strict=True)):
-            if example.text_b is None:
-                a, b = a[: max_seq_length - 2], None
-            else:
-                a_length, b_length = truncated_lengths(len(a), len(b), max_seq_length - 3)
-                a, b = a[:a_length], b[:b_length]
-            end = len(a) + 2
-            ids = features['input_ids'][row]
-            ids[0], ids[1 : end - 1], ids[end - 1] = tokenizer.cls_id, a, tokenizer.sep_id
-            if b is not None:
-                ids[end : end + len(b)], ids[end + len(b)] = b, tokenizer.sep_id
-                features['segment_ids'][row, end : end + len(b) + 1] = 1
-                end += len(b) + 1
-            features['input_mask'][row, :end] = 1
+        first, second = [example.text for example in examples], [example.text_b for example in examples]
+        features = text_rows(first, second, tokenizer, max_seq_length)
         features['example_index'] = np.arange(len(examples), dtype=np.int32)
         features['labels'] = np.array([example.label or 0 for example in examples], np.float32 if self.kind == 'regression' else np.int32)
         return features
@@ -142,50 +116,21 @@ class TextTask(Task):
 
     def score(self, examples: Sequence[TextExample], predictions: Predictions) -> dict[str, float]:
         """The task's metrics as fractions. Raises UserError where labels or predictions are missing."""
-        if not self.labelled(examples):
-            raise UserError(f'task {self.name}: this split has no labels, so it cannot be scored')
-        missing = [example.id for example in examples if example.id not in predictions.answers]
-        if missing:
-            raise UserError(f'task {self.name}: no prediction for {len(missing)} of {len(examples)} examples, the first is {missing[0]!r}')
+        given = complete(self, examples, predictions)
         truth = np.array([example.label for example in examples])
-        given = [predictions.answers[example.id] for example in examples]
         if self.kind == 'regression':
             predicted, functions = np.array(given, np.float64), NUMBER_METRICS
         else:
             predicted, functions = np.array([self.labels.index(answer) for answer in given]), LABEL_METRICS
         return {name: functions[name](truth, predicted) for name in self.metrics}
 
-    def write_predictions(self, folder: str, predictions: Predictions) -> None:
+    def write_predictions(self, folder: str, examples: Sequence[TextExample], predictions: Predictions) -> None:
         """predictions.tsv in the form of a GLUE submission: a header `index, prediction`, labels as words."""
-        rows = [
-            f'{name}\t{answer:.6g}' if isinstance(answer, float) else f'{name}\t{answer}' for name, answer in predictions.answers.items()
-        ]
-        write_text(os.path.join(folder, 'predictions.tsv'), '\n'.join(['index\tprediction', *rows]) + '\n')
+        write_labels(os.path.join(folder, 'predictions.tsv'), predictions)
 
-    def read_predictions(self, path: str) -> Predictions:
+    def read_predictions(self, path: str, examples: Sequence[TextExample]) -> Predictions:
         """A file as `write_predictions` makes it. Raises UserError for unknown labels and repeated ids."""
-        answers: dict[str, Any] = {}
-        for where, row in Table(path, {'id': 'index', 'answer': 'prediction'}, format='tsv').rows():
-            if row['id'] in answers:
-                raise UserError(f'{where}: id {row["id"]!r} again')
-            label = self._label(row['answer'], where)
-            answers[row['id']] = label if self.kind == 'regression' else row['answer']
-        return Predictions(answers)
-
-
-def truncated_lengths(a: int, b: int, budget: int) -> tuple[int, int]:
-    """How much of two texts is kept when the longer always gives its last token, b where they tie.
-
-    The loop of run_classifier.py:557-572, in closed form.
-    """
-    if a + b <= budget:
-        return a, b
-    half = budget // 2
-    if a <= half:
-        return a, budget - a
-    if b <= budget - half - 1:
-        return budget - b, b
-    return budget - half, half
+        return read_labels(self, path)
 
 
 def from_description(name: str, description: dict[str, Any], folder: str) -> TextTask:
@@ -206,28 +151,10 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tex
     where = f'task {name}'
     if unknown := sorted(set(description) - set(_SETTINGS)):
         raise UserError(f'{where}: unknown entries {unknown}; a {kind} task has {", ".join(_SETTINGS)}')
-    needed = ('files', 'columns') if kind == 'regression' else ('files', 'columns', 'labels')
+    needed = ('files',) if kind == 'regression' else ('files', 'labels')
     if missing := [entry for entry in needed if not description.get(entry)]:
         raise UserError(f'{where}: missing entries {missing}')
-    columns = description['columns']
-    if unknown := sorted(set(columns) - set(_ROLES)):
-        raise UserError(f'{where}: unknown columns {unknown}; columns are {", ".join(_ROLES)}')
-    required = ('text', 'text_b', 'label') if kind == 'pair' else ('text', 'label')
-    if missing := [role for role in required if role not in columns]:
-        raise UserError(f'{where}: "columns" does not say which column is {missing}')
-    shared = {entry: description[entry] for entry in ('columns', 'header', 'format', 'skip_bad_rows') if entry in description}
-    files = {}
-    for split, entries in description['files'].items():
-        tables = []
-        for entry in entries if isinstance(entries, list) else [entries]:
-            own = entry if isinstance(entry, dict) else {'file': entry}
-            settings = {**shared, **own}
-            if set(settings) - {'file', 'columns', 'header', 'format', 'skip_bad_rows'} or 'file' not in settings:
-                raise UserError(
-                    f'{where}: files.{split}={json.dumps(entry)}: expected a file name, a list of them, or an object with "file"'
-                )
-            tables.append(Table(os.path.join(folder, settings.pop('file')), **settings))
-        files[split] = tuple(tables)
+    files = tables_of(name, description, folder, {'text': True, 'text_b': kind == 'pair', 'label': True, 'id': False})
     metrics = description.get('metrics') or (['pearson', 'spearman'] if kind == 'regression' else ['accuracy'])
     labels = tuple(str(label) for label in description['labels']) if kind != 'regression' else ()
     return TextTask(name, kind, labels, tuple(metrics), files)

@@ -242,12 +242,12 @@ class SpanTask(Task):
         best = {name: next((item['text'] for item in items if item['text']), '') for name, items in nbest.items()}
         return squad_score.version2(truths, predictions.answers, predictions.extras.get('null_odds'), best or None)
 
-    def write_predictions(self, folder: str, predictions: Predictions) -> None:
+    def write_predictions(self, folder: str, examples: Sequence[SpanExample], predictions: Predictions) -> None:
         """predictions.json (id -> text, as the leaderboard takes it), nbest.json, and for v2.0 null_odds.json."""
         for stem, data in {'predictions': predictions.answers, **predictions.extras}.items():
             write_text(os.path.join(folder, f'{stem}.json'), json.dumps(data, ensure_ascii=False, indent=1) + '\n')
 
-    def read_predictions(self, path: str) -> Predictions:
+    def read_predictions(self, path: str, examples: Sequence[SpanExample]) -> Predictions:
         """A predictions.json, and where they lie beside it its nbest.json and null_odds.json."""
         answers = read_json(path)
         if not isinstance(answers, dict) or not all(isinstance(answer, str) for answer in answers.values()):

@@ -1,4 +1,4 @@
-"""Delimited and JSON-lines files as rows of named columns.
+"""Delimited files, JSON lines and tensorflow-datasets as rows of named columns.
 
 This file owns how TSV, CSV and JSONL are read, and the message for each way in which such
 a file can be wrong. It must not know what the columns mean. TSV has no quoting, as GLUE
@@ -10,14 +10,18 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from absl import logging
 
 from configs.errors import UserError
 
 FORMATS = ('tsv', 'csv', 'jsonl')
+Column = str | int
+Cell = str | list[str]  # a list where the column is one of a JSON or tensorflow-datasets record, or a list of columns
 _SUFFIXES = {'.tsv': 'tsv', '.txt': 'tsv', '.csv': 'csv', '.jsonl': 'jsonl', '.json': 'jsonl'}
 
 
@@ -26,29 +30,56 @@ class Table:
     """A file and the columns wanted from it.
 
     Attributes:
-      path: the file.
-      columns: role -> column, by its name in the header (or JSON key) or by its place from 0; -1 is the last.
+      path: the file; for tensorflow-datasets the folder that holds them, '' for its own default.
+      columns: role -> column, by its name in the header (or JSON key, `a.b` for b inside a) or by its place
+        from 0 (-1 is the last), or a list of columns.
       header: whether the first line names the columns.
       format: tsv, csv or jsonl; '' goes by the file's suffix.
       skip_bad_rows: leave out rows of another width than the header's, and say how many, instead of refusing the file.
+      tfds: a tensorflow-datasets name, to be read instead of a file.
+      split: which split of `tfds`.
+      class_names: of `tfds`, whether a class label is given by its name, or else as a number.
     """
 
     path: str
-    columns: dict[str, str | int]
+    columns: dict[str, Column | list[Column]]
     header: bool = True
     format: str = ''
     skip_bad_rows: bool = False
+    tfds: str = ''
+    split: str = 'train'
+    class_names: bool = True
 
-    def rows(self, optional: frozenset[str] = frozenset()) -> Iterator[tuple[str, dict[str, str]]]:
+    @property
+    def where(self) -> str:
+        """What errors call it."""
+        return f'tfds:{self.tfds}' if self.tfds else self.path
+
+    def rows(
+        self, optional: frozenset[str] = frozenset(), lists: frozenset[str] = frozenset()
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yields ('file:line', {role: text}); a role in `optional` is left out where its column is absent.
 
+        A role in `lists` may hold a list of texts, in JSON and tensorflow-datasets.
         Raises UserError for a missing file or column, bytes that are not UTF-8, and malformed rows.
         """
+        for where, row in self._rows(optional):
+            if wrong := [role for role, cell in row.items() if isinstance(cell, list) and role not in lists]:
+                raise UserError(f'{where}: {wrong[0]!r} is a list where a text is wanted')
+            yield where, row
+
+    def _rows(self, optional: frozenset[str]) -> Iterator[tuple[str, dict[str, Cell]]]:
+        if self.tfds:
+            from input_pipeline.tfds_rows import records
+
+            found = records(self.tfds, self.split, self.path, self.class_names)
+            yield from self._record_rows(((f'tfds:{self.tfds}:{number}', record) for number, record in enumerate(found)), optional)
+            return
         form = self.format or next((form for suffix, form in _SUFFIXES.items() if self.path.endswith(suffix)), '')
         if form not in FORMATS:
             raise UserError(f'{self.path}: cannot tell the format from the name; set "format" to one of {", ".join(FORMATS)}')
         text = read_utf8(self.path)
-        yield from self._json_rows(text, optional) if form == 'jsonl' else self._delimited_rows(text, form, optional)
+        yield from self._record_rows(self._json_records(text), optional) if form == 'jsonl' else self._delimited_rows(text, form, optional)
 
     def _delimited_rows(self, text: str, form: str, optional: frozenset[str]) -> Iterator[tuple[str, dict[str, str]]]:
         lines = _tsv_lines(text) if form == 'tsv' else _csv_lines(text, self.path)
@@ -65,27 +96,43 @@ class Table:
                     raise UserError(f'{self.path}:{line}: {len(cells)} columns where the first line has {width} ({hint})')
                 skipped += 1
                 continue
-            yield f'{self.path}:{line}', {role: cells[place] for role, place in places.items()}
+            where = f'{self.path}:{line}'
+            yield where, {role: [cells[i] for i in place] if isinstance(place, list) else cells[place] for role, place in places.items()}
         if skipped:
             logging.warning('%s: left out %d rows that do not have %d columns', self.path, skipped, width)
 
-    def _places(self, first: list[str], optional: frozenset[str]) -> dict[str, int]:
-        """Role -> place, from the first line."""
-        places = {}
-        for role, column in self.columns.items():
-            if isinstance(column, int):
-                found = column if -len(first) <= column < len(first) else None
-            elif not self.header:
-                raise UserError(f'{self.path}: column {column!r} is named but the file has no header; give its place from 0')
-            else:
-                found = first.index(column) if column in first else None
-            if found is not None:
-                places[role] = found
+    def _places(self, first: list[str], optional: frozenset[str]) -> dict[str, int | list[int]]:
+        """Role -> place or places, from the first line."""
+        places: dict[str, int | list[int]] = {}
+        for role, wanted in self.columns.items():
+            found = [self._place(column, first) for column in (wanted if isinstance(wanted, list) else [wanted])]
+            if None not in found:
+                places[role] = found if isinstance(wanted, list) else found[0]
             elif role not in optional:
+                column = wanted[found.index(None)] if isinstance(wanted, list) else wanted
                 raise UserError(f'{self.path}: no column {column!r} for {role!r}; it has {len(first)}: {", ".join(first)[:200]}')
         return places
 
-    def _json_rows(self, text: str, optional: frozenset[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    def _place(self, column: Column, first: list[str]) -> int | None:
+        """Where a column is in a row; None where it is not."""
+        if isinstance(column, int):
+            return column if -len(first) <= column < len(first) else None
+        if not self.header:
+            raise UserError(f'{self.path}: column {column!r} is named but the file has no header; give its place from 0')
+        return first.index(column) if column in first else None
+
+    def _json_records(self, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """('file:line', object) of each line, or of each entry of a file that is one JSON list."""
+        if text.lstrip().startswith('['):
+            try:
+                listed = json.loads(text)
+            except ValueError as error:
+                raise UserError(f'{self.path}: not JSON ({error})') from error
+            for number, record in enumerate(listed):
+                if not isinstance(record, dict):
+                    raise UserError(f'{self.path}: entry {number} is not a JSON object')
+                yield f'{self.path}: entry {number}', record
+            return
         for number, line in enumerate(text.split('\n'), start=1):
             if not line.strip():
                 continue
@@ -96,13 +143,91 @@ class Table:
                 raise UserError(f'{where}: not JSON ({error})') from error
             if not isinstance(record, dict):
                 raise UserError(f'{where}: expected a JSON object on each line')
-            row = {}
-            for role, column in self.columns.items():
-                if record.get(column) is not None:
-                    row[role] = str(record[column])
+            yield where, record
+
+    def _record_rows(self, records: Iterator[tuple[str, Mapping]], optional: frozenset[str]) -> Iterator[tuple[str, dict[str, Cell]]]:
+        """The columns wanted of each record."""
+        for where, record in records:
+            row: dict[str, Cell] = {}
+            for role, wanted in self.columns.items():
+                values = [_value(record, column) for column in (wanted if isinstance(wanted, list) else [wanted])]
+                if None not in values:
+                    row[role] = [_text(value, where, role) for value in values] if isinstance(wanted, list) else _cell(values[0], where, role)
                 elif role not in optional:
+                    column = wanted[values.index(None)] if isinstance(wanted, list) else wanted
                     raise UserError(f'{where}: no {column!r} for {role!r}; it has {", ".join(map(str, record))[:200]}')
             yield where, row
+
+
+def _value(record: Mapping, column: Column) -> Any:
+    """The entry of that name, or of `a.b` the entry b of a; None where there is none."""
+    if column in record:
+        return record[column]
+    for step in str(column).split('.'):
+        record = record.get(step) if isinstance(record, Mapping) else None
+    return record
+
+
+def _cell(value: Any, where: str, role: str) -> Cell:
+    """A scalar as text, a list as texts."""
+    return [_text(item, where, role) for item in value] if isinstance(value, list) else _text(value, where, role)
+
+
+def _text(value: Any, where: str, role: str) -> str:
+    if isinstance(value, list | dict) or value is None:
+        raise UserError(f'{where}: {role!r} is not a text or a number: {json.dumps(value)[:100]}')
+    return str(value)
+
+
+def tables_of(
+    name: str, description: Mapping[str, Any], folder: str, roles: Mapping[str, bool], formats: tuple[str, ...] = FORMATS
+) -> dict[str, tuple[Table, ...]]:
+    """The `files` of a JSON task file: split -> its tables, read one after the other.
+
+    `files` maps a split to a file, a list of files, or an object {"file"} or {"tfds", "split"} that may also
+    override `columns`, `header`, `format` and `skip_bad_rows` of the description for it.
+
+    Args:
+      name: the task, for errors.
+      folder: what file names are relative to.
+      roles: the columns that this kind of task has, and whether they must be given.
+    """
+    where = f'task {name}'
+    shared = {entry: description[entry] for entry in ('columns', 'header', 'format', 'skip_bad_rows') if entry in description}
+    files: dict[str, tuple[Table, ...]] = {}
+    if not isinstance(description['files'], dict):
+        raise UserError(f'{where}: "files" is an object of split -> file, as in {{"train": "train.tsv"}}')
+    for split, entries in description['files'].items():
+        tables = []
+        for entry in entries if isinstance(entries, list) else [entries]:
+            settings = {**shared, **(entry if isinstance(entry, dict) else {'file': entry})}
+            source = {'file', 'tfds'} & set(settings)
+            own = {'tfds', 'split', 'data_dir', 'class_names'} if 'tfds' in source else {'file'}
+            if len(source) != 1 or set(settings) - {*shared, 'columns', 'header', 'format', 'skip_bad_rows'} - own:
+                raise UserError(
+                    f'{where}: files.{split}={json.dumps(entry)}: expected a file name, a list of them, or an object with "file", '
+                    'or with "tfds" and "split"'
+                )
+            if settings.get('format', '') not in ('', *formats):
+                raise UserError(f'{where}: format {settings["format"]!r} is none of {", ".join(formats)}')
+            columns = settings.pop('columns', {})
+            if unknown := sorted(set(columns) - set(roles)):
+                raise UserError(f'{where}: unknown columns {unknown}; columns are {", ".join(roles)}')
+            if missing := [role for role, needed in roles.items() if needed and role not in columns]:
+                raise UserError(f'{where}: "columns" does not say which column is {missing}')
+            path = settings.pop('file', None) or settings.pop('data_dir', '')
+            tables.append(Table(os.path.join(folder, path) if path else '', columns, **settings))
+        files[split] = tuple(tables)
+    return files
+
+
+def unique_id(row: Mapping[str, Cell], where: str, lines: dict[str, str]) -> str:
+    """The row's id, its number from 0 where no column holds one. UserError where `lines` (id -> where) has it already."""
+    name = str(row['id']) if 'id' in row else str(len(lines))
+    if name in lines:
+        raise UserError(f'{where}: id {name!r} again, it was at {lines[name]}')
+    lines[name] = where
+    return name
 
 
 def read_utf8(path: str) -> str:
