@@ -3,7 +3,7 @@
 Each model takes the batch dictionary and returns float32 logits. Parameters of the encoder are under
 `encoder` in all of them, so that weights move from one to another by that name.
 
-Dims: as in model.py; P masked positions, C classes.
+Dims: as in model.py; P masked positions, C classes or choices, R = B C rows of the encoder.
 """
 
 from __future__ import annotations
@@ -88,3 +88,35 @@ class Span(_Model):
         """-> logits [B, T, 2]: start, end."""
         x_BTH, _, _ = self.encode(batch, noise)
         return dense(self.config, 2, self.dtype, 'span')(x_BTH).astype(jnp.float32)
+
+
+class Tokens(_Model):
+    """A class for every token, each by itself (paper section 5.3: no CRF); dropout as before a classifier."""
+
+    outputs: int = 2
+    head_dropout: float = 0.1
+
+    @nn.compact
+    def __call__(self, batch: Batch, noise: Noise | None = None) -> jax.Array:
+        """-> logits [B, T, C]."""
+        x_BTH, _, _ = self.encode(batch, noise)
+        x_BTH = dropout(x_BTH, self.head_dropout, noise, HEAD_SITE)
+        return dense(self.config, self.outputs, self.dtype, 'classifier')(x_BTH).astype(jnp.float32)
+
+
+class Choice(_Model):
+    """One score for each of an example's inputs, of which one is right: pooled output times a vector (paper section 4.4)."""
+
+    head_dropout: float = 0.1
+
+    @nn.compact
+    def __call__(self, batch: Batch, noise: Noise | None = None) -> jax.Array:
+        """The batch's inputs are [B, C, T], C inputs an example -> logits [B, C]."""
+        *examples, C, T = batch['input_ids'].shape
+        rows = {name: batch[name].reshape(-1, T) for name in ('input_ids', 'input_mask', 'segment_ids')}
+        if noise is not None:  # every input is a row of its own to dropout
+            noise = Noise(noise.key, (noise.rows_B[:, None] * C + jnp.arange(C, dtype=jnp.uint32)[None]).reshape(-1))
+        _, pooled_RH, _ = self.encode(rows, noise)
+        pooled_RH = dropout(pooled_RH, self.head_dropout, noise, HEAD_SITE)
+        scores_R1 = dense(self.config, 1, self.dtype, 'classifier')(pooled_RH).astype(jnp.float32)
+        return scores_R1.reshape(*examples, C)

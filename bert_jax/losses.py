@@ -87,7 +87,7 @@ def _example_weights(batch: Batch) -> dict[str, jax.Array]:
 
 
 def classification_objective(model: Any) -> Objective:
-    """Mean cross-entropy over the examples; batch['labels'] int32 [B] (run_classifier.py:607)."""
+    """Mean cross-entropy over the examples; batch['labels'] int32 [B], a class or a choice (run_classifier.py:607)."""
 
     def sums(params: Any, batch: Batch, noise: Noise | None) -> Sums:
         logits_BC = model.apply({'params': params}, batch, noise)
@@ -124,3 +124,22 @@ def span_objective(model: Any) -> Objective:
         return {'loss': _weighted(loss_B, batch['example_weights']), 'accuracy': _weighted(right_B, batch['example_weights'])}
 
     return Objective(sums, _example_weights)
+
+
+def token_objective(model: Any) -> Objective:
+    """Mean cross-entropy over the tokens that have a label, all of them alike.
+
+    batch['label_ids'] int32 [B, T]; batch['label_weights'] float32 [B, T], 1 at the first piece of each word (paper section 5.3).
+    """
+
+    def weigh(batch: Batch) -> jax.Array:
+        return batch['label_weights'] * batch['example_weights'][:, None]
+
+    def sums(params: Any, batch: Batch, noise: Noise | None) -> Sums:
+        logits_BTC = model.apply({'params': params}, batch, noise)
+        return {
+            'loss': _weighted(cross_entropy(logits_BTC, batch['label_ids']), weigh(batch)),
+            'accuracy': _weighted(_correct(logits_BTC, batch['label_ids']), weigh(batch)),
+        }
+
+    return Objective(sums, lambda batch: {'loss': jnp.maximum(jnp.sum(weigh(batch)), 1.0)})

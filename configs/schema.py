@@ -238,6 +238,8 @@ class FinetuneConfig(Section):
     train_examples: int = setting(0, 'use that many training examples, drawn by seed; 0: all')
     warmup_fraction: float = setting(0.1, 'share of all steps that warm up')
     head_dropout: float = setting(0.1, 'dropout before a classifier (run_classifier.py:597)')
+    hidden_dropout: float | None = setting(None, 'dropout of the encoder, as ModelConfig has it; none: as the source')
+    attention_dropout: float | None = setting(None, 'dropout on its attention probabilities; none: as the source')
     init: Literal['source', 'random'] = setting('source', 'source: the encoder of --init_from; random: its shape alone, for comparison')
     optimizer: OptimizerConfig = dataclasses.field(default_factory=lambda: OptimizerConfig(peak_lr=2e-5, warmup_steps=0, schedule='bert'))
     runtime: RuntimeConfig = dataclasses.field(default_factory=RuntimeConfig)
@@ -248,7 +250,15 @@ class FinetuneConfig(Section):
         self._require(self.train_examples >= 0, 'train_examples', '0 or more')
         self._require(0 <= self.warmup_fraction <= 1, 'warmup_fraction', 'in [0, 1]')
         self._require(0 <= self.head_dropout < 1, 'head_dropout', 'in [0, 1)')
+        for name in ('hidden_dropout', 'attention_dropout'):
+            value = getattr(self, name)
+            self._require(value is None or 0 <= value < 1, name, 'in [0, 1), or none')
         self._require(self.optimizer.warmup_steps == 0, 'optimizer', 'without warmup_steps: fine-tuning warms up by warmup_fraction')
+
+    def encoder(self, source: ModelConfig) -> ModelConfig:
+        """The encoder to train: the source's, with this run's dropouts where it names any."""
+        own = {name: getattr(self, name) for name in ('hidden_dropout', 'attention_dropout')}
+        return dataclasses.replace(source, **{name: rate for name, rate in own.items() if rate is not None})
 
 
 Config = PretrainConfig | FinetuneConfig

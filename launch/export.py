@@ -4,7 +4,8 @@
   python -m launch.export --init_from=DIR --format=huggingface --output=DIR    a Hugging Face BERT directory, of any age
 
 What comes out loads in transformers under the class that its config.json names: BertForPreTraining after
-pre-training, BertForSequenceClassification or BertForQuestionAnswering after fine-tuning.
+pre-training, and after fine-tuning BertForSequenceClassification, BertForQuestionAnswering,
+BertForTokenClassification or BertForMultipleChoice.
 """
 
 from __future__ import annotations
@@ -31,7 +32,13 @@ _OUTPUT = flags.DEFINE_string('output', None, 'folder to write; it must be new o
 _ARCHITECTURE = flags.DEFINE_string('architecture', None, "transformers' class to write, as BertModel for the encoder alone; default: by its heads")
 _NAMES = flags.DEFINE_bool('names', False, 'print every name there and the array here that it holds')
 # transformers' class for each head that fine-tuning makes; a regressor is a classifier of one output there.
-_CLASSES = {'classifier': 'BertForSequenceClassification', 'regressor': 'BertForSequenceClassification', 'span': 'BertForQuestionAnswering'}
+_CLASSES = {
+    'classifier': 'BertForSequenceClassification',
+    'regressor': 'BertForSequenceClassification',
+    'span': 'BertForQuestionAnswering',
+    'tokens': 'BertForTokenClassification',
+    'choice': 'BertForMultipleChoice',
+}
 
 
 def main(argv: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import hashlib
 import json
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -41,7 +42,10 @@ def counted_jit(function: Callable, counts: collections.Counter, name: str, **op
 
 
 def eval_batch_size(mesh: jax.sharding.Mesh, length: int, rows: int) -> int:
-    """Rows of an evaluation batch of at most about _EVAL_TOKENS: a multiple of the devices, with as little padding as that allows."""
+    """Rows, of `length` tokens each, of an evaluation batch of at most about _EVAL_TOKENS.
+
+    A multiple of the devices, with as little padding as that allows.
+    """
     shards = mesh.shape['data'] * mesh.shape['fsdp']
     batches = -(-rows * length // _EVAL_TOKENS[jax.default_backend()])
     return -(-rows // (batches * shards)) * shards
@@ -63,8 +67,8 @@ class Predictor:
 
     def __call__(self, params: Any, examples: Sequence[Example], features: dict[str, np.ndarray]) -> Predictions:
         """Predictions for all examples."""
-        rows, length = features['input_ids'].shape
-        size = eval_batch_size(self._mesh, length, rows)
+        rows, *shape = features['input_ids'].shape
+        size = eval_batch_size(self._mesh, math.prod(shape), rows)
         with jax.set_mesh(self._mesh):
             found = [self._predict(params, place(batch, self._mesh, size)) for batch in evaluation_batches(features, INPUT_KEYS, size)]
         outputs = jax.device_get(found)

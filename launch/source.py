@@ -35,7 +35,8 @@ def model_config(workdir: str) -> schema.ModelConfig:
     config = schema.loads((folder / 'config.json').read_text(), str(folder / 'config.json'))
     if isinstance(config, schema.PretrainConfig):
         return config.model
-    return schema.from_dict(schema.ModelConfig, json.loads((folder / 'data.json').read_text())['model'], f'{workdir}/data.json')
+    source = schema.from_dict(schema.ModelConfig, json.loads((folder / 'data.json').read_text())['model'], f'{workdir}/data.json')
+    return config.encoder(source)
 
 
 def load_source(where: str) -> Source:

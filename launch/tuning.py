@@ -117,8 +117,9 @@ class Tuner:
             train, scored = (trim(self.task.features(examples, self.source.tokenizer, length)) for examples in splits)
             self._features[length] = train, scored
             for split, examples, made in (('train', splits[0], train), (self.split, splits[1], scored)):
-                shape = made['input_ids'].shape
-                logging.info('%s %s: %d examples, %d rows of %d pieces', self.task.name, split, len(examples), *shape)
+                rows, *shape = made['input_ids'].shape
+                pieces = ' x '.join(map(str, shape))
+                logging.info('%s %s: %d examples, %d rows of %s pieces', self.task.name, split, len(examples), rows, pieces)
         return self._features[length]
 
     def programs(self, config: schema.FinetuneConfig) -> tuple[Callable, Callable, prediction.Predictor]:
@@ -127,9 +128,10 @@ class Tuner:
         Learning rates, decay and seeds are arguments of the programs, so they are left out of the key.
         """
         fixed = dataclasses.replace(config.optimizer, peak_lr=1.0, end_lr=0.0, weight_decay=0.0)
-        key = (fixed, config.head_dropout, config.runtime)
+        encoder = config.encoder(self.source.model)
+        key = (fixed, encoder, config.head_dropout, config.runtime)
         if key not in self._programs:
-            model = task_heads.make_model(self.task.head, self.source.model, self.task.num_outputs, config.head_dropout, config.runtime)
+            model = task_heads.make_model(self.task.head, encoder, self.task.num_outputs, config.head_dropout, config.runtime)
 
             def init(seed: Any) -> train_state.TrainState:
                 return train_state.fresh_state(train_state.init_params(model, seed), fixed)

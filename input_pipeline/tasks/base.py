@@ -48,7 +48,7 @@ class Task(abc.ABC):
     Attributes:
       name: what results are filed under.
       kind: classification, regression, pair or span (later tagging, choice).
-      head: the model head it needs: classifier, regressor or span.
+      head: the model head it needs: classifier, regressor, span, tokens (a class for each) or choice (one of several inputs).
       labels: the classes in the order of the outputs; empty where there are none.
       metrics: names of the scores; the first selects on the dev split.
       label_keys: the feature arrays that training needs besides INPUT_KEYS.
@@ -66,8 +66,8 @@ class Task(abc.ABC):
 
     @property
     def num_outputs(self) -> int:
-        """Width of the head's output: classes, 1 for a number, 2 (start, end) for a span."""
-        return {'classifier': len(self.labels), 'regressor': 1, 'span': 2}[self.head]
+        """Width of the head's output: classes, 1 for a number or a choice's score, 2 (start, end) for a span."""
+        return {'classifier': len(self.labels), 'tokens': len(self.labels), 'regressor': 1, 'choice': 1, 'span': 2}[self.head]
 
     @property
     def metric(self) -> str:
@@ -93,13 +93,15 @@ class Task(abc.ABC):
         """Arrays of N rows: INPUT_KEYS [N, S] int32, `label_keys`, and what stays on the host.
 
         That is example_index [N], the place in `examples` of the row's example, and what `decode` needs.
+        For a choice among C inputs INPUT_KEYS are [N, C, S].
         """
 
     @abc.abstractmethod
     def decode(self, examples: Sequence[Example], features: dict[str, np.ndarray], outputs: dict[str, np.ndarray]) -> Predictions:
         """The head's outputs for the N rows of `features` as predictions for `examples`.
 
-        `outputs` is {'logits': [N, num_outputs]} for a classifier or regressor; for a span
+        `outputs` is {'logits': [N, num_outputs]} for a classifier or regressor, [N, C] for a choice
+        and [N, S, num_outputs] for tokens (S as in `features`, which may have been trimmed); for a span
         {'start_scores', 'start_indices', 'end_scores', 'end_indices': [N, K] (the K best
         positions, best first), 'null_scores': [N] (start + end logit of [CLS])}.
         """
@@ -127,11 +129,11 @@ class Task(abc.ABC):
 
 
 def trim(features: dict[str, np.ndarray], multiple: int = 32) -> dict[str, np.ndarray]:
-    """Cuts the [N, S] arrays to the longest row, rounded up to a multiple, where that is shorter than S."""
-    length = features['input_mask'].shape[1]
-    longest = int(features['input_mask'].sum(axis=1).max(initial=1))
+    """Cuts the [N, S] or [N, C, S] arrays to the longest row, rounded up to a multiple, where that is shorter than S."""
+    length = features['input_mask'].shape[-1]
+    longest = int(features['input_mask'].sum(axis=-1).max(initial=1))
     kept = min(length, -(-longest // multiple) * multiple)
-    return {name: value[:, :kept] if value.ndim > 1 and value.shape[1] == length else value for name, value in features.items()}
+    return {name: value[..., :kept] if value.ndim > 1 and value.shape[-1] == length else value for name, value in features.items()}
 
 
 def read_json(path: str) -> Any:

@@ -1,0 +1,123 @@
+"""Task heads and their losses against numpy, and that neither depends on how a batch is cut.
+
+The encoder under them is compared in test_model.py, and the heads with transformers' in tests/parity.
+"""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax import heads, sharding, task_heads
+from bert_jax.dropout import Noise
+from bert_jax.optimizer import hyper
+from bert_jax.step import jit_train_step, make_train_step
+from bert_jax.train_state import create_state
+from configs.errors import UserError
+from configs.schema import FinetuneConfig, ModelConfig, OptimizerConfig, RuntimeConfig
+from input_pipeline.tasks.base import trim
+from test_model import make_batch, noisy_params, numpy_forward
+
+CONFIG = ModelConfig(vocab_size=200, hidden_size=32, num_layers=2, num_heads=4, intermediate_size=64, max_position=24)
+KEYS = ('input_ids', 'input_mask', 'segment_ids')
+ROWS, CHOICES, LABELS = 8, 3, 5
+
+
+def task_batch(head: str) -> dict[str, np.ndarray]:
+    """A batch as a task with that head gives it; the last example has weight 0, as at the tail of an evaluation."""
+    rng = np.random.RandomState(1)
+    found = make_batch(CONFIG, ROWS * CHOICES if head == 'choice' else ROWS)
+    rows = {name: found[name].reshape(ROWS, CHOICES, -1) if head == 'choice' else found[name] for name in KEYS}
+    weights = {'example_weights': np.append(np.ones(ROWS - 1), 0).astype(np.float32)}
+    if head == 'choice':
+        return rows | weights | {'labels': rng.randint(0, CHOICES, ROWS).astype(np.int32)}
+    length = rows['input_ids'].shape[1]
+    labelled = rows['input_mask'] * (rng.rand(ROWS, length) < 0.6)
+    return rows | weights | {
+        'label_ids': rng.randint(0, LABELS, (ROWS, length)).astype(np.int32), 'label_weights': labelled.astype(np.float32)
+    }  # fmt: skip
+
+
+def make(head: str, dropout: float = 0.1):
+    """-> (the model with that head, parameters in which every term shows)."""
+    model = task_heads.make_model(head, CONFIG, LABELS, dropout, RuntimeConfig())
+    return model, noisy_params(model)
+
+
+def numpy_logits(head: str, params, batch) -> np.ndarray:
+    """From the hidden states of the numpy encoder; each choice is a row of its own."""
+    rows = {name: batch[name].reshape(-1, batch[name].shape[-1]) for name in KEYS}
+    rows['masked_lm_positions'] = np.zeros((len(rows['input_ids']), 1), np.int32)
+    other = noisy_params(heads.Pretraining(CONFIG))
+    hidden, pooled, _, _ = numpy_forward({**other, 'encoder': params['encoder']}, CONFIG, rows)
+    kernel, bias = params['classifier']['kernel'], params['classifier']['bias']
+    logits = (hidden if head == 'tokens' else pooled) @ kernel + bias
+    return logits.reshape(ROWS, CHOICES) if head == 'choice' else logits
+
+
+@pytest.mark.parametrize('head', ['tokens', 'choice'])
+def test_logits_and_losses_equal_numpy(head):
+    model, params = make(head)
+    batch = task_batch(head)
+    wanted = numpy_logits(head, params, batch)
+    logits = task_heads.make_predict(head, model, 1)(params, batch)['logits']
+    np.testing.assert_allclose(logits, wanted, atol=2e-5)
+    log_p = wanted - np.log(np.exp(wanted).sum(-1, keepdims=True))
+    labels = batch['labels' if head == 'choice' else 'label_ids']
+    weights = batch['example_weights'] if head == 'choice' else batch['label_weights'] * batch['example_weights'][:, None]
+    losses = -np.take_along_axis(log_p, labels[..., None], -1)[..., 0]
+    objective = task_heads.make_objective(head, model)
+    sums = objective.sums(params, batch, None)
+    assert float(sums['loss'][0] / objective.weights(batch)['loss']) == pytest.approx((losses * weights).sum() / weights.sum(), rel=1e-5)
+    right = ((wanted.argmax(-1) == labels) * weights).sum() / weights.sum()
+    assert float(sums['accuracy'][0] / sums['accuracy'][1]) == pytest.approx(right) and 0 < right < 1
+
+
+def test_every_choice_has_dropout_of_its_own():
+    """Equal inputs score alike without dropout, and differ with it; the masks of an example do not depend on its batch."""
+    model, params = make('choice')
+    batch = {name: np.repeat(task_batch('choice')[name][:1, :1], 6, 0).repeat(CHOICES, 1) for name in KEYS}
+    plain = np.asarray(model.apply({'params': params}, batch))
+    np.testing.assert_allclose(plain, plain[0, 0], atol=1e-6)
+    key = jax.random.key(3)
+    noisy = np.asarray(model.apply({'params': params}, batch, Noise(key, np.arange(6, dtype=np.uint32))))
+    assert len(np.unique(noisy)) == noisy.size
+    part = model.apply({'params': params}, {name: batch[name][2:4] for name in KEYS}, Noise(key, np.arange(2, 4, dtype=np.uint32)))
+    np.testing.assert_allclose(part, noisy[2:4], atol=1e-6)
+
+
+@pytest.mark.parametrize('head', ['tokens', 'choice'])
+def test_training_is_the_same_on_any_mesh_and_accumulation(head):
+    optimizer, found = OptimizerConfig(peak_lr=1e-2, warmup_steps=1), []
+    batch = jax.tree.map(lambda x: np.concatenate([x, x]), task_batch(head))
+    for runtime in (RuntimeConfig(), RuntimeConfig(fsdp=4, model_parallel=2, accumulation=2)):
+        mesh = sharding.make_mesh(runtime)
+        model = task_heads.make_model(head, CONFIG, LABELS, 0.1, runtime)
+        state = create_state(model, 7, optimizer, mesh)
+        step = jit_train_step(make_train_step(task_heads.make_objective(head, model), optimizer, runtime.accumulation), state)
+        losses = []
+        with jax.set_mesh(mesh):
+            placed = sharding.place(batch, mesh, 2 * ROWS)
+            for _ in range(6):
+                state, metrics = step(state, placed, hyper(optimizer, 7, 100))
+                losses.append(float(metrics['loss'][0]))
+        found.append(losses)
+    np.testing.assert_allclose(found[0], found[1], rtol=2e-6)
+    assert found[0][-1] < 0.8 * found[0][0]
+
+
+def test_features_of_choices_are_trimmed_like_others():
+    mask = np.zeros((4, CHOICES, 128), np.int32)
+    mask[:, :, :20], mask[2, 1, :40] = 1, 1
+    features = trim({'input_ids': mask * 7, 'input_mask': mask, 'segment_ids': mask, 'labels': np.zeros(4, np.int32)})
+    assert {name: value.shape for name, value in features.items()} == dict.fromkeys(KEYS, (4, CHOICES, 64)) | {'labels': (4,)}
+
+
+def test_finetuning_may_have_dropout_of_its_own():
+    source = ModelConfig(hidden_dropout=0.2, attention_dropout=0.3)
+    assert FinetuneConfig().encoder(source) == source
+    own = FinetuneConfig(hidden_dropout=0.0, attention_dropout=0.05).encoder(source)
+    assert (own.hidden_dropout, own.attention_dropout) == (0.0, 0.05)
+    with pytest.raises(UserError, match='attention_dropout=1.0: must be in'):
+        FinetuneConfig(attention_dropout=1.0)
