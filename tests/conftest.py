@@ -45,3 +45,37 @@ def binary() -> Callable[..., subprocess.CompletedProcess]:
         )
 
     return run
+
+
+ENCODER_WORDS = 'good fine great bad poor dull film book the was a who is ? red blue green fox dog cat'.split()
+
+
+@pytest.fixture(scope='session')
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A workdir such as launch.pretrain leaves, of a very small model that knows ENCODER_WORDS."""
+    from bert_jax import checkpoint, heads, sharding, train_state
+    from configs import schema
+    from input_pipeline.tokenizer import Tokenizer
+    from launch import workdir
+
+    folder = tmp_path_factory.mktemp('encoder')
+    (folder / 'vocabulary').mkdir()
+    (folder / 'vocabulary/vocab.txt').write_text('\n'.join(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *ENCODER_WORDS]) + '\n')
+    (folder / 'vocabulary/tokenizer_config.json').write_text('{"do_lower_case": true}')
+    tokenizer = Tokenizer.load(folder / 'vocabulary')
+    model = schema.ModelConfig(
+        vocab_size=tokenizer.vocab_size, hidden_size=32, num_layers=1, num_heads=2, intermediate_size=64, max_position=64
+    )
+    config = schema.PretrainConfig(
+        model=model,
+        phases=(schema.Phase(64, 10, 8),),
+        optimizer=schema.OptimizerConfig(warmup_steps=0),
+        runtime=schema.RuntimeConfig(decoder='numpy'),
+    )
+    workdir.settle(str(folder), config, {})
+    tokenizer.save(folder / 'tokenizer')
+    state = train_state.create_state(heads.Pretraining(model), 7, config.optimizer, sharding.make_mesh(config.runtime))
+    checkpoints = checkpoint.Checkpoints(folder)
+    checkpoints.save(state, {'kind': 'pretrain'})
+    checkpoints.close()
+    return str(folder)

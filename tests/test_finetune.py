@@ -10,40 +10,17 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import checkpoint, heads, sharding, train_state
+from bert_jax import checkpoint
 from configs import schema, sweep
 from configs.errors import UserError
 from configs.finetune import recipe
 from configs.overrides import apply
+from conftest import ENCODER_WORDS
 from input_pipeline.shards import Manifest
 from input_pipeline.stream import RecordStream
 from input_pipeline.tasks import load_task
 from input_pipeline.tokenizer import Tokenizer
 from launch import held_out, prediction, results, source, tuning, workdir
-
-WORDS = [
-    'good',
-    'fine',
-    'great',
-    'bad',
-    'poor',
-    'dull',
-    'film',
-    'book',
-    'the',
-    'was',
-    'a',
-    'who',
-    'is',
-    '?',
-    'red',
-    'blue',
-    'green',
-    'fox',
-    'dog',
-    'cat',
-]
-
 
 @pytest.fixture(autouse=True)
 def signal_handlers():
@@ -54,31 +31,7 @@ def signal_handlers():
         signal.signal(number, handler)
 
 
-@pytest.fixture(scope='module')
-def encoder(tmp_path_factory):
-    """A workdir such as launch.pretrain leaves, of a very small model."""
-    folder = tmp_path_factory.mktemp('encoder')
-    (folder / 'vocabulary').mkdir()
-    (folder / 'vocabulary/vocab.txt').write_text('\n'.join(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *WORDS]) + '\n')
-    (folder / 'vocabulary/tokenizer_config.json').write_text('{"do_lower_case": true}')
-    tokenizer = Tokenizer.load(folder / 'vocabulary')
-    model = schema.ModelConfig(
-        vocab_size=tokenizer.vocab_size, hidden_size=32, num_layers=1, num_heads=2, intermediate_size=64, max_position=64
-    )
-    config = schema.PretrainConfig(
-        model=model,
-        phases=(schema.Phase(64, 10, 8),),
-        optimizer=schema.OptimizerConfig(warmup_steps=0),
-        runtime=schema.RuntimeConfig(decoder='numpy'),
-    )
-    workdir.settle(str(folder), config, {})
-    tokenizer.save(folder / 'tokenizer')
-    mesh = sharding.make_mesh(config.runtime)
-    state = train_state.create_state(heads.Pretraining(model), 7, config.optimizer, mesh)
-    checkpoints = checkpoint.Checkpoints(folder)
-    checkpoints.save(state, {'kind': 'pretrain'})
-    checkpoints.close()
-    return str(folder)
+WORDS = ENCODER_WORDS
 
 
 @pytest.fixture
