@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import checkpoint
+from bert_jax import checkpoint, heads
 from configs import schema, sweep
 from configs.errors import UserError
 from configs.finetune import recipe

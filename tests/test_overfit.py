@@ -17,7 +17,7 @@ from input_pipeline.tasks import load_task
 from launch import source, tuning
 
 ROWS = 50
-NLI = {'contradiction': 'bad', 'entailment': 'good', 'neutral': 'film'}
+NLI = {'contradiction': 'bad', 'entailment': 'good', 'neutral': 'red'}
 
 
 @pytest.fixture(autouse=True)
@@ -102,12 +102,19 @@ def write_squad(folder):
 
 @pytest.mark.parametrize(
     ('name', 'write'),
-    [('mnli', write_mnli), ('qqp', write_qqp), ('qnli', write_qnli), ('swag', write_swag), ('conll2003', write_conll), ('squad_v2', write_squad)],
+    [
+        ('swag', write_swag),
+        ('conll2003', write_conll),
+        pytest.param('mnli', write_mnli, marks=pytest.mark.slow),
+        pytest.param('qqp', write_qqp, marks=pytest.mark.slow),
+        pytest.param('qnli', write_qnli, marks=pytest.mark.slow),
+        pytest.param('squad_v2', write_squad, marks=pytest.mark.slow),
+    ],
 )
 def test_fifty_examples_are_learnt_by_heart(tmp_path, encoder, name, write):
     truth = write(tmp_path)
     task = load_task(name, str(tmp_path))
-    changes = ['batch_size=16', 'max_seq_length=32', 'epochs=20', 'optimizer.peak_lr=5e-3', 'optimizer.bias_correction=true']
+    changes = ['batch_size=16', 'max_seq_length=32', 'epochs=30', 'optimizer.peak_lr=5e-3', 'optimizer.bias_correction=true']
     config = apply(recipe(task.name, task.kind), changes)
     tuner = tuning.Tuner(task, source.load_source(encoder), tuning.task_identity(task, name, str(tmp_path)), config.runtime)
     result, _ = tuner.run(config, str(tmp_path / 'run'))
