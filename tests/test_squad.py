@@ -165,10 +165,37 @@ def test_the_best_threshold_may_lie_on_either_side():
     brute = max(
         (100 * np.mean([('' if odds[n] > t else best[n]) == (truths[n] or [''])[0] for n in best]), -t) for t in [-9, *odds.values()]
     )
-    assert report['exact'] == 75.0 and report['best_exact'] == brute[0] == 75.0
+    assert report['exact'] == 75.0 and report['tuned_exact'] == brute[0] == 75.0
     odds['d'] = 2.5
     report = squad_score.version2(truths, {n: '' if odds[n] > 0 else best[n] for n in best}, odds, best)
-    assert report['best_exact'] == 100.0 and report['best_exact_thresh'] == 2.0
+    assert report['tuned_exact'] == 100.0 and report['tuned_exact_thresh'] == 2.0
+
+
+def test_best_threshold_is_the_official_search():
+    """find_best_thresh of evaluate-v2.0.py by brute force: every threshold on the odds, '' above it, else the answer given."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        names = [str(i) for i in range(30)]
+        truths = {name: ['x'] if rng.random() < 0.6 else [] for name in names}
+        answers = {name: ['x', 'y', ''][rng.integers(3)] for name in names[:25]}
+        odds = {name: float(np.round(rng.normal(), 1)) for name in rng.permutation(names)}
+        report = squad_score.version2(truths, answers, odds)
+        unanswerable = sum(not truth for truth in truths.values())
+        # as there, questions without a prediction count among the unanswerable but not in the mean
+        gain = {n: float(answers[n] == 'x') if truths[n] else -float(answers[n] != '') for n in answers}
+        cumulative = unanswerable + np.cumsum([0.0, *(gain[n] for n in sorted(odds, key=odds.get) if n in gain)])
+        assert report['best_exact'] == pytest.approx(100 * cumulative.max() / 25)
+        assert 'tuned_exact' not in report
+
+
+def test_korquad_counts_characters():
+    """evaluate-korquad_v1.0.py by hand: 4 of 5 and of 6 characters are common; its list of signs parts words."""
+    scorer = squad_score.SCORERS['korquad']
+    assert squad_score.normalize_korquad("《대한(민국)》 '서울', A.") == '대한 민국 서울 a'
+    report = squad_score.version1({'q': ['대한민국 서울']}, {'q': '대한민국은'}, scorer)
+    assert report == pytest.approx({'exact_match': 0.0, 'f1': 100 * 2 * (4 / 5) * (4 / 6) / (4 / 5 + 4 / 6)})
+    assert squad_score.version1({'q': ['대한민국 서울']}, {'q': '<대한민국> 서울!'}, scorer)['exact_match'] == 100.0
+    assert squad_score.version1({'q': ['대한민국 서울']}, {'q': '대한민국은'})['f1'] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -230,6 +257,34 @@ def test_a_span_task_by_json(tmp_path):
     (tmp_path / 'task.json').write_text('{"kind": "span", "files": {"train": ["one.json", "two.json"]}, "doc_stride": 64}')
     task = load_task(str(tmp_path / 'task.json'))
     assert task.doc_stride == 64 and [example.answers[0][0] for example in task.examples('train')] == ['fox', '13']
+
+
+def test_a_span_task_of_tables(tmp_path):
+    """A question a row: an answer by its place or by its text, several in JSON, none where some have none."""
+
+    def read(name, text, **changes):
+        (tmp_path / name).write_text(text)
+        columns = {'question': 'q', 'context': 'c', 'answer': 'a', 'start': 's', 'id': 'id'}
+        (tmp_path / 'task.json').write_text(json.dumps({'kind': 'span', 'files': {'dev': name}, 'columns': columns} | changes))
+        return load_task(str(tmp_path / 'task.json')).examples('dev')
+
+    assert read('dev.csv', 'id,q,c,a,s\n7,who ?,"a fox, a fox",fox,9\n')[0].answers == (('fox', 9),)
+    flat = {'id': 1, 'q': 'who ?', 'c': 'a fox', 'answers': {'text': ['fox', 'a fox'], 'start': [2, 0]}}
+    columns = {'question': 'q', 'context': 'c', 'answer': 'answers.text', 'start': 'answers.start', 'id': 'id'}
+    assert read('dev.jsonl', json.dumps(flat), columns=columns)[0].answers == (('fox', 2), ('a fox', 0))
+    assert [e.answers for e in read('dev.tsv', 'q\tc\ta\nb\ta fox\tfox\n' + 'b\ta fox\t\n', unanswerable=True)] == [(('fox', 2),), ()]
+    for text, message in {
+        'id,q,c,a,s\n7,b,a fox,fox,x\n': 'dev.csv:2: the start of an answer is not a whole number',
+        'id,q,c,a,s\n7,b,a fox,,0\n': 'dev.csv:2: no answer; use squad_v2',
+        'id,q,c,a,s\n7,b,c,c,0\n7,b,c,c,0\n': "dev.csv:3: id '7' again",
+        'id,q,a,s\n7,b,c,0\n': "no column 'c' for 'context'",
+    }.items():
+        with pytest.raises(UserError, match=message):
+            read('dev.csv', text)
+    with pytest.raises(UserError, match="scorer 'rouge' is none of squad, korquad"):
+        read('dev.csv', '', scorer='rouge')
+    with pytest.raises(UserError, match=r'does not say which column is'):
+        read('dev.csv', '', columns={'question': 'q'})
 
 
 @pytest.mark.parametrize(

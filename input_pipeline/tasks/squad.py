@@ -1,7 +1,7 @@
 """Span tasks: find the answer to a question in its context (SQuAD v1.1, v2.0, and the user's own).
 
-This file owns the SQuAD JSON format, the windows that a long context is cut into, and how
-start and end scores become answer texts (run_squad.py). The scorer is squad_score.py. It
+This file owns the windows that a long context is cut into, and how start and end scores become
+answer texts (run_squad.py). Files are read by squad_files.py and scored by squad_score.py. It
 must not know the model: `decode` sees the best start and end positions of each window.
 """
 
@@ -17,22 +17,16 @@ import numpy as np
 from absl import logging
 
 from configs.errors import UserError
-from input_pipeline.tasks import squad_score
-from input_pipeline.tasks.base import INPUT_KEYS, Example, Predictions, Task, read_json, write_text
+from input_pipeline.tasks import squad_files, squad_score
+from input_pipeline.tasks.base import INPUT_KEYS, Predictions, Task, read_json, write_text
+from input_pipeline.tasks.squad_files import SpanExample
+from input_pipeline.tasks.tables import FORMATS, Table, tables_of
 
 KINDS = ('span',)
 NAMES = ('squad_v1', 'squad_v2')
-_SETTINGS = ('kind', 'files', 'unanswerable', 'doc_stride', 'max_query_length', 'max_answer_length', 'n_best', 'null_threshold')
+_OPTIONS = ('unanswerable', 'doc_stride', 'max_query_length', 'max_answer_length', 'n_best', 'null_threshold', 'scorer')
+_SETTINGS = ('kind', 'files', 'columns', 'header', 'format', 'skip_bad_rows', *_OPTIONS)
 _FILES = {'squad_v1': ('train-v1.1.json', 'dev-v1.1.json'), 'squad_v2': ('train-v2.0.json', 'dev-v2.0.json')}
-
-
-@dataclass(frozen=True)
-class SpanExample(Example):
-    """A question, its context, and its true answers as (text, character offset); none where it has no answer."""
-
-    question: str
-    context: str
-    answers: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True)
@@ -40,23 +34,25 @@ class SpanTask(Task):
     """Extractive question answering; defaults are those of run_squad.py:75-150.
 
     Attributes:
-      files: split -> SQuAD JSON files, read one after the other.
+      files: split -> files in the SQuAD format, or tables; read one after the other.
       unanswerable: some questions have no answer (v2.0): '' is an answer, and the scores are v2.0's.
       doc_stride: word pieces between the starts of two windows on one context.
       max_query_length: word pieces kept of a question.
       max_answer_length: word pieces of the longest answer considered.
       n_best: answers listed for each question.
       null_threshold: '' is answered where its score exceeds the best answer's by more than this.
+      scorer: whose figures f1 and exact_match are: squad, or korquad (F1 by characters).
     """
 
     name: str
-    files: dict[str, tuple[str, ...]] = field(repr=False)
+    files: dict[str, tuple[Table, ...]] = field(repr=False)
     unanswerable: bool = False
     doc_stride: int = 128
     max_query_length: int = 64
     max_answer_length: int = 30
     n_best: int = 20
     null_threshold: float = 0.0
+    scorer: str = 'squad'
 
     kind = 'span'
     head = 'span'
@@ -68,6 +64,8 @@ class SpanTask(Task):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise UserError(f'task {self.name}: {name}={value!r}: must be a positive whole number')
+        if self.scorer not in squad_score.SCORERS:
+            raise UserError(f'task {self.name}: scorer {self.scorer!r} is none of {", ".join(squad_score.SCORERS)}')
         if type(self.unanswerable) is not bool or type(self.null_threshold) not in (int, float):
             raise UserError(f'task {self.name}: "unanswerable" is true or false, "null_threshold" a number')
 
@@ -84,9 +82,10 @@ class SpanTask(Task):
     def examples(self, split: str) -> list[SpanExample]:
         """Reads a split; of the training questions, those whose answer is not at its offset are left out, and counted."""
         self.require_split(split)
-        found = [example for path in self.files[split] for example in self._read(path)]
+        found = [example for table in self.files[split] for example in squad_files.read(table, self.unanswerable, split)]
+        where = ', '.join(table.where for table in self.files[split])
         if not found:
-            raise UserError(f'{", ".join(self.files[split])}: no questions')
+            raise UserError(f'{where}: no questions')
         if len({example.id for example in found}) < len(found):
             logging.warning('%s %s: some question ids come more than once', self.name, split)
         if split != 'train':
@@ -99,27 +98,8 @@ class SpanTask(Task):
             left_out = len(found) - len(usable)
             logging.warning('%s train: left out %d of %d questions whose answer is not in the context', self.name, left_out, len(found))
         if not usable:
-            raise UserError(f'{", ".join(self.files[split])}: no question has its answer in its context')
+            raise UserError(f'{where}: no question has its answer in its context')
         return usable
-
-    def _read(self, path: str) -> list[SpanExample]:
-        """The questions of one file."""
-        data = read_json(path)
-        examples = []
-        hint = 'use squad_v2, or "unanswerable": true in a task file'
-        try:
-            for article in data['data']:
-                for paragraph in article['paragraphs']:
-                    for question in paragraph['qas']:
-                        answers = tuple((answer['text'], int(answer['answer_start'])) for answer in question.get('answers', ()))
-                        if not answers and not self.unanswerable and 'answers' in question:
-                            raise UserError(f'{path}: question {question["id"]!r} has no answer; {hint}')
-                        if question.get('is_impossible'):
-                            answers = ()
-                        examples.append(SpanExample(str(question['id']), question['question'], paragraph['context'], answers))
-        except (KeyError, TypeError, ValueError) as error:
-            raise UserError(f'{path}: not in the SQuAD format ({type(error).__name__}: {error})') from error
-        return examples
 
     def features(self, examples: Sequence[SpanExample], tokenizer: Any, max_seq_length: int) -> dict[str, np.ndarray]:
         """[CLS] question [SEP] window of the context [SEP]; one row for each window (run_squad.py:227-437).
@@ -236,11 +216,12 @@ class SpanTask(Task):
         missing = sum(name not in predictions.answers for name in truths)
         if missing:
             logging.warning('%s: %d of %d questions have no prediction', self.name, missing, len(truths))
+        scorer = squad_score.SCORERS[self.scorer]
         if not self.unanswerable:
-            return squad_score.version1(truths, predictions.answers)
+            return squad_score.version1(truths, predictions.answers, scorer)
         nbest = predictions.extras.get('nbest', {})
         best = {name: next((item['text'] for item in items if item['text']), '') for name, items in nbest.items()}
-        return squad_score.version2(truths, predictions.answers, predictions.extras.get('null_odds'), best or None)
+        return squad_score.version2(truths, predictions.answers, predictions.extras.get('null_odds'), best or None, scorer)
 
     def write_predictions(self, folder: str, examples: Sequence[SpanExample], predictions: Predictions) -> None:
         """predictions.json (id -> text, as the leaderboard takes it), nbest.json, and for v2.0 null_odds.json."""
@@ -298,20 +279,23 @@ def _answer_pieces(example: SpanExample, context: Any) -> tuple[int, int]:
 def by_name(name: str, data_dir: str) -> SpanTask:
     """SQuAD v1.1 or v2.0 on the official files in `data_dir`."""
     train, dev = (os.path.join(data_dir, file) for file in _FILES[name])
-    return SpanTask(name, {'train': (train,), 'dev': (dev,)}, unanswerable=name == 'squad_v2')
+    files = {split: (Table(path, {}, format='squad'),) for split, path in (('train', train), ('dev', dev))}
+    return SpanTask(name, files, unanswerable=name == 'squad_v2')
 
 
 def from_description(name: str, description: dict[str, Any], folder: str) -> SpanTask:
     """The task that a JSON task file describes.
 
-    The file is an object of kind ("span"), files (split -> file or list of files in the SQuAD
-    format) and, optionally, the attributes of `SpanTask` from `unanswerable` on.
+    The file is an object of kind ("span") and files, and optionally the attributes of `SpanTask` from
+    `unanswerable` on. Without columns the files are in the SQuAD format, with them tables as for classification:
+    {"question", "context", "answer", "start", "id"}: answer and start (its place in the context in
+    characters; optional, the first occurrence) are one or, in JSON, a list; no answer is '' or an empty list.
     """
     if unknown := sorted(set(description) - set(_SETTINGS)):
         raise UserError(f'task {name}: unknown entries {unknown}; a span task has {", ".join(_SETTINGS)}')
     if not description.get('files'):
         raise UserError(f"task {name}: missing entries ['files']")
-    lists = {split: entry if isinstance(entry, list) else [entry] for split, entry in description['files'].items()}
-    files = {split: tuple(os.path.join(folder, file) for file in entries) for split, entries in lists.items()}
-    settings = {entry: value for entry, value in description.items() if entry not in ('kind', 'files')}
-    return SpanTask(name, files, **settings)
+    roles = dict.fromkeys(('question', 'context', 'answer', 'start', 'id'), False)
+    tables = tables_of(name, description, folder, roles, ('squad', *FORMATS))
+    files = {split: tuple(squad_files.with_format(name, table) for table in listed) for split, listed in tables.items()}
+    return SpanTask(name, files, **{entry: description[entry] for entry in _OPTIONS if entry in description})

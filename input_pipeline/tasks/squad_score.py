@@ -1,7 +1,7 @@
-"""Exact match and F1 of answer texts, with the figures of SQuAD's official scorers.
+"""Exact match and F1 of answer texts, with the figures of SQuAD's and KorQuAD's official scorers.
 
-This file owns the normalisation of answers and both versions' totals (evaluate-v1.1.py,
-evaluate-v2.0.py), in percent. It must not know examples or models: truths and answers are
+This file owns the normalisation of answers and the totals (evaluate-v1.1.py, evaluate-v2.0.py,
+evaluate-korquad_v1.0.py), in percent. It must not know examples or models: truths and answers are
 texts by question id.
 """
 
@@ -10,15 +10,35 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 _ARTICLES = re.compile(r'\b(a|an|the)\b', re.UNICODE)
 _PUNCTUATION = str.maketrans('', '', string.punctuation)
+_KOREAN_SIGNS = str.maketrans(dict.fromkeys('\'"()<>《》〈〉‘’', ' '))
 
 
 def normalize(text: str) -> str:
     """Lower case, without ASCII punctuation, articles and extra white space."""
     return ' '.join(_ARTICLES.sub(' ', text.lower().translate(_PUNCTUATION)).split())
+
+
+def normalize_korquad(text: str) -> str:
+    """Brackets and quotes of KorQuAD's list as blanks; lower case, without ASCII punctuation and extra white space."""
+    return ' '.join(text.translate(_KOREAN_SIGNS).lower().translate(_PUNCTUATION).split())
+
+
+class Scorer(NamedTuple):
+    """What makes two answers the same, and the units that F1 counts."""
+
+    normalize: Callable[[str], str]
+    units: Callable[[str], Sequence[str]]
+
+
+SCORERS = {
+    'squad': Scorer(normalize, str.split),
+    'korquad': Scorer(normalize_korquad, lambda text: list(text.replace(' ', ''))),  # characters: Korean words carry endings
+}
 
 
 def f1(truth: Sequence[str], answer: Sequence[str], empty_matches: bool) -> float:
@@ -29,18 +49,19 @@ def f1(truth: Sequence[str], answer: Sequence[str], empty_matches: bool) -> floa
     return 2.0 * common / (len(truth) + len(answer)) if common else 0.0
 
 
-def _scores(truths: Sequence[str], answer: str, version2: bool) -> tuple[float, float]:
+def _scores(truths: Sequence[str], answer: str, version2: bool, scorer: Scorer) -> tuple[float, float]:
     """(exact match, F1) against the truth that suits best."""
-    given = normalize(answer)
+    given = scorer.normalize(answer)
     if version2:
-        truths = [truth for truth in truths if normalize(truth)] or ['']
-    wanted = [normalize(truth) for truth in set(truths)]
-    return float(given in wanted), max((f1(truth.split(), given.split(), version2) for truth in wanted), default=0.0)
+        truths = [truth for truth in truths if scorer.normalize(truth)] or ['']
+    wanted = [scorer.normalize(truth) for truth in set(truths)]
+    units = scorer.units(given)
+    return float(given in wanted), max((f1(scorer.units(truth), units, version2) for truth in wanted), default=0.0)
 
 
-def version1(truths: Mapping[str, Sequence[str]], answers: Mapping[str, str]) -> dict[str, float]:
+def version1(truths: Mapping[str, Sequence[str]], answers: Mapping[str, str], scorer: Scorer = SCORERS['squad']) -> dict[str, float]:
     """evaluate-v1.1.py: exact_match and f1; a question without an answer counts as 0."""
-    scores = [_scores(truth, answers[name], False) if name in answers else (0.0, 0.0) for name, truth in truths.items()]
+    scores = [_scores(truth, answers[name], False, scorer) if name in answers else (0.0, 0.0) for name, truth in truths.items()]
     return {'exact_match': _mean(exact for exact, _ in scores), 'f1': _mean(f for _, f in scores)}
 
 
@@ -49,14 +70,15 @@ def version2(
     answers: Mapping[str, str],
     null_odds: Mapping[str, float] | None = None,
     best_texts: Mapping[str, str] | None = None,
+    scorer: Scorer = SCORERS['squad'],
 ) -> dict[str, float]:
     """evaluate-v2.0.py: exact and f1, also by HasAns and NoAns; unanswered ids are left out of the mean, as it does.
 
-    With `null_odds` also best_exact, best_f1 and their thresholds: the scores had '' been answered
-    where null_odds exceeds the threshold, and otherwise `best_texts` (the best answer that is not
-    '', so that thresholds above the one used for `answers` can be found too) or `answers`.
+    With `null_odds` also its best_exact, best_f1 and their thresholds: the scores had '' been answered where
+    null_odds exceeds the threshold, and otherwise `answers`. Those cannot find a threshold above the one that
+    `answers` were made with; with `best_texts`, the best answer that is not '', tuned_exact and tuned_f1 can.
     """
-    scores = {name: _scores(truth, answers[name], True) for name, truth in truths.items() if name in answers}
+    scores = {name: _scores(truth, answers[name], True, scorer) for name, truth in truths.items() if name in answers}
     has_answer = {name: bool(truth) for name, truth in truths.items()}
     report: dict[str, float] = {}
     for prefix, names in (
@@ -70,14 +92,14 @@ def version2(
                 f'{prefix}f1': _mean(scores[name][1] for name in names),
                 f'{prefix}total': len(names),
             }
-    if null_odds is not None:
-        texts = best_texts or answers
-        texts = {name: text for name, text in texts.items() if name in truths and name in null_odds}
-        raw = {name: _scores(truths[name], text, True) for name, text in texts.items()}
-        for place, metric in enumerate(('exact', 'f1')):
-            points = {name: score[place] for name, score in raw.items()}
-            best, threshold = best_threshold(points, texts, null_odds, has_answer)
-            report |= {f'best_{metric}': best, f'best_{metric}_thresh': threshold}
+    for prefix, texts in (('best', answers), ('tuned', best_texts)):
+        if null_odds is not None and texts is not None:
+            texts = {name: text for name, text in texts.items() if name in truths and name in null_odds}
+            raw = scores if prefix == 'best' else {name: _scores(truths[name], text, True, scorer) for name, text in texts.items()}
+            for place, metric in enumerate(('exact', 'f1')):
+                points = {name: raw[name][place] for name in texts}
+                best, threshold = best_threshold(points, texts, null_odds, has_answer)
+                report |= {f'{prefix}_{metric}': best, f'{prefix}_{metric}_thresh': threshold}
     return report
 
 
@@ -87,7 +109,9 @@ def best_threshold(
     """(the best mean in percent over all thresholds on null_odds, that threshold): evaluate-v2.0.py find_best_thresh."""
     current = best = float(sum(not answerable for answerable in has_answer.values()))
     threshold = 0.0
-    for name in sorted(scores, key=lambda name: null_odds[name]):
+    for name in sorted(null_odds, key=lambda name: null_odds[name]):  # in the file's own order where odds tie, as there
+        if name not in scores:
+            continue
         current += scores[name] if has_answer[name] else (-1.0 if texts[name] else 0.0)
         if current > best:
             best, threshold = current, null_odds[name]
