@@ -47,7 +47,8 @@ def write_qqp(folder):
     labels = [i % 2 for i in range(ROWS)]
     header = ['id', 'qid1', 'qid2', 'question1', 'question2', 'is_duplicate']
     for name in ('train.tsv', 'dev.tsv'):
-        rows = [[i, 2 * i, 2 * i + 1, '"who is the fox ?', 'who is a dog ?' if label else 'was the book red ?', label] for i, label in enumerate(labels)]
+        questions = ['was the book red ?', 'who is a dog ?']
+        rows = [[i, 2 * i, 2 * i + 1, '"who is the fox ?', questions[label], label] for i, label in enumerate(labels)]
         tsv(folder / name, header, rows)
     return [str(label) for label in labels]
 
@@ -66,7 +67,8 @@ def write_swag(folder):
     for name in ('train.csv', 'val.csv'):
         lines = [header]
         for i, label in enumerate(labels):
-            endings = ['is good' if place == label else ['is bad', '"is poor, a ""dull"" film"', 'is dull'][place % 3] for place in range(4)]
+            wrong = ['is bad', '"is poor, a ""dull"" film"', 'is dull', 'is bad']
+            endings = ['is good' if place == label else wrong[place] for place in range(4)]
             lines.append(f'{i},v,{i},x,the film was red,a dog,gold,{",".join(endings)},{label}')
         (folder / name).write_text('\n'.join(lines) + '\n')
     return [str(label) for label in labels]
@@ -79,7 +81,8 @@ def write_conll(folder):
     for i in range(ROWS):
         words = ['the', ['red', 'blue', 'green'][rng.integers(3)], 'was', *['fox', 'dog'][: 1 + i % 2], '.']
         tagged = ['O', 'B-LOC', 'O', *['B-PER', 'I-PER'][: 1 + i % 2], 'O']
-        lines += (['-DOCSTART- -X- -X- O', ''] if i % 10 == 0 else []) + [f'{w} NN B-NP {t}' for w, t in zip(words, tagged, strict=True)] + ['']
+        lines += ['-DOCSTART- -X- -X- O', ''] if i % 10 == 0 else []
+        lines += [f'{word} NN B-NP {tag}' for word, tag in zip(words, tagged, strict=True)] + ['']
         tags.append(tagged)
     for name in ('train.txt', 'valid.txt'):
         (folder / name).write_text('\n'.join(lines))

@@ -21,7 +21,8 @@ def tokenizer(tmp_path):
     folder = tmp_path / 'tokenizer'
     folder.mkdir()
     letters = 'abcdefghijklmnopqrstuvwxyz'
-    (folder / 'vocab.txt').write_text('\n'.join(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *letters, *('##' + c for c in letters)]) + '\n')
+    entries = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *letters, *('##' + c for c in letters)]
+    (folder / 'vocab.txt').write_text('\n'.join(entries) + '\n')
     (folder / 'tokenizer_config.json').write_text('{"do_lower_case": true}')
     return Tokenizer.load(folder)
 
@@ -90,7 +91,8 @@ def test_rows_by_hand(tmp_path, tokenizer):
     features = task.features(examples, tokenizer, 8)
     words = [' '.join(tokenizer.tokens(ids[:n])) for ids, n in zip(features['input_ids'], features['input_mask'].sum(1), strict=True)]
     assert words == ['[CLS] a ##b c [SEP]', '[CLS] d e ##f [SEP]', '[CLS] g [SEP]']
-    assert features['label_weights'].tolist()[0] == [0, 1, 0, 1, 0, 0, 0, 0] and features['label_ids'].tolist()[0] == [0, 0, 0, 1, 0, 0, 0, 0]
+    assert features['label_weights'].tolist()[0] == [0, 1, 0, 1, 0, 0, 0, 0]
+    assert features['label_ids'].tolist()[0] == [0, 0, 0, 1, 0, 0, 0, 0]
     assert features['word_index'].tolist()[1] == [-1, 0, 2, -1, -1, -1, -1, -1]
     around = task_file(tmp_path, text, document_context=True)
     features = around.features(examples, tokenizer, 8)
@@ -179,7 +181,11 @@ def test_predictions_of_anyone(tmp_path):
     task.write_predictions(str(tmp_path / 'out'), examples, predictions)
     assert (tmp_path / 'out/predictions.txt').read_text() == 'a B-PER I-PER\nb I-PER I-PER\n\nc B-LOC O\n\n'
     assert task.read_predictions(str(tmp_path / 'out/predictions.txt'), examples) == predictions
-    for text, message in {'a O\n': '1 sentences where the split has 2', 'a O\n\nc O\n': '1 words where sentence 0 has 2', 'a O\nb X\n\nc O\n': "unknown label 'X'"}.items():
+    for text, message in {
+        'a O\n': '1 sentences where the split has 2',
+        'a O\n\nc O\n': '1 words where sentence 0 has 2',
+        'a O\nb X\n\nc O\n': "unknown label 'X'",
+    }.items():
         (tmp_path / 'p.txt').write_text(text)
         with pytest.raises(UserError, match=message):
             task.read_predictions(str(tmp_path / 'p.txt'), examples)
@@ -198,7 +204,9 @@ def test_real_conll2003_has_its_published_counts(test_data, tmp_path, caplog):
     lines = (test_data / 'conll2003/test.txt').read_text().split('\n')
     # IOB1: B- only right after an entity of the same kind
     before = ['', *(line.split(' ')[-1] for line in lines)]
-    changed = [line if kind[2:] == line.split(' ')[-1][2:] else line.replace(' B-', ' I-') for kind, line in zip(before, lines, strict=False)]
+    changed = [
+        line if kind[2:] == line.split(' ')[-1][2:] else line.replace(' B-', ' I-') for kind, line in zip(before, lines, strict=False)
+    ]
     (tmp_path / 'eng.train').write_text('')
     (tmp_path / 'eng.testb').write_text('\n'.join(changed))
     assert sum(line.split(' ')[-1].startswith('B-') for line in changed if line) < 100

@@ -152,7 +152,7 @@ class Table:
             for role, wanted in self.columns.items():
                 values = [_value(record, column) for column in (wanted if isinstance(wanted, list) else [wanted])]
                 if None not in values:
-                    row[role] = [_text(value, where, role) for value in values] if isinstance(wanted, list) else _cell(values[0], where, role)
+                    row[role] = _cell(values if isinstance(wanted, list) else values[0], where, role)
                 elif role not in optional:
                     column = wanted[values.index(None)] if isinstance(wanted, list) else wanted
                     raise UserError(f'{where}: no {column!r} for {role!r}; it has {", ".join(map(str, record))[:200]}')

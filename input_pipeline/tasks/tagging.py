@@ -197,7 +197,9 @@ class TaggingTask(Task):
         return Predictions(answers)
 
 
-def _rows_of(first: int, lengths: Sequence[int], pieces: Sequence[np.ndarray], room: int) -> Iterator[tuple[int, np.ndarray, int, np.ndarray]]:
+def _rows_of(
+    first: int, lengths: Sequence[int], pieces: Sequence[np.ndarray], room: int
+) -> Iterator[tuple[int, np.ndarray, int, np.ndarray]]:
     """The rows of a document, whose sentences have `lengths` words, of which these are the pieces.
 
     Yields (example, the row's pieces, where in them the sentence's own begin, word_index of those own pieces).
