@@ -3,6 +3,7 @@
   python -m launch.evaluate --workdir=DIR [--split=dev] [--task=NAME --data_dir=DIR]     a workdir of launch.finetune
   python -m launch.evaluate --predictions=FILE --task=NAME --data_dir=DIR [--split=dev]  anyone's answers
   python -m launch.evaluate --workdir=DIR --data=RECORDS                                 held-out MLM and NSP
+  python -m launch.evaluate --suite=glue --runs="runs/*" [--output=ZIP]                  GLUE's table and submission
 
 Every setting that the workdir knows is read from it. Results go to eval/SPLIT.json in the workdir.
 """
@@ -23,11 +24,24 @@ _DATA_DIR = flags.DEFINE_string('data_dir', None, "the folder that holds the tas
 _SPLIT = flags.DEFINE_string('split', None, 'the split to score; default: dev, of records eval')
 _PREDICTIONS = flags.DEFINE_string('predictions', None, "score this file, in the task's official format, instead of a model")
 _DATA = flags.DEFINE_string('data', None, 'records directory, for a workdir of launch.pretrain')
+_SUITE = flags.DEFINE_enum('suite', None, ['glue'], 'all tasks of a benchmark: prints the table and writes the submission')
+_RUNS = flags.DEFINE_string('runs', None, 'with --suite: a glob of workdirs of launch.finetune, sweeps too; the best on dev stands for its task')
+_OUTPUT = flags.DEFINE_string('output', 'glue_submission.zip', 'with --suite: the zip to write')
 
 
 def main(argv: Sequence[str]) -> None:
-    """Prints the scores as one JSON object."""
+    """Prints the scores as one JSON object, or the table of a suite."""
     del argv
+    if _SUITE.value:
+        if not _RUNS.value:
+            raise UserError('--suite needs --runs, a glob of workdirs of launch.finetune')
+        from launch import glue_suite
+
+        runs = glue_suite.find_runs(_RUNS.value)
+        print(glue_suite.table(runs), flush=True)
+        glue_suite.submit(runs, _DATA_DIR.value, _OUTPUT.value)
+        print(f'wrote {_OUTPUT.value}')
+        return
     if _PREDICTIONS.value:
         report = score_file(_PREDICTIONS.value, _TASK.value, _DATA_DIR.value or '', _SPLIT.value or 'dev')
     elif not _WORKDIR.value:

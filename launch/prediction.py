@@ -123,8 +123,9 @@ def evaluate(workdir: str, task_name: str | None, data_dir: str | None, split: s
     model = task_heads.make_model(task.head, source.model, task.num_outputs, config.head_dropout, config.runtime)
     predictions = Predictor(task, model, mesh, collections.Counter())(params, examples, features)
     facts = {'step': source.step, 'config_hash': config_hash(config)}
-    before = folder / 'eval' / f'{split}.json'
+    name = split if own else f'{task.name}-{split}'  # another task's results do not take the place of its own
+    before = folder / 'eval' / f'{name}.json'
     if own and before.exists():  # what fine-tuning noted of its own run stays
         earlier = json.loads(before.read_text())
         facts = earlier | facts if {name: earlier.get(name) for name in facts} == facts else facts
-    return record(task, split, examples, predictions, workdir, facts)
+    return record(task, name, examples, predictions, workdir, facts)

@@ -5,7 +5,7 @@ This file owns that format and the refusal of what does not fit the task. It mus
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from configs.errors import UserError
@@ -13,10 +13,15 @@ from input_pipeline.tasks.base import Example, Predictions, Task, write_text
 from input_pipeline.tasks.tables import Table
 
 
-def write_labels(path: str, predictions: Predictions) -> None:
+def label_table(answers: Mapping[str, Any]) -> str:
     """A header `index, prediction`; labels as words, numbers with six digits."""
-    rows = [f'{name}\t{answer:.6g}' if isinstance(answer, float) else f'{name}\t{answer}' for name, answer in predictions.answers.items()]
-    write_text(path, '\n'.join(['index\tprediction', *rows]) + '\n')
+    rows = [f'{name}\t{answer:.6g}' if isinstance(answer, float) else f'{name}\t{answer}' for name, answer in answers.items()]
+    return '\n'.join(['index\tprediction', *rows]) + '\n'
+
+
+def write_labels(path: str, predictions: Predictions) -> None:
+    """Writes `label_table`, whole or not at all."""
+    write_text(path, label_table(predictions.answers))
 
 
 def read_labels(task: Task, path: str) -> Predictions:
