@@ -19,7 +19,7 @@ from configs.schema import FinetuneConfig, ModelConfig, OptimizerConfig, Runtime
 from input_pipeline.tasks.base import trim
 from test_model import make_batch, noisy_params, numpy_forward
 
-CONFIG = ModelConfig(vocab_size=200, hidden_size=32, num_layers=2, num_heads=4, intermediate_size=64, max_position=24)
+CONFIG = ModelConfig(vocab_size=60, hidden_size=16, num_layers=1, num_heads=4, intermediate_size=32, max_position=16)
 KEYS = ('input_ids', 'input_mask', 'segment_ids')
 ROWS, CHOICES, LABELS = 8, 3, 5
 
@@ -61,14 +61,14 @@ def test_logits_and_losses_equal_numpy(head):
     model, params = make(head)
     batch = task_batch(head)
     wanted = numpy_logits(head, params, batch)
-    logits = task_heads.make_predict(head, model, 1)(params, batch)['logits']
+    logits = jax.jit(task_heads.make_predict(head, model, 1))(params, batch)['logits']
     np.testing.assert_allclose(logits, wanted, atol=2e-5)
     log_p = wanted - np.log(np.exp(wanted).sum(-1, keepdims=True))
     labels = batch['labels' if head == 'choice' else 'label_ids']
     weights = batch['example_weights'] if head == 'choice' else batch['label_weights'] * batch['example_weights'][:, None]
     losses = -np.take_along_axis(log_p, labels[..., None], -1)[..., 0]
     objective = task_heads.make_objective(head, model)
-    sums = objective.sums(params, batch, None)
+    sums = jax.jit(lambda params, batch: objective.sums(params, batch, None))(params, batch)
     assert float(sums['loss'][0] / objective.weights(batch)['loss']) == pytest.approx((losses * weights).sum() / weights.sum(), rel=1e-5)
     right = ((wanted.argmax(-1) == labels) * weights).sum() / weights.sum()
     assert float(sums['accuracy'][0] / sums['accuracy'][1]) == pytest.approx(right) and 0 < right < 1
@@ -78,33 +78,33 @@ def test_every_choice_has_dropout_of_its_own():
     """Equal inputs score alike without dropout, and differ with it; the masks of an example do not depend on its batch."""
     model, params = make('choice')
     batch = {name: np.repeat(task_batch('choice')[name][:1, :1], 6, 0).repeat(CHOICES, 1) for name in KEYS}
-    plain = np.asarray(model.apply({'params': params}, batch))
+    apply = jax.jit(lambda batch, noise: model.apply({'params': params}, batch, noise))
+    plain = np.asarray(apply(batch, None))
     np.testing.assert_allclose(plain, plain[0, 0], atol=1e-6)
     key = jax.random.key(3)
-    noisy = np.asarray(model.apply({'params': params}, batch, Noise(key, np.arange(6, dtype=np.uint32))))
+    noisy = np.asarray(apply(batch, Noise(key, np.arange(6, dtype=np.uint32))))
     assert len(np.unique(noisy)) == noisy.size
-    part = model.apply({'params': params}, {name: batch[name][2:4] for name in KEYS}, Noise(key, np.arange(2, 4, dtype=np.uint32)))
+    part = apply({name: batch[name][2:4] for name in KEYS}, Noise(key, np.arange(2, 4, dtype=np.uint32)))
     np.testing.assert_allclose(part, noisy[2:4], atol=1e-6)
 
 
-@pytest.mark.parametrize('head', ['tokens', 'choice'])
-def test_training_is_the_same_on_any_mesh_and_accumulation(head):
-    optimizer, found = OptimizerConfig(peak_lr=1e-2, warmup_steps=1), []
-    batch = jax.tree.map(lambda x: np.concatenate([x, x]), task_batch(head))
-    for runtime in (RuntimeConfig(), RuntimeConfig(fsdp=4, model_parallel=2, accumulation=2)):
+def test_training_on_choices_is_the_same_on_any_mesh_and_accumulation():
+    """Dropout names each input by its example and its place among the choices, wherever it is computed."""
+    optimizer, batch, found = OptimizerConfig(peak_lr=1e-2, warmup_steps=1), task_batch('choice'), []
+    for runtime in (RuntimeConfig(), RuntimeConfig(fsdp=2, model_parallel=4, accumulation=2)):
         mesh = sharding.make_mesh(runtime)
-        model = task_heads.make_model(head, CONFIG, LABELS, 0.1, runtime)
+        model = task_heads.make_model('choice', CONFIG, 1, 0.1, runtime)
         state = create_state(model, 7, optimizer, mesh)
-        step = jit_train_step(make_train_step(task_heads.make_objective(head, model), optimizer, runtime.accumulation), state)
+        step = jit_train_step(make_train_step(task_heads.make_objective('choice', model), optimizer, runtime.accumulation), state)
         losses = []
         with jax.set_mesh(mesh):
-            placed = sharding.place(batch, mesh, 2 * ROWS)
+            placed = sharding.place(batch, mesh, ROWS)
             for _ in range(6):
                 state, metrics = step(state, placed, hyper(optimizer, 7, 100))
                 losses.append(float(metrics['loss'][0]))
         found.append(losses)
     np.testing.assert_allclose(found[0], found[1], rtol=2e-6)
-    assert found[0][-1] < 0.8 * found[0][0]
+    assert found[0][-1] < 0.9 * found[0][0]
 
 
 def test_features_of_choices_are_trimmed_like_others():
