@@ -11,7 +11,7 @@ import pytest
 
 from bert_jax import heads, sharding, task_heads
 from bert_jax.dropout import Noise
-from bert_jax.optimizer import hyper
+from bert_jax.schedule import hyper
 from bert_jax.step import jit_train_step, make_train_step
 from bert_jax.train_state import create_state
 from configs.errors import UserError
@@ -78,7 +78,7 @@ def test_every_choice_has_dropout_of_its_own():
     """Equal inputs score alike without dropout, and differ with it; the masks of an example do not depend on its batch."""
     model, params = make('choice')
     batch = {name: np.repeat(task_batch('choice')[name][:1, :1], 6, 0).repeat(CHOICES, 1) for name in KEYS}
-    apply = jax.jit(lambda batch, noise: model.apply({'params': params}, batch, noise))
+    apply = jax.jit(lambda batch, noise, params=jax.device_put(params): model.apply({'params': params}, batch, noise))
     plain = np.asarray(apply(batch, None))
     np.testing.assert_allclose(plain, plain[0, 0], atol=1e-6)
     key = jax.random.key(3)
