@@ -15,6 +15,7 @@ from etils import epath
 
 from configs.errors import UserError
 from input_pipeline import job_directory, records, shards, stages
+from input_pipeline.corpus import TextOptions
 from input_pipeline.kept_results import KeptResults
 from input_pipeline.local_engine import LocalEngine
 from input_pipeline.preprocess import PreprocessOptions, plan_buckets, preprocess
@@ -420,10 +421,20 @@ with LocalEngine(2) as engine:
     job.communicate(timeout=30)  # ends when no process holds the pipes any more
 
 
-def test_workers_import_neither_tensorflow_nor_jax():
-    code = 'import sys, input_pipeline.preprocess, input_pipeline.local_engine; print({"tensorflow", "jax"} & {m.split(".")[0] for m in sys.modules})'
-    found = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1])
-    assert found.stdout.strip() == 'set()'
+def modules_after_a_job(folder, vocabulary):
+    run(folder, (vocabulary,), eval_fraction=0.2, text=TextOptions(segment=True))
+    return {name.split('.')[0] for name in sys.modules}
+
+
+def test_workers_import_neither_tensorflow_nor_jax(tmp_path, vocabulary):
+    """A worker process that has done all there is to do."""
+    for name in 'ab':
+        (tmp_path / name).mkdir()
+        write_text(tmp_path / name / 'text.txt', vocabulary[2][:40])
+    with LocalEngine(2) as engine:
+        tasks = [(str(tmp_path / name), str(vocabulary[0])) for name in 'ab']
+        for loaded in engine.run(modules_after_a_job, tasks, [1, 1], Progress('working', 2, 'jobs'), KeptResults(str(tmp_path / 'kept'))):
+            assert {'input_pipeline', 'sentencex'} <= loaded and not {'tensorflow', 'jax', 'tensorflow_datasets', 'apache_beam'} & loaded
 
 
 def test_command_line(tmp_path, vocabulary, binary):

@@ -1,0 +1,61 @@
+"""Runs a program and says what it took: clock, processor time and memory of it and all that it started."""
+
+from __future__ import annotations
+
+import glob
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+
+class Cost(NamedTuple):
+    """What a program took, and what it printed."""
+
+    seconds: float
+    cpu_seconds: float  # user and system, of all its processes
+    peak_bytes: int  # most resident memory of all its processes together; 0 where /proc does not tell
+    output: str
+
+
+def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Cost:
+    """Runs a command to its end. What it prints on stderr is shown where it fails; then SystemExit."""
+    peak, ended = [0], threading.Event()
+
+    def watch(process: int) -> None:
+        while not ended.wait(0.05):
+            peak[0] = max(peak[0], resident(process))
+
+    with tempfile.TemporaryFile('w+') as out, tempfile.TemporaryFile('w+') as err:
+        start = time.monotonic()
+        process = subprocess.Popen(command, stdout=out, stderr=err, env={**os.environ, **(environment or {})})
+        watching = threading.Thread(target=watch, args=(process.pid,))
+        watching.start()
+        _, status, usage = os.wait4(process.pid, 0)  # the usage of this child and of those that it has waited for
+        seconds = time.monotonic() - start
+        process.returncode = os.waitstatus_to_exitcode(status)
+        ended.set()
+        watching.join()
+        out.seek(0), err.seek(0)
+        if process.returncode:
+            print(err.read(), file=sys.stderr)
+            raise SystemExit(f'{" ".join(command)}: exit code {process.returncode}')
+        return Cost(seconds, usage.ru_utime + usage.ru_stime, peak[0], out.read())
+
+
+def resident(process: int) -> int:
+    """Resident bytes of a process and its descendants now; what they share counts for each of them."""
+    total = 0
+    try:
+        with open(f'/proc/{process}/statm') as file:
+            total = int(file.read().split()[1]) * os.sysconf('SC_PAGE_SIZE')
+        for path in glob.glob(f'/proc/{process}/task/*/children'):
+            with open(path) as file:
+                total += sum(resident(int(child)) for child in file.read().split())
+    except (OSError, IndexError):  # it has ended meanwhile
+        pass
+    return total

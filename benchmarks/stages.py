@@ -1,0 +1,88 @@
+"""The offline job in one process, with the processor time of each of its stages.
+
+  python -m benchmarks.stages FILE.json [--flags of launch.preprocess]
+
+Clocks are put around the functions of the stages, which are called for a document or for a thousand examples at
+a time, so that measuring costs little. A stage's time is its own: without that of the stages that it calls.
+"""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from input_pipeline import corpus, preprocess, runs, shards, stages
+from input_pipeline.tokenizer import Tokenizer
+
+CLOCKS: tuple[tuple[str, Any, str], ...] = (
+    ('reading text', corpus, 'read_unit'),
+    ('tokenising', Tokenizer, 'encode_batch'),
+    ('spilling', runs.DocumentRun, 'write'),
+    ('spilling', stages, 'save'),
+    ('gathering documents', stages, 'read_bucket'),
+    ('pairing', stages, 'make_examples'),
+    ('laying out rows', stages, 'lay_out'),
+    ('masking', stages, 'mask'),
+    ('encoding', stages.records, 'encode'),
+    ('counting', stages.records, 'count'),
+    ('sorting', stages, '_sorted_records'),
+    ('writing', shards, 'write_shard'),
+    ('other', preprocess, 'preprocess'),
+)
+
+
+class Clock:
+    """Processor time by name; what runs inside another name counts for the inner one alone."""
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+        self._running: list[str] = []
+        self._since = 0.0
+
+    def _charge(self) -> None:
+        now = time.process_time()
+        if self._running:
+            self.seconds[self._running[-1]] += now - self._since
+        self._since = now
+
+    def around(self, name: str, function: Callable) -> Callable:
+        """The function, with its time counted under `name`; of a generator the time in which it makes its items."""
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            self._charge()
+            self._running.append(name)
+            try:
+                result = function(*arguments, **named)
+            finally:
+                self._charge()
+                self._running.pop()
+            return self._items(name, result) if isinstance(result, Iterator) else result
+
+        return call
+
+    def _items(self, name: str, items: Iterator) -> Iterator:
+        following = self.around(name, lambda: next(items, self))  # the clock itself stands for the end
+        while (item := following()) is not self:
+            yield item
+
+
+def main() -> None:
+    """Runs the job and writes the seconds of each stage."""
+    clock, file = Clock(), sys.argv.pop(1)
+    for name, owner, attribute in CLOCKS:
+        setattr(owner, attribute, clock.around(name, getattr(owner, attribute)))
+    sys.argv.append('--workers=1')
+    try:
+        runpy.run_module('launch.preprocess', run_name='__main__', alter_sys=True)
+    finally:
+        with open(file, 'w') as out:
+            json.dump(clock.seconds, out)
+
+
+if __name__ == '__main__':
+    main()
