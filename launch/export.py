@@ -1,19 +1,22 @@
-"""Writes a trained model in another program's format, tokenizer beside it.
+"""Writes a trained model in another program's format, tokenizer beside it; converts any format that is read to any that is written.
 
-  python -m launch.export --workdir=DIR --format=huggingface --output=DIR      a run of launch.pretrain or launch.finetune
-  python -m launch.export --init_from=DIR --format=huggingface --output=DIR    a Hugging Face BERT directory, of any age
+  python -m launch.export --workdir=DIR --format=huggingface --output=DIR     a run of launch.pretrain or launch.finetune
+  python -m launch.export --init_from=DIR/bert_model.ckpt --output=DIR        a Google checkpoint
+  python -m launch.export --init_from=DIR --format=google --output=DIR        a Hugging Face BERT directory, of any age
 
-What comes out loads in transformers under the class that its config.json names: BertForPreTraining after
+huggingface: loads in transformers under the class that its config.json names: BertForPreTraining after
 pre-training, and after fine-tuning BertForSequenceClassification, BertForQuestionAnswering,
 BertForTokenClassification or BertForMultipleChoice.
+google: bert_config.json, vocab.txt and bert_model.ckpt, as google-research/bert reads them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from absl import flags, logging
@@ -22,23 +25,22 @@ from configs.errors import UserError
 from launch import app
 
 if TYPE_CHECKING:
-    from bert_jax.interchange.huggingface import Model
+    from etils import epath
+
+    from bert_jax.interchange.naming import Model, Reading
     from input_pipeline.tokenizer import Tokenizer
 
 _WORKDIR = flags.DEFINE_string('workdir', None, 'folder of a run of launch.pretrain or launch.finetune; its newest checkpoint is taken')
-_INIT_FROM = flags.DEFINE_string('init_from', None, 'in place of --workdir: a Hugging Face BERT directory')
-_FORMAT = flags.DEFINE_enum('format', 'huggingface', ['huggingface'], 'huggingface: config.json, model.safetensors and tokenizer files')
+_INIT_FROM = flags.DEFINE_string('init_from', None, 'in place of --workdir: a Hugging Face BERT directory or name, or a Google checkpoint')
+_FORMAT = flags.DEFINE_enum('format', 'huggingface', ['huggingface', 'google'], 'what to write')
 _OUTPUT = flags.DEFINE_string('output', None, 'folder to write; it must be new or empty', required=True)
-_ARCHITECTURE = flags.DEFINE_string('architecture', None, "transformers' class to write, as BertModel for the encoder alone; default: by its heads")
-_NAMES = flags.DEFINE_bool('names', False, 'print every name there and the array here that it holds')
-# transformers' class for each head that fine-tuning makes; a regressor is a classifier of one output there.
-_CLASSES = {
-    'classifier': 'BertForSequenceClassification',
-    'regressor': 'BertForSequenceClassification',
-    'span': 'BertForQuestionAnswering',
-    'tokens': 'BertForTokenClassification',
-    'choice': 'BertForMultipleChoice',
-}
+_ARCHITECTURE = flags.DEFINE_string(
+    'architecture', None, "transformers' class to write, as BertModel for the encoder alone; default: by its heads"
+)
+_HIDDEN_ACT = flags.DEFINE_enum(
+    'hidden_act', None, ['gelu_tanh', 'gelu_erf', 'relu'], "write this activation in place of the model's own, which changes its outputs"
+)
+_PRINT_MAP = flags.DEFINE_bool('print_map', False, 'print every name that is read, and every name that is written, with the array here')
 
 
 def main(argv: Sequence[str]) -> None:
@@ -47,67 +49,69 @@ def main(argv: Sequence[str]) -> None:
     if (_WORKDIR.value is None) == (_INIT_FROM.value is None):
         raise UserError('name either --workdir or --init_from')
 
-    from bert_jax.interchange import huggingface
+    import dataclasses
 
-    model, tokenizer = source_model(_WORKDIR.value or _INIT_FROM.value)
-    if _ARCHITECTURE.value:
-        model = model._replace(architecture=_ARCHITECTURE.value)
-    left_out = export_huggingface(model, tokenizer, _OUTPUT.value)
-    if _NAMES.value:
-        for theirs, ours in sorted(huggingface.read(_OUTPUT.value).names.items()):
-            print(f'{theirs}  {ours}')
+    from launch.source import print_names, read_source
+
+    source = read_source(_WORKDIR.value or _INIT_FROM.value, _PRINT_MAP.value)
+    model = source.bert._replace(architecture=_ARCHITECTURE.value or source.bert.architecture)
+    if _HIDDEN_ACT.value:
+        model = model._replace(config=dataclasses.replace(model.config, hidden_act=_HIDDEN_ACT.value))
+    reading, left_out = export(model, source.tokenizer, _FORMAT.value, _OUTPUT.value)
+    if _PRINT_MAP.value:
+        print_names(reading)
     if left_out:
         logging.info('%s has no place for: %s', model.architecture, ', '.join(left_out))
     print(f'{_OUTPUT.value}: {model.architecture}')
 
 
-def source_model(where: str) -> tuple[Model, Tokenizer]:
-    """The model with all its heads, as transformers would name them, and the tokenizer, of a workdir or a Hugging Face directory."""
-    from etils import epath
+def export(model: Model, tokenizer: Tokenizer, form: str, output: str) -> tuple[Reading, tuple[str, ...]]:
+    """Writes a directory of the format `form`, whole or not at all.
 
+    -> what is read there again (so it fits, and holds no NaN), and the parts of the model that found no place in it.
+    """
+    with _new_folder(output) as folder:
+        return {'huggingface': _huggingface, 'google': _google}[form](model, tokenizer, folder)
+
+
+def _huggingface(model: Model, tokenizer: Tokenizer, folder: epath.Path) -> tuple[Reading, tuple[str, ...]]:
     from bert_jax.interchange import huggingface
-    from configs import schema
-    from input_pipeline.tokenizer import Tokenizer
-    from launch.source import load_source
 
-    if huggingface.is_directory(where):
-        return huggingface.read(where).model, Tokenizer.load(where)
-    source = load_source(where)
-    config = schema.loads((epath.Path(where) / 'config.json').read_text(), f'{where}/config.json')
-    if isinstance(config, schema.PretrainConfig):
-        return huggingface.Model(source.model, source.params, 'BertForPreTraining'), source.tokenizer
-    data = json.loads((epath.Path(where) / 'data.json').read_text())
-    if data['head'] not in _CLASSES:
-        raise UserError(f'{where}: its head, {data["head"]}, has no class in transformers: it cannot be exported')
-    problem = 'regression' if data['head'] == 'regressor' else None
-    architecture = _CLASSES[data['head']]
-    return huggingface.Model(source.model, source.params, architecture, tuple(data['labels']), config.head_dropout, problem), source.tokenizer
+    tokenizer.save(folder)
+    settings = folder / 'tokenizer_config.json'
+    longest = {'model_max_length': model.config.max_position}  # transformers cuts longer texts there
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | longest, indent=2) + '\n')
+    left_out = huggingface.write(folder, model)
+    return huggingface.read(folder), left_out
 
 
-def export_huggingface(model: Model, tokenizer: Tokenizer, output: str) -> tuple[str, ...]:
-    """Writes a directory for transformers, whole or not at all; returns the parts of the model that found no place in it."""
+def _google(model: Model, tokenizer: Tokenizer, folder: epath.Path) -> tuple[Reading, tuple[str, ...]]:
+    from bert_jax.interchange import google
+
+    if tokenizer.kind != 'wordpiece':
+        raise UserError('--format=google: the tokenizer is SentencePiece, and google-research/bert reads a vocab.txt alone')
+    tokenizer.save(folder)  # tokenizer_config.json too, which keeps the casing for whoever reads it
+    left_out = google.write(folder, model)
+    return google.read(str(folder / google.CHECKPOINT)), left_out
+
+
+@contextlib.contextmanager
+def _new_folder(output: str) -> Iterator[epath.Path]:
+    """A folder to fill, which takes the name `output` when all is done, and is gone when anything fails."""
     from etils import epath
-
-    from bert_jax.interchange import huggingface
 
     target = epath.Path(output)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f'--output={output} is there and not empty: name another folder')
     partial = target.parent / f'.{target.name}.partial-{os.getpid()}'
     try:
-        tokenizer.save(partial)
-        settings = partial / 'tokenizer_config.json'
-        longest = {'model_max_length': model.config.max_position}  # transformers cuts longer texts there
-        settings.write_text(json.dumps(json.loads(settings.read_text()) | longest, indent=2) + '\n')
-        left_out = huggingface.write(partial, model)
-        huggingface.read(partial)  # it fits, and holds no NaN
+        yield partial
         if target.is_dir():
             target.rmdir()
         partial.rename(target)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    return left_out
 
 
 if __name__ == '__main__':

@@ -18,8 +18,13 @@ from launch import app
 _TASK = flags.DEFINE_string('task', None, "a task's name (mrpc, squad_v1, ...) or a path ending in .json", required=True)
 _DATA_DIR = flags.DEFINE_string('data_dir', '', "the folder that holds the task's own files; not needed for a .json task beside its files")
 _INIT_FROM = flags.DEFINE_string(
-    'init_from', None, 'the encoder to start from: a workdir of launch.pretrain or launch.finetune, or a Hugging Face BERT directory', required=True
+    'init_from',
+    None,
+    'the encoder to start from: a workdir of launch.pretrain or launch.finetune, a Hugging Face BERT directory or name, '
+    'or a Google checkpoint (DIR or DIR/bert_model.ckpt)',
+    required=True,
 )
+_PRINT_MAP = flags.DEFINE_bool('print_map', False, 'print every name in --init_from and the array here that it holds')
 _WORKDIR = flags.DEFINE_string('workdir', None, 'folder of this run, or of all runs of a sweep', required=True)
 _SWEEP = flags.DEFINE_string('sweep', '', 'settings and their values: "optimizer.peak_lr=2e-5,3e-5;seed=0,1,2;init=source,random"')
 app.define_config_flags()
@@ -39,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
     from launch import results, source, tuning, workdir
 
     with workdir.lock(_WORKDIR.value):
-        encoder = source.load_source(_INIT_FROM.value)
+        encoder = source.load_source(_INIT_FROM.value, _PRINT_MAP.value)
         logging.info('%s: encoder of %s, step %d; the %s head is fresh', task.name, encoder.where, encoder.step, task.head)
         tuner = tuning.Tuner(task, encoder, tuning.task_identity(task, _TASK.value, _DATA_DIR.value), config.runtime)
         try:

@@ -1,37 +1,69 @@
-"""What --init_from names: the shape, weights and tokenizer of a trained encoder, ours or Hugging Face's.
+"""What --init_from and --workdir name: the shape, weights and tokenizer of a trained model, from any of four kinds of place.
 
-Owns how such a source is told apart and read. It must not know what is done with it.
+  DIR                                a workdir of launch.pretrain or launch.finetune: its newest checkpoint
+  DIR                                a Hugging Face BERT directory (config.json)
+  DIR, or DIR/bert_model.ckpt        a Google TensorFlow checkpoint (bert_config.json)
+  google-bert/bert-base-uncased      a model on the Hugging Face Hub, downloaded once
+
+Owns how these are told apart and read, and how what a source lacks is made. It must not know what is done with it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
 from absl import logging
 from etils import epath
 
+from bert_jax.checkpoint import load_params
+from bert_jax.heads import Pretraining
+from bert_jax.interchange import google, hub, huggingface
+from bert_jax.interchange.naming import Model, Reading
+from bert_jax.sharding import path_of
+from bert_jax.train_state import init_params
 from configs import schema
 from configs.errors import UserError
 from input_pipeline.tokenizer import Tokenizer
 
+_KINDS = 'a workdir of launch.pretrain or launch.finetune, a Hugging Face BERT directory, or a Google checkpoint with its bert_config.json'
+# transformers' class for each head that fine-tuning makes; a regressor is a classifier of one output there.
+_CLASSES = {
+    'classifier': 'BertForSequenceClassification',
+    'regressor': 'BertForSequenceClassification',
+    'span': 'BertForQuestionAnswering',
+    'tokens': 'BertForTokenClassification',
+    'choice': 'BertForMultipleChoice',
+}
+
 
 class Source(NamedTuple):
-    """A trained model: its encoder's shape, all its parameters (numpy), its tokenizer, and where it came from."""
+    """A trained model: shape, parameters (numpy) and what its head is for; its tokenizer; where it came from, and at which step."""
 
-    model: schema.ModelConfig
-    params: dict[str, Any]
+    bert: Model
     tokenizer: Tokenizer
     where: str
     step: int
+
+    @property
+    def model(self) -> schema.ModelConfig:
+        """The encoder's shape."""
+        return self.bert.config
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The encoder's parameters, and those of the heads that are there."""
+        return self.bert.params
 
 
 def model_config(workdir: str) -> schema.ModelConfig:
     """The model's shape that a workdir of pretrain or finetune holds. UserError where it is no workdir."""
     folder = epath.Path(workdir)
     if not (folder / 'config.json').exists():
-        raise UserError(f'{workdir}: no config.json in it; expected a workdir of launch.pretrain or launch.finetune, or a Hugging Face BERT directory')
+        raise UserError(f'{workdir}: no config.json in it; expected {_KINDS}')
     config = schema.loads((folder / 'config.json').read_text(), str(folder / 'config.json'))
     if isinstance(config, schema.PretrainConfig):
         return config.model
@@ -39,39 +71,81 @@ def model_config(workdir: str) -> schema.ModelConfig:
     return config.encoder(source)
 
 
-def load_source(where: str) -> Source:
-    """Reads a workdir's newest checkpoint and tokenizer, or a Hugging Face directory (step 0). UserError for anything else."""
-    from bert_jax.checkpoint import load_params
-    from bert_jax.interchange import huggingface
+def load_source(where: str, print_map: bool = False) -> Source:
+    """`read_source`, whose encoder has a pooler: a fresh one, named in the log, where the source has none."""
+    return complete(read_source(where, print_map), ('pooler',))
 
-    if huggingface.is_directory(where):
-        model, params = _read_huggingface(where)
-        step, folder = 0, epath.Path(where)
+
+def read_source(where: str, print_map: bool = False) -> Source:
+    """Reads a source as it is. With print_map, prints every name there and the array here that it holds.
+
+    UserError, in one line, where it is none of the four kinds, is damaged, or its vocabulary is of another size.
+    """
+    if prefix := google.prefix_of(where):
+        reading, step, folder = google.read(prefix), 0, epath.Path(prefix).parent
+    elif huggingface.is_directory(where):
+        reading, step, folder = huggingface.read(where), 0, epath.Path(where)
+    elif not epath.Path(where).exists() and hub.is_name(where):
+        folder = epath.Path(hub.fetch(where))
+        where = f'{where.partition("@")[0]}@{folder.name}'  # the revision that it is
+        reading, step = huggingface.read(folder), 0
     else:
-        model = model_config(where)
-        params, step = load_params(where)
+        reading, step = _read_workdir(where)
         folder = epath.Path(where) / 'tokenizer'
-    tokenizer = Tokenizer.load(folder)
-    if tokenizer.vocab_size != model.vocab_size:
-        raise UserError(f'{where}: its tokenizer has {tokenizer.vocab_size} entries but its model {model.vocab_size}: restore the right one in {folder}')
-    return Source(model, params, tokenizer, os.path.abspath(where) if '://' not in where else where, step)
+    _say(where, reading, print_map)
+    tokenizer, wanted = Tokenizer.load(folder), reading.model.config.vocab_size
+    if tokenizer.vocab_size != wanted:
+        raise UserError(
+            f'{where}: its tokenizer has {tokenizer.vocab_size} entries but its model {wanted}: restore the right one in {folder}'
+        )
+    return Source(reading.model, tokenizer, os.path.abspath(where) if epath.Path(where).exists() and '://' not in where else where, step)
 
 
-def _read_huggingface(where: str) -> tuple[schema.ModelConfig, dict[str, Any]]:
-    """The model there, every part of it named in the log; a pooler of seed 0 where the class has none."""
-    import jax
+def complete(source: Source, parts: Sequence[str], seed: int = 0) -> Source:
+    """The source with those of `parts` (pooler, mlm, nsp) that it lacks made fresh from `seed`, which the log says."""
+    lacking = [part for part in parts if part not in source.bert.parts]
+    if not lacking:
+        return source
+    logging.warning('%s: %s has no %s: made fresh', source.where, source.bert.architecture, ', '.join(lacking))
+    fresh = jax.device_get(jax.jit(lambda: init_params(Pretraining(source.model), seed))())
+    params = dict(source.params)
+    for part in lacking:
+        if part == 'pooler':
+            params['encoder'] = {**params['encoder'], 'pooler': fresh['encoder']['pooler']}
+        else:
+            params[part] = fresh[part]
+    return source._replace(bert=source.bert._replace(params=params))
 
-    from bert_jax.heads import Pretraining
-    from bert_jax.interchange import huggingface
-    from bert_jax.train_state import init_params
 
-    model, names, ignored, remarks = huggingface.read(where)
-    heads = [part for part in model.parts if part != 'pooler']
-    logging.info('%s: %s, %d arrays read; heads: %s; ignored: %s', where, model.architecture, len(names), heads or 'none', list(ignored) or 'none')
-    for remark in remarks:
+def _read_workdir(where: str) -> tuple[Reading, int]:
+    """A workdir's newest checkpoint, with the class of transformers that its head is, and its step."""
+    model = model_config(where)
+    config = schema.loads((epath.Path(where) / 'config.json').read_text(), f'{where}/config.json')
+    params, step = load_params(where)
+    if isinstance(config, schema.PretrainConfig):
+        bert = Model(model, params, 'BertForPreTraining')
+    else:
+        data = json.loads((epath.Path(where) / 'data.json').read_text())
+        architecture = _CLASSES.get(data['head'], data['head'])  # a head that has no class goes by its own name
+        problem = 'regression' if data['head'] == 'regressor' else None
+        bert = Model(model, params, architecture, tuple(data['labels']), config.head_dropout, problem)
+    names = [path_of(path) for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]]
+    return Reading(bert, dict(zip(names, names, strict=True)), (), ()), step
+
+
+def _say(where: str, reading: Reading, print_map: bool) -> None:
+    """What was found, in the log and, with print_map, name by name on stdout."""
+    model, heads = reading.model, [part for part in reading.model.parts if part != 'pooler']
+    logging.info('%s: %s, %d arrays read; heads: %s', where, model.architecture, len(reading.names), ', '.join(heads) or 'none')
+    for remark in reading.remarks:
         logging.info('%s: %s', where, remark)
-    if 'pooler' not in model.parts:
-        logging.warning('%s: %s has no pooler: a fresh one is used', where, model.architecture)
-        fresh = jax.jit(lambda: init_params(Pretraining(model.config), 0)['encoder']['pooler'])()
-        model.params['encoder']['pooler'] = jax.device_get(fresh)
-    return model.config, model.params
+    if print_map:
+        print_names(reading)
+
+
+def print_names(reading: Reading) -> None:
+    """Prints the whole name map, a line for each name there."""
+    for theirs, ours in sorted(reading.names.items()):
+        print(f'{theirs}  {ours}')
+    for name in sorted(reading.ignored):
+        print(f'{name}  (ignored)')

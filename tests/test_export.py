@@ -15,6 +15,7 @@ from configs import schema
 from configs.errors import UserError
 from input_pipeline.tokenizer import Tokenizer
 from launch import export, workdir
+from launch.source import read_source
 
 MODEL = schema.ModelConfig(vocab_size=25, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=32, max_position=20, hidden_act='relu')
 
@@ -48,9 +49,9 @@ def finetuned(make, module, head, labels):
 
 def test_a_pretraining_workdir_through_the_command_line(make, tmp_path, binary):
     folder, params = pretrained(make)
-    run = binary('export', f'--workdir={folder}', f'--output={tmp_path}/out', '--names')
+    run = binary('export', f'--workdir={folder}', f'--output={tmp_path}/out', '--print_map')
     assert run.returncode == 0, run.stderr
-    assert 'bert.encoder.layer.1.attention.self.query.weight  encoder/layers/query/kernel' in run.stdout.splitlines()
+    assert 'bert.encoder.layer.1.attention.self.query.weight  encoder/layers/query/kernel[1]' in run.stdout.splitlines()
     assert run.stdout.splitlines()[-1] == f'{tmp_path}/out: BertForPreTraining'
     tensors = load_file(tmp_path / 'out' / 'model.safetensors')
     np.testing.assert_array_equal(tensors['bert.encoder.layer.1.output.dense.weight'], params['encoder']['layers']['output']['kernel'][1].T)
@@ -82,8 +83,8 @@ def test_a_pretraining_workdir_through_the_command_line(make, tmp_path, binary):
 )
 def test_a_finetuned_workdir(make, tmp_path, head, labels, module, architecture, wanted):
     folder, params = finetuned(make, module, head, labels)
-    model, tokenizer = export.source_model(str(folder))
-    left_out = export.export_huggingface(model, tokenizer, str(tmp_path / 'out'))
+    source = read_source(str(folder))
+    _, left_out = export.export(source.bert, source.tokenizer, 'huggingface', str(tmp_path / 'out'))
     assert left_out == (('pooler',) if head in ('span', 'tokens') else ())
     found = huggingface.read(tmp_path / 'out').model
     assert (found.architecture, found.labels, found.config) == (architecture, wanted, MODEL)
@@ -97,15 +98,16 @@ def test_a_finetuned_workdir(make, tmp_path, head, labels, module, architecture,
 
 def test_nothing_is_left_of_an_export_that_fails(make, tmp_path):
     folder, _ = pretrained(make)
-    model, tokenizer = export.source_model(str(folder))
-    model.params['nsp']['bias'] = np.array([0, np.nan], np.float32)
+    source = read_source(str(folder))
+    source.params['nsp']['bias'] = np.array([0, np.nan], np.float32)
     before = sorted(p.name for p in tmp_path.iterdir())
     with pytest.raises(UserError, match='cls.seq_relationship.bias: NaN'):
-        export.export_huggingface(model, tokenizer, str(tmp_path / 'out'))
+        export.export(source.bert, source.tokenizer, 'huggingface', str(tmp_path / 'out'))
     assert sorted(p.name for p in tmp_path.iterdir()) == before
 
 
-def test_a_head_that_transformers_does_not_have_is_refused(make):
+def test_a_head_that_transformers_does_not_have_is_refused(make, tmp_path):
     folder, _ = finetuned(make, heads.Classifier(MODEL), 'oracle', [])
-    with pytest.raises(UserError, match='its head, oracle, has no class in transformers'):
-        export.source_model(str(folder))
+    source = read_source(str(folder))
+    with pytest.raises(UserError, match='oracle is none of the classes that can be written'):
+        export.export(source.bert, source.tokenizer, 'huggingface', str(tmp_path / 'out'))

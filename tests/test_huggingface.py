@@ -205,8 +205,8 @@ def test_other_architectures_are_refused(folder, model_type, architecture):
         ({'is_decoder': True}, 'is_decoder=True is not built here'),
         ({'num_attention_heads': 3}, 'num_heads=3: must be a divisor of hidden_size=16'),
         ({'hidden_size': 'wide'}, "hidden_size='wide': expected int"),
-        ({'vocab_size': 48}, 'embeddings.word_embeddings.weight: (40, 16) in the file, (48, 16) by config.json'),
-        ({'num_hidden_layers': 1}, 'missing nothing; not known here encoder.layer.1.attention.output.LayerNorm.bias,'),
+        ({'vocab_size': 48}, 'bert.embeddings.word_embeddings.weight: (40, 16) in the file, (48, 16) by config.json'),
+        ({'num_hidden_layers': 1}, 'missing nothing; not known here bert.encoder.layer.1.attention.output.LayerNorm.bias,'),
         ({'num_hidden_layers': 5}, 'encoder.layer.{2,3,4}.output.dense.weight; not known here nothing'),
         ({'id2label': {'zero': 'a'}}, 'id2label has keys that are no numbers: zero'),
     ],
@@ -220,7 +220,7 @@ def test_settings_that_do_not_fit_are_refused(folder, changes, message):
     ('change', 'message'),
     [
         (lambda n, a: {} if 'layer.1.output.dense.bias' in n else {n: a}, 'missing encoder.layer.1.output.dense.bias; not known here nothing'),
-        (lambda n, a: {n: a, 'bert.embeddings.extra': a}, 'missing nothing; not known here embeddings.extra'),
+        (lambda n, a: {n: a, 'bert.embeddings.extra': a}, 'missing nothing; not known here bert.embeddings.extra'),
         (lambda n, a: {n: a, n.removeprefix('bert.'): a}, 'are two names of one array'),
         (lambda n, a: {n: a, 'cls.predictions.decoder.weight': np.ones((40, 16), 'f')}, 'but here they are one array'),
         (lambda n, a: {n: np.full_like(a, np.nan) if 'pooler.dense.bias' in n else a}, 'bert.pooler.dense.bias: NaN or infinite'),
@@ -282,7 +282,7 @@ def test_finetuning_starts_from_one_and_what_comes_of_it_goes_back(folder, tmp_p
     settings = ['--set=max_seq_length=8', '--set=batch_size=10', '--set=epochs=2']
     run = binary('finetune', f'--task={folder}/task.json', f'--init_from={folder}', f'--workdir={tmp_path}/run', *settings)
     assert run.returncode == 0, run.stderr
-    assert "BertForPreTraining, 46 arrays read; heads: ['mlm', 'nsp']" in run.stderr and 'the classifier head is fresh' in run.stderr
+    assert 'BertForPreTraining, 46 arrays read; heads: mlm, nsp' in run.stderr and 'the classifier head is fresh' in run.stderr
     run = binary('export', f'--workdir={tmp_path}/run', f'--output={tmp_path}/out')
     assert run.returncode == 0, run.stderr
     before, after = huggingface.read(folder).model, huggingface.read(tmp_path / 'out').model

@@ -1,12 +1,9 @@
 """Hugging Face BERT directories: config.json and safetensors, read and written.
 
-Owns the correspondence of names, layouts and settings between transformers' BERT and this project's
-parameter tree. Must not know tokenizers, workdirs or what the weights are for.
+Owns transformers' names, layouts, settings and files of weights. Must not know tokenizers, workdirs or what
+the weights are for; what any format has in common is naming.py's.
 
-Theirs: one tensor for each block, kernels [out, in], word table of vocab_size rows, `bert.` before the
-encoder's names in every class but BertModel. Ours: blocks stacked on a leading axis, kernels [in, out], the
-vocabulary's axis padded to a multiple of 128 with rows of zeros, which leave here and come back here.
-Nothing is left out silently: a name or shape that does not fit, on either side, is an error that lists it.
+Theirs: kernels [out, in], and `bert.` before the encoder's names in every class but BertModel.
 """
 
 from __future__ import annotations
@@ -15,20 +12,17 @@ import collections
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
-import jax
 import ml_dtypes
 import numpy as np
 import safetensors
 import safetensors.numpy
 from etils import epath
 
-from bert_jax import heads
-from bert_jax.model import padded_vocab
-from bert_jax.sharding import path_of
-from bert_jax.train_state import init_params
+from bert_jax.interchange import naming
+from bert_jax.interchange.naming import ARCHITECTURES, Model, Reading, brief, write_whole
 from configs.errors import UserError
 from configs.schema import ModelConfig
 
@@ -83,54 +77,15 @@ _NAMES = {
     'span': 'qa_outputs',
 }
 _LEAVES = {'kernel': 'weight', 'scale': 'weight', 'bias': 'bias'}
-_VOCABULARY = ('encoder/embeddings/word', 'mlm/bias')  # arrays whose first axis is the vocabulary
-_PARTS = {'pooler': 'pooler.', 'mlm': 'cls.predictions.', 'nsp': 'cls.seq_relationship.', 'classifier': 'classifier.', 'span': 'qa_outputs.'}
 _BUFFERS = ('embeddings.position_ids', 'embeddings.token_type_ids')  # not learned; files of some versions hold them
-
-# What stands on the encoder in each class.
-ARCHITECTURES = {
-    'BertModel': ('pooler',),
-    'BertForPreTraining': ('pooler', 'mlm', 'nsp'),
-    'BertForMaskedLM': ('mlm',),
-    'BertForNextSentencePrediction': ('pooler', 'nsp'),
-    'BertForSequenceClassification': ('pooler', 'classifier'),
-    'BertForMultipleChoice': ('pooler', 'classifier'),
-    'BertForTokenClassification': ('classifier',),
-    'BertForQuestionAnswering': ('span',),
+_DTYPES = {
+    'F64': np.float64,
+    'F32': np.float32,
+    'F16': np.float16,
+    'BF16': ml_dtypes.bfloat16,
+    'I64': np.int64,
+    'I32': np.int32,
 }
-_DTYPES = {'F64': np.float64, 'F32': np.float32, 'F16': np.float16, 'BF16': ml_dtypes.bfloat16, 'I64': np.int64, 'I32': np.int32}
-
-
-class Model(NamedTuple):
-    """A BERT as a directory of transformers holds it.
-
-    params: {'encoder', and of 'mlm', 'nsp', 'classifier', 'span' what is there}; an encoder may lack its pooler.
-    architecture: the class of transformers, 'BertModel' and so on.
-    labels: names of the classifier's outputs, empty where it has none.
-    head_dropout: dropout before the classifier; None: the encoder's own.
-    problem_type: what the classifier is for, where transformers is told: 'regression', 'multi_label_classification', or None.
-    """
-
-    config: ModelConfig
-    params: dict[str, Any]
-    architecture: str
-    labels: tuple[str, ...] = ()
-    head_dropout: float | None = None
-    problem_type: str | None = None
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """What stands on the encoder: some of pooler, mlm, nsp, classifier, span."""
-        return tuple(p for p in _PARTS if p in self.params or p in self.params['encoder'])
-
-
-class Reading(NamedTuple):
-    """What `read` found: the model, its names in the file -> ours, names left out on purpose, and remarks for the user."""
-
-    model: Model
-    names: dict[str, str]
-    ignored: tuple[str, ...]
-    remarks: tuple[str, ...]
 
 
 def is_directory(where: str | os.PathLike) -> bool:
@@ -147,37 +102,22 @@ def read(where: str | os.PathLike) -> Reading:
     found, remarks = _tensors(folder)
     names = _canonical(found, folder)
     tensors = {canonical: found[name] for canonical, name in names.items()}
-    ignored = tuple(names.pop(n) for n in _BUFFERS if n in names)
+    ignored = tuple(names[n] for n in _BUFFERS if tensors.pop(n, None) is not None)
     _untie(tensors, names, folder)
-    parts = [part for part, prefix in _PARTS.items() if any(name.startswith(prefix) for name in names)]
+    parts = naming.parts_of(tensors, config, _naming)
     architecture = (settings.get('architectures') or ['BertModel'])[0]
     labels = _labels(settings, folder)
     outputs = 1 if architecture == 'BertForMultipleChoice' else len(labels) or settings.get('num_labels', 2)
-    wanted = _layout(config, parts, outputs)
-    theirs = {name: shape for entry in wanted.values() for name, shape in entry.items()}
-    if set(theirs) != set(names):
-        missing, unknown = _brief(set(theirs) - set(names)), _brief(set(names) - set(theirs))
-        raise UserError(f'{folder}: its weights are not those of config.json: missing {missing}; not known here {unknown}')
-    if wrong := [f'{n}: {tensors[n].shape} in the file, {s} by config.json' for n, s in theirs.items() if tensors[n].shape != s]:
-        raise UserError(f'{folder}: {"; ".join(wrong[:4])} ({len(wrong)} wrong shapes in all): config.json is of another model')
-    if bad := [names[n] for n in theirs if not np.isfinite(tensors[n].astype(np.float32)).all()]:
-        raise UserError(f'{folder}: {_brief(bad)}: NaN or infinite values: the file is damaged or its training diverged')
-    params: dict[str, Any] = {}
-    for path, entry in wanted.items():
-        *above, leaf = path.split('/')
-        node = params
-        for step in above:
-            node = node.setdefault(step, {})
-        node[leaf] = _to_ours(path, [tensors[name] for name in entry], config)
+    wanted = naming.places(config, parts, outputs, _naming)
     model = Model(
         config,
-        params,
+        naming.to_tree(wanted, tensors, config, names, str(folder), 'config.json'),
         architecture,
         labels if 'classifier' in parts else (),
         settings.get('classifier_dropout'),
         settings.get('problem_type') if 'classifier' in parts else None,
     )
-    return Reading(model, {names[n]: path for path, entry in wanted.items() for n in entry}, ignored, tuple(remarks))
+    return Reading(model, {names[n]: path for n, path in naming.own_names(wanted).items()}, ignored, tuple(remarks))
 
 
 def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
@@ -185,23 +125,25 @@ def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
 
     UserError where the class needs a part that the model lacks.
     """
-    if model.architecture not in ARCHITECTURES:
-        raise UserError(f'{model.architecture} is none of the classes that can be written: {", ".join(ARCHITECTURES)}')
-    parts = ARCHITECTURES[model.architecture]
-    if lacking := [part for part in parts if part not in model.parts]:
-        raise UserError(f'{where}: {model.architecture} needs {", ".join(lacking)}, which this model does not have: name another class')
+    left_out = naming.left_out(model, str(where))
     folder = epath.Path(where)
     folder.mkdir(parents=True, exist_ok=True)
-    outputs = model.params['classifier']['bias'].shape[0] if 'classifier' in parts else 2
-    tensors: dict[str, np.ndarray] = {}
-    flat = {path_of(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(model.params)[0]}
-    for path, entry in _layout(model.config, parts, outputs).items():
-        for name, array in zip(entry, _to_theirs(path, flat[path], model.config), strict=True):
-            prefix = 'bert.' if model.architecture != 'BertModel' and name.startswith(('embeddings.', 'encoder.', 'pooler.')) else ''
-            tensors[prefix + name] = array
-    _write_whole(folder / 'model.safetensors', safetensors.numpy.save(tensors, {'format': 'pt'}))
-    _write_whole(folder / 'config.json', (json.dumps(_their_settings(model, outputs), indent=2) + '\n').encode())
-    return tuple(part for part in model.parts if part not in parts)
+    wanted = naming.places(model.config, ARCHITECTURES[model.architecture], model.outputs, _naming)
+    tensors = {_full_name(n, model.architecture): a for n, a in naming.to_tensors(wanted, model.params, model.config).items()}
+    write_whole(folder / 'model.safetensors', safetensors.numpy.save(tensors, {'format': 'pt'}))
+    write_whole(folder / 'config.json', (json.dumps(_their_settings(model), indent=2) + '\n').encode())
+    return left_out
+
+
+def _naming(path: str) -> tuple[str, bool]:
+    """Their name for the array at our path, without `bert.`, and whether it lies transposed there."""
+    module, _, leaf = path.rpartition('/')
+    return _NAMES[path] if path in _NAMES else f'{_NAMES[module]}.{_LEAVES[leaf]}', leaf == 'kernel'
+
+
+def _full_name(name: str, architecture: str) -> str:
+    encoder = name.startswith(('embeddings.', 'encoder.', 'pooler.'))
+    return f'bert.{name}' if encoder and architecture != 'BertModel' else name
 
 
 def _settings(folder: epath.Path) -> dict[str, Any]:
@@ -211,7 +153,10 @@ def _settings(folder: epath.Path) -> dict[str, Any]:
     kind = settings.get('model_type', 'bert')  # BERT's first files had none
     architecture = (settings.get('architectures') or ['BertModel'])[0]
     if kind != 'bert' or not architecture.startswith('Bert'):
-        raise UserError(f'{folder}: config.json describes {architecture} (model_type {kind!r}), which is not BERT: only model_type "bert" can be read')
+        raise UserError(
+            f'{folder}: config.json describes {architecture} (model_type {kind!r}), which is not BERT: '
+            'only model_type "bert" can be read'
+        )
     return settings
 
 
@@ -246,7 +191,7 @@ def _model_config(settings: Mapping[str, Any], file: epath.Path) -> ModelConfig:
         raise UserError(f'{file}: {error}') from None
 
 
-def _their_settings(model: Model, outputs: int) -> dict[str, Any]:
+def _their_settings(model: Model) -> dict[str, Any]:
     ours = {theirs: getattr(model.config, name) for name, theirs in _SETTINGS.items()}
     settings = {
         'architectures': [model.architecture],
@@ -259,32 +204,42 @@ def _their_settings(model: Model, outputs: int) -> dict[str, Any]:
         'dtype': 'float32',
     }
     if 'classifier' in ARCHITECTURES[model.architecture]:
-        labels = model.labels or tuple(f'LABEL_{i}' for i in range(outputs))
+        labels = model.labels or tuple(f'LABEL_{i}' for i in range(model.outputs))
         if model.architecture != 'BertForMultipleChoice':
-            settings |= {'id2label': {str(i): label for i, label in enumerate(labels)}, 'label2id': {label: i for i, label in enumerate(labels)}}
+            settings['id2label'] = {str(i): label for i, label in enumerate(labels)}
+            settings['label2id'] = {label: i for i, label in enumerate(labels)}
         settings |= {'classifier_dropout': model.head_dropout, 'problem_type': model.problem_type}
     return settings
 
 
 def _tensors(folder: epath.Path) -> tuple[dict[str, np.ndarray], list[str]]:
     """Every tensor in the directory, by its name there, and what is to be said of them."""
-    index = folder / 'model.safetensors.index.json'
-    if (folder / 'model.safetensors').exists():
-        tensors = _read_safetensors(folder / 'model.safetensors')
-    elif index.exists():
-        tensors, places = {}, _read_json(index).get('weight_map', {})
-        for file in sorted(set(places.values())):
-            if epath.Path(file).name != file or not (folder / file).exists():
-                raise UserError(f'{index} names {file}, which is not beside it: download that shard too')
-            tensors |= _read_safetensors(folder / file)
-        if differ := set(places) ^ set(tensors):
-            raise UserError(f'{index}: it and the shards do not hold the same names: {_brief(differ)}')
-    elif (folder / 'pytorch_model.bin').exists():
-        tensors = _read_pickle(folder / 'pytorch_model.bin')
+    for file, read_file in (('model.safetensors', _read_safetensors), ('pytorch_model.bin', _read_pickle)):
+        index = folder / f'{file}.index.json'
+        if (folder / file).exists():
+            tensors = read_file(folder / file)
+            break
+        if index.exists():
+            tensors = _read_shards(index, read_file)
+            break
     else:
-        raise UserError(f'{folder}: no model.safetensors, model.safetensors.index.json or pytorch_model.bin in it: download the weights too')
+        other = [name for name in ('tf_model.h5', 'flax_model.msgpack') if (folder / name).exists()]
+        beside = f' ({other[0]} is not read)' if other else ''
+        raise UserError(f'{folder}: no model.safetensors or pytorch_model.bin in it{beside}: download the weights too')
     floats = collections.Counter(str(t.dtype) for t in tensors.values() if not np.issubdtype(t.dtype, np.integer))
     return tensors, [f'{count} tensors are {dtype}: read as float32' for dtype, count in floats.items() if dtype != 'float32']
+
+
+def _read_shards(index: epath.Path, read_file: Callable[[epath.Path], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """The tensors of all files that an index names."""
+    tensors, places = {}, _read_json(index).get('weight_map', {})
+    for file in sorted(set(places.values())):
+        if epath.Path(file).name != file or not (index.parent / file).exists():
+            raise UserError(f'{index} names {file}, which is not beside it: download that shard too')
+        tensors |= read_file(index.parent / file)
+    if differ := set(places) ^ set(tensors):
+        raise UserError(f'{index}: it and the shards do not hold the same names: {brief(differ)}')
+    return tensors
 
 
 def _read_safetensors(file: epath.Path) -> dict[str, np.ndarray]:
@@ -309,15 +264,18 @@ def _read_pickle(file: epath.Path) -> dict[str, np.ndarray]:
     try:
         tensors = torch.load(str(file), map_location='cpu', weights_only=True)
     except Exception as error:  # whatever damage or code in it raises
-        raise UserError(f'{file}: torch cannot read it as plain tensors ({type(error).__name__}): it is damaged or not to be trusted') from error
+        raise UserError(
+            f'{file}: torch cannot read it as plain tensors ({type(error).__name__}): it is damaged or not to be trusted'
+        ) from error
     return {name: (t.numpy() if t.dtype != torch.bfloat16 else t.float().numpy()) for name, t in tensors.items()}
 
 
 def _canonical(found: Iterable[str], folder: epath.Path) -> dict[str, str]:
     """{name without `bert.` and with weight and bias for gamma and beta: the name in the file}."""
+    old = {'gamma': 'weight', 'beta': 'bias'}
     names: dict[str, str] = {}
     for name in found:
-        canonical = re.sub(r'(?<=LayerNorm\.)(gamma|beta)$', lambda m: {'gamma': 'weight', 'beta': 'bias'}[m.group()], name.removeprefix('bert.'))
+        canonical = re.sub(r'(?<=LayerNorm\.)(gamma|beta)$', lambda m: old[m.group()], name.removeprefix('bert.'))
         if canonical in names:
             raise UserError(f'{folder}: {name} and {names[canonical]} are two names of one array: remove one of them')
         names[canonical] = name
@@ -325,67 +283,18 @@ def _canonical(found: Iterable[str], folder: epath.Path) -> dict[str, str]:
 
 
 def _untie(tensors: dict[str, np.ndarray], names: dict[str, str], folder: epath.Path) -> None:
-    """Takes out the masked-LM decoder's own names, where they repeat the word table and the output bias. UserError where they do not."""
+    """Takes out the masked-LM decoder's own names, where they repeat the word table and the output bias.
+
+    UserError where they do not.
+    """
     for copy, kept in (('decoder.weight', 'embeddings.word_embeddings.weight'), ('decoder.bias', 'cls.predictions.bias')):
         copy = f'cls.predictions.{copy}'
         if copy in names and kept in names:
             if not np.array_equal(tensors[copy], tensors[kept]):
-                raise UserError(f'{folder}: {names[copy]} differs from {names[kept]}, but here they are one array: this model cannot be represented')
-            del names[copy]
+                raise UserError(
+                    f'{folder}: {names[copy]} differs from {names[kept]}, but here they are one array: '
+                    'this model cannot be represented'
+                )
+            del tensors[copy]
         elif copy in names:
-            names[kept], tensors[kept] = names.pop(copy), tensors[copy]
-
-
-def _layout(config: ModelConfig, parts: Iterable[str], outputs: int) -> dict[str, dict[str, tuple[int, ...]]]:
-    """{our path: {their name: their shape}} of an encoder with these parts, blocks in order."""
-    tree = jax.eval_shape(lambda: init_params(heads.Pretraining(config), 0))
-    shapes = {path_of(path): leaf.shape for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
-    for head, size in (('classifier', outputs), ('span', 2)):
-        shapes |= {f'{head}/kernel': (config.hidden_size, size), f'{head}/bias': (size,)}
-    absent = tuple(f'encoder/{part}/' if part == 'pooler' else f'{part}/' for part in _PARTS if part not in parts)
-    layout = {}
-    for path, shape in shapes.items():
-        if path.startswith(absent):
-            continue
-        module, _, leaf = path.rpartition('/')
-        name = _NAMES[path] if path in _NAMES else f'{_NAMES[module]}.{_LEAVES[leaf]}'
-        blocks = range(shape[0]) if '{}' in name else [None]
-        shape = shape[1:] if '{}' in name else shape
-        shape = (config.vocab_size, *shape[1:]) if path in _VOCABULARY else shape
-        layout[path] = {name.format(i): shape[::-1] if leaf == 'kernel' else shape for i in blocks}
-    return layout
-
-
-def _to_ours(path: str, tensors: list[np.ndarray], config: ModelConfig) -> np.ndarray:
-    arrays = [(t.T if path.endswith('/kernel') else t).astype(np.float32) for t in tensors]
-    if path in _VOCABULARY:
-        rows = padded_vocab(config.vocab_size) - config.vocab_size
-        return np.pad(arrays[0], ((0, rows), *((0, 0),) * (arrays[0].ndim - 1)))
-    return np.stack(arrays) if path.startswith('encoder/layers/') else np.ascontiguousarray(arrays[0])
-
-
-def _to_theirs(path: str, array: np.ndarray, config: ModelConfig) -> list[np.ndarray]:
-    array = array[: config.vocab_size] if path in _VOCABULARY else array
-    arrays = list(array) if path.startswith('encoder/layers/') else [array]
-    return [np.ascontiguousarray(a.T if path.endswith('/kernel') else a, np.float32) for a in arrays]
-
-
-def _brief(names: Iterable[str]) -> str:
-    """All of `names` in one line, blocks drawn together: 'encoder.layer.{3,4}.output.dense.bias'; 'nothing' for none."""
-    groups: dict[str, list[int]] = {}
-    for name in sorted(names):
-        number = re.search(r'\.layer\.(\d+)\.', name)
-        groups.setdefault(name if number is None else name.replace(number.group(), '.layer.{}.'), []).extend([int(number.group(1))] if number else [])
-    merged = [n.replace('{}', str(ks[0]) if len(ks) == 1 else '{' + ','.join(map(str, sorted(ks))) + '}') for n, ks in groups.items()]
-    return ', '.join(merged) or 'nothing'
-
-
-def _write_whole(path: epath.Path, content: bytes) -> None:
-    """A file that is whole or absent."""
-    partial = path.with_name(f'{path.name}.partial-{os.getpid()}')
-    with partial.open('wb') as f:
-        f.write(content)
-        f.flush()
-        if '://' not in str(path):
-            os.fsync(f.fileno())
-    partial.replace(path)
+            names[kept], tensors[kept] = names[copy], tensors.pop(copy)

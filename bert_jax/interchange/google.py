@@ -1,0 +1,175 @@
+"""Google's BERT checkpoints (google-research/bert, TensorFlow 1): bert_config.json and bert_model.ckpt, read and written.
+
+Owns the reference's variable names and settings. Must not know tokenizers, workdirs or what the weights are
+for; the bytes of the files are tensor_bundle.py's, and what any format has in common naming.py's.
+
+Theirs: kernels [in, out] as ours, but the weights of NSP, classifier and span heads [out, in]; `gelu` is the
+tanh form, and the epsilon of layer normalisation is 1e-12, which no file says (modeling.py:264, :362).
+Sources of the names: modeling.py, run_pretraining.py:243-305, run_classifier.py:597-605, run_squad.py:573-579.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import Any
+
+from etils import epath
+
+from bert_jax.interchange import naming, tensor_bundle
+from bert_jax.interchange.naming import ARCHITECTURES, Model, Reading, write_whole
+from configs.errors import UserError
+from configs.schema import ModelConfig
+
+CONFIG = 'bert_config.json'
+CHECKPOINT = 'bert_model.ckpt'
+# Settings: ours -> theirs, and the reference's default (modeling.py:34-45).
+_SETTINGS = {
+    'vocab_size': ('vocab_size', None),
+    'hidden_size': ('hidden_size', 768),
+    'num_layers': ('num_hidden_layers', 12),
+    'num_heads': ('num_attention_heads', 12),
+    'intermediate_size': ('intermediate_size', 3072),
+    'max_position': ('max_position_embeddings', 512),
+    'type_vocab_size': ('type_vocab_size', 16),
+    'hidden_act': ('hidden_act', 'gelu'),
+    'hidden_dropout': ('hidden_dropout_prob', 0.1),
+    'attention_dropout': ('attention_probs_dropout_prob', 0.1),
+    'initializer_range': ('initializer_range', 0.02),
+}
+_ACTIVATIONS = {'gelu_tanh': 'gelu', 'relu': 'relu'}
+_LAYER_NORM_EPS = 1e-12
+
+# Modules and single arrays: ours -> theirs, {} for the block's number.
+_NAMES = {
+    'encoder/embeddings/word': 'bert/embeddings/word_embeddings',
+    'encoder/embeddings/position': 'bert/embeddings/position_embeddings',
+    'encoder/embeddings/segment': 'bert/embeddings/token_type_embeddings',
+    'encoder/embeddings/norm': 'bert/embeddings/LayerNorm',
+    'encoder/layers/query': 'bert/encoder/layer_{}/attention/self/query',
+    'encoder/layers/key': 'bert/encoder/layer_{}/attention/self/key',
+    'encoder/layers/value': 'bert/encoder/layer_{}/attention/self/value',
+    'encoder/layers/attention_output': 'bert/encoder/layer_{}/attention/output/dense',
+    'encoder/layers/attention_norm': 'bert/encoder/layer_{}/attention/output/LayerNorm',
+    'encoder/layers/intermediate': 'bert/encoder/layer_{}/intermediate/dense',
+    'encoder/layers/output': 'bert/encoder/layer_{}/output/dense',
+    'encoder/layers/output_norm': 'bert/encoder/layer_{}/output/LayerNorm',
+    'encoder/pooler': 'bert/pooler/dense',
+    'mlm/transform': 'cls/predictions/transform/dense',
+    'mlm/norm': 'cls/predictions/transform/LayerNorm',
+    'mlm/bias': 'cls/predictions/output_bias',
+    'nsp/kernel': 'cls/seq_relationship/output_weights',
+    'nsp/bias': 'cls/seq_relationship/output_bias',
+    'classifier/kernel': 'output_weights',
+    'classifier/bias': 'output_bias',
+    'span/kernel': 'cls/squad/output_weights',
+    'span/bias': 'cls/squad/output_bias',
+}
+# State of the optimizer: the reference's Adam, and that of TensorFlow's own.
+_SLOTS = re.compile(r'(.+/(adam_m|adam_v|Adam|Adam_1)|global_step|beta[12]_power)')
+# Classes of transformers for which the reference has a script, by what stands on the encoder.
+_CLASSES = {
+    'span': 'BertForQuestionAnswering',
+    'classifier': 'BertForSequenceClassification',
+    'pooler mlm nsp': 'BertForPreTraining',
+    'mlm': 'BertForMaskedLM',
+    'pooler nsp': 'BertForNextSentencePrediction',
+}
+
+
+def prefix_of(where: str | os.PathLike) -> str | None:
+    """The checkpoint that a path names, as its files' common beginning; None where it names none.
+
+    `where`: a folder with a bert_config.json, or the beginning of the files' names (DIR/bert_model.ckpt).
+    UserError where a folder has several checkpoints, none of them bert_model.ckpt.
+    """
+    path = epath.Path(where)
+    if path.name and path.with_name(path.name + '.index').exists():
+        return str(path)
+    if not (path / CONFIG).exists():
+        return None
+    if (path / f'{CHECKPOINT}.index').exists():
+        return str(path / CHECKPOINT)
+    found = sorted(p.name.removesuffix('.index') for p in path.iterdir() if p.name.endswith('.index'))
+    if len(found) != 1:
+        there = ', '.join(found) or 'no .index file'
+        raise UserError(f'{path}: {len(found)} checkpoints in it ({there}): name one, as {path}/{CHECKPOINT}')
+    return str(path / found[0])
+
+
+def read(prefix: str) -> Reading:
+    """Reads the checkpoint `prefix` with the bert_config.json beside it. UserError, in one line, where anything does not fit."""
+    config = _model_config(epath.Path(prefix).parent / CONFIG)
+    bundle = tensor_bundle.Bundle(prefix)
+    if any('.ATTRIBUTES/' in name for name in bundle.variables):
+        raise UserError(f'{prefix}: saved by TensorFlow 2 as a graph of objects: only checkpoints of TensorFlow 1 can be read')
+    slots = tuple(name for name in bundle.variables if _SLOTS.fullmatch(name))
+    tensors = {name: bundle.read(name) for name in bundle.variables if name not in slots}
+    parts = naming.parts_of(tensors, config, _naming)
+    outputs = tensors['output_bias'].size if 'output_bias' in tensors else 2
+    wanted = naming.places(config, parts, outputs, _naming)
+    params = naming.to_tree(wanted, tensors, config, {name: name for name in tensors}, prefix, CONFIG)
+    architecture = next((c for held, c in _CLASSES.items() if set(held.split()) <= set(parts)), 'BertModel')
+    dtypes = {str(array.dtype) for array in tensors.values()} - {'float32'}
+    remarks = [f'{", ".join(sorted(dtypes))} variables are read as float32'] if dtypes else []
+    if slots:
+        remarks.append(f'{len(slots)} variables of the optimizer ({slots[0]}, ...) are ignored: training starts with fresh moments')
+    return Reading(Model(config, params, architecture), naming.own_names(wanted), slots, tuple(remarks))
+
+
+def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
+    """Writes bert_config.json and bert_model.ckpt into a directory; returns the parts that the class has no place for.
+
+    UserError where the reference's code has no such head or activation, or another epsilon.
+    """
+    left_out = naming.left_out(model, str(where))
+    if model.architecture not in (*_CLASSES.values(), 'BertModel'):
+        raise UserError(
+            f'{model.architecture} cannot be written for google-research/bert, which has no such head: '
+            '--architecture=BertModel writes the encoder alone'
+        )
+    if model.config.hidden_act not in _ACTIVATIONS:
+        raise UserError(
+            f'hidden_act={model.config.hidden_act} cannot be written for google-research/bert, whose gelu is the tanh form: '
+            '--hidden_act=gelu_tanh writes that instead, which moves each activation by up to 5e-4'
+        )
+    if model.config.layer_norm_eps != _LAYER_NORM_EPS:
+        raise UserError(f'layer_norm_eps={model.config.layer_norm_eps} cannot be written for google-research/bert, which has 1e-12')
+    folder = epath.Path(where)
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = naming.places(model.config, ARCHITECTURES[model.architecture], model.outputs, _naming)
+    if 'encoder/pooler/kernel' not in wanted and 'pooler' in model.parts:  # every checkpoint of the reference has one
+        wanted |= naming.places(model.config, ('pooler',), 2, _naming)
+        left_out = tuple(part for part in left_out if part != 'pooler')
+    tensor_bundle.write(str(folder / CHECKPOINT), naming.to_tensors(wanted, model.params, model.config))
+    settings = {theirs: getattr(model.config, ours) for ours, (theirs, _) in _SETTINGS.items()}
+    settings |= {'hidden_act': _ACTIVATIONS[model.config.hidden_act]}
+    write_whole(folder / CONFIG, (json.dumps(settings, indent=2, sort_keys=True) + '\n').encode())
+    return left_out
+
+
+def _naming(path: str) -> tuple[str, bool]:
+    """Their name for the array at our path, and whether it lies transposed there."""
+    if path in _NAMES:
+        return _NAMES[path], path.endswith('/kernel')
+    module, _, leaf = path.rpartition('/')
+    norm = _NAMES[module].endswith('LayerNorm')
+    return f'{_NAMES[module]}/{"gamma" if leaf == "scale" else "beta" if norm else leaf}', False
+
+
+def _model_config(file: epath.Path) -> ModelConfig:
+    if not file.exists():
+        raise UserError(f'{file}: no such file: copy the {CONFIG} (and vocab.txt) that the checkpoint was trained with beside it')
+    try:
+        settings: dict[str, Any] = dict(json.loads(file.read_text()))
+    except (ValueError, TypeError) as error:
+        raise UserError(f'{file}: not a JSON object ({error})') from error
+    values = {ours: settings.get(theirs, default) for ours, (theirs, default) in _SETTINGS.items()}
+    ours = {theirs: ours for ours, theirs in _ACTIVATIONS.items()}
+    if values['hidden_act'] not in ours:
+        raise UserError(f'{file}: hidden_act={values["hidden_act"]!r} is not built here: only {", ".join(ours)} are')
+    try:
+        return ModelConfig(**{**values, 'hidden_act': ours[values['hidden_act']]}, layer_norm_eps=_LAYER_NORM_EPS)
+    except UserError as error:
+        raise UserError(f'{file}: {error}') from None

@@ -1,0 +1,220 @@
+"""TensorFlow checkpoint files (the "V2" format of tf.train.Saver), read and written without TensorFlow.
+
+Owns the bytes of NAME.index and NAME.data-00000-of-00001. Must not know what the variables are.
+
+The index is a sorted table as LevelDB's (tensorflow/core/lib/io/format.cc): blocks of keys and values, a
+footer that says where they lie, a checksum after each. Key '' holds a BundleHeaderProto, every other key is a
+variable's name and holds a BundleEntryProto (tensorflow/core/protobuf/tensor_bundle.proto): type, shape, and
+the place of the values in the data file, which are plain little-endian arrays with a CRC-32C each.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import google_crc32c
+import ml_dtypes
+import numpy as np
+from etils import epath
+
+from configs.errors import UserError
+
+_MAGIC = 0xDB4775248B80FB57
+_FOOTER = 48  # bytes: two block handles, padded to 40, and the magic number
+# Numbers of tensorflow/core/framework/types.proto.
+_DTYPES = {
+    1: np.float32,
+    2: np.float64,
+    3: np.int32,
+    9: np.int64,
+    10: np.bool_,
+    14: ml_dtypes.bfloat16,
+    19: np.float16,
+}
+_FLOAT32 = 1
+
+
+class Variable(NamedTuple):
+    """Where an array lies: its type's number, its shape, the number of its data file, the place there, its masked CRC-32C."""
+
+    type: int
+    shape: tuple[int, ...]
+    shard: int
+    offset: int
+    size: int
+    crc: int
+    sliced: bool
+
+
+class Bundle:
+    """A checkpoint that is open for reading. Attribute `variables`: what it holds, by name, in order."""
+
+    def __init__(self, prefix: str):
+        """`prefix` is the path without .index. UserError where the index is absent or damaged."""
+        self._prefix, index = prefix, epath.Path(f'{prefix}.index')
+        self.variables: dict[str, Variable] = {}
+        if not index.exists():
+            raise UserError(f'{index}: no such file: a TensorFlow checkpoint is NAME.index and NAME.data-00000-of-00001')
+        try:
+            entries = dict(_table(index.read_bytes()))
+            header = _message(entries.pop(b''))
+            self._shards = header.get(1, [0])[0]
+            if header.get(2, [0])[0] != 0:
+                raise ValueError('its values are big-endian')
+            self.variables = {key.decode(errors='replace'): _variable(value) for key, value in entries.items()}
+        except (ValueError, KeyError, IndexError, TypeError, struct.error) as error:
+            raise UserError(f'{index}: not a whole index of a TensorFlow checkpoint ({error!r}): copy it again') from error
+
+    def read(self, name: str) -> np.ndarray:
+        """The array of a variable. UserError where it cannot be had whole."""
+        v = self.variables[name]
+        file = epath.Path(f'{self._prefix}.data-{v.shard:05d}-of-{self._shards:05d}')
+        if v.sliced or v.type not in _DTYPES:
+            what = 'is saved in slices' if v.sliced else f'has a type that is not read here (number {v.type} of types.proto)'
+            raise UserError(f'{self._prefix}: {name} {what}: save the checkpoint again as plain arrays of numbers')
+        if not file.exists():
+            raise UserError(f'{file}: no such file, but {self._prefix}.index names it: copy it too')
+        with file.open('rb') as f:
+            f.seek(v.offset)
+            content = f.read(v.size)
+        whole = len(content) == v.size == np.dtype(_DTYPES[v.type]).itemsize * int(np.prod(v.shape, dtype=np.int64))
+        if not whole or _masked_crc(content) != v.crc:
+            raise UserError(f'{file}: damaged or cut off at {name} (byte {v.offset}): copy it again')
+        return np.frombuffer(content, _DTYPES[v.type]).reshape(v.shape)
+
+
+def write(prefix: str, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes float32 arrays as the checkpoint `prefix`: the data, and then the index."""
+    entries: dict[bytes, bytes] = {b'': _field(1, 1) + _field(3, _field(1, 1))}  # one data file; version 1
+    with epath.Path(f'{prefix}.data-00000-of-00001').open('wb') as f:
+        offset = 0
+        for name in sorted(arrays, key=str.encode):
+            content = np.ascontiguousarray(arrays[name], '<f4').tobytes()
+            shape = b''.join(_field(2, _field(1, size)) for size in arrays[name].shape)
+            place = (_field(4, offset) if offset else b'') + _field(5, len(content))
+            crc = b'\x35' + struct.pack('<I', _masked_crc(content))  # field 6, fixed32
+            entries[name.encode()] = _field(1, _FLOAT32) + _field(2, shape) + place + crc
+            offset += f.write(content)
+    epath.Path(f'{prefix}.index').write_bytes(_make_table(entries))
+
+
+def _table(content: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The entries of a sorted table, in order."""
+    if len(content) < _FOOTER or struct.unpack('<Q', content[-8:])[0] != _MAGIC:
+        raise ValueError('no footer')
+    footer = content[-_FOOTER:]
+    at = 0
+    for _ in range(2):  # of the block of metadata, which is not used
+        _, at = _varint(footer, at)
+    for _, handle in _block(content, *_handle(footer, at)):
+        yield from _block(content, *_handle(handle, 0))
+
+
+def _block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
+    """The entries of one block: each key is what it shares with the one before, and the rest."""
+    block, kind = content[offset : offset + size], content[offset + size]
+    crc = struct.unpack_from('<I', content, offset + size + 1)[0]
+    if _masked_crc(content[offset : offset + size + 1]) != crc:
+        raise ValueError(f'wrong checksum at byte {offset}')
+    if kind != 0:
+        raise ValueError('it is compressed')
+    end = size - 4 - 4 * struct.unpack('<I', block[-4:])[0]
+    at, key = 0, b''
+    while at < end:
+        shared, at = _varint(block, at)
+        more, at = _varint(block, at)
+        length, at = _varint(block, at)
+        key = key[:shared] + block[at : at + more]
+        at += more
+        yield key, block[at : at + length]
+        at += length
+
+
+def _make_table(entries: Mapping[bytes, bytes]) -> bytes:
+    """A sorted table of one block."""
+    out = b''
+
+    def add(rows: Mapping[bytes, bytes]) -> bytes:
+        """Appends a block whose every key stands whole; -> its handle."""
+        nonlocal out
+        block, restarts = b'', []
+        for key, value in rows.items():
+            restarts.append(len(block))
+            block += _to_varint(0) + _to_varint(len(key)) + _to_varint(len(value)) + key + value
+        block += struct.pack(f'<{len(restarts or [0]) + 1}I', *(restarts or [0]), len(restarts or [0]))
+        handle = _to_varint(len(out)) + _to_varint(len(block))
+        out += block + b'\0' + struct.pack('<I', _masked_crc(block + b'\0'))
+        return handle
+
+    data = add(entries)
+    handles = add({}) + add({max(entries): data})
+    return out + handles.ljust(40, b'\0') + struct.pack('<Q', _MAGIC)
+
+
+def _variable(content: bytes) -> Variable:
+    """A BundleEntryProto."""
+    fields = _message(content)
+    number = lambda field: fields.get(field, [0])[0]
+    dims = _message(fields.get(2, [b''])[0]).get(2, [])
+    shape = tuple(_message(dim).get(1, [0])[0] for dim in dims)
+    return Variable(number(1), shape, number(3), number(4), number(5), number(6), 7 in fields)
+
+
+def _message(content: bytes) -> dict[int, list]:
+    """{field's number: its values} of a protocol buffer: integers and bytes."""
+    fields: dict[int, list] = {}
+    at = 0
+    while at < len(content):
+        tag, at = _varint(content, at)
+        if tag & 7 == 0:
+            value, at = _varint(content, at)
+        elif tag & 7 == 2:
+            size, at = _varint(content, at)
+            value, at = content[at : at + size], at + size
+        elif tag & 7 == 5:
+            value, at = struct.unpack_from('<I', content, at)[0], at + 4
+        else:
+            raise ValueError(f'wire type {tag & 7}')
+        fields.setdefault(tag >> 3, []).append(value)
+    return fields
+
+
+def _field(number: int, value: int | bytes) -> bytes:
+    """One field of a protocol buffer."""
+    if isinstance(value, int):
+        return _to_varint(number << 3) + _to_varint(value)
+    return _to_varint(number << 3 | 2) + _to_varint(len(value)) + value
+
+
+def _handle(content: bytes, at: int) -> tuple[int, int]:
+    """-> (offset, size) of a block."""
+    offset, at = _varint(content, at)
+    return offset, _varint(content, at)[0]
+
+
+def _varint(content: bytes, at: int) -> tuple[int, int]:
+    """-> (number, the place after it)."""
+    value = shift = 0
+    while True:
+        byte = content[at]
+        value |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 128:
+            return value, at
+
+
+def _to_varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _masked_crc(content: bytes) -> int:
+    """CRC-32C as LevelDB and TensorFlow write it: rotated and shifted, so that a checksum of checksums stays one."""
+    crc = google_crc32c.value(content)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
