@@ -277,6 +277,11 @@ def _decode_one(features: Sequence[Feature], row: int, payload: bytes) -> dict[s
     return {f.name: values[f.name] for f in features}
 
 
+def bytes_of(payload: bytes, name: str) -> list[bytes]:
+    """The values of a feature of bytes in one Example; none where it is absent."""
+    return [value for found, kind, body in _features(payload) if found == name and kind == 'bytes' for _, value in _fields(body, 1)]
+
+
 def _features(payload: bytes) -> Iterator[tuple[str, str, bytes]]:
     """Each feature of an Example: (name, 'int' or 'float' or 'bytes', its list message)."""
     kinds = {1: 'bytes', 2: 'float', 3: 'int'}

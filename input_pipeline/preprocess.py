@@ -220,15 +220,14 @@ class _Job:
         progress = Progress('reading held-out text' if split == 'eval' else 'reading text', sum(unit.bytes for unit in units), 'MB', 1e6)
         report = corpus.Report()
         results = self._engine.run(_tokenise_unit, tasks, [unit.bytes for unit in units], progress, self._kept(name))
-        for file, (sides, one) in zip(files, results):
+        for sides, one in results:
             report.merge(one)
             for side, part in sides.items():
                 whole = text[side]
                 whole.sums += part.sums
                 whole.lines = np.concatenate([whole.lines, part.lines])
                 whole.held_out = np.concatenate([whole.held_out, part.held_out])
-                if part.sums['parts']:
-                    paths[side].append(f'{file}-{side}')
+                paths[side] += part.runs
         for line in report.lines():
             self._warn(line)
 
@@ -287,8 +286,7 @@ class _Job:
         if not counts:
             raise UserError(f'--input={self._options.input}: no example could be made: the documents are too short for --objective={recipe.objective}')
         for path in inputs:
-            for file in self._scratch.glob(f'{epath.Path(path).name}.*'):
-                file.unlink()
+            runs.DocumentRun.remove(path)
         records, size = sum(bucket.records for bucket in made), sum(bucket.bytes for bucket in made)
         count = max(1, min(math.ceil(size / SHARD_BYTES), records // _MIN_SHARD_RECORDS))
         if split == 'train' and self._options.num_shards is not None:

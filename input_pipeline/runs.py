@@ -69,6 +69,12 @@ class DocumentRun:
         for name in self.__dataclass_fields__:
             save(f'{path}.{name}.npy', getattr(self, name))
 
+    @classmethod
+    def remove(cls, path: str) -> None:
+        """Removes what `write` wrote, where it is there."""
+        for name in cls.__dataclass_fields__:
+            epath.Path(f'{path}.{name}.npy').unlink(missing_ok=True)
+
     def within(self, low: int, high: int) -> DocumentRun | None:
         """A copy of those whose keys lie in [low, high); None where there are none."""
         first, last = _within(self.keys, low, high)

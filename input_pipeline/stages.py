@@ -39,6 +39,7 @@ from input_pipeline.runs import DOCUMENT, DocumentRun, RecordRun, key_range, loa
 from input_pipeline.tokenizer import Tokenizer
 from input_pipeline.whole_file import whole_file
 
+RUN_TOKENS = 1 << 24  # a unit of more than that, as a large compressed file is, makes several runs: they are sorted in memory
 PART_SENTENCES = 1024  # a longer document is cut into parts, which keep one identity for NSP
 ROWS = 1024  # examples laid out, masked and encoded at once: their arrays stay in the processor's cache
 _NOT_LETTERS = bytes(set(range(128)) - set(range(ord('a'), ord('z') + 1)))
@@ -102,22 +103,23 @@ def is_held_out(fingerprint: int, fraction: float) -> bool:
 
 @dataclass
 class Tokenised:
-    """What one unit gave: sums by name (e.g. 'documents'), hashes of watched sentences, fingerprints of held-out documents."""
+    """What one unit gave: runs of documents, sums by name (e.g. 'documents'), hashes of watched sentences, fingerprints of held-out documents."""
 
+    runs: list[str] = field(default_factory=list)
     sums: Counter[str] = field(default_factory=Counter)
     lines: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
     held_out: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
 
 
 def tokenise(recipe: Recipe, documents: Iterable[Document], split: str | None, path: str, excluded: str | None) -> dict[str, Tokenised]:
-    """Tokenises documents into PATH-train.* and PATH-eval.*, sorted by the hash of their names.
+    """Tokenises documents into runs PATH-train-0.*, PATH-eval-0.*, PATH-train-1.* and so on, each sorted by the hash of their names.
 
     `split` None: each document is held out or not by its fingerprint. `excluded`: a file of
     fingerprints of documents held out elsewhere, which are dropped here.
     """
     tokenizer = _tokenizer(recipe.tokenizer)
     known = frozenset(load(excluded).tolist()) if excluded else frozenset()
-    sides = {name: _Side(recipe, tokenizer) for name in ('train', 'eval')}
+    sides = {name: _Side(recipe, tokenizer, f'{path}-{name}') for name in ('train', 'eval')}
     for document in documents:
         identity = fingerprint(document.sentences)
         side = split or ('eval' if recipe.eval_fraction and is_held_out(identity, recipe.eval_fraction) else 'train')
@@ -125,16 +127,19 @@ def tokenise(recipe: Recipe, documents: Iterable[Document], split: str | None, p
             sides['train'].sums['copies_of_held_out_dropped'] += 1
             continue
         sides[side].add(document, identity if side == 'eval' else None)
-    return {name: side.write(f'{path}-{name}') for name, side in sides.items()}
+    return {name: side.finished() for name, side in sides.items()}
 
 
 class _Side:
     """Collects the documents of one unit that go to one split."""
 
-    def __init__(self, recipe: Recipe, tokenizer: Tokenizer):
-        self._recipe, self._tokenizer = recipe, tokenizer
+    def __init__(self, recipe: Recipe, tokenizer: Tokenizer, path: str):
+        self._recipe, self._tokenizer, self._path = recipe, tokenizer, path
         self._token_type = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32
         self._parts: list[tuple[int, int, np.ndarray, np.ndarray]] = []  # key, source, sentence lengths, tokens
+        self._tokens = 0  # of the parts
+        self._runs: list[str] = []
+        self._lines: list[np.ndarray] = []
         self._identities: list[int] = []
         self.sums: Counter[str] = Counter()
 
@@ -148,6 +153,9 @@ class _Side:
                 lengths = np.fromiter(map(len, sentences), np.int32, len(sentences))
                 self._parts.append((digest64(source, part) if part else source, source, lengths, np.concatenate(sentences).astype(self._token_type)))
                 found += len(sentences)
+                self._tokens += self._parts[-1][3].size
+        if self._tokens > RUN_TOKENS:
+            self._write()
         if found:
             if identity is not None:
                 self._identities.append(identity)
@@ -155,23 +163,29 @@ class _Side:
         else:
             self.sums['empty_documents'] += 1
 
-    def write(self, path: str) -> Tokenised:
-        """Writes what was collected, and returns its sums."""
+    def finished(self) -> Tokenised:
+        """Writes what is left, and returns what all of it was."""
+        self._write()
+        sums = Counter({name: int(value) for name, value in self.sums.items()})
+        return Tokenised(self._runs, sums, np.concatenate([np.zeros(0, np.uint64), *self._lines]), np.array(self._identities, np.uint64))
+
+    def _write(self) -> None:
+        """Writes the parts that are there as one run."""
         if not self._parts:
-            return Tokenised(self.sums)
+            return
         self._parts.sort(key=lambda part: part[:2])
         keys, sources, lengths, tokens = zip(*self._parts)
-        self._parts = []
+        self._parts, self._tokens = [], 0
         documents = np.empty(len(keys), DOCUMENT)
         documents['source'] = sources
         documents['sentences'] = np.cumsum([part.size for part in lengths])
         documents['tokens'] = np.cumsum([part.size for part in tokens])
         lengths, tokens = np.concatenate(lengths), np.concatenate(tokens)
-        DocumentRun(np.array(keys, np.uint64), documents, lengths, tokens).write(path)
+        self._runs.append(f'{self._path}-{len(self._runs)}')
+        DocumentRun(np.array(keys, np.uint64), documents, lengths, tokens).write(self._runs[-1])
         self.sums.update(parts=len(keys), tokens=tokens.size, unknown_tokens=np.count_nonzero(tokens == self._tokenizer.unk_id))
-        self.sums = Counter({name: int(value) for name, value in self.sums.items()})
-        lines = _hash_sentences(tokens, lengths)
-        return Tokenised(self.sums, lines[lines % np.uint64(self._recipe.line_sample) == 0], np.array(self._identities, np.uint64))
+        hashes = _hash_sentences(tokens, lengths)
+        self._lines.append(hashes[hashes % np.uint64(self._recipe.line_sample) == 0])
 
 
 def _hash_sentences(tokens: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -13,13 +13,14 @@ import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
 from etils import epath
 
 from configs.errors import UserError
 
 CHUNK = 1 << 20
+_ZSTD_CHUNK = 1 << 12  # of input: at the very most 128 MiB of output
 _MAGIC = {b'\x1f\x8b': 'gzip', b'BZh': 'bzip2', b'\xfd7zXZ\x00': 'xz', b'\x28\xb5\x2f\xfd': 'zstd'}
 
 Compression = Literal['gzip', 'bzip2', 'xz', 'zstd']
@@ -71,7 +72,8 @@ def chunks(f: BinaryIO, count: int | None = None, size: int = CHUNK) -> Iterator
 def decompressed(f: BinaryIO, compression: Compression | None, path: str, size: int = CHUNK) -> Iterator[bytes]:
     """What a file holds, read `size` bytes at a time; members that follow one another make one stream.
 
-    Raises UserError, naming `path`, for a damaged or truncated file.
+    A chunk is of bounded size, whatever the file says that it holds. Raises UserError, naming
+    `path`, for a damaged or truncated file.
     """
     if compression is None:
         yield from chunks(f, size=size)
@@ -79,10 +81,12 @@ def decompressed(f: BinaryIO, compression: Compression | None, path: str, size: 
     if compression == 'zstd':
         import zstandard
 
-        new, errors = zstandard.ZstdDecompressor().decompressobj, zstandard.ZstdError
+        new, inflate, errors = zstandard.ZstdDecompressor().decompressobj, _all, zstandard.ZstdError
+        size = min(size, _ZSTD_CHUNK)
     else:
         gzip = functools.partial(zlib.decompressobj, zlib.MAX_WBITS | 16)
         new = {'gzip': gzip, 'bzip2': bz2.BZ2Decompressor, 'xz': lzma.LZMADecompressor}[compression]
+        inflate = _from_tail if compression == 'gzip' else _from_buffer
         errors = (zlib.error, OSError, lzma.LZMAError)
     member, damaged = new(), None
     try:
@@ -92,7 +96,7 @@ def decompressed(f: BinaryIO, compression: Compression | None, path: str, size: 
                     data = data.lstrip(b'\0')  # padding after the last member
                     member = new() if data else member
                 if data:
-                    yield member.decompress(data)
+                    yield from inflate(member, data)
                     data = member.unused_data
     except errors as error:
         damaged = str(error)
@@ -100,3 +104,22 @@ def decompressed(f: BinaryIO, compression: Compression | None, path: str, size: 
         damaged = 'it ends before its data do: truncated?'
     if damaged is not None:
         raise UserError(f'{path}: damaged {compression} file ({damaged}): copy or make it again')
+
+
+def _from_tail(member: Any, data: bytes) -> Iterator[bytes]:
+    """zlib's: what is left of the input stands beside the output."""
+    while data and not member.eof:
+        yield member.decompress(data, CHUNK)
+        data = member.unconsumed_tail
+
+
+def _from_buffer(member: Any, data: bytes) -> Iterator[bytes]:
+    """bz2's and lzma's: what is left of the input stays inside."""
+    yield member.decompress(data, CHUNK)
+    while not member.eof and not member.needs_input:
+        yield member.decompress(b'', CHUNK)
+
+
+def _all(member: Any, data: bytes) -> Iterator[bytes]:
+    """zstd's, which knows no limit."""
+    yield member.decompress(data)

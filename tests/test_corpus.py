@@ -7,12 +7,18 @@ import gzip
 import json
 import lzma
 import os
+import sys
 
+import pyarrow as pa
 import pytest
 import zstandard
+from pyarrow import parquet
 
 from configs.errors import UserError
+from input_pipeline import corpus
 from input_pipeline.corpus import Report, TextOptions, read_documents, read_unit, units
+from input_pipeline.shards import masked_crc
+from input_pipeline.text_files import compression_of, decompressed
 
 TEXT = 'One sentence.\nAnother one.\n\nA second document.\n'
 DOCUMENTS = [['One sentence.', 'Another one.'], ['A second document.']]
@@ -199,7 +205,8 @@ class TestNothingToRead:
     [
         ('a.txt', TEXT.encode('utf-16'), 'UTF-16'),
         ('a.txt', TEXT.encode('utf-32-le'), 'not text'),
-        ('a.parquet', b'PAR1' + b'x' * 50, 'not text'),
+        ('a.tar', b'a.txt' + bytes(252) + b'ustar' + TEXT.encode(), 'archive: unpack it'),
+        ('a.txt', b'PK\x03\x04 zip', 'archive: unpack it'),
         ('a.txt', TEXT.replace('\n', '\r').encode(), 'CR alone'),
         ('a.jsonl', b'{"text": "a"}\nnot json\n', 'a.jsonl line 2: not valid JSON'),
         ('a.jsonl', b'{"body": "a", "id": 1}\n', "column 'text' .it has body, id.*--text_column"),
@@ -218,3 +225,147 @@ def test_report_counts_and_merges(tmp_path):
     read(put(tmp_path / 'b.txt', b'\xff\n'), second)
     first.merge(second)
     assert (first.documents, first.sentences, first.bytes, first.bad_utf8) == (3, 4, len(TEXT) + 2, 1)
+
+
+class TestParquet:
+    """pyarrow writes, and says what a column holds."""
+
+    def put(self, path, column, **options):
+        parquet.write_table(pa.table({'id': list(range(len(column))), 'text': column}), path, **options)
+        return path
+
+    def test_row_groups_are_units_and_rows_are_documents(self, tmp_path):
+        texts = ['Ä one. And two.\nThree.', '', None, 'Four.', ' \n ', 'Five.\n\nSix.']
+        path = self.put(tmp_path / 'a.parquet', texts, row_group_size=2, compression='zstd')
+        parts = units(str(path))
+        assert [(unit.start, unit.format, unit.whole) for unit in parts] == [(0, 'parquet', False), (1, 'parquet', False), (2, 'parquet', False)]
+        assert all(unit.bytes > 0 for unit in parts)
+        found = [d for unit in parts for d in read_unit(unit)]
+        assert [d.name for d in found] == [('a.parquet', 0), ('a.parquet', 3), ('a.parquet', 5)]
+        assert [d.sentences for d in found] == [['Ä one.', 'And two.', 'Three.'], ['Four.'], ['Five.', 'Six.']]
+        assert read(path, segment=False)[0] == ['Ä one. And two.', 'Three.']
+
+    @pytest.mark.parametrize('kind', [pa.large_string(), pa.binary(), pa.large_binary(), pa.dictionary(pa.int32(), pa.string())])
+    def test_kinds_of_text(self, tmp_path, kind):
+        column = pa.array([b'One.', b'Two.'] if kind in (pa.binary(), pa.large_binary()) else ['One.', 'Two.']).cast(kind)
+        assert read(self.put(tmp_path / 'a', column)) == [['One.'], ['Two.']]
+
+    def test_invalid_text_is_named_by_row(self, tmp_path):
+        path = self.put(tmp_path / 'a.parquet', pa.array([b'One.', b'T\xffo.\0']), row_group_size=1)
+        report = Report()
+        assert read(path, report) == [['One.'], ['T\ufffdo.']]
+        assert (report.bad_utf8, report.bad_places, report.nul_bytes, report.bytes) == (1, [f'{path} row 1'], 1, 9)
+        with pytest.raises(UserError, match='a.parquet row 1: invalid UTF-8'):
+            read(path, on_bad_utf8='error')
+
+    def test_what_is_refused(self, tmp_path, monkeypatch):
+        path = self.put(tmp_path / 'a.parquet', ['One.'])
+        with pytest.raises(UserError, match=r"a.parquet: no column 'body' .it has id, text.*--text_column"):
+            read(path, text_column='body')
+        with pytest.raises(UserError, match=r"column 'id' holds int64 and not text"):
+            read(path, text_column='id')
+        with pytest.raises(UserError, match='parquet file inside gzip: unpack it'):
+            read(put(tmp_path / 'b.parquet.gz', gzip.compress(path.read_bytes())))
+        content = path.read_bytes()
+        with pytest.raises(UserError, match='damaged parquet file'):
+            read(put(tmp_path / 'cut', content[: len(content) // 2]))
+        content = self.put(tmp_path / 'c.parquet', ['One and some more.'], write_page_checksum=True, compression='none').read_bytes()
+        with pytest.raises(UserError, match='damaged parquet file'):
+            read(put(tmp_path / 'flipped', content.replace(b'some', b'same', 1)))
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, 'pyarrow', None)
+            with pytest.raises(UserError, match='pyarrow is not installed: pip install pyarrow'):
+                read(path)
+
+
+class TestTfds:
+    """A prepared dataset as tfds lays it down; tfds itself says where the files are."""
+
+    @pytest.fixture
+    def prepared(self, tmp_path, monkeypatch):
+        folder = tmp_path / 'tfds' / 'made_text' / '1.0.0'
+        text = {'pythonClassName': 'tensorflow_datasets.core.features.text_feature.Text', 'text': {}}
+        nested = {'pythonClassName': 'tensorflow_datasets.core.features.features_dict.FeaturesDict', 'featuresDict': {'features': {'body': text}}}
+        both = {**nested, 'featuresDict': {'features': {'text': text, 'inner': nested}}}
+        put(folder / 'features.json', json.dumps(both))
+        template = '{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}'
+        split = {'name': 'train', 'shardLengths': ['2', '1'], 'numBytes': '100', 'filepathTemplate': template}
+        put(folder / 'dataset_info.json', json.dumps({'name': 'made_text', 'version': '1.0.0', 'fileFormat': 'tfrecord', 'splits': [split]}))
+        for i, texts in enumerate([['One. Two.\nThree.', 'Vier.'], ['', 'Five.']]):
+            frames = b''.join(self.frame(text.encode(), b'inner %d' % i) for text in texts)
+            put(folder / f'made_text-train.tfrecord-0000{i}-of-00002', frames)
+        monkeypatch.setenv('TFDS_DATA_DIR', str(tmp_path / 'tfds'))
+        return folder
+
+    def frame(self, text, inner):
+        """A tf.train.Example written out by hand, in a TFRecord frame."""
+
+        def field(number, content):
+            assert len(content) < 128
+            return bytes([number << 3 | 2, len(content)]) + content
+
+        entries = [field(1, field(1, key) + field(2, field(1, field(1, value)))) for key, value in ((b'inner/body', inner), (b'text', text))]
+        example = field(1, b''.join(entries))
+        head = len(example).to_bytes(8, 'little')
+        return head + masked_crc(head).to_bytes(4, 'little') + example + masked_crc(example).to_bytes(4, 'little')
+
+    def test_files_are_units_and_records_are_documents(self, prepared):
+        found = list(read_documents('tfds:made_text/train'))
+        assert [d.sentences for d in found] == [['One.', 'Two.', 'Three.'], ['Vier.'], ['Five.']]
+        assert [d.name[0][-19:] for d in found] == ['cord-00000-of-00002', 'cord-00000-of-00002', 'cord-00001-of-00002']
+        assert [d.sentences for d in read_documents('tfds:made_text/train', TextOptions(text_column='inner/body'))][0] == ['inner 0']
+        assert not {'tensorflow', 'jax'} & set(sys.modules)
+
+    @pytest.mark.parametrize(
+        ('pattern', 'column', 'said'),
+        [
+            ('tfds:made_text', 'text', 'must be tfds:NAME/SPLIT'),
+            ('tfds:no_such_text/train', 'text', 'no_such_text not found'),
+            ('tfds:made_text/test', 'text', "no split 'test', it has train"),
+            ('tfds:made_text/train', 'body', r"no text 'body' .it has inner/body, text.*--text_column"),
+            ('tfds:ag_news_subset/train', 'text', 'run tfds build ag_news_subset'),
+        ],
+    )
+    def test_what_is_refused(self, prepared, pattern, column, said):
+        with pytest.raises(UserError, match=said):
+            read(pattern, text_column=column)
+
+    def test_damage_is_named_by_file_and_byte(self, prepared):
+        path = prepared / 'made_text-train.tfrecord-00000-of-00002'
+        content = path.read_bytes()
+        for bad in (content[:-3], content[:100] + b'x' + content[101:], content[:3]):
+            path.write_bytes(bad)
+            with pytest.raises(UserError, match='00000-of-00002: the record at byte .* is damaged or cut'):
+                read('tfds:made_text/train')
+
+
+def test_wikiextractor_json_is_told_by_its_first_line(tmp_path):
+    content = json.dumps({'id': '1', 'text': 'One. Two.'}) + '\n'
+    assert read(put(tmp_path / 'AA' / 'wiki_00', content)) == [['One.', 'Two.']]
+    assert read(put(tmp_path / 'b.txt', '{braces} are text\n')) == [['{braces} are text']]
+
+
+@pytest.mark.parametrize('compress', [gzip.compress, bz2.compress, lzma.compress])  # zstd's bound is larger
+def test_a_small_file_that_holds_much_is_read_in_small_chunks(tmp_path, compress):
+    content = b'a' * 10_000_000
+    with open(put(tmp_path / 'a', compress(content)), 'rb') as f:
+        found = list(decompressed(f, compression_of(f), 'a'))
+    assert b''.join(found) == content and max(map(len, found)) <= 1 << 20
+
+
+def test_documents_without_an_end_are_cut(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, 'MAX_DOCUMENT_LINES', 100)
+    report = Report()
+    assert [len(d) for d in read(put(tmp_path / 'a.txt', 'a b.\n' * 250), report)] == [100, 100, 50]
+    assert report.cut_documents == 2 and 'no end of a document' in report.lines()[0]
+    assert [len(d) for d in read(put(tmp_path / 'b.txt', '<doc id="1">\n' + 'a b.\n' * 250 + '</doc>\n'))] == [100, 99, 49]
+
+
+def test_a_document_in_one_record(tmp_path, monkeypatch):
+    """Its long lines are cut as those of text are, and it may not be larger than memory allows."""
+    report, text = Report(), 'word ' * 1000
+    (sentences,) = read(put(tmp_path / 'a.jsonl', json.dumps({'text': text}) + '\n'), report, max_line_bytes=100)
+    assert max(map(len, sentences)) <= 100 and ' '.join(sentences).split() == text.split() and report.cut_lines == 1
+    monkeypatch.setattr(corpus, 'MAX_DOCUMENT_BYTES', 1000)
+    with pytest.raises(UserError, match='a.jsonl line 2: longer than .* MiB: jsonl has one object a line'):
+        read(put(tmp_path / 'a.jsonl', json.dumps({'text': 'a'}) + '\n' + json.dumps({'text': text}) + '\n'))
