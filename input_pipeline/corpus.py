@@ -189,12 +189,15 @@ def _wiki_documents(unit: Unit, text: Text, options: TextOptions) -> Iterator[tu
         if line.startswith('<doc '):
             match = _TITLE.search(line)
             first, title, sentences = offset, html.unescape(match[1]) if match else '', []
-        elif line == '</doc>' or (first is not None and _too_long(offset - first, sentences)):
+        elif line == '</doc>':
             if sentences:
-                text.report.cut_documents += line != '</doc>'
                 yield first, sentences
-            first, sentences = None if line == '</doc>' else offset, []
+            first, sentences = None, []
         elif first is not None and (sentences or line != title):
+            if _too_long(offset - first, sentences):
+                text.report.cut_documents += 1
+                yield first, sentences
+                first, sentences = offset, []
             sentences += text.sentences(line)
     if sentences:
         yield first, sentences

@@ -38,7 +38,7 @@ def find(pattern: str, column: str) -> list[epath.Path]:
         raise UserError(f'{pattern}: no split {split!r}, it has {", ".join(builder.info.splits)}')
     if builder.info.file_format.value != 'tfrecord':
         raise UserError(f'{pattern}: stored as {builder.info.file_format.value}: run tfds build {name} --file_format=tfrecord')
-    texts = [name for name, feature in _features(builder.info.features) if isinstance(feature, tfds.features.Text)]
+    texts = sorted(name for name, feature in _features(builder.info.features) if isinstance(feature, tfds.features.Text))
     if column not in texts:
         raise UserError(f'{pattern}: no text {column!r} (it has {", ".join(texts) or "none"}): name it with --text_column')
     return sorted(epath.Path(path) for path in builder.info.splits[split].filepaths)

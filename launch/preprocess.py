@@ -3,8 +3,9 @@
   python -m launch.preprocess --input='text/*.txt' --tokenizer=vocab --output=records --seq_len=128
 
 Text is one sentence a line with blank lines between documents; with --segment, paragraphs;
-also jsonl and WikiExtractor output, plain or compressed. The same command again finds the
-job done. The same seed gives the same bytes for any number of workers and on Apache Beam:
+also jsonl, WikiExtractor output (all plain or compressed), parquet and prepared tfds datasets.
+The same command again goes on with an interrupted job, or finds it done. The same seed gives
+the same bytes for any number of workers and on Apache Beam:
 
   python -m launch.preprocess --engine=beam ... -- --runner=DataflowRunner --region=...   (docs/preprocessing.md)
 """
@@ -18,7 +19,7 @@ from absl import flags
 
 from launch import app
 
-_INPUT = flags.DEFINE_string('input', None, 'files to read: a path or a glob, or several with commas', required=True)
+_INPUT = flags.DEFINE_string('input', None, 'files to read: a path or a glob, or several with commas; or tfds:NAME/SPLIT', required=True)
 _TOKENIZER = flags.DEFINE_string('tokenizer', None, 'tokenizer directory (launch.train_vocab makes one)', required=True)
 _OUTPUT = flags.DEFINE_string('output', None, 'folder for the records; it appears whole or not at all', required=True)
 _SEQ_LEN = flags.DEFINE_integer('seq_len', 128, 'tokens a row, [CLS] and [SEP] included')
@@ -43,9 +44,9 @@ _WORKERS = flags.DEFINE_integer('workers', None, 'processes; by default one for 
 _SEED = flags.DEFINE_integer('seed', 12345, 'seed of pairs, masks and order')
 _ENGINE = flags.DEFINE_enum('engine', 'local', ['local', 'beam'], 'local: processes on this machine; beam: an Apache Beam pipeline, with what follows -- as its options')
 _OVERWRITE = flags.DEFINE_bool('overwrite', False, 'replace what another job left in --output')
-_SEGMENT = flags.DEFINE_bool('segment', None, 'lines are paragraphs: cut them into sentences; by default for jsonl and WikiExtractor files only')
+_SEGMENT = flags.DEFINE_bool('segment', None, 'lines are paragraphs: cut them into sentences; by default for all but text files')
 _LANGUAGE = flags.DEFINE_string('language', 'en', 'language of the text, for --segment')
-_TEXT_COLUMN = flags.DEFINE_string('text_column', 'text', 'field of a jsonl line that holds the document')
+_TEXT_COLUMN = flags.DEFINE_string('text_column', 'text', 'jsonl, parquet, tfds: the field that holds the document')
 _ON_BAD_UTF8 = flags.DEFINE_enum('on_bad_utf8', 'replace', ['replace', 'error', 'skip'], 'what to do with a line that is not UTF-8; each is counted and reported')
 _STRICT = flags.DEFINE_bool('strict', False, 'the same as --on_bad_utf8=error')
 _MAX_LINE_BYTES = flags.DEFINE_integer('max_line_bytes', 1 << 20, 'longer lines are split at a space')

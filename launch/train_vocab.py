@@ -23,7 +23,7 @@ _LOWER_CASE = flags.DEFINE_bool('lower_case', True, 'lower-case the text; the di
 _STRIP_ACCENTS = flags.DEFINE_bool('strip_accents', None, 'remove accents (default: as --lower_case); takes Hangul syllables apart')
 _COVERAGE = flags.DEFINE_float('character_coverage', 0.9999, 'share of the running characters that get entries of their own')
 _MIN_FREQUENCY = flags.DEFINE_integer('min_frequency', 2, 'wordpiece: do not merge pairs seen less often')
-_TEXT_COLUMN = flags.DEFINE_string('text_column', 'text', 'jsonl: the name of the text')
+_TEXT_COLUMN = flags.DEFINE_string('text_column', 'text', 'jsonl, parquet, tfds: the name of the text')
 _ON_BAD_UTF8 = flags.DEFINE_enum('on_bad_utf8', 'replace', ['replace', 'skip', 'error'], 'what to do with a line of invalid UTF-8')
 _STRICT = flags.DEFINE_bool('strict', False, 'the same as --on_bad_utf8=error')
 _MAX_LINE_BYTES = flags.DEFINE_integer('max_line_bytes', 1 << 20, 'cut longer lines at white space')
