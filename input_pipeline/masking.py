@@ -1,8 +1,8 @@
 """Masked language modelling: which tokens are predicted, and what stands in their place.
 
 This file owns the masking rule of google-research/bert (create_pretraining_data.py:342-415)
-for many examples at once: the number of predictions, single-token and whole-word choice,
-and the mix of [MASK], the same token and a random token. It must not know documents,
+for many examples at once: the number of predictions, the choice of tokens, of whole words
+and of runs of words, and the mix of [MASK], the same token and a random token. It must not know documents,
 sentence pairs or files. N examples, S positions, P predictions a row.
 """
 
@@ -22,18 +22,28 @@ class MaskingRule:
 
     `mix` are the shares of predicted tokens that become [MASK], stay the same and become a
     random entry of the vocabulary (the columns MASK, SAME and RND of the paper's table 8).
+    `ngram` above 1: runs of 1 to that many whole words, a run of n with a chance in
+    proportion to 1/n (ALBERT; Lan et al. 2020, section 4.1, where it is 3).
     """
 
     probability: float = 0.15
     max_predictions: int = 20
     mix: tuple[float, float, float] = (0.8, 0.1, 0.1)
     whole_word: bool = False
+    ngram: int = 1
+
+    @property
+    def by_words(self) -> bool:
+        """Whether the tokens of a word are predicted together."""
+        return self.whole_word or self.ngram > 1
 
     def __post_init__(self) -> None:
         if not 0 < self.probability <= 1:
             raise UserError(f'--masked_lm_prob={self.probability}: must be more than 0 and at most 1')
         if self.max_predictions < 1:
             raise UserError(f'--max_predictions={self.max_predictions}: must be 1 or more')
+        if not 1 <= self.ngram <= 10:
+            raise UserError(f'--ngram={self.ngram}: must be from 1 to 10 words')
         if len(self.mix) != 3 or min(self.mix) < 0 or abs(sum(self.mix) - 1) > 1e-6:
             raise UserError(f'--mask_mix={",".join(map(str, self.mix))}: must be three shares (mask, same, random) that add up to 1')
 
@@ -68,13 +78,13 @@ def mask(
 
     `candidates` [N, S] bool: positions that may be predicted (no [CLS], [SEP], padding);
     `lengths` [N]: tokens of each row; `word_starts` [N, S] bool: candidates that begin a
-    word, needed for `rule.whole_word` only. A row with fewer candidates than predictions
+    word, needed for `rule.by_words` only. A row with fewer candidates than predictions
     has all of them predicted. Random tokens come from the whole vocabulary, special
     entries included (:408).
     """
     counts = prediction_counts(lengths, rule)
-    if rule.whole_word:
-        positions = _positions_of(_choose_words(candidates, word_starts, counts, stream), rule.max_predictions)
+    if rule.by_words:
+        positions = _positions_of(_choose_words(candidates, word_starts, counts, rule.ngram, stream), rule.max_predictions)
     else:
         positions = _choose_tokens(candidates, counts, rule.max_predictions, stream)
     rows, length = ids.shape
@@ -98,19 +108,14 @@ def mask(
 def _choose_tokens(candidates: np.ndarray, counts: np.ndarray, most: int, stream: Stream) -> np.ndarray:
     """int32 [N, P] ascending: `counts` random candidates of each row, then S where there are fewer.
 
-    Each position gets a random key whose low bits are the position itself; the smallest
-    keys of a row are the choice. Keys differ, so the choice does not depend on how a
-    machine partitions.
+    The positions with the smallest random keys of a row are the choice.
     """
-    rows, length = candidates.shape
-    position_bits = np.uint32((1 << (length - 1).bit_length()) - 1)
-    keys = stream.bits32(rows * length).reshape(rows, length) & ~position_bits
-    keys |= np.arange(length, dtype=np.uint32)
-    keys[~candidates] = np.uint32(0xFFFFFFFF)
+    length = candidates.shape[1]
+    keys, place_bits = _random_keys(candidates, stream)
     if most < length:
         keys = np.partition(keys, most - 1, axis=1)[:, :most]
     keys.sort(axis=1)
-    positions = (keys & position_bits).astype(np.int32)
+    positions = (keys & place_bits).astype(np.int32)
     ranks = np.arange(keys.shape[1])
     positions[ranks >= np.minimum(counts, candidates.sum(axis=1))[:, None]] = length
     positions.sort(axis=1)
@@ -119,40 +124,75 @@ def _choose_tokens(candidates: np.ndarray, counts: np.ndarray, most: int, stream
     return positions
 
 
-def _choose_words(candidates: np.ndarray, word_starts: np.ndarray, counts: np.ndarray, stream: Stream) -> np.ndarray:
-    """bool [N, S]: tokens of whole words, in random order while they fit; a word that does not is skipped (:379-391).
+def _random_keys(some: np.ndarray, stream: Stream) -> tuple[np.ndarray, np.uint32]:
+    """uint32 [N, S], random but for the low bits, which are the place itself, and the mask of these bits; the largest key where not `some`.
 
-    All rows go through their words in step: rank by rank, so the loop is as long as the
-    longest row and each turn is one operation over all rows.
+    Keys of a row differ, so their order does not depend on how a machine sorts or partitions.
+    """
+    rows, length = some.shape
+    place_bits = np.uint32((1 << (length - 1).bit_length()) - 1)
+    keys = stream.bits32(rows * length).reshape(rows, length) & ~place_bits
+    keys |= np.arange(length, dtype=np.uint32)
+    keys[~some] = np.uint32(0xFFFFFFFF)
+    return keys, place_bits
+
+
+def _choose_words(candidates: np.ndarray, word_starts: np.ndarray, counts: np.ndarray, longest: int, stream: Stream) -> np.ndarray:
+    """bool [N, S]: tokens of runs of up to `longest` whole words, in random order while they fit.
+
+    A single word that does not fit is skipped (:379-391). A longer run is shortened until it
+    fits, is skipped where it meets a chosen word, and stays within its segment. All rows go
+    through their words in step: rank by rank, with the rows that still want some.
     """
     rows, length = candidates.shape
     row = np.arange(rows)[:, None]
-    word = np.cumsum(word_starts & candidates, axis=1) - 1  # the word each token belongs to
+    starts = word_starts & candidates
+    words = starts.sum(axis=1)
+    word = np.cumsum(starts, axis=1) - 1  # the word each token belongs to
     word[~candidates] = length - 1
-    inside = np.flatnonzero(candidates)
-    flat_word = (row * length + word).reshape(-1)[inside]
-    sizes = np.bincount(flat_word, minlength=rows * length).reshape(rows, length)
-    words = word_starts & candidates
-    word_bits = np.uint64((1 << (length - 1).bit_length()) - 1)
-    keys = stream.bits(rows * length).reshape(rows, length) & ~word_bits
-    keys |= np.arange(length, dtype=np.uint64)
-    keys[np.arange(length) >= words.sum(axis=1)[:, None]] = np.uint64(0xFFFFFFFFFFFFFFFF)
+    tokens_of = np.bincount((row * length + word)[candidates], minlength=rows * length).reshape(rows, length)
+    before = np.concatenate([np.zeros((rows, 1), np.int64), np.cumsum(tokens_of, axis=1)], axis=1)  # tokens before each word
+    keys, place_bits = _random_keys(np.arange(length) < words[:, None], stream)
     keys.sort(axis=1)
-    order = (keys & word_bits).astype(np.int64).clip(max=length - 1)
-    sizes_in_order = np.take_along_axis(sizes, order, axis=1)
-    sizes_in_order[np.arange(length) >= words.sum(axis=1)[:, None]] = length + 1  # no word: never fits
+    order = np.minimum(keys & place_bits, np.uint32(length - 1))
+    runs = _run_lengths(candidates, starts, word, longest, stream) if longest > 1 else np.ones((rows, length), np.int64)
     left = counts.copy()
-    taken = np.zeros((rows, length), bool)
+    chosen = np.zeros((rows, length + longest), bool)  # words; none is beyond the last place of a row
+    active = np.arange(rows)
     for rank in range(length):
-        size = sizes_in_order[:, rank]
-        fits = size <= left
-        left -= np.where(fits, size, 0)
-        taken[:, rank] = fits
-        if not left.any():
+        active = active[(left[active] > 0) & (rank < words[active])]
+        if not active.size:
             break
-    chosen_words = np.zeros((rows, length), bool)
-    np.put_along_axis(chosen_words, order, taken, axis=1)
-    return np.take_along_axis(chosen_words, word, axis=1) & candidates
+        first = order[active, rank]
+        run = runs[active, first]
+        room, start = left[active], before[active, first]
+        for _ in range(longest - 1):
+            run -= (run > 1) & (before[active, first + run] - start > room)
+        size = before[active, first + run] - start
+        fits = size <= room
+        for i in range(longest):
+            fits &= (i >= run) | ~chosen[active, first + i]
+        left[active] -= size * fits
+        for i in range(longest):
+            some = fits & (i < run)
+            chosen[active[some], first[some] + i] = True
+    return np.take_along_axis(chosen, word, axis=1) & candidates
+
+
+def _run_lengths(candidates: np.ndarray, starts: np.ndarray, word: np.ndarray, longest: int, stream: Stream) -> np.ndarray:
+    """int64 [N, S], for each word how many words a run from it has: 1 to `longest`, within its segment, n with a chance like 1/n."""
+    rows, length = candidates.shape
+    continues = np.zeros((rows, length + longest), bool)  # words that follow another word of their segment
+    row, place = np.nonzero(starts[:, 1:] & candidates[:, :-1])
+    continues[row, word[row, place + 1]] = True
+    reach = np.ones((rows, length), np.int64)
+    goes_on = np.ones((rows, length), bool)
+    for i in range(1, longest):
+        goes_on &= continues[:, i : i + length]
+        reach += goes_on
+    shares = np.cumsum(1 / np.arange(1, longest + 1))
+    draw = (stream.bits32(rows * length) * 2.0**-32).reshape(rows, length) * shares[reach - 1]
+    return 1 + np.searchsorted(shares[:-1], draw, 'right')
 
 
 def _positions_of(chosen: np.ndarray, most: int) -> np.ndarray:

@@ -55,6 +55,7 @@ class PreprocessOptions:
     masked_lm_prob: float = 0.15
     mask_mix: tuple[float, float, float] = (0.8, 0.1, 0.1)
     whole_word: bool = False
+    ngram: int = 1
     masking: Literal['static', 'dynamic'] = 'static'
     packing: bool = False
     max_packs: int = 8
@@ -97,7 +98,7 @@ class PreprocessOptions:
     def rule(self) -> MaskingRule:
         """The masking rule; by default as many predictions as the longest row has."""
         most = self.max_predictions if self.max_predictions is not None else math.ceil(self.seq_len * self.masked_lm_prob)
-        return MaskingRule(self.masked_lm_prob, most, self.mask_mix, self.whole_word)
+        return MaskingRule(self.masked_lm_prob, most, self.mask_mix, self.whole_word, self.ngram)
 
     @property
     def spec(self) -> RecordSpec:

@@ -294,7 +294,7 @@ class _Columns:
             'next_sentence_labels': examples.labels,
         }
         dynamic = self.spec.masking == 'dynamic'
-        word_starts = rows.word_starts(tokenizer.starts_word) if dynamic or rule.whole_word else None
+        word_starts = rows.word_starts(tokenizer.starts_word) if dynamic or rule.by_words else None
         if dynamic:
             return columns | {'word_starts': word_starts.astype(np.int32)}
         masked = mask(rows.input_ids, rows.candidates, rows.lengths, word_starts, rule, tokenizer.mask_id, tokenizer.vocab_size, self.stream)

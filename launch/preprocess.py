@@ -27,6 +27,7 @@ _MAX_PREDICTIONS = flags.DEFINE_integer('max_predictions', None, 'most masked to
 _MASKED_LM_PROB = flags.DEFINE_float('masked_lm_prob', 0.15, 'share of tokens to predict')
 _MASK_MIX = flags.DEFINE_list('mask_mix', ['0.8', '0.1', '0.1'], 'shares of predicted tokens that become [MASK], stay the same, become a random token')
 _WHOLE_WORD = flags.DEFINE_bool('whole_word', False, 'mask all pieces of a word together')
+_NGRAM = flags.DEFINE_integer('ngram', 1, 'mask runs of up to so many whole words, n of them with a chance in proportion to 1/n (ALBERT: 3)')
 _MASKING = flags.DEFINE_enum('masking', 'static', ['static', 'dynamic'], 'static: masked here; dynamic: records keep the text and each training step draws its masks')
 _PACKING = flags.DEFINE_bool('packing', False, 'put several short examples into one row (not readable by google-research/bert); held-out rows have one each')
 _MAX_PACKS = flags.DEFINE_integer('max_packs', 8, 'most examples a row, with --packing')
@@ -75,6 +76,7 @@ def main(argv: Sequence[str]) -> None:
             masked_lm_prob=_MASKED_LM_PROB.value,
             mask_mix=mix,
             whole_word=_WHOLE_WORD.value,
+            ngram=_NGRAM.value,
             masking=_MASKING.value,
             packing=_PACKING.value,
             max_packs=_MAX_PACKS.value,

@@ -37,15 +37,15 @@ def run(rule, name='a', **kwargs):
     return ids, candidates, lengths, starts, mask(ids, candidates, lengths, starts, rule, MASK, VOCAB, Stream(1, name))
 
 
-@pytest.mark.parametrize('whole_word', [False, True])
+@pytest.mark.parametrize('by_words', [{}, {'whole_word': True}, {'ngram': 3}])
 @pytest.mark.parametrize('most', [1, 5, 8, 80])
-def test_rows_are_well_formed(whole_word, most):
-    ids, candidates, lengths, _, masked = run(MaskingRule(0.15, most, whole_word=whole_word))
+def test_rows_are_well_formed(by_words, most):
+    ids, candidates, lengths, _, masked = run(MaskingRule(0.15, most, **by_words))
     for i in range(len(ids)):
         count = int(masked.weights[i].sum())
         places = masked.positions[i, :count]
         budget = min(most, max(1, round(lengths[i] * 0.15)), candidates[i].sum())
-        assert count == budget if not whole_word else count <= budget
+        assert count <= budget if by_words else count == budget
         assert (np.diff(places) > 0).all() and candidates[i, places].all()
         assert masked.weights[i, :count].all() and not masked.positions[i, count:].any() and not masked.ids[i, count:].any()
         restored = masked.input_ids[i].copy()
@@ -130,6 +130,68 @@ def test_whole_word_choice_agrees_with_a_slow_greedy_one():
     np.testing.assert_allclose(ours, theirs / rows, atol=0.02)
 
 
+def slow_ngrams(sizes, ends, budget, longest, random):
+    """Words chosen one run at a time (ALBERT section 4.1): `ends` are the words after which a segment ends."""
+    chosen, left = set(), budget
+    for word in random.permutation(len(sizes)).tolist():
+        if not left:
+            break
+        reach = min(longest, 1 + min(end for end in ends if end >= word) - word)
+        shares = np.array([1 / n for n in range(1, reach + 1)])
+        run = random.choice(np.arange(1, reach + 1), p=shares / shares.sum())
+        while run > 1 and sum(sizes[word : word + run]) > left:
+            run -= 1
+        words = set(range(word, word + run))
+        if sum(sizes[word : word + run]) <= left and not words & chosen:
+            chosen |= words
+            left -= sum(sizes[word : word + run])
+    return chosen
+
+
+@pytest.mark.parametrize('longest, share', [(2, 0.3), (3, 0.6), (5, 0.4)])
+def test_runs_of_words_are_chosen_as_by_a_slow_greedy_one(longest, share):
+    """How often each word is chosen, and with its neighbour: two segments, words of one to three tokens."""
+    segments = [[1, 1, 2, 1, 3, 1], [2, 1, 1, 1, 2]]
+    sizes = [size for segment in segments for size in segment]
+    length = sum(sizes) + 3
+    place, firsts, candidates = 1, [], np.ones((1, length), bool)
+    for segment in segments:
+        firsts += (place + np.cumsum(segment) - segment).tolist()
+        place += sum(segment) + 1
+        candidates[0, place - 1] = False
+    candidates[0, 0] = False
+    starts = np.zeros((1, length), bool)
+    starts[0, firsts] = True
+    rows = 10000
+    shape = lambda array: np.repeat(array, rows, 0)
+    rule = MaskingRule(share, 40, ngram=longest)
+    masked = mask(np.full((rows, length), 50, np.int32), shape(candidates), np.full(rows, length), shape(starts), rule, MASK, VOCAB, Stream(4))
+    chosen = np.zeros((rows, length), bool)
+    row, rank = np.nonzero(masked.weights)
+    chosen[row, masked.positions[row, rank]] = True
+    word = np.cumsum(starts[0]) - 1
+    for i in range(len(sizes)):  # whole words only
+        assert (chosen[:, candidates[0] & (word == i)] == chosen[:, firsts[i], None]).all()
+    ours = chosen[:, firsts].astype(float)
+    theirs = np.zeros((3000, len(sizes)))
+    random = np.random.RandomState(0)
+    for i in range(len(theirs)):
+        theirs[i, list(slow_ngrams(sizes, (5, 10), round(length * share), longest, random))] = 1
+    np.testing.assert_allclose(ours.T @ ours / len(ours), theirs.T @ theirs / len(theirs), atol=0.03)
+
+
+def test_a_run_of_n_words_has_a_chance_like_one_in_n():
+    rows, length = 20000, 200
+    candidates = np.ones((rows, length), bool)
+    candidates[:, [0, -1]] = False
+    rule = MaskingRule(3 / length, 3, ngram=3)  # room for one run of three, so the first run is often all there is
+    masked = mask(np.full((rows, length), 50, np.int32), candidates, np.full(rows, length), candidates, rule, MASK, VOCAB, Stream(8))
+    assert (masked.weights.sum(1) == 3).all()
+    runs = 3 - (np.diff(masked.positions, axis=1) == 1).sum(1)
+    # One run of three: 2/11. A run of two and one word: 3/11, and 6/11 (a word first) times 5/11 (then no other single word; 3 shrinks to 2).
+    np.testing.assert_allclose(np.bincount(runs, minlength=4)[1:] / rows, [2 / 11, 3 / 11 + 30 / 121, 36 / 121], atol=0.02)
+
+
 def test_numbers_belong_to_names():
     assert (Stream(1, 'a').bits(8) == Stream(1, 'a').bits(8)).all()
     assert (Stream(1, 'a').bits(8) != Stream(1, 'b').bits(8)).all()
@@ -158,7 +220,7 @@ def test_coin_tosses_are_binomial():
         assert abs(drawn.mean() - n / 2) < 0.05 * max(1, n**0.5) and abs(drawn.var() - n / 4) < 0.08 * max(n, 1) / 4 + 1e-9
 
 
-@pytest.mark.parametrize('rule', [{'probability': 0}, {'max_predictions': 0}, {'mix': (0.8, 0.1, 0.2)}, {'mix': (1.2, -0.1, -0.1)}])
+@pytest.mark.parametrize('rule', [{'probability': 0}, {'max_predictions': 0}, {'ngram': 0}, {'mix': (0.8, 0.1, 0.2)}, {'mix': (1.2, -0.1, -0.1)}])
 def test_bad_rules_are_refused(rule):
     with pytest.raises(UserError, match='--'):
         MaskingRule(**rule)

@@ -216,9 +216,10 @@ def test_dynamic_records_keep_the_text_and_held_out_ones_are_masked(tmp_path, vo
     np.testing.assert_array_equal(starts, (ids > MASK) & (~pieces | after_special))
 
 
-def test_whole_words_stay_together_in_records(tmp_path, vocabulary):
+@pytest.mark.parametrize('by_words', [{'whole_word': True}, {'ngram': 3}])
+def test_whole_words_stay_together_in_records(tmp_path, vocabulary, by_words):
     write_text(tmp_path / 'a.txt', vocabulary[2][:100])
-    run(tmp_path, vocabulary, whole_word=True, eval_fraction=0)
+    run(tmp_path, vocabulary, eval_fraction=0, **by_words)
     columns, restored = read(tmp_path / 'out')
     suffix = np.isin(restored, [vocabulary[1]['##s'], vocabulary[1]['##ing']])
     chosen = np.zeros_like(suffix)
@@ -227,6 +228,8 @@ def test_whole_words_stay_together_in_records(tmp_path, vocabulary):
     inner = suffix[:, 1:] & (restored[:, :-1] > MASK)  # not the tail of a truncated word after [CLS] or [SEP]
     np.testing.assert_array_equal(chosen[:, 1:][inner], chosen[:, :-1][inner])
     assert suffix.any() and inner.any()
+    neighbours = (chosen[:, 1:] & chosen[:, :-1] & ~suffix[:, 1:]).sum() / chosen.sum()  # the start of a word, after a chosen token
+    assert neighbours > 0.2 if 'ngram' in by_words else neighbours < 0.15, neighbours
 
 
 @pytest.mark.parametrize('objective', ['nsp', 'full_sentences'])
