@@ -177,7 +177,7 @@ def test_runs_of_words_are_chosen_as_by_a_slow_greedy_one(longest, share):
     random = np.random.RandomState(0)
     for i in range(len(theirs)):
         theirs[i, list(slow_ngrams(sizes, (5, 10), round(length * share), longest, random))] = 1
-    np.testing.assert_allclose(ours.T @ ours / len(ours), theirs.T @ theirs / len(theirs), atol=0.03)
+    np.testing.assert_allclose(ours.T @ ours / len(ours), theirs.T @ theirs / len(theirs), atol=0.04)
 
 
 def test_a_run_of_n_words_has_a_chance_like_one_in_n():
