@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.dropout import Noise, dropout
-from bert_jax.model import ACTIVATIONS, Encoder, LayerNorm, dense, padded_vocab
+from bert_jax.model import ACTIVATIONS, Encoder, LayerNorm, Packing, dense, padded_vocab
 from configs.schema import ModelConfig
 
 Batch = Mapping[str, jax.Array]
@@ -32,7 +32,10 @@ class _Model(nn.Module):
 
     def encode(self, batch: Batch, noise: Noise | None) -> tuple[jax.Array, jax.Array, jax.Array]:
         encoder = Encoder(self.config, self.dtype, self.remat, self.scan, name='encoder')
-        return encoder(batch['input_ids'], batch['input_mask'], batch['segment_ids'], noise)
+        if 'pack_ids' not in batch:
+            return encoder(batch['input_ids'], batch['input_mask'], batch['segment_ids'], noise)
+        packing = Packing(batch['pack_ids'], batch['position_ids'], batch['cls_positions'])
+        return encoder(batch['input_ids'], jnp.minimum(packing.pack_ids_BT, 1), batch['segment_ids'], noise, packing)
 
 
 class MaskedLM(nn.Module):
@@ -60,10 +63,10 @@ class Pretraining(_Model):
 
     @nn.compact
     def __call__(self, batch: Batch, noise: Noise | None = None) -> tuple[jax.Array, jax.Array]:
-        """-> (masked-LM logits [B, P, V], next-sentence logits [B, 2]; class 1 means a random B)."""
-        x_BTH, pooled_BH, word_VH = self.encode(batch, noise)
+        """-> (masked-LM logits [B, P, V], next-sentence logits [B, 2], [B, K, 2] of packed rows; class 1 means a random B)."""
+        x_BTH, pooled, word_VH = self.encode(batch, noise)
         mlm_BPV = MaskedLM(self.config, self.dtype, name='mlm')(x_BTH, word_VH, batch['masked_lm_positions'])
-        return mlm_BPV, dense(self.config, 2, self.dtype, 'nsp')(pooled_BH).astype(jnp.float32)
+        return mlm_BPV, dense(self.config, 2, self.dtype, 'nsp')(pooled).astype(jnp.float32)
 
 
 class Classifier(_Model):

@@ -52,32 +52,35 @@ def _correct(logits: jax.Array, labels: jax.Array) -> jax.Array:
 def pretraining_objective(model: Any, nsp: bool) -> Objective:
     """Masked LM, plus next-sentence prediction where `nsp` (paper section 3.1; run_pretraining.py:236-310).
 
-    Denominators are global: the sum of masked weights + 1e-5, and the number of examples.
+    Denominators are global: the sum of masked weights + 1e-5, and the number of examples, of which a packed row has several.
     """
 
-    def sums(params: Any, batch: Batch, noise: Noise | None) -> Sums:
-        mlm_BPV, nsp_B2 = model.apply({'params': params}, batch, noise)
+    def example_weights(batch: Batch) -> jax.Array:
         rows_B = batch['example_weights']
-        weights_BP = batch['masked_lm_weights'] * rows_B[:, None]
+        return batch['next_sentence_weights'] * rows_B[:, None] if 'next_sentence_weights' in batch else rows_B
+
+    def sums(params: Any, batch: Batch, noise: Noise | None) -> Sums:
+        mlm_BPV, nsp_logits = model.apply({'params': params}, batch, noise)
+        weights_BP = batch['masked_lm_weights'] * batch['example_weights'][:, None]
         found = {
             'mlm_loss': _weighted(cross_entropy(mlm_BPV, batch['masked_lm_ids']), weights_BP),
             'mlm_accuracy': _weighted(_correct(mlm_BPV, batch['masked_lm_ids']), weights_BP),
         }
         if nsp:
-            labels_B = batch['next_sentence_labels']
-            right_B = _correct(nsp_B2, labels_B)
+            labels, examples = batch['next_sentence_labels'], example_weights(batch)
+            right = _correct(nsp_logits, labels)
             found |= {
-                'nsp_loss': _weighted(cross_entropy(nsp_B2, labels_B), rows_B),
-                'nsp_accuracy': _weighted(right_B, rows_B),
-                'nsp_accuracy_is_next': _weighted(right_B, rows_B * (labels_B == 0)),
-                'nsp_accuracy_random': _weighted(right_B, rows_B * (labels_B == 1)),
+                'nsp_loss': _weighted(cross_entropy(nsp_logits, labels), examples),
+                'nsp_accuracy': _weighted(right, examples),
+                'nsp_accuracy_is_next': _weighted(right, examples * (labels == 0)),
+                'nsp_accuracy_random': _weighted(right, examples * (labels == 1)),
             }
         return found
 
     def weights(batch: Batch) -> dict[str, jax.Array]:
         rows_B = batch['example_weights']
         denominators = {'mlm_loss': jnp.sum(batch['masked_lm_weights'] * rows_B[:, None]) + 1e-5}
-        return denominators | ({'nsp_loss': jnp.maximum(jnp.sum(rows_B), 1.0)} if nsp else {})
+        return denominators | ({'nsp_loss': jnp.maximum(jnp.sum(example_weights(batch)), 1.0)} if nsp else {})
 
     return Objective(sums, weights)
 

@@ -4,16 +4,18 @@ Owns embeddings, Transformer blocks and pooler, and the layout of their paramete
 heads.py. The blocks' parameters are stacked: every leaf under `layers` has a leading axis L.
 
 Dims: B batch, T position, H width, N heads, D width of a head, I feed-forward width, L layers,
-V vocabulary rounded up to a multiple of 128.
+K examples packed into a row, V vocabulary rounded up to a multiple of 128.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bert_jax.attention import attend
+from bert_jax.attention import Visible, attend
 from bert_jax.dropout import Noise, dropout
 from bert_jax.sharding import constrain_rows
 from configs.schema import ModelConfig
@@ -72,15 +74,18 @@ class Embeddings(nn.Module):
     dtype: jnp.dtype
 
     @nn.compact
-    def __call__(self, input_ids_BT: jax.Array, segment_ids_BT: jax.Array, noise: Noise | None) -> tuple[jax.Array, jax.Array]:
-        """-> (embeddings [B, T, H], the word table [V, H], which the masked-LM head shares)."""
+    def __call__(
+        self, input_ids_BT: jax.Array, segment_ids_BT: jax.Array, noise: Noise | None, position_ids_BT: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """-> (embeddings [B, T, H], the word table [V, H], which the masked-LM head shares); positions count from 0 unless given."""
         c = self.config
         normal = jax.nn.initializers.truncated_normal(c.initializer_range)
         word_VH = self.param('word', table_init(c), (padded_vocab(c.vocab_size), c.hidden_size))
         position_TH = self.param('position', normal, (c.max_position, c.hidden_size))
         segment_2H = self.param('segment', normal, (c.type_vocab_size, c.hidden_size))
         T = input_ids_BT.shape[1]
-        x_BTH = word_VH[input_ids_BT] + segment_2H[segment_ids_BT] + position_TH[None, :T]
+        where_BTH = position_TH[None, :T] if position_ids_BT is None else position_TH[position_ids_BT]
+        x_BTH = word_VH[input_ids_BT] + segment_2H[segment_ids_BT] + where_BTH
         x_BTH = LayerNorm(c.layer_norm_eps, name='norm')(x_BTH).astype(self.dtype)
         return dropout(constrain_rows(x_BTH), c.hidden_dropout, noise, 0), word_VH
 
@@ -92,13 +97,13 @@ class Layer(nn.Module):
     dtype: jnp.dtype
 
     @nn.compact
-    def __call__(self, x_BTH: jax.Array, index: jax.Array, mask_BT: jax.Array, noise: Noise | None) -> tuple[jax.Array, None]:
+    def __call__(self, x_BTH: jax.Array, index: jax.Array, visible: Visible, noise: Noise | None) -> tuple[jax.Array, None]:
         """x [B, T, H] of block `index` -> (x of the next block, None), as a scan body."""
         c, H = self.config, self.config.hidden_size
         B, T, _ = x_BTH.shape
         site = 1 + _SITES_PER_LAYER * index
         heads = lambda name: dense(c, H, self.dtype, name)(x_BTH).reshape(B, T, c.num_heads, H // c.num_heads)
-        out_BTND = attend(heads('query'), heads('key'), heads('value'), mask_BT, c.attention_dropout, noise, site)
+        out_BTND = attend(heads('query'), heads('key'), heads('value'), visible, c.attention_dropout, noise, site)
         out_BTH = dense(c, H, self.dtype, 'attention_output')(out_BTND.reshape(B, T, H))
         x_BTH = LayerNorm(c.layer_norm_eps, name='attention_norm')(x_BTH + dropout(out_BTH, c.hidden_dropout, noise, site + 1))
         h_BTI = ACTIVATIONS[c.hidden_act](dense(c, c.intermediate_size, self.dtype, 'intermediate')(x_BTH))
@@ -113,6 +118,14 @@ REMAT_POLICIES = {
 }
 
 
+class Packing(NamedTuple):
+    """Rows of several examples: which example each token is of (from 1; 0 is padding), its place in that, and where each begins."""
+
+    pack_ids_BT: jax.Array
+    position_ids_BT: jax.Array
+    cls_positions_BK: jax.Array
+
+
 class Encoder(nn.Module):
     """Embeddings, L blocks and the pooler. `remat` and `scan` change memory and compile time, not the result."""
 
@@ -123,11 +136,20 @@ class Encoder(nn.Module):
 
     @nn.compact
     def __call__(
-        self, input_ids_BT: jax.Array, input_mask_BT: jax.Array, segment_ids_BT: jax.Array, noise: Noise | None = None
+        self,
+        input_ids_BT: jax.Array,
+        input_mask_BT: jax.Array,
+        segment_ids_BT: jax.Array,
+        noise: Noise | None = None,
+        packing: Packing | None = None,
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """-> (hidden states [B, T, H], pooled first token [B, H], word table [V, H]); no dropout without `noise`."""
+        """-> (hidden states [B, T, H], pooled first token [B, H], word table [V, H]); no dropout without `noise`.
+
+        With `packing` the first tokens of all K examples of a row are pooled: [B, K, H].
+        """
         c = self.config
-        x_BTH, word_VH = Embeddings(c, self.dtype, name='embeddings')(input_ids_BT, segment_ids_BT, noise)
+        position_ids_BT = packing.position_ids_BT if packing else None
+        x_BTH, word_VH = Embeddings(c, self.dtype, name='embeddings')(input_ids_BT, segment_ids_BT, noise, position_ids_BT)
         layer = Layer
         if self.remat != 'none':
             layer = nn.remat(Layer, policy=REMAT_POLICIES[self.remat], prevent_cse=not self.scan)
@@ -139,6 +161,6 @@ class Encoder(nn.Module):
             length=c.num_layers,
             unroll=1 if self.scan else c.num_layers,
         )(c, self.dtype, name='layers')
-        x_BTH, _ = layers(x_BTH, jnp.arange(c.num_layers), input_mask_BT, noise)
-        pooled_BH = jnp.tanh(dense(c, c.hidden_size, self.dtype, 'pooler')(x_BTH[:, 0]))
-        return x_BTH, pooled_BH, word_VH
+        x_BTH, _ = layers(x_BTH, jnp.arange(c.num_layers), Visible(input_mask_BT, packing.pack_ids_BT if packing else None), noise)
+        first = jnp.take_along_axis(x_BTH, packing.cls_positions_BK[..., None], axis=1) if packing else x_BTH[:, 0]
+        return x_BTH, jnp.tanh(dense(c, c.hidden_size, self.dtype, 'pooler')(first)), word_VH

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import optax
 
 from bert_jax.dropout import Noise
+from bert_jax.dynamic_masking import DynamicMasking
 from bert_jax.losses import Batch, Objective, Sums
 from bert_jax.optimizer import make_optimizer
 from bert_jax.schedule import Hyper, learning_rate
@@ -22,7 +23,14 @@ from bert_jax.sharding import constrain_rows
 from bert_jax.train_state import TrainState
 from configs.schema import OptimizerConfig
 
-_DROPOUT_STREAM = 1  # initialisation uses the seed's own key; everything else folds in a stream first
+# Initialisation uses the seed's own key; everything else folds in a stream first.
+_DROPOUT_STREAM = 1
+_MASKING_STREAM = 2
+
+
+def _key(seed: Any, stream: int, step: Any) -> jax.Array:
+    """The key of one step and one use of random numbers."""
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), stream), step)
 
 
 def _add(a: Any, b: Any) -> Any:
@@ -39,14 +47,20 @@ def _split(batch: Any, parts: int) -> Any:
 
 
 def make_train_step(
-    objective: Objective, config: OptimizerConfig, accumulation: int = 1
+    objective: Objective, config: OptimizerConfig, accumulation: int = 1, masking: DynamicMasking | None = None
 ) -> Callable[[TrainState, Batch, Hyper], tuple[TrainState, Sums]]:
-    """-> step(state, batch, hyper) -> (state, metrics as (sum, weight) pairs, with learning_rate, grad_norm, param_norm)."""
+    """-> step(state, batch, hyper) -> (state, metrics as (sum, weight) pairs, with learning_rate, grad_norm, param_norm).
+
+    With `masking` the batch comes unmasked, and each step draws its own masks.
+    """
 
     def train_step(state: TrainState, batch: Batch, h: Hyper) -> tuple[TrainState, Sums]:
-        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(h.seed), _DROPOUT_STREAM), state.step)
-        denominators = objective.weights(batch)
+        key = _key(h.seed, _DROPOUT_STREAM, state.step)
         rows_B = jnp.arange(batch['input_ids'].shape[0], dtype=jnp.uint32)
+        if masking is not None:
+            masked = masking.draw(batch, _key(h.seed, _MASKING_STREAM, state.step), constrain_rows(rows_B))
+            batch = jax.tree.map(constrain_rows, masked)
+        denominators = objective.weights(batch)
 
         def loss(params, micro, rows):
             sums = objective.sums(params, jax.tree.map(constrain_rows, micro), Noise(key, rows))

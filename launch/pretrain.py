@@ -19,6 +19,7 @@ from configs.errors import UserError
 from launch import app
 
 if TYPE_CHECKING:
+    from bert_jax.dynamic_masking import DynamicMasking
     from input_pipeline.shards import Manifest
 
 app.define_config_flags()
@@ -41,6 +42,21 @@ class Records(NamedTuple):
         """What makes these records these: a resumed run must read the same ones, wherever they lie."""
         names = sorted((s.file, s.records, s.crc32c) for s in self.manifest.files)
         return {'seq_len': self.manifest.seq_len, 'objective': self.manifest.objective, 'checksum': zlib.crc32(repr(names).encode())}
+
+    def masking(self) -> DynamicMasking | None:
+        """What the train step masks, as the records' own options say; none where they are masked already."""
+        if self.manifest.masking == 'static':
+            return None
+        from etils import epath
+
+        from bert_jax.dynamic_masking import DynamicMasking
+        from input_pipeline.tokenizer import Tokenizer
+
+        options, tokenizer = self.manifest.options, Tokenizer.load(epath.Path(self.directory) / 'tokenizer')
+        return DynamicMasking(
+            options['masked_lm_prob'], self.manifest.max_predictions, tuple(options['mask_mix']), options['whole_word'],
+            tokenizer.mask_id, tokenizer.vocab_size,
+        )  # fmt: skip
 
 
 def main(argv: Sequence[str]) -> int:
@@ -90,11 +106,6 @@ def match_phases(config: schema.PretrainConfig, directories: Sequence[str]) -> l
                 f'--data={directory} was made with a vocabulary of {manifest.vocab_size} entries, '
                 f'but model.vocab_size={config.model.vocab_size}: '
                 f'add --set model.vocab_size={manifest.vocab_size}, or make the records with the other tokenizer'
-            )
-        if manifest.masking != 'static':
-            raise UserError(
-                f'--data={directory} holds unmasked records (--masking={manifest.masking}), which launch.pretrain does not mask: '
-                'make them with --masking=static'
             )
         if manifest.spec.packed:
             raise UserError(f'--data={directory} holds packed records, which launch.pretrain does not read: make them without --packing')
@@ -191,7 +202,8 @@ def train_phase(run: Run, index: int, first: int, records: Records, state: Any) 
 
     phase, runtime = run.config.phases[index], run.config.runtime
     objective = losses.pretraining_objective(run.model, nsp=records.manifest.objective in ('nsp', 'sop'))
-    train_step = jit_train_step(make_train_step(objective, run.config.optimizer, runtime.accumulation), state)
+    masking = records.masking()
+    train_step = jit_train_step(make_train_step(objective, run.config.optimizer, runtime.accumulation, masking), state)
     eval_step = jax.jit(make_eval_step(objective))
 
     def open_split(split: str) -> RecordStream:

@@ -40,7 +40,8 @@ def make_batch(config: ModelConfig, rows: int = 4, length: int = 16, masked: int
 def noisy_params(model, seed: int = 0):
     """Parameters away from their initial zeros and ones, padding rows of the vocabulary apart, so that every term shows."""
     rng = np.random.RandomState(seed)
-    params = jax.tree.map(lambda x: np.asarray(x) + rng.normal(0, 0.1, x.shape).astype(np.float32), init_params(model, seed))
+    params = jax.jit(lambda: init_params(model, seed))()
+    params = jax.tree.map(lambda x: np.asarray(x) + rng.normal(0, 0.1, x.shape).astype(np.float32), params)
     params['encoder']['embeddings']['word'][model.config.vocab_size :] = 0
     return params
 
