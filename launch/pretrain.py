@@ -107,8 +107,6 @@ def match_phases(config: schema.PretrainConfig, directories: Sequence[str]) -> l
                 f'but model.vocab_size={config.model.vocab_size}: '
                 f'add --set model.vocab_size={manifest.vocab_size}, or make the records with the other tokenizer'
             )
-        if manifest.spec.packed:
-            raise UserError(f'--data={directory} holds packed records, which launch.pretrain does not read: make them without --packing')
         if manifest.seq_len not in {p.seq_len for p in config.phases}:
             raise UserError(
                 f'--data={directory} has seq_len={manifest.seq_len}, which no phase uses: '
