@@ -103,6 +103,7 @@ def test_the_mix_is_a_setting(mix, index):
     assert (shown == (MASK, drawn['masked_lm_ids'][weights])[index]).all()
 
 
+@pytest.mark.slow
 def test_losses_do_not_depend_on_mesh_or_accumulation():
     """And a step resumed alone draws what it drew in the run."""
     config, optimizer = ModelConfig(VOCAB, 16, 1, 2, 32, 64), OptimizerConfig(peak_lr=1e-2, warmup_steps=2)
