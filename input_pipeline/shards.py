@@ -170,7 +170,9 @@ class Manifest:
     def save(self, directory: epath.PathLike) -> None:
         """Writes manifest.json, one line a shard; the last thing a job does, so a directory with it is complete."""
         data = {'schema_version': SCHEMA_VERSION, **{f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != 'files'}}
-        lines = ',\n'.join('  ' + json.dumps(dataclasses.asdict(shard)) for shard in self.files)
+        shards = [dataclasses.asdict(shard) for shard in self.files]
+        data['crc32c'] = _checksum(json.loads(json.dumps({**data, 'shards': shards})))  # as it will be read
+        lines = ',\n'.join('  ' + json.dumps(shard) for shard in shards)
         text = json.dumps(data, indent=1)[:-2] + f',\n "shards": [\n{lines}\n ]\n}}\n'
         with whole_file(epath.Path(directory) / MANIFEST) as file:
             file.write(text.encode())
@@ -188,11 +190,18 @@ class Manifest:
         version = data.pop('schema_version', None) if isinstance(data, dict) else None
         if version != SCHEMA_VERSION:
             raise UserError(f'{path}: schema version {version}, and this program reads {SCHEMA_VERSION}: make the records again with launch.preprocess')
+        if data.pop('crc32c', None) != _checksum(data | {'schema_version': version}):
+            raise UserError(f'{path}: broken (its crc32c does not match what it says): make the records again with launch.preprocess')
         try:
             files = tuple(ShardInfo(**{**shard, 'index': tuple(shard['index'])}) for shard in data.pop('shards'))
             return cls(**data, files=files)
         except (KeyError, TypeError) as error:
             raise UserError(f'{path}: broken ({error}): make the records again with launch.preprocess') from None
+
+
+def _checksum(data: dict[str, Any]) -> int:
+    """The crc32c of what a manifest says, however it is laid out."""
+    return google_crc32c.value(json.dumps(data, sort_keys=True).encode())
 
 
 def check_files(directory: epath.PathLike, shards: tuple[ShardInfo, ...]) -> list[Fault]:
