@@ -72,6 +72,16 @@ class MetricWriter:
             self._events.flush()
 
 
+class NoWriter:
+    """Stands in for a MetricWriter in the processes of a run that are not its first."""
+
+    def write(self, step: int, metrics: Mapping[str, Any], total: int | None = None, eta: float | None = None) -> None:
+        """Records nothing."""
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
 def read_metrics(path: epath.PathLike) -> list[dict[str, Any]]:
     """The lines of a metrics.jsonl. A last line that was cut off by an interruption is left out.
 

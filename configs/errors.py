@@ -8,3 +8,5 @@ An exception of any other kind is a defect of ours and keeps its traceback.
 
 class UserError(Exception):
     """A mistake the user can mend: the message says what, where and how, in one line."""
+
+    exit_code = 2

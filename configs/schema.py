@@ -169,6 +169,9 @@ class RuntimeConfig(Section):
     checkpoint_every: int = setting(1_000, 'steps between checkpoints', kind='runtime')
     keep_checkpoints: int = setting(3, 'newest checkpoints kept, besides the best', kind='runtime')
     max_bad_steps: int = setting(10, 'non-finite steps in a row after which training stops', kind='runtime')
+    stall_minutes: float = setting(
+        30.0, 'a process in which no step is done for so long ends, to be started again (launch.supervise); 0: never', kind='runtime'
+    )
 
     def check(self) -> None:
         for name in (
@@ -182,7 +185,8 @@ class RuntimeConfig(Section):
             'max_bad_steps',
         ):
             self._require(getattr(self, name) > 0, name, 'positive')
-        self._require(self.eval_batches >= 0, 'eval_batches', '0 or more')
+        for name in ('eval_batches', 'stall_minutes'):
+            self._require(getattr(self, name) >= 0, name, '0 or more')
         self._require(self.data_parallel is None or self.data_parallel > 0, 'data_parallel', 'positive, or none')
 
 

@@ -55,7 +55,7 @@ def run(main: Callable[[Sequence[str]], int | None], arguments: str = '') -> Non
         try:
             return main(argv)
         except UserError as error:
-            _fail(program, str(error))
+            _fail(program, str(error), error.exit_code)
         except KeyboardInterrupt:
             print(f'{program}: interrupted', file=sys.stderr)
             sys.exit(130)
@@ -103,10 +103,10 @@ def _set_up_logging() -> None:
         handler.addFilter(lambda record: record.levelno >= std_logging.WARNING or record.pathname.startswith(ours))
 
 
-def _fail(program: str, message: str) -> None:
+def _fail(program: str, message: str, exit_code: int = UserError.exit_code) -> None:
     """Ends the program for a mistake the user can mend."""
     print(f'{program}: error: {" ".join(message.split())}', file=sys.stderr)
-    sys.exit(2)
+    sys.exit(exit_code)
 
 
 def _plain(error: flags.Error) -> str:

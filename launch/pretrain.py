@@ -6,10 +6,11 @@ python -m launch.pretrain --config=bert_base --data=DIR128 --data=DIR512 --workd
 from __future__ import annotations
 
 import bisect
+import contextlib
 import itertools
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import flags, logging
@@ -27,6 +28,12 @@ _DATA = flags.DEFINE_multi_string('data', [], 'records directory; give it once f
 _WORKDIR = flags.DEFINE_string('workdir', None, 'folder of this run: configuration, checkpoints, metrics (required)')
 _INIT_FROM = flags.DEFINE_string('init_from', None, 'start from the weights of this workdir (weights alone: new optimizer, step 0)')
 _PRINT_SCHEDULE = flags.DEFINE_bool('print_schedule', False, 'print the learning rate of chosen steps and end; needs only --config')
+_DISTRIBUTED = flags.DEFINE_bool('distributed', False, 'one of several processes, which the cluster tells apart (TPU pod, Slurm, MPI, Kubernetes)')
+_COORDINATOR = flags.DEFINE_string('coordinator', None, 'HOST:PORT of process 0, where no cluster tells; the next port is used too')
+_NUM_PROCESSES = flags.DEFINE_integer('num_processes', None, 'how many processes there are, with --coordinator', lower_bound=1)
+_PROCESS_ID = flags.DEFINE_integer('process_id', None, 'which of them this is, from 0, with --coordinator', lower_bound=0)
+_ARRIVAL = flags.DEFINE_integer('arrival_timeout_s', 300, 'seconds within which all processes must have started', lower_bound=1)
+_HEARTBEAT = flags.DEFINE_integer('heartbeat_s', 100, 'seconds without a sign after which a process counts as dead', lower_bound=1)
 
 # Training records from which the unigram baseline is counted: a second or two of reading, and the third digit is settled.
 _BASELINE_EXAMPLES = 50_000
@@ -69,15 +76,19 @@ def main(argv: Sequence[str]) -> int:
         raise UserError('--workdir is required: a folder for this run')
     records = match_phases(config, _DATA.value)
 
+    from bert_jax import distributed
     from launch import workdir
 
-    with workdir.lock(_WORKDIR.value):
+    if _DISTRIBUTED.value or _COORDINATOR.value:
+        distributed.initialize(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value, _ARRIVAL.value, _HEARTBEAT.value)
+    with workdir.lock(_WORKDIR.value) if distributed.first() else contextlib.nullcontext():
         from bert_jax import sharding
 
         mesh = sharding.make_mesh(config.runtime)
         for i, phase in enumerate(config.phases):
             sharding.check_divides(mesh, phase.batch_size, config.runtime.accumulation, f'phases.{i}.batch_size')
-        held_a_run = workdir.settle(_WORKDIR.value, config, {'records': [r.identity() for r in records]})
+        identity = {'records': [r.identity() for r in records]}
+        held_a_run = distributed.from_first(lambda: workdir.settle(_WORKDIR.value, config, identity))
         return train(config, records, mesh, None if held_a_run else _INIT_FROM.value)
 
 
@@ -135,12 +146,13 @@ def train(config: schema.PretrainConfig, records: list[Records], mesh: Any, init
     import jax.numpy as jnp
     from etils import epath
 
-    from bert_jax import checkpoint, heads, loop, metrics, plots, schedule, train_state
+    from bert_jax import checkpoint, distributed, heads, loop, metrics, plots, schedule, train_state
     from bert_jax.flops import parameter_count
     from input_pipeline.tokenizer import Tokenizer
 
     workdir, runtime = _WORKDIR.value, config.runtime
-    Tokenizer.load(epath.Path(records[0].directory) / 'tokenizer').save(epath.Path(workdir) / 'tokenizer')
+    if distributed.first():
+        Tokenizer.load(epath.Path(records[0].directory) / 'tokenizer').save(epath.Path(workdir) / 'tokenizer')
     model = heads.Pretraining(config.model, jnp.dtype(runtime.compute_dtype), runtime.remat, runtime.scan_layers)
     state = train_state.create_state(model, config.seed, config.optimizer, mesh)
     checkpoints = checkpoint.Checkpoints(workdir, runtime.keep_checkpoints, best_metric='mlm_loss')
@@ -158,22 +170,23 @@ def train(config: schema.PretrainConfig, records: list[Records], mesh: Any, init
     )  # fmt: skip
     run = Run(
         config, mesh, model, checkpoints,
-        writer=metrics.MetricWriter(workdir, int(state.step)),
-        stop=loop.StopSignal(),
+        writer=metrics.MetricWriter(workdir, int(state.step)) if distributed.first() else metrics.NoWriter(),
+        stop=distributed.Agreement(loop.StopSignal(), mesh),
         hyper=schedule.hyper(config.optimizer, config.seed, config.total_steps),
     )  # fmt: skip
-    first = 0
-    with jax.set_mesh(mesh):
+    first, stopped = 0, None
+    with jax.set_mesh(mesh), distributed.watchdog(runtime.stall_minutes) as beat:
         for index, phase in enumerate(config.phases):
-            if int(state.step) < first + phase.steps and run.stop.received is None:
-                state = train_phase(run, index, first, records[index], state)
+            if int(state.step) < first + phase.steps and stopped is None:
+                state, stopped = train_phase(run, index, first, records[index], state, beat)
             first += phase.steps
-    checkpoints.close()
+        checkpoints.close()
     run.writer.close()
-    plots.plot_run(epath.Path(workdir) / metrics.FILE, epath.Path(workdir) / 'plots')
-    if run.stop.received is not None:
-        logging.info('signal %d: saved at step %d and stopped; the same command goes on from there', run.stop.received, int(state.step))
-        return 128 + run.stop.received
+    if distributed.first():
+        plots.plot_run(epath.Path(workdir) / metrics.FILE, epath.Path(workdir) / 'plots')
+    if stopped is not None:
+        logging.info('signal %d: saved at step %d and stopped; the same command goes on from there', stopped, int(state.step))
+        return 128 + stopped
     logging.info('done: %d steps', int(state.step))
     return 0
 
@@ -190,8 +203,11 @@ class Run(NamedTuple):
     hyper: Any
 
 
-def train_phase(run: Run, index: int, first: int, records: Records, state: Any) -> Any:
-    """Trains phase `index`, whose step 0 is the run's step `first`, to its end or to a signal; returns the state."""
+def train_phase(run: Run, index: int, first: int, records: Records, state: Any, beat: Callable[[], None]) -> tuple[Any, int | None]:
+    """Trains phase `index`, whose step 0 is the run's step `first`, to its end or to a signal; -> (state, the signal or None).
+
+    Calls `beat` after each step.
+    """
     import jax
 
     from bert_jax import loop, losses, sharding
@@ -217,10 +233,13 @@ def train_phase(run: Run, index: int, first: int, records: Records, state: Any) 
     batches = loop.prefetch(open_split('train').batches(step - first), place)
     meter = loop.Meter(runtime.max_bad_steps)
     logging.info('phase %d: seq_len %d, batch %d, steps %d to %d; compiling', index, phase.seq_len, phase.batch_size, step, last)
-    while step < last and run.stop.received is None:
+    stopped = run.stop()
+    while step < last and stopped is None:
         state, metrics = train_step(state, next(batches), run.hyper)
         meter.push(metrics)
         step += 1
+        stopped = run.stop()
+        beat()
         evaluation = None
         if step % runtime.log_every == 0 or step == last:
             means = meter.drain()
@@ -233,9 +252,10 @@ def train_phase(run: Run, index: int, first: int, records: Records, state: Any) 
                 evaluation = loop.evaluate(eval_step, state.params, map(place, held_out.evaluation(runtime.eval_batches)))
             gained = {'nats_gained': guess.unigram_nll - evaluation['mlm_loss']} if guess else {}
             run.writer.write(step, {'phase': index, 'split': 'eval', **evaluation, **gained})
-        if step % runtime.checkpoint_every == 0 or step == last or run.stop.received is not None:
+        if step % runtime.checkpoint_every == 0 or step == last or stopped is not None:
             run.checkpoints.save(state, {'kind': 'pretrain'}, evaluation)
-    return state
+            beat()
+    return state, stopped
 
 
 def guessing(records: Records, examples: int) -> Any:
