@@ -62,10 +62,11 @@ class SentencePiece:
         else:
             model = models.Unigram(scores, unk_id=self._processor.unk_id(), byte_fallback=False)
         tokenizer, cased = Tokenizer(model), self._normalizer
+        # BertNormalizer here only decomposes and drops category Mn; StripAccents would drop the vowel signs (Mc) of Indic scripts too
         tokenizer.normalizer = normalizers.Sequence(
             [normalizers.NFC()] * cased.nfc
             + [normalizers.Lowercase()] * cased.lower_case
-            + [normalizers.NFD(), normalizers.StripAccents(), normalizers.NFC()] * cased.strip_accents
+            + [normalizers.BertNormalizer(False, False, True, False), normalizers.NFC()] * cased.strip_accents
             + [normalizers.Precompiled(proto.normalizer_spec.precompiled_charsmap)]
             + [normalizers.Strip(), normalizers.Replace(Regex(' {2,}'), ' ')]
         )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
+import pathlib
 import random
 import subprocess
 import sys
@@ -126,6 +129,44 @@ class TestHuggingFaceAgrees:
             if not lower_case:  # and a word at a time gives what the whole line gives
                 assert tokenizer.encode(text) == plain.encode(unicodedata.normalize('NFC', text))
         assert engine.encode('learn', 'it').tokens[0] == '[CLS]' and engine.encode('learn', 'it').type_ids[-1] == 1
+
+
+@pytest.fixture(scope='module')
+def real_text():
+    """10,000 lines: English and Korean Wikipedia, and Chinese paragraphs with their questions."""
+    if 'BERT_JAX_TEST_DATA' not in os.environ:
+        pytest.skip('BERT_JAX_TEST_DATA is not set: it names a folder of real corpora and tasks')
+    data, lines = pathlib.Path(os.environ['BERT_JAX_TEST_DATA']), []
+    for name, count in (('wiki_en_small.txt', 5000), ('wiki_ko.txt', 4000)):
+        with (data / 'corpora' / name).open(encoding='utf-8') as file:
+            sentences = (sentence for line in file for sentence in line.strip().split('. ') if sentence)
+            lines += itertools.islice(sentences, count)
+    paragraphs = [p for article in json.loads((data / 'xquad' / 'xquad.zh.json').read_text())['data'] for p in article['paragraphs']]
+    lines += [text for p in paragraphs for text in (p['context'], *(q['question'] for q in p['qas']))][: 10_000 - len(lines)]
+    assert len(lines) == 10_000
+    return lines
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('model', 'lower_case', 'strip_accents'),
+    [('wordpiece', True, True), ('wordpiece', False, False), ('unigram', True, True), ('unigram', False, False), ('bpe', True, False)],
+)
+def test_hugging_face_agrees_on_real_text(tmp_path, real_text, model, lower_case, strip_accents):
+    trained, report = train(real_text[::4], VocabularyOptions(6000, model, lower_case, strip_accents))
+    assert report.unknown < 0.01 and report.characters_covered > 0.99 and 1 < report.fertility < 3
+    trained.save(tmp_path / 'v')
+    ours = Tokenizer.load(tmp_path / 'v')
+    if model == 'wordpiece':
+        engine = tokenizers.BertWordPieceTokenizer(str(tmp_path / 'v' / 'vocab.txt'), lowercase=lower_case, strip_accents=strip_accents)
+    else:
+        engine = tokenizers.Tokenizer.from_file(str(tmp_path / 'v' / 'tokenizer.json'))
+    known = 0
+    for line, ids, theirs in zip(real_text, ours.encode_batch(real_text), engine.encode_batch(real_text, add_special_tokens=False), strict=True):
+        if max(map(len, line.split()), default=0) <= 100 or model != 'wordpiece':  # Google's limit is 200, Hugging Face's 100
+            assert ids.tolist() == theirs.ids, line
+            known += 1
+    assert known > 9900
 
 
 def test_rare_characters_leave_room_for_words():
