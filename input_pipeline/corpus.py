@@ -51,6 +51,7 @@ class Unit:
     compression: Compression | None
     whole: bool  # the unit is all of its file
     changed: int  # when its file was last changed, in seconds
+    language: str = ''  # of its text, where the user named it
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,8 @@ class Documents:
     `tokens` [T]; sentence s is tokens[sentences[s]:sentences[s + 1]], never empty; document
     d is the sentences documents[d] to documents[d + 1], never none. `names` [D] uint64 name
     the documents; `sources` [D] uint64 are equal for parts of one document, which stand
-    together: B is never drawn from the source of A.
+    together: B is never drawn from the source of A. `languages` [D], if there are several,
+    are numbers that stand together too: B is drawn from A's language, unless only A is.
     """
 
     tokens: np.ndarray
@@ -36,6 +37,7 @@ class Documents:
     documents: np.ndarray
     names: np.ndarray
     sources: np.ndarray
+    languages: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -72,20 +74,21 @@ def make_examples(
     documents: Documents,
     objective: Objective,
     seq_len: int,
-    dupe_factor: int,
+    passes: int | np.ndarray,
     short_seq_prob: float,
     stream: Stream,
     word_starts: np.ndarray | None = None,
 ) -> Examples:
-    """All examples of `dupe_factor` passes over the documents, already cut to length.
+    """All examples of some passes over the documents, already cut to length.
 
-    `word_starts` [T] bool is needed for sop only, which cuts a chunk of one sentence at a
+    `passes`: over all, or int [D] over each document. `word_starts` [T] bool is needed for sop only, which cuts a chunk of one sentence at a
     word; there a chunk of one word makes no example. Raises UserError when nsp has no other
     document to draw from.
     """
-    count = documents.names.size
-    rows = np.arange(count * dupe_factor)
-    document, duplicate = rows % count, rows // count
+    passes = np.broadcast_to(passes, documents.names.shape)
+    goes = [np.flatnonzero(passes > duplicate) for duplicate in range(passes.max())]
+    document, duplicate = np.concatenate(goes), np.repeat(np.arange(len(goes)), [some.size for some in goes])
+    rows = np.arange(document.size)
     longest = seq_len - special_tokens(objective)
     # One target length a document and pass, not one an example (:239-241).
     target = np.full(rows.size, longest)
@@ -141,7 +144,7 @@ class _Nsp:
 
     def __init__(self, documents: Documents, stream: Stream):
         self._documents, self._stream = documents, stream
-        # Parts of one source stand together: B is drawn from all documents but that run of them.
+        # Parts of one source stand together: B is drawn from all documents, or those of a language, but that run of them.
         _, first, inverse, sizes = np.unique(documents.sources, return_index=True, return_inverse=True, return_counts=True)
         if first.size < 2:
             raise UserError(
@@ -149,6 +152,11 @@ class _Nsp:
                 'use --objective=full_sentences or --objective=sop, or give documents separated by blank lines'
             )
         self._source_first, self._source_size = first[inverse], sizes[inverse]
+        self._from, self._among = np.zeros(inverse.size, np.int64), np.full(inverse.size, inverse.size)
+        if documents.languages is not None:
+            _, first, inverse, sizes = np.unique(documents.languages, return_index=True, return_inverse=True, return_counts=True)
+            others = sizes[inverse] > self._source_size
+            self._from[others], self._among[others] = first[inverse][others], sizes[inverse][others]
 
     def places(self, document: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """First sentence and end of each document."""
@@ -170,7 +178,7 @@ class _Nsp:
         """Sentences from a random one of another document on, until `room` tokens or its end (:278-290)."""
         starts, offsets = self._documents.documents, self._documents.sentences
         first, size = self._source_first[document], self._source_size[document]
-        other = self._stream.below(starts.size - 1 - size)
+        other = self._from[document] + self._stream.below(self._among[document] - size)
         other += np.where(other >= first, size, 0)
         sentence = starts[other] + self._stream.below(starts[other + 1] - starts[other])
         b = offsets[sentence]

@@ -25,6 +25,7 @@ from configs.errors import UserError
 from input_pipeline import corpus, job_directory, runs, stages
 from input_pipeline.beam_engine import BeamEngine
 from input_pipeline.kept_results import KeptResults
+from input_pipeline.languages import EXPONENT, language_passes, split_inputs
 from input_pipeline.local_engine import LocalEngine
 from input_pipeline.masking import MaskingRule
 from input_pipeline.pairs import Objective
@@ -47,7 +48,7 @@ _WATCHED_BYTES = 1 << 28  # input beyond which only a sample of the sentences is
 class PreprocessOptions:
     """The options of `launch.preprocess`; None stands for the default that its help describes."""
 
-    input: str
+    input: str | tuple[str, ...]  # a pattern, or several as LANGUAGE=PATTERN
     tokenizer: str
     output: str
     seq_len: int = 128
@@ -63,7 +64,8 @@ class PreprocessOptions:
     dupe_factor: int | None = None
     short_seq_prob: float = 0.1
     eval_fraction: float | None = None
-    eval_input: str | None = None
+    eval_input: str | tuple[str, ...] | None = None
+    language_exponent: float | None = None
     num_shards: int | None = None
     workers: int | None = None
     seed: int = 12345
@@ -89,10 +91,19 @@ class PreprocessOptions:
         require(self.seed >= 0, 'seed', self.seed, '0 or more')
         if self.eval_input and self.eval_fraction:
             raise UserError('--eval_fraction and --eval_input both name the held-out split: give one of them')
+        exponent = self.language_exponent
+        require(exponent is None or 0 <= exponent <= 1, 'language_exponent', exponent, 'from 0 (languages alike) to 1 (as much as there is)')
+        if exponent is not None and '' in split_inputs('input', self.input):
+            raise UserError(f'--language_exponent={exponent}: is for text in several languages: name them, as in --input=en=PATTERN --input=ko=PATTERN')
         if self.beam_arguments and self.engine != 'beam':
             raise UserError(f'{self.beam_arguments[0]}: pipeline options are for --engine=beam')
         if '://' in self.output and self.engine == 'local':
             raise UserError(f'--output={self.output}: must be a local folder; copy the finished one to where it is needed')
+
+    @property
+    def inputs(self) -> str:
+        """--input as it was given."""
+        return ' '.join(f'--input={text}' for text in ([self.input] if isinstance(self.input, str) else self.input))
 
     @property
     def rule(self) -> MaskingRule:
@@ -120,8 +131,8 @@ def preprocess(options: PreprocessOptions) -> Manifest:
     """
     start = time.monotonic()
     tokenizer = Tokenizer.load(options.tokenizer)
-    units = corpus.units(options.input, options.text)
-    eval_units = corpus.units(options.eval_input, options.text) if options.eval_input else []
+    units = _units('input', options.input, options.text)
+    eval_units = _units('eval_input', options.eval_input, options.text) if options.eval_input else []
     described = _describe(options, tokenizer, units, eval_units)
     output = epath.Path(options.output)
     finished = None if options.overwrite else job_directory.finished(output, described)
@@ -168,9 +179,11 @@ class _Job:
             seed=options.seed,
             eval_fraction=fraction,
             line_sample=1 + sum(unit.bytes for unit in units) // _WATCHED_BYTES,
+            languages=tuple(sorted({unit.language for unit in units + eval_units})),
         )
         recipe, text, paths = self._read(recipe, units, eval_units)
         self._refuse(recipe, text)
+        recipe = self._weigh(recipe, text['train'].languages)
         counts, shard_infos = {}, []
         for split in ('train', 'eval'):
             if paths[split]:
@@ -221,11 +234,12 @@ class _Job:
         progress = Progress('reading held-out text' if split == 'eval' else 'reading text', sum(unit.bytes for unit in units), 'MB', 1e6)
         report = corpus.Report()
         results = self._engine.run(_tokenise_unit, tasks, [unit.bytes for unit in units], progress, self._kept(name))
-        for sides, one in results:
+        for unit, (sides, one) in zip(units, results):
             report.merge(one)
             for side, part in sides.items():
                 whole = text[side]
                 whole.sums += part.sums
+                whole.languages.setdefault(unit.language, Counter()).update({name: part.sums[name] for name in ('documents', 'tokens')})
                 whole.lines = np.concatenate([whole.lines, part.lines])
                 whole.held_out = np.concatenate([whole.held_out, part.held_out])
                 paths[side] += part.runs
@@ -241,10 +255,10 @@ class _Job:
         options = self._options
         train, held_out = text['train'].sums['documents'], text['eval'].sums['documents']
         if not train + held_out:
-            raise UserError(f'--input={options.input}: no text in it: every line is blank or of characters that the tokenizer drops')
+            raise UserError(f'{options.inputs}: no text in it: every line is blank or of characters that the tokenizer drops')
         if train + held_out < self._needed():
             raise UserError(
-                f'--input={options.input}: one document only: next sentence prediction is impossible, for a random B comes from another document; '
+                f'{options.inputs}: one document only: next sentence prediction is impossible, for a random B comes from another document; '
                 'use --objective=full_sentences or --objective=sop, or give documents separated by blank lines'
             )
         if train < self._needed():
@@ -270,6 +284,18 @@ class _Job:
                     'is there a blank line after every sentence, or are these paragraphs, which need --segment?'
                 )
 
+    def _weigh(self, recipe: Recipe, found: dict[str, Counter]) -> Recipe:
+        """With the passes over each language, where languages are named."""
+        if '' in found:
+            return recipe
+        exponent = EXPONENT if self._options.language_exponent is None else self._options.language_exponent
+        each = language_passes({language: sums['tokens'] for language, sums in found.items()}, exponent, recipe.dupe_factor)
+        for language, count in each.items():
+            found[language]['passes'] = count
+            if count < 1:
+                self._warn(f'{language}: {1 - count:.0%} of its documents are left out: --language_exponent and --dupe_factor give {count:.2f} passes over them')
+        return dataclasses.replace(recipe, passes=tuple(each.get(language, 0.0) for language in recipe.languages))
+
     # ---- stages 2 and 3
 
     def _records(self, recipe: Recipe, split: str, sums: Counter, inputs: list[str]) -> tuple[dict[str, Any], list]:
@@ -285,7 +311,7 @@ class _Job:
         for bucket in made:
             stages.add_counts(counts, bucket.counts)
         if not counts:
-            raise UserError(f'--input={self._options.input}: no example could be made: the documents are too short for --objective={recipe.objective}')
+            raise UserError(f'{self._options.inputs}: no example could be made: the documents are too short for --objective={recipe.objective}')
         for path in inputs:
             runs.DocumentRun.remove(path)
         records, size = sum(bucket.records for bucket in made), sum(bucket.bytes for bucket in made)
@@ -319,6 +345,7 @@ class _Job:
                 'duplicate_line_rate': duplicates,
                 'random_next_share': sums['random_next'] / sums['examples'],
                 'fill': sums['tokens'] / sums['records'] / recipe.spec.seq_len,
+                'languages': {name: dict(found) for name, found in sorted(text[split].languages.items()) if name},
             }
         return statistics
 
@@ -336,7 +363,18 @@ def _tokenise_unit(
 ) -> tuple[dict[str, Tokenised], corpus.Report]:
     """Stage 1 for a unit, and the report of its reader."""
     report = corpus.Report()
-    return stages.tokenise(recipe, corpus.read_unit(unit, text, report), split, path, excluded), report
+    if unit.language:
+        text = dataclasses.replace(text, language=unit.language)
+    return stages.tokenise(recipe, corpus.read_unit(unit, text, report), unit.language, split, path, excluded), report
+
+
+def _units(flag: str, given: str | tuple[str, ...], text: corpus.TextOptions) -> list[corpus.Unit]:
+    """The units of an input; where languages are named, each in its own folder of names."""
+    found = []
+    for language, pattern in split_inputs(flag, given).items():
+        units = corpus.units(pattern, text)
+        found += [dataclasses.replace(unit, name=f'{language}/{unit.name}', language=language) for unit in units] if language else units
+    return found
 
 
 def plan_buckets(tokens: int, parts: int, documents: int) -> int:
@@ -357,6 +395,10 @@ def _describe(options: PreprocessOptions, tokenizer: Tokenizer, units: list[corp
     left_out = ('output', 'workers', 'engine', 'beam_arguments', 'overwrite', 'text')
     described = {name: getattr(options, name) for name in (f.name for f in dataclasses.fields(options)) if name not in left_out}
     described |= {'max_predictions': options.rule.max_predictions, 'max_packs': options.spec.max_packs, 'dupe_factor': options.passes, 'mask_mix': list(options.mask_mix)}
+    for name in ('input', 'eval_input'):
+        described[name] = list(described[name]) if isinstance(described[name], tuple) else described[name]
+    if described['language_exponent'] is None and any(unit.language for unit in units):
+        described['language_exponent'] = EXPONENT
     described |= dataclasses.asdict(options.text)
     listing = repr([[(unit.name, unit.start, unit.bytes) for unit in some] for some in (units, eval_units)])
     return described | {'input_digest': hashlib.sha256(listing.encode()).hexdigest(), 'tokenizer_fingerprint': tokenizer.fingerprint}
@@ -369,7 +411,7 @@ def _program() -> str:
 
 
 def _report(manifest: Manifest, split: str) -> None:
-    """Two lines about a split."""
+    """Two lines about a split, and one for each language."""
     if split not in manifest.statistics['text']:
         return
     text, sums = manifest.statistics['text'][split], manifest.statistics['records'][split]
@@ -379,6 +421,9 @@ def _report(manifest: Manifest, split: str) -> None:
         f'({text["unknown_rate"]:.2%} unknown, {text["duplicate_line_rate"]:.1%} duplicate lines) -> '
         f'{_plural(sums["records"], "record")} in {_plural(files, "file")}'
     )
+    for language, found in text['languages'].items():
+        weighed = f', {found["passes"]:.2f} passes' if 'passes' in found else ''
+        print(f'{split}: {language}: {_plural(found["documents"], "document")}, {found["tokens"] / text["tokens"]:.1%} of the tokens{weighed}')
     label = {'nsp': ', random next {:.1%} (label 1)', 'sop': ', swapped {:.1%} (label 1)', 'full_sentences': ''}[manifest.objective]
     packed = f' with {sums["examples"]:,} examples, {sums["examples"] / sums["records"]:.2f} each' if 'pack_histogram' in sums else ''
     masked = f', {sums["masked"] / sums["records"]:.1f} predictions each' if 'masked' in sums else ''

@@ -17,7 +17,7 @@ from etils import epath
 from configs.errors import UserError
 from input_pipeline.whole_file import whole_file
 
-DOCUMENT = np.dtype([('source', '<u8'), ('sentences', '<i8'), ('tokens', '<i8')])  # the last two: where the document ends
+DOCUMENT = np.dtype([('source', '<u8'), ('language', '<i8'), ('sentences', '<i8'), ('tokens', '<i8')])  # the last two: where the document ends
 
 
 def key_range(number: int, count: int) -> tuple[int, int]:

@@ -29,6 +29,7 @@ import numpy as np
 
 from input_pipeline import records, shards
 from input_pipeline.corpus import Document
+from input_pipeline.languages import whole_passes
 from input_pipeline.layout import lay_out
 from input_pipeline.masking import MaskingRule, mask, prediction_counts
 from input_pipeline.packing import join, pack
@@ -58,14 +59,22 @@ class Recipe:
     seed: int
     eval_fraction: float
     line_sample: int  # one distinct sentence in so many is watched for duplicates
+    languages: tuple[str, ...] = ('',)
+    passes: tuple[float, ...] = ()  # over each language's text, where they differ
 
     def spec_of(self, split: str) -> RecordSpec:
         """Held-out records are masked once, statically, and not packed, whatever the training records are."""
         return self.spec if split == 'train' else RecordSpec(self.spec.seq_len, self.spec.max_predictions, 'static')
 
     def dupe_factor_of(self, split: str) -> int:
-        """Passes over the documents of a split: held-out documents are passed once."""
+        """Passes over the documents of a split, on average over their tokens: held-out documents are passed once."""
         return self.dupe_factor if split == 'train' else 1
+
+    def passes_of(self, split: str, documents: Documents) -> int | np.ndarray:
+        """Passes over each of these documents."""
+        if split != 'train' or not self.passes:
+            return self.dupe_factor_of(split)
+        return whole_passes(np.array(self.passes)[documents.languages], documents.sources, self.seed)
 
 
 @functools.lru_cache(maxsize=1)
@@ -107,11 +116,14 @@ class Tokenised:
 
     runs: list[str] = field(default_factory=list)
     sums: Counter[str] = field(default_factory=Counter)
+    languages: dict[str, Counter[str]] = field(default_factory=dict)
     lines: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
     held_out: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
 
 
-def tokenise(recipe: Recipe, documents: Iterable[Document], split: str | None, path: str, excluded: str | None) -> dict[str, Tokenised]:
+def tokenise(
+    recipe: Recipe, documents: Iterable[Document], language: str, split: str | None, path: str, excluded: str | None
+) -> dict[str, Tokenised]:
     """Tokenises documents into runs PATH-train-0.*, PATH-eval-0.*, PATH-train-1.* and so on, each sorted by the hash of their names.
 
     `split` None: each document is held out or not by its fingerprint. `excluded`: a file of
@@ -119,7 +131,7 @@ def tokenise(recipe: Recipe, documents: Iterable[Document], split: str | None, p
     """
     tokenizer = _tokenizer(recipe.tokenizer)
     known = frozenset(load(excluded).tolist()) if excluded else frozenset()
-    sides = {name: _Side(recipe, tokenizer, f'{path}-{name}') for name in ('train', 'eval')}
+    sides = {name: _Side(recipe, tokenizer, recipe.languages.index(language), f'{path}-{name}') for name in ('train', 'eval')}
     for document in documents:
         identity = fingerprint(document.sentences)
         side = split or ('eval' if recipe.eval_fraction and is_held_out(identity, recipe.eval_fraction) else 'train')
@@ -133,8 +145,8 @@ def tokenise(recipe: Recipe, documents: Iterable[Document], split: str | None, p
 class _Side:
     """Collects the documents of one unit that go to one split."""
 
-    def __init__(self, recipe: Recipe, tokenizer: Tokenizer, path: str):
-        self._recipe, self._tokenizer, self._path = recipe, tokenizer, path
+    def __init__(self, recipe: Recipe, tokenizer: Tokenizer, language: int, path: str):
+        self._recipe, self._tokenizer, self._language, self._path = recipe, tokenizer, language, path
         self._token_type = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32
         self._parts: list[tuple[int, int, np.ndarray, np.ndarray]] = []  # key, source, sentence lengths, tokens
         self._tokens = 0  # of the parts
@@ -167,7 +179,7 @@ class _Side:
         """Writes what is left, and returns what all of it was."""
         self._write()
         sums = Counter({name: int(value) for name, value in self.sums.items()})
-        return Tokenised(self._runs, sums, np.concatenate([np.zeros(0, np.uint64), *self._lines]), np.array(self._identities, np.uint64))
+        return Tokenised(self._runs, sums, {}, np.concatenate([np.zeros(0, np.uint64), *self._lines]), np.array(self._identities, np.uint64))
 
     def _write(self) -> None:
         """Writes the parts that are there as one run."""
@@ -178,6 +190,7 @@ class _Side:
         self._parts, self._tokens = [], 0
         documents = np.empty(len(keys), DOCUMENT)
         documents['source'] = sources
+        documents['language'] = self._language
         documents['sentences'] = np.cumsum([part.size for part in lengths])
         documents['tokens'] = np.cumsum([part.size for part in tokens])
         lengths, tokens = np.concatenate(lengths), np.concatenate(tokens)
@@ -206,20 +219,20 @@ def _hash_sentences(tokens: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def read_bucket(inputs: Iterable[str | DocumentRun], low: int, high: int) -> Documents | None:
-    """The documents of all units whose keys lie in [low, high), parts of one document together; None where there are none."""
+    """The documents of all units whose keys lie in [low, high), parts of one document together, and those of a language; None where there are none."""
     runs = (DocumentRun.open(run) if isinstance(run, str) else run for run in inputs)
     found = [part for run in runs if (part := run.within(low, high))]
     if not found:
         return None
     keys, lengths, tokens = (np.concatenate([getattr(run, name) for run in found]) for name in ('keys', 'lengths', 'tokens'))
-    sources = np.concatenate([run.documents['source'] for run in found])
+    sources, languages = (np.concatenate([run.documents[name] for run in found]) for name in ('source', 'language'))
     sentence_counts, token_counts = (np.concatenate([np.diff(run.documents[name], prepend=0) for run in found]) for name in ('sentences', 'tokens'))
     del found
     # An order that does not depend on which unit a document came from.
-    order = np.lexsort((keys, sources))
+    order = np.lexsort((keys, sources, languages))
     sentences = np.concatenate([[0], np.cumsum(_gather(lengths, sentence_counts, order), dtype=np.int64)])
     documents = np.concatenate([[0], np.cumsum(sentence_counts[order])])
-    return Documents(_gather(tokens, token_counts, order), sentences, documents, keys[order], sources[order])
+    return Documents(_gather(tokens, token_counts, order), sentences, documents, keys[order], sources[order], languages[order])
 
 
 def _gather(values: np.ndarray, counts: np.ndarray, order: np.ndarray) -> np.ndarray:
@@ -245,14 +258,15 @@ def make_records(recipe: Recipe, split: str, number: int, buckets: int, inputs: 
     """
     tokenizer, spec = _tokenizer(recipe.tokenizer), recipe.spec_of(split)
     documents = read_bucket(inputs, *key_range(number, buckets))
-    if documents is None:
+    passes = recipe.passes_of(split, documents) if documents else 0
+    if not np.any(passes):
         return Bucket({})
     name = (recipe.seed, split, buckets, number)
     examples = make_examples(
         documents,
         recipe.objective,
         spec.seq_len,
-        recipe.dupe_factor_of(split),
+        passes,
         recipe.short_seq_prob,
         Stream(*name, 'pairs'),
         tokenizer.starts_word[documents.tokens] if recipe.objective == 'sop' else None,

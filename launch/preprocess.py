@@ -19,7 +19,17 @@ from absl import flags
 
 from launch import app
 
-_INPUT = flags.DEFINE_string('input', None, 'files to read: a path or a glob, or several with commas; or tfds:NAME/SPLIT', required=True)
+_INPUT = flags.DEFINE_multi_string(
+    'input',
+    None,
+    'files to read: a path or a glob, or several with commas; or tfds:NAME/SPLIT; or for each language of several one of these as LANGUAGE=PATTERN',
+    required=True,
+)
+_LANGUAGE_EXPONENT = flags.DEFINE_float(
+    'language_exponent',
+    None,
+    'with --input=LANGUAGE=PATTERN: the share of each language is raised to this power (1: as much as there is; 0: all alike); by default 0.7',
+)
 _TOKENIZER = flags.DEFINE_string('tokenizer', None, 'tokenizer directory (launch.train_vocab makes one)', required=True)
 _OUTPUT = flags.DEFINE_string('output', None, 'folder for the records; it appears whole or not at all', required=True)
 _SEQ_LEN = flags.DEFINE_integer('seq_len', 128, 'tokens a row, [CLS] and [SEP] included')
@@ -39,7 +49,7 @@ _SHORT_SEQ_PROB = flags.DEFINE_float('short_seq_prob', 0.1, 'share of documents,
 _EVAL_FRACTION = flags.DEFINE_float(
     'eval_fraction', None, 'share of documents held out, by a hash of their text; by default 0.005, or nothing where that is too few documents; 0: none'
 )
-_EVAL_INPUT = flags.DEFINE_string('eval_input', None, 'files whose documents are the held-out ones (then --eval_fraction is not used); copies of them in --input are dropped')
+_EVAL_INPUT = flags.DEFINE_multi_string('eval_input', None, 'files as for --input, whose documents are the held-out ones (then --eval_fraction is not used); copies of them in --input are dropped')
 _NUM_SHARDS = flags.DEFINE_integer('num_shards', None, 'training files to write; by default one for each 64 MB')
 _WORKERS = flags.DEFINE_integer('workers', None, 'processes; by default one for each CPU. The output does not depend on it')
 _SEED = flags.DEFINE_integer('seed', 12345, 'seed of pairs, masks and order')
@@ -68,7 +78,7 @@ def main(argv: Sequence[str]) -> None:
         raise UserError(f'--mask_mix={",".join(_MASK_MIX.value)}: must be three numbers, as in 0.8,0.1,0.1') from None
     preprocess(
         PreprocessOptions(
-            input=_INPUT.value,
+            input=_one_or_several(_INPUT.value),
             tokenizer=_TOKENIZER.value,
             output=_OUTPUT.value,
             seq_len=_SEQ_LEN.value,
@@ -84,7 +94,8 @@ def main(argv: Sequence[str]) -> None:
             dupe_factor=_DUPE_FACTOR.value,
             short_seq_prob=_SHORT_SEQ_PROB.value,
             eval_fraction=_EVAL_FRACTION.value,
-            eval_input=_EVAL_INPUT.value,
+            eval_input=_one_or_several(_EVAL_INPUT.value),
+            language_exponent=_LANGUAGE_EXPONENT.value,
             num_shards=_NUM_SHARDS.value,
             workers=_WORKERS.value,
             seed=_SEED.value,
@@ -100,6 +111,11 @@ def main(argv: Sequence[str]) -> None:
             ),
         )
     )
+
+
+def _one_or_several(values: list[str] | None) -> str | tuple[str, ...] | None:
+    """A flag given once as its value."""
+    return values[0] if values and len(values) == 1 else tuple(values) if values else None
 
 
 if __name__ == '__main__':

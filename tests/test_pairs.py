@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import random as python_random
 
@@ -115,6 +116,36 @@ def test_parts_of_one_document_are_never_a_random_pair():
     starts = documents.sentences[documents.documents]
     source_a, source_b = (sources[np.searchsorted(starts, place, 'right') - 1] for place in (examples.a, examples.b))
     assert (source_a != source_b)[examples.labels == 1].all() and (source_a == source_b)[examples.labels == 0].all()
+
+
+def test_random_b_is_of_the_same_language_where_there_is_another():
+    sources = np.array([5, 5, 9, 11, 3, 3, 8], np.uint64)
+    documents = dataclasses.replace(make_documents(count=7, sources=sources), languages=np.array([0, 0, 0, 0, 1, 1, 2]))
+    examples = make_examples(documents, 'nsp', 32, 400, 0.1, Stream(4))
+    starts = documents.sentences[documents.documents]
+    a, b = (np.searchsorted(starts, place, 'right') - 1 for place in (examples.a, examples.b))
+    table = np.zeros((7, 7))
+    np.add.at(table, (a[examples.labels == 1], b[examples.labels == 1]), 1)
+    first, alone = table[:4], table[4:]  # languages 1 and 2 have one source each, so theirs come from all others
+    assert not first[:, 4:].any() and (first[[0, 0, 2, 3], [2, 3, 0, 1]] > 0).all()
+    assert (table > 0)[sources[:, None] == sources[None]].sum() == 0 and (alone > 0)[sources[4:, None] != sources[None]].all()
+
+
+@pytest.mark.parametrize('objective', ['nsp', 'sop', 'full_sentences'])
+def test_each_document_has_its_own_number_of_passes(objective):
+    documents = make_documents(count=50)
+    starts = documents.sentences[documents.documents]
+
+    def examples_of(passes):
+        examples = make_examples(documents, objective, 64, passes, 0.0, Stream(13), np.ones(documents.tokens.size, bool))
+        assert np.unique(examples.keys).size == examples.keys.size
+        return np.bincount(np.searchsorted(starts, examples.a, 'right') - 1, minlength=50)
+
+    passes = np.arange(50) % 4
+    each = examples_of(passes) / examples_of(40) * 40
+    assert not each[passes == 0].any()
+    np.testing.assert_allclose(each[:48].reshape(12, 4).mean(0), [0, 1, 2, 3], rtol=0.2)
+    np.testing.assert_array_equal(examples_of(np.full(50, 3)), examples_of(3))
 
 
 def test_one_document_is_refused():

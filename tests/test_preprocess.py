@@ -187,6 +187,35 @@ def test_held_out_documents_and_their_copies_are_not_trained_on(tmp_path, vocabu
     assert names_in(read(tmp_path / 'other', 'eval')[1], vocabulary) == held_out
 
 
+def test_languages_are_weighed_and_stay_apart(tmp_path, vocabulary, capsys, monkeypatch):
+    monkeypatch.setattr('input_pipeline.preprocess.MIN_BUCKET_TOKENS', 5000)
+    large, small = vocabulary[2][:300], vocabulary[2][300:360]
+    for language, names in (('en', large), ('ko', small)):
+        (tmp_path / language).mkdir()
+        write_text(tmp_path / language / 'a.txt', names)  # the same name in both folders
+    options = {'input': (f'en={tmp_path}/en/*.txt', f'ko={tmp_path}/ko/*.txt'), 'language_exponent': 0.5, 'dupe_factor': 4, 'eval_fraction': 0.1}
+    manifest = run(tmp_path, vocabulary, **options)
+    held_out = names_in(read(tmp_path / 'out', 'eval')[1], vocabulary)
+    _, restored = read(tmp_path / 'out')
+    ids = {language: {vocabulary[1][name] for name in names} for language, names in (('en', large), ('ko', small))}
+    seen = {language: int(np.isin(restored, list(found)).sum()) for language, found in ids.items()}
+    text = manifest.statistics['text']['train']['languages']
+    assert text['en']['documents'] + text['ko']['documents'] == 360 - len(held_out)
+    assert seen['en'] / seen['ko'] == pytest.approx((text['en']['tokens'] / text['ko']['tokens']) ** 0.5, rel=0.1)
+    for row in restored:  # a random B of another language would give itself away
+        found = names_in(row, vocabulary)
+        assert found <= ids['en'] or found <= ids['ko']
+    assert f'ko: {text["ko"]["documents"]} documents' in capsys.readouterr().out
+    run(tmp_path, vocabulary, output=f'{tmp_path}/two', workers=2, **options)
+    assert digests(tmp_path / 'two') == digests(tmp_path / 'out') and shards.verify(tmp_path / 'out').faults == []
+    run(tmp_path, vocabulary, output=f'{tmp_path}/few', **options | {'masking': 'dynamic', 'dupe_factor': None})
+    assert 'warning: en: 17% of its documents are left out' in capsys.readouterr().err
+    with pytest.raises(UserError, match=r'--language_exponent=0\.5: is for text in several languages'):
+        run(tmp_path, vocabulary, language_exponent=0.5)
+    with pytest.raises(UserError, match='another job.*language_exponent is 0.5 there and 0.7 here'):
+        run(tmp_path, vocabulary, **options | {'language_exponent': None})
+
+
 def test_eval_input_is_the_held_out_split(tmp_path, vocabulary):
     texts = write_text(tmp_path / 'a.txt', vocabulary[2][:50])
     (tmp_path / 'held.text').write_text('\n\n'.join(texts[:10]))
@@ -395,7 +424,7 @@ def test_a_large_shard_sorted_in_pieces_has_the_same_bytes(tmp_path, vocabulary,
 
 @pytest.mark.parametrize(
     'bad',
-    [{'seq_len': 4}, {'max_packs': 1}, {'dupe_factor': 0}, {'short_seq_prob': 2.0}, {'eval_fraction': 1.0}, {'num_shards': 0}, {'workers': 0}, {'seed': -1}, {'output': 'gs://a/b'}],
+    [{'seq_len': 4}, {'max_packs': 1}, {'language_exponent': 1.5}, {'dupe_factor': 0}, {'short_seq_prob': 2.0}, {'eval_fraction': 1.0}, {'num_shards': 0}, {'workers': 0}, {'seed': -1}, {'output': 'gs://a/b'}],
 )
 def test_bad_options_name_their_flag(tmp_path, vocabulary, bad):
     with pytest.raises(UserError, match=f'--{next(iter(bad))}='):
