@@ -109,7 +109,9 @@ class Layer(nn.Module):
         h_BTI = ACTIVATIONS[c.hidden_act](dense(c, c.intermediate_size, self.dtype, 'intermediate')(x_BTH))
         out_BTH = dense(c, H, self.dtype, 'output')(h_BTI)
         x_BTH = LayerNorm(c.layer_norm_eps, name='output_norm')(x_BTH + dropout(out_BTH, c.hidden_dropout, noise, site + 2))
-        return constrain_rows(x_BTH), None
+        x_BTH = constrain_rows(x_BTH)
+        self.sow('intermediates', 'hidden', x_BTH)  # kept only where a caller asks for `intermediates`
+        return x_BTH, None
 
 
 REMAT_POLICIES = {
@@ -150,12 +152,13 @@ class Encoder(nn.Module):
         c = self.config
         position_ids_BT = packing.position_ids_BT if packing else None
         x_BTH, word_VH = Embeddings(c, self.dtype, name='embeddings')(input_ids_BT, segment_ids_BT, noise, position_ids_BT)
+        self.sow('intermediates', 'hidden', x_BTH)
         layer = Layer
         if self.remat != 'none':
             layer = nn.remat(Layer, policy=REMAT_POLICIES[self.remat], prevent_cse=not self.scan)
         layers = nn.scan(
             layer,
-            variable_axes={'params': 0},
+            variable_axes={'params': 0, 'intermediates': 0},
             split_rngs={'params': True},
             in_axes=(0, nn.broadcast, nn.broadcast),
             length=c.num_layers,

@@ -151,6 +151,10 @@ class Tokenizer:
             files |= {'spm.model': self._vocabulary, 'tokenizer.json': self._model.tokenizer_json().encode()}
         _write_directory(path, files)
 
+    def tokenizer_json(self) -> str:
+        """The content of a tokenizer.json, for programs that have the tokenizers library but not this one."""
+        return self._model.tokenizer_json(*([self.special_tokens] if self.kind == 'wordpiece' else []))
+
     def encode(self, text: str) -> list[int]:
         """Ids of `text`, without special tokens."""
         return self.encode_batch([text])[0].tolist()

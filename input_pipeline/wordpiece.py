@@ -102,6 +102,26 @@ class WordPiece:
         self._tails = {token[2:]: i for i, token in enumerate(tokens) if token.startswith('##')}
         self._longest = max(map(len, self._heads))
         self._unk_id, self._normalizer = unk_id, normalizer
+        self._tokens = list(tokens)
+
+    def tokenizer_json(self, special_tokens: Sequence[str]) -> str:
+        """The content of a tokenizer.json with which the tokenizers library gives the same ids; [PAD], [UNK], [CLS], [SEP] and [MASK] in that order."""
+        from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+        cased, ids = self._normalizer, {token: i for i, token in enumerate(self._tokens)}
+        _, unk, cls, sep, _ = special_tokens
+        tokenizer = Tokenizer(models.WordPiece(ids, unk_token=unk, max_input_chars_per_word=MAX_WORD_CHARS))
+        google = normalizers.BertNormalizer(
+            clean_text=True, handle_chinese_chars=True, strip_accents=cased.strip_accents, lowercase=cased.lower_case
+        )
+        tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), google]) if cased.nfc else google
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        tokenizer.decoder = decoders.WordPiece()
+        tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special_tokens])
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f'{cls}:0 $A:0 {sep}:0', pair=f'{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1', special_tokens=[(cls, ids[cls]), (sep, ids[sep])]
+        )
+        return tokenizer.to_str()
 
     def ids(self, word: str) -> list[int]:
         """Ids of a whitespace word's pieces."""

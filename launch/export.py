@@ -8,6 +8,7 @@ huggingface: loads in transformers under the class that its config.json names: B
 pre-training, and after fine-tuning BertForSequenceClassification, BertForQuestionAnswering,
 BertForTokenClassification or BertForMultipleChoice.
 google: bert_config.json, vocab.txt and bert_model.ckpt, as google-research/bert reads them.
+stablehlo, saved_model: a folder that serves the model without this project, with jax or TensorFlow (docs/serving.md).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 _WORKDIR = flags.DEFINE_string('workdir', None, 'folder of a run of launch.pretrain or launch.finetune; its newest checkpoint is taken')
 _INIT_FROM = flags.DEFINE_string('init_from', None, 'in place of --workdir: a Hugging Face BERT directory or name, or a Google checkpoint')
-_FORMAT = flags.DEFINE_enum('format', 'huggingface', ['huggingface', 'google'], 'what to write')
+_FORMAT = flags.DEFINE_enum('format', 'huggingface', ['huggingface', 'google', 'stablehlo', 'saved_model'], 'what to write')
 _OUTPUT = flags.DEFINE_string('output', None, 'folder to write; it must be new or empty', required=True)
 _ARCHITECTURE = flags.DEFINE_string(
     'architecture', None, "transformers' class to write, as BertModel for the encoder alone; default: by its heads"
@@ -71,6 +72,8 @@ def export(model: Model, tokenizer: Tokenizer, form: str, output: str) -> tuple[
     -> what is read there again (so it fits, and holds no NaN), and the parts of the model that found no place in it.
     """
     with _new_folder(output) as folder:
+        if form in ('stablehlo', 'saved_model'):
+            return _serving(model, tokenizer, folder, form)
         return {'huggingface': _huggingface, 'google': _google}[form](model, tokenizer, folder)
 
 
@@ -93,6 +96,15 @@ def _google(model: Model, tokenizer: Tokenizer, folder: epath.Path) -> tuple[Rea
     tokenizer.save(folder)  # tokenizer_config.json too, which keeps the casing for whoever reads it
     left_out = google.write(folder, model)
     return google.read(str(folder / google.CHECKPOINT)), left_out
+
+
+def _serving(model: Model, tokenizer: Tokenizer, folder: epath.Path, form: str) -> tuple[Reading, tuple[str, ...]]:
+    from bert_jax.interchange import serving
+    from bert_jax.interchange.naming import Reading
+    from launch import serving_folder
+
+    left_out = serving_folder.write(folder, model, tokenizer, form)
+    return Reading(model, {name: name for name in serving.used_weights(model)}, (), ()), left_out
 
 
 @contextlib.contextmanager

@@ -57,7 +57,7 @@ def place(batch: dict[str, np.ndarray], mesh: jax.sharding.Mesh, size: int) -> d
     return sharding.place({name: np.concatenate([value[a:b] for a, b in local]) for name, value in batch.items()}, mesh, size)
 
 
-class Predictor:
+class SplitPredictor:
     """Runs a model over a split: features in, predictions out. Compiles once for each length of input."""
 
     def __init__(self, task: Task, model: Any, mesh: jax.sharding.Mesh, counts: collections.Counter):
@@ -121,7 +121,7 @@ def evaluate(workdir: str, task_name: str | None, data_dir: str | None, split: s
     mesh = sharding.make_mesh(config.runtime)
     params = jax.device_put(source.params, sharding.shardings(source.params, mesh))
     model = task_heads.make_model(task.head, source.model, task.num_outputs, config.head_dropout, config.runtime)
-    predictions = Predictor(task, model, mesh, collections.Counter())(params, examples, features)
+    predictions = SplitPredictor(task, model, mesh, collections.Counter())(params, examples, features)
     facts = {'step': source.step, 'config_hash': config_hash(config)}
     name = split if own else f'{task.name}-{split}'  # another task's results do not take the place of its own
     before = folder / 'eval' / f'{name}.json'

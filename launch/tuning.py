@@ -47,6 +47,7 @@ def task_identity(task: Task, name: str, data_dir: str) -> dict[str, Any]:
         'data_dir': absolute(data_dir),
         'head': task.head,
         'labels': list(task.labels),
+        'options': task.options,
     }
 
 
@@ -85,7 +86,7 @@ class Tuner:
             'model': schema.to_dict(source.model),
         }
         self._features: dict[int, tuple[Features, Features]] = {}
-        self._programs: dict[Any, tuple[Callable, Callable, prediction.Predictor]] = {}
+        self._programs: dict[Any, tuple[Callable, Callable, prediction.SplitPredictor]] = {}
 
     def run(self, config: schema.FinetuneConfig, folder: str) -> tuple[dict[str, Any], bool]:
         """Trains, predicts the scored split and scores it in `folder`, or takes up what is there.
@@ -122,7 +123,7 @@ class Tuner:
                 logging.info('%s %s: %d examples, %d rows of %s pieces', self.task.name, split, len(examples), rows, pieces)
         return self._features[length]
 
-    def programs(self, config: schema.FinetuneConfig) -> tuple[Callable, Callable, prediction.Predictor]:
+    def programs(self, config: schema.FinetuneConfig) -> tuple[Callable, Callable, prediction.SplitPredictor]:
         """(seed -> fresh state, train step, predictor), shared by all configurations that make the same ones.
 
         Learning rates, decay and seeds are arguments of the programs, so they are left out of the key.
@@ -141,7 +142,7 @@ class Tuner:
             self._programs[key] = (
                 prediction.counted_jit(init, self.compilations, 'init', out_shardings=where),
                 prediction.counted_jit(step, self.compilations, 'train', donate_argnums=0, out_shardings=(where, None)),
-                prediction.Predictor(self.task, model, self._mesh, self.compilations),
+                prediction.SplitPredictor(self.task, model, self._mesh, self.compilations),
             )
         return self._programs[key]
 

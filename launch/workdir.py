@@ -23,8 +23,8 @@ from input_pipeline.whole_file import write_whole
 
 
 @contextlib.contextmanager
-def lock(workdir: str) -> Iterator[None]:
-    """Keeps a second process out of a local workdir; the lock dies with the process. UserError where it is taken."""
+def lock(workdir: str, flag: str = '--workdir') -> Iterator[None]:
+    """Keeps a second process out of a local folder; the lock dies with the process. UserError, naming `flag`, where it is taken."""
     if '://' in workdir:  # an object store has no locks
         yield
         return
@@ -36,7 +36,7 @@ def lock(workdir: str) -> Iterator[None]:
             handle.seek(0)
             owner = handle.read().strip() or 'unknown'
             raise UserError(
-                f'--workdir={workdir}: another process ({owner}) is writing in it: stop that one, or use another folder'
+                f'{flag}={workdir}: another process ({owner}) is writing in it: stop that one, or use another folder'
             ) from None
         handle.truncate(0)
         handle.write(f'pid {os.getpid()}')

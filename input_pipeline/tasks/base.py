@@ -70,6 +70,11 @@ class Task(abc.ABC):
         return {'classifier': len(self.labels), 'tokens': len(self.labels), 'regressor': 1, 'choice': 1, 'span': 2}[self.head]
 
     @property
+    def options(self) -> dict[str, Any]:
+        """Settings, as JSON values, that decide how texts become rows and outputs answers: a model is used with those it was trained with."""
+        return {}
+
+    @property
     def metric(self) -> str:
         """The dev metric that selects among runs."""
         return self.metrics[0]

@@ -70,6 +70,11 @@ class SpanTask(Task):
             raise UserError(f'task {self.name}: "unanswerable" is true or false, "null_threshold" a number')
 
     @property
+    def options(self) -> dict[str, Any]:
+        """Windows, answer lengths, and whether there may be no answer."""
+        return {name: getattr(self, name) for name in _SETTINGS if name not in ('kind', 'files')}
+
+    @property
     def metrics(self) -> tuple[str, ...]:
         """The names of the official scorers, in percent; F1 selects."""
         return ('f1', 'exact') if self.unanswerable else ('f1', 'exact_match')
