@@ -206,8 +206,9 @@ def test_languages_are_weighed_and_stay_apart(tmp_path, vocabulary, capsys, monk
         found = names_in(row, vocabulary)
         assert found <= ids['en'] or found <= ids['ko']
     assert f'ko: {text["ko"]["documents"]} documents' in capsys.readouterr().out
-    run(tmp_path, vocabulary, output=f'{tmp_path}/two', workers=2, **options)
-    assert digests(tmp_path / 'two') == digests(tmp_path / 'out') and shards.verify(tmp_path / 'out').faults == []
+    for workers in (1, 2):
+        run(tmp_path, vocabulary, output=f'{tmp_path}/{workers}', workers=workers, packing=True, ngram=3, **options)
+    assert digests(tmp_path / '1') == digests(tmp_path / '2') and shards.verify(tmp_path / '1').faults == []
     run(tmp_path, vocabulary, output=f'{tmp_path}/few', **options | {'masking': 'dynamic', 'dupe_factor': None})
     assert 'warning: en: 17% of its documents are left out' in capsys.readouterr().err
     with pytest.raises(UserError, match=r'--language_exponent=0\.5: is for text in several languages'):

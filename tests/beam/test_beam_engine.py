@@ -72,8 +72,11 @@ def same_as_local(text, folder, *arguments, **options):
     assert shards.verify(folder / 'beam').faults == []
 
 
-def test_same_bytes_in_processes(tmp_path, text, many_buckets):
-    same_as_local(text, tmp_path, *PROCESSES)
+@pytest.mark.parametrize('options', [{}, {'packing': True, 'ngram': 3, 'languages': True}, {'objective': 'sop', 'whole_word': True}])
+def test_same_bytes_in_processes(tmp_path, text, many_buckets, options):
+    if options.pop('languages', False):
+        options['input'] = (f'en={text}/[012].txt', f'ko={text}/3.txt')
+    same_as_local(text, tmp_path, *PROCESSES, **options)
 
 
 @pytest.fixture
