@@ -1,8 +1,8 @@
 """tf.train.Example messages to arrays and back, whole batches at a time with numpy.
 
-An Example is a map from names to lists of numbers. This file knows the protobuf wire format
-(protobuf.dev/programming-guides/encoding) and fixed-length features; it must not know which
-features a record has (records.py does) nor how records lie in files (shards.py does).
+An Example is a map from names to lists of numbers. This file knows how protobuf lays one out
+(wire.py reads any message) and features of fixed length; it must not know which features a
+record has (records.py does) nor how records lie in files (shards.py does).
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+
+from input_pipeline.wire import fields
 
 # Tags of the protobuf fields: (field number << 3) | 2, where 2 means "length-delimited".
 _FIELD_1, _FIELD_2 = 0x0A, 0x12
@@ -279,23 +281,23 @@ def _decode_one(features: Sequence[Feature], row: int, payload: bytes) -> dict[s
 
 def bytes_of(payload: bytes, name: str) -> list[bytes]:
     """The values of a feature of bytes in one Example; none where it is absent."""
-    return [value for found, kind, body in _features(payload) if found == name and kind == 'bytes' for _, value in _fields(body, 1)]
+    return [value for found, kind, body in _features(payload) if found == name and kind == 'bytes' for _, value in fields(body, 1)]
 
 
 def _features(payload: bytes) -> Iterator[tuple[str, str, bytes]]:
     """Each feature of an Example: (name, 'int' or 'float' or 'bytes', its list message)."""
     kinds = {1: 'bytes', 2: 'float', 3: 'int'}
-    for _, features in _fields(payload, 1):
-        for _, entry in _fields(features, 1):
-            parts = dict(_fields(entry, 1, 2))
-            for number, body in _fields(parts.get(2, b''), 1, 2, 3):
+    for _, message in fields(payload, 1):
+        for _, entry in fields(message, 1):
+            parts = dict(fields(entry, 1, 2))
+            for number, body in fields(parts.get(2, b''), 1, 2, 3):
                 yield parts.get(1, b'').decode('utf-8'), kinds[number], body
 
 
 def _numbers(kind: str, body: bytes) -> np.ndarray:
     """The values of an Int64List or FloatList, packed or not."""
     size = 4 if kind == 'float' else 1
-    packed = b''.join(part for _, part in _fields(body, 1))
+    packed = b''.join(part for _, part in fields(body, 1))
     if len(packed) % size:
         raise ValueError('a list of floats is cut')
     if kind == 'float':
@@ -304,38 +306,3 @@ def _numbers(kind: str, body: bytes) -> np.ndarray:
     if data.size and data[-1] > 127:
         raise ValueError('a varint is cut')
     return _varints(data, np.flatnonzero(data < 128))
-
-
-def _fields(message: bytes, *wanted: int) -> Iterator[tuple[int, bytes]]:
-    """The wanted fields of a protobuf message as (number, contents); scalars come as their bytes."""
-    at = 0
-    while at < len(message):
-        start, tag, at = at, *_varint(message, at)
-        wire = tag & 7
-        if wire == 0:
-            start, (_, at) = at, _varint(message, at)
-        elif wire == 2:
-            size, at = _varint(message, at)
-            start, at = at, at + size
-        elif wire in (1, 5):
-            start, at = at, at + (8 if wire == 1 else 4)
-        else:
-            raise ValueError(f'unknown wire type at byte {start}')
-        if at > len(message):
-            raise ValueError(f'a field runs over its end at byte {start}')
-        if tag >> 3 in wanted:
-            yield tag >> 3, message[start:at]
-
-
-def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """The varint at a place, and the place after it."""
-    value = 0
-    for shift in range(0, 70, 7):
-        if at == len(message):
-            break
-        byte = message[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
-    raise ValueError(f'a varint is cut or too long at byte {at}')

@@ -7,12 +7,16 @@ every kind of vocabulary. Pieces never cross white space, so a word can be encod
 
 from __future__ import annotations
 
+import struct
+
 import numpy as np
 import sentencepiece
 
 from configs.errors import UserError
+from input_pipeline.wire import fields, spans
 from input_pipeline.wordpiece import Normalizer, segments
 
+_BPE = 2  # sentencepiece_model.proto: TrainerSpec.ModelType
 WORD_MARK = '\u2581'  # stands for the space before a word
 
 
@@ -42,24 +46,21 @@ class SentencePiece:
         if len(origin) != len(cased):  # combining marks changed places: the word as a whole
             origin = [(0, len(word))] * len(cased)
         origin.append((len(word), len(word)))
-        char_at = [i for i, char in enumerate(cased) for _ in char.encode('utf-8', 'surrogatepass')] + [len(cased)]
-        traced = []
-        for piece in self._processor.encode_as_proto(cased).pieces:  # its offsets count bytes
-            start, end = char_at[piece.begin], char_at[piece.end]
-            traced.append((piece.id, origin[start][0], origin[end - 1][1] if end > start else origin[start][0]))
+        found, traced = self._processor.encode(cased, return_type='offset_mapping'), []
+        for piece, (start, end) in zip(found['ids'], found['offsets'], strict=True):
+            traced.append((piece, origin[start][0], origin[end - 1][1] if end > start else origin[start][0]))
         return traced
 
     def tokenizer_json(self) -> str:
         """The content of a tokenizer.json with which Hugging Face gives the same ids."""
-        from sentencepiece import sentencepiece_model_pb2
         from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-        proto = sentencepiece_model_pb2.ModelProto.FromString(self._processor.serialized_model_proto())
-        scores = [(piece.piece, piece.score) for piece in proto.pieces]
-        if proto.trainer_spec.model_type == sentencepiece_model_pb2.TrainerSpec.BPE:
-            ids = {piece: i for i, (piece, _) in enumerate(scores)}
+        kind, charsmap = _settings(self._processor.serialized_model_proto())
+        if kind == _BPE:
+            ids = {piece: i for i, piece in enumerate(self.tokens)}
             model = models.BPE(ids, _merges(ids), unk_token=self.tokens[self._processor.unk_id()], fuse_unk=True)
         else:
+            scores = [(piece, self._processor.get_score(i)) for i, piece in enumerate(self.tokens)]
             model = models.Unigram(scores, unk_id=self._processor.unk_id(), byte_fallback=False)
         tokenizer, cased = Tokenizer(model), self._normalizer
         # BertNormalizer here only decomposes and drops category Mn; StripAccents would drop the vowel signs (Mc) of Indic scripts too
@@ -67,7 +68,7 @@ class SentencePiece:
             [normalizers.NFC()] * cased.nfc
             + [normalizers.Lowercase()] * cased.lower_case
             + [normalizers.BertNormalizer(False, False, True, False), normalizers.NFC()] * cased.strip_accents
-            + [normalizers.Precompiled(proto.normalizer_spec.precompiled_charsmap)]
+            + [normalizers.Precompiled(charsmap)]
             + [normalizers.Strip(), normalizers.Replace(Regex(' {2,}'), ' ')]
         )
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(WORD_MARK, prepend_scheme='always')
@@ -78,6 +79,28 @@ class SentencePiece:
             single=f'{cls}:0 $A:0 {sep}:0', pair=f'{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1', special_tokens=[(cls, 2), (sep, 3)]
         )
         return tokenizer.to_str()
+
+
+def _settings(model: bytes) -> tuple[int, bytes]:
+    """The kind of a model, and its table of characters: trainer_spec.model_type, normalizer_spec.precompiled_charsmap."""
+    kind, charsmap = 1, b''
+    for number, spec in fields(model, 2, 3):
+        for _, value in fields(spec, 3 if number == 2 else 2):
+            kind, charsmap = (value[0], charsmap) if number == 2 else (kind, value)
+    return kind, charsmap
+
+
+def with_exact_sums(model: bytes) -> bytes:
+    """A unigram model with its scores rounded to 1/1024, so that 32 bits hold their sums exactly.
+
+    `00 0` and `0 00` cost the same, and which of them SentencePiece (32 bits) or Hugging Face (64) takes would be a matter
+    of rounding, and of what stands before. Where sums are exact both take the first.
+    """
+    text = bytearray(model)
+    for _, start, end in spans(model, 0, len(model), 1):  # pieces
+        for _, at, _ in spans(model, start, end, 2):  # score
+            struct.pack_into('<f', text, at, round(struct.unpack_from('<f', text, at)[0] * 1024) / 1024)
+    return bytes(text)
 
 
 def _merges(ids: dict[str, int]) -> list[tuple[str, str]]:

@@ -207,6 +207,8 @@ def _train_sentencepiece(counts: dict[str, int], options: VocabularyOptions) -> 
     """The content of an spm.model with the five special tokens first."""
     import sentencepiece
 
+    from input_pipeline.spm import with_exact_sums
+
     pad, unk, cls, sep, mask = _SPECIALS
     characters = _characters(counts)
     _, coverage = _alphabet(characters, options, dict.fromkeys(characters, 1))
@@ -231,21 +233,7 @@ def _train_sentencepiece(counts: dict[str, int], options: VocabularyOptions) -> 
         raise UserError(
             f'--vocab_size={options.vocab_size}: less than the characters of the text: raise it, or lower --character_coverage'
         ) from error
-    return _with_exact_sums(model.getvalue()) if options.model == 'unigram' else model.getvalue()
-
-
-def _with_exact_sums(model: bytes) -> bytes:
-    """A unigram model with scores rounded to 1/1024, so that 32 bits hold their sums exactly.
-
-    `00 0` and `0 00` cost the same, and which of them SentencePiece (32 bits) or Hugging Face (64) takes was a matter of
-    rounding, and of what stands before. Where sums are exact both take the first.
-    """
-    from sentencepiece import sentencepiece_model_pb2
-
-    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
-    for piece in proto.pieces:
-        piece.score = round(piece.score * 1024) / 1024
-    return proto.SerializeToString(deterministic=True)
+    return with_exact_sums(model.getvalue()) if options.model == 'unigram' else model.getvalue()
 
 
 def _report(tokenizer: Tokenizer, counts: dict[str, int], total_words: int, warnings: list[str]) -> Report:

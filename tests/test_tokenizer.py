@@ -263,3 +263,19 @@ def test_import_is_light():
     heavy = ('tensorflow', 'jax', 'sentencepiece', 'tokenizers')
     code = f'import sys, input_pipeline.tokenizer; print([m for m in {heavy} if m in sys.modules])'
     assert subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True).stdout.strip() == '[]'
+
+
+def test_sentencepiece_needs_no_protobuf_module(tmp_path):
+    """Its generated code refuses every protobuf that is older than its own; Apache Beam needs such a one."""
+    code = f"""
+import sys
+sys.modules['google.protobuf'] = None
+from input_pipeline.tokenizer import Tokenizer
+from input_pipeline.vocabulary import VocabularyOptions, train
+for model in ('unigram', 'bpe'):
+    tokenizer, _ = train(['one two three', 'two three four'] * 5, VocabularyOptions(30, model))
+    tokenizer.save({str(tmp_path)!r} + '/' + model)
+    assert len(Tokenizer.load({str(tmp_path)!r} + '/' + model).encode_with_offsets('one').ids)
+"""
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
