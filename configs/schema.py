@@ -244,6 +244,12 @@ class FinetuneConfig(Section):
     head_dropout: float = setting(0.1, 'dropout before a classifier (run_classifier.py:597)')
     hidden_dropout: float | None = setting(None, 'dropout of the encoder, as ModelConfig has it; none: as the source')
     attention_dropout: float | None = setting(None, 'dropout on its attention probabilities; none: as the source')
+    length_buckets: int = setting(
+        1, 'static lengths that rows are cut to; 1: all as long as the longest (the paper); more: a batch holds rows of like length'
+    )
+    score_every: int = setting(0, 'steps between scores on the dev split in training; 0: only at the end')
+    select: Literal['last', 'best'] = setting('last', 'weights a run ends with: the last (the paper), or those with the best dev score')
+    patience: int = setting(0, 'dev scores in a row that are not the best so far, after which training stops; 0: never')
     init: Literal['source', 'random'] = setting('source', 'source: the encoder of --init_from; random: its shape alone, for comparison')
     optimizer: OptimizerConfig = dataclasses.field(default_factory=lambda: OptimizerConfig(peak_lr=2e-5, warmup_steps=0, schedule='bert'))
     runtime: RuntimeConfig = dataclasses.field(default_factory=RuntimeConfig)
@@ -251,7 +257,12 @@ class FinetuneConfig(Section):
     def check(self) -> None:
         for name in ('max_seq_length', 'batch_size', 'epochs'):
             self._require(getattr(self, name) > 0, name, 'positive')
-        self._require(self.train_examples >= 0, 'train_examples', '0 or more')
+        for name in ('train_examples', 'score_every', 'patience'):
+            self._require(getattr(self, name) >= 0, name, '0 or more')
+        self._require(1 <= self.length_buckets <= 8, 'length_buckets', '1 to 8')
+        for name, on in (('select', self.select == 'best'), ('patience', self.patience > 0)):
+            if on and not self.score_every:
+                raise UserError(f'{name}={getattr(self, name)} needs scores in training: set score_every, the steps between them')
         self._require(0 <= self.warmup_fraction <= 1, 'warmup_fraction', 'in [0, 1]')
         self._require(0 <= self.head_dropout < 1, 'head_dropout', 'in [0, 1)')
         for name in ('hidden_dropout', 'attention_dropout'):

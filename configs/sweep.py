@@ -1,4 +1,4 @@
-"""`--sweep="a.b=1,2;seed=0,1"`: a grid of settings, as configurations with names.
+"""`--sweep="a.b=1,2;seed=0,1"`, or a grid by name: a grid of settings, as configurations with names.
 
 This file owns the spelling of a grid and the names of its points; what a setting may be is
 `configs.overrides`'. The last setting named changes fastest.
@@ -16,6 +16,14 @@ from configs.schema import Section
 C = TypeVar('C', bound=Section)
 
 
+# Grids by name. Seeds go behind one: --sweep="glue;seed=0,1,2".
+GRIDS = {
+    'glue': 'optimizer.peak_lr=5e-5,4e-5,3e-5,2e-5',  # paper section 4.1
+    'appendix': 'batch_size=16,32;optimizer.peak_lr=5e-5,3e-5,2e-5;epochs=2,3,4',  # paper A.3
+    'miniatures': 'epochs=4;batch_size=8,16,32,64,128;optimizer.peak_lr=3e-4,1e-4,5e-5,3e-5',  # README of google-research/bert
+}
+
+
 class Point(NamedTuple):
     """One run of a sweep: its settings as they are in its configuration, and the name made of them."""
 
@@ -25,16 +33,19 @@ class Point(NamedTuple):
 
 
 def grid(config: C, text: str) -> list[Point]:
-    """Every combination of the settings in `text`, applied to `config`.
+    """Every combination of the settings in `text`, applied to `config`; a name of GRIDS stands for its settings.
 
     Raises UserError for a malformed text, an unknown setting, a bad value, and values that are equal.
     """
     axes: list[tuple[str, list[str]]] = []
-    for part in filter(None, (part.strip() for part in text.split(';'))):
+    parts = (GRIDS.get(part.strip(), part) for part in text.split(';'))
+    for part in filter(None, (part.strip() for part in ';'.join(parts).split(';'))):
         name, equals, values = part.partition('=')
         choices = [value.strip() for value in values.split(',')]
         if not equals or not all(choices):
-            raise UserError(f'--sweep: {part!r}: expected NAME=VALUE,VALUE as in "optimizer.peak_lr=2e-5,3e-5;seed=0,1,2"')
+            raise UserError(
+                f'--sweep: {part!r}: expected NAME=VALUE,VALUE as in "optimizer.peak_lr=2e-5,3e-5;seed=0,1,2", or one of {", ".join(GRIDS)}'
+            )
         if name.strip() in dict(axes):
             raise UserError(f'--sweep: {name.strip()!r} is named twice')
         axes.append((name.strip(), choices))

@@ -5,6 +5,7 @@ Owns how a dataset is loaded and what its values become. It must not know what t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,17 +15,17 @@ from configs.errors import UserError
 def records(name: str, split: str, data_dir: str, class_names: bool) -> Iterator[dict[str, Any]]:
     """Yields the records of a split in the order on disk: text as str, lists as list, class labels by name or number.
 
-    data_dir: where datasets are kept, '' for the library's own default; what is not there is downloaded.
+    data_dir: where datasets are kept, '' for what TFDS_DATA_DIR names or else the library's own default; what is not there is downloaded.
     Raises UserError where the library knows no such dataset or split.
     """
     import tensorflow_datasets as tfds
 
     try:
-        builder = tfds.builder(name, data_dir=data_dir or None)
+        builder = tfds.builder(name, data_dir=data_dir or os.environ.get('TFDS_DATA_DIR'))
         builder.download_and_prepare()
         data = builder.as_dataset(split=split)
-    except (tfds.core.DatasetNotFoundError, ValueError, OSError) as error:
-        reason = str(error).strip().splitlines()[0][:200]
+    except Exception as error:  # whatever a dataset's own code raises
+        reason = ' '.join(str(error).split())[:200]
         raise UserError(f'tensorflow-datasets {name!r}, split {split!r}: cannot be read ({reason})') from error
     features = builder.info.features
     for record in data.as_numpy_iterator():

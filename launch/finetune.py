@@ -9,6 +9,7 @@ taken as they are.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from absl import flags, logging
@@ -26,7 +27,8 @@ _INIT_FROM = flags.DEFINE_string(
 )
 _PRINT_MAP = flags.DEFINE_bool('print_map', False, 'print every name in --init_from and the array here that it holds')
 _WORKDIR = flags.DEFINE_string('workdir', None, 'folder of this run, or of all runs of a sweep', required=True)
-_SWEEP = flags.DEFINE_string('sweep', '', 'settings and their values: "optimizer.peak_lr=2e-5,3e-5;seed=0,1,2;init=source,random"')
+_RECIPE = flags.DEFINE_enum('recipe', 'paper', ['paper', 'readme', 'albert'], "whose settings for the task; the README is google-research/bert's")
+_SWEEP = flags.DEFINE_string('sweep', '', 'settings and their values: "optimizer.peak_lr=2e-5,3e-5;seed=0,1,2", or "glue;seed=0,1,2" (grids: glue, appendix, miniatures)')
 app.define_config_flags()
 
 
@@ -38,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     from input_pipeline.tasks import load_task
 
     task = load_task(_TASK.value, _DATA_DIR.value)
-    config = app.config_from_flags('finetune', recipe(task.name, task.kind))
+    config = app.config_from_flags('finetune', recipe(task.name, task.kind, _RECIPE.value))
     points = sweep.grid(config, _SWEEP.value) if _SWEEP.value else []
 
     from launch import results, source, tuning, workdir
@@ -46,7 +48,8 @@ def main(argv: Sequence[str]) -> int:
     with workdir.lock(_WORKDIR.value):
         encoder = source.load_source(_INIT_FROM.value, _PRINT_MAP.value)
         logging.info('%s: encoder of %s, step %d; the %s head is fresh', task.name, encoder.where, encoder.step, task.head)
-        tuner = tuning.Tuner(task, encoder, tuning.task_identity(task, _TASK.value, _DATA_DIR.value), config.runtime)
+        identity = tuning.task_identity(task, _TASK.value, _DATA_DIR.value)
+        tuner = tuning.Tuner(task, encoder, identity, config.runtime, os.path.join(_WORKDIR.value, 'features'))
         try:
             if points:
                 rows = results.run_sweep(tuner, points, _WORKDIR.value)

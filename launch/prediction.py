@@ -15,14 +15,16 @@ from typing import Any
 
 import jax
 import numpy as np
+from absl import logging
 from etils import epath
 
 from bert_jax import sharding, task_heads
 from configs import schema
 from configs.errors import UserError
 from input_pipeline.tasks import Predictions, Task, load_task
-from input_pipeline.tasks.base import INPUT_KEYS, Example, trim
-from input_pipeline.tasks.batching import evaluation_batches
+from input_pipeline.tasks.base import INPUT_KEYS, Example, cut, trim
+from input_pipeline.tasks.batching import evaluation_batches, length_groups
+from input_pipeline.tasks.feature_cache import features_of
 from input_pipeline.whole_file import write_whole
 from launch.source import load_source
 
@@ -65,14 +67,23 @@ class SplitPredictor:
         predict = task_heads.make_predict(task.head, model, task.n_best)
         self._predict = counted_jit(predict, counts, 'predict', out_shardings=sharding.replicated(mesh))
 
-    def __call__(self, params: Any, examples: Sequence[Example], features: dict[str, np.ndarray]) -> Predictions:
-        """Predictions for all examples."""
-        rows, *shape = features['input_ids'].shape
-        size = eval_batch_size(self._mesh, math.prod(shape), rows)
+    def __call__(self, params: Any, examples: Sequence[Example], features: dict[str, np.ndarray], buckets: int = 1) -> Predictions:
+        """Predictions for all examples; rows of like length go together, in at most `buckets` lengths."""
+        N, *shape = features['input_ids'].shape
+        found = []
         with jax.set_mesh(self._mesh):
-            found = [self._predict(params, place(batch, self._mesh, size)) for batch in evaluation_batches(features, INPUT_KEYS, size)]
-        outputs = jax.device_get(found)
-        return self._task.decode(examples, features, {name: np.concatenate([o[name] for o in outputs])[:rows] for name in outputs[0]})
+            for length, rows in length_groups(features, buckets):
+                part = cut({name: features[name][rows] for name in INPUT_KEYS}, shape[-1], length)
+                size = eval_batch_size(self._mesh, math.prod(shape[:-1]) * length, len(rows))
+                batches = evaluation_batches(part, INPUT_KEYS, size)
+                found.append((rows, [self._predict(params, place(batch, self._mesh, size)) for batch in batches]))
+        outputs: dict[str, np.ndarray] = {}
+        for rows, batches in reversed(found):  # the longest first: where there is an output for each position, the others' fit into it
+            for name in batches[0]:
+                values = np.concatenate([np.asarray(batch[name]) for batch in batches])[: len(rows)]
+                whole = outputs.setdefault(name, np.zeros((N, *values.shape[1:]), values.dtype))
+                whole[(rows, *(slice(n) for n in values.shape[1:]))] = values
+        return self._task.decode(examples, features, outputs)
 
 
 def config_hash(config: schema.Config) -> str:
@@ -117,11 +128,13 @@ def evaluate(workdir: str, task_name: str | None, data_dir: str | None, split: s
     split = split or task.selection_split
     source = load_source(workdir)
     examples = task.examples(split)
-    features = trim(task.features(examples, source.tokenizer, config.max_seq_length))
+    features = trim(features_of(task, examples, source.tokenizer, config.max_seq_length, str(folder / 'features')))
     mesh = sharding.make_mesh(config.runtime)
     params = jax.device_put(source.params, sharding.shardings(source.params, mesh))
     model = task_heads.make_model(task.head, source.model, task.num_outputs, config.head_dropout, config.runtime)
-    predictions = SplitPredictor(task, model, mesh, collections.Counter())(params, examples, features)
+    compilations: collections.Counter = collections.Counter()
+    predictions = SplitPredictor(task, model, mesh, compilations)(params, examples, features, config.length_buckets)
+    logging.info('compilations: %s', dict(compilations))
     facts = {'step': source.step, 'config_hash': config_hash(config)}
     name = split if own else f'{task.name}-{split}'  # another task's results do not take the place of its own
     before = folder / 'eval' / f'{name}.json'

@@ -36,16 +36,17 @@ def run_sweep(tuner: Any, points: Sequence[Point], folder: str) -> list[dict[str
 
 
 def summarize(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One entry for each combination of settings but the seed: runs, and mean, sd and max of every metric.
+    """One entry for each combination of settings but the seed: runs, how many failed, and mean, sd and max of every metric.
 
-    sd is the sample standard deviation, none for a single run.
+    Failed runs (training loss not below chance) count in all of them. sd is the sample standard deviation, none for a single run.
     """
     groups: dict[tuple, list[dict[str, Any]]] = {}
     for row in rows:
         groups.setdefault(tuple((k, v) for k, v in row['settings'].items() if k != 'seed'), []).append(row)
     summary = []
     for settings, members in groups.items():
-        entry: dict[str, Any] = {'settings': dict(settings), 'runs': len(members), 'metrics': {}}
+        failed = sum(member['failed'] for member in members)
+        entry: dict[str, Any] = {'settings': dict(settings), 'runs': len(members), 'failed': failed, 'metrics': {}}
         for name in members[0]['metrics']:
             values = [member['metrics'][name] for member in members]
             sd = statistics.stdev(values) if len(values) > 1 else None
@@ -58,16 +59,18 @@ def table(rows: Sequence[dict[str, Any]], metric: str) -> str:
     """The summary of a sweep as text, and its best run by the selecting dev metric."""
     entries = summarize(rows)
     names = list(entries[0]['settings'])
-    lines = [[*names, 'runs', f'{metric} mean', 'sd', 'max']]
+    lines = [[*names, 'runs', 'failed', f'{metric} mean', 'sd', 'max']]
     for entry in entries:
         found = entry['metrics'][metric]
         sd = '-' if found['sd'] is None else f'{found["sd"]:.4f}'
-        lines.append(
-            [*(str(entry['settings'][name]) for name in names), str(entry['runs']), f'{found["mean"]:.4f}', sd, f'{found["max"]:.4f}']
-        )
+        counts = [str(entry['runs']), str(entry['failed'] or '-')]
+        lines.append([*(str(entry['settings'][name]) for name in names), *counts, f'{found["mean"]:.4f}', sd, f'{found["max"]:.4f}'])
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     best = max(rows, key=lambda row: row['metrics'][metric])
+    failed = [row['name'] for row in rows if row['failed']]
     text = '\n'.join('  '.join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+    if failed:
+        text += f'\nfailed (training loss not below chance): {"; ".join(failed)}'
     return f'{text}\nbest on {best["split"]}: {best["name"]} ({metric} {best["metrics"][metric]:.4f})'
 
 
@@ -75,5 +78,14 @@ def describe(result: dict[str, Any], done_before: bool = False) -> str:
     """A result in one line."""
     shown = [f'{name} {value:.4f}' for name, value in result['metrics'].items() if not name.endswith('total')]
     scores = ', '.join(shown) or 'no labels, predictions only'
-    note = ' (done before, reused)' if done_before else ''
-    return f'{result["task"]} {result["split"]}: {scores} on {result["examples"]} examples at step {result["step"]}{note}'
+    note = f'; FAILED: {_failure(result)}' if result.get('failed') else ''
+    note += ' (done before, reused)' if done_before else ''
+    step = result.get('selected_step', result['step'])
+    return f'{result["task"]} {result["split"]}: {scores} on {result["examples"]} examples at step {step}{note}'
+
+
+def _failure(result: dict[str, Any]) -> str:
+    """Why a run counts as failed."""
+    if result['train_loss'] is None:
+        return 'no training loss that is finite'
+    return f'training loss {result["train_loss"]:.4f} is not below chance, {result["chance_loss"]:.4f}'

@@ -1,7 +1,7 @@
 """Fine-tuning runs of one task: a run from its configuration to its scored predictions.
 
 Owns what the runs of one process share (compiled programs, features, source weights) and the
-files of a run's folder: config.json, data.json, tokenizer/, checkpoints/, metrics.jsonl and the
+files of a run's folder: config.json, data.json, tokenizer/, checkpoints/, best/, metrics.jsonl and the
 results of prediction.py, of which eval/SPLIT.json comes last and means that the run is done. It
 must not know how a sweep is laid out.
 """
@@ -28,12 +28,16 @@ from configs import schema
 from configs.errors import UserError
 from input_pipeline.tasks import Task
 from input_pipeline.tasks.base import INPUT_KEYS, trim
-from input_pipeline.tasks.batching import subset, training_batches
+from input_pipeline.tasks.batching import bucketed_batches, subset, training_batches
+from input_pipeline.tasks.chance import chance_loss
+from input_pipeline.tasks.feature_cache import features_of
 from launch import prediction
 from launch import workdir as workdirs
+from launch.selection import Best
 from launch.source import Source
 
 Features = dict[str, np.ndarray]
+_LEARNT = 0.95  # a run has failed where its training loss is not below this share of what a constant answer has
 
 
 def task_identity(task: Task, name: str, data_dir: str) -> dict[str, Any]:
@@ -67,9 +71,9 @@ class Tuner:
       compilations: how often each program (init, train, predict) was compiled.
     """
 
-    def __init__(self, task: Task, source: Source, identity: dict[str, Any], runtime: schema.RuntimeConfig):
-        """`identity` names the task and its data in the runs' data.json (JSON values)."""
-        self.task, self.source = task, source
+    def __init__(self, task: Task, source: Source, identity: dict[str, Any], runtime: schema.RuntimeConfig, cache: str = ''):
+        """`identity` names the task and its data in the runs' data.json (JSON values); `cache` is a folder for slow features."""
+        self.task, self.source, self._cache = task, source, cache
         self.compilations: collections.Counter = collections.Counter()
         self.split = task.selection_split
         self._mesh = sharding.make_mesh(runtime)
@@ -101,9 +105,13 @@ class Tuner:
         started = time.perf_counter()
         self.source.tokenizer.save(epath.Path(folder) / 'tokenizer')
         with jax.set_mesh(self._mesh):
-            params, steps, loss = self._train(config, folder)
-        predictions = self.programs(config)[2](params, self._scored_examples, self.features(config)[1])
-        facts = {'step': steps, 'config_hash': prediction.config_hash(config), 'train_loss': loss, 'seconds': time.perf_counter() - started}
+            params, facts = self._train(config, folder)
+        train, scored = self.features(config)
+        predictions = self.programs(config)[2](params, self._scored_examples, scored, config.length_buckets)
+        chance = chance_loss(self.task.head, train)
+        failed = facts['train_loss'] is None or facts['train_loss'] >= _LEARNT * chance
+        facts |= {'config_hash': prediction.config_hash(config), 'chance_loss': chance, 'failed': failed}
+        facts |= {'seconds': time.perf_counter() - started}
         return prediction.record(self.task, self.split, self._scored_examples, predictions, folder, facts), False
 
     def features(self, config: schema.FinetuneConfig) -> tuple[Features, Features]:
@@ -115,7 +123,8 @@ class Tuner:
             )
         if length not in self._features:
             splits = (self._train_examples, self._scored_examples)
-            train, scored = (trim(self.task.features(examples, self.source.tokenizer, length)) for examples in splits)
+            made = (features_of(self.task, examples, self.source.tokenizer, length, self._cache) for examples in splits)
+            train, scored = (trim(features) for features in made)
             self._features[length] = train, scored
             for split, examples, made in (('train', splits[0], train), (self.split, splits[1], scored)):
                 rows, *shape = made['input_ids'].shape
@@ -146,8 +155,8 @@ class Tuner:
             )
         return self._programs[key]
 
-    def _train(self, config: schema.FinetuneConfig, folder: str) -> tuple[Any, int, float | None]:
-        """-> (final parameters, steps, mean training loss since the last log line but one; none where trained before)."""
+    def _train(self, config: schema.FinetuneConfig, folder: str) -> tuple[Any, dict[str, Any]]:
+        """-> (final parameters; step, training loss of the last log line, and where the best are selected their step)."""
         sharding.check_divides(self._mesh, config.batch_size, config.runtime.accumulation, 'batch_size')
         features, _ = self.features(config)
         chosen = subset(range(len(self._train_examples)), config.train_examples, config.seed)
@@ -158,43 +167,83 @@ class Tuner:
             where = f'--init_from={self.source.where}'
             state = state._replace(params=train_state.graft(state.params, self.source.params, where, 'encoder'))
         checkpoints = checkpoint.Checkpoints(folder, keep=1)
+        best = Best(folder) if config.score_every else None
         if checkpoints.steps()[-1:] == [steps]:  # trained, and stopped before it was scored
-            return train_state.graft(state.params, checkpoint.load_params(folder)[0], folder), steps, None
+            params = train_state.graft(state.params, checkpoint.load_params(folder)[0], folder)
+            return params, _facts(folder, steps, best if config.select == 'best' else None)
         if found := checkpoints.restore(state):
             state, _ = found
             logging.info('%s: resumed at step %d of %d', folder, int(state.step), steps)
         rows = np.flatnonzero(np.isin(features['example_index'], chosen))
         arrays = {name: features[name][rows] for name in (*INPUT_KEYS, *self.task.label_keys)}
-        batches = training_batches(arrays, list(arrays), config.batch_size, config.seed, int(state.step))
+        keys, start = list(arrays), int(state.step)
+        if config.length_buckets == 1:
+            batches = training_batches(arrays, keys, config.batch_size, config.seed, start)
+        else:
+            batches = bucketed_batches(arrays, keys, config.batch_size, config.seed, config.length_buckets, start)
         scalars = schedule.hyper(config.optimizer, config.seed, steps, warmup_steps=int(steps * config.warmup_fraction))
-        state, loss = self._loop(config, folder, state, steps, batches, lambda state, batch: train_step(state, batch, scalars), checkpoints)
-        return state.params, steps, loss
+        take = lambda state, batch: train_step(state, batch, scalars)
+        params = self._loop(config, folder, state, steps, batches, take, checkpoints, best)
+        return params, _facts(folder, steps, best if config.select == 'best' else None)
 
     def _loop(
-        self, config: schema.FinetuneConfig, folder: str, state: Any, steps: int, batches: Any, train_step: Callable, checkpoints: Any
-    ) -> tuple[Any, float | None]:
-        """Trains to the last step; -> (state, last training loss logged). Raises Stopped after a signal."""
+        self,
+        config: schema.FinetuneConfig,
+        folder: str,
+        state: Any,
+        steps: int,
+        batches: Any,
+        train_step: Callable,
+        checkpoints: checkpoint.Checkpoints,
+        best: Best | None,
+    ) -> Any:
+        """Trains to the last step, or until the dev score no longer rises; -> parameters. Raises Stopped after a signal."""
         size, runtime, step = config.batch_size, config.runtime, int(state.step)
         ahead = loop.prefetch(batches, lambda batch: prediction.place(batch, self._mesh, size))
-        writer, meter, loss = metrics.MetricWriter(folder, step), loop.Meter(runtime.max_bad_steps), None
-        while step < steps and self._stop.received is None:
+        writer, meter, enough = metrics.MetricWriter(folder, step), loop.Meter(runtime.max_bad_steps), False
+        while step < steps and not enough and self._stop.received is None:
             state, sums = train_step(state, next(ahead))
             meter.push(sums)
             step += 1
-            if step % runtime.log_every == 0 or step == steps:
+            scored = best is not None and (step % config.score_every == 0 or step == steps)
+            if scored:
+                with meter.paused():
+                    score = self._score(config, state.params)
+                    best.offer(state, score)
+                enough = 0 < config.patience * config.score_every <= step - best.step
+            if step % runtime.log_every == 0 or step == steps or enough:
                 means = meter.drain()
-                loss = means.get('loss')
                 rates = {'sequences_per_s': means['steps'] * size / means['seconds']}
                 writer.write(step, {'split': 'train', **means, **rates}, steps, (steps - step) * means['seconds'] / means['steps'])
-            if step < steps and (step % runtime.checkpoint_every == 0 or self._stop.received is not None):
+            if scored:
+                writer.write(step, {'split': self.split, self.task.metric: score}, steps)
+            if step < steps and not enough and (step % runtime.checkpoint_every == 0 or self._stop.received is not None):
                 checkpoints.save(state, {'kind': 'finetune'})
         writer.close()
-        if step == steps:  # the moments are of no more use: the folder of a finished run holds weights alone
-            checkpoints.save(state._replace(opt_state={}), {'kind': 'finetune'})
-        checkpoints.close()
-        if step < steps:
+        if step < steps and not enough:
+            checkpoints.close()
             raise Stopped(self._stop.received)
-        return state, loss
+        if enough:
+            logging.info('%s: stopped at step %d of %d, %s is best at step %d', folder, step, steps, self.task.metric, best.step)
+        params = state.params
+        if config.select == 'best' and best.step != step:
+            params = train_state.graft(params, best.params(), folder)
+        # The folder of a finished run holds weights alone, without moments; whenever it stopped, under its last step's number.
+        checkpoints.save(state._replace(params=params, opt_state={}, step=state.step - step + steps), {'kind': 'finetune'})
+        checkpoints.close()
+        return params
+
+    def _score(self, config: schema.FinetuneConfig, params: Any) -> float:
+        """The selecting metric on the scored split."""
+        predictions = self.programs(config)[2](params, self._scored_examples, self.features(config)[1], config.length_buckets)
+        return self.task.score(self._scored_examples, predictions)[self.task.metric]
+
+
+def _facts(folder: str, steps: int, selected: Best | None) -> dict[str, Any]:
+    """What is known of a trained run: its steps, the loss of its last log line of training, and the step that was selected."""
+    lines = metrics.read_metrics(epath.Path(folder) / metrics.FILE)
+    loss = [line.get('loss') for line in lines if line['split'] == 'train'][-1]
+    return {'step': steps, 'train_loss': loss} | ({'selected_step': selected.step} if selected else {})
 
 
 def total_steps(examples: int, config: schema.FinetuneConfig) -> int:

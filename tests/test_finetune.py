@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import signal
+import types
 
 import jax
 import numpy as np
@@ -117,7 +118,7 @@ def test_a_grid_compiles_each_program_once_and_is_reused(tmp_path, encoder, task
     fresh = tuner_of(task_file, encoder)
     assert results.run_sweep(fresh, points[:14], str(tmp_path / 'sweep')) == rows and not fresh.compilations
     text = results.table(rows, 'accuracy')
-    assert len(text.splitlines()) == 7 and f'best on dev: {report["best"]}' in text
+    assert len(text.splitlines()) == 8 and f'best on dev: {report["best"]}' in text
 
 
 def test_what_a_seed_and_the_source_decide(tmp_path, encoder, task_file):
@@ -163,7 +164,7 @@ def test_a_signal_loses_nothing(tmp_path, encoder, task_file):
     # Trained but not scored: the scores are made up for, without another step.
     (tmp_path / 'stopped/eval/dev.json').unlink()
     again, _ = fresh.run(config, str(tmp_path / 'stopped'))
-    assert again['metrics'] == result['metrics'] and again['train_loss'] is None
+    assert again['metrics'] == result['metrics'] and again['train_loss'] == result['train_loss']
 
 
 def test_a_folder_holds_one_run(tmp_path, encoder, task_file):
@@ -193,6 +194,81 @@ def test_steps_are_those_of_the_reference():
     cases = {(3668, 32, 3.0): 343, (8551, 32, 3.0): 801, (57, 16, 200 * 16 / 57): 200}
     for (examples, batch, epochs), steps in cases.items():
         assert tuning.total_steps(examples, configuration(f'batch_size={batch}', f'epochs={epochs:.10g}')) == steps
+
+
+def test_the_dev_score_selects_and_stops(tmp_path, encoder, task_file):
+    """Two of twelve scores without a better one end the run; its weights are those of the best; a cut-off run knows them too."""
+    changes = ['epochs=16', 'runtime.checkpoint_every=5', 'score_every=5', 'select=best', 'patience=3']
+    tuner = tuner_of(task_file, encoder)
+    result, _ = tuner.run(configuration(*changes), str(tmp_path / 'run'))
+    lines = [json.loads(line) for line in (tmp_path / 'run/metrics.jsonl').read_text().splitlines()]
+    scores = {line['step']: line['accuracy'] for line in lines if line['split'] == 'dev'}
+    best = max(scores, key=lambda step: (scores[step], -step))
+    assert result['selected_step'] == best and result['metrics']['accuracy'] == scores[best]
+    last = max(scores)
+    assert last == min(60, best + 15) and list(scores) == list(range(5, last + 1, 5))
+    assert prediction.evaluate(str(tmp_path / 'run'), None, None, None) == result
+
+    # Stopped by a signal after its best score, and taken up by another process.
+    init, step, predictor = tuner.programs(configuration(*changes))
+    calls = []
+
+    def interrupted(*arguments):
+        calls.append(None)
+        if len(calls) == best + 2:
+            signal.raise_signal(signal.SIGTERM)
+        return step(*arguments)
+
+    tuner._programs = dict.fromkeys(tuner._programs, (init, interrupted, predictor))
+    with pytest.raises(tuning.Stopped):
+        tuner.run(configuration(*changes), str(tmp_path / 'stopped'))
+    again, _ = tuner_of(task_file, encoder).run(configuration(*changes), str(tmp_path / 'stopped'))
+    assert {k: v for k, v in again.items() if k != 'seconds'} == {k: v for k, v in result.items() if k != 'seconds'}
+    whole, stopped = (checkpoint.load_params(tmp_path / name)[0] for name in ('run', 'stopped'))
+    assert jax.tree.all(jax.tree.map(np.array_equal, whole, stopped))
+
+
+def test_rows_of_like_length_share_batches(tmp_path, encoder, task_file):
+    """Three lengths are three compilations, and what a model says does not depend on how rows were put together."""
+    rows = [json.loads(line) for line in (tmp_path / 'train.jsonl').read_text().splitlines()]
+    for place, row in enumerate(rows):
+        row['text'] += ' the' * (30 * (place % 3) - 2 * (place % 2))
+    (tmp_path / 'train.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in rows))
+    tuner = tuner_of(task_file, encoder)
+    config = configuration('max_seq_length=64', 'batch_size=8', 'epochs=1', 'length_buckets=3')
+    tuner.run(config, str(tmp_path / 'run'))
+    assert tuner.compilations == {'init': 1, 'train': 2, 'predict': 1}  # 32 and 64 in training; dev is short
+    params = checkpoint.load_params(tmp_path / 'run')[0]
+    task, (features, _) = tuner.task, tuner.features(config)
+    seen = []
+    task_decode = lambda examples, features, outputs: seen.append(outputs['logits'])
+    predictor = tuner.programs(config)[2]
+    predictor._task = types.SimpleNamespace(decode=task_decode)
+    predictor(params, task.examples('train'), features, 1)
+    predictor(params, task.examples('train'), features, 3)
+    assert np.allclose(seen[0], seen[1], atol=1e-5) and seen[0].std() > 1e-3
+
+
+def test_a_run_that_learns_nothing_is_marked(tmp_path, encoder, task_file):
+    points = sweep.grid(configuration('epochs=8'), 'optimizer.peak_lr=1e-9,5e-3')
+    rows = results.run_sweep(tuner_of(task_file, encoder), points, str(tmp_path / 'sweep'))
+    assert [row['failed'] for row in rows] == [True, False]
+    text = results.table(rows, 'accuracy')
+    assert 'failed (training loss not below chance): optimizer.peak_lr=1e-09\n' in text
+    assert 'FAILED' in results.describe(rows[0]) and 'FAILED' not in results.describe(rows[1])
+
+
+def test_recipes():
+    assert (recipe('squad_v2').batch_size, recipe('swag', 'choice').batch_size, recipe('conll2003', 'tagging').max_seq_length) == (48, 16, 512)
+    assert (recipe('squad_v1', 'span', 'readme').batch_size, recipe('squad_v1', 'span', 'readme').optimizer.peak_lr) == (12, 3e-5)
+    for task, steps, warmup, examples in (('rte', 800, 200, 2490), ('cola', 5336, 320, 8551), ('mnli', 10000, 1000, 392702)):
+        config = recipe(task, 'pair', 'albert')
+        assert (tuning.total_steps(examples, config), int(steps * config.warmup_fraction)) == (steps, warmup)
+    with pytest.raises(UserError, match='--recipe=readme: it has none for cola'):
+        recipe('cola', 'classification', 'readme')
+    assert len(sweep.grid(recipe('mrpc'), 'appendix;seed=0,1')) == 36 and len(sweep.grid(recipe('mrpc'), 'miniatures')) == 20
+    with pytest.raises(UserError, match='set score_every'):
+        configuration('patience=2')
 
 
 def test_grids_that_cannot_be():

@@ -117,7 +117,7 @@ def write_squad(folder):
 def test_fifty_examples_are_learnt_by_heart(tmp_path, encoder, name, write):
     truth = write(tmp_path)
     task = load_task(name, str(tmp_path))
-    changes = ['batch_size=16', 'max_seq_length=32', 'epochs=30', 'optimizer.peak_lr=5e-3', 'optimizer.bias_correction=true']
+    changes = ['batch_size=16', 'max_seq_length=32', 'epochs=100', 'optimizer.peak_lr=3e-3', 'optimizer.algorithm=adamw']
     config = apply(recipe(task.name, task.kind), changes)
     tuner = tuning.Tuner(task, source.load_source(encoder), tuning.task_identity(task, name, str(tmp_path)), config.runtime)
     result, _ = tuner.run(config, str(tmp_path / 'run'))

@@ -53,6 +53,7 @@ class Task(abc.ABC):
       metrics: names of the scores; the first selects on the dev split.
       label_keys: the feature arrays that training needs besides INPUT_KEYS.
       n_best: how many best positions of each row `decode` wants of a span head.
+      slow_features: whether `features` takes so long that it is worth a file.
       splits: the names `examples` accepts.
     """
 
@@ -63,6 +64,7 @@ class Task(abc.ABC):
     metrics: tuple[str, ...]
     label_keys: tuple[str, ...]
     n_best: int = 1
+    slow_features: bool = False
 
     @property
     def num_outputs(self) -> int:
@@ -133,12 +135,22 @@ class Task(abc.ABC):
             raise UserError(f'task {self.name} has no split {split!r}: it has {", ".join(self.splits)}')
 
 
+def row_lengths(features: dict[str, np.ndarray]) -> np.ndarray:
+    """int64 [N], the tokens of each row; of a choice, those of its longest input."""
+    lengths = features['input_mask'].sum(axis=-1)
+    return lengths.reshape(len(lengths), -1).max(axis=1, initial=1)
+
+
+def cut(features: dict[str, np.ndarray], old: int, new: int) -> dict[str, np.ndarray]:
+    """The arrays with their last axis cut from `old` to `new` where it is a row's positions."""
+    return {name: value[..., :new] if value.ndim > 1 and value.shape[-1] == old else value for name, value in features.items()}
+
+
 def trim(features: dict[str, np.ndarray], multiple: int = 32) -> dict[str, np.ndarray]:
-    """Cuts the [N, S] or [N, C, S] arrays to the longest row, rounded up to a multiple, where that is shorter than S."""
-    length = features['input_mask'].shape[-1]
-    longest = int(features['input_mask'].sum(axis=-1).max(initial=1))
-    kept = min(length, -(-longest // multiple) * multiple)
-    return {name: value[..., :kept] if value.ndim > 1 and value.shape[-1] == length else value for name, value in features.items()}
+    """The [N, S] or [N, C, S] arrays cut to the longest row, rounded up to a multiple, where that is shorter than S."""
+    S = features['input_mask'].shape[-1]
+    longest = int(row_lengths(features).max(initial=1))
+    return cut(features, S, min(S, -(-longest // multiple) * multiple))
 
 
 def read_json(path: str) -> Any:

@@ -1,17 +1,19 @@
-"""Rows of feature arrays -> batches of one static size: which example comes when.
+"""Rows of feature arrays -> batches of a few static shapes: which example comes when.
 
-This file owns the order of fine-tuning examples, which is arithmetic in (seed, step), and
-the padding of an evaluation's tail. It must not know tasks or what the arrays mean.
+This file owns the order of fine-tuning examples, which is arithmetic in (seed, step), which rows
+are cut to which length, and the padding of an evaluation's tail. It must not know tasks.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from input_pipeline.randomness import Stream
+from input_pipeline.randomness import Stream, digest64
+from input_pipeline.tasks.base import cut, row_lengths
 
 Arrays = dict[str, np.ndarray]
 
@@ -52,6 +54,62 @@ def training_batches(features: Arrays, keys: Sequence[str], batch_size: int, see
         place = np.concatenate(rows)
         yield {name: features[name][place] for name in keys} | {'example_weights': weights}
         step += 1
+
+
+def length_groups(features: Arrays, buckets: int, fewest: int = 1, multiple: int = 32) -> list[tuple[int, np.ndarray]]:
+    """At most `buckets` static lengths, and the rows (int64) that each is the shortest for.
+
+    The lengths are multiples of `multiple`, or the longest row's, chosen so that there are as few padded tokens as
+    that many lengths allow; each has `fewest` rows or more, or there is one length only.
+    """
+    S = features['input_mask'].shape[-1]
+    lengths = np.minimum(-(-row_lengths(features) // multiple) * multiple, S)
+    kinds, counts = np.unique(lengths, return_counts=True)
+    below = np.concatenate([[0], np.cumsum(counts)])  # rows shorter than the i-th kind
+    best, chosen = float('inf'), (len(kinds) - 1,)
+    for number in range(1, min(buckets, len(kinds)) + 1):
+        for inner in itertools.combinations(range(len(kinds) - 1), number - 1):
+            tops = (*inner, len(kinds) - 1)
+            sizes = np.diff([0, *(below[top + 1] for top in tops)])
+            tokens = float((sizes * kinds[list(tops)]).sum())
+            if tokens < best and (number == 1 or sizes.min() >= fewest):
+                best, chosen = tokens, tops
+    place = np.searchsorted(kinds[list(chosen)], lengths)
+    return [(int(kinds[top]), np.flatnonzero(place == number)) for number, top in enumerate(chosen)]
+
+
+def bucketed_batches(
+    features: Arrays, keys: Sequence[str], batch_size: int, seed: int, buckets: int, start_step: int = 0
+) -> Iterator[Arrays]:
+    """Endless batches as `training_batches` makes them, but each of rows of like length, cut to it (`length_groups`).
+
+    The rows of a length are shuffled anew in each epoch of theirs, and its batches are spread evenly, at random
+    places, over those of other lengths: what a step sees is unbiased, and is arithmetic in (seed, step).
+    """
+    groups = length_groups(features, buckets, batch_size)
+    taken = np.zeros(len(groups), np.int64)
+    streams: dict[int, Iterator[Arrays]] = {}
+    for step, number in enumerate(_turns([len(rows) for _, rows in groups], batch_size, seed)):
+        if step >= start_step:
+            if number not in streams:
+                length, rows = groups[number]
+                part = cut({name: features[name][rows] for name in keys}, features['input_mask'].shape[-1], length)
+                streams[number] = training_batches(part, keys, batch_size, digest64(seed, 'bucket', number), int(taken[number]))
+            yield next(streams[number])
+        taken[number] += 1
+
+
+def _turns(counts: Sequence[int], batch_size: int, seed: int) -> Iterator[int]:
+    """Which group gives each batch: batch k of a group of n rows comes at a random time in [k, k + 1) * batch_size / n epochs."""
+    made = [0] * len(counts)
+    for epoch in itertools.count():
+        events = []
+        for number, count in enumerate(counts):
+            while made[number] * batch_size < (epoch + 1) * count:
+                jitter = digest64(seed, 'turn', number, made[number]) / 2.0**64
+                events.append(((made[number] + jitter) * batch_size / count, number))
+                made[number] += 1
+        yield from (number for _, number in sorted(events))
 
 
 def evaluation_batches(features: Arrays, keys: Sequence[str], batch_size: int) -> Iterator[Arrays]:

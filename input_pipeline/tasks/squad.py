@@ -58,6 +58,7 @@ class SpanTask(Task):
     head = 'span'
     labels = ()
     label_keys = ('start_positions', 'end_positions')
+    slow_features = True
 
     def __post_init__(self) -> None:
         for name in ('doc_stride', 'max_query_length', 'max_answer_length', 'n_best'):
