@@ -101,8 +101,12 @@ def submit(runs: dict[str, Run], glue: str | None, output: str) -> None:
     missing = [f'a run of {task}' for task in _NEEDED if task not in runs]
     folders: dict[str, str] = {}
     for task, names in _FOLDERS.items():
-        parent = glue or (os.path.dirname(runs['mnli'].data_dir) if 'mnli' in runs else '')
+        parent = glue or ''
+        if 'mnli' in runs and not glue:
+            parent = runs['mnli'].data_dir if runs['mnli'].data_dir.startswith('tfds:') else os.path.dirname(runs['mnli'].data_dir)
         folders[task] = next((os.path.join(parent, name) for name in names if os.path.isdir(os.path.join(parent, name))), '')
+        if parent.startswith('tfds:'):
+            folders[task] = parent
         if task in runs and not folders[task]:
             folders[task] = runs[task].data_dir
         if not folders[task]:

@@ -45,7 +45,7 @@ def summarize(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         groups.setdefault(tuple((k, v) for k, v in row['settings'].items() if k != 'seed'), []).append(row)
     summary = []
     for settings, members in groups.items():
-        failed = sum(member['failed'] for member in members)
+        failed = sum(member.get('failed', False) for member in members)
         entry: dict[str, Any] = {'settings': dict(settings), 'runs': len(members), 'failed': failed, 'metrics': {}}
         for name in members[0]['metrics']:
             values = [member['metrics'][name] for member in members]
@@ -67,7 +67,7 @@ def table(rows: Sequence[dict[str, Any]], metric: str) -> str:
         lines.append([*(str(entry['settings'][name]) for name in names), *counts, f'{found["mean"]:.4f}', sd, f'{found["max"]:.4f}'])
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     best = max(rows, key=lambda row: row['metrics'][metric])
-    failed = [row['name'] for row in rows if row['failed']]
+    failed = [row['name'] for row in rows if row.get('failed')]
     text = '\n'.join('  '.join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
     if failed:
         text += f'\nfailed (training loss not below chance): {"; ".join(failed)}'

@@ -44,7 +44,7 @@ def task_identity(task: Task, name: str, data_dir: str) -> dict[str, Any]:
     """What data.json says of a task: where it is (absolute), and what its model must have."""
 
     def absolute(path: str) -> str:
-        return os.path.abspath(path) if path and '://' not in path else path
+        return os.path.abspath(path) if path and '://' not in path and not path.startswith('tfds:') else path
 
     return {
         'task': absolute(name) if name.endswith('.json') else name,

@@ -364,6 +364,13 @@ def test_tensorflow_datasets(tmp_path):
     columns = {'question': 'text', 'context': 'text', 'answer': 'answers.text', 'start': 'answers.start'}
     path = task_file(tmp_path, kind='span', files={'train': source}, columns=columns, labels=None, metrics=None)
     assert {e.answers for e in load_task(path).examples('train')} == {(('é', 0),)}
+    # The named tasks ask for columns that their data sets have (which cannot be downloaded here).
+    for name in ('cola', 'mrpc', 'stsb', 'qqp', 'mnli', 'qnli', 'ax', 'squad_v1', 'squad_v2'):
+        for split, (table,) in load_task(name, 'tfds:').files.items():
+            known = tfds.builder(table.tfds, data_dir=str(tmp_path / 'none')).info.features
+            assert all(column.split('.')[0] in known for column in table.columns.values()), (name, split)
+            if 'label' in table.columns and table.class_names and name != 'stsb':
+                assert set(known['label'].names) == set(load_task(name, 'tfds:').labels)
     for wrong in ({'tfds': 'no_such_set_of_data'}, {'split': 'testing'}):
         with pytest.raises(UserError, match='tensorflow-datasets .*cannot be read'):
             load_task(task_file(tmp_path, files={'train': source | wrong})).examples('train')

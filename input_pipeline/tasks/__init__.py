@@ -20,7 +20,7 @@ def load_task(name_or_json: str, data_dir: str = '') -> Task:
 
     Args:
       name_or_json: a name such as 'mrpc', or a path that ends in .json.
-      data_dir: the folder with the task's own files; for a JSON task '' means the folder of the JSON file.
+      data_dir: the folder with the task's own files, or tfds: for tensorflow-datasets (GLUE, SQuAD); for a JSON task '' means the folder of the JSON file.
 
     Raises UserError for an unknown name, no folder where one is needed, or a bad task file.
     """
@@ -31,6 +31,8 @@ def load_task(name_or_json: str, data_dir: str = '') -> Task:
         raise UserError(f'--task={name_or_json}: unknown; use one of {", ".join(families)}, or a path ending in .json')
     if not data_dir:
         raise UserError(f'--task={name_or_json} needs --data_dir, the folder that holds its files')
+    if data_dir.startswith('tfds:') and families[name_or_json] not in (glue, squad):
+        raise UserError(f'--data_dir={data_dir}: only GLUE and SQuAD are read from tensorflow-datasets by name; describe {name_or_json} in JSON')
     return families[name_or_json].by_name(name_or_json, data_dir)
 
 

@@ -79,13 +79,23 @@ _TASKS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], dict[str, tuple[s
 }
 # fmt: on
 NAMES = tuple(_TASKS)
+# The columns of tensorflow-datasets' `glue`, where they are not sentence1 and sentence2.
+_TFDS_TEXTS = {
+    'cola': ('sentence',), 'sst2': ('sentence',), 'qqp': ('question1', 'question2'), 'mnli': ('premise', 'hypothesis'),
+    'qnli': ('question', 'sentence'), 'ax': ('premise', 'hypothesis'),
+}  # fmt: skip
+_TFDS_SPLITS = {'train': 'train', 'dev': 'validation', 'test': 'test'}
+_TFDS_MNLI = {'dev': 'validation_matched', 'dev_mismatched': 'validation_mismatched', 'test': 'test_matched', 'test_mismatched': 'test_mismatched'}
 # CoLA's labelled files start with an example, not with names.
 _HEADERLESS = (('cola', 'train'), ('cola', 'dev'))
 
 
 def by_name(name: str, data_dir: str) -> TextTask:
-    """The GLUE task `name` on the official files in `data_dir`."""
+    """The GLUE task `name` on the official files in `data_dir`, or on tensorflow-datasets: tfds:, or tfds:FOLDER of all data sets."""
     kind, labels, metrics, splits = _TASKS[name]
+    if data_dir.startswith('tfds:'):
+        files = {split: (_tfds_table(name, split, data_dir.removeprefix('tfds:')),) for split in splits}
+        return TextTask(name, kind, labels, metrics, files)
     files = {
         split: (
             Table(
@@ -99,3 +109,12 @@ def by_name(name: str, data_dir: str) -> TextTask:
         for split, (file, columns) in splits.items()
     }
     return TextTask(name, kind, labels, metrics, files)
+
+
+def _tfds_table(name: str, split: str, folder: str) -> Table:
+    """A split of tensorflow-datasets' glue; its test splits have a column of labels that are none."""
+    labels = _TASKS[name][1]
+    texts = _TFDS_TEXTS.get(name, ('sentence1', 'sentence2'))
+    columns = dict(zip(('text', 'text_b'), texts, strict=False)) | {'id': 'idx'} | ({} if 'test' in split else {'label': 'label'})
+    theirs = (_TFDS_MNLI if name == 'mnli' else _TFDS_SPLITS).get(split, split)
+    return Table(folder, columns, tfds=f'glue/{name}', split=theirs, class_names=labels != BINARY)

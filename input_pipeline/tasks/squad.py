@@ -7,6 +7,7 @@ must not know the model: `decode` sees the best start and end positions of each 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Sequence
@@ -283,9 +284,16 @@ def _answer_pieces(example: SpanExample, context: Any) -> tuple[int, int]:
 
 
 def by_name(name: str, data_dir: str) -> SpanTask:
-    """SQuAD v1.1 or v2.0 on the official files in `data_dir`."""
-    train, dev = (os.path.join(data_dir, file) for file in _FILES[name])
-    files = {split: (Table(path, {}, format='squad'),) for split, path in (('train', train), ('dev', dev))}
+    """SQuAD v1.1 or v2.0 on the official files in `data_dir`, or on tensorflow-datasets: tfds:, or tfds:FOLDER of all data sets."""
+    if data_dir.startswith('tfds:'):
+        columns = {'id': 'id', 'question': 'question', 'context': 'context', 'answer': 'answers.text', 'start': 'answers.answer_start'}
+        table = Table(data_dir.removeprefix('tfds:'), columns, tfds=f'squad/{"v1.1" if name == "squad_v1" else "v2.0"}')
+        files = {'train': (table,), 'dev': (dataclasses.replace(table, split='validation'),)}
+    else:
+        files = {
+            split: (Table(os.path.join(data_dir, file), {}, format='squad'),)
+            for split, file in zip(('train', 'dev'), _FILES[name], strict=True)
+        }
     return SpanTask(name, files, unanswerable=name == 'squad_v2')
 
 
