@@ -196,6 +196,7 @@ def test_steps_are_those_of_the_reference():
         assert tuning.total_steps(examples, configuration(f'batch_size={batch}', f'epochs={epochs:.10g}')) == steps
 
 
+@pytest.mark.slow
 def test_the_dev_score_selects_and_stops(tmp_path, encoder, task_file):
     """Two of twelve scores without a better one end the run; its weights are those of the best; a cut-off run knows them too."""
     changes = ['epochs=16', 'runtime.checkpoint_every=5', 'score_every=5', 'select=best', 'patience=3']
@@ -250,7 +251,7 @@ def test_rows_of_like_length_share_batches(tmp_path, encoder, task_file):
 
 
 def test_a_run_that_learns_nothing_is_marked(tmp_path, encoder, task_file):
-    points = sweep.grid(configuration('epochs=8'), 'optimizer.peak_lr=1e-9,5e-3')
+    points = sweep.grid(configuration(), 'optimizer.peak_lr=1e-9,3e-3')
     rows = results.run_sweep(tuner_of(task_file, encoder), points, str(tmp_path / 'sweep'))
     assert [row['failed'] for row in rows] == [True, False]
     text = results.table(rows, 'accuracy')
@@ -259,7 +260,8 @@ def test_a_run_that_learns_nothing_is_marked(tmp_path, encoder, task_file):
 
 
 def test_recipes():
-    assert (recipe('squad_v2').batch_size, recipe('swag', 'choice').batch_size, recipe('conll2003', 'tagging').max_seq_length) == (48, 16, 512)
+    assert [recipe(*task).batch_size for task in (('squad_v2', 'span'), ('swag', 'choice'))] == [48, 16]
+    assert recipe('conll2003', 'tagging').max_seq_length == 512
     assert (recipe('squad_v1', 'span', 'readme').batch_size, recipe('squad_v1', 'span', 'readme').optimizer.peak_lr) == (12, 3e-5)
     for task, steps, warmup, examples in (('rte', 800, 200, 2490), ('cola', 5336, 320, 8551), ('mnli', 10000, 1000, 392702)):
         config = recipe(task, 'pair', 'albert')
