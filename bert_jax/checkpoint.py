@@ -146,15 +146,19 @@ class Checkpoints:
         self._manager.close()
 
 
+def saved_steps(workdir: str | epath.PathLike) -> list[int]:
+    """Steps that a workdir has a checkpoint of, oldest first."""
+    folder = epath.Path(workdir).absolute() / 'checkpoints'
+    return sorted(int(p.name) for p in folder.iterdir() if re.fullmatch(r'\d+', p.name)) if folder.exists() else []
+
+
 def load_params(workdir: str | epath.PathLike, step: int | None = None) -> tuple[dict[str, Any], int]:
     """Parameters alone of a workdir's newest (or given) step that verifies, as numpy arrays, and that step.
 
     UserError where the workdir has no checkpoint that verifies.
     """
     folder = epath.Path(workdir).absolute() / 'checkpoints'
-    found = sorted((int(p.name) for p in folder.iterdir() if re.fullmatch(r'\d+', p.name)), reverse=True) if folder.exists() else []
-    if step is not None:
-        found = [s for s in found if s == step]
+    found = [s for s in reversed(saved_steps(workdir)) if step is None or s == step]
     faults = []
     reader = ocp.StandardCheckpointHandler()
     for candidate in found:

@@ -174,6 +174,11 @@ class Tokenizer:
         ids, starts, ends = np.array(pieces, np.int32).reshape(-1, 3).T
         return Encoding(ids, starts, ends, self.starts_word[ids])
 
+    def spell(self, entry: str) -> list[int]:
+        """Ids that together spell an entry of another vocabulary (`##` continues a word); empty where none do. WordPiece alone."""
+        found = [i for i, _ in self._model.pieces(entry.removeprefix('##'), entry.startswith('##'))]
+        return [] if self.unk_id in found else found
+
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """The entries of the vocabulary, with their `##` or SentencePiece word marks."""
         return [self._tokens[i] for i in ids]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -73,12 +73,12 @@ class Report:
         )
 
 
-class _WordTable:
-    """Counts of normalised words: basic tokens for WordPiece, whitespace words for SentencePiece; bounded."""
+class WordTable:
+    """Counts of normalised words; bounded."""
 
-    def __init__(self, options: VocabularyOptions):
-        normalizer = options.normalizer
-        self._normalize = normalizer.split if options.model == 'wordpiece' else (lambda word: normalizer.compose(word).split())
+    def __init__(self, normalize: Callable[[str], list[str]]):
+        """`normalize` gives the words to count of a whitespace word: basic tokens for WordPiece."""
+        self._normalize = normalize
         self._raw: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
         self.words = 0
@@ -111,14 +111,16 @@ def train(texts: Iterable[str], options: VocabularyOptions) -> tuple[Tokenizer, 
     4 million different words, when rare ones may be forgotten). Raises UserError where the text has no words, or
     vocab_size cannot even hold its characters.
     """
-    table = _WordTable(options)
+    normalizer = options.normalizer
+    wordpiece = options.model == 'wordpiece'
+    table = WordTable(normalizer.split if wordpiece else lambda word: normalizer.compose(word).split())
     for text in texts:
         table.add(text)
     table.fold()
     if not table.counts:
         raise UserError('no words in the text: nothing to train a vocabulary on')
     warnings = []
-    if options.model == 'wordpiece' and options.normalizer.strip_accents and table.hangul > _HANGUL_SHARE * table.words:
+    if wordpiece and normalizer.strip_accents and table.hangul > _HANGUL_SHARE * table.words:
         warnings.append(
             'the text has Hangul, and stripping accents takes its syllables apart (a word of 3 characters becomes 8): '
             'train with --nolower_case or --nostrip_accents'
@@ -126,15 +128,15 @@ def train(texts: Iterable[str], options: VocabularyOptions) -> tuple[Tokenizer, 
     if table.pruned:
         warnings.append(f'over {_TABLE_WORDS} different words: those seen at most {table.pruned} times may have been left out')
     counts = dict(sorted(table.counts.items()))  # sorted: the trainers break ties by the order in which they see words
-    if options.model == 'wordpiece':
-        tokenizer = Tokenizer('wordpiece', _train_wordpiece(counts, options), options.normalizer)
+    if wordpiece:
+        tokenizer = Tokenizer('wordpiece', _train_wordpiece(counts, options), normalizer)
     else:
-        tokenizer = Tokenizer('sentencepiece', _train_sentencepiece(counts, options), options.normalizer)
+        tokenizer = Tokenizer('sentencepiece', _train_sentencepiece(counts, options), normalizer)
     if tokenizer.vocab_size < options.vocab_size:
         warnings.append(
             f'the text is too small for --vocab_size={options.vocab_size}: it gives {tokenizer.vocab_size} entries, and that many were made'
         )
-    return tokenizer, _report(tokenizer, counts, table.words, warnings)
+    return tokenizer, measure(tokenizer, counts, table.words, warnings)
 
 
 def _characters(counts: dict[str, int]) -> Counter[str]:
@@ -236,8 +238,8 @@ def _train_sentencepiece(counts: dict[str, int], options: VocabularyOptions) -> 
     return with_exact_sums(model.getvalue()) if options.model == 'unigram' else model.getvalue()
 
 
-def _report(tokenizer: Tokenizer, counts: dict[str, int], total_words: int, warnings: list[str]) -> Report:
-    """Measures `tokenizer` on the words it was trained on."""
+def measure(tokenizer: Tokenizer, counts: dict[str, int], total_words: int, warnings: list[str]) -> Report:
+    """Measures `tokenizer` on a text of these words."""
     known = set(''.join(token.removeprefix('##') for token in tokenizer.tokens(range(len(_SPECIALS), tokenizer.vocab_size))))
     characters = _characters(counts)
     pieces = unknown = 0

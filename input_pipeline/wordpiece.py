@@ -127,11 +127,14 @@ class WordPiece:
         """Ids of a whitespace word's pieces."""
         return [i for token in self._normalizer.split(word) for i, _ in self.pieces(token)]
 
-    def pieces(self, token: str) -> list[tuple[int, int]]:
-        """(id, characters) of a basic token's pieces; [UNK] for the whole where no cover is found or it is too long."""
+    def pieces(self, token: str, continues: bool = False) -> list[tuple[int, int]]:
+        """(id, characters) of a basic token's pieces; [UNK] for the whole where no cover is found or it is too long.
+
+        With `continues` the token is the rest of a word that has begun.
+        """
         if len(token) > MAX_WORD_CHARS:
             return [(self._unk_id, len(token))]
-        found, start, table = [], 0, self._heads
+        found, start, table = [], 0, self._tails if continues else self._heads
         while start < len(token):
             for end in range(min(len(token), start + self._longest), start, -1):
                 piece = table.get(token[start:end])

@@ -22,11 +22,18 @@ from launch import app
 if TYPE_CHECKING:
     from bert_jax.dynamic_masking import DynamicMasking
     from input_pipeline.shards import Manifest
+    from launch.source import Source
 
 app.define_config_flags()
 _DATA = flags.DEFINE_multi_string('data', [], 'records directory; give it once for each length that the phases need')
 _WORKDIR = flags.DEFINE_string('workdir', None, 'folder of this run: configuration, checkpoints, metrics (required)')
-_INIT_FROM = flags.DEFINE_string('init_from', None, 'start from the weights of this workdir (weights alone: new optimizer, step 0)')
+_INIT_FROM = flags.DEFINE_string(
+    'init_from',
+    None,
+    'start from these weights, at step 0 and with a new optimizer: a workdir, a Hugging Face BERT directory or name, '
+    'or a Google checkpoint',
+)
+_PRINT_MAP = flags.DEFINE_bool('print_map', False, 'print every name in --init_from and the array here that it holds')
 _PRINT_SCHEDULE = flags.DEFINE_bool('print_schedule', False, 'print the learning rate of chosen steps and end; needs only --config')
 _DISTRIBUTED = flags.DEFINE_bool('distributed', False, 'one of several processes, which the cluster tells apart (TPU pod, Slurm, MPI, Kubernetes)')
 _COORDINATOR = flags.DEFINE_string('coordinator', None, 'HOST:PORT of process 0, where no cluster tells; the next port is used too')
@@ -87,9 +94,24 @@ def main(argv: Sequence[str]) -> int:
         mesh = sharding.make_mesh(config.runtime)
         for i, phase in enumerate(config.phases):
             sharding.check_divides(mesh, phase.batch_size, config.runtime.accumulation, f'phases.{i}.batch_size')
-        identity = {'records': [r.identity() for r in records]}
-        held_a_run = distributed.from_first(lambda: workdir.settle(_WORKDIR.value, config, identity))
-        return train(config, records, mesh, None if held_a_run else _INIT_FROM.value)
+        start = starting_point(config, records)  # before the workdir is this run's: a source that does not fit leaves no trace
+        identity = {'records': [r.identity() for r in records]} | ({'init_from': _INIT_FROM.value} if _INIT_FROM.value else {})
+        distributed.from_first(lambda: workdir.settle(_WORKDIR.value, config, identity))
+        return train(config, records, mesh, start)
+
+
+def starting_point(config: schema.PretrainConfig, records: list[Records]) -> Source | None:
+    """What --init_from names, fit for this run; None without it, or where the workdir has a checkpoint to go on from."""
+    from etils import epath
+
+    from bert_jax.checkpoint import saved_steps
+    from input_pipeline.tokenizer import Tokenizer
+    from launch import source
+
+    if not _INIT_FROM.value or saved_steps(_WORKDIR.value):
+        return None
+    tokenizer = Tokenizer.load(epath.Path(records[0].directory) / 'tokenizer')
+    return source.for_pretraining(_INIT_FROM.value, tokenizer, config.model, config.seed, _PRINT_MAP.value)
 
 
 def print_schedule(config: schema.PretrainConfig) -> int:
@@ -140,7 +162,7 @@ def match_phases(config: schema.PretrainConfig, directories: Sequence[str]) -> l
     return chosen
 
 
-def train(config: schema.PretrainConfig, records: list[Records], mesh: Any, init_from: str | None) -> int:
+def train(config: schema.PretrainConfig, records: list[Records], mesh: Any, start: Source | None) -> int:
     """Takes the run from its newest checkpoint, or from the start, to its last step or to a signal."""
     import jax
     import jax.numpy as jnp
@@ -159,10 +181,9 @@ def train(config: schema.PretrainConfig, records: list[Records], mesh: Any, init
     if found := checkpoints.restore(state):
         state, _ = found
         logging.info('resumed at step %d of %d', int(state.step), config.total_steps)
-    elif init_from:
-        params, step = checkpoint.load_params(init_from)
-        state = state._replace(params=train_state.graft(state.params, params, f'--init_from={init_from}'))
-        logging.info('weights of %s at step %d; optimizer and schedule are new', init_from, step)
+    elif start:
+        state = state._replace(params=train_state.graft(state.params, start.params, f'--init_from={start.where}'))
+        logging.info('weights of %s at step %d; optimizer and schedule are new', start.where, start.step)
     logging.info(
         '%s: %s parameters, %d steps, %d %s device(s), mesh %s, workdir %s',
         config.name, f'{parameter_count(config.model):,}', config.total_steps,

@@ -10,12 +10,14 @@ Owns how these are told apart and read, and how what a source lacks is made. It 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from absl import logging
 from etils import epath
 
@@ -23,10 +25,12 @@ from bert_jax.checkpoint import load_params
 from bert_jax.heads import Pretraining
 from bert_jax.interchange import google, hub, huggingface
 from bert_jax.interchange.naming import Model, Reading
+from bert_jax.model import padded_vocab
 from bert_jax.sharding import path_of
 from bert_jax.train_state import init_params
 from configs import schema
 from configs.errors import UserError
+from input_pipeline import new_words
 from input_pipeline.tokenizer import Tokenizer
 
 _KINDS = 'a workdir of launch.pretrain or launch.finetune, a Hugging Face BERT directory, or a Google checkpoint with its bert_config.json'
@@ -115,6 +119,61 @@ def complete(source: Source, parts: Sequence[str], seed: int = 0) -> Source:
         else:
             params[part] = fresh[part]
     return source._replace(bert=source.bert._replace(params=params))
+
+
+def for_pretraining(where: str, tokenizer: Tokenizer, config: schema.ModelConfig, seed: int, print_map: bool = False) -> Source:
+    """What pre-training goes on from: encoder, masked-LM and next-sentence head of shape `config`, with `tokenizer`'s vocabulary.
+
+    UserError where the source is a model of another shape, or the vocabulary is not the source's or an extension of it.
+    """
+    source = with_vocabulary(read_source(where, print_map), tokenizer)
+    free = ('hidden_dropout', 'attention_dropout', 'initializer_range')  # what training may choose anew
+    given, wanted = schema.to_dict(source.model), schema.to_dict(config)
+    if differ := [f'--set model.{name}={value}' for name, value in given.items() if value != wanted[name] and name not in free]:
+        raise UserError(f'--init_from={where} is of another model than the configuration: add {" ".join(differ)}')
+    parts = ('pooler', 'mlm', 'nsp')
+    if unused := [part for part in source.bert.parts if part not in parts]:
+        logging.info('%s: its %s is not used', where, ', '.join(unused))
+    source = complete(source, parts, seed)
+    return source._replace(bert=source.bert._replace(params={name: source.params[name] for name in ('encoder', 'mlm', 'nsp')}))
+
+
+def with_vocabulary(source: Source, tokenizer: Tokenizer) -> Source:
+    """The source with rows for the entries that only `tokenizer` has, in the word table and the masked-LM head's bias.
+
+    A new row is the mean of the rows of the pieces that spelled the entry before, or of all rows where none did.
+    UserError where the vocabulary is not the source's, with [unused] slots taken or entries appended.
+    """
+    if tokenizer.fingerprint == source.tokenizer.fingerprint:
+        return source
+    try:
+        new = new_words.new_entries(source.tokenizer, tokenizer)
+    except UserError as error:
+        raise UserError(
+            f'the vocabulary of --data is not that of {source.where}, nor an extension of it: {error}; make the records with '
+            'the tokenizer there, or with one that launch.train_vocab --extend makes of it'
+        ) from None
+    old_size, size = source.model.vocab_size, tokenizer.vocab_size
+
+    def grown(table: np.ndarray) -> np.ndarray:
+        rows = np.zeros((padded_vocab(size), *table.shape[1:]), table.dtype)
+        rows[:old_size] = table[:old_size]
+        for entry, pieces in new.items():
+            rows[entry] = table[pieces or slice(old_size)].mean(0)
+        return rows
+
+    encoder = source.params['encoder']
+    embeddings = encoder['embeddings']
+    params = {**source.params, 'encoder': {**encoder, 'embeddings': {**embeddings, 'word': grown(embeddings['word'])}}}
+    if 'mlm' in params:
+        params['mlm'] = {**params['mlm'], 'bias': grown(params['mlm']['bias'])}
+    slots, unspelled = sum(entry < old_size for entry in new), sum(not pieces for pieces in new.values())
+    logging.info(
+        '%s: %d new words, %d in [unused] slots, %d appended: a row starts as the mean of the pieces that spelled it (%d: of all rows)',
+        source.where, len(new), slots, len(new) - slots, unspelled,
+    )  # fmt: skip
+    config = dataclasses.replace(source.model, vocab_size=size)
+    return Source(source.bert._replace(config=config, params=params), tokenizer, source.where, source.step)
 
 
 def _read_workdir(where: str) -> tuple[Reading, int]:
