@@ -33,13 +33,23 @@ class Visible(NamedTuple):
 
 
 def attend(
-    q_BTND: jax.Array, k_BSND: jax.Array, v_BSND: jax.Array, visible: Visible, rate: float, noise: Noise | None, site: int | jax.Array
+    q_BTND: jax.Array,
+    k_BSND: jax.Array,
+    v_BSND: jax.Array,
+    visible: Visible,
+    rate: float,
+    noise: Noise | None,
+    site: int | jax.Array,
+    left_to_right: bool = False,
 ) -> jax.Array:
     """Attention output [B, T, N, D]; scores and softmax in float32 (paper section 3; modeling.py:694-749).
 
-    `rate` is the dropout on probabilities.
+    `rate` is the dropout on probabilities; with `left_to_right` a query sees nothing right of it either.
     """
     depth = q_BTND.shape[-1]
     scores_BNTS = jnp.einsum('BTND,BSND->BNTS', q_BTND, k_BSND, preferred_element_type=jnp.float32) * (depth**-0.5)
-    probs_BNTS = jax.nn.softmax(scores_BNTS + visible.bias(), axis=-1).astype(v_BSND.dtype)
+    bias_B1TS = visible.bias()
+    if left_to_right:
+        bias_B1TS = jnp.where(jnp.tri(q_BTND.shape[1], k_BSND.shape[1], dtype=bool)[None, None], bias_B1TS, MASKED)
+    probs_BNTS = jax.nn.softmax(scores_BNTS + bias_B1TS, axis=-1).astype(v_BSND.dtype)
     return jnp.einsum('BNTS,BSND->BTND', dropout(probs_BNTS, rate, noise, site), v_BSND)

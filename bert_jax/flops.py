@@ -30,6 +30,8 @@ def parameters(model: ModelConfig, pretraining: bool = True) -> dict[str, int]:
         'layers': L * layer,
         'pooler': dense(H, H),
     }
+    if model.bilstm:  # two directions of four gates, each of H / 2 from H inputs and H / 2 of its own
+        parts['bilstm'] = 2 * 4 * (dense(H, H // 2) + (H // 2) ** 2)
     if pretraining:
         parts |= {'mlm_head': dense(H, H) + norm + V, 'nsp_head': dense(H, 2)}
     return parts
@@ -46,7 +48,8 @@ def training_flops(model: ModelConfig, seq_len: int, predictions: int) -> dict[s
     A multiplication by a weight is 2 FLOPs forward and 4 backward; so is one of two activations
     in attention, whose two products cost 2 S^2 H each. Embedding look-ups, norms, softmax,
     dropout and the NSP classifier (4H) are left out, and so is what rematerialisation repeats:
-    this is the convention of model FLOPs utilisation.
+    this is the convention of model FLOPs utilisation. Left-to-right attention counts in full,
+    because the masked half is multiplied too.
     """
     H, L, F, S = model.hidden_size, model.num_layers, model.intermediate_size, seq_len
     return {
@@ -54,7 +57,7 @@ def training_flops(model: ModelConfig, seq_len: int, predictions: int) -> dict[s
         'attention': 12 * L * H * S * S,
         'mlm_head': 6 * predictions * (H * H + H * model.vocab_size),
         'pooler': 6 * H * H,
-    }
+    } | ({'bilstm': 6 * 2 * 4 * (H * H // 2 + (H // 2) ** 2) * S} if model.bilstm else {})
 
 
 def training_flops_per_sequence(model: ModelConfig, seq_len: int, predictions: int) -> int:

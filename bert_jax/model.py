@@ -16,8 +16,10 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.attention import Visible, attend
+from bert_jax.bilstm import BiLSTM
 from bert_jax.dropout import Noise, dropout
 from bert_jax.sharding import constrain_rows
+from configs.errors import UserError
 from configs.schema import ModelConfig
 
 ACTIVATIONS = {
@@ -103,7 +105,8 @@ class Layer(nn.Module):
         B, T, _ = x_BTH.shape
         site = 1 + _SITES_PER_LAYER * index
         heads = lambda name: dense(c, H, self.dtype, name)(x_BTH).reshape(B, T, c.num_heads, H // c.num_heads)
-        out_BTND = attend(heads('query'), heads('key'), heads('value'), visible, c.attention_dropout, noise, site)
+        ltr = c.attention == 'left_to_right'
+        out_BTND = attend(heads('query'), heads('key'), heads('value'), visible, c.attention_dropout, noise, site, ltr)
         out_BTH = dense(c, H, self.dtype, 'attention_output')(out_BTND.reshape(B, T, H))
         x_BTH = LayerNorm(c.layer_norm_eps, name='attention_norm')(x_BTH + dropout(out_BTH, c.hidden_dropout, noise, site + 1))
         h_BTI = ACTIVATIONS[c.hidden_act](dense(c, c.intermediate_size, self.dtype, 'intermediate')(x_BTH))
@@ -145,11 +148,14 @@ class Encoder(nn.Module):
         noise: Noise | None = None,
         packing: Packing | None = None,
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """-> (hidden states [B, T, H], pooled first token [B, H], word table [V, H]); no dropout without `noise`.
+        """-> (hidden states [B, T, H], pooled token [B, H], word table [V, H]); no dropout without `noise`.
 
+        The pooled token is the first; left to right, where that sees itself alone, the last that is no padding.
         With `packing` the first tokens of all K examples of a row are pooled: [B, K, H].
         """
         c = self.config
+        if packing and (c.bilstm or c.attention == 'left_to_right'):
+            raise UserError('packed records are for an encoder of bidirectional attention without a BiLSTM: make them without --packing')
         position_ids_BT = packing.position_ids_BT if packing else None
         x_BTH, word_VH = Embeddings(c, self.dtype, name='embeddings')(input_ids_BT, segment_ids_BT, noise, position_ids_BT)
         self.sow('intermediates', 'hidden', x_BTH)
@@ -165,5 +171,13 @@ class Encoder(nn.Module):
             unroll=1 if self.scan else c.num_layers,
         )(c, self.dtype, name='layers')
         x_BTH, _ = layers(x_BTH, jnp.arange(c.num_layers), Visible(input_mask_BT, packing.pack_ids_BT if packing else None), noise)
-        first = jnp.take_along_axis(x_BTH, packing.cls_positions_BK[..., None], axis=1) if packing else x_BTH[:, 0]
-        return x_BTH, jnp.tanh(dense(c, c.hidden_size, self.dtype, 'pooler')(first)), word_VH
+        if c.bilstm:
+            x_BTH = BiLSTM(c.hidden_size // 2, self.dtype, name='bilstm')(x_BTH, input_mask_BT)
+        if packing:
+            pooled = jnp.take_along_axis(x_BTH, packing.cls_positions_BK[..., None], axis=1)
+        elif c.attention == 'left_to_right':
+            last_B = input_mask_BT.astype(jnp.int32).sum(-1) - 1
+            pooled = jnp.take_along_axis(x_BTH, last_B[:, None, None], axis=1)[:, 0]
+        else:
+            pooled = x_BTH[:, 0]
+        return x_BTH, jnp.tanh(dense(c, c.hidden_size, self.dtype, 'pooler')(pooled)), word_VH

@@ -31,6 +31,7 @@ RULES = (
     (r'layers/(query|key|value|intermediate)/bias$', P('model')),
     (r'layers/(attention_output|output)/kernel$', P('model', 'fsdp')),
     (r'(pooler|mlm/transform)/kernel$', P('fsdp', None)),
+    (r'bilstm/.*/kernel$', P('fsdp', None)),  # not over `model`: a step of the recurrence would wait for it
 )
 
 

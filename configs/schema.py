@@ -82,6 +82,10 @@ class ModelConfig(Section):
     attention_dropout: float = setting(0.1, 'dropout on attention probabilities')
     initializer_range: float = setting(0.02, 'standard deviation of the truncated normal before truncation')
     layer_norm_eps: float = setting(1e-12, 'added to the variance in layer normalisation')
+    attention: Literal['bidirectional', 'left_to_right'] = setting(
+        'bidirectional', 'left_to_right: no token sees what stands right of it, and the last one is pooled (section 5.1)'
+    )
+    bilstm: bool = setting(False, 'a bidirectional LSTM on top of the last block, hidden_size / 2 in each direction (section 5.1)')
 
     def check(self) -> None:
         for name in ('vocab_size', 'hidden_size', 'num_layers', 'num_heads', 'intermediate_size', 'max_position', 'type_vocab_size'):
@@ -89,6 +93,7 @@ class ModelConfig(Section):
         for name in ('hidden_dropout', 'attention_dropout'):
             self._require(0 <= getattr(self, name) < 1, name, 'in [0, 1)')
         self._require(self.hidden_size % self.num_heads == 0, 'num_heads', f'a divisor of hidden_size={self.hidden_size}')
+        self._require(self.hidden_size % 2 == 0 or not self.bilstm, 'hidden_size', 'even, to be halved between the directions of model.bilstm')
 
 
 @dataclass(frozen=True)
@@ -244,6 +249,7 @@ class FinetuneConfig(Section):
     head_dropout: float = setting(0.1, 'dropout before a classifier (run_classifier.py:597)')
     hidden_dropout: float | None = setting(None, 'dropout of the encoder, as ModelConfig has it; none: as the source')
     attention_dropout: float | None = setting(None, 'dropout on its attention probabilities; none: as the source')
+    bilstm: bool = setting(False, 'a fresh bidirectional LSTM on top, where the source has none (section 5.1)')
     length_buckets: int = setting(
         1, 'static lengths that rows are cut to; 1: all as long as the longest (the paper); more: a batch holds rows of like length'
     )
@@ -271,9 +277,10 @@ class FinetuneConfig(Section):
         self._require(self.optimizer.warmup_steps == 0, 'optimizer', 'without warmup_steps: fine-tuning warms up by warmup_fraction')
 
     def encoder(self, source: ModelConfig) -> ModelConfig:
-        """The encoder to train: the source's, with this run's dropouts where it names any."""
+        """The encoder to train: the source's, with this run's dropouts where it names any, and its BiLSTM."""
         own = {name: getattr(self, name) for name in ('hidden_dropout', 'attention_dropout')}
-        return dataclasses.replace(source, **{name: rate for name, rate in own.items() if rate is not None})
+        own = {name: rate for name, rate in own.items() if rate is not None}
+        return dataclasses.replace(source, **own, bilstm=self.bilstm or source.bilstm)
 
 
 Config = PretrainConfig | FinetuneConfig

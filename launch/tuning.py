@@ -164,8 +164,11 @@ class Tuner:
         init, train_step, _ = self.programs(config)
         state = init(np.uint32(config.seed & 0xFFFFFFFF))
         if config.init == 'source':
-            where = f'--init_from={self.source.where}'
-            state = state._replace(params=train_state.graft(state.params, self.source.params, where, 'encoder'))
+            where, encoder = f'--init_from={self.source.where}', self.source.params['encoder']
+            if config.bilstm and not self.source.model.bilstm:
+                logging.info('%s: its BiLSTM is fresh', folder)
+                encoder = {**encoder, 'bilstm': state.params['encoder']['bilstm']}
+            state = state._replace(params=train_state.graft(state.params, {'encoder': encoder}, where, 'encoder'))
         checkpoints = checkpoint.Checkpoints(folder, keep=1)
         best = Best(folder) if config.score_every else None
         if checkpoints.steps()[-1:] == [steps]:  # trained, and stopped before it was scored

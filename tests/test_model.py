@@ -53,6 +53,23 @@ ACTIVATION = {
 }
 
 
+def numpy_bilstm(p, x, lengths):
+    """Row by row over the real tokens alone, each direction from a zero state (Hochreiter and Schmidhuber's cell with a forget gate)."""
+    sigmoid = lambda z: 1 / (1 + np.exp(-z))
+    out = np.zeros_like(x)
+    D = x.shape[-1] // 2
+    for row, length in enumerate(lengths):
+        for direction, columns, order in (('forward', slice(D), range(length)), ('backward', slice(D, None), reversed(range(length)))):
+            w = p[direction]
+            c, h = np.zeros(D), np.zeros(D)
+            for t in order:
+                i, f, g, o = (x[row, t] @ w[f'i{n}']['kernel'] + h @ w[f'h{n}']['kernel'] + w[f'h{n}']['bias'] for n in 'ifgo')
+                c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+                h = sigmoid(o) * np.tanh(c)
+                out[row, t, columns] = h
+    return out
+
+
 def numpy_forward(p, c: ModelConfig, batch):
     """Hidden states, pooled output, masked-LM logits and NSP logits, in float64, one block after the other."""
     as64 = lambda t: jax.tree.map(lambda x: np.asarray(x, np.float64), t)
@@ -73,12 +90,17 @@ def numpy_forward(p, c: ModelConfig, batch):
         layer = jax.tree.map(lambda w, i=i: w[i], layers)
         q, k, v = (dense(x, layer[n]).reshape(B, T, c.num_heads, D).transpose(0, 2, 1, 3) for n in ('query', 'key', 'value'))
         scores = q @ k.transpose(0, 1, 3, 2) / math.sqrt(D) + (1 - batch['input_mask'][:, None, None, :]) * -10000.0
+        if c.attention == 'left_to_right':
+            scores = np.where(np.arange(T)[:, None] >= np.arange(T), scores, -np.inf)
         probs = np.exp(scores - scores.max(-1, keepdims=True))
         probs /= probs.sum(-1, keepdims=True)
         context = (probs @ v).transpose(0, 2, 1, 3).reshape(B, T, H)
         x = norm(x + dense(context, layer['attention_output']), layer['attention_norm'])
         x = norm(x + dense(ACTIVATION[c.hidden_act](dense(x, layer['intermediate'])), layer['output']), layer['output_norm'])
-    pooled = np.tanh(dense(x[:, 0], p['encoder']['pooler']))
+    if c.bilstm:
+        x = numpy_bilstm(p['encoder']['bilstm'], x, batch['input_mask'].sum(1))
+    at = batch['input_mask'].sum(1) - 1 if c.attention == 'left_to_right' else 0
+    pooled = np.tanh(dense(x[np.arange(B), at], p['encoder']['pooler']))
     m = p['mlm']
     at = x[np.arange(B)[:, None], batch['masked_lm_positions']]
     at = norm(ACTIVATION[c.hidden_act](dense(at, m['transform'])), m['norm'])
