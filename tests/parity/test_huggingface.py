@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pathlib
 import pickle
-import shutil
 
 import jax
 import jax.numpy as jnp
@@ -42,14 +41,14 @@ def read_back(model: torch.nn.Module, folder: pathlib.Path) -> huggingface.Model
 def encode(config: ModelConfig, params, batch, dtype=jnp.float32):
     """-> (hidden states, pooled)"""
     model = heads.Encoder(config, dtype)
-    return model.apply({'params': params['encoder']}, batch['input_ids'], batch['input_mask'], batch['segment_ids'])[:2]
+    return jax.jit(model.apply)({'params': params['encoder']}, batch['input_ids'], batch['input_mask'], batch['segment_ids'])[:2]
 
 
 def pretraining(config: ModelConfig, params, batch):
     """-> (masked-LM logits at every position, next-sentence logits)"""
     rows, length = batch['input_ids'].shape
     everywhere = {**batch, 'masked_lm_positions': np.tile(np.arange(length, dtype=np.int32), (rows, 1))}
-    mlm, nsp = heads.Pretraining(config).apply({'params': params}, everywhere)
+    mlm, nsp = jax.jit(heads.Pretraining(config).apply)({'params': params}, everywhere)
     return mlm[..., : config.vocab_size], nsp
 
 
@@ -94,7 +93,7 @@ def test_gradients_of_the_pretraining_loss(tmp_path, act):
         sums, weights = objective.sums(params, batch, None), objective.weights(batch)
         return sum(sums[name][0] / weight for name, weight in weights.items())
 
-    value, found = jax.value_and_grad(loss)(params)
+    value, found = jax.jit(jax.value_and_grad(loss))(params)
     wanted_value, slopes = reference.gradients(theirs, batch)
     assert abs(float(value) - wanted_value) < 2e-5
     wanted = read_back(slopes, tmp_path / 'gradients').params
@@ -107,26 +106,31 @@ def test_gradients_of_the_pretraining_loss(tmp_path, act):
 
 
 def our_logits(model: huggingface.Model, batch) -> dict[str, np.ndarray]:
-    """What the model's class gives, by transformers' names, from our modules."""
-    c, p, a = model.config, model.params, model.architecture
-    hidden, pooled = encode(c, {'encoder': {'pooler': {'kernel': np.zeros((32, 32), 'f'), 'bias': np.zeros(32, 'f')}} | p['encoder']}, batch)
+    """What the model's class gives, by transformers' names, from our modules; a batch of choices is one example."""
+    c, a = model.config, model.architecture
+    no_pooler = {'pooler': {'kernel': np.zeros((32, 32), 'f'), 'bias': np.zeros(32, 'f')}}  # where the class has none, nothing reads it
+    p = {**model.params, 'encoder': no_pooler | model.params['encoder']}
+    apply = lambda head, **options: jax.jit(head(c, **options).apply)({'params': p}, batch)
+    if a == 'BertForSequenceClassification':
+        return {'logits': apply(heads.Classifier, outputs=3)}
+    if a == 'BertForTokenClassification':
+        return {'logits': apply(heads.Tokens, outputs=3)}
+    if a == 'BertForMultipleChoice':
+        return {'logits': apply(heads.Choice)}
+    if a == 'BertForQuestionAnswering':
+        logits = apply(heads.Span)
+        return {'start_logits': logits[..., 0], 'end_logits': logits[..., 1]}
+    hidden, pooled = encode(c, p, batch)
     if a == 'BertModel':
         return {'last_hidden_state': hidden, 'pooler_output': pooled}
+    found = {}
     if 'mlm' in p:
-        mlm = heads.MaskedLM(c, jnp.float32).apply(
-            {'params': p['mlm']}, hidden, p['encoder']['embeddings']['word'], np.tile(np.arange(hidden.shape[1]), (len(hidden), 1))
-        )
+        everywhere = np.tile(np.arange(hidden.shape[1]), (len(hidden), 1))
+        mlm = heads.MaskedLM(c, jnp.float32).apply({'params': p['mlm']}, hidden, p['encoder']['embeddings']['word'], everywhere)
         found = {'prediction_logits' if a == 'BertForPreTraining' else 'logits': mlm[..., : c.vocab_size]}
-        return found | ({'seq_relationship_logits': pooled @ p['nsp']['kernel'] + p['nsp']['bias'][None]} if 'nsp' in p else {})
-    if a == 'BertForSequenceClassification':
-        return {'logits': heads.Classifier(c, outputs=3).apply({'params': p}, batch)}
-    if a == 'BertForQuestionAnswering':
-        p = {**p, 'encoder': {'pooler': {'kernel': np.zeros((32, 32), 'f'), 'bias': np.zeros(32, 'f')}} | p['encoder']}
-        logits = heads.Span(c).apply({'params': p}, batch)
-        return {'start_logits': logits[..., 0], 'end_logits': logits[..., 1]}
-    head = p['nsp' if 'nsp' in p else 'classifier']
-    logits = (hidden if a == 'BertForTokenClassification' else pooled) @ head['kernel']
-    return {'logits': logits + head['bias'].reshape((1,) * (logits.ndim - 1) + (-1,))}
+    if 'nsp' in p:
+        found['seq_relationship_logits' if 'mlm' in p else 'logits'] = pooled @ p['nsp']['kernel'] + p['nsp']['bias'][None]
+    return found
 
 
 @pytest.mark.parametrize('architecture', huggingface.ARCHITECTURES)
@@ -137,17 +141,20 @@ def test_every_class_comes_in_and_goes_out(tmp_path, architecture):
     model = read_back(theirs, tmp_path / 'theirs')
     assert model.architecture == architecture and model.parts == huggingface.ARCHITECTURES[architecture]
     batch = reference.inputs(100, rows=4, length=16)
-    shaped = {k: batch[k][None] for k in ('input_ids', 'input_mask', 'segment_ids')} if architecture == 'BertForMultipleChoice' else batch
-    wanted = reference.call(theirs, shaped)
+    if architecture == 'BertForMultipleChoice':
+        batch = {k: batch[k].reshape(2, 2, 16) for k in ('input_ids', 'input_mask', 'segment_ids')}
+    wanted = reference.call(theirs, batch)
     for name, found in our_logits(model, batch).items():
-        close(found.T if architecture == 'BertForMultipleChoice' else found, wanted[name])
+        close(found, wanted[name])
     assert huggingface.write(tmp_path / 'ours', model) == ()
     again, info = getattr(transformers, architecture).from_pretrained(tmp_path / 'ours', output_loading_info=True)
     assert not any(info.values()), info
     before, after = theirs.config.to_dict(), again.config.to_dict()
     assert {k: after[k] for k in before if k != '_name_or_path'} == {k: v for k, v in before.items() if k != '_name_or_path'}
-    for name, found in reference.call(again, shaped).items():
+    for name, found in reference.call(again, batch).items():
         np.testing.assert_array_equal(found, wanted[name])
+    back = read_back(again, tmp_path / 'back')  # what transformers saves of ours is ours again
+    assert back[2:] == model[2:] and jax.tree.all(jax.tree.map(np.array_equal, back.params, model.params))
 
 
 def test_shards_of_transformers(tmp_path):
@@ -196,19 +203,53 @@ def test_real_weights_on_real_sentences(test_data, tmp_path):
     np.testing.assert_array_equal(reference.call(again.eval(), batch)['last_hidden_state'], wanted['last_hidden_state'])
 
 
-def test_a_directory_of_ours_serves_a_pipeline(tmp_path):
-    """Weights and tokenizer side by side are all that transformers' pipeline needs."""
+@pytest.fixture
+def vocabulary(tmp_path) -> pathlib.Path:
+    """A tokenizer directory of the models' 100 entries."""
     words = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *(f'word{i}' for i in range(95))]
     (tmp_path / 'vocab').mkdir()
     (tmp_path / 'vocab' / 'vocab.txt').write_text('\n'.join(words) + '\n')
-    Tokenizer.load(tmp_path / 'vocab').save(tmp_path / 'out')
+    return tmp_path / 'vocab'
+
+
+def served(model: huggingface.Model, vocabulary: pathlib.Path, task: str, text: str):
+    """What transformers' pipeline makes of a text from nothing but our weights and tokenizer side by side."""
+    out = vocabulary.parent / 'out'
+    Tokenizer.load(vocabulary).save(out)
+    huggingface.write(out, model)
+    return transformers.pipeline(task, model=str(out))(text)
+
+
+def row(*ids: int) -> dict[str, np.ndarray]:
+    """A batch of one row without padding."""
+    ids = np.array([ids], np.int32)
+    return {'input_ids': ids, 'input_mask': np.ones_like(ids), 'segment_ids': np.zeros_like(ids)}
+
+
+def test_fill_mask_pipeline(vocabulary, tmp_path):
     model = read_back(reference.random_model('BertForPreTraining', **TINY), tmp_path / 'theirs')
-    huggingface.write(tmp_path / 'out', model)
-    shutil.rmtree(tmp_path / 'theirs')
-    found = transformers.pipeline('fill-mask', model=str(tmp_path / 'out'))('Word3 [MASK] word4')
-    ids = np.array([[2, 8, 4, 9, 3]], np.int32)
-    mlm, _ = pretraining(model.config, model.params, {'input_ids': ids, 'input_mask': np.ones_like(ids), 'segment_ids': np.zeros_like(ids)})
+    found = served(model, vocabulary, 'fill-mask', 'Word3 [MASK] word4')
+    mlm, _ = pretraining(model.config, model.params, row(2, 8, 4, 9, 3))
     probabilities = jax.nn.softmax(mlm[0, 2])
     assert [f['token'] for f in found] == np.argsort(-probabilities)[:5].tolist()
     close([f['score'] for f in found], sorted(probabilities, reverse=True)[:5])
     assert json.loads((tmp_path / 'out' / 'config.json').read_text())['hidden_act'] == 'gelu'
+
+
+def test_text_classification_pipeline(vocabulary, tmp_path):
+    model = read_back(reference.random_model('BertForSequenceClassification', num_labels=3, **TINY), tmp_path / 'theirs')
+    model = model._replace(labels=('good', 'bad', 'neither'))
+    found = served(model, vocabulary, 'text-classification', 'Word3 word4')
+    probabilities = np.asarray(jax.nn.softmax(our_logits(model, row(2, 8, 9, 3))['logits'])[0])
+    assert found[0]['label'] == model.labels[probabilities.argmax()]
+    close(found[0]['score'], probabilities.max())
+
+
+def test_token_classification_pipeline(vocabulary, tmp_path):
+    model = read_back(reference.random_model('BertForTokenClassification', num_labels=3, **TINY), tmp_path / 'theirs')
+    model = model._replace(labels=('B-PER', 'I-PER', 'B-LOC'))
+    found = served(model, vocabulary, 'token-classification', 'Word3 word4 word17')
+    probabilities = np.asarray(jax.nn.softmax(our_logits(model, row(2, 8, 9, 22, 3))['logits'])[0, 1:-1])
+    assert [f['entity'] for f in found] == [model.labels[i] for i in probabilities.argmax(-1)]
+    assert [f['word'] for f in found] == ['word3', 'word4', 'word17']
+    close([f['score'] for f in found], probabilities.max(-1))
