@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +10,9 @@ import numpy as np
 import pytest
 
 from bert_jax import flops, heads, losses, sharding
-from bert_jax.interchange import huggingface
-from bert_jax.optimizer import hyper
+from bert_jax.interchange import google, huggingface
+from bert_jax.model import Packing
+from bert_jax.schedule import hyper
 from bert_jax.step import jit_train_step, make_train_step
 from bert_jax.train_state import create_state
 from configs import schema
@@ -61,7 +61,7 @@ def test_who_sees_whom(config):
 def test_numbers_equal_numpy(config):
     batch = make_batch(config, rows=4, length=10)
     params = noisy_params(heads.Pretraining(config))
-    mlm, nsp = heads.Pretraining(config).apply({'params': params}, batch)
+    mlm, nsp = jax.jit(heads.Pretraining(config).apply)({'params': params}, batch)
     _, _, want_mlm, want_nsp = numpy_forward(params, config, batch)
     np.testing.assert_allclose(mlm[..., : config.vocab_size], want_mlm, atol=5e-5)
     np.testing.assert_allclose(nsp, want_nsp, atol=2e-5)
@@ -105,9 +105,17 @@ def test_fine_tuning_keeps_the_mask_and_may_add_a_bilstm(tmp_path):
     assert source.model_config(str(tmp_path)) == BOTH
 
 
+@pytest.mark.parametrize('program', [huggingface, google])
 @pytest.mark.parametrize(('config', 'name'), [(LEFT, 'attention=left_to_right'), (BILSTM, 'bilstm=True')])
-def test_formats_without_a_place_for_them_refuse_them_by_name(tmp_path: pathlib.Path, config, name):
+def test_formats_without_a_place_for_them_refuse_them_by_name(tmp_path, config, name, program):
     model = huggingface.Model(config, {'encoder': {'pooler': {}}}, 'BertModel')
     with pytest.raises(UserError, match=f'model.{name} has no place in'):
-        huggingface.write(tmp_path / 'out', model)
+        program.write(tmp_path / 'out', model)
     assert not (tmp_path / 'out').exists()
+
+
+def test_packed_records_are_refused():
+    batch = {name: np.zeros((1, 4), np.int32) for name in ('input_ids', 'input_mask', 'segment_ids')}
+    for config in (LEFT, BILSTM):
+        with pytest.raises(UserError, match='packed records are for an encoder of bidirectional attention without a BiLSTM'):
+            jax.eval_shape(heads.Encoder(config).init, jax.random.key(0), *batch.values(), None, Packing(*batch.values()))

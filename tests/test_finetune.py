@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import shutil
 import signal
 import types
 
@@ -137,6 +138,22 @@ def test_what_a_seed_and_the_source_decide(tmp_path, encoder, task_file):
     kernel = {name: p['classifier']['kernel'] for name, p in params.items()}
     assert np.array_equal(kernel['a'], kernel['again']) and not np.allclose(kernel['a'], kernel['other'], atol=1e-3)
     assert np.allclose(kernel['a'], kernel['random'], atol=1e-6)
+
+
+def test_the_encoders_direction_stays_and_a_bilstm_is_put_on_top(tmp_path, encoder, task_file):
+    """Left to right as it was trained, with a fresh BiLSTM (paper section 5.1); the workdir alone gives the same model."""
+    shutil.copytree(encoder, tmp_path / 'left')
+    settings = json.loads((tmp_path / 'left/config.json').read_text())
+    settings['model']['attention'] = 'left_to_right'
+    (tmp_path / 'left/config.json').write_text(json.dumps(settings))
+    folder = str(tmp_path / 'run')
+    result, _ = tuner_of(task_file, str(tmp_path / 'left')).run(configuration('epochs=0.5', 'optimizer.peak_lr=1e-9', 'bilstm=true'), folder)
+    trained = source.load_source(folder)
+    assert (trained.model.attention, trained.model.bilstm) == ('left_to_right', True)
+    assert trained.params['encoder'].pop('bilstm')['forward']['ii']['kernel'].shape == (32, 16)
+    before = checkpoint.load_params(encoder)[0]['encoder']
+    assert jax.tree.all(jax.tree.map(lambda a, b: np.allclose(a, b, atol=1e-6), trained.params['encoder'], before))
+    assert prediction.evaluate(folder, None, None, None) == result
 
 
 def test_a_signal_loses_nothing(tmp_path, encoder, task_file):

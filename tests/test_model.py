@@ -40,8 +40,11 @@ def make_batch(config: ModelConfig, rows: int = 4, length: int = 16, masked: int
 def noisy_params(model, seed: int = 0):
     """Parameters away from their initial zeros and ones, padding rows of the vocabulary apart, so that every term shows."""
     rng = np.random.RandomState(seed)
-    params = jax.jit(lambda: init_params(model, seed))()
-    params = jax.tree.map(lambda x: np.asarray(x) + rng.normal(0, 0.1, x.shape).astype(np.float32), params)
+
+    def draw(path, leaf):
+        return (path[-1].key == 'scale') + rng.normal(0, 0.1, leaf.shape).astype(np.float32)
+
+    params = jax.tree_util.tree_map_with_path(draw, jax.eval_shape(lambda: init_params(model, seed)))
     params['encoder']['embeddings']['word'][model.config.vocab_size :] = 0
     return params
 

@@ -184,7 +184,13 @@ def own_names(found: Mapping[str, Place]) -> dict[str, str]:
 
 
 def left_out(model: Model, where: str) -> tuple[str, ...]:
-    """The parts of a model that its class has no place for. UserError where the class needs a part that the model lacks."""
+    """The parts of a model that its class has no place for.
+
+    UserError where the class needs a part that the model lacks, and where its encoder is none that other programs have.
+    """
+    for name in ('attention', 'bilstm'):
+        if (value := getattr(model.config, name)) != getattr(ModelConfig(), name):
+            raise UserError(f'{where}: model.{name}={value} has no place in other programs\' BERT: this model cannot be written for them')
     if model.architecture not in ARCHITECTURES:
         raise UserError(f'{model.architecture} is none of the classes that can be written: {", ".join(ARCHITECTURES)}')
     parts = ARCHITECTURES[model.architecture]
