@@ -67,6 +67,7 @@ def test_numbers_equal_numpy(config):
     np.testing.assert_allclose(nsp, want_nsp, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_training_on_a_mesh_and_counts():
     """The losses of one device's worth of arithmetic on a mesh that splits the BiLSTM's kernels too; parameters as counted."""
     optimizer, found = OptimizerConfig(peak_lr=1e-2, warmup_steps=1), []
