@@ -147,7 +147,8 @@ def test_the_encoders_direction_stays_and_a_bilstm_is_put_on_top(tmp_path, encod
     settings['model']['attention'] = 'left_to_right'
     (tmp_path / 'left/config.json').write_text(json.dumps(settings))
     folder = str(tmp_path / 'run')
-    result, _ = tuner_of(task_file, str(tmp_path / 'left')).run(configuration('epochs=0.5', 'optimizer.peak_lr=1e-9', 'bilstm=true'), folder)
+    config = configuration('epochs=0.5', 'optimizer.peak_lr=1e-9', 'bilstm=true')
+    result, _ = tuner_of(task_file, str(tmp_path / 'left')).run(config, folder)
     trained = source.load_source(folder)
     assert (trained.model.attention, trained.model.bilstm) == ('left_to_right', True)
     assert trained.params['encoder'].pop('bilstm')['forward']['ii']['kernel'].shape == (32, 16)
