@@ -4,6 +4,9 @@ Owns the naming of random bits. `nn.Dropout` draws one array per call, so a mask
 an example sits in the batch and on how the batch was cut; here the key of every mask is folded
 from (step key, site, global row), so the loss is the same on any mesh, for any accumulation
 and for scanned or unrolled layers. Knows nothing of layers: a site is a number.
+
+That holds for threefry keys. For rbg, whose bits cannot be drawn row by row, one array is drawn for all rows of a micro-batch,
+named by the first: equal on any mesh, but not for another accumulation.
 """
 
 from __future__ import annotations
@@ -34,10 +37,19 @@ def dropout(x: jax.Array, rate: float, noise: Noise | None, site: int | jax.Arra
     site_key = jax.random.fold_in(noise.key, site)
     count = x[0].size
 
+    if jax.random.key_impl(noise.key) == 'rbg':
+        drawn = jax.random.bits(jax.random.fold_in(site_key, noise.rows_B[0]), x.shape, jnp.uint16)
+        return _drop(x, drawn, keep)
+
     def bits(row):
         words = jax.random.bits(jax.random.fold_in(site_key, row), ((count + 1) // 2,), jnp.uint32)
         halves = jax.lax.bitcast_convert_type(words, jnp.uint16)
         return halves.reshape(-1)[:count].reshape(x.shape[1:])
 
-    kept = jax.vmap(bits)(noise.rows_B) < jnp.uint16(keep)
+    return _drop(x, jax.vmap(bits)(noise.rows_B), keep)
+
+
+def _drop(x: jax.Array, bits: jax.Array, keep: int) -> jax.Array:
+    """x where its 16 bits are below `keep`, scaled."""
+    kept = bits < jnp.uint16(keep)
     return jnp.where(kept, x * jnp.asarray(_STEPS / keep, x.dtype), jnp.zeros((), x.dtype))

@@ -29,9 +29,10 @@ class _Model(nn.Module):
     dtype: jnp.dtype = jnp.float32
     remat: str = 'none'
     scan: bool = False
+    kernel: str = 'xla'
 
     def encode(self, batch: Batch, noise: Noise | None) -> tuple[jax.Array, jax.Array, jax.Array]:
-        encoder = Encoder(self.config, self.dtype, self.remat, self.scan, name='encoder')
+        encoder = Encoder(self.config, self.dtype, self.remat, self.scan, self.kernel, name='encoder')
         if 'pack_ids' not in batch:
             return encoder(batch['input_ids'], batch['input_mask'], batch['segment_ids'], noise)
         packing = Packing(batch['pack_ids'], batch['position_ids'], batch['cls_positions'])

@@ -97,6 +97,7 @@ class Layer(nn.Module):
 
     config: ModelConfig
     dtype: jnp.dtype
+    kernel: str = 'xla'
 
     @nn.compact
     def __call__(self, x_BTH: jax.Array, index: jax.Array, visible: Visible, noise: Noise | None) -> tuple[jax.Array, None]:
@@ -106,7 +107,7 @@ class Layer(nn.Module):
         site = 1 + _SITES_PER_LAYER * index
         heads = lambda name: dense(c, H, self.dtype, name)(x_BTH).reshape(B, T, c.num_heads, H // c.num_heads)
         ltr = c.attention == 'left_to_right'
-        out_BTND = attend(heads('query'), heads('key'), heads('value'), visible, c.attention_dropout, noise, site, ltr)
+        out_BTND = attend(heads('query'), heads('key'), heads('value'), visible, c.attention_dropout, noise, site, ltr, self.kernel)
         out_BTH = dense(c, H, self.dtype, 'attention_output')(out_BTND.reshape(B, T, H))
         x_BTH = LayerNorm(c.layer_norm_eps, name='attention_norm')(x_BTH + dropout(out_BTH, c.hidden_dropout, noise, site + 1))
         h_BTI = ACTIVATIONS[c.hidden_act](dense(c, c.intermediate_size, self.dtype, 'intermediate')(x_BTH))
@@ -132,12 +133,13 @@ class Packing(NamedTuple):
 
 
 class Encoder(nn.Module):
-    """Embeddings, L blocks and the pooler. `remat` and `scan` change memory and compile time, not the result."""
+    """Embeddings, L blocks and the pooler. `remat`, `scan` and `kernel` change memory and speed, not the result."""
 
     config: ModelConfig
     dtype: jnp.dtype = jnp.float32
     remat: str = 'none'
     scan: bool = False
+    kernel: str = 'xla'
 
     @nn.compact
     def __call__(
@@ -169,7 +171,7 @@ class Encoder(nn.Module):
             in_axes=(0, nn.broadcast, nn.broadcast),
             length=c.num_layers,
             unroll=1 if self.scan else c.num_layers,
-        )(c, self.dtype, name='layers')
+        )(c, self.dtype, self.kernel, name='layers')
         x_BTH, _ = layers(x_BTH, jnp.arange(c.num_layers), Visible(input_mask_BT, packing.pack_ids_BT if packing else None), noise)
         if c.bilstm:
             x_BTH = BiLSTM(c.hidden_size // 2, self.dtype, name='bilstm')(x_BTH, input_mask_BT)

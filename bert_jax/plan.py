@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh
 
-from bert_jax import flops, heads, hlo, losses, schedule, sharding, train_state
+from bert_jax import attention, flops, heads, hlo, losses, schedule, sharding, train_state
 from bert_jax.chips import Topology
 from bert_jax.step import jit_train_step, make_train_step
 from configs.errors import UserError
@@ -63,9 +63,9 @@ def abstract_mesh(config: PretrainConfig, topology: Topology) -> AbstractMesh:
     return mesh
 
 
-def _model(config: PretrainConfig) -> heads.Pretraining:
+def _model(config: PretrainConfig, kernel: str = 'xla') -> heads.Pretraining:
     runtime = config.runtime
-    return heads.Pretraining(config.model, jnp.dtype(runtime.compute_dtype), runtime.remat, runtime.scan_layers)
+    return heads.Pretraining(config.model, jnp.dtype(runtime.compute_dtype), runtime.remat, runtime.scan_layers, kernel)
 
 
 def arguments(config: PretrainConfig, phase: Phase, predictions: int, mesh: Any) -> tuple[train_state.TrainState, dict, schedule.Hyper]:
@@ -122,9 +122,11 @@ def analytic(config: PretrainConfig, phase: Phase, predictions: int, topology: T
 def compile_step(config: PretrainConfig, phase: Phase, predictions: int, topology: Topology) -> jax.stages.Compiled:
     """The train step of one phase, compiled for the topology by libtpu. UserError with both sizes where it does not fit."""
     mesh = sharding.make_mesh(config.runtime, devices(topology))
-    objective = losses.pretraining_objective(_model(config), nsp=True)
+    kernel = attention.choose(config.runtime, config.model, phase.seq_len, platform='tpu')
+    objective = losses.pretraining_objective(_model(config, kernel), nsp=True)
     state, batch, scalars = arguments(config, phase, predictions, mesh)
-    step = jit_train_step(make_train_step(objective, config.optimizer, config.runtime.accumulation), state)
+    runtime = config.runtime
+    step = jit_train_step(make_train_step(objective, config.optimizer, runtime.accumulation, dropout_rng=runtime.dropout_rng), state)
     with jax.set_mesh(mesh):
         lowered = step.lower(state, batch, scalars)
     try:

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from absl import logging
 
 from bert_jax.dropout import Noise
 from bert_jax.dynamic_masking import DynamicMasking
@@ -26,11 +27,12 @@ from configs.schema import OptimizerConfig
 # Initialisation uses the seed's own key; everything else folds in a stream first.
 _DROPOUT_STREAM = 1
 _MASKING_STREAM = 2
+_GENERATORS = {'threefry': 'threefry2x32', 'rbg': 'rbg'}  # as jax calls them
 
 
-def _key(seed: Any, stream: int, step: Any) -> jax.Array:
+def _key(seed: Any, stream: int, step: Any, generator: str = 'threefry2x32') -> jax.Array:
     """The key of one step and one use of random numbers."""
-    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), stream), step)
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed, impl=generator), stream), step)
 
 
 def _add(a: Any, b: Any) -> Any:
@@ -47,7 +49,11 @@ def _split(batch: Any, parts: int) -> Any:
 
 
 def make_train_step(
-    objective: Objective, config: OptimizerConfig, accumulation: int = 1, masking: DynamicMasking | None = None
+    objective: Objective,
+    config: OptimizerConfig,
+    accumulation: int = 1,
+    masking: DynamicMasking | None = None,
+    dropout_rng: str = 'threefry',
 ) -> Callable[[TrainState, Batch, Hyper], tuple[TrainState, Sums]]:
     """-> step(state, batch, hyper) -> (state, metrics as (sum, weight) pairs, with learning_rate, grad_norm, param_norm).
 
@@ -55,7 +61,7 @@ def make_train_step(
     """
 
     def train_step(state: TrainState, batch: Batch, h: Hyper) -> tuple[TrainState, Sums]:
-        key = _key(h.seed, _DROPOUT_STREAM, state.step)
+        key = _key(h.seed, _DROPOUT_STREAM, state.step, _GENERATORS[dropout_rng])
         rows_B = jnp.arange(batch['input_ids'].shape[0], dtype=jnp.uint32)
         if masking is not None:
             masked = masking.draw(batch, _key(h.seed, _MASKING_STREAM, state.step), constrain_rows(rows_B))
@@ -103,6 +109,18 @@ def jit_train_step(train_step: Callable[..., tuple[TrainState, Sums]], state: Tr
     """
     where = jax.tree.map(lambda leaf: leaf.sharding, state)
     return jax.jit(train_step, donate_argnums=0, out_shardings=(where, None))
+
+
+def warn_of_recompilation(step: Any, at: int) -> None:
+    """Says so where a jitted `step` has been compiled more than once by step `at`: shapes, dtypes or placement changed on the way."""
+    if step._cache_size() > 1:
+        logging.warning('the train step had been compiled %d times by step %d: each costs a pause', step._cache_size(), at)
+
+
+def use_compilation_cache(folder: str | None) -> None:
+    """Keeps compiled programs in `folder` and takes them from there; with None nothing is kept."""
+    if folder is not None:
+        jax.config.update('jax_compilation_cache_dir', folder)
 
 
 def make_eval_step(objective: Objective) -> Callable[[Any, Batch], Sums]:

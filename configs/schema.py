@@ -154,7 +154,7 @@ class OptimizerConfig(Section):
 
 @dataclass(frozen=True)
 class RuntimeConfig(Section):
-    """How a run is carried out: none of it changes the result beyond float noise."""
+    """How a run is carried out: none of it but `dropout_rng` changes the result beyond float noise."""
 
     data_parallel: int | None = setting(None, 'devices on the mesh axis `data`; none: all that the other axes leave', kind='runtime')
     fsdp: int = setting(1, 'devices over which parameters and moments are split', kind='runtime')
@@ -165,6 +165,16 @@ class RuntimeConfig(Section):
     )
     remat: Literal['none', 'dots', 'full'] = setting('none', 'what the backward pass recomputes, to save memory', kind='runtime')
     scan_layers: bool = setting(False, 'loop over the layers instead of unrolling them: compiles faster, runs slower', kind='runtime')
+    attention: Literal['auto', 'xla', 'cudnn', 'tpu_flash'] = setting(
+        'auto',
+        'what computes attention; cudnn (GPU) and tpu_flash (TPU) are fused kernels without dropout on probabilities; '
+        'auto: one of them from 512 tokens on where it can be had, else xla',
+        kind='runtime',
+    )
+    dropout_rng: Literal['threefry', 'rbg'] = setting(
+        'threefry', "generator of dropout's bits; rbg may be faster, and its masks change with runtime.accumulation"
+    )
+    compilation_cache: str | None = setting(None, 'folder that keeps compiled programs for later runs; none: they are not kept', kind='runtime')
     decoder: Literal['auto', 'tfdata', 'numpy'] = setting(
         'auto', 'reader of TFRecords; auto: tf.data where TensorFlow is installed', kind='runtime'
     )

@@ -89,11 +89,14 @@ def main(argv: Sequence[str]) -> int:
     if _DISTRIBUTED.value or _COORDINATOR.value:
         distributed.initialize(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value, _ARRIVAL.value, _HEARTBEAT.value)
     with workdir.lock(_WORKDIR.value) if distributed.first() else contextlib.nullcontext():
-        from bert_jax import sharding
+        from bert_jax import attention, sharding
+        from bert_jax.step import use_compilation_cache
 
+        use_compilation_cache(config.runtime.compilation_cache)
         mesh = sharding.make_mesh(config.runtime)
         for i, phase in enumerate(config.phases):
             sharding.check_divides(mesh, phase.batch_size, config.runtime.accumulation, f'phases.{i}.batch_size')
+            attention.choose(config.runtime, config.model, phase.seq_len, records[i].manifest.spec.packed)
         start = starting_point(config, records)  # before the workdir is this run's: a source that does not fit leaves no trace
         identity = {'records': [r.identity() for r in records]} | ({'init_from': _INIT_FROM.value} if _INIT_FROM.value else {})
         distributed.from_first(lambda: workdir.settle(_WORKDIR.value, config, identity))
@@ -231,14 +234,15 @@ def train_phase(run: Run, index: int, first: int, records: Records, state: Any, 
     """
     import jax
 
-    from bert_jax import loop, losses, sharding
-    from bert_jax.step import jit_train_step, make_eval_step, make_train_step
+    from bert_jax import attention, loop, losses, sharding
+    from bert_jax.step import jit_train_step, make_eval_step, make_train_step, warn_of_recompilation
     from input_pipeline.stream import RecordStream
 
     phase, runtime = run.config.phases[index], run.config.runtime
-    objective = losses.pretraining_objective(run.model, nsp=records.manifest.objective in ('nsp', 'sop'))
-    masking = records.masking()
-    train_step = jit_train_step(make_train_step(objective, run.config.optimizer, runtime.accumulation, masking), state)
+    kernel = attention.choose(runtime, run.config.model, phase.seq_len, records.manifest.spec.packed)
+    objective = losses.pretraining_objective(run.model.clone(kernel=kernel), nsp=records.manifest.objective in ('nsp', 'sop'))
+    settings = (run.config.optimizer, runtime.accumulation, records.masking(), runtime.dropout_rng)
+    train_step = jit_train_step(make_train_step(objective, *settings), state)
     eval_step = jax.jit(make_eval_step(objective))
 
     def open_split(split: str) -> RecordStream:
@@ -268,6 +272,7 @@ def train_phase(run: Run, index: int, first: int, records: Records, state: Any, 
             means |= {'sequences_per_s': rate, 'tokens_per_s': rate * phase.seq_len}
             eta = (run.config.total_steps - step) * means['seconds'] / means['steps']
             run.writer.write(step, {'phase': index, 'split': 'train', **means}, run.config.total_steps, eta)
+            warn_of_recompilation(train_step, step)
         if held_out and (step % runtime.eval_every == 0 or step == last):
             with meter.paused():
                 evaluation = loop.evaluate(eval_step, state.params, map(place, held_out.evaluation(runtime.eval_batches)))

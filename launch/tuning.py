@@ -22,8 +22,8 @@ import numpy as np
 from absl import logging
 from etils import epath
 
-from bert_jax import checkpoint, loop, metrics, schedule, sharding, task_heads, train_state
-from bert_jax.step import make_train_step
+from bert_jax import attention, checkpoint, loop, metrics, schedule, sharding, task_heads, train_state
+from bert_jax.step import make_train_step, use_compilation_cache
 from configs import schema
 from configs.errors import UserError
 from input_pipeline.tasks import Task
@@ -76,6 +76,7 @@ class Tuner:
         self.task, self.source, self._cache = task, source, cache
         self.compilations: collections.Counter = collections.Counter()
         self.split = task.selection_split
+        use_compilation_cache(runtime.compilation_cache)
         self._mesh = sharding.make_mesh(runtime)
         self._stop = loop.StopSignal()
         self._train_examples, self._scored_examples = task.examples('train'), task.examples(self.split)
@@ -139,7 +140,8 @@ class Tuner:
         """
         fixed = dataclasses.replace(config.optimizer, peak_lr=1.0, end_lr=0.0, weight_decay=0.0)
         encoder = config.encoder(self.source.model)
-        key = (fixed, encoder, config.head_dropout, config.runtime)
+        length = self.features(config)[0]['input_ids'].shape[-1]
+        key = (fixed, encoder, config.head_dropout, config.runtime, attention.choose(config.runtime, encoder, length))
         if key not in self._programs:
             model = task_heads.make_model(self.task.head, encoder, self.task.num_outputs, config.head_dropout, config.runtime)
 
@@ -147,7 +149,8 @@ class Tuner:
                 return train_state.fresh_state(train_state.init_params(model, seed), fixed)
 
             where = sharding.shardings(jax.eval_shape(init, np.uint32(0)), self._mesh)
-            step = make_train_step(task_heads.make_objective(self.task.head, model), fixed, config.runtime.accumulation)
+            objective = task_heads.make_objective(self.task.head, model.clone(kernel=key[-1]))
+            step = make_train_step(objective, fixed, config.runtime.accumulation, dropout_rng=config.runtime.dropout_rng)
             self._programs[key] = (
                 prediction.counted_jit(init, self.compilations, 'init', out_shardings=where),
                 prediction.counted_jit(step, self.compilations, 'train', donate_argnums=0, out_shardings=(where, None)),

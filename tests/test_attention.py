@@ -1,0 +1,84 @@
+"""Which kernel computes attention, and that each sees the keys that it should."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.attention import Visible, attend, choose
+from bert_jax.dropout import Noise, dropout
+from configs.errors import UserError
+from configs.schema import ModelConfig, RuntimeConfig
+
+BASE = ModelConfig(attention_dropout=0.0)
+
+
+def pick(name='auto', seq_len=512, packed=False, platform='cpu', dtype='bfloat16', model=BASE, **runtime) -> str:
+    return choose(RuntimeConfig(attention=name, compute_dtype=dtype, **runtime), model, seq_len, packed, platform)
+
+
+@pytest.mark.parametrize(
+    ('case', 'want'),
+    [
+        ({}, 'xla'), ({'platform': 'gpu'}, 'cudnn'), ({'platform': 'tpu'}, 'tpu_flash'),
+        ({'platform': 'gpu', 'seq_len': 128}, 'xla'), ({'platform': 'tpu', 'seq_len': 128}, 'xla'),
+        ({'platform': 'gpu', 'packed': True}, 'xla'), ({'platform': 'tpu', 'packed': True}, 'tpu_flash'),
+        ({'platform': 'gpu', 'dtype': 'float32'}, 'xla'), ({'platform': 'gpu', 'model': ModelConfig()}, 'xla'),
+        ({'platform': 'tpu', 'seq_len': 600}, 'xla'), ({'platform': 'tpu', 'model_parallel': 8}, 'xla'),
+        ({'platform': 'gpu', 'seq_len': 128, 'name': 'cudnn'}, 'cudnn'), ({'platform': 'gpu', 'name': 'xla'}, 'xla'),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_kernel_follows_shape_and_device_unless_named(case, want):
+    assert pick(**case) == want
+
+
+@pytest.mark.parametrize(
+    ('case', 'message'),
+    [
+        ({'name': 'cudnn'}, 'attention=cudnn needs a GPU, and the devices here are of kind cpu; or use runtime.attention=auto'),
+        ({'name': 'tpu_flash', 'platform': 'gpu'}, 'attention=tpu_flash needs a TPU'),
+        ({'name': 'cudnn', 'platform': 'gpu', 'model': ModelConfig()}, r'set model.attention_dropout=0 \(it is 0.1\)'),
+        ({'name': 'tpu_flash', 'platform': 'tpu', 'model': ModelConfig()}, 'set model.attention_dropout=0'),
+        ({'name': 'cudnn', 'platform': 'gpu', 'dtype': 'float32'}, 'needs runtime.compute_dtype=bfloat16'),
+        ({'name': 'cudnn', 'platform': 'gpu', 'packed': True}, 'without --packing'),
+        ({'name': 'cudnn', 'platform': 'gpu', 'model': dataclasses.replace(BASE, num_heads=3)}, 'not 256'),
+        ({'name': 'tpu_flash', 'platform': 'tpu', 'seq_len': 500}, 'multiple of 128 tokens, not 500'),
+        ({'name': 'tpu_flash', 'platform': 'tpu', 'model_parallel': 8}, 'num_heads=12 to divide by runtime.model_parallel=8'),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_cannot_be_had_is_refused_in_one_line(case, message):
+    with pytest.raises(UserError, match=message):
+        pick(**case)
+
+
+@pytest.mark.parametrize('packed', [False, True])
+def test_the_tpu_kernel_sees_the_same_keys(packed, monkeypatch):
+    """Pallas' own reference in place of the kernel, which needs a TPU: what we hand to it gives what xla gives."""
+    from jax.experimental.pallas.ops.tpu import flash_attention as pallas
+
+    def reference(q, k, v, segment_ids, sm_scale):
+        return pallas.mha_reference(q, k, v, None, segment_ids, sm_scale=sm_scale)
+
+    monkeypatch.setattr(pallas, 'flash_attention', reference)
+    q, k, v = np.random.RandomState(0).normal(size=(3, 2, 8, 2, 4)).astype(np.float32)
+    packs = np.array([[1, 1, 1, 2, 2, 3, 0, 0], [1, 1, 1, 1, 1, 1, 1, 1]], np.int32)
+    visible = Visible(np.minimum(packs, 1), packs if packed else None)
+    ours, theirs = (jax.jit(lambda kernel=kernel: attend(q, k, v, visible, 0.0, None, 0, kernel))() for kernel in ('xla', 'tpu_flash'))
+    real = packs[..., None, None] > 0
+    np.testing.assert_allclose(jnp.where(real, theirs, 0), jnp.where(real, ours, 0), atol=1e-5)
+
+
+def test_rbg_drops_the_same_share_and_other_places_in_every_micro_batch():
+    x, rows = jnp.ones((8, 4096)), jnp.arange(8, dtype=jnp.uint32)
+    draw = jax.jit(lambda rows, site: dropout(x, 0.25, Noise(jax.random.key(0, impl='rbg'), rows), site))
+    first, again, other_rows, other_site = draw(rows, 1), draw(rows, 1), draw(rows + 8, 1), draw(rows, 2)
+    np.testing.assert_array_equal(first, again)
+    assert float((first == 0).mean()) == pytest.approx(0.25, abs=0.01) and float(first.mean()) == pytest.approx(1.0, abs=0.02)
+    for other in (other_rows, other_site):
+        assert float((first == other).mean()) == pytest.approx(0.25**2 + 0.75**2, abs=0.02)
