@@ -70,10 +70,11 @@ def token_counts(directory: str, tokenizer: Tokenizer, examples: int = 0) -> np.
     """
     counts = np.zeros(tokenizer.vocab_size, np.int64)
     for batch in RecordStream(directory, 'train', _BATCH, 0, 'numpy').evaluation(-(-examples // _BATCH)):
-        ids, weights = batch['input_ids'].copy(), batch['masked_lm_weights'] > 0
-        rows, places = np.nonzero(weights)
-        ids[rows, batch['masked_lm_positions'][rows, places]] = batch['masked_lm_ids'][rows, places]
-        real = (batch['input_mask'] > 0) & (batch['example_weights'] > 0)[:, None]
+        ids = batch['input_ids'].copy()
+        if 'masked_lm_weights' in batch:  # else the train step masks
+            rows, places = np.nonzero(batch['masked_lm_weights'])
+            ids[rows, batch['masked_lm_positions'][rows, places]] = batch['masked_lm_ids'][rows, places]
+        real = (batch['pack_ids' if 'pack_ids' in batch else 'input_mask'] > 0) & (batch['example_weights'] > 0)[:, None]
         counts += np.bincount(ids[real], minlength=tokenizer.vocab_size)
     counts[[tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]] = 0
     return counts
