@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from bert_jax.dropout import Noise, dropout
-from bert_jax.sharding import BATCH
+from bert_jax.sharding import BATCH, free_axes
 from configs.errors import UserError
 from configs.schema import ModelConfig, RuntimeConfig
 
@@ -102,7 +102,7 @@ def attend(
     if kernel == 'cudnn':
         lengths_B = jnp.sum(visible.keys_BS, axis=1, dtype=jnp.int32)
         return jax.nn.dot_product_attention(q_BTND, k_BSND, v_BSND, key_value_seq_lengths=lengths_B, implementation='cudnn')
-    if kernel == 'tpu_flash':
+    if kernel == 'tpu_flash' and q_BTND.shape[1] % _TPU_BLOCK == 0:  # fine-tuning's batches of short texts may be narrower
         return _tpu_flash(q_BTND, k_BSND, v_BSND, visible)
     depth = q_BTND.shape[-1]
     scores_BNTS = jnp.einsum('BTND,BSND->BNTS', q_BTND, k_BSND, preferred_element_type=jnp.float32) * (depth**-0.5)
@@ -125,7 +125,8 @@ def _tpu_flash(q_BTND: jax.Array, k_BSND: jax.Array, v_BSND: jax.Array, visible:
     # A key is seen where its number is the query's. Without packs every query sees what is no padding, as under xla.
     keys_BS = visible.keys_BS if visible.packs_BS is None else visible.packs_BS
     queries_BT = jnp.ones_like(keys_BS) if visible.packs_BS is None else keys_BS
-    if not jax.sharding.get_abstract_mesh().empty:
-        heads, rows = P(BATCH, None, 'model'), P(BATCH)
-        local = jax.shard_map(local, in_specs=(heads, heads, heads, rows, rows), out_specs=heads, check_vma=False)
+    if axes := free_axes():
+        batch = tuple(axis for axis in BATCH if axis in axes)
+        heads, rows = P(batch, None, 'model'), P(batch)
+        local = jax.shard_map(local, in_specs=(heads, heads, heads, rows, rows), out_specs=heads, axis_names=set(axes), check_vma=False)
     return local(q_BTND, k_BSND, v_BSND, queries_BT, keys_BS)

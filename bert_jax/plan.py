@@ -76,7 +76,7 @@ def arguments(config: PretrainConfig, phase: Phase, predictions: int, mesh: Any)
 
     abstract = lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
     state = jax.eval_shape(fresh, np.uint32(0))
-    state = jax.tree.map(abstract, state, sharding.shardings(state, mesh))
+    state = jax.tree.map(abstract, state, sharding.shardings(state, mesh, config.runtime.shard_optimizer))
     B, T, P = phase.batch_size, phase.seq_len, predictions
     columns = {
         'input_ids': ((B, T), jnp.int32), 'input_mask': ((B, T), jnp.int32), 'segment_ids': ((B, T), jnp.int32),

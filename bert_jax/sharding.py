@@ -10,7 +10,7 @@ Notation of the table: the last axes of the leaf, so stacked layers ([L, ...]) n
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -60,11 +60,29 @@ def check_divides(mesh: jax.sharding.Mesh, batch_size: int, accumulation: int, w
         )
 
 
+def free_axes() -> tuple[str, ...]:
+    """The axes of the current mesh that XLA may split arrays over: none without a mesh, and not `data` inside `per_data_shard`."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return tuple(axis for axis in mesh.axis_names if axis not in mesh.manual_axes)
+
+
 def constrain_rows(x: jax.Array) -> jax.Array:
     """Keeps x [B, ...] split by rows over the current mesh; x itself where no mesh is set."""
-    if jax.sharding.get_abstract_mesh().empty:
-        return x
-    return jax.lax.with_sharding_constraint(x, P(BATCH, *(None,) * (x.ndim - 1)))
+    axes = tuple(axis for axis in BATCH if axis in free_axes())
+    return jax.lax.with_sharding_constraint(x, P(axes, *(None,) * (x.ndim - 1))) if axes else x
+
+
+def per_data_shard(total: Callable[..., Any]) -> Callable[..., Any]:
+    """`total(whole, rows)`, a sum over rows, with one reduction over the mesh axis `data`: at its end.
+
+    Each part of `data` sums its own share of rows ([*, B, ...] leaves, split along B) by a program of its own. Left to itself XLA
+    reduces inside the loops of `total`, once a turn.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.shape['data'] == 1:
+        return total
+    local = lambda whole, rows: jax.lax.psum(total(whole, rows), 'data')
+    return jax.shard_map(local, in_specs=(P(), P(None, 'data')), out_specs=P(), axis_names={'data'}, check_vma=False)
 
 
 def _spec(path: str, shape: tuple[int, ...], mesh: jax.sharding.Mesh) -> P:
@@ -84,9 +102,30 @@ def path_of(key_path: tuple[Any, ...]) -> str:
     return '/'.join(str(getattr(k, 'key', getattr(k, 'name', getattr(k, 'idx', k)))) for k in key_path)
 
 
-def shardings(tree: Any, mesh: jax.sharding.Mesh) -> Any:
-    """A NamedSharding for every leaf of a tree of arrays or ShapeDtypeStructs; an axis that does not divide stays whole."""
-    return jax.tree_util.tree_map_with_path(lambda p, leaf: NamedSharding(mesh, _spec(path_of(p), leaf.shape, mesh)), tree)
+def shardings(tree: Any, mesh: jax.sharding.Mesh, shard_optimizer: bool = False) -> Any:
+    """A NamedSharding for every leaf of a tree of arrays or ShapeDtypeStructs; an axis that does not divide stays whole.
+
+    With `shard_optimizer` the moments of a train state are split over `data` too (Xu et al. 2020, weight-update sharding).
+    """
+
+    def place(key_path, leaf):
+        path = path_of(key_path)
+        spec = _spec(path, leaf.shape, mesh)
+        if shard_optimizer and path.startswith('opt_state/'):
+            spec = _also_over_data(spec, leaf.shape, mesh)
+        return NamedSharding(mesh, spec)
+
+    return jax.tree_util.tree_map_with_path(place, tree)
+
+
+def _also_over_data(spec: P, shape: tuple[int, ...], mesh: jax.sharding.Mesh) -> P:
+    """`spec` with `data` added to the first axis of the array that it divides."""
+    full = [*spec, *(None,) * (len(shape) - len(spec))]
+    for i, (axes, size) in enumerate(zip(full, shape, strict=True)):
+        wider = (*((axes,) if isinstance(axes, str) else axes or ()), 'data')
+        if size % _size(mesh, wider) == 0:
+            return P(*full[:i], wider, *full[i + 1 :])
+    return spec
 
 
 def batch_sharding(mesh: jax.sharding.Mesh) -> NamedSharding:

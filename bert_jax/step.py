@@ -20,7 +20,7 @@ from bert_jax.dynamic_masking import DynamicMasking
 from bert_jax.losses import Batch, Objective, Sums
 from bert_jax.optimizer import make_optimizer
 from bert_jax.schedule import Hyper, learning_rate
-from bert_jax.sharding import constrain_rows
+from bert_jax.sharding import constrain_rows, per_data_shard
 from bert_jax.train_state import TrainState
 from configs.schema import OptimizerConfig
 
@@ -68,18 +68,23 @@ def make_train_step(
             batch = jax.tree.map(constrain_rows, masked)
         denominators = objective.weights(batch)
 
-        def loss(params, micro, rows):
-            sums = objective.sums(params, jax.tree.map(constrain_rows, micro), Noise(key, rows))
+        def loss(params, shared, micro):
+            (key, denominators), (rows, row_numbers) = shared, micro
+            sums = objective.sums(params, jax.tree.map(constrain_rows, rows), Noise(key, row_numbers))
             return sum(sums[name][0] / weight for name, weight in denominators.items()), sums
 
         gradient = jax.grad(loss, has_aux=True)
+
+        def total(whole, micros):
+            zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(gradient, *whole, jax.tree.map(lambda x: x[0], micros)))
+            return jax.lax.scan(lambda sofar, micro: (_add(sofar, gradient(*whole, micro)), None), zeros, micros)[0]
+
+        whole = state.params, (key, denominators)
         if accumulation == 1:
-            grads, sums = gradient(state.params, batch, rows_B)
-        else:
-            micros = _split((batch, rows_B), accumulation)
-            zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(gradient, state.params, *jax.tree.map(lambda x: x[0], micros)))
-            add = lambda total, micro: (_add(total, gradient(state.params, *micro)), None)
-            (grads, sums), _ = jax.lax.scan(add, zeros, micros)
+            grads, sums = gradient(*whole, (batch, rows_B))
+        else:  # rbg draws one array for all rows of a micro-batch, so it must see them all
+            reduce_once = per_data_shard(total) if dropout_rng == 'threefry' else total
+            grads, sums = reduce_once(whole, _split((batch, rows_B), accumulation))
 
         total = sum(sums[name][0] / weight for name, weight in denominators.items())
         norm = optax.tree.norm(grads)

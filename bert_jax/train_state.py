@@ -42,10 +42,10 @@ def fresh_state(params: Any, config: OptimizerConfig) -> TrainState:
     return TrainState(params, make_optimizer(config, zero, 0).init(params), count, count)
 
 
-def create_state(model: Any, seed: int, config: OptimizerConfig, mesh: jax.sharding.Mesh) -> TrainState:
+def create_state(model: Any, seed: int, config: OptimizerConfig, mesh: jax.sharding.Mesh, shard_optimizer: bool = False) -> TrainState:
     """A fresh state, made on the mesh by one jitted function (no device ever holds what is not its part)."""
     make = lambda seed: fresh_state(init_params(model, seed), config)
-    where = shardings(jax.eval_shape(make, np.uint32(0)), mesh)
+    where = shardings(jax.eval_shape(make, np.uint32(0)), mesh, shard_optimizer)
     with jax.set_mesh(mesh):
         return jax.jit(make, out_shardings=where)(np.uint32(seed))
 

@@ -115,13 +115,15 @@ class OptimizerConfig(Section):
 
     algorithm: Literal['bert_adamw', 'adamw', 'lamb_albert', 'lamb_mlperf', 'lamb_nvidia', 'lamb_nvlamb'] = setting(
         'bert_adamw',
-        "bert_adamw: no bias correction; adamw: with it, as small fine-tuning sets want it; lamb_albert: LAMB without it; lamb_mlperf: with it; "
+        'bert_adamw: no bias correction; adamw: with it, as small fine-tuning sets want it; '
+        'lamb_albert: LAMB without it; lamb_mlperf: with it; '
         'lamb_nvidia: as that, but without a trust ratio where there is no decay; lamb_nvlamb: a trust ratio on biases and norms too',
     )
     peak_lr: float = setting(1e-4, 'learning rate at the end of warm-up')
     schedule: Literal['bert', 'polynomial', 'linear', 'cosine', 'wsd', 'constant'] = setting(
         'bert',
-        'bert: linear decay counted from step 0, so that it jumps down a little after warm-up; polynomial: that to a power; linear: no jump; '
+        'bert: linear decay counted from step 0, so that it jumps down a little after warm-up; polynomial: that to a power; '
+        'linear: no jump; '
         'wsd: constant, then linear over the last decay_fraction',
     )
     warmup_steps: int = setting(10_000, 'steps of linear warm-up from 0; 0 for none')
@@ -158,6 +160,7 @@ class RuntimeConfig(Section):
 
     data_parallel: int | None = setting(None, 'devices on the mesh axis `data`; none: all that the other axes leave', kind='runtime')
     fsdp: int = setting(1, 'devices over which parameters and moments are split', kind='runtime')
+    shard_optimizer: bool = setting(False, "the optimizer's moments are split over `data` too", kind='runtime')
     model_parallel: int = setting(1, 'devices over which each layer is split', kind='runtime')
     accumulation: int = setting(1, 'micro-batches a step; gradients are summed before clipping', kind='runtime')
     compute_dtype: Literal['float32', 'bfloat16'] = setting(
@@ -174,7 +177,9 @@ class RuntimeConfig(Section):
     dropout_rng: Literal['threefry', 'rbg'] = setting(
         'threefry', "generator of dropout's bits; rbg may be faster, and its masks change with runtime.accumulation"
     )
-    compilation_cache: str | None = setting(None, 'folder that keeps compiled programs for later runs; none: they are not kept', kind='runtime')
+    compilation_cache: str | None = setting(
+        None, 'folder that keeps compiled programs for later runs; none: they are not kept', kind='runtime'
+    )
     decoder: Literal['auto', 'tfdata', 'numpy'] = setting(
         'auto', 'reader of TFRecords; auto: tf.data where TensorFlow is installed', kind='runtime'
     )

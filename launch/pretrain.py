@@ -179,7 +179,7 @@ def train(config: schema.PretrainConfig, records: list[Records], mesh: Any, star
     if distributed.first():
         Tokenizer.load(epath.Path(records[0].directory) / 'tokenizer').save(epath.Path(workdir) / 'tokenizer')
     model = heads.Pretraining(config.model, jnp.dtype(runtime.compute_dtype), runtime.remat, runtime.scan_layers)
-    state = train_state.create_state(model, config.seed, config.optimizer, mesh)
+    state = train_state.create_state(model, config.seed, config.optimizer, mesh, runtime.shard_optimizer)
     checkpoints = checkpoint.Checkpoints(workdir, runtime.keep_checkpoints, best_metric='mlm_loss')
     if found := checkpoints.restore(state):
         state, _ = found

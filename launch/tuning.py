@@ -148,7 +148,7 @@ class Tuner:
             def init(seed: Any) -> train_state.TrainState:
                 return train_state.fresh_state(train_state.init_params(model, seed), fixed)
 
-            where = sharding.shardings(jax.eval_shape(init, np.uint32(0)), self._mesh)
+            where = sharding.shardings(jax.eval_shape(init, np.uint32(0)), self._mesh, config.runtime.shard_optimizer)
             objective = task_heads.make_objective(self.task.head, model.clone(kernel=key[-1]))
             step = make_train_step(objective, fixed, config.runtime.accumulation, dropout_rng=config.runtime.dropout_rng)
             self._programs[key] = (

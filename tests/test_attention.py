@@ -48,6 +48,7 @@ def test_the_kernel_follows_shape_and_device_unless_named(case, want):
         ({'name': 'cudnn', 'platform': 'gpu', 'packed': True}, 'without --packing'),
         ({'name': 'cudnn', 'platform': 'gpu', 'model': dataclasses.replace(BASE, num_heads=3)}, 'not 256'),
         ({'name': 'tpu_flash', 'platform': 'tpu', 'seq_len': 500}, 'multiple of 128 tokens, not 500'),
+        ({'name': 'cudnn', 'platform': 'gpu', 'model': dataclasses.replace(BASE, attention='left_to_right')}, 'left_to_right'),
         ({'name': 'tpu_flash', 'platform': 'tpu', 'model_parallel': 8}, 'num_heads=12 to divide by runtime.model_parallel=8'),
     ],
     ids=str,
@@ -66,10 +67,10 @@ def test_the_tpu_kernel_sees_the_same_keys(packed, monkeypatch):
         return pallas.mha_reference(q, k, v, None, segment_ids, sm_scale=sm_scale)
 
     monkeypatch.setattr(pallas, 'flash_attention', reference)
-    q, k, v = np.random.RandomState(0).normal(size=(3, 2, 8, 2, 4)).astype(np.float32)
-    packs = np.array([[1, 1, 1, 2, 2, 3, 0, 0], [1, 1, 1, 1, 1, 1, 1, 1]], np.int32)
+    q, k, v = np.random.RandomState(0).normal(size=(3, 2, 128, 2, 4)).astype(np.float32)
+    packs = np.repeat(np.array([[1, 1, 1, 2, 2, 3, 0, 0], [1, 1, 1, 1, 1, 1, 1, 1]], np.int32), 16, axis=1)
     visible = Visible(np.minimum(packs, 1), packs if packed else None)
-    ours, theirs = (jax.jit(lambda kernel=kernel: attend(q, k, v, visible, 0.0, None, 0, kernel))() for kernel in ('xla', 'tpu_flash'))
+    ours, theirs = (jax.jit(lambda kernel=kernel: attend(q, k, v, visible, 0.0, None, 0, kernel=kernel))() for kernel in ('xla', 'tpu_flash'))
     real = packs[..., None, None] > 0
     np.testing.assert_allclose(jnp.where(real, theirs, 0), jnp.where(real, ours, 0), atol=1e-5)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import random
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,12 +22,13 @@ CONFIG = ModelConfig(vocab_size=300, hidden_size=32, num_layers=2, num_heads=4, 
 OPTIMIZER = OptimizerConfig(peak_lr=1e-2, warmup_steps=2)
 
 
-def run(runtime: RuntimeConfig, steps: int = 5, rows: int = 16) -> tuple[TrainState, list[float]]:
+def run(runtime: RuntimeConfig, steps: int = 5, rows: int = 32) -> tuple[TrainState, list[float]]:
     """A few steps on one batch with dropout on; the state and the losses."""
     mesh = sharding.make_mesh(runtime)
     model = heads.Pretraining(CONFIG, jnp.dtype(runtime.compute_dtype), runtime.remat, runtime.scan_layers)
-    state = create_state(model, 7, OPTIMIZER, mesh)
-    step = jit_train_step(make_train_step(losses.pretraining_objective(model, nsp=True), OPTIMIZER, runtime.accumulation), state)
+    state = create_state(model, 7, OPTIMIZER, mesh, runtime.shard_optimizer)
+    objective, rng = losses.pretraining_objective(model, nsp=True), runtime.dropout_rng
+    step = jit_train_step(make_train_step(objective, OPTIMIZER, runtime.accumulation, dropout_rng=rng), state)
     scalars, found = hyper(OPTIMIZER, 7, 100), []
     with jax.set_mesh(mesh):
         batch = sharding.place(make_batch(CONFIG, rows), mesh, rows)
@@ -41,17 +45,61 @@ def baseline() -> list[float]:
     return run(RuntimeConfig())[1]
 
 
+# One factor at a time, from all eight devices along `data`; then six combinations, of which the test's name has the seed.
+ONE_FACTOR = [
+    {'fsdp': 2}, {'fsdp': 8}, {'model_parallel': 2}, {'model_parallel': 4}, {'fsdp': 2, 'model_parallel': 2}, {'fsdp': 4, 'model_parallel': 2},
+    {'accumulation': 2}, {'accumulation': 4}, {'scan_layers': True}, {'remat': 'dots'}, {'remat': 'full'}, {'shard_optimizer': True},
+]  # fmt: skip
+SEED = int(os.environ.get('BERT_JAX_TEST_SEED') or random.SystemRandom().randrange(10_000))
+CHOICES = {'accumulation': (1, 2, 4), 'scan_layers': (False, True), 'remat': ('none', 'dots', 'full'), 'shard_optimizer': (False, True)}
+
+
+def combination(number: int) -> dict:
+    rng = random.Random(f'{SEED} {number}')
+    mesh = rng.choice([change for change in ONE_FACTOR if {'fsdp', 'model_parallel'} & set(change)])
+    return mesh | {name: rng.choice(values) for name, values in CHOICES.items()}
+
+
+def equal_losses(baseline, change, capfd):
+    np.testing.assert_allclose(run(RuntimeConfig(**change))[1], baseline, rtol=2e-6)
+    assert 'Involuntary full rematerialization' not in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     'change',
     [
-        {'fsdp': 8}, {'model_parallel': 2, 'fsdp': 2}, {'model_parallel': 4}, {'fsdp': 4, 'model_parallel': 2},
-        {'accumulation': 2}, {'scan_layers': True}, {'remat': 'full'}, {'remat': 'dots', 'fsdp': 2, 'scan_layers': True},
+        {'fsdp': 8, 'remat': 'full'}, {'fsdp': 2, 'model_parallel': 2, 'accumulation': 2}, {'accumulation': 4, 'shard_optimizer': True},
+        {'model_parallel': 4, 'scan_layers': True, 'remat': 'dots'},
     ],
     ids=str,
 )  # fmt: skip
 def test_losses_do_not_depend_on_mesh_accumulation_scan_or_remat(baseline, change, capfd):
-    np.testing.assert_allclose(run(RuntimeConfig(**change))[1], baseline, rtol=2e-6)
-    assert 'Involuntary full rematerialization' not in capfd.readouterr().err
+    equal_losses(baseline, change, capfd)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('change', ONE_FACTOR, ids=str)
+def test_losses_do_not_depend_on_any_one_factor(baseline, change, capfd):
+    equal_losses(baseline, change, capfd)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('number', range(6), ids=lambda number: f'BERT_JAX_TEST_SEED={SEED}-{number}')
+def test_losses_do_not_depend_on_random_combinations(baseline, number, capfd):
+    equal_losses(baseline, combination(number), capfd)
+
+
+@pytest.mark.slow
+def test_rbg_masks_do_not_depend_on_the_mesh():
+    changes = {'dropout_rng': 'rbg', 'accumulation': 2}, {'dropout_rng': 'rbg', 'accumulation': 2, 'fsdp': 2, 'model_parallel': 2}
+    one, other = (run(RuntimeConfig(**change), steps=3)[1] for change in changes)
+    np.testing.assert_allclose(one, other, rtol=2e-6)
+
+
+def test_moments_are_split_over_data_too_where_asked():
+    state, _ = run(RuntimeConfig(fsdp=2, model_parallel=2, shard_optimizer=True), steps=1)
+    word = lambda tree: tree['encoder']['embeddings']['word'].sharding.shard_shape((384, 32))
+    assert (word(state.params), word(state.opt_state[1].mu)) == ((96, 32), (48, 32))
 
 
 def test_losses_fall_and_dropout_is_on(baseline):
