@@ -18,8 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh
 
-from bert_jax import attention, flops, heads, hlo, losses, schedule, sharding, train_state
+from bert_jax import attention, flops, heads, hlo, losses, sharding, train_state
 from bert_jax.chips import Topology
+from bert_jax.schedule import Hyper
+from bert_jax.schedule import hyper as scalars_of
 from bert_jax.step import jit_train_step, make_train_step
 from configs.errors import UserError
 from configs.schema import Phase, PretrainConfig
@@ -68,7 +70,7 @@ def _model(config: PretrainConfig, kernel: str = 'xla') -> heads.Pretraining:
     return heads.Pretraining(config.model, jnp.dtype(runtime.compute_dtype), runtime.remat, runtime.scan_layers, kernel)
 
 
-def arguments(config: PretrainConfig, phase: Phase, predictions: int, mesh: Any) -> tuple[train_state.TrainState, dict, schedule.Hyper]:
+def arguments(config: PretrainConfig, phase: Phase, predictions: int, mesh: Any) -> tuple[train_state.TrainState, dict, Hyper]:
     """(state, batch, hyper) of the train step as ShapeDtypeStructs, placed as launch.pretrain places them."""
 
     def fresh(seed):
@@ -84,7 +86,7 @@ def arguments(config: PretrainConfig, phase: Phase, predictions: int, mesh: Any)
         'next_sentence_labels': ((B,), jnp.int32), 'example_weights': ((B,), jnp.float32),
     }  # fmt: skip
     batch = {name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding.batch_sharding(mesh)) for name, (shape, dtype) in columns.items()}
-    hyper = schedule.hyper(config.optimizer, config.seed, config.total_steps)
+    hyper = scalars_of(config.optimizer, config.seed, config.total_steps)
     hyper = jax.tree.map(lambda x: jax.ShapeDtypeStruct((), x.dtype, sharding=sharding.replicated(mesh)), hyper)
     return state, batch, hyper
 
