@@ -47,7 +47,8 @@ def baseline() -> list[float]:
 
 # One factor at a time, from all eight devices along `data`; then six combinations, of which the test's name has the seed.
 ONE_FACTOR = [
-    {'fsdp': 2}, {'fsdp': 8}, {'model_parallel': 2}, {'model_parallel': 4}, {'fsdp': 2, 'model_parallel': 2}, {'fsdp': 4, 'model_parallel': 2},
+    {'fsdp': 2}, {'fsdp': 8}, {'model_parallel': 2}, {'model_parallel': 4},
+    {'fsdp': 2, 'model_parallel': 2}, {'fsdp': 4, 'model_parallel': 2},
     {'accumulation': 2}, {'accumulation': 4}, {'scan_layers': True}, {'remat': 'dots'}, {'remat': 'full'}, {'shard_optimizer': True},
 ]  # fmt: skip
 SEED = int(os.environ.get('BERT_JAX_TEST_SEED') or random.SystemRandom().randrange(10_000))
