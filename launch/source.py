@@ -99,8 +99,9 @@ def read_source(where: str, print_map: bool = False) -> Source:
     _say(where, reading, print_map)
     tokenizer, wanted = Tokenizer.load(folder), reading.model.config.vocab_size
     if tokenizer.vocab_size != wanted:
+        padded = f', or add {wanted - tokenizer.vocab_size} [unused] lines if its table was padded' if tokenizer.vocab_size < wanted else ''
         raise UserError(
-            f'{where}: its tokenizer has {tokenizer.vocab_size} entries but its model {wanted}: restore the right one in {folder}'
+            f'{where}: its tokenizer has {tokenizer.vocab_size} entries but its model {wanted}: restore the right one in {folder}{padded}'
         )
     return Source(reading.model, tokenizer, os.path.abspath(where) if epath.Path(where).exists() and '://' not in where else where, step)
 
