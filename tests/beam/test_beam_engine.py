@@ -17,6 +17,7 @@ from configs.errors import UserError
 from input_pipeline import shards, stages
 from input_pipeline.corpus import TextOptions
 from input_pipeline.preprocess import PreprocessOptions, plan_buckets, preprocess
+from input_pipeline.vocabulary import VocabularyOptions, train
 
 pytest.importorskip('apache_beam', reason='Apache Beam is not installed: bash launch/test.sh --beam')
 
@@ -190,3 +191,13 @@ def test_command_line(tmp_path, text, binary):
     assert done.returncode == 0 and 'examples in' in done.stdout.strip().split('\n')[-1], done.stderr
     assert shards.verify(tmp_path / 'out').faults == []
     assert 'done already' in binary('preprocess', *flags[:-1]).stdout  # the engine is no part of what a job is
+
+
+def test_a_sentencepiece_vocabulary(tmp_path, text):
+    """Its library's generated code refuses the protobuf that Beam needs, so nothing may load that: not even the copy of the tokenizer."""
+    lines = (line for i in range(3) for line in (text / f'{i}.txt').read_text().splitlines())
+    train([line for line in lines if line][:500], VocabularyOptions(200, 'unigram'))[0].save(tmp_path / 'vocabulary')
+    run(text, tmp_path / 'beam', tokenizer=str(tmp_path / 'vocabulary'))
+    run(text, tmp_path / 'local', engine='local', tokenizer=str(tmp_path / 'vocabulary'))
+    found = digests(tmp_path / 'beam')
+    assert found == digests(tmp_path / 'local') and 'tokenizer/spm.model' in found
