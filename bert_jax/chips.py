@@ -79,3 +79,20 @@ def topology(name: str) -> Topology:
     shapes = {shapes: [c.name for c in CHIPS.values() if c.shapes == shapes] for shapes in (_SQUARE, _CUBIC)}
     lists = '; '.join(f'{" or ".join(names)} with {", ".join(shape)}' for shape, names in shapes.items())
     raise UserError(f'--topology={name}: there is no such topology; there are {lists} and larger multiples of 4 in ascending order')
+
+
+# jax's device_kind of what a run can stand on -> dense bfloat16 peak, FLOP/s. GPUs: NVIDIA's data sheets, SXM modules, without sparsity.
+_KINDS = (
+    (r'TPU v4$', CHIPS['v4'].peak_flops),
+    (r'TPU v5 ?(lite|e)', CHIPS['v5e'].peak_flops),
+    (r'TPU v5p?$', CHIPS['v5p'].peak_flops),
+    (r'TPU v6 ?(lite|e)', CHIPS['v6e'].peak_flops),
+    (r'\bH[12]00\b(?!.*PCIe)', 989e12),
+    (r'\bA100\b', 312e12),
+    (r'\bL4\b', 121e12),
+)
+
+
+def peak_flops(device_kind: str) -> float | None:
+    """The bfloat16 peak of one device, by jax's name for it; None for a CPU and for what is not in the table."""
+    return next((peak for pattern, peak in _KINDS if re.search(pattern, device_kind)), None)

@@ -34,6 +34,7 @@ class Meter:
     def _start(self) -> None:
         self._sums: dict[str, list[float]] = {}
         self._steps, self._discarded, self._since = 0, 0, time.perf_counter()
+        self._waited = 0.0
 
     def push(self, metrics: Sums) -> None:
         """Takes the metrics of the step just dispatched. UserError after too many non-finite steps in a row."""
@@ -62,13 +63,24 @@ class Meter:
         yield
         self._since += time.perf_counter() - started
 
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Counts the time inside the block as waiting for input."""
+        started = time.perf_counter()
+        yield
+        self._waited += time.perf_counter() - started
+
     def drain(self) -> dict[str, float]:
-        """Means since the last call, with `steps`, `seconds` and `discarded_steps`; waits for the pending step."""
+        """Means since the last call, with `steps`, `seconds` and `discarded_steps`; waits for the pending step.
+
+        `input_wait` is the share of the seconds in which the host waited for the next batch.
+        """
         if self._pending is not None:
             self._add(self._pending)
             self._pending = None
         found = means(self._sums)
-        found |= {'steps': self._steps, 'seconds': time.perf_counter() - self._since, 'discarded_steps': self._discarded}
+        seconds = time.perf_counter() - self._since
+        found |= {'steps': self._steps, 'seconds': seconds, 'discarded_steps': self._discarded, 'input_wait': self._waited / seconds}
         self._start()
         return found
 
@@ -105,6 +117,25 @@ def prefetch(batches: Iterator[Any], place: Callable[[Any], Any], size: int = 2)
     while queue:
         yield queue.popleft()
         queue.extend(place(b) for b in itertools.islice(batches, 1))
+
+
+class Profile:
+    """A trace of `steps` steps for TensorBoard's profiler, from SKIPPED steps after `start` on; none where `steps` is 0.
+
+    It ends with the step `last` at the latest, and does not begin where nothing would be left of it.
+    """
+
+    SKIPPED = 10  # the first steps compile and fill buffers
+
+    def __init__(self, folder: str, steps: int, start: int, last: int):
+        first = start + self.SKIPPED
+        self._folder, self._between = folder, (first, min(first + steps, last)) if steps and first < last else ()
+
+    def after(self, step: int, metrics: Sums) -> None:
+        """To be called when step number `step` has been dispatched; waits for its metrics where the trace begins and ends."""
+        if step in self._between:
+            jax.block_until_ready(metrics)
+            jax.profiler.start_trace(self._folder) if step == self._between[0] else jax.profiler.stop_trace()
 
 
 class StopSignal:

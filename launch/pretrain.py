@@ -41,6 +41,7 @@ _NUM_PROCESSES = flags.DEFINE_integer('num_processes', None, 'how many processes
 _PROCESS_ID = flags.DEFINE_integer('process_id', None, 'which of them this is, from 0, with --coordinator', lower_bound=0)
 _ARRIVAL = flags.DEFINE_integer('arrival_timeout_s', 300, 'seconds within which all processes must have started', lower_bound=1)
 _HEARTBEAT = flags.DEFINE_integer('heartbeat_s', 100, 'seconds without a sign after which a process counts as dead', lower_bound=1)
+_PROFILE = flags.DEFINE_integer('profile', 0, 'trace so many steps of each phase, after its first ten, into WORKDIR/profile', lower_bound=0)
 
 # Training records from which the unigram baseline is counted: a second or two of reading, and the third digit is settled.
 _BASELINE_EXAMPLES = 50_000
@@ -234,7 +235,7 @@ def train_phase(run: Run, index: int, first: int, records: Records, state: Any, 
     """
     import jax
 
-    from bert_jax import attention, loop, losses, sharding
+    from bert_jax import attention, loop, losses, sharding, speed
     from bert_jax.step import jit_train_step, make_eval_step, make_train_step, warn_of_recompilation
     from input_pipeline.stream import RecordStream
 
@@ -258,18 +259,22 @@ def train_phase(run: Run, index: int, first: int, records: Records, state: Any, 
     batches = loop.prefetch(open_split('train').batches(step - first), place)
     meter = loop.Meter(runtime.max_bad_steps)
     logging.info('phase %d: seq_len %d, batch %d, steps %d to %d; compiling', index, phase.seq_len, phase.batch_size, step, last)
+    profile = loop.Profile(f'{_WORKDIR.value}/profile', _PROFILE.value, step, last)
     stopped = run.stop()
     while step < last and stopped is None:
-        state, metrics = train_step(state, next(batches), run.hyper)
+        with meter.waiting():
+            batch = next(batches)
+        state, metrics = train_step(state, batch, run.hyper)
         meter.push(metrics)
         step += 1
         stopped = run.stop()
         beat()
+        profile.after(step, metrics)
         evaluation = None
         if step % runtime.log_every == 0 or step == last:
             means = meter.drain()
-            rate = means['steps'] * phase.batch_size / means['seconds']
-            means |= {'sequences_per_s': rate, 'tokens_per_s': rate * phase.seq_len}
+            size = (phase.seq_len, records.manifest.max_predictions, phase.batch_size)
+            means |= speed.figures(run.config.model, *size, means['steps'], means['seconds'])
             eta = (run.config.total_steps - step) * means['seconds'] / means['steps']
             run.writer.write(step, {'phase': index, 'split': 'train', **means}, run.config.total_steps, eta)
             warn_of_recompilation(train_step, step)
