@@ -27,7 +27,10 @@ pytestmark = pytest.mark.filterwarnings('default')  # those of torch and transfo
 TINY = {'vocab_size': 100, 'hidden_size': 32, 'num_hidden_layers': 2, 'num_attention_heads': 4, 'intermediate_size': 64, 'max_position_embeddings': 32}
 SIZES = {
     'tiny': TINY,
-    'one head, odd vocabulary': TINY | {'vocab_size': 131, 'num_attention_heads': 1, 'num_hidden_layers': 1, 'intermediate_size': 48},
+    'odd': TINY | {
+        'vocab_size': 131, 'hidden_size': 27, 'num_attention_heads': 3, 'num_hidden_layers': 1, 'intermediate_size': 50,
+        'max_position_embeddings': 37, 'type_vocab_size': 5, 'layer_norm_eps': 1e-5,
+    },
     'miniature': TINY | {'vocab_size': 1000, 'hidden_size': 128, 'num_hidden_layers': 4, 'intermediate_size': 512, 'initializer_range': 0.05},
 }
 
