@@ -9,7 +9,8 @@ from typing import Any
 
 
 def describe(*packages: str) -> dict[str, Any]:
-    """The processor, its cores and load, the memory, and the versions of Python and of the packages that count."""
+    """The processor, its cores and load, the memory, and the versions of Python and of those of the packages that are installed."""
+    installed = {distribution.name.lower().replace('_', '-'): distribution.version for distribution in importlib.metadata.distributions()}
     return {
         'processor': _first('/proc/cpuinfo', 'model name') or platform.processor(),
         'cores': os.cpu_count(),
@@ -17,7 +18,7 @@ def describe(*packages: str) -> dict[str, Any]:
         'memory_GiB': round(os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30, 1),
         'system': platform.platform(),
         'python': platform.python_version(),
-        **{name: importlib.metadata.version(name) for name in packages},
+        **{name: installed[name] for name in packages if name in installed},
     }
 
 

@@ -39,8 +39,8 @@ _DUPE_FACTOR = flags.DEFINE_integer('dupe_factor', 10, 'passes over the text')
 _SCALE = flags.DEFINE_integer('scale', 1, 'make the text so many times as large')
 _ROUNDS = flags.DEFINE_integer('rounds', 1, 'runs of everything; printed is the median')
 _REFERENCE = flags.DEFINE_string('reference', None, 'a clone of google-research/bert to compare with')
-_REFERENCE_MB = flags.DEFINE_float('reference_mb', 3, 'text of the comparison: the original makes about 1,400 examples a second, and holds them all')
-_TMPDIR = flags.DEFINE_string('tmpdir', None, 'where text and records go while measuring: about 600 bytes for each byte of text; by default as the system has it')
+_REFERENCE_MB = flags.DEFINE_float('reference_mb', 3, 'text of the comparison: the original makes 1,400 examples a second and holds them all')
+_TMPDIR = flags.DEFINE_string('tmpdir', None, 'folder for text and records while measuring, 50 times the text; by default as the system has it')
 _JSON = flags.DEFINE_string('json', None, 'file to write the figures to')
 
 # As a module of its own name the original finds TensorFlow 1's names; what its import costs is printed, to be left out.
@@ -63,8 +63,9 @@ def main(argv: Sequence[str]) -> None:
     tokenizer = Tokenizer.load(_TOKENIZER.value)
     reference = pathlib.Path(_REFERENCE.value) / 'create_pretraining_data.py' if _REFERENCE.value else None
     if reference and not reference.exists():
-        raise UserError(f'--reference={_REFERENCE.value}: no create_pretraining_data.py in it: clone https://github.com/google-research/bert')
-    found: dict[str, Any] = {'machine': machine.describe('numpy', 'google-crc32c'), 'dupe_factor': _DUPE_FACTOR.value, 'scale': _SCALE.value}
+        raise UserError(f'--reference={_REFERENCE.value}: no create_pretraining_data.py in it: name a clone of google-research/bert')
+    found: dict[str, Any] = {'machine': machine.describe('numpy', 'google-crc32c')}
+    found |= {'dupe_factor': _DUPE_FACTOR.value, 'scale': _SCALE.value}
     with tempfile.TemporaryDirectory(dir=_TMPDIR.value) as name:
         folder = pathlib.Path(name)
         text = pathlib.Path(_INPUT.value)
@@ -132,7 +133,8 @@ def beginning(source: pathlib.Path, target: pathlib.Path, size: int) -> pathlib.
 
 def command(text: pathlib.Path, output: pathlib.Path, seq_len: int) -> list[str]:
     """The flags of the job; what it says of progress goes to its stderr."""
-    return [f'--input={text}', f'--tokenizer={_TOKENIZER.value}', f'--output={output}', f'--seq_len={seq_len}', f'--dupe_factor={_DUPE_FACTOR.value}']
+    where = [f'--input={text}', f'--tokenizer={_TOKENIZER.value}', f'--output={output}']
+    return [*where, f'--seq_len={seq_len}', f'--dupe_factor={_DUPE_FACTOR.value}']
 
 
 def run_job(text: pathlib.Path, output: pathlib.Path, seq_len: int, workers: int) -> tuple[processes.Cost, int, int]:
@@ -152,7 +154,7 @@ def job(text: pathlib.Path, folder: pathlib.Path, seq_len: int, workers: int, ro
     (_, examples, size), megabytes = results[0], text.stat().st_size / 1e6
     print(
         f'S={seq_len} workers={workers}: {examples:,} examples of {megabytes:.1f} MB in {seconds:.1f} s, {cpu:.1f} CPU-seconds: '
-        f'{examples / cpu:,.0f} examples a CPU-second, {megabytes / cpu:.2f} MB of text a CPU-second and {megabytes / seconds:.2f} a second; '
+        f'{examples / cpu:,.0f} examples a CPU-second, {megabytes / cpu:.2f} MB of text a CPU-second, {megabytes / seconds:.2f} a second; '
         f'{size / examples:.0f} bytes an example; peak memory {peak / 2**20:,.0f} MiB of all processes together',
         flush=True,
     )
@@ -199,8 +201,9 @@ def compare(program: pathlib.Path, tokenizer: Any, text: pathlib.Path, folder: p
         taken['ours_without_start'].append(examples / float(re.search(r'([\d.]+) CPU-seconds', cost.output)[1]))
     ratios = {name: sorted(a / b for a, b in zip(values, taken['reference'])) for name, values in taken.items() if name != 'reference'}
     print(
-        f'S={seq_len} beside {program} on {text.stat().st_size / 1e6:.1f} MB: {statistics.median(taken["reference"]):,.0f} examples a CPU-second there, '
-        f'{statistics.median(taken["ours"]):,.0f} here: {_range(ratios["ours"])}; without start and imports {_range(ratios["ours_without_start"])}',
+        f'S={seq_len} beside {program} on {text.stat().st_size / 1e6:.1f} MB: '
+        f'{statistics.median(taken["reference"]):,.0f} examples a CPU-second there, {statistics.median(taken["ours"]):,.0f} here: '
+        f'{_range(ratios["ours"])}; without start and imports {_range(ratios["ours_without_start"])}',
         flush=True,
     )
     return {'seq_len': seq_len, 'text_bytes': text.stat().st_size, 'examples': counts, 'examples_a_cpu_second': taken, 'ratios': ratios}
@@ -210,7 +213,9 @@ def _range(ratios: list[float]) -> str:
     return f'{statistics.median(ratios):.1f} times' + (f' ({ratios[0]:.1f} to {ratios[-1]:.1f})' if len(ratios) > 1 else '')
 
 
-def run_reference(program: pathlib.Path, tokenizer: Any, text: pathlib.Path, folder: pathlib.Path, seq_len: int) -> tuple[processes.Cost, int]:
+def run_reference(
+    program: pathlib.Path, tokenizer: Any, text: pathlib.Path, folder: pathlib.Path, seq_len: int
+) -> tuple[processes.Cost, int]:
     """Runs the original with the options of the job; what it took and how many examples it made."""
     from input_pipeline.shards import frame_bounds
 

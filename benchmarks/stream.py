@@ -44,9 +44,11 @@ def main(argv: Sequence[str]) -> None:
     for name, figures in found.items():
         print(
             f'{name:6} {figures["a_second"]:>8,.0f} examples/s, {figures["a_cpu_second"]:>8,.0f} a CPU-second; beside the bare reader '
-            f'{figures["ratio"]:.2f} ({figures["ratios"][0]:.2f} to {figures["ratios"][-1]:.2f}), for a CPU-second {figures["cpu_ratio"]:.2f}'
+            f'{figures["ratio"]:.2f} ({figures["ratios"][0]:.2f} to {figures["ratios"][-1]:.2f}), '
+            f'for a CPU-second {figures["cpu_ratio"]:.2f}'
         )
-    found |= {'batch_size': _BATCH_SIZE.value, 'seq_len': streams['numpy'].manifest.seq_len, 'machine': machine.describe('numpy', 'tensorflow-cpu')}
+    found |= {'batch_size': _BATCH_SIZE.value, 'seq_len': streams['numpy'].manifest.seq_len}
+    found['machine'] = machine.describe('numpy', 'tensorflow', 'tensorflow-cpu')
     if _JSON.value:
         with open(_JSON.value, 'w') as file:
             json.dump(found, file, indent=1)
