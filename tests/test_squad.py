@@ -256,7 +256,8 @@ def test_a_span_task_by_json(tmp_path):
     squad_file(tmp_path, [('who ?', ['13'])], 'two.json')
     (tmp_path / 'task.json').write_text('{"kind": "span", "files": {"train": ["one.json", "two.json"]}, "doc_stride": 64}')
     task = load_task(str(tmp_path / 'task.json'))
-    assert task.doc_stride == 64 and [example.answers[0][0] for example in task.examples('train')] == ['fox', '13']
+    assert task.options['doc_stride'] == 64 and json.dumps(task.options)
+    assert [example.answers[0][0] for example in task.examples('train')] == ['fox', '13']
 
 
 def test_a_span_task_of_tables(tmp_path):

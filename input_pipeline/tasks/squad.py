@@ -74,7 +74,7 @@ class SpanTask(Task):
     @property
     def options(self) -> dict[str, Any]:
         """Windows, answer lengths, and whether there may be no answer."""
-        return {name: getattr(self, name) for name in _SETTINGS if name not in ('kind', 'files')}
+        return {name: getattr(self, name) for name in _OPTIONS}
 
     @property
     def metrics(self) -> tuple[str, ...]:
