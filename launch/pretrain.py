@@ -41,6 +41,7 @@ _NUM_PROCESSES = flags.DEFINE_integer('num_processes', None, 'how many processes
 _PROCESS_ID = flags.DEFINE_integer('process_id', None, 'which of them this is, from 0, with --coordinator', lower_bound=0)
 _ARRIVAL = flags.DEFINE_integer('arrival_timeout_s', 300, 'seconds within which all processes must have started', lower_bound=1)
 _HEARTBEAT = flags.DEFINE_integer('heartbeat_s', 100, 'seconds without a sign after which a process counts as dead', lower_bound=1)
+_DRY_RUN = flags.DEFINE_bool('dry_run', False, 'compile one step of each phase, print its sizes and end; nothing is written')
 _PROFILE = flags.DEFINE_integer('profile', 0, 'trace so many steps of each phase, after its first ten, into WORKDIR/profile', lower_bound=0)
 
 # Training records from which the unigram baseline is counted: a second or two of reading, and the third digit is settled.
@@ -80,24 +81,28 @@ def main(argv: Sequence[str]) -> int:
     config = app.config_from_flags('pretrain')
     if _PRINT_SCHEDULE.value:
         return print_schedule(config)
-    if not _WORKDIR.value:
+    if not _WORKDIR.value and not _DRY_RUN.value:
         raise UserError('--workdir is required: a folder for this run')
     records = match_phases(config, _DATA.value)
 
-    from bert_jax import distributed
+    from bert_jax import attention, distributed, sharding
+    from bert_jax.step import use_compilation_cache
     from launch import workdir
 
     if _DISTRIBUTED.value or _COORDINATOR.value:
         distributed.initialize(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value, _ARRIVAL.value, _HEARTBEAT.value)
-    with workdir.lock(_WORKDIR.value) if distributed.first() else contextlib.nullcontext():
-        from bert_jax import attention, sharding
-        from bert_jax.step import use_compilation_cache
+    use_compilation_cache(config.runtime.compilation_cache)
+    mesh = sharding.make_mesh(config.runtime)
+    for i, phase in enumerate(config.phases):
+        sharding.check_divides(mesh, phase.batch_size, config.runtime.accumulation, f'phases.{i}.batch_size')
+        attention.choose(config.runtime, config.model, phase.seq_len, records[i].manifest.spec.packed)
+    if _DRY_RUN.value:
+        from launch import dry_run
 
-        use_compilation_cache(config.runtime.compilation_cache)
-        mesh = sharding.make_mesh(config.runtime)
         for i, phase in enumerate(config.phases):
-            sharding.check_divides(mesh, phase.batch_size, config.runtime.accumulation, f'phases.{i}.batch_size')
-            attention.choose(config.runtime, config.model, phase.seq_len, records[i].manifest.spec.packed)
+            print(f'phase {i}: {dry_run.report(config, phase, records[i], mesh)}')
+        return 0
+    with workdir.lock(_WORKDIR.value) if distributed.first() else contextlib.nullcontext():
         start = starting_point(config, records)  # before the workdir is this run's: a source that does not fit leaves no trace
         identity = {'records': [r.identity() for r in records]} | ({'init_from': _INIT_FROM.value} if _INIT_FROM.value else {})
         distributed.from_first(lambda: workdir.settle(_WORKDIR.value, config, identity))

@@ -146,3 +146,15 @@ def test_the_original_program_is_run_on_the_same_text(text):
     assert found['ratios']['ours'] == [pytest.approx(rates['ours'][0] / rates['reference'][0])] and rates['reference'][0] > 0
     assert rates['ours_without_start'][0] > rates['ours'][0]
     assert 'beside' in done.stdout and 'times' in done.stdout
+
+
+@pytest.mark.slow
+def test_train_step_measures_ours_beside_the_bare_gradient(tmp_path):
+    report = tmp_path / 'step.json'
+    flags = ['--cases=bert_tiny:32', '--batch_size=2', '--rounds=2', '--seconds=0.02', '--notorch', f'--json={report}']
+    done = subprocess.run([sys.executable, '-m', 'benchmarks.train_step', *flags], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and 'bert_tiny:32, batch 2' in done.stdout, done.stderr
+    case = json.loads(report.read_text())['cases'][0]
+    assert case['programs'].keys() == {'ours', 'bare'} and all(p['sequences_a_second'] > 0 for p in case['programs'].values())
+    # By hand: 6 (4 H^2 + 2 H F) S L + 12 L H S^2 + 6 P (H^2 + H V) + 6 H^2, with H=128 F=512 L=2 S=32 P=5 V=30522.
+    assert case['flops_a_sequence'] == 6 * 2 * (4 * 128**2 + 2 * 128 * 512) * 32 + 12 * 2 * 128 * 32**2 + 6 * 5 * (128**2 + 128 * 30522) + 6 * 128**2

@@ -94,6 +94,8 @@ def test_text_to_score_with_kills_on_the_way(folder, binary):
     ok(binary('verify_data', f'{folder}/records'))
 
     command = pretrain_command(folder, 'undisturbed')
+    tried = subprocess.run([*command, '--dry_run'], cwd=ROOT, capture_output=True, text=True)
+    assert tried.returncode == 0 and 'activations and workspace' in tried.stdout and not (folder / 'undisturbed').exists(), tried.stderr
     assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == 0
     disturbed = pretrain_command(folder, 'disturbed')
     assert stop_at(8, disturbed, folder / 'disturbed', signal.SIGKILL) == -signal.SIGKILL
