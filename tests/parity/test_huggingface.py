@@ -175,6 +175,16 @@ def test_pickled_weights_only_as_plain_tensors(tmp_path):
     torch.save(theirs.state_dict(), tmp_path / 'pytorch_model.bin')  # holds the decoder's copies of the word table and bias
     found = huggingface.read(tmp_path).model
     assert jax.tree.all(jax.tree.map(np.array_equal, found.params, wanted.params))
+    whole = torch.load(tmp_path / 'pytorch_model.bin', weights_only=True)
+    (tmp_path / 'pytorch_model.bin').unlink()
+    places = {name: f'pytorch_model-0000{i % 2 + 1}-of-00002.bin' for i, name in enumerate(whole)}
+    for file in set(places.values()):
+        torch.save({name: whole[name].half() for name in whole if places[name] == file}, tmp_path / file)
+    (tmp_path / 'pytorch_model.bin.index.json').write_text(json.dumps({'weight_map': places}))
+    found = huggingface.read(tmp_path)
+    assert found.remarks == (f'{len(whole)} tensors are float16: read as float32',)
+    off = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), found.model.params, wanted.params)
+    assert 0 < max(jax.tree.leaves(off)) < 1e-3
     (tmp_path / 'pytorch_model.bin').write_bytes(pickle.dumps(pathlib.Path.cwd))
     with pytest.raises(UserError, match='torch cannot read it as plain tensors'):
         huggingface.read(tmp_path)
