@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
-import transformers
+import pytest
 
 from input_pipeline.text_records import Reader
 from launch.feature_extractor import Extractor
 from launch.source import load_source
 
+_REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --parity'
+torch = pytest.importorskip('torch', reason=_REASON)
+transformers = pytest.importorskip('transformers', reason=_REASON)
+
+pytestmark = pytest.mark.filterwarnings('default')  # those of torch and transformers are not ours to mend
 torch.set_num_threads(1)
 
 
