@@ -129,7 +129,8 @@ class MaskedWords(Answerer):
     def reduce(self, outputs: dict[str, jax.Array]) -> dict[str, jax.Array]:
         """The best words, [B, 20, top], in place of the whole vocabulary."""
         logits_BPV = outputs.get('logits', outputs.get('prediction_logits'))
-        found = dict(zip(('probabilities', 'words'), jax.lax.top_k(jax.nn.softmax(logits_BPV), min(self.top, logits_BPV.shape[-1])), strict=True))
+        best_BPK, words_BPK = jax.lax.top_k(logits_BPV, min(self.top, logits_BPV.shape[-1]))
+        found = {'words': words_BPK, 'probabilities': jnp.exp(best_BPK - jax.nn.logsumexp(logits_BPV, axis=-1, keepdims=True))}
         return found | ({'next': jax.nn.softmax(outputs['seq_relationship_logits'])[:, 0]} if 'seq_relationship_logits' in outputs else {})
 
     def answers(self, records: Sequence[Record], rows: Arrays, outputs: Arrays) -> list[dict[str, Any]]:
@@ -250,14 +251,13 @@ class Choices(Answerer):
 
 def answerer(model: Model, tokenizer: Tokenizer, max_length: int, top: int, options: Mapping[str, Any]) -> Answerer:
     """What belongs to the model's class; `options` are those of a span task. UserError for a model without a head."""
-    outputs = model.params['classifier']['bias'].shape[0] if 'classifier' in model.params else 2
-    labels = tuple(model.labels) or tuple(f'LABEL_{i}' for i in range(outputs))
+    labels = tuple(model.labels) or tuple(f'LABEL_{i}' for i in range(model.outputs))
     shared = (labels, tokenizer, max_length, top)
     match model.architecture:
         case 'BertForSequenceClassification' if model.problem_type == 'multi_label_classification':
             return ManyLabels(*shared)
         case 'BertForSequenceClassification':
-            return (Number if model.problem_type == 'regression' or outputs == 1 else Classes)(*shared)
+            return (Number if model.problem_type == 'regression' or model.outputs == 1 else Classes)(*shared)
         case 'BertForQuestionAnswering':
             return Spans(*shared, task=SpanTask('predict', {}, **options))
         case 'BertForTokenClassification':

@@ -67,7 +67,7 @@ def main(argv: Sequence[str]) -> None:
         logging.info('%s is done already', _OUTPUT.value)
         return
     files = FeatureFiles(source, layers, _POOL.value, dtype)
-    progress, cut = Progress('extract', size, 'MB of input', 1e6), 0
+    progress, cut = Progress('extract', size, 'kB of input', 1e3), 0
     with growing(_OUTPUT.value, identity, files.names) as output:
         for part in extractor(reader.part(shard, output.records), _INPUT.value):
             output.append(len(part.lines), files.contents(part, first=output.records == 0))

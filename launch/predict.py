@@ -65,7 +65,7 @@ def main(argv: Sequence[str]) -> None:
     if was_finished(_OUTPUT.value, identity):
         logging.info('%s is done already', _OUTPUT.value)
         return
-    progress = Progress('predict', reader.size, 'MB of input', 1e6)
+    progress = Progress('predict', reader.size, 'kB of input', 1e3)
     with growing(_OUTPUT.value, identity, ['answers.jsonl']) as output:
         lines: list[str] = []
         for answer in answers(predictor, reader.part(shard, output.records)):

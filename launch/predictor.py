@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from etils import epath
 
-from bert_jax.interchange import serving
+from bert_jax.interchange import huggingface, serving
 from configs import schema
 from configs.errors import UserError
 from launch.answers import Answerer, answerer
@@ -73,7 +73,8 @@ class Predictor:
         """
         source, options = read_source(where), {}
         file = epath.Path(where) / 'config.json'
-        config = schema.loads(file.read_text(), str(file)) if file.exists() and 'kind' in json.loads(file.read_text()) else None
+        ours = file.exists() and not huggingface.is_directory(where)
+        config = schema.loads(file.read_text(), str(file)) if ours else None
         if isinstance(config, schema.FinetuneConfig):
             options = json.loads((epath.Path(where) / 'data.json').read_text()).get('options', {})
             max_seq_length = max_seq_length or config.max_seq_length

@@ -62,6 +62,7 @@ _MASKED = (
     + "batch['masked_lm_positions'] = places[None].astype(np.int32) if len(places) else np.zeros((1, 1), np.int32)"
 )
 _BEST = "for place, row in zip(places, out['{}'][0]):\n    print([tokenizer.id_to_token(int(i)) for i in np.argsort(-row)[:5]])"
+_LABELLED = ('BertForSequenceClassification', 'BertForTokenClassification')
 # class -> usage, texts, batch, answer
 _EXAMPLES = {
     'BertModel': ("'a text'", _ONE, _BATCH, "print(out['pooler_output'][0].tolist())"),
@@ -105,7 +106,7 @@ def write(folder: Path, model: Model, tokenizer: Tokenizer, form: Literal['stabl
         'architecture': model.architecture,
         'inputs': serving.inputs(model.architecture),
         'outputs': list(serving.OUTPUTS[model.architecture]),
-        'labels': list(model.labels or (f'LABEL_{i}' for i in range(_outputs(model)))),
+        'labels': list(model.labels or (f'LABEL_{i}' for i in range(model.outputs))) if model.architecture in _LABELLED else [],
         'max_length': model.config.max_position,
         'pad_id': tokenizer.pad_id,
         'mask_id': tokenizer.mask_id,
@@ -122,14 +123,8 @@ def write(folder: Path, model: Model, tokenizer: Tokenizer, form: Literal['stabl
 
 def example(model: Model, form: Literal['stablehlo', 'saved_model']) -> str:
     """The text of serve.py."""
-    numbers = model.architecture == 'BertForSequenceClassification' and (_outputs(model) == 1 or model.problem_type == 'regression')
+    numbers = model.architecture == 'BertForSequenceClassification' and (model.outputs == 1 or model.problem_type == 'regression')
     usage, texts, batch, answer = _EXAMPLES['regression' if numbers else model.architecture]
     truncation = 'only_second' if model.architecture == 'BertForQuestionAnswering' else 'longest_first'
     parts = _STABLEHLO if form == 'stablehlo' else _SAVED_MODEL
     return _SERVE.format(**parts, usage=usage, texts=texts, batch=batch, answer=answer, truncation=truncation)
-
-
-def _outputs(model: Model) -> int:
-    """Outputs of the classifier that have names; 0 where there is none."""
-    named = ('BertForSequenceClassification', 'BertForTokenClassification')
-    return model.params['classifier']['bias'].shape[0] if model.architecture in named else 0

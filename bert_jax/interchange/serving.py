@@ -19,7 +19,7 @@ import numpy as np
 from jax import export
 
 from bert_jax import heads
-from bert_jax.interchange.naming import Model
+from bert_jax.interchange.naming import ARCHITECTURES, PARTS, Model
 from bert_jax.sharding import path_of
 from bert_jax.train_state import init_params
 
@@ -49,10 +49,9 @@ def inputs(architecture: str) -> dict[str, str]:
 def forward(model: Model, dtype: jnp.dtype = jnp.float32) -> Function:
     """-> forward(params, batch) -> the outputs of the model's class; `params` as in `model.params`, layers computed in `dtype`."""
     config, architecture = model.config, model.architecture
-    outputs = model.params['classifier']['bias'].shape[0] if 'classifier' in model.params else 2
     module = {
-        'BertForSequenceClassification': heads.Classifier(config, dtype, outputs=outputs),
-        'BertForTokenClassification': heads.Tokens(config, dtype, outputs=outputs),
+        'BertForSequenceClassification': heads.Classifier(config, dtype, outputs=model.outputs),
+        'BertForTokenClassification': heads.Tokens(config, dtype, outputs=model.outputs),
         'BertForMultipleChoice': heads.Choice(config, dtype),
         'BertForQuestionAnswering': heads.Span(config, dtype),
     }.get(architecture, heads.Pretraining(config, dtype))
@@ -99,11 +98,9 @@ def nested(weights: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def used_weights(model: Model) -> dict[str, np.ndarray]:
-    """The model's arrays by name, without heads that its class does not have."""
-    parts = {'BertForPreTraining': ('mlm', 'nsp'), 'BertForMaskedLM': ('mlm',), 'BertForNextSentencePrediction': ('nsp',)}
-    task = {'BertForQuestionAnswering': ('span',), 'BertModel': ()}
-    kept = ('encoder', *(parts | task).get(model.architecture, ('classifier',)))
-    return {name: np.asarray(leaf) for name, leaf in flat({part: model.params[part] for part in kept}).items()}
+    """The model's arrays by name, without the parts that its class does not have."""
+    unused = tuple(where for part, where in PARTS.items() if part not in ARCHITECTURES[model.architecture])
+    return {name: np.asarray(leaf) for name, leaf in flat(model.params).items() if not name.startswith(unused)}
 
 
 def stablehlo(model: Model) -> bytes:
