@@ -22,7 +22,7 @@ _NAMED = re.compile('([a-z]{2,3}(?:-[A-Za-z]+)*)=(.+)', re.DOTALL)
 
 
 def split_inputs(flag: str, given: str | Sequence[str]) -> dict[str, str]:
-    """The pattern of each language, sorted; {'': PATTERN} where `given` is one pattern that names none. Raises UserError for other mixtures."""
+    """The pattern of each language, sorted; {'': PATTERN} where `given` is one that names none. Raises UserError for other mixtures."""
     given = (given,) if isinstance(given, str) else given
     found: dict[str, str] = {}
     for text in given:

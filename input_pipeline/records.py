@@ -47,8 +47,8 @@ class RecordSpec:
         masks = (Feature('masked_lm_positions', P, 'int'), Feature('masked_lm_ids', P, 'int'), Feature('masked_lm_weights', P, 'float'))
         if self.packed:
             tokens = tuple(Feature(name, S, 'int') for name in ('input_ids', 'segment_ids', 'pack_ids', 'position_ids'))
-            labels = (Feature('cls_positions', K, 'int'), Feature('next_sentence_labels', K, 'int'), Feature('next_sentence_weights', K, 'float'))
-            return tokens + masks + labels
+            firsts = (Feature('cls_positions', K, 'int'), Feature('next_sentence_labels', K, 'int'))
+            return tokens + masks + firsts + (Feature('next_sentence_weights', K, 'float'),)
         tokens = tuple(Feature(name, S, 'int') for name in ('input_ids', 'input_mask', 'segment_ids'))
         words = (Feature('word_starts', S, 'int'),)
         return tokens + (masks if self.masking == 'static' else words) + (Feature('next_sentence_labels', 1, 'int'),)
@@ -143,7 +143,8 @@ def _wrong_packs(spec: RecordSpec, columns: dict[str, np.ndarray]) -> Iterator[t
     steps = np.diff(packs, axis=1, prepend=0)
     starts = steps == 1
     ends = (packs == 0) & (steps == -count[:, None])  # the first place of the padding
-    yield (starts.sum(axis=1) != count) | ~starts[:, 0] | (~starts & ~ends & (steps != 0)).any(axis=1), 'pack_ids are not 1, 2, ... followed by zeros'
+    strange = (~starts & ~ends & (steps != 0)).any(axis=1)
+    yield strange | ~starts[:, 0] | (starts.sum(axis=1) != count), 'pack_ids are not 1, 2, ... followed by zeros'
     place = np.arange(spec.seq_len)
     begin = np.maximum.accumulate(np.where(starts, place, 0), axis=1)
     yield (positions != np.where(packs > 0, place - begin, 0)).any(axis=1), 'position_ids do not count from 0 in each pack'
@@ -175,7 +176,8 @@ def count(spec: RecordSpec, columns: dict[str, np.ndarray]) -> dict[str, int | l
             'pack_histogram': np.bincount(packs, minlength=spec.max_packs + 1).tolist(),
         }
     else:
-        sums = {'records': len(labels), 'examples': len(labels), 'tokens': int(columns['input_mask'].sum()), 'random_next': int(labels.sum())}
+        rows, tokens = len(labels), int(columns['input_mask'].sum())
+        sums = {'records': rows, 'examples': rows, 'tokens': tokens, 'random_next': int(labels.sum())}
     if spec.masking == 'static':
         weighted = columns['masked_lm_weights'] > 0
         shown = np.take_along_axis(columns['input_ids'], columns['masked_lm_positions'], axis=1)

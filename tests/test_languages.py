@@ -12,7 +12,8 @@ from input_pipeline.randomness import mix
 
 def test_inputs_name_their_languages(tmp_path, monkeypatch):
     assert split_inputs('input', 'text/*.txt') == {'': 'text/*.txt'} == split_inputs('input', ('text/*.txt',))
-    assert split_inputs('input', ('ko=b=1/*.txt,c.txt', 'en=a.txt', 'zh-Hans=tfds:x/train')) == {'en': 'a.txt', 'ko': 'b=1/*.txt,c.txt', 'zh-Hans': 'tfds:x/train'}
+    named = split_inputs('input', ('ko=b=1/*.txt,c.txt', 'en=a.txt', 'zh-Hans=tfds:x/train'))
+    assert named == {'en': 'a.txt', 'ko': 'b=1/*.txt,c.txt', 'zh-Hans': 'tfds:x/train'}
     assert split_inputs('input', '/data/x=1/a.txt') == {'': '/data/x=1/a.txt'}
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'en=a.txt').touch()  # a file of that name is that file

@@ -144,12 +144,13 @@ def test_distributions_are_those_of_the_reference(tmp_path, seq_len, sentence, w
     documents = []
     for _ in range(240):
         count = rng.choice([1, 2, 3, 5, 8, 13, 21])
-        documents.append([[rng.choice(WORDS) + rng.choice(['', '', 's', 'ing']) for _ in range(rng.randint(1, sentence))] for _ in range(count)])
+        lengths = [rng.randint(1, sentence) for _ in range(count)]
+        documents.append([[rng.choice(WORDS) + rng.choice(['', '', 's', 'ing']) for _ in range(length)] for length in lengths])
     text = '\n\n'.join('\n'.join(' '.join(['begin', *words, '.']) for words in document) for document in documents)
     (tmp_path / 'text.txt').write_text(text)
     (tmp_path / 'vocab.txt').write_text('\n'.join(VOCABULARY) + '\n')
     (tmp_path / 'tokenizer_config.json').write_text('{"do_lower_case": true}')
-    options = {'seq_len': seq_len, 'dupe_factor': 8, 'short_seq_prob': 0.2, 'masked_lm_prob': 0.15, 'whole_word': whole_word, 'max_predictions': 8}
+    options = {'seq_len': seq_len, 'dupe_factor': 8, 'short_seq_prob': 0.2, 'whole_word': whole_word, 'max_predictions': 8}
     output = tmp_path / 'records'
     preprocess(PreprocessOptions(str(tmp_path / 'text.txt'), str(tmp_path), str(output), eval_fraction=0, workers=1, **options))
 
