@@ -7,9 +7,11 @@ and `restore` walks back to the newest step that verifies, saying what it skippe
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,10 @@ def fingerprints(tree: Any) -> dict[str, int]:
     return {path_of(path): int(value) for path, value in flat}
 
 
+class NoRoom(UserError):
+    """A checkpoint could not be written because the disk is full; the ones before it are whole."""
+
+
 class Checkpoints:
     """The `checkpoints/` folder of a workdir: params and the rest of the state as items of their own, by step."""
 
@@ -74,11 +80,12 @@ class Checkpoints:
         return sorted(self._manager.all_steps())
 
     def save(self, state: TrainState, meta: dict[str, Any], metrics: dict[str, float] | None = None) -> None:
-        """Saves in the background. Raises UserError where there is no room for it, before anything is written."""
+        """Saves in the background. Raises NoRoom where the disk is too full for it, or was for the save before."""
         step = int(state.step)
         if step in self._manager.all_steps():
             return
         self._check_room(state)
+        self._raise_errors(self._manager.check_for_errors)
         record = {**meta, 'step': step, 'fingerprints': fingerprints(state)}
         params, rest = state.params, state._replace(params=None)
         self._manager.save(
@@ -96,9 +103,18 @@ class Checkpoints:
         need = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
         free = shutil.disk_usage(Path(self._folder)).free
         if free < need * 1.1:
-            raise UserError(
+            raise NoRoom(
                 f'{self._folder}: a checkpoint needs {need / 1e6:.0f} MB and {free / 1e6:.0f} MB are free: make room and start again'
             )
+
+    def _raise_errors(self, ask: Callable[[], None]) -> None:
+        """Calls `ask`, which raises what went wrong in the background; NoRoom where it was a full disk."""
+        try:
+            ask()
+        except Exception as error:
+            if 'No space left' in str(error) or 'RESOURCE_EXHAUSTED' in str(error) or getattr(error, 'errno', None) == errno.ENOSPC:
+                raise NoRoom(f'{self._folder}: the disk was full when a checkpoint was written: make room and start again') from error
+            raise
 
     def restore(self, target: TrainState) -> tuple[TrainState, dict[str, Any]] | None:
         """The newest state that verifies, in the shapes and shardings of `target`, and its meta; None where there is none.
@@ -137,8 +153,8 @@ class Checkpoints:
 
     def wait(self) -> None:
         """Blocks until the last save is on disk; raises what went wrong with it."""
-        self._manager.wait_until_finished()
-        self._manager.check_for_errors()
+        self._raise_errors(self._manager.wait_until_finished)
+        self._raise_errors(self._manager.check_for_errors)
 
     def close(self) -> None:
         """Waits and releases the threads."""

@@ -189,6 +189,9 @@ class RuntimeConfig(Section):
     checkpoint_every: int = setting(1_000, 'steps between checkpoints', kind='runtime')
     keep_checkpoints: int = setting(3, 'newest checkpoints kept, besides the best', kind='runtime')
     max_bad_steps: int = setting(10, 'non-finite steps in a row after which training stops', kind='runtime')
+    on_full_disk: Literal['stop', 'continue'] = setting(
+        'stop', 'when there is no room for a checkpoint: stop, or train on and try again at the next', kind='runtime'
+    )
     stall_minutes: float = setting(
         30.0, 'a process in which no step is done for so long ends, to be started again (launch.supervise); 0: never', kind='runtime'
     )
