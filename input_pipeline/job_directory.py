@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -61,11 +62,11 @@ def _difference(there: dict[str, Any], here: dict[str, Any]) -> str | None:
 def scratch(output: epath.Path, job: dict[str, Any], overwrite: bool) -> Iterator[epath.Path]:
     """OUTPUT/.tmp, held by one process at a time (on gs:// that is the user's to see to), with what this very job has finished before.
 
-    `job`: all that its bytes depend on. The folder goes when the block ends well or by a
+    `job`: all that its bytes depend on, but for the version of this package. The folder goes when the block ends well or by a
     mistake of the user's, and stays when it is interrupted. Raises UserError where another
     job was interrupted, unless `overwrite`.
     """
-    folder, job = output / _SCRATCH, json.loads(json.dumps(job))
+    folder, job = output / _SCRATCH, json.loads(json.dumps(job | {'program': _program()}))
     made = [] if '://' in str(output) else [path for path in (output, *output.parents) if not path.exists()]
     try:
         output.mkdir(parents=True, exist_ok=True)
@@ -115,6 +116,12 @@ def _begin(folder: epath.Path, job: dict[str, Any], overwrite: bool) -> None:
     _remove(folder)
     (folder / _FINAL).mkdir(parents=True)
     write_whole(folder / _JOB, json.dumps(job, indent=1) + '\n')
+
+
+def _program() -> str:
+    """A digest of this package's source: an interrupted job does not go on with another version."""
+    sources = sorted(Path(__file__).parent.glob('*.py'))
+    return hashlib.sha256(b''.join(path.read_bytes() for path in sources)).hexdigest()
 
 
 def results(folder: epath.Path, stage: str) -> str:

@@ -14,8 +14,8 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -24,6 +24,7 @@ from etils import epath
 from configs.errors import UserError
 from input_pipeline import corpus, job_directory, runs, stages
 from input_pipeline.beam_engine import BeamEngine
+from input_pipeline.deduplication import deduplicate
 from input_pipeline.kept_results import KeptResults
 from input_pipeline.languages import EXPONENT, language_passes, split_inputs
 from input_pipeline.local_engine import LocalEngine
@@ -68,6 +69,7 @@ class PreprocessOptions:
     language_exponent: float | None = None
     num_shards: int | None = None
     workers: int | None = None
+    dedup: Literal['none', 'documents', 'lines'] = 'none'
     seed: int = 12345
     engine: Literal['local', 'beam'] = 'local'
     beam_arguments: tuple[str, ...] = ()
@@ -140,7 +142,7 @@ def preprocess(options: PreprocessOptions) -> Manifest:
         job_directory.tidy(output)
         print(f'{output}: this job is done already ({finished.records("train"):,} examples, {finished.records("eval"):,} held out)')
         return finished
-    job = described | {'input_times': [unit.changed for unit in units + eval_units], 'program': _program()}
+    job = described | {'input_times': [unit.changed for unit in units + eval_units]}
     with job_directory.scratch(output, job, options.overwrite) as scratch, _engine(options, scratch) as engine:
         manifest = job_directory.unpublished(scratch) or _Job(options, tokenizer, engine, scratch).run(units, eval_units, described)
         job_directory.publish(scratch, output, tokenizer, manifest)
@@ -181,13 +183,13 @@ class _Job:
             line_sample=1 + sum(unit.bytes for unit in units) // _WATCHED_BYTES,
             languages=tuple(sorted({unit.language for unit in units + eval_units})),
         )
-        recipe, text, paths = self._read(recipe, units, eval_units)
+        recipe, text = self._read(recipe, units, eval_units)
         self._refuse(recipe, text)
         recipe = self._weigh(recipe, text['train'].languages)
         counts, shard_infos = {}, []
         for split in ('train', 'eval'):
-            if paths[split]:
-                counts[split], infos = self._records(recipe, split, text[split].sums, paths[split])
+            if text[split].runs:
+                counts[split], infos = self._records(recipe, split, text[split])
                 shard_infos += infos
         return Manifest(
             seq_len=options.seq_len,
@@ -205,30 +207,43 @@ class _Job:
 
     # ---- stage 1
 
-    def _read(self, recipe: Recipe, units: list, eval_units: list) -> tuple[Recipe, dict[str, Tokenised], dict[str, list[str]]]:
+    def _read(self, recipe: Recipe, units: list, eval_units: list) -> tuple[Recipe, dict[str, Tokenised]]:
         """Tokenises both inputs; where the default fraction holds out too little for NSP, again without."""
-        text, paths = self._tokenise(recipe, units, eval_units, 'unit')
-        held_out = text['eval'].sums['documents']
-        if self._options.eval_fraction is None and not eval_units and held_out < self._needed():
+        text = self._tokenise(recipe, units, eval_units, 'unit')
+        train, held_out = (text[split].sums['documents'] for split in ('train', 'eval'))
+        if self._options.eval_fraction is None and not eval_units and held_out < self._needed() <= train + held_out:
             self._warn(f'{_plural(held_out, "document")} fell into the default held-out share: nothing is held out; give --eval_fraction or --eval_input')
             if held_out:
                 recipe = dataclasses.replace(recipe, eval_fraction=0.0)
-                text, paths = self._tokenise(recipe, units, eval_units, 'unit-again')
-        return recipe, text, paths
+                text = self._tokenise(recipe, units, eval_units, 'unit-again')
+        return recipe, text
 
-    def _tokenise(self, recipe: Recipe, units: list, eval_units: list, name: str) -> tuple[dict[str, Tokenised], dict[str, list[str]]]:
+    def _tokenise(self, recipe: Recipe, units: list, eval_units: list, name: str) -> dict[str, Tokenised]:
         """Tokenises both inputs into files of this name."""
         excluded = None
-        text = {'train': Tokenised(), 'eval': Tokenised()}
-        paths: dict[str, list[str]] = {'train': [], 'eval': []}
+        parts: dict[str, list[Tokenised]] = {'train': [], 'eval': []}
         if eval_units:
-            self._tokenise_units(recipe, eval_units, 'eval', 'held-out', None, text, paths)
+            self._tokenise_units(recipe, eval_units, 'eval', 'held-out', None, parts)
             excluded = str(self._scratch / 'held_out.npy')
-            runs.save(excluded, text['eval'].held_out)
-        self._tokenise_units(recipe, units, 'train' if eval_units else None, name, excluded, text, paths)
-        return text, paths
+            runs.save(excluded, Tokenised.merged(parts['eval']).held_out)
+        self._tokenise_units(recipe, units, 'train' if eval_units else None, name, excluded, parts)
+        text = {side: Tokenised.merged(some) for side, some in parts.items()}
+        if self._options.dedup != 'none':
+            for side in (side for side in text if text[side].runs):
+                self._drop_copies(text[side], recipe, f'{name}-{side}')
+        return text
 
-    def _tokenise_units(self, recipe: Recipe, units: list, split: str | None, name: str, excluded: str | None, text: dict, paths: dict) -> None:
+    def _drop_copies(self, text: Tokenised, recipe: Recipe, name: str) -> None:
+        """Leaves one of each document or line."""
+
+        def engine(function: Callable, tasks: list[tuple], stage: str) -> list:
+            return self._engine.run(function, tasks, [1] * len(tasks), Progress(f'{stage} copies', len(tasks), 'parts'), self._kept(f'{name}-{stage}'))
+
+        left, found = deduplicate(self._options.dedup, text.runs, recipe, self._tokenizer.unk_id, engine)
+        text.runs, text.lines, text.languages = left.runs, left.lines, left.languages
+        text.sums = Counter({**text.sums, **left.sums, 'duplicates_dropped': found})
+
+    def _tokenise_units(self, recipe: Recipe, units: list, split: str | None, name: str, excluded: str | None, parts: dict) -> None:
         files = [str(self._scratch / f'{name}-{i:05}') for i in range(len(units))]
         tasks = [(recipe, unit, self._options.text, split, file, excluded) for unit, file in zip(units, files)]
         progress = Progress('reading held-out text' if split == 'eval' else 'reading text', sum(unit.bytes for unit in units), 'MB', 1e6)
@@ -237,12 +252,8 @@ class _Job:
         for unit, (sides, one) in zip(units, results):
             report.merge(one)
             for side, part in sides.items():
-                whole = text[side]
-                whole.sums += part.sums
-                whole.languages.setdefault(unit.language, Counter()).update({name: part.sums[name] for name in ('documents', 'tokens')})
-                whole.lines = np.concatenate([whole.lines, part.lines])
-                whole.held_out = np.concatenate([whole.held_out, part.held_out])
-                paths[side] += part.runs
+                part.languages[unit.language] = Counter({name: part.sums[name] for name in ('documents', 'tokens')})
+                parts[side].append(part)
         for line in report.lines():
             self._warn(line)
 
@@ -276,6 +287,11 @@ class _Job:
             )
         for split, words in (('train', ''), ('eval', 'held-out ')):
             sums = text[split].sums
+            if options.objective != 'full_sentences' and sums['tokens'] > options.seq_len * sums['sentences']:
+                self._warn(
+                    f'the {words}sentences have {sums["tokens"] // sums["sentences"]} tokens on average, and what is beyond --seq_len={options.seq_len} is cut off: '
+                    'are these paragraphs, which need --segment?'
+                )
             if sums['unknown_tokens'] > 0.05 * sums['tokens']:
                 self._warn(f'{sums["unknown_tokens"] / sums["tokens"]:.0%} of the {words}tokens are unknown to the tokenizer: was it made for this text?')
             if options.objective != 'full_sentences' and sums['one_sentence_documents'] > 0.6 * sums['documents']:
@@ -298,8 +314,9 @@ class _Job:
 
     # ---- stages 2 and 3
 
-    def _records(self, recipe: Recipe, split: str, sums: Counter, inputs: list[str]) -> tuple[dict[str, Any], list]:
+    def _records(self, recipe: Recipe, split: str, text: Tokenised) -> tuple[dict[str, Any], list]:
         """The sums over a split's records, and its shards."""
+        sums, inputs = text.sums, text.runs
         buckets = plan_buckets(sums['tokens'], sums['parts'], sums['documents'])
         paths = [str(self._scratch / f'bucket-{split}-{i:05}') for i in range(buckets)]
         name = 'making examples' if split == 'train' else 'making held-out examples'
@@ -340,7 +357,7 @@ class _Job:
                 self._warn(f'{duplicates:.0%} of the sentences of {split} are repetitions of others: a model learns little from them')
             statistics['text'][split] = {
                 **{name: int(text[split].sums[name]) for name in ('documents', 'sentences', 'tokens', 'one_sentence_documents', 'empty_documents')},
-                'copies_of_held_out_dropped': int(text[split].sums['copies_of_held_out_dropped']),
+                **{name: int(text[split].sums[name]) for name in ('copies_of_held_out_dropped', 'duplicates_dropped')},
                 'unknown_rate': text[split].sums['unknown_tokens'] / max(1, text[split].sums['tokens']),
                 'duplicate_line_rate': duplicates,
                 'random_next_share': sums['random_next'] / sums['examples'],
@@ -404,12 +421,6 @@ def _describe(options: PreprocessOptions, tokenizer: Tokenizer, units: list[corp
     return described | {'input_digest': hashlib.sha256(listing.encode()).hexdigest(), 'tokenizer_fingerprint': tokenizer.fingerprint}
 
 
-def _program() -> str:
-    """A digest of this package's source: an interrupted job does not go on with another version."""
-    sources = sorted(Path(__file__).parent.glob('*.py'))
-    return hashlib.sha256(b''.join(path.read_bytes() for path in sources)).hexdigest()
-
-
 def _report(manifest: Manifest, split: str) -> None:
     """Two lines about a split, and one for each language."""
     if split not in manifest.statistics['text']:
@@ -424,6 +435,8 @@ def _report(manifest: Manifest, split: str) -> None:
     for language, found in text['languages'].items():
         weighed = f', {found["passes"]:.2f} passes' if 'passes' in found else ''
         print(f'{split}: {language}: {_plural(found["documents"], "document")}, {found["tokens"] / text["tokens"]:.1%} of the tokens{weighed}')
+    if text['duplicates_dropped']:
+        print(f'{split}: {text["duplicates_dropped"]:,} copies of {manifest.options["dedup"]} dropped')
     label = {'nsp': ', random next {:.1%} (label 1)', 'sop': ', swapped {:.1%} (label 1)', 'full_sentences': ''}[manifest.objective]
     packed = f' with {sums["examples"]:,} examples, {sums["examples"] / sums["records"]:.2f} each' if 'pack_histogram' in sums else ''
     masked = f', {sums["masked"] / sums["records"]:.1f} predictions each' if 'masked' in sums else ''

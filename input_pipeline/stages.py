@@ -120,6 +120,18 @@ class Tokenised:
     lines: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
     held_out: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
 
+    @classmethod
+    def merged(cls, parts: Sequence[Tokenised]) -> Tokenised:
+        """What several gave together."""
+        whole = cls([run for part in parts for run in part.runs])
+        for part in parts:
+            whole.sums.update(part.sums)
+            for language, sums in part.languages.items():
+                whole.languages.setdefault(language, Counter()).update(sums)
+        for name in ('lines', 'held_out'):
+            setattr(whole, name, np.concatenate([getattr(whole, name), *(getattr(part, name) for part in parts)]))
+        return whole
+
 
 def tokenise(
     recipe: Recipe, documents: Iterable[Document], language: str, split: str | None, path: str, excluded: str | None
@@ -197,12 +209,12 @@ class _Side:
         self._runs.append(f'{self._path}-{len(self._runs)}')
         DocumentRun(np.array(keys, np.uint64), documents, lengths, tokens).write(self._runs[-1])
         self.sums.update(parts=len(keys), tokens=tokens.size, unknown_tokens=np.count_nonzero(tokens == self._tokenizer.unk_id))
-        hashes = _hash_sentences(tokens, lengths)
+        hashes = hash_sentences(tokens, lengths)
         self._lines.append(hashes[hashes % np.uint64(self._recipe.line_sample) == 0])
 
 
-def _hash_sentences(tokens: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """uint64, a hash of each sentence's tokens in their order."""
+def hash_sentences(tokens: np.ndarray, lengths: np.ndarray, salt: int = 0) -> np.ndarray:
+    """uint64, a hash of each sentence's tokens in their order; each `salt` gives another."""
     starts = np.cumsum(lengths) - lengths
     hashes = np.empty(lengths.size, np.uint64)
     step = 1 << 16  # sentences at once, so that the 64-bit arrays stay small
@@ -211,7 +223,7 @@ def _hash_sentences(tokens: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         begin = starts[first]
         part = tokens[begin : begin + some.sum()].astype(np.uint64)
         place = np.arange(part.size) - np.repeat(np.cumsum(some) - some, some)
-        hashes[first : first + step] = np.add.reduceat(mix(part, place), np.cumsum(some) - some)
+        hashes[first : first + step] = np.add.reduceat(mix(part, place + (salt << 32)), np.cumsum(some) - some)
     return hashes
 
 

@@ -154,7 +154,8 @@ class Lines:
                 number, offset, cut = number + 1, offset + len(line) + 1, False
             if len(rest) > self._limit:  # no line end in sight: all but its last part can go
                 end = _parts(rest, self._limit)[-1][1]
-                yield from self._decoded(number, offset, rest[:end], cut)
+                self.text.report.cut_lines += not cut
+                yield from self._decoded(number, offset, rest[:end], cut=True)
                 offset, rest, cut = offset + end, rest[end:], True
         yield from self._decoded(number, offset, rest, cut)
 

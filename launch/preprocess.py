@@ -52,6 +52,9 @@ _EVAL_FRACTION = flags.DEFINE_float(
 _EVAL_INPUT = flags.DEFINE_multi_string('eval_input', None, 'files as for --input, whose documents are the held-out ones (then --eval_fraction is not used); copies of them in --input are dropped')
 _NUM_SHARDS = flags.DEFINE_integer('num_shards', None, 'training files to write; by default one for each 64 MB')
 _WORKERS = flags.DEFINE_integer('workers', None, 'processes; by default one for each CPU. The output does not depend on it')
+_DEDUP = flags.DEFINE_enum(
+    'dedup', 'none', ['none', 'documents', 'lines'], 'leave one of all documents, or of all lines, that have the same tokens (in each split)'
+)
 _SEED = flags.DEFINE_integer('seed', 12345, 'seed of pairs, masks and order')
 _ENGINE = flags.DEFINE_enum('engine', 'local', ['local', 'beam'], 'local: processes on this machine; beam: an Apache Beam pipeline, with what follows -- as its options')
 _OVERWRITE = flags.DEFINE_bool('overwrite', False, 'replace what another job left in --output')
@@ -98,6 +101,7 @@ def main(argv: Sequence[str]) -> None:
             language_exponent=_LANGUAGE_EXPONENT.value,
             num_shards=_NUM_SHARDS.value,
             workers=_WORKERS.value,
+            dedup=_DEDUP.value,
             seed=_SEED.value,
             engine=_ENGINE.value,
             beam_arguments=tuple(pipeline_options),

@@ -174,7 +174,9 @@ class TestLongLines:
     def test_without_white_space_are_cut_between_characters(self, tmp_path):
         report, content = Report(), 'xx' + '한국어' * 50_000
         (sentences,) = read(put(tmp_path / 'a.txt', content), report, max_line_bytes=1000)
-        assert ''.join(sentences) == content and report.bad_utf8 == 0
+        assert ''.join(sentences) == content and (report.bad_utf8, report.cut_lines) == (0, 1)
+        report = Report()
+        assert ''.join(*read(put(tmp_path / 'b.txt', b'x' * (3 << 20)), report)) == 'x' * (3 << 20) and report.cut_lines == 1
 
 
 class TestNothingToRead:
