@@ -124,14 +124,14 @@ def test_a_mistake_found_by_a_worker_is_one_line(tmp_path, text):
     assert not (tmp_path / 'out').exists()
 
 
-def test_a_full_disk_leaves_nothing(tmp_path, text, monkeypatch):
+def test_a_full_disk_leaves_no_records(tmp_path, text, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(stages.shards, 'write_shard', full)
     with pytest.raises(UserError, match='disk full'):
         run(text, tmp_path / 'out')
-    assert not (tmp_path / 'out').exists()
+    assert [path.name for path in (tmp_path / 'out').iterdir()] == ['.tmp']
 
 
 def test_more_shards_than_keys(tmp_path, text):
