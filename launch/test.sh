@@ -20,4 +20,6 @@ case "${1:-}" in
 esac
 
 source launch/install.sh ".[$extras]" "$venv" "$constraints"
+# The core suite is cut over two processes, file by file; the other suites compile on all cores, or start processes themselves.
+[ "$venv" != .venv ] || set -- -n 2 --dist loadfile "$@"
 "$venv/bin/python" -m pytest -q --durations=10 "$@"

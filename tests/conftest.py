@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,8 @@ os.environ['JAX_NUMPY_RANK_PROMOTION'] = 'raise'
 # Compiling is most of what the tests do; the binaries that they start are compiled as users have them.
 os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')
 os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'
+# Seeds the tests that try something else each time; their names show it. Set here so that all processes of a run have one.
+os.environ.setdefault('BERT_JAX_TEST_SEED', str(random.SystemRandom().randrange(10_000)))
 
 
 @pytest.fixture
