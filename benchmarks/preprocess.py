@@ -39,8 +39,12 @@ _DUPE_FACTOR = flags.DEFINE_integer('dupe_factor', 10, 'passes over the text')
 _SCALE = flags.DEFINE_integer('scale', 1, 'make the text so many times as large')
 _ROUNDS = flags.DEFINE_integer('rounds', 1, 'runs of everything; printed is the median')
 _REFERENCE = flags.DEFINE_string('reference', None, 'a clone of google-research/bert to compare with')
-_REFERENCE_MB = flags.DEFINE_float('reference_mb', 3, 'text of the comparison: the original makes 1,400 examples a second and holds them all')
-_TMPDIR = flags.DEFINE_string('tmpdir', None, 'folder for text and records while measuring, 50 times the text; by default as the system has it')
+_REFERENCE_MB = flags.DEFINE_float(
+    'reference_mb', 3, 'text of the comparison: the original makes 1,400 examples a second and holds them all'
+)
+_TMPDIR = flags.DEFINE_string(
+    'tmpdir', None, 'folder for text and records while measuring, 50 times the text; by default as the system has it'
+)
 _JSON = flags.DEFINE_string('json', None, 'file to write the figures to')
 
 # As a module of its own name the original finds TensorFlow 1's names; what its import costs is printed, to be left out.

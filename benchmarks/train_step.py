@@ -26,7 +26,9 @@ from absl import flags, logging
 from configs.errors import UserError
 from launch import app
 
-_CASES = flags.DEFINE_list('cases', None, 'PRESET:SEQ_LEN pairs (default: bert_base and bert_large at 128 and 512 on a GPU; bert_tiny:128 on a CPU)')
+_CASES = flags.DEFINE_list(
+    'cases', None, 'PRESET:SEQ_LEN pairs (default: bert_base and bert_large at 128 and 512 on a GPU; bert_tiny:128 on a CPU)'
+)
 _BATCH_SIZE = flags.DEFINE_integer('batch_size', 0, 'sequences a step; 0: on a GPU the largest that fits, on a CPU 8', lower_bound=0)
 _ROUNDS = flags.DEFINE_integer('rounds', 5, 'rounds of all programs, one after the other', lower_bound=1)
 _SECONDS = flags.DEFINE_float('seconds', 3.0, 'how long each program runs in a round', lower_bound=0.01)
@@ -87,13 +89,17 @@ def measure(case: str, gpu: bool, device: str, matmul: float | None) -> dict[str
             logging.info('%s: left out: %s', ' '.join(changes), error)
     found = rates(programs, size)
     peak = next((value for name, value in PEAK.items() if name in device), None)
-    print(f'{case}, batch {size}, {predictions} predictions, {config.runtime.compute_dtype}, dropout {config.model.hidden_dropout}/{config.model.attention_dropout}, {device}')
+    print(
+        f'{case}, batch {size}, {predictions} predictions, {config.runtime.compute_dtype}, dropout {config.model.hidden_dropout}/{config.model.attention_dropout}, {device}'
+    )
     for name, figures in found.items():
         figures['mfu'] = figures['sequences_a_second'] * flops / peak if peak else None
         figures['of_matmul'] = figures['sequences_a_second'] * flops / matmul if matmul else None
         shares = ''.join(f'  {label} {figures[key]:.1%}' for key, label in (('mfu', 'MFU'), ('of_matmul', 'of matmul')) if figures[key])
         low, high = figures['ratios'][0], figures['ratios'][-1]
-        print(f'  {name:28} {figures["sequences_a_second"]:10,.1f} sequences/s  ours is {figures["ours_over_this"]:.2f} times as fast ({low:.2f} to {high:.2f}){shares}')
+        print(
+            f'  {name:28} {figures["sequences_a_second"]:10,.1f} sequences/s  ours is {figures["ours_over_this"]:.2f} times as fast ({low:.2f} to {high:.2f}){shares}'
+        )
     return {'case': case, 'batch_size': size, 'predictions': predictions, 'flops_a_sequence': flops, 'programs': found}
 
 
@@ -201,7 +207,9 @@ def bare(config: Any, seq_len: int, size: int) -> Program:
 
     @jax.jit
     def gradient(params: Any, number: jax.Array) -> Any:
-        noise = Noise(jax.random.fold_in(jax.random.key(0, impl={'threefry': 'threefry2x32', 'rbg': 'rbg'}[config.runtime.dropout_rng]), number), rows)
+        noise = Noise(
+            jax.random.fold_in(jax.random.key(0, impl={'threefry': 'threefry2x32', 'rbg': 'rbg'}[config.runtime.dropout_rng]), number), rows
+        )
         return jax.grad(lambda p: sum(objective.sums(p, batch, noise)[name][0] / w for name, w in denominators.items()))(params)
 
     def run(steps: int) -> None:
@@ -285,7 +293,9 @@ def pytorch(config: Any, seq_len: int, size: int, gpu: bool, gathered: bool) -> 
         places = arrays['masked_lm_positions'][..., None].expand(-1, -1, hidden.shape[-1])
         words, order = model.cls(hidden.gather(1, places), pooled)
         entropy = torch.nn.functional.cross_entropy
-        return entropy(words.flatten(0, 1).float(), arrays['masked_lm_ids'].flatten()) + entropy(order.float(), arrays['next_sentence_labels'])
+        return entropy(words.flatten(0, 1).float(), arrays['masked_lm_ids'].flatten()) + entropy(
+            order.float(), arrays['next_sentence_labels']
+        )
 
     loss = loss_gathered if gathered else loss_as_people_run_it
     if gpu:

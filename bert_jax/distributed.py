@@ -52,12 +52,12 @@ def initialize(coordinator: str | None, processes: int | None, process_id: int |
         if not 0 <= process_id < processes:
             raise UserError(f'--process_id={process_id}: must be from 0 to {processes - 1} (--num_processes={processes})')
         roll_call(host, port + 1, processes, process_id, timeout_s)
-    jax.distributed.initialize(
-        coordinator, processes, process_id, initialization_timeout=timeout_s, heartbeat_timeout_seconds=heartbeat_s
-    )
+    jax.distributed.initialize(coordinator, processes, process_id, initialization_timeout=timeout_s, heartbeat_timeout_seconds=heartbeat_s)
     if not first():  # the log of the run is that of process 0
         logging.set_verbosity(logging.WARNING)
-    logging.info('process %d of %d, %d of %d devices here', jax.process_index(), jax.process_count(), len(jax.local_devices()), jax.device_count())
+    logging.info(
+        'process %d of %d, %d of %d devices here', jax.process_index(), jax.process_count(), len(jax.local_devices()), jax.device_count()
+    )
 
 
 def first() -> bool:
@@ -109,7 +109,9 @@ def _take_the_roll(port: int, processes: int, deadline: float) -> list[int]:
         try:
             server = stack.enter_context(socket.create_server(('', port)))
         except OSError as error:
-            raise UserError(f'port {port} (that of --coordinator plus one) cannot be used ({error.strerror}): choose another port') from error
+            raise UserError(
+                f'port {port} (that of --coordinator plus one) cannot be used ({error.strerror}): choose another port'
+            ) from error
         while len(arrived) < processes - 1 and (left := deadline - time.monotonic()) > 0:
             server.settimeout(left)
             with contextlib.suppress(TimeoutError, ValueError, OSError):

@@ -160,7 +160,7 @@ def _groups(rest: str, mesh_shape: Mapping[str, int]) -> tuple[tuple[str, ...], 
     """(mesh axes along which the members of a group differ, members of a group), from one of HLO's four notations."""
     sizes = tuple(mesh_shape.values())
     devices = np.arange(math.prod(sizes))
-    if found := re.search(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((\S+)\))? \{([^}]*)\}", rest):
+    if found := re.search(r'replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((\S+)\))? \{([^}]*)\}', rest):
         split, spanned = [], []  # sizes of the grid's axes, and whether the group spans each
         parts = {name: (int(before), int(size)) for name, before, size in re.findall(r"'([^']+)':\((\d+)\)(\d+)", found[3])}
         for name, size in re.findall(r"'([^']+)'=(\d+)", found[1]):

@@ -28,7 +28,16 @@ FILE = 'metrics.jsonl'
 
 # In the log line these come first, and those are left out; files have all.
 _FIRST = ('loss', 'mlm_loss', 'mlm_accuracy', 'nsp_accuracy', 'learning_rate', 'tokens_per_s', 'mfu')
-_LEFT_OUT = ('nsp_loss', 'nsp_accuracy_is_next', 'nsp_accuracy_random', 'param_norm', 'seconds', 'sequences_per_s', 'step_ms', 'model_tflops')
+_LEFT_OUT = (
+    'nsp_loss',
+    'nsp_accuracy_is_next',
+    'nsp_accuracy_random',
+    'param_norm',
+    'seconds',
+    'sequences_per_s',
+    'step_ms',
+    'model_tflops',
+)
 
 
 class MetricWriter:

@@ -45,7 +45,7 @@ def predictions_of(config: PretrainConfig, given: Sequence[int]) -> list[int]:
     predictions = list(given) or [math.ceil(0.15 * phase.seq_len) for phase in config.phases]
     for count, phase in zip(predictions, config.phases, strict=True):
         if not 0 < count <= phase.seq_len:
-            raise UserError(f'--max_predictions={count}: must be from 1 to the phase\'s seq_len={phase.seq_len}')
+            raise UserError(f"--max_predictions={count}: must be from 1 to the phase's seq_len={phase.seq_len}")
     return predictions
 
 

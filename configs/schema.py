@@ -93,7 +93,9 @@ class ModelConfig(Section):
         for name in ('hidden_dropout', 'attention_dropout'):
             self._require(0 <= getattr(self, name) < 1, name, 'in [0, 1)')
         self._require(self.hidden_size % self.num_heads == 0, 'num_heads', f'a divisor of hidden_size={self.hidden_size}')
-        self._require(self.hidden_size % 2 == 0 or not self.bilstm, 'hidden_size', 'even, to be halved between the directions of model.bilstm')
+        self._require(
+            self.hidden_size % 2 == 0 or not self.bilstm, 'hidden_size', 'even, to be halved between the directions of model.bilstm'
+        )
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ class OptimizerConfig(Section):
     )
     warmup_steps: int = setting(10_000, 'steps of linear warm-up from 0; 0 for none')
     end_lr: float = setting(0.0, 'learning rate at the last step')
-    power: float = setting(1.0, 'polynomial only: the power of the share of steps that is left; 0.5 in NVIDIA\'s LAMB recipe')
+    power: float = setting(1.0, "polynomial only: the power of the share of steps that is left; 0.5 in NVIDIA's LAMB recipe")
     decay_fraction: float = setting(0.2, 'wsd only: the share of all steps that decays')
     b1: float = setting(0.9, 'decay of the first moment')
     b2: float = setting(0.999, 'decay of the second moment')

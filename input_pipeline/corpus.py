@@ -158,7 +158,9 @@ def _jsonl_documents(unit: Unit, text: Text, options: TextOptions) -> Iterator[t
     lines, cut_before = _lines(unit, text, MAX_DOCUMENT_BYTES), text.report.cut_lines
     for number, offset, line in lines:
         if text.report.cut_lines > cut_before:
-            raise UserError(f'{lines.where(number)}: longer than {MAX_DOCUMENT_BYTES >> 20} MiB: jsonl has one object a line, and that is one document')
+            raise UserError(
+                f'{lines.where(number)}: longer than {MAX_DOCUMENT_BYTES >> 20} MiB: jsonl has one object a line, and that is one document'
+            )
         if line.strip():
             sentences = text.document(_column(lines.where, number, line, text, options.text_column))
             cut_before = text.report.cut_lines

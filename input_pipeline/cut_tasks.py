@@ -85,7 +85,9 @@ def library_task(documents: Iterable[Document], directory: str, min_train: int =
     enough = [label for label, train in sides[False].items() if len(train) >= min_train and len(sides[True][label]) >= min_held_out]
     classes = sorted(sorted(enough, key=lambda label: (-len(sides[False][label]), label))[:MAX_CLASSES])
     if len(classes) < MIN_CLASSES:
-        raise UserError(f'{len(classes)} of the installed packages have {min_train} docstrings or more: too few for a task; install the dependencies')
+        raise UserError(
+            f'{len(classes)} of the installed packages have {min_train} docstrings or more: too few for a task; install the dependencies'
+        )
     remove = NameRemover(sides[False] | sides[True])
     splits = {}
     for split, side, most in (('train', sides[False], MAX_TRAIN), ('dev', sides[True], MAX_HELD_OUT)):
@@ -94,7 +96,12 @@ def library_task(documents: Iterable[Document], directory: str, min_train: int =
         for label in classes:
             for document in sorted(side[label], key=_order)[:size]:
                 prose = [remove(sentence) for sentence in document.sentences if not _IMPORT.search(sentence)]
-                rows.append((_order(document), {'text': ' '.join(filter(None, prose)), 'label': label, 'source': f'{document.group}:{document.name}'}))
+                rows.append(
+                    (
+                        _order(document),
+                        {'text': ' '.join(filter(None, prose)), 'label': label, 'source': f'{document.group}:{document.name}'},
+                    )
+                )
         splits[split] = [row for _, row in sorted(rows, key=lambda pair: pair[0]) if row['text']]
     return _write(Path(directory), splits, 'classification', classes, {'text': 'text', 'label': 'label'})
 
@@ -127,7 +134,9 @@ def pair_task(documents: Iterable[Document], directory: str) -> Path:
     for split, side, most in (('train', sides[False], MAX_TRAIN), ('dev', sides[True], MAX_HELD_OUT)):
         rows = sorted(_pairs(side, most // 2), key=lambda row: hashed(row['source']))
         if len(rows) < 20:
-            raise UserError(f'the documents give {len(rows)} pairs for the {split} split, 20 are needed: use more documents, of three or more passages each')
+            raise UserError(
+                f'the documents give {len(rows)} pairs for the {split} split, 20 are needed: use more documents, of three or more passages each'
+            )
         splits[split] = rows
     return _write(Path(directory), splits, 'pair', [_DIFFERENT, _SAME], {'text': 'text', 'text_b': 'text_b', 'label': 'label'})
 

@@ -114,7 +114,9 @@ def _docstrings(tree: ast.Module) -> Iterator[tuple[str, str]]:
             text = ast.get_docstring(node, clean=False)
             if text:
                 yield name, text
-        inner = [c for c in ast.iter_child_nodes(node) if isinstance(c, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.If, ast.Try))]
+        inner = [
+            c for c in ast.iter_child_nodes(node) if isinstance(c, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.If, ast.Try))
+        ]
         todo[:0] = [(f'{name}.{c.name}'.strip('.') if hasattr(c, 'name') else name, c) for c in inner]
 
 

@@ -26,8 +26,16 @@ from input_pipeline.whole_file import write_whole
 
 _SCRATCH, _JOB, _FINAL, _RESULTS = '.tmp', 'job.json', 'final', 'results'
 _PATHS = {'input', 'eval_input', 'tokenizer'}  # options that may differ: the same text and vocabulary may lie elsewhere
-_WORDS = {'input_digest': 'the input files have changed', 'input_times': 'the input files have changed', 'program': 'the program has changed'}
-_FULL = {errno.ENOSPC: 'disk full', errno.EDQUOT: 'disk quota used up', errno.EFBIG: 'a file grew beyond the limit of the disk or of ulimit -f'}
+_WORDS = {
+    'input_digest': 'the input files have changed',
+    'input_times': 'the input files have changed',
+    'program': 'the program has changed',
+}
+_FULL = {
+    errno.ENOSPC: 'disk full',
+    errno.EDQUOT: 'disk quota used up',
+    errno.EFBIG: 'a file grew beyond the limit of the disk or of ulimit -f',
+}
 
 
 class Interrupted(UserError):
@@ -41,12 +49,16 @@ def finished(output: epath.Path, options: dict[str, Any]) -> Manifest | None:
     if not (output / MANIFEST).exists():
         strange = sorted(path.name for path in output.glob('*.tfrecord'))
         if strange and not (output / _SCRATCH / MANIFEST).exists():  # else the job was interrupted while its files got their names
-            raise UserError(f'--output={output}: holds {strange[0]} but no {MANIFEST}: choose another folder, or give --overwrite to replace it')
+            raise UserError(
+                f'--output={output}: holds {strange[0]} but no {MANIFEST}: choose another folder, or give --overwrite to replace it'
+            )
         return None
     manifest = Manifest.load(output)
     difference = _difference(manifest.options, options)
     if difference:
-        raise UserError(f'--output={output}: holds the output of another job ({difference}): choose another folder, or give --overwrite to replace it')
+        raise UserError(
+            f'--output={output}: holds the output of another job ({difference}): choose another folder, or give --overwrite to replace it'
+        )
     return manifest
 
 

@@ -78,7 +78,11 @@ class LocalEngine:
         Workers count once the context is left, when they have ended.
         """
         cpu, peak = _cpu_seconds() - self._cpu_before, peak_memory() + sum(self._peaks.values())
-        rate = f' for {self._tasks - self._found} of {self._tasks} tasks, the others done before' if self._found else f': {examples / cpu:,.0f} examples/CPU-second'
+        rate = (
+            f' for {self._tasks - self._found} of {self._tasks} tasks, the others done before'
+            if self._found
+            else f': {examples / cpu:,.0f} examples/CPU-second'
+        )
         return f', {cpu:.1f} CPU-seconds{rate}; peak memory {peak / 2**20:,.0f} MiB over all processes'
 
 

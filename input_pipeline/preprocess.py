@@ -1,7 +1,7 @@
 """The offline job: text in, sharded TFRecords and a manifest out.
 
-This file owns the job as a whole: its options, the plan (how many buckets and shards),
-what is refused, and the statistics of the manifest. The work itself is in stages.py; this
+This file owns the job as a whole: the plan (how many buckets and shards), what is refused, and the
+statistics of the manifest. The work itself is in stages.py; this
 file must not know formats, masking or pairing.
 """
 
@@ -15,8 +15,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from etils import epath
@@ -28,10 +27,8 @@ from input_pipeline.deduplication import deduplicate
 from input_pipeline.kept_results import KeptResults
 from input_pipeline.languages import EXPONENT, language_passes, split_inputs
 from input_pipeline.local_engine import LocalEngine
-from input_pipeline.masking import MaskingRule
-from input_pipeline.pairs import Objective
+from input_pipeline.preprocess_options import PreprocessOptions
 from input_pipeline.progress import Progress
-from input_pipeline.records import RecordSpec
 from input_pipeline.shards import Manifest
 from input_pipeline.stages import Recipe, Tokenised
 from input_pipeline.tokenizer import Tokenizer
@@ -43,85 +40,6 @@ SHARD_BYTES = 64_000_000
 EVAL_FRACTION = 0.005
 _MIN_SHARD_RECORDS = 256
 _WATCHED_BYTES = 1 << 28  # input beyond which only a sample of the sentences is watched for duplicates
-
-
-@dataclass(frozen=True)
-class PreprocessOptions:
-    """The options of `launch.preprocess`; None stands for the default that its help describes."""
-
-    input: str | tuple[str, ...]  # a pattern, or several as LANGUAGE=PATTERN
-    tokenizer: str
-    output: str
-    seq_len: int = 128
-    max_predictions: int | None = None
-    masked_lm_prob: float = 0.15
-    mask_mix: tuple[float, float, float] = (0.8, 0.1, 0.1)
-    whole_word: bool = False
-    ngram: int = 1
-    masking: Literal['static', 'dynamic'] = 'static'
-    packing: bool = False
-    max_packs: int = 8
-    objective: Objective = 'nsp'
-    dupe_factor: int | None = None
-    short_seq_prob: float = 0.1
-    eval_fraction: float | None = None
-    eval_input: str | tuple[str, ...] | None = None
-    language_exponent: float | None = None
-    num_shards: int | None = None
-    workers: int | None = None
-    dedup: Literal['none', 'documents', 'lines'] = 'none'
-    seed: int = 12345
-    engine: Literal['local', 'beam'] = 'local'
-    beam_arguments: tuple[str, ...] = ()
-    overwrite: bool = False
-    text: corpus.TextOptions = dataclasses.field(default_factory=corpus.TextOptions)
-
-    def __post_init__(self) -> None:
-        def require(ok: bool, flag: str, value: Any, rule: str) -> None:
-            if not ok:
-                raise UserError(f'--{flag}={value}: must be {rule}')
-
-        require(8 <= self.seq_len <= 1 << 16, 'seq_len', self.seq_len, 'from 8 to 65536')
-        require(self.max_packs >= 2, 'max_packs', self.max_packs, '2 or more')
-        if self.packing and self.masking == 'dynamic':
-            raise UserError('--packing is for --masking=static: leave one of them out')
-        require(self.dupe_factor is None or self.dupe_factor >= 1, 'dupe_factor', self.dupe_factor, '1 or more')
-        require(0 <= self.short_seq_prob <= 1, 'short_seq_prob', self.short_seq_prob, 'from 0 to 1')
-        require(self.eval_fraction is None or 0 <= self.eval_fraction < 1, 'eval_fraction', self.eval_fraction, 'at least 0 and less than 1')
-        require(self.num_shards is None or 1 <= self.num_shards <= 99_999, 'num_shards', self.num_shards, 'from 1 to 99999')
-        require(self.workers is None or self.workers >= 1, 'workers', self.workers, '1 or more')
-        require(self.seed >= 0, 'seed', self.seed, '0 or more')
-        if self.eval_input and self.eval_fraction:
-            raise UserError('--eval_fraction and --eval_input both name the held-out split: give one of them')
-        exponent = self.language_exponent
-        require(exponent is None or 0 <= exponent <= 1, 'language_exponent', exponent, 'from 0 (languages alike) to 1 (as much as there is)')
-        if exponent is not None and '' in split_inputs('input', self.input):
-            raise UserError(f'--language_exponent={exponent}: is for text in several languages: name them, as in --input=en=PATTERN --input=ko=PATTERN')
-        if self.beam_arguments and self.engine != 'beam':
-            raise UserError(f'{self.beam_arguments[0]}: pipeline options are for --engine=beam')
-        if '://' in self.output and self.engine == 'local':
-            raise UserError(f'--output={self.output}: must be a local folder; copy the finished one to where it is needed')
-
-    @property
-    def inputs(self) -> str:
-        """--input as it was given."""
-        return ' '.join(f'--input={text}' for text in ([self.input] if isinstance(self.input, str) else self.input))
-
-    @property
-    def rule(self) -> MaskingRule:
-        """The masking rule; by default as many predictions as the longest row has."""
-        most = self.max_predictions if self.max_predictions is not None else math.ceil(self.seq_len * self.masked_lm_prob)
-        return MaskingRule(self.masked_lm_prob, most, self.mask_mix, self.whole_word, self.ngram)
-
-    @property
-    def spec(self) -> RecordSpec:
-        """The schema of the training records."""
-        return RecordSpec(self.seq_len, self.rule.max_predictions, self.masking, self.max_packs if self.packing else 1)
-
-    @property
-    def passes(self) -> int:
-        """Passes over the training documents: dynamic masking needs no duplicates."""
-        return self.dupe_factor if self.dupe_factor is not None else 10 if self.masking == 'static' else 1
 
 
 def preprocess(options: PreprocessOptions) -> Manifest:
@@ -212,7 +130,9 @@ class _Job:
         text = self._tokenise(recipe, units, eval_units, 'unit')
         train, held_out = (text[split].sums['documents'] for split in ('train', 'eval'))
         if self._options.eval_fraction is None and not eval_units and held_out < self._needed() <= train + held_out:
-            self._warn(f'{_plural(held_out, "document")} fell into the default held-out share: nothing is held out; give --eval_fraction or --eval_input')
+            self._warn(
+                f'{_plural(held_out, "document")} fell into the default held-out share: nothing is held out; give --eval_fraction or --eval_input'
+            )
             if held_out:
                 recipe = dataclasses.replace(recipe, eval_fraction=0.0)
                 text = self._tokenise(recipe, units, eval_units, 'unit-again')
@@ -237,7 +157,9 @@ class _Job:
         """Leaves one of each document or line."""
 
         def engine(function: Callable, tasks: list[tuple], stage: str) -> list:
-            return self._engine.run(function, tasks, [1] * len(tasks), Progress(f'{stage} copies', len(tasks), 'parts'), self._kept(f'{name}-{stage}'))
+            return self._engine.run(
+                function, tasks, [1] * len(tasks), Progress(f'{stage} copies', len(tasks), 'parts'), self._kept(f'{name}-{stage}')
+            )
 
         left, found = deduplicate(self._options.dedup, text.runs, recipe, self._tokenizer.unk_id, engine)
         text.runs, text.lines, text.languages = left.runs, left.lines, left.languages
@@ -282,7 +204,11 @@ class _Job:
             flag = f'--eval_input={options.eval_input}' if options.eval_input else f'--eval_fraction={options.eval_fraction}'
             raise UserError(
                 f'{flag}: {_plural(held_out, "document")} held out of {train + held_out}, and --objective={options.objective} needs {self._needed()}: '
-                + ('give documents separated by blank lines' if options.eval_input else 'raise it, give --eval_input, or turn it off with 0')
+                + (
+                    'give documents separated by blank lines'
+                    if options.eval_input
+                    else 'raise it, give --eval_input, or turn it off with 0'
+                )
                 + (', or use --objective=full_sentences or sop' if self._needed() > 1 else '')
             )
         for split, words in (('train', ''), ('eval', 'held-out ')):
@@ -293,7 +219,9 @@ class _Job:
                     'are these paragraphs, which need --segment?'
                 )
             if sums['unknown_tokens'] > 0.05 * sums['tokens']:
-                self._warn(f'{sums["unknown_tokens"] / sums["tokens"]:.0%} of the {words}tokens are unknown to the tokenizer: was it made for this text?')
+                self._warn(
+                    f'{sums["unknown_tokens"] / sums["tokens"]:.0%} of the {words}tokens are unknown to the tokenizer: was it made for this text?'
+                )
             if options.objective != 'full_sentences' and sums['one_sentence_documents'] > 0.6 * sums['documents']:
                 self._warn(
                     f'{sums["one_sentence_documents"] / sums["documents"]:.0%} of the {words}documents have one sentence, so most pairs are random: '
@@ -309,7 +237,9 @@ class _Job:
         for language, count in each.items():
             found[language]['passes'] = count
             if count < 1:
-                self._warn(f'{language}: {1 - count:.0%} of its documents are left out: --language_exponent and --dupe_factor give {count:.2f} passes over them')
+                self._warn(
+                    f'{language}: {1 - count:.0%} of its documents are left out: --language_exponent and --dupe_factor give {count:.2f} passes over them'
+                )
         return dataclasses.replace(recipe, passes=tuple(each.get(language, 0.0) for language in recipe.languages))
 
     # ---- stages 2 and 3
@@ -328,7 +258,9 @@ class _Job:
         for bucket in made:
             stages.add_counts(counts, bucket.counts)
         if not counts:
-            raise UserError(f'{self._options.inputs}: no example could be made: the documents are too short for --objective={recipe.objective}')
+            raise UserError(
+                f'{self._options.inputs}: no example could be made: the documents are too short for --objective={recipe.objective}'
+            )
         for path in inputs:
             runs.DocumentRun.remove(path)
         records, size = sum(bucket.records for bucket in made), sum(bucket.bytes for bucket in made)
@@ -342,7 +274,9 @@ class _Job:
         pieces = math.ceil(size / count / (2 * SHARD_BYTES))
         tasks = [(i, count, pieces, full, str(final / f'{split}-{i:05}-of-{count:05}.tfrecord')) for i in range(count)]
         name = 'writing shards' if split == 'train' else 'writing held-out shards'
-        infos = self._engine.run(stages.write_output, tasks, [size / count] * count, Progress(name, size, 'MB', 1e6), self._kept(f'shards-{split}'))
+        infos = self._engine.run(
+            stages.write_output, tasks, [size / count] * count, Progress(name, size, 'MB', 1e6), self._kept(f'shards-{split}')
+        )
         for path in self._scratch.glob(f'bucket-{split}-*'):
             path.unlink()
         return counts, infos
@@ -356,7 +290,10 @@ class _Job:
             if duplicates > 0.3:
                 self._warn(f'{duplicates:.0%} of the sentences of {split} are repetitions of others: a model learns little from them')
             statistics['text'][split] = {
-                **{name: int(text[split].sums[name]) for name in ('documents', 'sentences', 'tokens', 'one_sentence_documents', 'empty_documents')},
+                **{
+                    name: int(text[split].sums[name])
+                    for name in ('documents', 'sentences', 'tokens', 'one_sentence_documents', 'empty_documents')
+                },
                 **{name: int(text[split].sums[name]) for name in ('copies_of_held_out_dropped', 'duplicates_dropped')},
                 'unknown_rate': text[split].sums['unknown_tokens'] / max(1, text[split].sums['tokens']),
                 'duplicate_line_rate': duplicates,
@@ -411,7 +348,12 @@ def _describe(options: PreprocessOptions, tokenizer: Tokenizer, units: list[corp
     """Every option that the records depend on, defaults filled in, and digests of the input files' names and sizes and of the tokenizer."""
     left_out = ('output', 'workers', 'engine', 'beam_arguments', 'overwrite', 'text')
     described = {name: getattr(options, name) for name in (f.name for f in dataclasses.fields(options)) if name not in left_out}
-    described |= {'max_predictions': options.rule.max_predictions, 'max_packs': options.spec.max_packs, 'dupe_factor': options.passes, 'mask_mix': list(options.mask_mix)}
+    described |= {
+        'max_predictions': options.rule.max_predictions,
+        'max_packs': options.spec.max_packs,
+        'dupe_factor': options.passes,
+        'mask_mix': list(options.mask_mix),
+    }
     for name in ('input', 'eval_input'):
         described[name] = list(described[name]) if isinstance(described[name], tuple) else described[name]
     if described['language_exponent'] is None and any(unit.language for unit in units):
@@ -434,7 +376,9 @@ def _report(manifest: Manifest, split: str) -> None:
     )
     for language, found in text['languages'].items():
         weighed = f', {found["passes"]:.2f} passes' if 'passes' in found else ''
-        print(f'{split}: {language}: {_plural(found["documents"], "document")}, {found["tokens"] / text["tokens"]:.1%} of the tokens{weighed}')
+        print(
+            f'{split}: {language}: {_plural(found["documents"], "document")}, {found["tokens"] / text["tokens"]:.1%} of the tokens{weighed}'
+        )
     if text['duplicates_dropped']:
         print(f'{split}: {text["duplicates_dropped"]:,} copies of {manifest.options["dedup"]} dropped')
     label = {'nsp': ', random next {:.1%} (label 1)', 'sop': ', swapped {:.1%} (label 1)', 'full_sentences': ''}[manifest.objective]

@@ -17,7 +17,9 @@ from etils import epath
 from configs.errors import UserError
 from input_pipeline.whole_file import whole_file
 
-DOCUMENT = np.dtype([('source', '<u8'), ('language', '<i8'), ('sentences', '<i8'), ('tokens', '<i8')])  # the last two: where the document ends
+DOCUMENT = np.dtype(
+    [('source', '<u8'), ('language', '<i8'), ('sentences', '<i8'), ('tokens', '<i8')]
+)  # the last two: where the document ends
 
 
 def key_range(number: int, count: int) -> tuple[int, int]:
@@ -82,7 +84,10 @@ class DocumentRun:
             return None
         documents = np.array(self.documents[first:last])
         sentence, token = (int(self.documents[name][first - 1]) if first else 0 for name in ('sentences', 'tokens'))
-        lengths, tokens = np.array(self.lengths[sentence : documents['sentences'][-1]]), np.array(self.tokens[token : documents['tokens'][-1]])
+        lengths, tokens = (
+            np.array(self.lengths[sentence : documents['sentences'][-1]]),
+            np.array(self.tokens[token : documents['tokens'][-1]]),
+        )
         documents['sentences'] -= sentence
         documents['tokens'] -= token
         return DocumentRun(np.array(self.keys[first:last]), documents, lengths, tokens)

@@ -184,12 +184,16 @@ class Manifest:
         try:
             data = json.loads(path.read_text())
         except (FileNotFoundError, NotADirectoryError):
-            raise UserError(f'{directory}: no {MANIFEST} in it, so it is no finished records directory: make one with launch.preprocess') from None
+            raise UserError(
+                f'{directory}: no {MANIFEST} in it, so it is no finished records directory: make one with launch.preprocess'
+            ) from None
         except ValueError as error:
             raise UserError(f'{path}: broken ({error}): make the records again with launch.preprocess') from None
         version = data.pop('schema_version', None) if isinstance(data, dict) else None
         if version != SCHEMA_VERSION:
-            raise UserError(f'{path}: schema version {version}, and this program reads {SCHEMA_VERSION}: make the records again with launch.preprocess')
+            raise UserError(
+                f'{path}: schema version {version}, and this program reads {SCHEMA_VERSION}: make the records again with launch.preprocess'
+            )
         if data.pop('crc32c', None) != _checksum(data | {'schema_version': version}):
             raise UserError(f'{path}: broken (its crc32c does not match what it says): make the records again with launch.preprocess')
         try:
@@ -294,7 +298,9 @@ def verify(directory: epath.PathLike, progress: Callable[[int], None] = lambda s
         for split, promised in manifest.statistics.get('records', {}).items():
             for name, value in promised.items():
                 if counts.get(split, {}).get(name) != value:
-                    faults.append(Fault(MANIFEST, None, None, f'{split} {name} is {value}, and the shards have {counts.get(split, {}).get(name)}'))
+                    faults.append(
+                        Fault(MANIFEST, None, None, f'{split} {name} is {value}, and the shards have {counts.get(split, {}).get(name)}')
+                    )
     return Verification(faults, counts)
 
 
@@ -327,7 +333,12 @@ def _verify_shard(path: epath.Path, shard: ShardInfo, spec: RecordSpec, vocab_si
         if file.read(1):
             yield Fault(shard.file, shard.records, shard.bytes, f'goes on after its {shard.records} records')
         elif not faults and (crc != shard.crc32c or seen != shard.records):
-            yield Fault(shard.file, None, None, f'every record reads, but its crc32c is {crc} and the manifest says {shard.crc32c}: it is another file')
+            yield Fault(
+                shard.file,
+                None,
+                None,
+                f'every record reads, but its crc32c is {crc} and the manifest says {shard.crc32c}: it is another file',
+            )
 
 
 def _whole_frames(text: bytes) -> tuple[list[int], BadFrame | None]:

@@ -175,7 +175,9 @@ class _Side:
             sentences = [s for s in self._tokenizer.encode_batch(document.sentences[first : first + PART_SENTENCES]) if s.size]
             if sentences:
                 lengths = np.fromiter(map(len, sentences), np.int32, len(sentences))
-                self._parts.append((digest64(source, part) if part else source, source, lengths, np.concatenate(sentences).astype(self._token_type)))
+                self._parts.append(
+                    (digest64(source, part) if part else source, source, lengths, np.concatenate(sentences).astype(self._token_type))
+                )
                 found += len(sentences)
                 self._tokens += self._parts[-1][3].size
         if self._tokens > RUN_TOKENS:
@@ -191,7 +193,9 @@ class _Side:
         """Writes what is left, and returns what all of it was."""
         self._write()
         sums = Counter({name: int(value) for name, value in self.sums.items()})
-        return Tokenised(self._runs, sums, {}, np.concatenate([np.zeros(0, np.uint64), *self._lines]), np.array(self._identities, np.uint64))
+        return Tokenised(
+            self._runs, sums, {}, np.concatenate([np.zeros(0, np.uint64), *self._lines]), np.array(self._identities, np.uint64)
+        )
 
     def _write(self) -> None:
         """Writes the parts that are there as one run."""
@@ -238,7 +242,9 @@ def read_bucket(inputs: Iterable[str | DocumentRun], low: int, high: int) -> Doc
         return None
     keys, lengths, tokens = (np.concatenate([getattr(run, name) for run in found]) for name in ('keys', 'lengths', 'tokens'))
     sources, languages = (np.concatenate([run.documents[name] for run in found]) for name in ('source', 'language'))
-    sentence_counts, token_counts = (np.concatenate([np.diff(run.documents[name], prepend=0) for run in found]) for name in ('sentences', 'tokens'))
+    sentence_counts, token_counts = (
+        np.concatenate([np.diff(run.documents[name], prepend=0) for run in found]) for name in ('sentences', 'tokens')
+    )
     del found
     # An order that does not depend on which unit a document came from.
     order = np.lexsort((keys, sources, languages))
@@ -323,7 +329,9 @@ class _Columns:
         word_starts = rows.word_starts(tokenizer.starts_word) if dynamic or rule.by_words else None
         if dynamic:
             return columns | {'word_starts': word_starts.astype(np.int32)}
-        masked = mask(rows.input_ids, rows.candidates, rows.lengths, word_starts, rule, tokenizer.mask_id, tokenizer.vocab_size, self.stream)
+        masked = mask(
+            rows.input_ids, rows.candidates, rows.lengths, word_starts, rule, tokenizer.mask_id, tokenizer.vocab_size, self.stream
+        )
         return columns | {
             'input_ids': masked.input_ids,
             'masked_lm_positions': masked.positions,

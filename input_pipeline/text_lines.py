@@ -15,7 +15,9 @@ from typing import Literal
 
 from configs.errors import UserError
 
-MAX_DOCUMENT_BYTES = 64 << 20  # a "document" longer than this is cut, or refused where it is one record: nobody means it, and it has to fit in memory
+MAX_DOCUMENT_BYTES = (
+    64 << 20
+)  # a "document" longer than this is cut, or refused where it is one record: nobody means it, and it has to fit in memory
 MAX_DOCUMENT_LINES = 1 << 20
 _PLACES = 5  # invalid lines that a report names
 
@@ -79,6 +81,7 @@ class Report:
 def _some(names: list[str], total: int | None = None) -> str:
     total = len(names) if total is None else total
     return ', '.join(names[:_PLACES]) + (' ...' if total > _PLACES else '')
+
 
 class Text:
     """Decodes what a file holds, in the way the options say."""

@@ -61,7 +61,9 @@ class Reader:
         if form not in FORMATS:
             raise UserError(f'{self.path}: cannot tell the format from the name: add --format={"|".join(FORMATS)}')
         if form == 'text' and len(self.required) > 1:
-            raise UserError(f'{self.path}: this model reads {" and ".join(self.required)}, and a line of text is one: use TSV, CSV or JSON lines')
+            raise UserError(
+                f'{self.path}: this model reads {" and ".join(self.required)}, and a line of text is one: use TSV, CSV or JSON lines'
+            )
         self.form = form
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:

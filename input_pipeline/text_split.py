@@ -54,7 +54,11 @@ def split(documents: Iterable[Document], directory: str, fraction: float = HELD_
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     copies, sides = NearCopies(), {False: _Side(), True: _Side()}
-    with whole_file(folder / TRAIN, 'w') as train, whole_file(folder / HELD_OUT, 'w') as held_out, whole_file(folder / DOCUMENTS, 'w') as listed:
+    with (
+        whole_file(folder / TRAIN, 'w') as train,
+        whole_file(folder / HELD_OUT, 'w') as held_out,
+        whole_file(folder / DOCUMENTS, 'w') as listed,
+    ):
         for document in documents:
             sentences = copies.unseen(document.sentences)
             if sentences:
@@ -73,7 +77,10 @@ def split(documents: Iterable[Document], directory: str, fraction: float = HELD_
     counts = {
         'train': sides[False].counts(),
         'held_out': sides[True].counts(),
-        'dropped': {'near_copy_documents': copies.removed.documents + copies.removed.too_short, 'near_copy_sentences': copies.removed.sentences},
+        'dropped': {
+            'near_copy_documents': copies.removed.documents + copies.removed.too_short,
+            'near_copy_sentences': copies.removed.sentences,
+        },
     }
     write_whole(folder / COUNTS, json.dumps(counts, indent=2) + '\n')
     return counts

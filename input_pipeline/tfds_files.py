@@ -33,7 +33,9 @@ def find(pattern: str, column: str) -> list[epath.Path]:
     except Exception as error:  # whatever a dataset's own code raises
         raise UserError(f'{pattern}: {" ".join(str(error).split())[:150]}') from error
     if not builder.info.splits:
-        raise UserError(f'{pattern}: is not there in {builder.data_path} (TFDS_DATA_DIR names the folder of all datasets): run tfds build {name}')
+        raise UserError(
+            f'{pattern}: is not there in {builder.data_path} (TFDS_DATA_DIR names the folder of all datasets): run tfds build {name}'
+        )
     if split not in builder.info.splits:
         raise UserError(f'{pattern}: no split {split!r}, it has {", ".join(builder.info.splits)}')
     if builder.info.file_format.value != 'tfrecord':

@@ -25,7 +25,9 @@ _SPLIT = flags.DEFINE_string('split', None, 'the split to score; default: dev, o
 _PREDICTIONS = flags.DEFINE_string('predictions', None, "score this file, in the task's official format, instead of a model")
 _DATA = flags.DEFINE_string('data', None, 'records directory, for a workdir of launch.pretrain')
 _SUITE = flags.DEFINE_enum('suite', None, ['glue'], 'all tasks of a benchmark: prints the table and writes the submission')
-_RUNS = flags.DEFINE_string('runs', None, 'with --suite: a glob of workdirs of launch.finetune, sweeps too; the best on dev stands for its task')
+_RUNS = flags.DEFINE_string(
+    'runs', None, 'with --suite: a glob of workdirs of launch.finetune, sweeps too; the best on dev stands for its task'
+)
 _OUTPUT = flags.DEFINE_string('output', 'glue_submission.zip', 'with --suite: the zip to write')
 
 

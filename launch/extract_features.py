@@ -28,7 +28,9 @@ _FORMAT = flags.DEFINE_enum('format', '', ['', 'text', 'tsv', 'csv', 'jsonl'], '
 _COLUMNS = flags.DEFINE_string('columns', '', 'where the columns are called otherwise: "text=sentence,text_b=question", or places from 0')
 _HEADER = flags.DEFINE_bool('header', True, 'whether the first line of TSV or CSV names the columns')
 _SHARD = flags.DEFINE_string('shard', '0/1', 'I/N: take every N-th record from the I-th on')
-_LENGTH = flags.DEFINE_integer('max_seq_length', None, 'word pieces of the longest row, longer texts are cut; default: as many as the model has')
+_LENGTH = flags.DEFINE_integer(
+    'max_seq_length', None, 'word pieces of the longest row, longer texts are cut; default: as many as the model has'
+)
 _DTYPE = flags.DEFINE_enum('compute_dtype', 'float32', ['float32', 'bfloat16'], 'arithmetic of the layers')
 
 

@@ -33,7 +33,10 @@ class FeatureFiles:
         widest = max(map(len, source.tokenizer.tokens(range(source.tokenizer.vocab_size))))
         width = (len(layers), source.model.hidden_size)
         # file -> type and shape of a record (lines, and what is pooled) or of a token
-        self._columns: dict[str, tuple[np.dtype, tuple[int, ...]]] = {'lines': (np.dtype(np.int64), ()), 'features': (np.dtype(dtype), width)}
+        self._columns: dict[str, tuple[np.dtype, tuple[int, ...]]] = {
+            'lines': (np.dtype(np.int64), ()),
+            'features': (np.dtype(dtype), width),
+        }
         if not self._pooled:
             self._columns |= {'lengths': (np.dtype(np.int64), ()), 'tokens': (np.dtype(f'<U{widest}'), ())}
             self._columns |= dict.fromkeys(_TOKEN_COLUMNS, (np.dtype(np.int32), ()))

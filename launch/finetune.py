@@ -27,8 +27,14 @@ _INIT_FROM = flags.DEFINE_string(
 )
 _PRINT_MAP = flags.DEFINE_bool('print_map', False, 'print every name in --init_from and the array here that it holds')
 _WORKDIR = flags.DEFINE_string('workdir', None, 'folder of this run, or of all runs of a sweep', required=True)
-_RECIPE = flags.DEFINE_enum('recipe', 'paper', ['paper', 'readme', 'albert'], "whose settings for the task; the README is google-research/bert's")
-_SWEEP = flags.DEFINE_string('sweep', '', 'settings and their values: "optimizer.peak_lr=2e-5,3e-5;seed=0,1,2", or "glue;seed=0,1,2" (grids: glue, appendix, miniatures)')
+_RECIPE = flags.DEFINE_enum(
+    'recipe', 'paper', ['paper', 'readme', 'albert'], "whose settings for the task; the README is google-research/bert's"
+)
+_SWEEP = flags.DEFINE_string(
+    'sweep',
+    '',
+    'settings and their values: "optimizer.peak_lr=2e-5,3e-5;seed=0,1,2", or "glue;seed=0,1,2" (grids: glue, appendix, miniatures)',
+)
 app.define_config_flags()
 
 

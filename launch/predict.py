@@ -33,7 +33,9 @@ _COLUMNS = flags.DEFINE_string('columns', '', 'where the columns are called othe
 _HEADER = flags.DEFINE_bool('header', True, 'whether the first line of TSV or CSV names the columns')
 _SKIP_BAD = flags.DEFINE_bool('skip_bad_records', False, 'answer a malformed record with {"error"} in place of stopping')
 _SHARD = flags.DEFINE_string('shard', '0/1', 'I/N: take every N-th record from the I-th on')
-_LENGTH = flags.DEFINE_integer('max_seq_length', None, 'word pieces of the longest row; default: as fine-tuned, else as many as the model has')
+_LENGTH = flags.DEFINE_integer(
+    'max_seq_length', None, 'word pieces of the longest row; default: as fine-tuned, else as many as the model has'
+)
 _TOP = flags.DEFINE_integer('top', 5, 'how many candidates an answer lists (n-best answers, words for a mask)', lower_bound=1)
 _DTYPE = flags.DEFINE_enum('compute_dtype', 'float32', ['float32', 'bfloat16'], 'arithmetic of the layers')
 _COMMIT = 512  # answers between two places from which a killed run goes on

@@ -33,35 +33,66 @@ _LANGUAGE_EXPONENT = flags.DEFINE_float(
 _TOKENIZER = flags.DEFINE_string('tokenizer', None, 'tokenizer directory (launch.train_vocab makes one)', required=True)
 _OUTPUT = flags.DEFINE_string('output', None, 'folder for the records; it appears whole or not at all', required=True)
 _SEQ_LEN = flags.DEFINE_integer('seq_len', 128, 'tokens a row, [CLS] and [SEP] included')
-_MAX_PREDICTIONS = flags.DEFINE_integer('max_predictions', None, 'most masked tokens a row; by default seq_len * masked_lm_prob, rounded up: 20 at 128, 77 at 512')
+_MAX_PREDICTIONS = flags.DEFINE_integer(
+    'max_predictions', None, 'most masked tokens a row; by default seq_len * masked_lm_prob, rounded up: 20 at 128, 77 at 512'
+)
 _MASKED_LM_PROB = flags.DEFINE_float('masked_lm_prob', 0.15, 'share of tokens to predict')
-_MASK_MIX = flags.DEFINE_list('mask_mix', ['0.8', '0.1', '0.1'], 'shares of predicted tokens that become [MASK], stay the same, become a random token')
+_MASK_MIX = flags.DEFINE_list(
+    'mask_mix', ['0.8', '0.1', '0.1'], 'shares of predicted tokens that become [MASK], stay the same, become a random token'
+)
 _WHOLE_WORD = flags.DEFINE_bool('whole_word', False, 'mask all pieces of a word together')
-_NGRAM = flags.DEFINE_integer('ngram', 1, 'mask runs of up to so many whole words, n of them with a chance in proportion to 1/n (ALBERT: 3)')
-_MASKING = flags.DEFINE_enum('masking', 'static', ['static', 'dynamic'], 'static: masked here; dynamic: records keep the text and each training step draws its masks')
-_PACKING = flags.DEFINE_bool('packing', False, 'put several short examples into one row (not readable by google-research/bert); held-out rows have one each')
+_NGRAM = flags.DEFINE_integer(
+    'ngram', 1, 'mask runs of up to so many whole words, n of them with a chance in proportion to 1/n (ALBERT: 3)'
+)
+_MASKING = flags.DEFINE_enum(
+    'masking', 'static', ['static', 'dynamic'], 'static: masked here; dynamic: records keep the text and each training step draws its masks'
+)
+_PACKING = flags.DEFINE_bool(
+    'packing', False, 'put several short examples into one row (not readable by google-research/bert); held-out rows have one each'
+)
 _MAX_PACKS = flags.DEFINE_integer('max_packs', 8, 'most examples a row, with --packing')
 _OBJECTIVE = flags.DEFINE_enum(
-    'objective', 'nsp', ['nsp', 'sop', 'full_sentences'], 'nsp: is B the next text or a random one; sop: are A and B in order; full_sentences: no pair'
+    'objective',
+    'nsp',
+    ['nsp', 'sop', 'full_sentences'],
+    'nsp: is B the next text or a random one; sop: are A and B in order; full_sentences: no pair',
 )
-_DUPE_FACTOR = flags.DEFINE_integer('dupe_factor', None, 'passes over the text, each with other pairs and masks; by default 10, and 1 with --masking=dynamic')
+_DUPE_FACTOR = flags.DEFINE_integer(
+    'dupe_factor', None, 'passes over the text, each with other pairs and masks; by default 10, and 1 with --masking=dynamic'
+)
 _SHORT_SEQ_PROB = flags.DEFINE_float('short_seq_prob', 0.1, 'share of documents, in each pass, cut into rows of a random shorter length')
 _EVAL_FRACTION = flags.DEFINE_float(
-    'eval_fraction', None, 'share of documents held out, by a hash of their text; by default 0.005, or nothing where that is too few documents; 0: none'
+    'eval_fraction',
+    None,
+    'share of documents held out, by a hash of their text; by default 0.005, or nothing where that is too few documents; 0: none',
 )
-_EVAL_INPUT = flags.DEFINE_multi_string('eval_input', None, 'files as for --input, whose documents are the held-out ones (then --eval_fraction is not used); copies of them in --input are dropped')
+_EVAL_INPUT = flags.DEFINE_multi_string(
+    'eval_input',
+    None,
+    'files as for --input, whose documents are the held-out ones (then --eval_fraction is not used); copies of them in --input are dropped',
+)
 _NUM_SHARDS = flags.DEFINE_integer('num_shards', None, 'training files to write; by default one for each 64 MB')
 _WORKERS = flags.DEFINE_integer('workers', None, 'processes; by default one for each CPU. The output does not depend on it')
 _DEDUP = flags.DEFINE_enum(
-    'dedup', 'none', ['none', 'documents', 'lines'], 'leave one of all documents, or of all lines, that have the same tokens (in each split)'
+    'dedup',
+    'none',
+    ['none', 'documents', 'lines'],
+    'leave one of all documents, or of all lines, that have the same tokens (in each split)',
 )
 _SEED = flags.DEFINE_integer('seed', 12345, 'seed of pairs, masks and order')
-_ENGINE = flags.DEFINE_enum('engine', 'local', ['local', 'beam'], 'local: processes on this machine; beam: an Apache Beam pipeline, with what follows -- as its options')
+_ENGINE = flags.DEFINE_enum(
+    'engine',
+    'local',
+    ['local', 'beam'],
+    'local: processes on this machine; beam: an Apache Beam pipeline, with what follows -- as its options',
+)
 _OVERWRITE = flags.DEFINE_bool('overwrite', False, 'replace what another job left in --output')
 _SEGMENT = flags.DEFINE_bool('segment', None, 'lines are paragraphs: cut them into sentences; by default for all but text files')
 _LANGUAGE = flags.DEFINE_string('language', 'en', 'language of the text, for --segment')
 _TEXT_COLUMN = flags.DEFINE_string('text_column', 'text', 'jsonl, parquet, tfds: the field that holds the document')
-_ON_BAD_UTF8 = flags.DEFINE_enum('on_bad_utf8', 'replace', ['replace', 'error', 'skip'], 'what to do with a line that is not UTF-8; each is counted and reported')
+_ON_BAD_UTF8 = flags.DEFINE_enum(
+    'on_bad_utf8', 'replace', ['replace', 'error', 'skip'], 'what to do with a line that is not UTF-8; each is counted and reported'
+)
 _STRICT = flags.DEFINE_bool('strict', False, 'the same as --on_bad_utf8=error')
 _MAX_LINE_BYTES = flags.DEFINE_integer('max_line_bytes', 1 << 20, 'longer lines are split at a space')
 
@@ -70,7 +101,8 @@ def main(argv: Sequence[str]) -> None:
     """Runs the job, or says that it is done; what follows `--` goes to Beam."""
     from configs.errors import UserError
     from input_pipeline.corpus import TextOptions
-    from input_pipeline.preprocess import PreprocessOptions, preprocess
+    from input_pipeline.preprocess import preprocess
+    from input_pipeline.preprocess_options import PreprocessOptions
 
     pipeline_options = sys.argv[sys.argv.index('--') + 1 :] if '--' in sys.argv else []
     if argv[1:] != pipeline_options:

@@ -35,7 +35,9 @@ _INIT_FROM = flags.DEFINE_string(
 )
 _PRINT_MAP = flags.DEFINE_bool('print_map', False, 'print every name in --init_from and the array here that it holds')
 _PRINT_SCHEDULE = flags.DEFINE_bool('print_schedule', False, 'print the learning rate of chosen steps and end; needs only --config')
-_DISTRIBUTED = flags.DEFINE_bool('distributed', False, 'one of several processes, which the cluster tells apart (TPU pod, Slurm, MPI, Kubernetes)')
+_DISTRIBUTED = flags.DEFINE_bool(
+    'distributed', False, 'one of several processes, which the cluster tells apart (TPU pod, Slurm, MPI, Kubernetes)'
+)
 _COORDINATOR = flags.DEFINE_string('coordinator', None, 'HOST:PORT of process 0, where no cluster tells; the next port is used too')
 _NUM_PROCESSES = flags.DEFINE_integer('num_processes', None, 'how many processes there are, with --coordinator', lower_bound=1)
 _PROCESS_ID = flags.DEFINE_integer('process_id', None, 'which of them this is, from 0, with --coordinator', lower_bound=0)

@@ -21,12 +21,20 @@ from configs.errors import UserError
 from launch import app
 
 _WORKDIR = flags.DEFINE_string('workdir', 'runs/quickstart', 'folder of everything that is made')
-_CORPUS = flags.DEFINE_string('corpus', None, 'your own text, a glob; documents stand between blank lines (default: docstrings of the installed packages)')
+_CORPUS = flags.DEFINE_string(
+    'corpus', None, 'your own text, a glob; documents stand between blank lines (default: docstrings of the installed packages)'
+)
 _LANGUAGE = flags.DEFINE_string('language', 'en', 'language code of --corpus, for cutting paragraphs into sentences')
-_CORPUS_MB = flags.DEFINE_float('corpus_mb', 12, 'of a larger --corpus use about that many megabytes, documents chosen by a hash', lower_bound=0.01)
+_CORPUS_MB = flags.DEFINE_float(
+    'corpus_mb', 12, 'of a larger --corpus use about that many megabytes, documents chosen by a hash', lower_bound=0.01
+)
 _VOCAB_SIZE = flags.DEFINE_integer('vocab_size', 8000, 'entries of the vocabulary', lower_bound=100)
-_STEPS = flags.DEFINE_integer('steps', None, "pre-training steps (default: as configs/quickstart.py has, five minutes' worth on 2 cores)", lower_bound=1)
-_FINETUNE_STEPS = flags.DEFINE_integer('finetune_steps', None, 'steps of a fine-tuning run (default: as configs/quickstart_finetune.py has)', lower_bound=1)
+_STEPS = flags.DEFINE_integer(
+    'steps', None, "pre-training steps (default: as configs/quickstart.py has, five minutes' worth on 2 cores)", lower_bound=1
+)
+_FINETUNE_STEPS = flags.DEFINE_integer(
+    'finetune_steps', None, 'steps of a fine-tuning run (default: as configs/quickstart_finetune.py has)', lower_bound=1
+)
 _SIZES = flags.DEFINE_list('train_examples', ['80', '400', '2000'], 'sizes of the fine-tuning set')
 _RUNS = flags.DEFINE_integer('finetune_runs', 3, 'fine-tuning runs (seeds 0, 1, ...) for each size and starting point', lower_bound=1)
 _SEED = flags.DEFINE_integer('seed', 0, 'seeds the records, and initialisation and data order of pre-training', lower_bound=0)
@@ -94,7 +102,9 @@ def pretrain_stage(records):
         changes += [f'phases.0.steps={steps}', f'optimizer.warmup_steps={steps // 15}', f'runtime.eval_every={math.ceil(steps / 6)}']
 
     def make(folder):
-        binary('pretrain', '--config=quickstart', f'--data={records.folder}', f'--workdir={folder}', *(f'--set={change}' for change in changes))
+        binary(
+            'pretrain', '--config=quickstart', f'--data={records.folder}', f'--workdir={folder}', *(f'--set={change}' for change in changes)
+        )
         binary('evaluate', f'--workdir={folder}', f'--data={records.folder}')
 
     return 'pretrain', {'records': records.key, 'config': Path(quickstart.__file__).read_text(), 'changes': changes}, make

@@ -157,9 +157,19 @@ def table(results: dict[str, Any]) -> str:
             [
                 [f'{last["examples"]:,} held-out rows', 'model', 'guessing', ''],
                 ['masked tokens, accuracy', _percent(last['mlm_accuracy']), _percent(guess['mlm_accuracy']), 'the most frequent token'],
-                ['masked tokens, NLL (nats)', f'{last["mlm_loss"]:.3f}', f'{guess["mlm_loss"]:.3f}', f'unigram; {last["nats_gained"]:.3f} nats gained over it'],
+                [
+                    'masked tokens, NLL (nats)',
+                    f'{last["mlm_loss"]:.3f}',
+                    f'{guess["mlm_loss"]:.3f}',
+                    f'unigram; {last["nats_gained"]:.3f} nats gained over it',
+                ],
                 ['masked tokens, perplexity', f'{last["mlm_perplexity"]:.1f}', f'{guess["mlm_perplexity"]:.1f}', 'unigram'],
-                ['next sentence, accuracy', _percent(last['nsp_accuracy']), _percent(guess['nsp_accuracy']), 'the more frequent label (chance)'],
+                [
+                    'next sentence, accuracy',
+                    _percent(last['nsp_accuracy']),
+                    _percent(guess['nsp_accuracy']),
+                    'the more frequent label (chance)',
+                ],
             ]
         ),
         '',
@@ -180,7 +190,9 @@ def conclusions(results: dict[str, Any]) -> list[str]:
     if gained > 0.05:
         lines = [f'Pre-training gained {gained:.2f} nats a masked token over the unigram baseline.']
     else:
-        lines = [f'Pre-training learned hardly more than how frequent tokens are ({gained:+.2f} nats over the unigram baseline): it needs more steps.']
+        lines = [
+            f'Pre-training learned hardly more than how frequent tokens are ({gained:+.2f} nats over the unigram baseline): it needs more steps.'
+        ]
     if last['nsp_accuracy'] < guess['nsp_accuracy'] + 0.02:
         lines.append('Next sentence prediction was not learned: it is at chance.')
     wording = {
@@ -202,7 +214,9 @@ def markdown(results: dict[str, Any], plots: list[Path]) -> str:
     sides = [['side', 'held together', 'documents', 'sentences', 'MB']]
     for name in ('train', 'held_out'):
         side = text[name]
-        sides.append([name.replace('_', ' '), *(f'{side[key]:,}' for key in ('groups', 'documents', 'sentences')), f'{side["bytes"] / 1e6:.2f}'])
+        sides.append(
+            [name.replace('_', ' '), *(f'{side[key]:,}' for key in ('groups', 'documents', 'sentences')), f'{side["bytes"] / 1e6:.2f}']
+        )
     curve = [['step', 'rows', 'MLM accuracy', 'MLM NLL', 'perplexity', 'nats gained', 'NSP accuracy']]
     curve += [[f'{line["step"]:,}', f'{line["examples"]:,}', *_scores(line)] for line in run['curve']]
     curve += [['the end', f'{last["examples"]:,}', *_scores(last)], ['guessing', f'{last["examples"]:,}', *_scores(run['guessing'])]]
@@ -257,7 +271,10 @@ def _percent(fraction: float) -> str:
 def _columns(rows: list[list[str]]) -> list[str]:
     """Rows with their columns aligned: the first to the left, numbers to the right, the last as it is."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return ['  ' + '  '.join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:-1])), row[-1]]).rstrip() for row in rows]
+    return [
+        '  ' + '  '.join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:-1])), row[-1]]).rstrip()
+        for row in rows
+    ]
 
 
 def _grid(rows: list[list[str]]) -> list[str]:

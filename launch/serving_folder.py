@@ -53,7 +53,7 @@ _SAVED_MODEL = {
     'load': "loaded = tf.saved_model.load(str(here))\nmodel = loaded.signatures['serving_default']",
     'call': 'out = {name: value.numpy() for name, value in model(**{k: tf.constant(v) for k, v in batch.items()}).items()}',
 }
-_ONE = "[tuple(words) if len(words) > 1 else words[0]]"
+_ONE = '[tuple(words) if len(words) > 1 else words[0]]'
 _BATCH = 'batch = {name: np.array(value, np.int32) for name, value in rows.items()}'
 _SHARES = "share = np.exp(out['logits'][0]) / np.exp(out['logits'][0]).sum()\n"
 _MASKED = (

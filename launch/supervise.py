@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -24,7 +23,9 @@ from configs.errors import UserError
 from launch import app
 
 _MAX_RESTARTS = flags.DEFINE_integer('max_restarts', 1000, 'give up after so many restarts', lower_bound=0)
-_PAUSE = flags.DEFINE_float('pause_s', 5.0, 'seconds before the first restart; doubled after each short run, up to max_pause_s', lower_bound=0.0)
+_PAUSE = flags.DEFINE_float(
+    'pause_s', 5.0, 'seconds before the first restart; doubled after each short run, up to max_pause_s', lower_bound=0.0
+)
 _MAX_PAUSE = flags.DEFINE_float('max_pause_s', 300.0, 'longest pause before a restart, in seconds', lower_bound=0.0)
 _LONG_RUN = flags.DEFINE_float('long_run_s', 600.0, 'after a run of so many seconds the pause starts small again', lower_bound=0.0)
 
@@ -70,7 +71,9 @@ class Supervisor:
                 return code
             if restarts < max_restarts:
                 pause = pause_s if lived >= long_run_s else min(pause, max_pause_s)
-                logging.warning('exit code %d after %.0f s; restart %d of at most %d in %.0f s', code, lived, restarts + 1, max_restarts, pause)
+                logging.warning(
+                    'exit code %d after %.0f s; restart %d of at most %d in %.0f s', code, lived, restarts + 1, max_restarts, pause
+                )
                 self._sleep(pause)
                 pause = 2 * pause
             if self._stopped is not None:

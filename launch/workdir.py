@@ -35,9 +35,7 @@ def lock(workdir: str, flag: str = '--workdir') -> Iterator[None]:
         except OSError:
             handle.seek(0)
             owner = handle.read().strip() or 'unknown'
-            raise UserError(
-                f'{flag}={workdir}: another process ({owner}) is writing in it: stop that one, or use another folder'
-            ) from None
+            raise UserError(f'{flag}={workdir}: another process ({owner}) is writing in it: stop that one, or use another folder') from None
         handle.truncate(0)
         handle.write(f'pid {os.getpid()}')
         handle.flush()

@@ -83,7 +83,10 @@ def test_mixed_encodings(tmp_path, vocabulary, clean, capsys):  # noqa: F811
     assert not (tmp_path / 'out').exists()
     manifest = run(tmp_path, vocabulary, input=path, eval_fraction=0)
     number = clean[0].count('\n')
-    assert f'invalid UTF-8 in 2 line(s), replaced or skipped as --on_bad_utf8 says: {path} line {number + 3}, {path} line {number + 5}' in capsys.readouterr().err
+    assert (
+        f'invalid UTF-8 in 2 line(s), replaced or skipped as --on_bad_utf8 says: {path} line {number + 3}, {path} line {number + 5}'
+        in capsys.readouterr().err
+    )
     assert text_of(manifest)['sentences'] == clean[1]['sentences'] + 5
 
 
@@ -104,7 +107,15 @@ def test_ten_thousand_copies_of_one_line(tmp_path, vocabulary, capsys):  # noqa:
     assert not (tmp_path / 'out').exists()
     manifest = run(tmp_path, vocabulary, input=f'{tmp_path}/apart', dupe_factor=1, eval_fraction=0)
     assert manifest.records('train') == 10_000 and '100% of the sentences of train are repetitions' in capsys.readouterr().err
-    manifest = run(tmp_path, vocabulary, input=f'{tmp_path}/together', objective='full_sentences', output=f'{tmp_path}/lines', dedup='lines', eval_fraction=0)
+    manifest = run(
+        tmp_path,
+        vocabulary,
+        input=f'{tmp_path}/together',
+        objective='full_sentences',
+        output=f'{tmp_path}/lines',
+        dedup='lines',
+        eval_fraction=0,
+    )
     assert manifest.statistics['text']['train']['sentences'] == 1
 
 
@@ -126,7 +137,14 @@ def text(tmp_path_factory, vocabulary):  # noqa: F811
 @pytest.fixture
 def start(tmp_path, text, vocabulary):  # noqa: F811
     """Starts the same job by its command line."""
-    flags = [f'--input={text}/*.txt', f'--tokenizer={vocabulary[0]}', f'--output={tmp_path}/out', '--seq_len=64', '--dupe_factor=5', '--workers=2']
+    flags = [
+        f'--input={text}/*.txt',
+        f'--tokenizer={vocabulary[0]}',
+        f'--output={tmp_path}/out',
+        '--seq_len=64',
+        '--dupe_factor=5',
+        '--workers=2',
+    ]
 
     def start(**kwargs):
         command = [sys.executable, '-m', 'launch.preprocess', *flags]

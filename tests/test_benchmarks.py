@@ -157,4 +157,7 @@ def test_train_step_measures_ours_beside_the_bare_gradient(tmp_path):
     case = json.loads(report.read_text())['cases'][0]
     assert case['programs'].keys() == {'ours', 'bare'} and all(p['sequences_a_second'] > 0 for p in case['programs'].values())
     # By hand: 6 (4 H^2 + 2 H F) S L + 12 L H S^2 + 6 P (H^2 + H V) + 6 H^2, with H=128 F=512 L=2 S=32 P=5 V=30522.
-    assert case['flops_a_sequence'] == 6 * 2 * (4 * 128**2 + 2 * 128 * 512) * 32 + 12 * 2 * 128 * 32**2 + 6 * 5 * (128**2 + 128 * 30522) + 6 * 128**2
+    assert (
+        case['flops_a_sequence']
+        == 6 * 2 * (4 * 128**2 + 2 * 128 * 512) * 32 + 12 * 2 * 128 * 32**2 + 6 * 5 * (128**2 + 128 * 30522) + 6 * 128**2
+    )

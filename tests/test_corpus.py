@@ -240,7 +240,11 @@ class TestParquet:
         texts = ['Ä one. And two.\nThree.', '', None, 'Four.', ' \n ', 'Five.\n\nSix.']
         path = self.put(tmp_path / 'a.parquet', texts, row_group_size=2, compression='zstd')
         parts = units(str(path))
-        assert [(unit.start, unit.format, unit.whole) for unit in parts] == [(0, 'parquet', False), (1, 'parquet', False), (2, 'parquet', False)]
+        assert [(unit.start, unit.format, unit.whole) for unit in parts] == [
+            (0, 'parquet', False),
+            (1, 'parquet', False),
+            (2, 'parquet', False),
+        ]
         assert all(unit.bytes > 0 for unit in parts)
         found = [d for unit in parts for d in read_unit(unit)]
         assert [d.name for d in found] == [('a.parquet', 0), ('a.parquet', 3), ('a.parquet', 5)]
@@ -287,12 +291,17 @@ class TestTfds:
     def prepared(self, tmp_path, monkeypatch):
         folder = tmp_path / 'tfds' / 'made_text' / '1.0.0'
         text = {'pythonClassName': 'tensorflow_datasets.core.features.text_feature.Text', 'text': {}}
-        nested = {'pythonClassName': 'tensorflow_datasets.core.features.features_dict.FeaturesDict', 'featuresDict': {'features': {'body': text}}}
+        nested = {
+            'pythonClassName': 'tensorflow_datasets.core.features.features_dict.FeaturesDict',
+            'featuresDict': {'features': {'body': text}},
+        }
         both = {**nested, 'featuresDict': {'features': {'text': text, 'inner': nested}}}
         put(folder / 'features.json', json.dumps(both))
         template = '{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}'
         split = {'name': 'train', 'shardLengths': ['2', '1'], 'numBytes': '100', 'filepathTemplate': template}
-        put(folder / 'dataset_info.json', json.dumps({'name': 'made_text', 'version': '1.0.0', 'fileFormat': 'tfrecord', 'splits': [split]}))
+        put(
+            folder / 'dataset_info.json', json.dumps({'name': 'made_text', 'version': '1.0.0', 'fileFormat': 'tfrecord', 'splits': [split]})
+        )
         for i, texts in enumerate([['One. Two.\nThree.', 'Vier.'], ['', 'Five.']]):
             frames = b''.join(self.frame(text.encode(), b'inner %d' % i) for text in texts)
             put(folder / f'made_text-train.tfrecord-0000{i}-of-00002', frames)
@@ -306,7 +315,9 @@ class TestTfds:
             assert len(content) < 128
             return bytes([number << 3 | 2, len(content)]) + content
 
-        entries = [field(1, field(1, key) + field(2, field(1, field(1, value)))) for key, value in ((b'inner/body', inner), (b'text', text))]
+        entries = [
+            field(1, field(1, key) + field(2, field(1, field(1, value)))) for key, value in ((b'inner/body', inner), (b'text', text))
+        ]
         example = field(1, b''.join(entries))
         head = len(example).to_bytes(8, 'little')
         return head + masked_crc(head).to_bytes(4, 'little') + example + masked_crc(example).to_bytes(4, 'little')

@@ -10,8 +10,8 @@ import pytest
 
 from configs.errors import UserError
 from input_pipeline import cut_tasks
-from input_pipeline.text_split import Document
 from input_pipeline.tasks import load_task
+from input_pipeline.text_split import Document
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,11 @@ def docstrings():
     found = []
     for label in ('numpy', 'jax', 'keras', 'tensorflow'):
         for i in range(60 if label != 'tensorflow' else 8):
-            sentences = (f'Number {i} of {label} does things to np.array and tf.Tensor.', f'Call {label.capitalize()}Thing {i} twice.', f'First import {label} as it is.')
+            sentences = (
+                f'Number {i} of {label} does things to np.array and tf.Tensor.',
+                f'Call {label.capitalize()}Thing {i} twice.',
+                f'First import {label} as it is.',
+            )
             found.append(Document(label, f'{label}/m{i}.py', 'f', sentences, held_out=i % 4 == 0))
     return found
 
@@ -72,7 +76,10 @@ def articles():
     def passage() -> str:
         return ' '.join(source.choice(words) for _ in range(source.randrange(40, 60)))
 
-    return [Document('', f'doc{i}', '', tuple(f'{i}: {passage()}' for _ in range(source.randrange(2, 14))), held_out=i % 4 == 0) for i in range(200)]
+    return [
+        Document('', f'doc{i}', '', tuple(f'{i}: {passage()}' for _ in range(source.randrange(2, 14))), held_out=i % 4 == 0)
+        for i in range(200)
+    ]
 
 
 def test_pair_task(tmp_path, articles):

@@ -31,7 +31,10 @@ def text(tmp_path_factory, vocabulary):  # noqa: F811
         if documents and i % 3 == 0:
             documents.append(source.choice(documents))
         else:
-            lines = [source.choice(stock) if source.random() < 0.3 else ' '.join(source.choices(plain, k=8)) for _ in range(source.randint(2, 12))]
+            lines = [
+                source.choice(stock) if source.random() < 0.3 else ' '.join(source.choices(plain, k=8))
+                for _ in range(source.randint(2, 12))
+            ]
             documents.append(tuple(lines))
     documents.append(documents[1][:-1])  # the beginning of another is no copy of it
     documents.append(('zzz .', *documents[1]))
@@ -51,7 +54,9 @@ def left_by(text, vocabulary, kind, monkeypatch, tmp_path, **options):  # noqa: 
             one = DocumentRun.open(file)
             lines = [tuple(line.tolist()) for line in np.split(one.tokens, np.cumsum(one.lengths)[:-1])]
             parts = np.split(np.arange(len(lines)), one.documents['sentences'][:-1])
-            kept.extend((int(source), int(key), [lines[i] for i in part]) for source, key, part in zip(one.documents['source'], one.keys, parts))
+            kept.extend(
+                (int(source), int(key), [lines[i] for i in part]) for source, key, part in zip(one.documents['source'], one.keys, parts)
+            )
         return make(recipe, split, number, buckets, inputs, path)
 
     monkeypatch.setattr(stages, 'PART_SENTENCES', 4)  # documents in parts, too
@@ -73,7 +78,9 @@ def test_one_of_each_document_is_left(text, vocabulary, monkeypatch, tmp_path): 
     assert len(found) == len(wanted) == len(set(text[1])) and {frozenset(parts) for parts in found.values()} == wanted
     statistics = manifest.statistics['text']['train']
     assert (statistics['documents'], statistics['duplicates_dropped']) == (len(wanted), 403 - len(wanted))
-    assert statistics['sentences'] == sum(map(len, set(text[1]))) and statistics['tokens'] == sum(len(line.split()) for lines in set(text[1]) for line in lines)
+    assert statistics['sentences'] == sum(map(len, set(text[1]))) and statistics['tokens'] == sum(
+        len(line.split()) for lines in set(text[1]) for line in lines
+    )
     assert shards.verify(tmp_path / 'documents').faults == []
 
 
@@ -89,7 +96,9 @@ def test_one_of_each_line_is_left_in_its_document(text, vocabulary, monkeypatch,
     statistics = manifest.statistics['text']['train']
     assert (statistics['sentences'], statistics['duplicate_line_rate']) == (len(different), 0)
     assert statistics['duplicates_dropped'] == sum(map(len, text[1])) - len(different)
-    assert statistics['documents'] == len(found) and statistics['one_sentence_documents'] == sum(sum(map(len, parts)) == 1 for parts in found.values())
+    assert statistics['documents'] == len(found) and statistics['one_sentence_documents'] == sum(
+        sum(map(len, parts)) == 1 for parts in found.values()
+    )
 
 
 def iter_in(part, lines):
@@ -113,7 +122,14 @@ def test_bytes_do_not_depend_on_workers_nor_on_where_files_are_cut(text, vocabul
 
 def test_languages_are_counted_without_copies(text, vocabulary, tmp_path):  # noqa: F811
     """The same file as two languages: the copies are dropped from one or the other."""
-    manifest = run(text[0], vocabulary, input=(f'en={text[0]}/0.txt', f'de={text[0]}/0.txt'), dedup='documents', eval_fraction=0, output=str(tmp_path / 'out'))
+    manifest = run(
+        text[0],
+        vocabulary,
+        input=(f'en={text[0]}/0.txt', f'de={text[0]}/0.txt'),
+        dedup='documents',
+        eval_fraction=0,
+        output=str(tmp_path / 'out'),
+    )
     statistics = manifest.statistics['text']['train']
     assert statistics['documents'] == len(set(text[1][0::3])) == sum(found['documents'] for found in statistics['languages'].values())
     assert statistics['tokens'] == sum(found['tokens'] for found in statistics['languages'].values())

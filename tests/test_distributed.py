@@ -114,7 +114,15 @@ def test_two_processes_killed_and_restarted_equal_one(tmp_path, binary):
 
     def command(run: str) -> list[str]:
         changes = [f'--set={change}' for change in (*TRAINING, f'model.vocab_size={size}')]
-        return [sys.executable, '-m', 'launch.pretrain', '--config=quickstart', f'--data={tmp_path}/records', f'--workdir={tmp_path / run}', *changes]
+        return [
+            sys.executable,
+            '-m',
+            'launch.pretrain',
+            '--config=quickstart',
+            f'--data={tmp_path}/records',
+            f'--workdir={tmp_path / run}',
+            *changes,
+        ]
 
     environment = {**os.environ, 'JAX_NUM_CPU_DEVICES': '4'}
     one = subprocess.run(command('one'), cwd=ROOT, env=environment, capture_output=True, text=True)
@@ -133,7 +141,10 @@ def test_two_processes_killed_and_restarted_equal_one(tmp_path, binary):
     assert [process.wait(timeout=300) for process in processes] == [0, 0], '\n'.join(log.read_text()[-3000:] for log in logs)
     assert 'restart 1 of' in logs[1].read_text() and 'restart 1 of' in logs[0].read_text() and 'resumed at step' in logs[0].read_text()
 
-    losses = [{m['step']: m['mlm_loss'] for m in read_metrics(tmp_path / run / 'metrics.jsonl') if m['split'] == 'train'} for run in ('one', 'two')]
+    losses = [
+        {m['step']: m['mlm_loss'] for m in read_metrics(tmp_path / run / 'metrics.jsonl') if m['split'] == 'train'}
+        for run in ('one', 'two')
+    ]
     assert losses[0].keys() == losses[1].keys() and len(losses[0]) == 8
     assert list(losses[0].values()) == pytest.approx(list(losses[1].values()), rel=1e-4)
     (want, _), (got, step) = (load_params(tmp_path / run) for run in ('one', 'two'))

@@ -47,7 +47,7 @@ NUMPY_STYLE = """
     .. [1] N. Author, "A long book about circular statistics", 1999.
     """
 
-GOOGLE_STYLE = '''Converts each of the values to a tensor of tensors.
+GOOGLE_STYLE = """Converts each of the values to a tensor of tensors.
 
     Args:
       values: A list of numbers that can be converted to one type.
@@ -67,7 +67,7 @@ GOOGLE_STYLE = '''Converts each of the values to a tensor of tensors.
 
     | a table | has | cells | of | words |
     Visit https://example.org/a/page for a long list of values.
-    '''
+    """
 
 
 def test_numpy_style():
@@ -117,7 +117,9 @@ def package(tmp_path):
     (tmp_path / 'pack').mkdir()
     (tmp_path / 'pack' / 'good.py').write_text(source)
     (tmp_path / 'pack' / 'broken.py').write_text('def (:')
-    return docstrings.Package('pack', 'pack', '1', (('pack/broken.py', 6), ('pack/good.py', len(source)), ('pack/missing.py', 1)), str(tmp_path))
+    return docstrings.Package(
+        'pack', 'pack', '1', (('pack/broken.py', 6), ('pack/good.py', len(source)), ('pack/missing.py', 1)), str(tmp_path)
+    )
 
 
 def test_read(package):

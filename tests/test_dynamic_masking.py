@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from test_masking import MASK, VOCAB, batch
 
 from bert_jax import heads, losses, sharding
 from bert_jax.dynamic_masking import DynamicMasking
@@ -17,7 +18,6 @@ from bert_jax.train_state import create_state
 from configs.schema import ModelConfig, OptimizerConfig, RuntimeConfig
 from input_pipeline.masking import MaskingRule, mask
 from input_pipeline.randomness import Stream
-from test_masking import MASK, VOCAB, batch
 
 RULE = DynamicMasking(probability=0.15, max_predictions=20, mix=(0.8, 0.1, 0.1), whole_word=False, mask_id=MASK, vocab_size=VOCAB)
 

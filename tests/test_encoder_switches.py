@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from test_model import make_batch, noisy_params, numpy_forward
 
 from bert_jax import flops, heads, sharding
 from bert_jax.interchange import google, huggingface
@@ -16,7 +17,6 @@ from configs import schema
 from configs.errors import UserError
 from configs.schema import ModelConfig, RuntimeConfig
 from launch import source
-from test_model import make_batch, noisy_params, numpy_forward
 
 PLAIN = ModelConfig(vocab_size=60, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=32, max_position=12)
 LEFT = dataclasses.replace(PLAIN, attention='left_to_right')

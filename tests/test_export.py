@@ -17,7 +17,9 @@ from input_pipeline.tokenizer import Tokenizer
 from launch import export, workdir
 from launch.source import read_source
 
-MODEL = schema.ModelConfig(vocab_size=25, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=32, max_position=20, hidden_act='relu')
+MODEL = schema.ModelConfig(
+    vocab_size=25, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=32, max_position=20, hidden_act='relu'
+)
 
 
 @pytest.fixture
@@ -26,7 +28,9 @@ def make(tmp_path):
 
     def make(module, config, data):
         folder = tmp_path / 'workdir'
-        (tmp_path / 'vocab.txt').write_text('\n'.join(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *(f'word{i}' for i in range(20))]) + '\n')
+        (tmp_path / 'vocab.txt').write_text(
+            '\n'.join(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *(f'word{i}' for i in range(20))]) + '\n'
+        )
         workdir.settle(str(folder), config, data)
         Tokenizer.load(tmp_path).save(folder / 'tokenizer')
         state = train_state.create_state(module, 3, config.optimizer, sharding.make_mesh(config.runtime))

@@ -11,18 +11,18 @@ import types
 import jax
 import numpy as np
 import pytest
+from conftest import ENCODER_WORDS
 
 from bert_jax import checkpoint, heads
-from configs import schema, sweep
+from configs import sweep
 from configs.errors import UserError
 from configs.finetune import recipe
 from configs.overrides import apply
-from conftest import ENCODER_WORDS
 from input_pipeline.shards import Manifest
 from input_pipeline.stream import RecordStream
 from input_pipeline.tasks import load_task
-from input_pipeline.tokenizer import Tokenizer
-from launch import held_out, prediction, results, source, tuning, workdir
+from launch import held_out, prediction, results, source, tuning
+
 
 @pytest.fixture(autouse=True)
 def signal_handlers():

@@ -304,6 +304,4 @@ def test_through_the_command_line(tmp_path, binary):
     for end in ('index', 'data-00000-of-00001'):
         before, after = (tmp_path / name / f'bert_model.ckpt.{end}' for name in ('there', 'back'))
         assert before.read_bytes() == after.read_bytes()
-    assert jax.tree.all(
-        jax.tree.map(np.array_equal, read_source(f'{tmp_path}/there').params, read_source(f'{tmp_path}/back').params)
-    )
+    assert jax.tree.all(jax.tree.map(np.array_equal, read_source(f'{tmp_path}/there').params, read_source(f'{tmp_path}/back').params))

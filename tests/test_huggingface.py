@@ -66,7 +66,9 @@ def test_outputs_are_those_of_transformers(folder, act):
     config, params = huggingface.read(folder).model[:2]
     everywhere = {**BATCH, 'masked_lm_positions': np.tile(np.arange(12, dtype=np.int32), (4, 1))}
     mlm, nsp = heads.Pretraining(config).apply({'params': params}, everywhere)
-    hidden, pooled, _ = heads.Encoder(config).apply({'params': params['encoder']}, *(BATCH[k] for k in ('input_ids', 'input_mask', 'segment_ids')))
+    hidden, pooled, _ = heads.Encoder(config).apply(
+        {'params': params['encoder']}, *(BATCH[k] for k in ('input_ids', 'input_mask', 'segment_ids'))
+    )
     for name, found in {'hidden': hidden, 'pooled': pooled, 'mlm': mlm[..., :40], 'nsp': nsp}.items():
         np.testing.assert_allclose(found, EXPECTED[f'{act}/{name}'], atol=2e-5, rtol=0, err_msg=name)
 
@@ -168,7 +170,12 @@ def test_other_precisions_become_float32_and_are_said(folder, dtype):
 
 def test_a_model_without_mlm_head_and_pooler(folder):
     settings(folder, architectures=['BertForQuestionAnswering'])
-    tensors(folder, lambda name, array: {} if name.startswith(('cls.', 'bert.pooler')) else {name: array, 'qa_outputs.weight': np.eye(2, 16, dtype='f')})
+    tensors(
+        folder,
+        lambda name, array: (
+            {} if name.startswith(('cls.', 'bert.pooler')) else {name: array, 'qa_outputs.weight': np.eye(2, 16, dtype='f')}
+        ),
+    )
     assert 'missing qa_outputs.bias' in refused(folder)
     tensors(folder, lambda name, array: {name: array, 'qa_outputs.bias': np.array([1, 2], 'f')})
     model = huggingface.read(folder).model
@@ -219,7 +226,10 @@ def test_settings_that_do_not_fit_are_refused(folder, changes, message):
 @pytest.mark.parametrize(
     ('change', 'message'),
     [
-        (lambda n, a: {} if 'layer.1.output.dense.bias' in n else {n: a}, 'missing encoder.layer.1.output.dense.bias; not known here nothing'),
+        (
+            lambda n, a: {} if 'layer.1.output.dense.bias' in n else {n: a},
+            'missing encoder.layer.1.output.dense.bias; not known here nothing',
+        ),
         (lambda n, a: {n: a, 'bert.embeddings.extra': a}, 'missing nothing; not known here bert.embeddings.extra'),
         (lambda n, a: {n: a, n.removeprefix('bert.'): a}, 'are two names of one array'),
         (lambda n, a: {n: a, 'cls.predictions.decoder.weight': np.ones((40, 16), 'f')}, 'but here they are one array'),

@@ -83,7 +83,9 @@ def test_after_a_kill_while_files_get_their_names(tmp_path, text, vocabulary, mo
             save = shards.Manifest.save
             patch.setattr(shards.Manifest, 'save', lambda self, folder: killed() if folder.name == 'out' else save(self, folder))
         else:
-            patch.setattr(job_directory, '_remove', lambda folder: killed() if (folder.parent / 'manifest.json').exists() and not overwrite else None)
+            patch.setattr(
+                job_directory, '_remove', lambda folder: killed() if (folder.parent / 'manifest.json').exists() and not overwrite else None
+            )
             if overwrite:
                 patch.setattr('input_pipeline.preprocess._report', killed)
         with pytest.raises(Killed):

@@ -8,7 +8,6 @@ from configs import schema
 from configs.errors import UserError
 from configs.load import load, presets
 
-
 MODELS = ['bert_base', 'bert_large', 'bert_medium', 'bert_mini', 'bert_small', 'bert_tiny']
 
 
@@ -31,7 +30,12 @@ def test_base_is_the_papers_recipe():
 
 def test_a_python_file(tmp_path):
     path = tmp_path / 'mine.py'
-    lines = 'import dataclasses', 'from configs import bert_tiny', 'def get_config():', '    return dataclasses.replace(bert_tiny.get_config(), seed=5)'
+    lines = (
+        'import dataclasses',
+        'from configs import bert_tiny',
+        'def get_config():',
+        '    return dataclasses.replace(bert_tiny.get_config(), seed=5)',
+    )
     path.write_text('\n'.join(lines))
     assert load(str(path)).seed == 5
 

@@ -165,7 +165,9 @@ def test_runs_of_words_are_chosen_as_by_a_slow_greedy_one(longest, share):
     rows = 10000
     shape = lambda array: np.repeat(array, rows, 0)
     rule = MaskingRule(share, 40, ngram=longest)
-    masked = mask(np.full((rows, length), 50, np.int32), shape(candidates), np.full(rows, length), shape(starts), rule, MASK, VOCAB, Stream(4))
+    masked = mask(
+        np.full((rows, length), 50, np.int32), shape(candidates), np.full(rows, length), shape(starts), rule, MASK, VOCAB, Stream(4)
+    )
     chosen = np.zeros((rows, length), bool)
     row, rank = np.nonzero(masked.weights)
     chosen[row, masked.positions[row, rank]] = True
@@ -220,7 +222,9 @@ def test_coin_tosses_are_binomial():
         assert abs(drawn.mean() - n / 2) < 0.05 * max(1, n**0.5) and abs(drawn.var() - n / 4) < 0.08 * max(n, 1) / 4 + 1e-9
 
 
-@pytest.mark.parametrize('rule', [{'probability': 0}, {'max_predictions': 0}, {'ngram': 0}, {'mix': (0.8, 0.1, 0.2)}, {'mix': (1.2, -0.1, -0.1)}])
+@pytest.mark.parametrize(
+    'rule', [{'probability': 0}, {'max_predictions': 0}, {'ngram': 0}, {'mix': (0.8, 0.1, 0.2)}, {'mix': (1.2, -0.1, -0.1)}]
+)
 def test_bad_rules_are_refused(rule):
     with pytest.raises(UserError, match='--'):
         MaskingRule(**rule)

@@ -99,7 +99,9 @@ def test_optimizers_equal_numpy_on_a_list_of_layers(change):
         params = {n: np.asarray(params[n] + updates[n]) for n in params}
         numpy_step(config, 0.1, t, want, unstacked(grads), m, v)
         for name, got in unstacked(params).items():
-            np.testing.assert_allclose(got, want[name], rtol=2e-5, atol=2e-6 * max(1, np.abs(want[name]).max()), err_msg=f'{name}, step {t}')
+            np.testing.assert_allclose(
+                got, want[name], rtol=2e-5, atol=2e-6 * max(1, np.abs(want[name]).max()), err_msg=f'{name}, step {t}'
+            )
 
 
 MODEL = ModelConfig(vocab_size=300, hidden_size=8, num_layers=4, num_heads=2, intermediate_size=16)

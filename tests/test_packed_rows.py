@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from test_model import make_batch, noisy_params
 
 from bert_jax import heads, losses
 from bert_jax.model import Encoder, Packing
 from configs.schema import ModelConfig
-from test_model import make_batch, noisy_params
 
 CONFIG = ModelConfig(vocab_size=300, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=32, max_position=24)
 S, K, P = 24, 3, 7

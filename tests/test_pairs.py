@@ -198,7 +198,11 @@ def test_full_sentences_lose_and_repeat_nothing():
     documents = make_documents(count=20, most_tokens=100)
     examples = make_examples(documents, 'full_sentences', 64, 1, 0.0, Stream(9))
     order = np.argsort(examples.a)
-    assert (examples.a[order][1:] == examples.a_end[order][:-1]).all() and examples.a.min() == 0 and examples.a_end.max() == documents.tokens.size
+    assert (
+        (examples.a[order][1:] == examples.a_end[order][:-1]).all()
+        and examples.a.min() == 0
+        and examples.a_end.max() == documents.tokens.size
+    )
     size = examples.a_end - examples.a
     assert size.max() == 62 and not examples.labels.any() and (examples.b == examples.b_end).all()
     at_sentence = np.isin(examples.a_end, documents.sentences)

@@ -31,7 +31,13 @@ def test_an_interrupted_run_goes_on_and_shards_make_the_whole(source, tmp_path, 
     rows = [json.dumps({'id': f'n{i}', 'sentence': text}) for i, text in enumerate(texts)]
     rows[-3] = '{"sentence": '
     (tmp_path / 'in.jsonl').write_text('\n'.join(rows) + '\n')
-    command = ('predict', f'--init_from={source}', f'--input={tmp_path}/in.jsonl', '--columns=text=sentence', f'--output={tmp_path}/out.jsonl')
+    command = (
+        'predict',
+        f'--init_from={source}',
+        f'--input={tmp_path}/in.jsonl',
+        '--columns=text=sentence',
+        f'--output={tmp_path}/out.jsonl',
+    )
     stopped = binary(*command)
     assert stopped.returncode == 2 and not (tmp_path / 'out.jsonl').exists()
     assert f'{tmp_path}/in.jsonl:1098: not JSON' in stopped.stderr.splitlines()[-1] and 'Traceback' not in stopped.stderr
@@ -47,7 +53,9 @@ def test_an_interrupted_run_goes_on_and_shards_make_the_whole(source, tmp_path, 
     assert answers[-3]['error'].startswith('not JSON') and 'error' not in answers[-4]
     wanted = Predictor.from_workdir(str(source))(texts[:40] + texts[-2:])
     for answer, want, i in zip(answers[:40] + answers[-2:], wanted, [*range(40), 1098, 1099], strict=True):
-        assert (answer['id'], answer['label']) == (f'n{i}', want['label']) and answer['probabilities'] == pytest.approx(want['probabilities'], abs=1e-5)
+        assert (answer['id'], answer['label']) == (f'n{i}', want['label']) and answer['probabilities'] == pytest.approx(
+            want['probabilities'], abs=1e-5
+        )
     again = binary(*command)
     assert again.returncode == 0 and 'is done already' in again.stderr
     part = binary(*command[:-1], f'--output={tmp_path}/part', '--shard=1/3', '--skip_bad_records')

@@ -52,7 +52,9 @@ def test_classes_whatever_stands_beside_a_text():
         wanted = jax.nn.softmax(call({'params': model.params}, row(*texts))[0])
         np.testing.assert_allclose(list(answer['probabilities'].values()), wanted, atol=1e-5)
         assert list(answer['probabilities']) == list(tiny_models.LABELS)
-        assert answer['label'] == tiny_models.LABELS[int(wanted.argmax())] and answer['probability'] == max(answer['probabilities'].values())
+        assert answer['label'] == tiny_models.LABELS[int(wanted.argmax())] and answer['probability'] == max(
+            answer['probabilities'].values()
+        )
     assert len({a['label'] for a in answers}) > 1
     alone = serve(TEXTS[2])
     assert alone['probability'] == pytest.approx(answers[2]['probability'], abs=1e-5)
@@ -88,7 +90,9 @@ def test_answers_in_contexts_longer_than_a_row():
     assert answer['nbest'][0]['text'] == answer['answer'] and len(answer['nbest']) == 5
     assert answer['probability'] == answer['nbest'][0]['probability'] == max(item['probability'] for item in answer['nbest'])
     beside = serve([('who?', 'Paris.'), (question, context)])
-    assert beside[1]['nbest'][0]['probability'] == pytest.approx(answer['probability'], abs=1e-5) and beside[1]['answer'] == answer['answer']
+    assert (
+        beside[1]['nbest'][0]['probability'] == pytest.approx(answer['probability'], abs=1e-5) and beside[1]['answer'] == answer['answer']
+    )
     short = row('who?', 'Paris.')  # by hand: the only span there is is one of three pieces' pairs
     model = tiny_models.model('BertForQuestionAnswering')
     logits = apply(heads.Span(tiny_models.CONFIG), with_pooler(model.params), short)[0]
@@ -114,7 +118,10 @@ def test_a_label_for_every_word_of_a_text_of_any_length():
 
 def test_choices_of_any_number():
     serve, model = predictor('BertForMultipleChoice'), tiny_models.model('BertForMultipleChoice')
-    records = [{'text': 'what is paris', 'choices': ['the capital', 'a film']}, {'text': 'who', 'start': 'unable', 'choices': ['a', 'is', 'films']}]
+    records = [
+        {'text': 'what is paris', 'choices': ['the capital', 'a film']},
+        {'text': 'who', 'start': 'unable', 'choices': ['a', 'is', 'films']},
+    ]
     answers = serve(records)
     second = [row('who', f'unable {choice}') for choice in records[1]['choices']]
     scores = jnp.array([apply(heads.Classifier(tiny_models.CONFIG, outputs=1), model.params, r)[0, 0] for r in second])
@@ -156,7 +163,12 @@ def test_a_model_without_a_head_is_refused():
 def test_from_a_workdir_with_its_settings(tmp_path):
     """Labels, length and the task's options are the workdir's."""
     config = schema.FinetuneConfig(max_seq_length=40)
-    data = {'head': 'span', 'labels': [], 'options': {'unanswerable': True, 'null_threshold': -1e6}, 'model': schema.to_dict(tiny_models.CONFIG)}
+    data = {
+        'head': 'span',
+        'labels': [],
+        'options': {'unanswerable': True, 'null_threshold': -1e6},
+        'model': schema.to_dict(tiny_models.CONFIG),
+    }
     workdir.settle(str(tmp_path), config, data)
     tiny_models.tokenizer().save(tmp_path / 'tokenizer')
     checkpoints = checkpoint.Checkpoints(tmp_path)

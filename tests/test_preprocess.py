@@ -18,7 +18,8 @@ from input_pipeline import job_directory, records, shards, stages
 from input_pipeline.corpus import TextOptions
 from input_pipeline.kept_results import KeptResults
 from input_pipeline.local_engine import LocalEngine
-from input_pipeline.preprocess import PreprocessOptions, plan_buckets, preprocess
+from input_pipeline.preprocess import plan_buckets, preprocess
+from input_pipeline.preprocess_options import PreprocessOptions
 from input_pipeline.progress import Progress, clock
 
 SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
@@ -52,7 +53,14 @@ def write_text(path: Path, names, seed=0, sentences=(2, 12)):
 
 
 def run(folder, vocabulary, **kwargs):
-    options = {'input': f'{folder}/*.txt', 'tokenizer': str(vocabulary[0]), 'output': f'{folder}/out', 'seq_len': 64, 'workers': 1, 'dupe_factor': 3}
+    options = {
+        'input': f'{folder}/*.txt',
+        'tokenizer': str(vocabulary[0]),
+        'output': f'{folder}/out',
+        'seq_len': 64,
+        'workers': 1,
+        'dupe_factor': 3,
+    }
     return preprocess(PreprocessOptions(**{**options, **kwargs}))
 
 
@@ -193,7 +201,12 @@ def test_languages_are_weighed_and_stay_apart(tmp_path, vocabulary, capsys, monk
     for language, names in (('en', large), ('ko', small)):
         (tmp_path / language).mkdir()
         write_text(tmp_path / language / 'a.txt', names)  # the same name in both folders
-    options = {'input': (f'en={tmp_path}/en/*.txt', f'ko={tmp_path}/ko/*.txt'), 'language_exponent': 0.5, 'dupe_factor': 4, 'eval_fraction': 0.1}
+    options = {
+        'input': (f'en={tmp_path}/en/*.txt', f'ko={tmp_path}/ko/*.txt'),
+        'language_exponent': 0.5,
+        'dupe_factor': 4,
+        'eval_fraction': 0.1,
+    }
     manifest = run(tmp_path, vocabulary, **options)
     held_out = names_in(read(tmp_path / 'out', 'eval')[1], vocabulary)
     _, restored = read(tmp_path / 'out')
@@ -417,7 +430,9 @@ def test_a_large_shard_sorted_in_pieces_has_the_same_bytes(tmp_path, vocabulary,
     run(tmp_path, vocabulary, num_shards=2)
     monkeypatch.setattr('input_pipeline.preprocess.SHARD_BYTES', 10_000)
     run(tmp_path, vocabulary, num_shards=2, output=f'{tmp_path}/pieces')
-    ours, theirs = ({name: digest for name, digest in digests(tmp_path / folder).items() if 'train' in name} for folder in ('out', 'pieces'))
+    ours, theirs = (
+        {name: digest for name, digest in digests(tmp_path / folder).items() if 'train' in name} for folder in ('out', 'pieces')
+    )
     assert ours == theirs and len(ours) == 2
     with pytest.raises(UserError, match='--num_shards=5000.*examples only'):
         run(tmp_path, vocabulary, num_shards=5000, output=f'{tmp_path}/many')
@@ -425,7 +440,18 @@ def test_a_large_shard_sorted_in_pieces_has_the_same_bytes(tmp_path, vocabulary,
 
 @pytest.mark.parametrize(
     'bad',
-    [{'seq_len': 4}, {'max_packs': 1}, {'language_exponent': 1.5}, {'dupe_factor': 0}, {'short_seq_prob': 2.0}, {'eval_fraction': 1.0}, {'num_shards': 0}, {'workers': 0}, {'seed': -1}, {'output': 'gs://a/b'}],
+    [
+        {'seq_len': 4},
+        {'max_packs': 1},
+        {'language_exponent': 1.5},
+        {'dupe_factor': 0},
+        {'short_seq_prob': 2.0},
+        {'eval_fraction': 1.0},
+        {'num_shards': 0},
+        {'workers': 0},
+        {'seed': -1},
+        {'output': 'gs://a/b'},
+    ],
 )
 def test_bad_options_name_their_flag(tmp_path, vocabulary, bad):
     with pytest.raises(UserError, match=f'--{next(iter(bad))}='):
@@ -478,7 +504,10 @@ def test_command_line(tmp_path, vocabulary, binary):
     assert shards.Manifest.load(tmp_path / 'out').max_predictions == 5
     bad = binary('preprocess', *flags, '--mask_mix=a,b')
     assert bad.returncode == 2 and '--mask_mix=a,b' in bad.stderr and 'Traceback' not in bad.stderr
-    for arguments, said in ((['--', '--runner=FlinkRunner'], '--runner=FlinkRunner: pipeline options are for --engine=beam'), (['seq'], "unexpected argument 'seq'")):
+    for arguments, said in (
+        (['--', '--runner=FlinkRunner'], '--runner=FlinkRunner: pipeline options are for --engine=beam'),
+        (['seq'], "unexpected argument 'seq'"),
+    ):
         refused = binary('preprocess', *flags, *arguments)
         assert refused.returncode == 2 and said in refused.stderr and 'Traceback' not in refused.stderr
 

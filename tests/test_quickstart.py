@@ -17,14 +17,25 @@ def corpus(tmp_path):
     lines = []
     for _ in range(120):
         words = [word() for _ in range(60)]
-        lines += [' '.join(source.choice(words) for _ in range(12)) + '. ' + ' '.join(source.choice(words) for _ in range(12)) + '.' for _ in range(12)] + ['']
+        lines += [
+            ' '.join(source.choice(words) for _ in range(12)) + '. ' + ' '.join(source.choice(words) for _ in range(12)) + '.'
+            for _ in range(12)
+        ] + ['']
     (tmp_path / 'text.txt').write_text('\n'.join(lines), encoding='utf-8')
     return tmp_path / 'text.txt'
 
 
 @pytest.mark.slow
 def test_quickstart(tmp_path, corpus, binary):
-    flags = [f'--corpus={corpus}', '--language=ko', f'--workdir={tmp_path}/run', '--vocab_size=500', '--steps=12', '--finetune_steps=6', '--train_examples=32']
+    flags = [
+        f'--corpus={corpus}',
+        '--language=ko',
+        f'--workdir={tmp_path}/run',
+        '--vocab_size=500',
+        '--steps=12',
+        '--finetune_steps=6',
+        '--train_examples=32',
+    ]
     first = binary('quickstart', *flags, '--finetune_runs=2')
     assert first.returncode == 0, first.stderr[-3000:]
     assert '--nolower_case' in first.stdout  # most letters are not Latin

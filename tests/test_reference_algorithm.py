@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from input_pipeline import records, shards
-from input_pipeline.preprocess import PreprocessOptions, preprocess
+from input_pipeline.preprocess import preprocess
+from input_pipeline.preprocess_options import PreprocessOptions
 
 SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
 CLS, SEP, MASK = 2, 3, 4

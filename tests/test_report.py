@@ -45,7 +45,9 @@ def record_folder(tmp_path):
     folder = tmp_path / 'records'
     (folder / 'tokenizer').mkdir(parents=True)
     (folder / 'tokenizer' / 'vocab.txt').write_text('\n'.join(WORDS) + '\n')
-    (folder / 'tokenizer' / 'tokenizer_config.json').write_text(json.dumps({'tokenizer_class': 'BertTokenizer', 'do_lower_case': True, 'strip_accents': None}))
+    (folder / 'tokenizer' / 'tokenizer_config.json').write_text(
+        json.dumps({'tokenizer_class': 'BertTokenizer', 'do_lower_case': True, 'strip_accents': None})
+    )
     spec = records.RecordSpec(8, 3, 'static')
     infos = []
     for split, rows in (('train', TRAIN), ('eval', HELD_OUT)):
@@ -74,7 +76,15 @@ def test_baselines(record_folder):
 
 
 LABELS = 'aabc' * 25
-SCORES = {'mlm_accuracy': 0.25, 'mlm_loss': 1.5, 'mlm_perplexity': math.exp(1.5), 'nsp_accuracy': 0.9, 'nsp_loss': 0.4, 'masked': 4.0, 'examples': 3.0}
+SCORES = {
+    'mlm_accuracy': 0.25,
+    'mlm_loss': 1.5,
+    'mlm_perplexity': math.exp(1.5),
+    'nsp_accuracy': 0.9,
+    'nsp_loss': 0.4,
+    'masked': 4.0,
+    'examples': 3.0,
+}
 
 
 @pytest.fixture
@@ -109,7 +119,9 @@ def finished(tmp_path, record_folder):
             for seed, count in enumerate(counts):
                 name = f'init={init},seed={seed}'
                 answers = [label if i < count else 'wrong' for i, label in enumerate(LABELS)]
-                files[f'runs/{name}/predictions/dev/predictions.tsv'] = 'index\tprediction\n' + ''.join(f'{i}\t{a}\n' for i, a in enumerate(answers))
+                files[f'runs/{name}/predictions/dev/predictions.tsv'] = 'index\tprediction\n' + ''.join(
+                    f'{i}\t{a}\n' for i, a in enumerate(answers)
+                )
                 runs.append({'name': name, 'settings': {'init': init, 'seed': seed}, 'step': 200})
             shares = [count / 100 for count in counts]
             found = {'mean': statistics.fmean(shares), 'sd': statistics.stdev(shares), 'max': max(shares)}

@@ -63,7 +63,9 @@ WORDS = {
 def elsewhere(*command: object, timeout: float = 300) -> str:
     """Output of a fresh Python in isolated mode, in another folder."""
     environment = {name: value for name, value in os.environ.items() if name != 'PYTHONPATH'} | {'JAX_NUM_CPU_DEVICES': '1'}
-    run = subprocess.run([sys.executable, '-I', *map(str, command)], capture_output=True, text=True, cwd='/', env=environment, timeout=timeout)
+    run = subprocess.run(
+        [sys.executable, '-I', *map(str, command)], capture_output=True, text=True, cwd='/', env=environment, timeout=timeout
+    )
     assert run.returncode == 0, run.stderr
     return run.stdout
 
@@ -75,7 +77,9 @@ def exported(architecture: str, form: str, folder: pathlib.Path):
     rng = np.random.default_rng(0)
     shapes = {name: [SIZES[axis] for axis in axes.split(', ')] for name, axes in serving.inputs(architecture).items()}
     batch = {'input_ids': rng.integers(5, 20, shapes['input_ids']), 'segment_ids': rng.integers(0, 2, shapes['input_ids'])}
-    batch['input_mask'] = np.broadcast_to(np.arange(7) < np.array([7, 4, 2]).reshape(3, *[1] * (len(shapes['input_ids']) - 1)), shapes['input_ids'])
+    batch['input_mask'] = np.broadcast_to(
+        np.arange(7) < np.array([7, 4, 2]).reshape(3, *[1] * (len(shapes['input_ids']) - 1)), shapes['input_ids']
+    )
     if 'masked_lm_positions' in shapes:
         batch['masked_lm_positions'] = rng.integers(0, 2, shapes['masked_lm_positions'])
     batch = {name: value.astype(np.int32) for name, value in batch.items()}

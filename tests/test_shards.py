@@ -119,7 +119,8 @@ def record_bytes(path, shard, record) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(
-    ('place', 'what'), [(2, 'length damaged'), (9, 'length damaged'), (40, 'payload damaged'), (-2, 'payload damaged'), (0, 'length damaged')]
+    ('place', 'what'),
+    [(2, 'length damaged'), (9, 'length damaged'), (40, 'payload damaged'), (-2, 'payload damaged'), (0, 'length damaged')],
 )
 @pytest.mark.parametrize('record', [0, 255, 256, 299])
 def test_a_flipped_bit_is_found(tmp_path, record, place, what):

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from test_model import make_batch
 
 from bert_jax import heads, losses, sharding
 from bert_jax.schedule import hyper
@@ -16,7 +17,6 @@ from bert_jax.step import jit_train_step, make_eval_step, make_train_step
 from bert_jax.train_state import TrainState, create_state, fresh_state
 from configs.errors import UserError
 from configs.schema import ModelConfig, OptimizerConfig, RuntimeConfig
-from test_model import make_batch
 
 CONFIG = ModelConfig(vocab_size=300, hidden_size=32, num_layers=2, num_heads=4, intermediate_size=64, max_position=24)
 OPTIMIZER = OptimizerConfig(peak_lr=1e-2, warmup_steps=2)

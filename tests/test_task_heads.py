@@ -8,13 +8,13 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
+from test_model import make_batch, noisy_params, numpy_forward
 
 from bert_jax import heads, sharding, task_heads
 from bert_jax.dropout import Noise
 from configs.errors import UserError
 from configs.schema import FinetuneConfig, ModelConfig, RuntimeConfig
 from input_pipeline.tasks.base import trim
-from test_model import make_batch, noisy_params, numpy_forward
 
 CONFIG = ModelConfig(vocab_size=60, hidden_size=16, num_layers=1, num_heads=4, intermediate_size=32, max_position=16)
 KEYS = ('input_ids', 'input_mask', 'segment_ids')

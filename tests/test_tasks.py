@@ -14,9 +14,8 @@ from configs.errors import UserError
 from input_pipeline.tasks import load_task
 from input_pipeline.tasks.base import Predictions, trim
 from input_pipeline.tasks.batching import evaluation_batches, permutation, subset, training_batches
-
-from input_pipeline.tasks.rows import truncated_lengths
 from input_pipeline.tasks.metrics import LABEL_METRICS, NUMBER_METRICS
+from input_pipeline.tasks.rows import truncated_lengths
 from input_pipeline.tasks.tables import Table
 from input_pipeline.tokenizer import Tokenizer
 

@@ -124,8 +124,8 @@ def test_nfc_composes_hangul():
 
 def test_random_strings_agree_with_the_rules_written_out():
     rng = random.Random(0)
-    alphabet = 'aebxX ,\'-\t\u2028\x85\x1c中國\ufa0c\u200bÉİΣσAßﬁ\u0301한\u1100\u1161\ue000🤣\U0001e944\U00020001\xa0\xad՛'
-    tokens = [*SPECIAL, *'aebx,\'-中國éiσςßﬁ🤣', '##a', '##b', '##x', '##ς', '##σ', 'ab', '##bx', '##ab']
+    alphabet = "aebxX ,'-\t\u2028\x85\x1c中國\ufa0c\u200bÉİΣσAßﬁ\u0301한\u1100\u1161\ue000🤣\U0001e944\U00020001\xa0\xad՛"
+    tokens = [*SPECIAL, *"aebx,'-中國éiσςßﬁ🤣", '##a', '##b', '##x', '##ς', '##σ', 'ab', '##bx', '##ab']
     for lower_case in (True, False):
         tokenizer = make(tokens, lower_case)
         for _ in range(5000):

@@ -21,7 +21,10 @@ KNOWN = {
     'tpu-vm delete': ({'--quiet'}, set()),
     'tpu-vm ssh': ({'--worker', '--command'}, set()),
     'tpu-vm scp': ({'--worker'}, set()),
-    'queued-resources create': ({'--node-id', '--accelerator-type', '--runtime-version'}, {'--spot', '--reserved', '--valid-until-duration'}),
+    'queued-resources create': (
+        {'--node-id', '--accelerator-type', '--runtime-version'},
+        {'--spot', '--reserved', '--valid-until-duration'},
+    ),
     'queued-resources describe': (set(), {'--format'}),
     'queued-resources delete': ({'--force', '--quiet'}, set()),
 }

@@ -162,7 +162,9 @@ def test_hugging_face_agrees_on_real_text(tmp_path, real_text, model, lower_case
     else:
         engine = tokenizers.Tokenizer.from_file(str(tmp_path / 'v' / 'tokenizer.json'))
     known = 0
-    for line, ids, theirs in zip(real_text, ours.encode_batch(real_text), engine.encode_batch(real_text, add_special_tokens=False), strict=True):
+    for line, ids, theirs in zip(
+        real_text, ours.encode_batch(real_text), engine.encode_batch(real_text, add_special_tokens=False), strict=True
+    ):
         if max(map(len, line.split()), default=0) <= 100 or model != 'wordpiece':  # Google's limit is 200, Hugging Face's 100
             assert ids.tolist() == theirs.ids, line
             known += 1

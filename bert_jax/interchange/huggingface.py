@@ -154,8 +154,7 @@ def _settings(folder: epath.Path) -> dict[str, Any]:
     architecture = (settings.get('architectures') or ['BertModel'])[0]
     if kind != 'bert' or not architecture.startswith('Bert'):
         raise UserError(
-            f'{folder}: config.json describes {architecture} (model_type {kind!r}), which is not BERT: '
-            'only model_type "bert" can be read'
+            f'{folder}: config.json describes {architecture} (model_type {kind!r}), which is not BERT: only model_type "bert" can be read'
         )
     return settings
 
@@ -292,8 +291,7 @@ def _untie(tensors: dict[str, np.ndarray], names: dict[str, str], folder: epath.
         if copy in names and kept in names:
             if not np.array_equal(tensors[copy], tensors[kept]):
                 raise UserError(
-                    f'{folder}: {names[copy]} differs from {names[kept]}, but here they are one array: '
-                    'this model cannot be represented'
+                    f'{folder}: {names[copy]} differs from {names[kept]}, but here they are one array: this model cannot be represented'
                 )
             del tensors[copy]
         elif copy in names:

@@ -190,7 +190,7 @@ def left_out(model: Model, where: str) -> tuple[str, ...]:
     """
     for name in ('attention', 'bilstm'):
         if (value := getattr(model.config, name)) != getattr(ModelConfig(), name):
-            raise UserError(f'{where}: model.{name}={value} has no place in other programs\' BERT: this model cannot be written for them')
+            raise UserError(f"{where}: model.{name}={value} has no place in other programs' BERT: this model cannot be written for them")
     if model.architecture not in ARCHITECTURES:
         raise UserError(f'{model.architecture} is none of the classes that can be written: {", ".join(ARCHITECTURES)}')
     parts = ARCHITECTURES[model.architecture]

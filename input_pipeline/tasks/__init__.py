@@ -32,7 +32,9 @@ def load_task(name_or_json: str, data_dir: str = '') -> Task:
     if not data_dir:
         raise UserError(f'--task={name_or_json} needs --data_dir, the folder that holds its files')
     if data_dir.startswith('tfds:') and families[name_or_json] not in (glue, squad):
-        raise UserError(f'--data_dir={data_dir}: only GLUE and SQuAD are read from tensorflow-datasets by name; describe {name_or_json} in JSON')
+        raise UserError(
+            f'--data_dir={data_dir}: only GLUE and SQuAD are read from tensorflow-datasets by name; describe {name_or_json} in JSON'
+        )
     return families[name_or_json].by_name(name_or_json, data_dir)
 
 

@@ -85,7 +85,12 @@ _TFDS_TEXTS = {
     'qnli': ('question', 'sentence'), 'ax': ('premise', 'hypothesis'),
 }  # fmt: skip
 _TFDS_SPLITS = {'train': 'train', 'dev': 'validation', 'test': 'test'}
-_TFDS_MNLI = {'dev': 'validation_matched', 'dev_mismatched': 'validation_mismatched', 'test': 'test_matched', 'test_mismatched': 'test_mismatched'}
+_TFDS_MNLI = {
+    'dev': 'validation_matched',
+    'dev_mismatched': 'validation_mismatched',
+    'test': 'test_matched',
+    'test_mismatched': 'test_mismatched',
+}
 # CoLA's labelled files start with an example, not with names.
 _HEADERLESS = (('cola', 'train'), ('cola', 'dev'))
 

@@ -55,9 +55,7 @@ class Table:
         """What errors call it."""
         return f'tfds:{self.tfds}' if self.tfds else self.path
 
-    def rows(
-        self, optional: frozenset[str] = frozenset(), lists: frozenset[str] = frozenset()
-    ) -> Iterator[tuple[str, dict[str, Any]]]:
+    def rows(self, optional: frozenset[str] = frozenset(), lists: frozenset[str] = frozenset()) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yields ('file:line', {role: text}); a role in `optional` is left out where its column is absent.
 
         A role in `lists` may hold a list of texts, in JSON and tensorflow-datasets.

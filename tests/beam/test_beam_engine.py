@@ -16,7 +16,8 @@ import pytest
 from configs.errors import UserError
 from input_pipeline import shards, stages
 from input_pipeline.corpus import TextOptions
-from input_pipeline.preprocess import PreprocessOptions, plan_buckets, preprocess
+from input_pipeline.preprocess import plan_buckets, preprocess
+from input_pipeline.preprocess_options import PreprocessOptions
 from input_pipeline.vocabulary import VocabularyOptions, train
 
 pytest.importorskip('apache_beam', reason='Apache Beam is not installed: bash launch/test.sh --beam')
@@ -48,13 +49,24 @@ def text(tmp_path_factory):
 
 
 def run(folder, output, *arguments, engine='beam', **options):
-    wanted = {'input': f'{folder}/*.txt', 'tokenizer': f'{folder}/vocabulary', 'seq_len': 64, 'dupe_factor': 3, 'num_shards': 3, 'eval_fraction': 0.1}
-    return preprocess(PreprocessOptions(**{**wanted, 'output': str(output), 'engine': engine, 'beam_arguments': arguments, 'workers': 1, **options}))
+    wanted = {
+        'input': f'{folder}/*.txt',
+        'tokenizer': f'{folder}/vocabulary',
+        'seq_len': 64,
+        'dupe_factor': 3,
+        'num_shards': 3,
+        'eval_fraction': 0.1,
+    }
+    return preprocess(
+        PreprocessOptions(**{**wanted, 'output': str(output), 'engine': engine, 'beam_arguments': arguments, 'workers': 1, **options})
+    )
 
 
 def digests(folder):
     """sha256 of every file in a finished directory, the manifest included."""
-    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.rglob('*') if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.rglob('*') if path.is_file()
+    }
 
 
 @pytest.fixture
@@ -142,7 +154,9 @@ def test_more_shards_than_keys(tmp_path, text):
     records = run(text, tmp_path / 'one', engine='local', num_shards=1, **options).records('train')
     local = run(text, tmp_path / 'local', engine='local', num_shards=records, **options)
     assert 0 in {shard.records for shard in local.files}
-    assert run(text, tmp_path / 'beam', num_shards=records, **options) == local and digests(tmp_path / 'beam') == digests(tmp_path / 'local')
+    assert run(text, tmp_path / 'beam', num_shards=records, **options) == local and digests(tmp_path / 'beam') == digests(
+        tmp_path / 'local'
+    )
 
 
 def test_a_bucket_for_output(tmp_path, text, monkeypatch):
@@ -186,7 +200,14 @@ def test_bad_pipeline_options(tmp_path, text, arguments, said):
 
 
 def test_command_line(tmp_path, text, binary):
-    flags = [f'--input={text}/*.txt', f'--tokenizer={text}/vocabulary', f'--output={tmp_path}/out', '--seq_len=64', '--num_shards=2', '--engine=beam']
+    flags = [
+        f'--input={text}/*.txt',
+        f'--tokenizer={text}/vocabulary',
+        f'--output={tmp_path}/out',
+        '--seq_len=64',
+        '--num_shards=2',
+        '--engine=beam',
+    ]
     done = binary('preprocess', *flags, '--', '--direct_num_workers=1')
     assert done.returncode == 0 and 'examples in' in done.stdout.strip().split('\n')[-1], done.stderr
     assert shards.verify(tmp_path / 'out').faults == []

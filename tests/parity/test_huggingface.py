@@ -24,14 +24,29 @@ transformers = pytest.importorskip('transformers', reason=_REASON)
 from parity import reference
 
 pytestmark = pytest.mark.filterwarnings('default')  # those of torch and transformers are not ours to mend
-TINY = {'vocab_size': 100, 'hidden_size': 32, 'num_hidden_layers': 2, 'num_attention_heads': 4, 'intermediate_size': 64, 'max_position_embeddings': 32}
+TINY = {
+    'vocab_size': 100,
+    'hidden_size': 32,
+    'num_hidden_layers': 2,
+    'num_attention_heads': 4,
+    'intermediate_size': 64,
+    'max_position_embeddings': 32,
+}
 SIZES = {
     'tiny': TINY,
-    'odd': TINY | {
-        'vocab_size': 131, 'hidden_size': 27, 'num_attention_heads': 3, 'num_hidden_layers': 1, 'intermediate_size': 50,
-        'max_position_embeddings': 37, 'type_vocab_size': 5, 'layer_norm_eps': 1e-5,
+    'odd': TINY
+    | {
+        'vocab_size': 131,
+        'hidden_size': 27,
+        'num_attention_heads': 3,
+        'num_hidden_layers': 1,
+        'intermediate_size': 50,
+        'max_position_embeddings': 37,
+        'type_vocab_size': 5,
+        'layer_norm_eps': 1e-5,
     },
-    'miniature': TINY | {'vocab_size': 1000, 'hidden_size': 128, 'num_hidden_layers': 4, 'intermediate_size': 512, 'initializer_range': 0.05},
+    'miniature': TINY
+    | {'vocab_size': 1000, 'hidden_size': 128, 'num_hidden_layers': 4, 'intermediate_size': 512, 'initializer_range': 0.05},
 }
 
 
@@ -207,7 +222,9 @@ def test_real_weights_on_real_sentences(test_data, tmp_path):
     model = huggingface.read(folder).model
     hidden, pooled = encode(model.config, model.params, batch)
     wanted = reference.call(theirs, batch)
-    real = batch['input_mask'].astype(bool)  # at padding this model is ill-conditioned: PyTorch in float32 is 9e-5 off its own float64 there
+    real = batch['input_mask'].astype(
+        bool
+    )  # at padding this model is ill-conditioned: PyTorch in float32 is 9e-5 off its own float64 there
     close(np.asarray(hidden)[real], wanted['last_hidden_state'][real])
     close(pooled, wanted['pooler_output'])
     huggingface.write(tmp_path, model)
