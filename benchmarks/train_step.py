@@ -90,7 +90,8 @@ def measure(case: str, gpu: bool, device: str, matmul: float | None) -> dict[str
     found = rates(programs, size)
     peak = next((value for name, value in PEAK.items() if name in device), None)
     print(
-        f'{case}, batch {size}, {predictions} predictions, {config.runtime.compute_dtype}, dropout {config.model.hidden_dropout}/{config.model.attention_dropout}, {device}'
+        f'{case}, batch {size}, {predictions} predictions, '
+        f'{config.runtime.compute_dtype}, dropout {config.model.hidden_dropout}/{config.model.attention_dropout}, {device}'
     )
     for name, figures in found.items():
         figures['mfu'] = figures['sequences_a_second'] * flops / peak if peak else None
@@ -98,7 +99,8 @@ def measure(case: str, gpu: bool, device: str, matmul: float | None) -> dict[str
         shares = ''.join(f'  {label} {figures[key]:.1%}' for key, label in (('mfu', 'MFU'), ('of_matmul', 'of matmul')) if figures[key])
         low, high = figures['ratios'][0], figures['ratios'][-1]
         print(
-            f'  {name:28} {figures["sequences_a_second"]:10,.1f} sequences/s  ours is {figures["ours_over_this"]:.2f} times as fast ({low:.2f} to {high:.2f}){shares}'
+            f'  {name:28} {figures["sequences_a_second"]:10,.1f} sequences/s  '
+            f'ours is {figures["ours_over_this"]:.2f} times as fast ({low:.2f} to {high:.2f}){shares}'
         )
     return {'case': case, 'batch_size': size, 'predictions': predictions, 'flops_a_sequence': flops, 'programs': found}
 

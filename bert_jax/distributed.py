@@ -43,7 +43,8 @@ def initialize(coordinator: str | None, processes: int | None, process_id: int |
 
     coordinator: 'HOST:PORT' of process 0, whose PORT and PORT + 1 must be reachable; None where the
     cluster tells (Cloud TPU, Slurm, Open MPI, Kubernetes). Raises Absent where not all arrive within
-    `timeout_s` seconds, UserError for flags that contradict each other. A process whose heartbeat stays away for `heartbeat_s` seconds counts as dead.
+    `timeout_s` seconds, UserError for flags that contradict each other. A process whose heartbeat
+    stays away for `heartbeat_s` seconds counts as dead.
     """
     if coordinator:
         host, port = _address(coordinator)

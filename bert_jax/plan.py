@@ -163,8 +163,8 @@ def _refusal(error: Exception, config: PretrainConfig, phase: Phase, topology: T
     need, have = [size for size in sizes.groups() if size] if sizes else (text.splitlines()[0], f'{topology.chip.hbm_usable / GIB:.2f}G')
     runtime = config.runtime
     return UserError(
-        f'phases.{config.phases.index(phase)} (seq_len={phase.seq_len}, {phase.batch_size / topology.chips:g} sequences a chip) does not fit '
-        f'{topology.name}: it needs {need} a chip, and there is {have}: lower its batch_size, raise runtime.accumulation '
+        f'phases.{config.phases.index(phase)} (seq_len={phase.seq_len}, {phase.batch_size / topology.chips:g} sequences a chip) '
+        f'does not fit {topology.name}: it needs {need} a chip, and there is {have}: lower its batch_size, raise runtime.accumulation '
         f'(now {runtime.accumulation}) or runtime.fsdp (now {runtime.fsdp}), or set runtime.remat=dots or full (now {runtime.remat})'
     )
 

@@ -47,7 +47,9 @@ class BeamEngine:
         """There is nothing to end: every pipeline has ended."""
 
     def run(self, function: Callable, tasks: Sequence[tuple], weights: Sequence[float], progress: Progress, kept: KeptResults) -> list[Any]:
-        """`function(*task)` for every task of which nothing is `kept`, by one pipeline; `weights` are not used: the progress shows only the end."""
+        """`function(*task)` for every task of which nothing is `kept`, by one pipeline;
+        `weights` are not used: the progress shows only the end.
+        """
         results = kept.found()
         left = {i: task for i, task in enumerate(tasks) if i not in results}
         if left:
@@ -111,7 +113,9 @@ def _pipeline_options(arguments: Sequence[str]) -> Any:
 
 
 def _cut(element: tuple[int, Any], run_type: type, numbers: list[int], count: int) -> Iterator[tuple[int, tuple[int, Any]]]:
-    """(task number, (place among the runs, the run's stretch for that task)) for these of `count` tasks; a task itself goes to its own number."""
+    """(task number, (place among the runs, the run's stretch for that task)) for these of `count` tasks;
+    a task itself goes to its own number.
+    """
     place, value = element
     if place == _TASK:
         number, task = value

@@ -239,7 +239,8 @@ def _format(name: str, head: bytes, path: str, options: TextOptions) -> Format:
         raise UserError(f'{path}: is an archive: unpack it, and give the files in it')
     if head.count(b'\0') > len(head) // 8:
         raise UserError(
-            f'{path}: is not text: give text, jsonl or WikiExtractor files, plain or compressed by gzip, bzip2, xz or zstd, or parquet files'
+            f'{path}: is not text: give text, jsonl or WikiExtractor files, '
+            'plain or compressed by gzip, bzip2, xz or zstd, or parquet files'
         )
     if b'\r' in head and b'\n' not in head:
         raise UserError(f"{path}: its lines end in CR alone: convert them (tr '\\r' '\\n')")

@@ -135,7 +135,8 @@ def pair_task(documents: Iterable[Document], directory: str) -> Path:
         rows = sorted(_pairs(side, most // 2), key=lambda row: hashed(row['source']))
         if len(rows) < 20:
             raise UserError(
-                f'the documents give {len(rows)} pairs for the {split} split, 20 are needed: use more documents, of three or more passages each'
+                f'the documents give {len(rows)} pairs for the {split} split, '
+                '20 are needed: use more documents, of three or more passages each'
             )
         splits[split] = rows
     return _write(Path(directory), splits, 'pair', [_DIFFERENT, _SAME], {'text': 'text', 'text_b': 'text_b', 'label': 'label'})

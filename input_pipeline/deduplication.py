@@ -33,7 +33,9 @@ _ITEM = np.dtype([('high', '<u8'), ('low', '<u8'), ('source', '<u8'), ('place', 
 def deduplicate(
     kind: Kind, runs: Sequence[str], recipe: Recipe, unk_id: int, engine: Callable[[Callable, list[tuple], str], list]
 ) -> tuple[Tokenised, int]:
-    """What is left of the runs, written anew, and how many copies there were; `engine(function, tasks, stage)` runs the tasks of a stage."""
+    """What is left of the runs, written anew, and how many copies there were;
+    `engine(function, tasks, stage)` runs the tasks of a stage.
+    """
     lists = [f'{path}-items.npy' for path in runs]
     counts = engine(list_items, [(kind, path, to) for path, to in zip(runs, lists)], 'listing')
     ranges = math.ceil(sum(counts) / RANGE_ITEMS)

@@ -98,7 +98,8 @@ def scratch(output: epath.Path, job: dict[str, Any], overwrite: bool) -> Iterato
                 if error.errno not in _FULL:
                     raise
                 raise Interrupted(
-                    f'--output={output}: {_FULL[error.errno]}: no records were written; the job needs about twice their size while it runs: '
+                    f'--output={output}: {_FULL[error.errno]}: no records were written; '
+                    'the job needs about twice their size while it runs: '
                     f'free some space and run the same command again, which goes on from {folder}'
                 ) from error
             _remove(folder)
@@ -180,7 +181,9 @@ def unpublished(folder: epath.Path) -> Manifest | None:
 
 
 def publish(folder: epath.Path, output: epath.Path, tokenizer: Tokenizer, manifest: Manifest) -> None:
-    """Moves the finished files to their names, the manifest last; what another job left there goes first. Can be done again when interrupted."""
+    """Moves the finished files to their names, the manifest last; what another job left there goes first.
+    Can be done again when interrupted.
+    """
     manifest.save(folder)
     (output / MANIFEST).unlink(missing_ok=True)
     names = {shard.file for shard in manifest.files}

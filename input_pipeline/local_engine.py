@@ -73,7 +73,8 @@ class LocalEngine:
         return [results[i] for i in range(len(tasks))]
 
     def cost(self, examples: int) -> str:
-        """What the last line of the job says: CPU-seconds of this process and its workers since the engine was made, and the sum of their peaks.
+        """What the last line of the job says: CPU-seconds of this process and its workers since the engine was made,
+        and the sum of their peaks.
 
         Workers count once the context is left, when they have ended.
         """

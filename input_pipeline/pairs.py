@@ -81,9 +81,9 @@ def make_examples(
 ) -> Examples:
     """All examples of some passes over the documents, already cut to length.
 
-    `passes`: over all, or int [D] over each document. `word_starts` [T] bool is needed for sop only, which cuts a chunk of one sentence at a
-    word; there a chunk of one word makes no example. Raises UserError when nsp has no other
-    document to draw from.
+    `passes`: over all, or int [D] over each document. `word_starts` [T] bool is needed for sop only, which cuts a
+    chunk of one sentence at a word; there a chunk of one word makes no example. Raises UserError
+    when nsp has no other document to draw from.
     """
     passes = np.broadcast_to(passes, documents.names.shape)
     goes = [np.flatnonzero(passes > duplicate) for duplicate in range(passes.max())]

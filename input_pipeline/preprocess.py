@@ -131,7 +131,8 @@ class _Job:
         train, held_out = (text[split].sums['documents'] for split in ('train', 'eval'))
         if self._options.eval_fraction is None and not eval_units and held_out < self._needed() <= train + held_out:
             self._warn(
-                f'{_plural(held_out, "document")} fell into the default held-out share: nothing is held out; give --eval_fraction or --eval_input'
+                f'{_plural(held_out, "document")} fell into the default held-out share: '
+                'nothing is held out; give --eval_fraction or --eval_input'
             )
             if held_out:
                 recipe = dataclasses.replace(recipe, eval_fraction=0.0)
@@ -196,14 +197,16 @@ class _Job:
             )
         if train < self._needed():
             raise UserError(
-                f'{_plural(train, "document")} of {train + held_out} left to train on, and --objective={options.objective} needs {self._needed()}: '
+                f'{_plural(train, "document")} of {train + held_out} left to train on, '
+                f'and --objective={options.objective} needs {self._needed()}: '
                 + ('other documents must stand in --input than in --eval_input' if options.eval_input else 'lower --eval_fraction')
             )
         asked = options.eval_input or options.eval_fraction
         if asked and held_out < self._needed():
             flag = f'--eval_input={options.eval_input}' if options.eval_input else f'--eval_fraction={options.eval_fraction}'
             raise UserError(
-                f'{flag}: {_plural(held_out, "document")} held out of {train + held_out}, and --objective={options.objective} needs {self._needed()}: '
+                f'{flag}: {_plural(held_out, "document")} held out of {train + held_out}, '
+                f'and --objective={options.objective} needs {self._needed()}: '
                 + (
                     'give documents separated by blank lines'
                     if options.eval_input
@@ -215,16 +218,19 @@ class _Job:
             sums = text[split].sums
             if options.objective != 'full_sentences' and sums['tokens'] > options.seq_len * sums['sentences']:
                 self._warn(
-                    f'the {words}sentences have {sums["tokens"] // sums["sentences"]} tokens on average, and what is beyond --seq_len={options.seq_len} is cut off: '
+                    f'the {words}sentences have {sums["tokens"] // sums["sentences"]} tokens on average, '
+                    f'and what is beyond --seq_len={options.seq_len} is cut off: '
                     'are these paragraphs, which need --segment?'
                 )
             if sums['unknown_tokens'] > 0.05 * sums['tokens']:
                 self._warn(
-                    f'{sums["unknown_tokens"] / sums["tokens"]:.0%} of the {words}tokens are unknown to the tokenizer: was it made for this text?'
+                    f'{sums["unknown_tokens"] / sums["tokens"]:.0%} of the {words}tokens are unknown to the tokenizer: '
+                    'was it made for this text?'
                 )
             if options.objective != 'full_sentences' and sums['one_sentence_documents'] > 0.6 * sums['documents']:
                 self._warn(
-                    f'{sums["one_sentence_documents"] / sums["documents"]:.0%} of the {words}documents have one sentence, so most pairs are random: '
+                    f'{sums["one_sentence_documents"] / sums["documents"]:.0%} of the {words}documents have one sentence, '
+                    'so most pairs are random: '
                     'is there a blank line after every sentence, or are these paragraphs, which need --segment?'
                 )
 
@@ -238,7 +244,8 @@ class _Job:
             found[language]['passes'] = count
             if count < 1:
                 self._warn(
-                    f'{language}: {1 - count:.0%} of its documents are left out: --language_exponent and --dupe_factor give {count:.2f} passes over them'
+                    f'{language}: {1 - count:.0%} of its documents are left out: '
+                    f'--language_exponent and --dupe_factor give {count:.2f} passes over them'
                 )
         return dataclasses.replace(recipe, passes=tuple(each.get(language, 0.0) for language in recipe.languages))
 

@@ -112,7 +112,9 @@ def is_held_out(fingerprint: int, fraction: float) -> bool:
 
 @dataclass
 class Tokenised:
-    """What one unit gave: runs of documents, sums by name (e.g. 'documents'), hashes of watched sentences, fingerprints of held-out documents."""
+    """What one unit gave: runs of documents, sums by name (e.g. 'documents'), hashes of watched sentences,
+    fingerprints of held-out documents.
+    """
 
     runs: list[str] = field(default_factory=list)
     sums: Counter[str] = field(default_factory=Counter)
@@ -235,7 +237,9 @@ def hash_sentences(tokens: np.ndarray, lengths: np.ndarray, salt: int = 0) -> np
 
 
 def read_bucket(inputs: Iterable[str | DocumentRun], low: int, high: int) -> Documents | None:
-    """The documents of all units whose keys lie in [low, high), parts of one document together, and those of a language; None where there are none."""
+    """The documents of all units whose keys lie in [low, high), parts of one document together, and those of a language;
+    None where there are none.
+    """
     runs = (DocumentRun.open(run) if isinstance(run, str) else run for run in inputs)
     found = [part for run in runs if (part := run.within(low, high))]
     if not found:

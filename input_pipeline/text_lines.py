@@ -179,7 +179,9 @@ class Lines:
 
 
 def _parts(line: bytes, limit: int) -> list[tuple[bytes, int]]:
-    """A line in parts, each with where it begins: they end after white space, or at least between characters, and are at most `limit` long."""
+    """A line in parts, each with where it begins:
+    they end after white space, or at least between characters, and are at most `limit` long.
+    """
     starts = [0]
     while len(line) - (start := starts[-1]) > limit:
         end = 1 + max(line.rfind(b' ', start, start + limit), line.rfind(b'\t', start, start + limit))

@@ -105,7 +105,9 @@ class WordPiece:
         self._tokens = list(tokens)
 
     def tokenizer_json(self, special_tokens: Sequence[str]) -> str:
-        """The content of a tokenizer.json with which the tokenizers library gives the same ids; [PAD], [UNK], [CLS], [SEP] and [MASK] in that order."""
+        """The content of a tokenizer.json with which the tokenizers library gives the same ids;
+        [PAD], [UNK], [CLS], [SEP] and [MASK] in that order.
+        """
         from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
         cased, ids = self._normalizer, {token: i for i, token in enumerate(self._tokens)}

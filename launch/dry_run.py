@@ -45,8 +45,9 @@ def report(config: schema.PretrainConfig, phase: schema.Phase, records: Any, mes
     limit = (jax.local_devices()[0].memory_stats() or {}).get('bytes_limit')
     work = phase.batch_size * flops.training_flops_per_sequence(config.model, phase.seq_len, records.manifest.max_predictions)
     return (
-        f'seq_len {phase.seq_len}, batch {phase.batch_size}, {phase.steps:,} steps, attention {kernel}, {work / 1e9:,.1f} GFLOP a step; on each of '
-        f'{jax.device_count()} device(s): parameters {size(state.params):,.1f} MiB, optimizer {size(state.opt_state):,.1f}, '
+        f'seq_len {phase.seq_len}, batch {phase.batch_size}, {phase.steps:,} steps, attention {kernel}, '
+        f'{work / 1e9:,.1f} GFLOP a step; on each of {jax.device_count()} device(s): '
+        f'parameters {size(state.params):,.1f} MiB, optimizer {size(state.opt_state):,.1f}, '
         f'batch {size(batch):,.1f}, activations and workspace {memory.temp_size_in_bytes / MIB:,.1f}: {total / MIB:,.1f} MiB in all'
         + (f' of {limit / MIB:,.1f}' if limit else '')
     )

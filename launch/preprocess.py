@@ -22,13 +22,15 @@ from launch import app
 _INPUT = flags.DEFINE_multi_string(
     'input',
     None,
-    'files to read: a path or a glob, or several with commas; or tfds:NAME/SPLIT; or for each language of several one of these as LANGUAGE=PATTERN',
+    'files to read: a path or a glob, or several with commas; or tfds:NAME/SPLIT; '
+    'or for each language of several one of these as LANGUAGE=PATTERN',
     required=True,
 )
 _LANGUAGE_EXPONENT = flags.DEFINE_float(
     'language_exponent',
     None,
-    'with --input=LANGUAGE=PATTERN: the share of each language is raised to this power (1: as much as there is; 0: all alike); by default 0.7',
+    'with --input=LANGUAGE=PATTERN: the share of each language is raised to this power '
+    '(1: as much as there is; 0: all alike); by default 0.7',
 )
 _TOKENIZER = flags.DEFINE_string('tokenizer', None, 'tokenizer directory (launch.train_vocab makes one)', required=True)
 _OUTPUT = flags.DEFINE_string('output', None, 'folder for the records; it appears whole or not at all', required=True)

@@ -314,7 +314,8 @@ def guessing(records: Records, examples: int) -> Any:
 
     guess = baselines(records.directory, examples, _BASELINE_EXAMPLES)
     logging.info(
-        'held out, guessing: unigram mlm_loss %.3f (perplexity %.0f), mlm_accuracy %.3f; most frequent label nsp_accuracy %.3f, nsp_loss %.3f',
+        'held out, guessing: unigram mlm_loss %.3f (perplexity %.0f), mlm_accuracy %.3f; '
+        'most frequent label nsp_accuracy %.3f, nsp_loss %.3f',
         guess.unigram_nll, math.exp(guess.unigram_nll), guess.unigram_accuracy, guess.nsp_accuracy, guess.nsp_nll,
     )  # fmt: skip
     return guess

@@ -151,7 +151,10 @@ def table(results: dict[str, Any]) -> str:
     last, guess = run['final'], run['guessing']
     lines = [
         f'Pre-training on {results["text"]["source"]}',
-        f'  {run["steps"]:,} steps of {run["sequences"] // run["steps"]} rows: {run["tokens"] / 1e6:.1f} million word pieces in {results["seconds"]["pretrain"]:.0f} s',
+        (
+            f'  {run["steps"]:,} steps of {run["sequences"] // run["steps"]} rows: '
+            f'{run["tokens"] / 1e6:.1f} million word pieces in {results["seconds"]["pretrain"]:.0f} s'
+        ),
         '',
         *_columns(
             [
@@ -174,7 +177,10 @@ def table(results: dict[str, Any]) -> str:
         ),
         '',
         f'Fine-tuning: {tuned["question"]}',
-        f'  {tuned["held_out_examples"]:,} held-out examples of {len(tuned["labels"])} classes; the most frequent class gives {_percent(tuned["majority"])}',
+        (
+            f'  {tuned["held_out_examples"]:,} held-out examples of {len(tuned["labels"])} classes; '
+            f'the most frequent class gives {_percent(tuned["majority"])}'
+        ),
         '',
         *_columns([_FINETUNING_HEAD, *map(_finetuning_row, tuned['rows'])]),
         '',
@@ -191,7 +197,8 @@ def conclusions(results: dict[str, Any]) -> list[str]:
         lines = [f'Pre-training gained {gained:.2f} nats a masked token over the unigram baseline.']
     else:
         lines = [
-            f'Pre-training learned hardly more than how frequent tokens are ({gained:+.2f} nats over the unigram baseline): it needs more steps.'
+            f'Pre-training learned hardly more than how frequent tokens are ({gained:+.2f} nats over the unigram baseline): '
+            'it needs more steps.'
         ]
     if last['nsp_accuracy'] < guess['nsp_accuracy'] + 0.02:
         lines.append('Next sentence prediction was not learned: it is at chance.')
@@ -228,16 +235,17 @@ def markdown(results: dict[str, Any], plots: list[Path]) -> str:
             The held-out side is chosen by a hash of the name of the module (of the document, in a corpus of yours), and seen neither
             in pre-training nor in fine-tuning.""",
         'pretraining': f"""
-            Configuration `{run['config']}`, vocabulary {run['vocab_size']:,}, rows of {run['seq_len']}, {run['steps']:,} steps, {run['sequences']:,} rows,
-            {run['tokens']:,} word pieces ({run['tokens_per_s']:,.0f} a second while training) out of {run['records']['train']:,} records.
-            At the end all {run['records']['eval']:,} held-out records ({last['masked']:,} masked tokens) are scored, at intervals the first of them.
-            Guessing gives each masked token its frequency in the training records (unigram), and always the more frequent label of next
-            sentence prediction.""",
+            Configuration `{run['config']}`, vocabulary {run['vocab_size']:,}, rows of {run['seq_len']}, {run['steps']:,} steps,
+            {run['sequences']:,} rows, {run['tokens']:,} word pieces ({run['tokens_per_s']:,.0f} a second while training)
+            out of {run['records']['train']:,} records. At the end all {run['records']['eval']:,} held-out records
+            ({last['masked']:,} masked tokens) are scored, at intervals the first of them. Guessing gives each masked token its
+            frequency in the training records (unigram), and always the more frequent label of next sentence prediction.""",
         'finetuning': f"""
-            {tuned['question'].capitalize()} Same shape, recipe and {tuned['rows'][0]['steps']} steps from the pre-trained and from random weights; mean ± sample
-            standard deviation over {tuned['rows'][0]['source']['runs']} seeds, on {tuned['held_out_examples']:,} held-out examples, by which nothing was
-            selected. A difference is called clear beyond two standard errors,
-            which count the seeds and the sampling of the held-out examples. Classes: {', '.join(tuned['labels'])}.""",
+            {tuned['question'].capitalize()} Same shape, recipe and {tuned['rows'][0]['steps']} steps from the pre-trained
+            and from random weights; mean ± sample standard deviation over {tuned['rows'][0]['source']['runs']} seeds,
+            on {tuned['held_out_examples']:,} held-out examples, by which nothing was selected. A difference is called
+            clear beyond two standard errors, which count the seeds and the sampling of the held-out examples.
+            Classes: {', '.join(tuned['labels'])}.""",
         'machine': f"""
             Python {machine['python']}, {machine['system']}, {machine['cpus']} CPUs;
             {', '.join(f'{name} {version}' for name, version in machine['packages'].items())}.""",

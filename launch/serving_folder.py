@@ -71,16 +71,20 @@ _EXAMPLES = {
         _BEST.format('prediction_logits') + "\nprint('next sentence:', bool(out['seq_relationship_logits'][0].argmax() == 0))",
     ),
     'BertForMaskedLM': ("'a text with [MASK]'", _ONE, _MASKED, _BEST.format('logits')),
-    'BertForNextSentencePrediction': ("'a text' 'what may follow it'", _ONE, _BATCH, "print('next sentence:', bool(out['logits'][0].argmax() == 0))"),
+    'BertForNextSentencePrediction': (
+        "'a text' 'what may follow it'", _ONE, _BATCH, "print('next sentence:', bool(out['logits'][0].argmax() == 0))",
+    ),
     'BertForSequenceClassification': (
         "'a text' ['its pair']", _ONE, _BATCH, _SHARES + "print({label: round(float(p), 4) for label, p in zip(about['labels'], share)})",
     ),
     'regression': ("'a text' ['its pair']", _ONE, _BATCH, "print(round(float(out['logits'][0, 0]), 4))"),
     'BertForTokenClassification': (
-        "'a text'", _ONE, _BATCH, "for token, row in zip(texts[0].tokens, out['logits'][0]):\n    print(token, about['labels'][row.argmax()])",
+        "'a text'", _ONE, _BATCH,
+        "for token, row in zip(texts[0].tokens, out['logits'][0]):\n    print(token, about['labels'][row.argmax()])",
     ),
     'BertForMultipleChoice': (
-        "'a text' 'a choice' 'another' ...", '[(words[0], choice) for choice in words[1:]]', _BATCH.replace('np.array(value', 'np.array([value]'),
+        "'a text' 'a choice' 'another' ...", '[(words[0], choice) for choice in words[1:]]',
+        _BATCH.replace('np.array(value', 'np.array([value]'),
         _SHARES + 'print({choice: round(float(p), 4) for choice, p in zip(words[1:], share)})',
     ),
     'BertForQuestionAnswering': (

@@ -29,7 +29,8 @@ LOOP = """HloModule step
   %two = s32[] constant(2)
   %next.1 = s32[] add(%i.2, %two)
   %x.1 = f32[8] get-tuple-element(%s.1), index=1
-  %permuted-start = (f32[8], f32[8], u32[], u32[]) collective-permute-start(%x.1), source_target_pairs={{0,1},{1,0},{2,3},{3,2},{4,5},{5,4},{6,7},{7,6}}, metadata={op_name="jit(step)/roll"}
+  %permuted-start = (f32[8], f32[8], u32[], u32[]) collective-permute-start(%x.1), \
+source_target_pairs={{0,1},{1,0},{2,3},{3,2},{4,5},{5,4},{6,7},{7,6}}, metadata={op_name="jit(step)/roll"}
   %permuted-done = f32[8]{0:T(256)(128)} collective-permute-done(%permuted-start)
   ROOT %state.1 = (s32[], f32[8]) tuple(%next.1, %permuted-done)
 }
@@ -51,7 +52,8 @@ LOOP = """HloModule step
   %start = (s32[], f32[8]) tuple(%zero, %x.2)
   %inner = (s32[], f32[8]) while(%start), condition=%inner_condition, body=%inner_body
   %x.3 = f32[8] get-tuple-element(%inner), index=1
-  %reduced = (f32[8], /*index=1*/bf16[4,2]{1,0:T(8,128)(2,1)}) all-reduce(%x.3, %x.3), channel_id=2, replica_groups=mesh['axis_0'=2,'axis_1'=4] {'axis_0'}, to_apply=%add
+  %reduced = (f32[8], /*index=1*/bf16[4,2]{1,0:T(8,128)(2,1)}) all-reduce(%x.3, %x.3), \
+channel_id=2, replica_groups=mesh['axis_0'=2,'axis_1'=4] {'axis_0'}, to_apply=%add
   %x.4 = f32[8] get-tuple-element(%reduced), index=0
   ROOT %state.2 = (f32[8], s32[]) tuple(%x.4, %next.2)
 }

@@ -190,7 +190,8 @@ def test_a_run_of_n_words_has_a_chance_like_one_in_n():
     masked = mask(np.full((rows, length), 50, np.int32), candidates, np.full(rows, length), candidates, rule, MASK, VOCAB, Stream(8))
     assert (masked.weights.sum(1) == 3).all()
     runs = 3 - (np.diff(masked.positions, axis=1) == 1).sum(1)
-    # One run of three: 2/11. A run of two and one word: 3/11, and 6/11 (a word first) times 5/11 (then no other single word; 3 shrinks to 2).
+    # One run of three: 2/11. A run of two and one word: 3/11, and 6/11 (a word first) times 5/11 (then no other single word;
+    # 3 shrinks to 2).
     np.testing.assert_allclose(np.bincount(runs, minlength=4)[1:] / rows, [2 / 11, 3 / 11 + 30 / 121, 36 / 121], atol=0.02)
 
 

@@ -266,7 +266,11 @@ def test_seeking_in_a_hundred_million_records_is_quick(tmp_path):
 
 
 def test_a_stream_left_unfinished_says_nothing_at_the_exit(directory):
-    code = f'from input_pipeline.stream import RecordStream\nbatches = RecordStream({str(directory)!r}, "train", 64, 0, "numpy").batches()\nnext(batches)'
+    code = (
+        'from input_pipeline.stream import RecordStream\n'
+        f'batches = RecordStream({str(directory)!r}, "train", 64, 0, "numpy").batches()\n'
+        'next(batches)'
+    )
     done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
     assert done.stderr == ''
 

@@ -20,7 +20,8 @@ def load_task(name_or_json: str, data_dir: str = '') -> Task:
 
     Args:
       name_or_json: a name such as 'mrpc', or a path that ends in .json.
-      data_dir: the folder with the task's own files, or tfds: for tensorflow-datasets (GLUE, SQuAD); for a JSON task '' means the folder of the JSON file.
+      data_dir: the folder with the task's own files, or tfds: for tensorflow-datasets (GLUE, SQuAD);
+        for a JSON task '' means the folder of the JSON file.
 
     Raises UserError for an unknown name, no folder where one is needed, or a bad task file.
     """

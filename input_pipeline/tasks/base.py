@@ -73,7 +73,9 @@ class Task(abc.ABC):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Settings, as JSON values, that decide how texts become rows and outputs answers: a model is used with those it was trained with."""
+        """Settings, as JSON values, that decide how texts become rows and outputs answers:
+        a model is used with those it was trained with.
+        """
         return {}
 
     @property
