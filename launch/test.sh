@@ -2,7 +2,8 @@
 # Tests on a fresh machine: makes an environment, installs the pinned versions with the test extras, and
 # runs a suite (offline but for the install). What follows goes to pytest:
 #
-#   bash launch/test.sh [-k EXPRESSION] [-m "not slow"] [tests/test_x.py]   the core suite, in .venv
+#   bash launch/test.sh [-k EXPRESSION] [tests/test_x.py]                   the core suite, in .venv
+#   bash launch/test.sh --slow [-k EXPRESSION]                              what takes longer than a few seconds, in .venv too
 #   bash launch/test.sh --beam [-k EXPRESSION]                              tests/beam on Apache Beam, in .venv-beam
 #   bash launch/test.sh --plan [-k EXPRESSION]                              tests/plan with the TPU compiler, in .venv-plan
 #   bash launch/test.sh --parity [-k EXPRESSION]                            tests/parity against PyTorch's BERT, in .venv-parity
@@ -14,12 +15,14 @@ cd "$(dirname "$0")/.."
 
 venv=.venv extras=test constraints=constraints.txt
 case "${1:-}" in
+  --slow) set -- -m slow "${@:2}" ;;
   --beam) venv=.venv-beam extras=beam,test constraints=constraints-beam.txt; set -- tests/beam "${@:2}" ;;
   --plan) venv=.venv-plan extras=plan,test; set -- tests/plan "${@:2}" ;;
   --parity) venv=.venv-parity extras=parity,test; set -- tests/parity "${@:2}" ;;
+  *) set -- -m 'not slow' "$@" ;;
 esac
 
 source launch/install.sh ".[$extras]" "$venv" "$constraints"
-# The core suite is cut over two processes, file by file; the other suites compile on all cores, or start processes themselves.
+# Cut over two processes, file by file; the other suites compile on all cores, or start processes themselves.
 [ "$venv" != .venv ] || set -- -n 2 --dist loadfile "$@"
 "$venv/bin/python" -m pytest -q --durations=10 "$@"

@@ -88,7 +88,6 @@ def stop_at(step: int, command: list[str], workdir: pathlib.Path, number: int) -
     return process.wait(timeout=120)
 
 
-@pytest.mark.slow
 def test_text_to_score_with_kills_on_the_way(folder, binary):
     make_records(folder, binary)
     ok(binary('verify_data', f'{folder}/records'))
