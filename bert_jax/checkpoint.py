@@ -79,13 +79,19 @@ class Checkpoints:
         """Steps that have a checkpoint, oldest first."""
         return sorted(self._manager.all_steps())
 
-    def save(self, state: TrainState, meta: dict[str, Any], metrics: dict[str, float] | None = None) -> None:
-        """Saves in the background. Raises NoRoom where the disk is too full for it, or was for the save before."""
+    def save(self, state: TrainState, meta: dict[str, Any], metrics: dict[str, float] | None = None, must: bool = True) -> None:
+        """Saves in the background. NoRoom where the disk is too full for it, or was for the save before; without `must` a warning."""
         step = int(state.step)
         if step in self._manager.all_steps():
             return
-        self._check_room(state)
-        self._raise_errors(self._manager.check_for_errors)
+        try:
+            self._check_room(state)
+            self._raise_errors(self._manager.check_for_errors)
+        except NoRoom as error:
+            if must:
+                raise
+            logging.warning('NOT SAVED at step %d, training goes on (runtime.on_full_disk=continue): %s', step, error)
+            return
         record = {**meta, 'step': step, 'fingerprints': fingerprints(state)}
         params, rest = state.params, state._replace(params=None)
         self._manager.save(

@@ -291,21 +291,10 @@ def train_phase(run: Run, index: int, first: int, records: Records, state: Any, 
             gained = {'nats_gained': guess.unigram_nll - evaluation['mlm_loss']} if guess else {}
             run.writer.write(step, {'phase': index, 'split': 'eval', **evaluation, **gained})
         if step % runtime.checkpoint_every == 0 or step == last or stopped is not None:
-            save(run, state, evaluation)
+            must = runtime.on_full_disk == 'stop' or step == run.config.total_steps
+            run.checkpoints.save(state, {'kind': 'pretrain'}, evaluation, must)
             beat()
     return state, stopped
-
-
-def save(run: Run, state: Any, evaluation: dict[str, float] | None) -> None:
-    """Saves a checkpoint; where the disk is full, what runtime.on_full_disk says, but the last state must be saved."""
-    from bert_jax.checkpoint import NoRoom
-
-    try:
-        run.checkpoints.save(state, {'kind': 'pretrain'}, evaluation)
-    except NoRoom as error:
-        if run.config.runtime.on_full_disk == 'stop' or int(state.step) == run.config.total_steps:
-            raise
-        logging.warning('NOT SAVED at step %d, training goes on (runtime.on_full_disk=continue): %s', int(state.step), error)
 
 
 def guessing(records: Records, examples: int) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import os
 import random
-import resource
 import signal
 import subprocess
 import sys
@@ -146,9 +145,9 @@ def start(tmp_path, text, vocabulary):  # noqa: F811
         '--workers=2',
     ]
 
-    def start(**kwargs):
-        command = [sys.executable, '-m', 'launch.preprocess', *flags]
-        return subprocess.Popen(command, cwd=Path(__file__).parents[1], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **kwargs)
+    def start(*through):
+        command = [*through, sys.executable, '-m', 'launch.preprocess', *flags]
+        return subprocess.Popen(command, cwd=Path(__file__).parents[1], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     return start
 
@@ -188,7 +187,7 @@ def test_a_worker_and_then_the_job_killed_in_the_middle(tmp_path, text, start):
 
 def test_a_file_that_may_not_grow(tmp_path, text, start):
     """The limit of ulimit -f stands for a full disk, which only root can make."""
-    job = start(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000)))
+    job = start('bash', '-c', 'ulimit -f 195; exec "$@"', 'bash')  # KiB
     _, err = job.communicate(timeout=300)
     assert job.returncode == 2 and err.strip().split('\n')[-1].startswith('preprocess: error: --output='), err
     assert 'a file grew beyond the limit' in err and 'same command again' in err and 'Traceback' not in err

@@ -6,7 +6,6 @@ import gc
 import os
 import pathlib
 import shutil
-import types
 
 import jax
 import numpy as np
@@ -16,7 +15,7 @@ from bert_jax import heads, sharding
 from bert_jax.checkpoint import Checkpoints, NoRoom, fingerprints, load_params
 from bert_jax.train_state import create_state, graft
 from configs.errors import UserError
-from configs.schema import ModelConfig, OptimizerConfig, PretrainConfig, RuntimeConfig
+from configs.schema import ModelConfig, OptimizerConfig, RuntimeConfig
 
 # Where one read of a damaged step fails, orbax leaves the errors of its sister tasks unread; asyncio warns when they are collected.
 pytestmark = pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
@@ -118,17 +117,14 @@ def test_graft_takes_the_encoder_and_names_what_does_not_fit():
 
 
 def test_no_room_is_said_before_anything_is_written_and_training_may_go_on(tmp_path, monkeypatch):
-    from launch import pretrain
-
     state, checkpoints = make(), Checkpoints(tmp_path)
     full = [True]
     usage = shutil.disk_usage
     monkeypatch.setattr(shutil, 'disk_usage', lambda path: usage(path)._replace(free=1000) if full[0] else usage(path))
-    run = lambda choice: types.SimpleNamespace(checkpoints=checkpoints, config=PretrainConfig(runtime=RuntimeConfig(on_full_disk=choice)))
     with pytest.raises(NoRoom, match='a checkpoint needs .* MB and 0 MB are free'):
-        pretrain.save(run('stop'), state._replace(step=state.step + 1), None)
-    pretrain.save(run('continue'), state._replace(step=state.step + 1), None)
+        checkpoints.save(state._replace(step=state.step + 1), {'kind': 'pretrain'})
+    checkpoints.save(state._replace(step=state.step + 1), {'kind': 'pretrain'}, must=False)
     full[0] = False
-    pretrain.save(run('continue'), state._replace(step=state.step + 2), None)
+    checkpoints.save(state._replace(step=state.step + 2), {'kind': 'pretrain'}, must=False)
     checkpoints.close()
     assert checkpoints.steps() == [2]

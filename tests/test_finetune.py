@@ -140,6 +140,7 @@ def test_what_a_seed_and_the_source_decide(tmp_path, encoder, task_file):
     assert np.allclose(kernel['a'], kernel['random'], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_encoders_direction_stays_and_a_bilstm_is_put_on_top(tmp_path, encoder, task_file):
     """Left to right as it was trained, with a fresh BiLSTM (paper section 5.1); the workdir alone gives the same model."""
     shutil.copytree(encoder, tmp_path / 'left')
@@ -247,6 +248,7 @@ def test_the_dev_score_selects_and_stops(tmp_path, encoder, task_file):
     assert jax.tree.all(jax.tree.map(np.array_equal, whole, stopped))
 
 
+@pytest.mark.slow
 def test_rows_of_like_length_share_batches(tmp_path, encoder, task_file):
     """Three lengths are three compilations, and what a model says does not depend on how rows were put together."""
     rows = [json.loads(line) for line in (tmp_path / 'train.jsonl').read_text().splitlines()]
@@ -268,6 +270,7 @@ def test_rows_of_like_length_share_batches(tmp_path, encoder, task_file):
     assert np.allclose(seen[0], seen[1], atol=1e-5) and seen[0].std() > 1e-3
 
 
+@pytest.mark.slow
 def test_a_run_that_learns_nothing_is_marked(tmp_path, encoder, task_file):
     points = sweep.grid(configuration(), 'optimizer.peak_lr=1e-9,3e-3')
     rows = results.run_sweep(tuner_of(task_file, encoder), points, str(tmp_path / 'sweep'))
@@ -320,6 +323,7 @@ def test_a_span_head_finds_answers(tmp_path, encoder):
     assert 100 * np.mean(right) == result['metrics']['exact_match']
 
 
+@pytest.mark.slow
 def test_a_regression_head_follows_numbers(tmp_path, encoder):
     rows = ''.join(f'{"good " * n}film\t{n / 2}\n' for n in range(9) for _ in range(4))
     (tmp_path / 'all.tsv').write_text('text\tscore\n' + rows)

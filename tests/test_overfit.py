@@ -110,7 +110,7 @@ STEEP, GENTLE = ['epochs=30', 'optimizer.peak_lr=5e-3'], ['epochs=60', 'optimize
     ('name', 'write', 'changes'),
     [
         ('swag', write_swag, STEEP),
-        ('conll2003', write_conll, STEEP),
+        pytest.param('conll2003', write_conll, STEEP, marks=pytest.mark.slow),
         # with other seeds so small a model stays where two of the three labels are right
         pytest.param('mnli', write_mnli, GENTLE, marks=pytest.mark.slow),
         pytest.param('qqp', write_qqp, STEEP, marks=pytest.mark.slow),
