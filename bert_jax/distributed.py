@@ -165,7 +165,7 @@ class Agreement:
 def watchdog(minutes: float) -> Iterator[Callable[[], None]]:
     """Yields `beat`, to be called as steps are done: without one for `minutes` the process ends (0: never).
 
-    The stacks of all threads go to stderr first. Compiling and evaluating count as standing still: leave room for them.
+    The stacks of all threads go to stderr first. Compiling counts as standing still: leave room for it.
     """
     last, done = [time.monotonic()], threading.Event()
 

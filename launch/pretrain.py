@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import flags, logging
@@ -238,7 +238,7 @@ class Run(NamedTuple):
 def train_phase(run: Run, index: int, first: int, records: Records, state: Any, beat: Callable[[], None]) -> tuple[Any, int | None]:
     """Trains phase `index`, whose step 0 is the run's step `first`, to its end or to a signal; -> (state, the signal or None).
 
-    Calls `beat` after each step.
+    Calls `beat` after each step and each batch of an evaluation.
     """
     import jax
 
@@ -259,6 +259,11 @@ def train_phase(run: Run, index: int, first: int, records: Records, state: Any, 
 
     def place(batch: dict) -> dict:
         return sharding.place(batch, run.mesh, phase.batch_size)
+
+    def watched(batches: Iterator[dict]) -> Iterator[dict]:
+        for batch in batches:  # an evaluation may take longer than runtime.stall_minutes
+            beat()
+            yield place(batch)
 
     held_out = open_split('eval') if records.manifest.records('eval') else None
     guess = guessing(records, phase.batch_size * runtime.eval_batches) if held_out else None
@@ -287,7 +292,7 @@ def train_phase(run: Run, index: int, first: int, records: Records, state: Any, 
             warn_of_recompilation(train_step, step)
         if held_out and (step % runtime.eval_every == 0 or step == last):
             with meter.paused():
-                evaluation = loop.evaluate(eval_step, state.params, map(place, held_out.evaluation(runtime.eval_batches)))
+                evaluation = loop.evaluate(eval_step, state.params, watched(held_out.evaluation(runtime.eval_batches)))
             gained = {'nats_gained': guess.unigram_nll - evaluation['mlm_loss']} if guess else {}
             run.writer.write(step, {'phase': index, 'split': 'eval', **evaluation, **gained})
         if step % runtime.checkpoint_every == 0 or step == last or stopped is not None:
