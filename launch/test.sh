@@ -24,5 +24,5 @@ esac
 
 source launch/install.sh ".[$extras]" "$venv" "$constraints"
 # Cut over two processes, file by file; the other suites compile on all cores, or start processes themselves.
-[ "$venv" != .venv ] || set -- -n 2 --dist loadfile "$@"
+[ "$venv" != .venv ] || set -- -n 2 --dist loadfile --no-loadscope-reorder "$@"
 "$venv/bin/python" -m pytest -q --durations=10 "$@"

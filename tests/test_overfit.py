@@ -109,7 +109,7 @@ STEEP, GENTLE = ['epochs=30', 'optimizer.peak_lr=5e-3'], ['epochs=60', 'optimize
 @pytest.mark.parametrize(
     ('name', 'write', 'changes'),
     [
-        ('swag', write_swag, STEEP),
+        pytest.param('swag', write_swag, STEEP, marks=pytest.mark.slow),
         pytest.param('conll2003', write_conll, STEEP, marks=pytest.mark.slow),
         # with other seeds so small a model stays where two of the three labels are right
         pytest.param('mnli', write_mnli, GENTLE, marks=pytest.mark.slow),
