@@ -7,7 +7,7 @@ or, where the paper is silent, those of google-research/bert.
 
 Each field says what changing it does to a run that is resumed (`kind`):
   identity    it changes the result: resuming with another value is refused;
-  extendable  it may change under a schedule that does not look ahead (more steps);
+  extendable  it may change while that leaves the past as it was: more steps, under a schedule that has not looked ahead;
   runtime     it changes speed, memory or logging only: resuming logs the change.
 """
 

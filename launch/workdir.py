@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 from collections.abc import Iterator
@@ -74,7 +75,8 @@ def settle(workdir: str, config: schema.Config, data: dict[str, Any]) -> bool:
         old |= _leaves({'data': old_data})
         new |= _leaves({'data': data})
         changed = [n for n in sorted(old | new) if old.get(n) != new.get(n)]
-        refused = [n for n in changed if _kind(n, kinds) == 'identity' or (_kind(n, kinds) == 'extendable' and not _extendable(config))]
+        free = {'runtime', 'extendable'} if _same_past(before, config, newest_step(workdir)) else {'runtime'}
+        refused = [n for n in changed if _kind(n, kinds) not in free]
         if refused:
             differences = ', '.join(f'{n}: {old.get(n)!r} -> {new.get(n)!r}' for n in refused)
             raise UserError(f'--workdir={workdir} holds another run ({differences}): use another folder, or the same settings to resume')
@@ -85,6 +87,28 @@ def settle(workdir: str, config: schema.Config, data: dict[str, Any]) -> bool:
     return known
 
 
-def _extendable(config: schema.Config) -> bool:
-    """Whether more steps leave the past unchanged: only under a schedule that does not look ahead."""
-    return isinstance(config, schema.PretrainConfig) and config.optimizer.schedule == 'constant'
+def newest_step(workdir: str) -> int:
+    """Steps that a workdir's newest checkpoint has behind it, 0 without one."""
+    from bert_jax.checkpoint import saved_steps
+
+    return max(saved_steps(workdir), default=0)
+
+
+def _same_past(before: schema.Config, after: schema.Config, done: int) -> bool:
+    """Whether two runs that differ in the steps of their phases have the first `done` steps in common.
+
+    They do where those steps are of the same phases, and the schedule has not yet looked ahead: constant never
+    does, warm-up-stable-decay where its decay begins.
+    """
+    if not isinstance(before, schema.PretrainConfig) or not isinstance(after, schema.PretrainConfig):
+        return False
+    borders = [[min(end, done) for end in itertools.accumulate(phase.steps for phase in config.phases)] for config in (before, after)]
+    if borders[0] != borders[1] or done > after.total_steps:
+        return False
+    match after.optimizer.schedule:
+        case 'constant':
+            return True
+        case 'wsd':
+            decay = after.optimizer.decay_fraction
+            return done <= (1 - decay) * min(before.total_steps, after.total_steps)
+    return False
