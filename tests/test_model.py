@@ -59,8 +59,8 @@ ACTIVATION = {
 def numpy_bilstm(p, x, lengths):
     """Row by row over the real tokens alone, each direction from a zero state (Hochreiter and Schmidhuber's cell with a forget gate)."""
     sigmoid = lambda z: 1 / (1 + np.exp(-z))
-    out = np.zeros_like(x)
-    D = x.shape[-1] // 2
+    D = len(p['forward']['hi']['kernel'])
+    out = np.zeros((*x.shape[:2], 2 * D))
     for row, length in enumerate(lengths):
         for direction, columns, order in (('forward', slice(D), range(length)), ('backward', slice(D, None), reversed(range(length)))):
             w = p[direction]
