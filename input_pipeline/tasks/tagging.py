@@ -72,6 +72,11 @@ class TaggingTask(Task):
             raise UserError(f'task {self.name}: entity_f1 needs labels O, B-X and I-X, not {", ".join(self.labels)[:100]}')
 
     @property
+    def options(self) -> dict[str, Any]:
+        """Whether rows are filled with what stands around a sentence."""
+        return {'document_context': self.document_context}
+
+    @property
     def splits(self) -> tuple[str, ...]:
         """Names of the splits that have files."""
         return tuple(self.files)
