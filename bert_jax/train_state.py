@@ -6,6 +6,7 @@ The state holds no random key and no stream position: both follow from (seed, st
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -28,11 +29,14 @@ class TrainState(NamedTuple):
     bad_steps: jax.Array
 
 
-def init_params(model: Any, seed: Any) -> Any:
-    """Fresh parameters of `model`, a function of the seed alone; jit it with out_shardings to make them in place."""
+def init_params(model: Any, seed: Any, inputs: Mapping[str, Any] = MappingProxyType({})) -> Any:
+    """Fresh parameters of `model`, a function of the seed alone; jit it with out_shardings to make them in place.
+
+    `inputs` are the arrays that it reads besides the usual ones, for one row of one token.
+    """
     ids = np.zeros((1, 1), np.int32)  # one row of one token: shapes of parameters do not depend on the batch
     names = ('input_ids', 'input_mask', 'segment_ids', 'masked_lm_positions')
-    return model.init(jax.random.key(seed), dict.fromkeys(names, ids))['params']
+    return model.init(jax.random.key(seed), dict.fromkeys(names, ids) | dict(inputs))['params']
 
 
 def fresh_state(params: Any, config: OptimizerConfig) -> TrainState:

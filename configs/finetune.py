@@ -12,7 +12,7 @@ import dataclasses
 from typing import Literal
 
 from configs.errors import UserError
-from configs.schema import FinetuneConfig, OptimizerConfig, RuntimeConfig
+from configs.schema import FeatureConfig, FinetuneConfig, OptimizerConfig, RuntimeConfig
 
 RECIPES = ('paper', 'readme', 'albert')
 _RUNTIME = RuntimeConfig(log_every=50, keep_checkpoints=1)
@@ -33,6 +33,17 @@ SQUAD_V2 = _config('squad_v2', 5e-5, 48, 2.0, 384, head_dropout=0.0)
 SWAG = _config('swag', 2e-5, 16, 3.0)
 # Section 5.3 names no values: these are of appendix A.3's ranges. The context of the document fills 512 pieces.
 CONLL = _config('conll2003', 5e-5, 32, 3.0, 512)
+# Section 5.3 has the shape of the BiLSTM and says nothing of its training: Adam, and dropout of one half as LSTM taggers have it
+# (Lample et al. 2016). Most sentences are short and a few are not, so there are several lengths.
+FEATURE_BASED = FeatureConfig(
+    'feature_based',
+    batch_size=32,
+    epochs=10.0,
+    head_dropout=0.5,
+    length_buckets=3,
+    optimizer=OptimizerConfig('adamw', 1e-3, 'linear', warmup_steps=0, weight_decay=0.0),
+    runtime=_RUNTIME,
+)
 
 # README of google-research/bert: "Sentence (and sentence-pair) classification tasks", "SQuAD 1.1", "SQuAD 2.0".
 _README = {
@@ -68,6 +79,11 @@ def recipe(task: str, kind: str = 'classification', source: Literal['paper', 're
         return _README[task]
     peak_lr, steps, batch_size, warmup, examples = _ALBERT[task]
     return _config('albert', peak_lr, batch_size, steps * batch_size / examples, 512, warmup_fraction=warmup / steps)
+
+
+def feature_based(task: str, features: str) -> FeatureConfig:
+    """The settings of the feature-based approach for a tagging task; the encoder reads the same rows as in fine-tuning."""
+    return dataclasses.replace(FEATURE_BASED, features=features, max_seq_length=recipe(task, 'tagging').max_seq_length)
 
 
 def get_config() -> FinetuneConfig:

@@ -303,8 +303,35 @@ class FinetuneConfig(Section):
         return dataclasses.replace(source, **own, bilstm=self.bilstm or source.bilstm)
 
 
+FeatureSet = Literal['embeddings', 'second_to_last', 'last', 'sum_last4', 'concat_last4', 'sum_all']  # the rows of Table 7
+
+
+@dataclass(frozen=True)
+class FeatureConfig(FinetuneConfig):
+    """One run of the feature-based approach: a fresh BiLSTM on outputs of a frozen encoder (section 5.3, Table 7).
+
+    head_dropout is that before each layer of the BiLSTM and before the classifier.
+    """
+
+    features: FeatureSet = setting(
+        'concat_last4', "what of the encoder is read: the embeddings' or a block's output, or several blocks', summed with learned weights"
+    )
+    lstm_layers: int = setting(2, 'layers of the BiLSTM')
+    lstm_width: int = setting(768, 'its width in each direction')
+
+    def check(self) -> None:
+        super().check()
+        for name in ('lstm_layers', 'lstm_width'):
+            self._require(getattr(self, name) > 0, name, 'positive')
+        for name in ('hidden_dropout', 'attention_dropout', 'bilstm', 'init'):
+            self._require(getattr(self, name) == getattr(FinetuneConfig, name), name, 'left alone: it is for fine-tuning the encoder')
+        o = self.optimizer
+        if (o.layer_decay, o.freeze_embeddings, o.freeze_layers) != (1.0, False, 0):
+            raise UserError('optimizer: layer_decay, freeze_embeddings and freeze_layers are for fine-tuning: this encoder is frozen')
+
+
 Config = PretrainConfig | FinetuneConfig
-_KINDS = {'pretrain': PretrainConfig, 'finetune': FinetuneConfig}
+_KINDS = {'pretrain': PretrainConfig, 'finetune': FinetuneConfig, 'feature_based': FeatureConfig}
 
 
 def to_dict(config: Section) -> dict[str, Any]:
@@ -335,7 +362,7 @@ def from_dict(cls: type, data: dict[str, Any], where: str = '') -> Any:
 
 def dumps(config: Config) -> str:
     """The text of a workdir's config.json."""
-    kind = next(k for k, cls in _KINDS.items() if isinstance(config, cls))
+    kind = next(k for k, cls in _KINDS.items() if type(config) is cls)
     return json.dumps({'kind': kind, **to_dict(config)}, indent=2) + '\n'
 
 

@@ -89,7 +89,7 @@ def config_from_flags(kind: Literal['pretrain', 'finetune'], default: Config | N
     if name is None and default is None:
         raise UserError(f'--config is required: a preset ({", ".join(presets())}), a Python file or a saved config.json')
     config = default if name is None else load(name)
-    if not isinstance(config, cls):
+    if type(config) is not cls:
         raise UserError(f'--config={name}: holds a {type(config).__name__}, but this program takes a {cls.__name__}')
     return apply(config, flags.FLAGS['set'].value)
 

@@ -28,6 +28,7 @@ from input_pipeline.tasks.feature_cache import features_of
 from input_pipeline.whole_file import write_whole
 from launch.source import load_source
 
+Batch = dict[str, np.ndarray]
 # Tokens in an evaluation batch. No gradients are kept, so it may be larger than a training batch; on a CPU
 # what stays in the cache is faster (BERT-tiny, S=64: 4096 takes 0.4 of the time of 16384).
 _EVAL_TOKENS = {'cpu': 4096, 'gpu': 65536, 'tpu': 65536}
@@ -67,8 +68,18 @@ class SplitPredictor:
         predict = task_heads.make_predict(task.head, model, task.n_best)
         self._predict = counted_jit(predict, counts, 'predict', out_shardings=sharding.replicated(mesh))
 
-    def __call__(self, params: Any, examples: Sequence[Example], features: dict[str, np.ndarray], buckets: int = 1) -> Predictions:
-        """Predictions for all examples; rows of like length go together, in at most `buckets` lengths."""
+    def __call__(
+        self,
+        params: Any,
+        examples: Sequence[Example],
+        features: dict[str, np.ndarray],
+        buckets: int = 1,
+        inputs: Callable[[Batch], Batch] | None = None,
+    ) -> Predictions:
+        """Predictions for all examples; rows of like length go together, in at most `buckets` lengths.
+
+        `inputs` makes what the model reads of a batch of `features`; without it that is the batch.
+        """
         N, *shape = features['input_ids'].shape
         found = []
         with jax.set_mesh(self._mesh):
@@ -76,7 +87,8 @@ class SplitPredictor:
                 part = cut({name: features[name][rows] for name in INPUT_KEYS}, shape[-1], length)
                 size = eval_batch_size(self._mesh, math.prod(shape[:-1]) * length, len(rows))
                 batches = evaluation_batches(part, INPUT_KEYS, size)
-                found.append((rows, [self._predict(params, place(batch, self._mesh, size)) for batch in batches]))
+                read = map(inputs, batches) if inputs else batches
+                found.append((rows, [self._predict(params, place(batch, self._mesh, size)) for batch in read]))
         outputs: dict[str, np.ndarray] = {}
         for rows, batches in reversed(found):  # the longest first: where there is an output for each position, the others' fit into it
             for name in batches[0]:

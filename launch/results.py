@@ -21,6 +21,8 @@ from input_pipeline.whole_file import write_whole
 
 def run_sweep(tuner: Any, points: Sequence[Point], folder: str) -> list[dict[str, Any]]:
     """Runs every point, or takes it as it is where it is done; writes sweep.json; returns its rows."""
+    for point in points:
+        tuner.check(point.config)
     rows, reused = [], 0
     for number, point in enumerate(points, start=1):
         result, done_before = tuner.run(point.config, os.path.join(folder, 'runs', point.name))

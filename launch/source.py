@@ -181,6 +181,9 @@ def _read_workdir(where: str) -> tuple[Reading, int]:
     """A workdir's newest checkpoint, with the class of transformers that its head is, and its step."""
     model = model_config(where)
     config = schema.loads((epath.Path(where) / 'config.json').read_text(), f'{where}/config.json')
+    if isinstance(config, schema.FeatureConfig):
+        encoder = json.loads((epath.Path(where) / 'data.json').read_text())['init_from']
+        raise UserError(f'{where} holds a BiLSTM for the features of a frozen encoder and no encoder, which is {encoder}')
     params, step = load_params(where)
     if isinstance(config, schema.PretrainConfig):
         bert = Model(model, params, 'BertForPreTraining')

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -26,7 +27,7 @@ from bert_jax import attention, checkpoint, loop, metrics, schedule, sharding, t
 from bert_jax.step import make_train_step, use_compilation_cache
 from configs import schema
 from configs.errors import UserError
-from input_pipeline.tasks import Task
+from input_pipeline.tasks import Predictions, Task
 from input_pipeline.tasks.base import INPUT_KEYS, trim
 from input_pipeline.tasks.batching import bucketed_batches, subset, training_batches
 from input_pipeline.tasks.chance import chance_loss
@@ -66,6 +67,8 @@ class Stopped(Exception):
 class Tuner:
     """All runs of one process: same task, same source; configurations may differ.
 
+    What is trained, from where and on what is `models`, `begin`, `features` and `inputs`: feature_tuning.py has others.
+
     Attributes:
       split: the split that is scored, dev where the task has one.
       compilations: how often each program (init, train, predict) was compiled.
@@ -99,6 +102,7 @@ class Tuner:
         Returns the contents of eval/SPLIT.json, and whether they were there already. Raises Stopped
         after a signal, with the state saved; UserError where the folder holds another run.
         """
+        self.check(config)
         known = workdirs.settle(folder, config, self._identity)
         result_file = epath.Path(folder) / 'eval' / f'{self.split}.json'
         if known and result_file.exists():
@@ -107,21 +111,30 @@ class Tuner:
         self.source.tokenizer.save(epath.Path(folder) / 'tokenizer')
         with jax.set_mesh(self._mesh):
             params, facts = self._train(config, folder)
-        train, scored = self.features(config)
-        predictions = self.programs(config)[2](params, self._scored_examples, scored, config.length_buckets)
-        chance = chance_loss(self.task.head, train)
+        predictions = self._predict(config, params)
+        chance = chance_loss(self.task.head, self.features(config)[0])
         failed = facts['train_loss'] is None or facts['train_loss'] >= _LEARNT * chance
         facts |= {'config_hash': prediction.config_hash(config), 'chance_loss': chance, 'failed': failed}
         facts |= {'seconds': time.perf_counter() - started}
         return prediction.record(self.task, self.split, self._scored_examples, predictions, folder, facts), False
 
-    def features(self, config: schema.FinetuneConfig) -> tuple[Features, Features]:
-        """(training, scored) features of at most max_seq_length pieces; made once for each length."""
+    def check(self, config: schema.FinetuneConfig) -> None:
+        """Raises UserError where there can be no run of `config`, before anything is computed."""
         length, most = config.max_seq_length, self.source.model.max_position
         if length > most:
             raise UserError(
                 f'max_seq_length={length} is beyond the position table of {self.source.where} (max_position={most}): use {most}'
             )
+        total_steps(len(self.chosen(config)), config)
+        sharding.check_divides(self._mesh, config.batch_size, config.runtime.accumulation, 'batch_size')
+
+    def chosen(self, config: schema.FinetuneConfig) -> list[int]:
+        """The places of the examples that are trained on."""
+        return subset(range(len(self._train_examples)), config.train_examples, config.seed)
+
+    def features(self, config: schema.FinetuneConfig) -> tuple[Features, Features]:
+        """(training, scored) features of at most max_seq_length pieces; made once for each length."""
+        length = config.max_seq_length
         if length not in self._features:
             splits = (self._train_examples, self._scored_examples)
             made = (features_of(self.task, examples, self.source.tokenizer, length, self._cache) for examples in splits)
@@ -133,23 +146,45 @@ class Tuner:
                 logging.info('%s %s: %d examples, %d rows of %s pieces', self.task.name, split, len(examples), rows, pieces)
         return self._features[length]
 
+    def inputs(self, config: schema.FinetuneConfig, split: str, batch: Features) -> Features:
+        """What the model reads of a batch of the features of 'train' or the scored split."""
+        del config, split
+        return batch
+
+    def models(self, config: schema.FinetuneConfig) -> tuple[Any, Any]:
+        """(the model, and the same as it is trained, whose kernel may be another)."""
+        encoder = config.encoder(self.source.model)
+        model = task_heads.make_model(self.task.head, encoder, self.task.num_outputs, config.head_dropout, config.runtime)
+        length = self.features(config)[0]['input_ids'].shape[-1]
+        return model, model.clone(kernel=attention.choose(config.runtime, encoder, length))
+
+    def begin(self, config: schema.FinetuneConfig, state: train_state.TrainState, folder: str) -> train_state.TrainState:
+        """The fresh state with the weights that training begins with."""
+        if config.init == 'random':
+            return state
+        where, encoder = f'--init_from={self.source.where}', self.source.params['encoder']
+        if config.bilstm and not self.source.model.bilstm:
+            logging.info('%s: its BiLSTM is fresh', folder)
+            encoder = {**encoder, 'bilstm': state.params['encoder']['bilstm']}
+        return state._replace(params=train_state.graft(state.params, {'encoder': encoder}, where, 'encoder'))
+
     def programs(self, config: schema.FinetuneConfig) -> tuple[Callable, Callable, prediction.SplitPredictor]:
         """(seed -> fresh state, train step, predictor), shared by all configurations that make the same ones.
 
         Learning rates, decay and seeds are arguments of the programs, so they are left out of the key.
         """
         fixed = dataclasses.replace(config.optimizer, peak_lr=1.0, end_lr=0.0, weight_decay=0.0)
-        encoder = config.encoder(self.source.model)
-        length = self.features(config)[0]['input_ids'].shape[-1]
-        key = (fixed, encoder, config.head_dropout, config.runtime, attention.choose(config.runtime, encoder, length))
+        self.features(config)
+        model, trained = self.models(config)
+        token = self.inputs(config, 'train', {'input_ids': np.zeros((1, 1), np.int32)})
+        key = (fixed, config.runtime, trained, *(array.shape for array in token.values()))
         if key not in self._programs:
-            model = task_heads.make_model(self.task.head, encoder, self.task.num_outputs, config.head_dropout, config.runtime)
 
             def init(seed: Any) -> train_state.TrainState:
-                return train_state.fresh_state(train_state.init_params(model, seed), fixed)
+                return train_state.fresh_state(train_state.init_params(model, seed, token), fixed)
 
             where = sharding.shardings(jax.eval_shape(init, np.uint32(0)), self._mesh, config.runtime.shard_optimizer)
-            objective = task_heads.make_objective(self.task.head, model.clone(kernel=key[-1]))
+            objective = task_heads.make_objective(self.task.head, trained)
             step = make_train_step(objective, fixed, config.runtime.accumulation, dropout_rng=config.runtime.dropout_rng)
             self._programs[key] = (
                 prediction.counted_jit(init, self.compilations, 'init', out_shardings=where),
@@ -160,18 +195,11 @@ class Tuner:
 
     def _train(self, config: schema.FinetuneConfig, folder: str) -> tuple[Any, dict[str, Any]]:
         """-> (final parameters; step, training loss of the last log line, and where the best are selected their step)."""
-        sharding.check_divides(self._mesh, config.batch_size, config.runtime.accumulation, 'batch_size')
         features, _ = self.features(config)
-        chosen = subset(range(len(self._train_examples)), config.train_examples, config.seed)
+        chosen = self.chosen(config)
         steps = total_steps(len(chosen), config)
         init, train_step, _ = self.programs(config)
-        state = init(np.uint32(config.seed & 0xFFFFFFFF))
-        if config.init == 'source':
-            where, encoder = f'--init_from={self.source.where}', self.source.params['encoder']
-            if config.bilstm and not self.source.model.bilstm:
-                logging.info('%s: its BiLSTM is fresh', folder)
-                encoder = {**encoder, 'bilstm': state.params['encoder']['bilstm']}
-            state = state._replace(params=train_state.graft(state.params, {'encoder': encoder}, where, 'encoder'))
+        state = self.begin(config, init(np.uint32(config.seed & 0xFFFFFFFF)), folder)
         checkpoints = checkpoint.Checkpoints(folder, keep=1)
         best = Best(folder) if config.score_every else None
         if checkpoints.steps()[-1:] == [steps]:  # trained, and stopped before it was scored
@@ -205,7 +233,7 @@ class Tuner:
     ) -> Any:
         """Trains to the last step, or until the dev score no longer rises; -> parameters. Raises Stopped after a signal."""
         size, runtime, step = config.batch_size, config.runtime, int(state.step)
-        ahead = loop.prefetch(batches, lambda batch: prediction.place(batch, self._mesh, size))
+        ahead = loop.prefetch(batches, lambda batch: prediction.place(self.inputs(config, 'train', batch), self._mesh, size))
         writer, meter, enough = metrics.MetricWriter(folder, step), loop.Meter(runtime.max_bad_steps), False
         while step < steps and not enough and self._stop.received is None:
             state, sums = train_step(state, next(ahead))
@@ -214,7 +242,7 @@ class Tuner:
             scored = best is not None and (step % config.score_every == 0 or step == steps)
             if scored:
                 with meter.paused():
-                    score = self._score(config, state.params)
+                    score = self.task.score(self._scored_examples, self._predict(config, state.params))[self.task.metric]
                     best.offer(state, score)
                 enough = 0 < config.patience * config.score_every <= step - best.step
             if step % runtime.log_every == 0 or step == steps or enough:
@@ -239,10 +267,11 @@ class Tuner:
         checkpoints.close()
         return params
 
-    def _score(self, config: schema.FinetuneConfig, params: Any) -> float:
-        """The selecting metric on the scored split."""
-        predictions = self.programs(config)[2](params, self._scored_examples, self.features(config)[1], config.length_buckets)
-        return self.task.score(self._scored_examples, predictions)[self.task.metric]
+    def _predict(self, config: schema.FinetuneConfig, params: Any) -> Predictions:
+        """Of the scored split."""
+        predictor, features = self.programs(config)[2], self.features(config)[1]
+        inputs = functools.partial(self.inputs, config, self.split)
+        return predictor(params, self._scored_examples, features, config.length_buckets, inputs)
 
 
 def _facts(folder: str, steps: int, selected: Best | None) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def test_a_python_file(tmp_path):
 
 def test_a_saved_configuration(tmp_path):
     path = tmp_path / 'config.json'
-    for config in (load('bert_mini'), schema.FinetuneConfig(seed=3)):
+    for config in (load('bert_mini'), schema.FinetuneConfig(seed=3), schema.FeatureConfig(features='last')):
         path.write_text(schema.dumps(config))
         assert load(str(path)) == config
 

@@ -8,7 +8,7 @@ import pytest
 
 from configs.errors import UserError
 from configs.overrides import apply, names
-from configs.schema import FinetuneConfig, ModelConfig, Phase, PretrainConfig
+from configs.schema import FeatureConfig, FinetuneConfig, ModelConfig, Phase, PretrainConfig
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_mistakes_are_named(change, message):
 
 
 def test_every_setting_has_a_name_that_apply_takes():
-    for config in (PretrainConfig(), FinetuneConfig()):
+    for config in (PretrainConfig(), FinetuneConfig(), FeatureConfig()):
         for name in names(type(config)):
             name = name.replace('.N.', '.0.')
             value = config
