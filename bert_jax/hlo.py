@@ -1,12 +1,13 @@
-"""Reads a compiled program's text (XLA's HLO): which collectives a step runs, how often, and over which mesh axes.
+"""Reads a compiled program's text (XLA's HLO): which collectives a step runs, how often, and over which mesh axes; what it keeps.
 
-Owns the grammar of that text as far as counting needs it. Knows nothing of models; imports no jax.
+Owns the grammar of that text, and of the compiler's refusal, as far as counting needs it. Knows nothing of models; imports no jax.
 What runs inside a loop counts once for each turn of the loop; a collective that XLA has cut into steps
 (async_collective_fusion) is known by its channel and counts once.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Mapping
@@ -44,6 +45,16 @@ class Collective:
         """Bytes that a chip must send at least each time, whatever the algorithm (all-reduce: a scatter and a gather)."""
         share = (self.size - 1) / self.size
         return self.bytes * {'all-reduce': 2 * share, 'collective-permute': 1.0}.get(self.kind, share)
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """Buffers of one shape and origin in the compiler's list of the largest. bytes: of all `count` of them, padded to tiles."""
+
+    bytes: float
+    count: int
+    shape: str
+    origin: str
 
 
 @dataclass(frozen=True)
@@ -95,6 +106,84 @@ def collectives(text: str, mesh_shape: Mapping[str, int]) -> list[Collective]:
     return list(found.values())
 
 
+def _parse_size(text: str) -> float:
+    """Bytes of XLA's '24.50G', '512.0K', '96B' or '96'; its letters are powers of 1024."""
+    number, letter = re.fullmatch(r'([\d.]+)([BKMGT]?)', text).groups()
+    return float(number) * 1024 ** ' KMGT'.find(letter or ' ') if letter != 'B' else float(number)
+
+
+def refused_sizes(text: str) -> tuple[float, float] | None:
+    """(bytes needed, bytes there) of libtpu's refusal of a program that does not fit; None where it does not tell."""
+    found = re.search(r'Used (\S+?) of (\S+?) hbm|\((\S+)\) exceeds available HBM \((\S+)\)', text)
+    return tuple(_parse_size(size) for size in found.groups() if size) if found else None
+
+
+def allocations(text: str) -> list[Allocation]:
+    """The largest buffers that libtpu's refusal lists, those of one shape and origin together, largest first."""
+    found: dict[tuple[str, str], Allocation] = {}
+    for entry in re.split(r'\n\s+\d+\. Size: ', text)[1:]:
+        shape, origin = (re.search(pattern, entry) for pattern in (r'Shape: ([^{\n]+)', r'op_name="([^"]*)"'))
+        key = shape[1].strip() if shape else '?', origin[1] if origin else ''
+        before = found.get(key, Allocation(0.0, 0, *key))
+        found[key] = Allocation(before.bytes + _parse_size(entry.split()[0]), before.count + 1, *key)
+    return sorted(found.values(), key=lambda one: -one.bytes)
+
+
+def generators(text: str) -> list[tuple[tuple[int, ...], int]]:
+    """(dims on one chip, bytes) of every array that XLA's own generator of random bits draws (`rbg` keys; threefry is arithmetic)."""
+    found = []
+    for body in _parse(text)[0].values():
+        for key, i in body.items():
+            if key != 'ROOT' and i.opcode == 'rng-bit-generator':
+                drawn = max(_ARRAY.finditer(i.shape), key=lambda array: size_of(array[0]))  # beside the bits stands the new state
+                found.append((tuple(int(d) for d in drawn[3].split(',') if d), size_of(drawn[0])))
+    return found
+
+
+def kept_for_backward(text: str) -> int:
+    """Bytes on one chip that the forward pass leaves in HBM for the backward pass: the activations, without padding to tiles.
+
+    What an operation of the forward pass, which jax names jvp(...), made and one of the backward pass, transpose(jvp(...)), reads.
+    """
+    computations, entry = _parse(text)
+    runs = _runs(computations, entry)
+    return max((_kept(body) for name, body in computations.items() if runs.get(name) and not name.startswith('fused')), default=0)
+
+
+def _kept(body: dict[str, _Instruction]) -> int:
+    """That, of one computation. Tuples, their parts and other names for a buffer are looked through to where it was made."""
+
+    def made(name: str, part: int | None = None) -> tuple[str, int | None] | None:
+        i = body.get(name)
+        if i is None or not i.operands and i.opcode not in ('fusion', 'while'):
+            return None
+        if i.opcode == 'get-tuple-element':
+            return made(i.operands[0], int(re.search(r'index=(\d+)', i.rest)[1]))
+        if i.opcode == 'tuple':
+            return made(i.operands[part]) if part is not None else None
+        if i.opcode in ('bitcast', 'copy', 'copy-start', 'copy-done'):  # of the same size, and often without a name of its own
+            return made(i.operands[0])
+        return (name, part)
+
+    def parts(name: str) -> list[str]:
+        """What is read where `name` is read: the members of a tuple that a loop takes."""
+        i = body.get(name)
+        return [p for o in i.operands for p in parts(o)] if i is not None and i.opcode == 'tuple' else [name]
+
+    kept: dict[tuple[str, int | None], int] = {}
+    for key, reader in body.items():
+        if key == 'ROOT' or 'transpose(jvp(' not in reader.rest:
+            continue
+        for name in (p for o in reader.operands for p in parts(o)):
+            source = made(name)
+            if source is None or 'jvp(' not in body[source[0]].rest or 'transpose(jvp(' in body[source[0]].rest:
+                continue
+            shape = body[source[0]].shape if source[1] is None else [a[0] for a in _ARRAY.finditer(body[source[0]].shape)][source[1]]
+            kept[source] = size_of(shape)
+    return sum(kept.values())
+
+
+@functools.lru_cache(maxsize=1)
 def _parse(text: str) -> tuple[dict[str, dict[str, _Instruction]], str]:
     """{computation: {instruction name: instruction}}, with the root also under 'ROOT'; and the entry's name."""
     computations: dict[str, dict[str, _Instruction]] = {}

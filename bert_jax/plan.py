@@ -1,12 +1,14 @@
 """What a run needs on a topology that is not there: memory, collectives, time; the same step, compiled for it.
 
 Two parts. `analytic` counts from shapes, the sharding rules and the chip's figures. `compiled` lowers the very
-train step of launch.pretrain with abstract arguments for the topology's devices and lets libtpu compile it,
-which needs no TPU. A floor is what no program can beat on these chips; all bytes are of one chip.
+train step of launch.pretrain with abstract arguments for the topology's devices and has it compiled: by libtpu, which needs
+no TPU, or for the GPUs of this machine. A floor is what no program can beat on these chips; all bytes are of one chip.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import math
 import os
 import re
@@ -18,15 +20,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh
 
-from bert_jax import attention, flops, heads, hlo, losses, sharding, train_state
+from bert_jax import attention, flops, heads, hlo, losses, memory, sharding, train_state
 from bert_jax.chips import Topology
 from bert_jax.schedule import Hyper
 from bert_jax.schedule import hyper as scalars_of
 from bert_jax.step import jit_train_step, make_train_step
 from configs.errors import UserError
-from configs.schema import Phase, PretrainConfig
+from configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
 
-GIB = 2**30
+INSTALL = "pip install -c constraints.txt '.[plan]'"
 # For libtpu where it only compiles: it shall not look for a TPU host's metadata, warn that there is none, or keep a second
 # process out by its lock on the TPU.
 _COMPILER_ONLY = {
@@ -65,19 +67,17 @@ def abstract_mesh(config: PretrainConfig, topology: Topology) -> AbstractMesh:
     return mesh
 
 
-def _model(config: PretrainConfig, kernel: str = 'xla') -> heads.Pretraining:
-    runtime = config.runtime
-    return heads.Pretraining(config.model, jnp.dtype(runtime.compute_dtype), runtime.remat, runtime.scan_layers, kernel)
+@functools.lru_cache(maxsize=1)
+def _state(model: ModelConfig, optimizer: OptimizerConfig) -> train_state.TrainState:
+    """A train state's shapes, without places."""
+    fresh = lambda seed: train_state.fresh_state(train_state.init_params(heads.Pretraining(model), seed), optimizer)
+    return jax.eval_shape(fresh, np.uint32(0))
 
 
 def arguments(config: PretrainConfig, phase: Phase, predictions: int, mesh: Any) -> tuple[train_state.TrainState, dict, Hyper]:
     """(state, batch, hyper) of the train step as ShapeDtypeStructs, placed as launch.pretrain places them."""
-
-    def fresh(seed):
-        return train_state.fresh_state(train_state.init_params(_model(config), seed), config.optimizer)
-
     abstract = lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
-    state = jax.eval_shape(fresh, np.uint32(0))
+    state = _state(config.model, config.optimizer)
     state = jax.tree.map(abstract, state, sharding.shardings(state, mesh, config.runtime.shard_optimizer))
     B, T, P = phase.batch_size, phase.seq_len, predictions
     columns = {
@@ -91,11 +91,6 @@ def arguments(config: PretrainConfig, phase: Phase, predictions: int, mesh: Any)
     return state, batch, hyper
 
 
-def _bytes(tree: Any) -> int:
-    """Bytes that one chip holds of a tree of ShapeDtypeStructs with shardings."""
-    return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
-
-
 def analytic(config: PretrainConfig, phase: Phase, predictions: int, topology: Topology) -> dict[str, Any]:
     """What shapes alone tell of one phase: FLOPs, bytes of the state on a chip, floors in seconds a step.
 
@@ -103,7 +98,7 @@ def analytic(config: PretrainConfig, phase: Phase, predictions: int, topology: T
     """
     mesh, chip = abstract_mesh(config, topology), topology.chip
     state, batch, _ = arguments(config, phase, predictions, mesh)
-    params, moments, rows = _bytes(state.params), _bytes(state.opt_state), _bytes(batch)
+    params, moments, rows = memory.held(state.params), memory.held(state.opt_state), memory.held(batch)
     per_sequence = flops.training_flops_per_sequence(config.model, phase.seq_len, predictions)
     return {
         'seq_len': phase.seq_len,
@@ -121,24 +116,68 @@ def analytic(config: PretrainConfig, phase: Phase, predictions: int, topology: T
     }
 
 
+class DoesNotFit(UserError):
+    """A step that is larger than its chip. needs, has: bytes; buffers: the largest (hlo.Allocation), where the compiler names them."""
+
+    def __init__(self, message: str, needs: float, has: float, buffers: list[hlo.Allocation]):
+        super().__init__(message)
+        self.needs, self.has, self.buffers = needs, has, buffers
+
+
+def obstacle(topology: Topology) -> str | None:
+    """Why nothing can be compiled for the topology here, and how to mend it; None where it can."""
+    if topology.chip.platform == 'tpu':
+        return None if importlib.util.find_spec('libtpu') else f'libtpu is not installed: {INSTALL}'
+    found = len(_gpus(topology))
+    name = topology.chip.name.upper()
+    return None if found >= topology.chips else f'XLA compiles for a GPU where there is one: here are {found} {name}, not {topology.chips}'
+
+
+def _gpus(topology: Topology) -> list[Any]:
+    """The GPUs of this machine that are such chips."""
+    try:
+        return [device for device in jax.devices('gpu') if re.search(topology.chip.kind, device.device_kind)]
+    except RuntimeError:  # there is none, or jax is installed without support for it
+        return []
+
+
 def compile_step(config: PretrainConfig, phase: Phase, predictions: int, topology: Topology) -> jax.stages.Compiled:
-    """The train step of one phase, compiled for the topology by libtpu. UserError with both sizes where it does not fit."""
+    """The train step of one phase, compiled for the topology. DoesNotFit with both sizes where libtpu refuses it for lack of memory."""
     mesh = sharding.make_mesh(config.runtime, devices(topology))
-    kernel = attention.choose(config.runtime, config.model, phase.seq_len, platform='tpu')
-    objective = losses.pretraining_objective(_model(config, kernel), nsp=True)
-    state, batch, scalars = arguments(config, phase, predictions, mesh)
     runtime = config.runtime
+    kernel = attention.choose(runtime, config.model, phase.seq_len, platform=topology.chip.platform)
+    model = heads.Pretraining(config.model, jnp.dtype(runtime.compute_dtype), runtime.remat, runtime.scan_layers, kernel)
+    state, batch, scalars = arguments(config, phase, predictions, mesh)
+    objective = losses.pretraining_objective(model, nsp=True)
     step = jit_train_step(make_train_step(objective, config.optimizer, runtime.accumulation, dropout_rng=runtime.dropout_rng), state)
     with jax.set_mesh(mesh):
         lowered = step.lower(state, batch, scalars)
     try:
         return lowered.compile()
     except jax.errors.JaxRuntimeError as error:
-        raise _refusal(error, config, phase, topology) from error
+        if 'RESOURCE_EXHAUSTED' not in str(error):
+            raise
+        needs, has = hlo.refused_sizes(str(error)) or (math.nan, topology.chip.hbm_usable)
+        raise _refusal(config, phase, topology, needs, has, hlo.allocations(str(error))) from error
+
+
+def _refusal(
+    config: PretrainConfig, phase: Phase, topology: Topology, needs: float, has: float, buffers: list[hlo.Allocation]
+) -> DoesNotFit:
+    runtime = config.runtime
+    return DoesNotFit(
+        f'phases.{config.phases.index(phase)} (seq_len={phase.seq_len}, {phase.batch_size / topology.chips:g} sequences a chip) '
+        f'does not fit {topology.name}: it needs {memory.size(needs)} a chip, and there is {memory.size(has)}: raise runtime.accumulation '
+        f'(now {runtime.accumulation}) or runtime.fsdp (now {runtime.fsdp}), set runtime.remat=dots or full (now {runtime.remat}), '
+        'or lower its batch_size',
+        needs, has, buffers,
+    )  # fmt: skip
 
 
 def devices(topology: Topology) -> list[Any]:
     """The topology's chips as jax devices that can be compiled for, and no more. Sets environment variables that libtpu reads."""
+    if topology.chip.platform == 'gpu':
+        return _gpus(topology)[: topology.chips]
     from jax.experimental import topologies
 
     for name, value in _COMPILER_ONLY.items():
@@ -154,21 +193,6 @@ def devices(topology: Topology) -> list[Any]:
         raise UserError(f'--topology={topology.name}: libtpu does not know it ({str(error).splitlines()[0]}): take another one') from error
 
 
-def _refusal(error: Exception, config: PretrainConfig, phase: Phase, topology: Topology) -> Exception:
-    """What to raise for a program that libtpu refused: a UserError where it did for lack of memory."""
-    text = str(error)
-    if 'RESOURCE_EXHAUSTED' not in text:
-        return error
-    sizes = re.search(r'Used ([\d.]+\w) of ([\d.]+\w)|\(([\d.]+\w)\) exceeds available HBM \(([\d.]+\w)\)', text)
-    need, have = [size for size in sizes.groups() if size] if sizes else (text.splitlines()[0], f'{topology.chip.hbm_usable / GIB:.2f}G')
-    runtime = config.runtime
-    return UserError(
-        f'phases.{config.phases.index(phase)} (seq_len={phase.seq_len}, {phase.batch_size / topology.chips:g} sequences a chip) '
-        f'does not fit {topology.name}: it needs {need} a chip, and there is {have}: lower its batch_size, raise runtime.accumulation '
-        f'(now {runtime.accumulation}) or runtime.fsdp (now {runtime.fsdp}), or set runtime.remat=dots or full (now {runtime.remat})'
-    )
-
-
 def compiled(config: PretrainConfig, phase: Phase, predictions: int, topology: Topology) -> dict[str, Any]:
     """`analytic`, with what the compiler tells: memory by use, collectives, its own count of FLOPs and bytes.
 
@@ -176,26 +200,24 @@ def compiled(config: PretrainConfig, phase: Phase, predictions: int, topology: T
     """
     plan = analytic(config, phase, predictions, topology)
     program = compile_step(config, phase, predictions, topology)
-    stats, chip = program.memory_analysis(), topology.chip
-    used = {
-        'arguments': stats.argument_size_in_bytes,
-        'outputs': stats.output_size_in_bytes,
-        'outputs_in_place': stats.alias_size_in_bytes,
-        'temporary': stats.temp_size_in_bytes,
-        'program': stats.generated_code_size_in_bytes,
-    }
-    used['total'] = used['arguments'] + used['outputs'] - used['outputs_in_place'] + used['temporary'] + used['program']
-    used['left'] = int(chip.hbm_usable) - used['total']
-    plan['memory'] |= used
-    found = hlo.collectives(program.as_text(), dict(abstract_mesh(config, topology).shape))
+    used, chip, text = memory.of_step(program), topology.chip, program.as_text()
+    limit = (devices(topology)[0].memory_stats() or {}).get('bytes_limit') if chip.platform == 'gpu' else None
+    usable = int(limit or chip.hbm_usable)
+    if used['total'] > usable:  # XLA compiles for a GPU what does not fit it
+        raise _refusal(config, phase, topology, used['total'], usable, [])
+    kept = min(hlo.kept_for_backward(text), used['temporary'])
+    plan['memory'] |= used | {'activations': kept, 'workspace': used['temporary'] - kept, 'left': usable - used['total']}
+    mesh = abstract_mesh(config, topology)
     rows: dict[tuple[str, tuple[str, ...]], dict[str, Any]] = {}
-    for c in found:
+    for c in hlo.collectives(text, dict(mesh.shape)):
         new = {'kind': c.kind, 'axes': list(c.axes), 'chips': c.size, 'count': 0, 'bytes': 0, 'sent': 0.0}
         row = rows.setdefault((c.kind, c.axes), new)
         row['count'] += c.count
         row['bytes'] += c.count * c.bytes
         row['sent'] += c.count * c.sent
     plan['collectives'] = sorted(rows.values(), key=lambda row: -row['bytes'])
+    own = phase.batch_size // config.runtime.accumulation // (mesh.shape['data'] * mesh.shape['fsdp'])
+    plan['warnings'] = random_bits_of_others(text, own)
     cost = program.cost_analysis() or {}
     loops = config.runtime.scan_layers or config.runtime.accumulation > 1
     plan['compiler'] = {
@@ -206,6 +228,18 @@ def compiled(config: PretrainConfig, phase: Phase, predictions: int, topology: T
     traffic = used['arguments'] + used['outputs'] + 2 * used['temporary']
     plan['floor_s'] |= {'memory': traffic / chip.hbm_bandwidth, 'interconnect': sum(row['sent'] for row in rows.values()) / chip.ici}
     return plan
+
+
+def random_bits_of_others(text: str, own: int) -> list[str]:
+    """A warning where the compiled program draws random bits for more rows than the `own` that a chip works on at a time."""
+    larger = [(dims, size) for dims, size in hlo.generators(text) if dims and dims[0] > own]
+    if not larger:
+        return []
+    rows, total = max(dims[0] for dims, _ in larger), sum(size for _, size in larger)
+    return [
+        f'each chip draws the random bits of {rows} rows and uses those of its own {own}: {len(larger)} arrays, {memory.size(total)}; '
+        'with runtime.dropout_rng=threefry it draws its own'
+    ]
 
 
 def schedule(phases: Sequence[dict[str, Any]], chips: int, mfu: float, price: float | None) -> dict[str, Any]:
@@ -226,26 +260,3 @@ def schedule(phases: Sequence[dict[str, Any]], chips: int, mfu: float, price: fl
         if price is not None:
             result[name]['price'] = hours * chips * price
     return result
-
-
-def make_plan(
-    config: PretrainConfig, topology: Topology, predictions: Sequence[int], mfu: float, price: float | None, compiling: bool
-) -> dict[str, Any]:
-    """The whole plan as JSON data; see the docs of each part. `compiling` needs libtpu."""
-    chip = topology.chip
-    figures = {k: getattr(chip, k) for k in ('name', 'peak_flops', 'hbm', 'hbm_usable', 'hbm_bandwidth', 'ici', 'source')}
-    one = compiled if compiling else analytic
-    phases = [one(config, phase, count, topology) for phase, count in zip(config.phases, predictions_of(config, predictions), strict=True)]
-    return {
-        'config': config.name,
-        'topology': topology.name,
-        'chips': topology.chips,
-        'mesh': dict(abstract_mesh(config, topology).shape),
-        'compiled': compiling,
-        'chip': figures,
-        'parameters': flops.parameter_count(config.model),
-        'phases': phases,
-        'mfu': mfu,
-        'price_per_chip_hour': price,
-        'schedule': schedule(phases, topology.chips, mfu, price),
-    }

@@ -5,19 +5,16 @@ Owns that report. It makes no parameters and writes nothing; launch.plan does th
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax import attention, flops, heads, losses, schedule, sharding, train_state
+from bert_jax import attention, flops, heads, losses, memory, schedule, sharding, train_state
 from bert_jax.step import jit_train_step, make_train_step
 from configs import schema
 from input_pipeline.stream import RecordStream
-
-MIB = 2**20
 
 
 def report(config: schema.PretrainConfig, phase: schema.Phase, records: Any, mesh: jax.sharding.Mesh) -> str:
@@ -39,15 +36,9 @@ def report(config: schema.PretrainConfig, phase: schema.Phase, records: Any, mes
     step = make_train_step(objective, config.optimizer, runtime.accumulation, records.masking(), runtime.dropout_rng)
     hyper = schedule.hyper(config.optimizer, config.seed, config.total_steps)
     with jax.set_mesh(mesh):
-        memory = jit_train_step(step, state).lower(state, batch, hyper).compile().memory_analysis()
-    size = lambda tree: sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree)) / MIB
-    total = memory.argument_size_in_bytes + memory.temp_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
-    limit = (jax.local_devices()[0].memory_stats() or {}).get('bytes_limit')
+        program = jit_train_step(step, state).lower(state, batch, hyper).compile()
     work = phase.batch_size * flops.training_flops_per_sequence(config.model, phase.seq_len, records.manifest.max_predictions)
     return (
         f'seq_len {phase.seq_len}, batch {phase.batch_size}, {phase.steps:,} steps, attention {kernel}, '
-        f'{work / 1e9:,.1f} GFLOP a step; on each of {jax.device_count()} device(s): '
-        f'parameters {size(state.params):,.1f} MiB, optimizer {size(state.opt_state):,.1f}, '
-        f'batch {size(batch):,.1f}, activations and workspace {memory.temp_size_in_bytes / MIB:,.1f}: {total / MIB:,.1f} MiB in all'
-        + (f' of {limit / MIB:,.1f}' if limit else '')
+        f'{work / 1e9:,.1f} GFLOP a step; {memory.line(program, state, batch)}'
     )

@@ -1,23 +1,29 @@
-"""Before paying: what a pre-training run needs and costs on a TPU topology, told without having one.
+"""Before paying: what a pre-training run needs and costs on TPUs or GPUs, told without having them.
 
-  python -m launch.plan --config=bert_large --topology=v5e:16x16 [--set a.b=c ...] [--json=FILE]
+  python -m launch.plan --config=bert_large --topology=v5e:16x16 [--set a.b=c ...] [--search=N] [--json=FILE]
 
-With the extra [plan] (pip install '.[plan]') the real train step is compiled for that topology: memory and
-collectives are the compiler's. Without it only what follows from shapes is told. docs/plan.md explains the lines.
+With the extra [plan] (pip install '.[plan]') the real train step is compiled for that TPU topology: memory and
+collectives are the compiler's. For GPUs (h100:8) it is compiled on a machine that has them. Elsewhere only what follows
+from shapes is told. What does not fit is compiled with changes that make it fit. docs/plan.md explains the lines.
 """
 
 from __future__ import annotations
 
+import glob
 import importlib.util
 import json
 import os
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from absl import flags, logging
 
 from configs.errors import UserError
 from launch import app
+
+if TYPE_CHECKING:
+    from bert_jax.chips import Topology
+    from configs.schema import PretrainConfig
 
 app.define_config_flags()
 _TOPOLOGY = flags.DEFINE_string('topology', None, 'chips and wiring, as in v5e:16x16; a wrong name lists those that exist', required=True)
@@ -25,35 +31,42 @@ _MFU = flags.DEFINE_float('mfu', 0.4, "share of the chips' peak that the run is 
 _PRICE = flags.DEFINE_float('price_per_chip_hour', None, 'what a chip costs for an hour, in any currency')
 _PREDICTIONS = flags.DEFINE_multi_integer('max_predictions', [], 'masked positions a row, once a phase; by default 15 %, rounded up')
 _COMPILE = flags.DEFINE_bool('compile', True, 'compile the step, which takes minutes for a large model; without, only what shapes tell')
+_TRIES = flags.DEFINE_integer('tries', 4, 'compilations spent on changes that make a phase fit which does not; 0: none', lower_bound=0)
+_SEARCH = flags.DEFINE_integer(
+    'search', 0, 'compilations spent, for each phase, on finding the fastest accumulation, remat and mesh; 0: none', lower_bound=0
+)
 _JSON = flags.DEFINE_string('json', None, 'also write the plan to this file')
-
-INSTALL = "pip install -c constraints.txt '.[plan]'"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints the plan, and writes it where --json says."""
+    """Prints the plan, and writes it where --json says. UserError, after that, where a phase does not fit."""
     del argv
     if not 0 < _MFU.value <= 1:
         raise UserError(f'--mfu={_MFU.value}: must be above 0 and at most 1, as in --mfu=0.4')
     if _PRICE.value is not None and _PRICE.value < 0:
         raise UserError(f'--price_per_chip_hour={_PRICE.value}: must be 0 or more')
     config = app.config_from_flags('pretrain')
-    have_libtpu = importlib.util.find_spec('libtpu') is not None
-    compiling = _COMPILE.value and have_libtpu
-    os.environ['JAX_PLATFORMS'] = 'cpu'  # before jax is imported: on a TPU host the chips are left alone
-
-    from bert_jax import plan
     from bert_jax.chips import topology
 
     where = topology(_TOPOLOGY.value)
-    if compiling:
+    # Before jax is imported: on a TPU host the chips are left alone, and of a GPU only what is needed is taken.
+    gpu = where.chip.platform == 'gpu' and any(importlib.util.find_spec(f'jax_cuda{version}_plugin') for version in (12, 13))
+    os.environ['JAX_PLATFORMS'] = 'cuda,cpu' if gpu and glob.glob('/dev/nvidia[0-9]*') else 'cpu'
+    os.environ.setdefault('XLA_PYTHON_CLIENT_PREALLOCATE', 'false')
+
+    from bert_jax import plan
+    from launch import plan_text
+
+    missing = '--nocompile was given' if not _COMPILE.value else plan.obstacle(where)
+    if _SEARCH.value and missing:
+        raise UserError(f'--search compiles, and that cannot be done here: {missing}')
+    if not missing:
         logging.info('compiling %d train step(s) for %s: seconds if small, minutes if large', len(config.phases), where.name)
-    found = plan.make_plan(config, where, _PREDICTIONS.value, _MFU.value, _PRICE.value, compiling)
-    print('\n'.join(lines(found)))
-    if not compiling:
-        why = '--nocompile was given' if have_libtpu else f'libtpu is not installed: {INSTALL}'
-        print(f'\nNOT COMPILED ({why}). What stands above follows from shapes alone:')
-        print('activations, workspace and collectives are not in it, and whether the run fits is not known.')
+    found, refusals = make_plan(config, where, compiling=not missing)
+    print('\n'.join(plan_text.lines(found)))
+    if missing:
+        print(f'\nNOT COMPILED ({missing}). What stands above follows from shapes alone:')
+        print('activations are estimated, workspace and collectives are not in it, and whether the run fits is not known.')
     if _JSON.value:
         from etils import epath
 
@@ -62,71 +75,59 @@ def main(argv: Sequence[str]) -> int:
         path = epath.Path(_JSON.value)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps(found, indent=2) + '\n')
+    if refusals:
+        raise refusals[0]
     return 0
 
 
-def lines(found: dict[str, Any]) -> Iterator[str]:
-    """The plan as text; every size is of one chip."""
-    chip, mesh = found['chip'], ' x '.join(f'{axis} {n}' for axis, n in found['mesh'].items())
-    yield f'{found["config"]} on {found["topology"]}: {found["chips"]} chips, mesh {mesh}'
-    yield f'{found["parameters"]:,} parameters'
-    yield (
-        f'chip {chip["name"]}: {chip["peak_flops"] / 1e12:g} TFLOP/s bf16, {chip["hbm_usable"] / 2**30:g} GiB usable at '
-        f'{chip["hbm_bandwidth"] / 1e9:g} GB/s, links {chip["ici"] / 1e9:g} GB/s out; {chip["source"]}'
-    )
-    for i, phase in enumerate(found['phases']):
-        yield from _phase(i, phase, found)
-    for name, title in (('floor', 'at the floors'), ('mfu', f'at {found["mfu"]:.0%} MFU (assumed)')):
-        total = found['schedule'][name]
-        price = f', price {total["price"]:,.0f}' if 'price' in total else ''
-        yield f'whole run {title}: {_hours(total["hours"])}, {total["chip_hours"]:,.0f} chip-hours{price}'
+def make_plan(config: PretrainConfig, where: Topology, compiling: bool) -> tuple[dict[str, Any], list[UserError]]:
+    """-> (the whole plan as JSON data, without the schedule where a phase does not fit; the refusals of those phases)."""
+    from bert_jax import fit, flops, plan
+
+    chip, phases, refusals = where.chip, [], []
+    for phase, count in zip(config.phases, plan.predictions_of(config, _PREDICTIONS.value), strict=True):
+        task = fit.Task(config, phase, count, where)
+        found = plan.analytic(*task)
+        found['estimate'] = fit.estimate(task).parts
+        if compiling:
+            try:
+                found |= plan.compiled(*task)
+            except plan.DoesNotFit as refused:
+                refusals.append(refused)
+                found |= {'needs': refused.needs, 'has': refused.has, 'buffers': [vars(one) for one in refused.buffers]}
+                found['changes'] = fit.smallest_changes(task, refused, _TRIES.value)
+        found['bytes_read_per_step'] = phase.batch_size * record_bytes(config.model.vocab_size, phase.seq_len, count)
+        if _SEARCH.value:
+            found['search'] = fit.search(task, _SEARCH.value)
+        phases.append(found)
+    found = {
+        'config': config.name,
+        'topology': where.name,
+        'chips': where.chips,
+        'mesh': dict(plan.abstract_mesh(config, where).shape),
+        'compiled': compiling,
+        'chip': {k: getattr(chip, k) for k in ('name', 'peak_flops', 'hbm', 'hbm_usable', 'hbm_bandwidth', 'ici', 'source')},
+        'parameters': flops.parameter_count(config.model),
+        'phases': phases,
+        'mfu': _MFU.value,
+        'price_per_chip_hour': _PRICE.value,
+    }
+    if not refusals:
+        found['schedule'] = plan.schedule(phases, where.chips, _MFU.value, _PRICE.value)
+    return found, refusals
 
 
-def _phase(i: int, phase: dict[str, Any], found: dict[str, Any]) -> Iterator[str]:
-    memory = phase['memory']
-    yield ''
-    yield (
-        f'phase {i}: seq_len {phase["seq_len"]}, batch {phase["batch_size"]:,} ({phase["batch_per_chip"]:g} a chip), '
-        f'{phase["max_predictions"]} masked positions, {phase["steps"]:,} steps'
-    )
-    yield f'  FLOPs          {_si(phase["flops_per_token"])}FLOP a token, {_si(phase["flops_per_step"])}FLOP a step (the model)'
-    if compiler := phase.get('compiler'):
-        once = '; it counts what loops once' if compiler['counts_loops_once'] else ''
-        total = compiler['flops_per_chip'] * found['chips']
-        yield f'  compiler says  {_si(total)}FLOP a step, {_si(compiler["bytes_per_chip"])}B moved a chip{once}'
-    yield f'  state          parameters {_gib(memory["parameters"])}, optimizer {_gib(memory["optimizer"])}, batch {_gib(memory["batch"])}'
-    if 'total' in memory:
-        outputs = memory['outputs'] - memory['outputs_in_place']
-        yield (
-            f'  memory         arguments {_gib(memory["arguments"])}, temporaries {_gib(memory["temporary"])}, outputs not in place '
-            f'{_gib(outputs)}, program {_gib(memory["program"])}: {_gib(memory["total"])}, left {_gib(memory["left"])}'
-        )
-        for row in phase['collectives']:
-            axes = '+'.join(row['axes']) or '?'
-            yield f'  {row["kind"]:<18} over {axes} ({row["chips"]} chips): {row["count"]} a step, {_si(row["bytes"])}B'
-    floors = ', '.join(f'{name} {1e3 * seconds:.3g} ms' for name, seconds in phase['floor_s'].items())
-    yield f'  step at least  {floors}'
-    for name, title in (('floor', 'at the floor'), ('mfu', f'at {found["mfu"]:.0%} MFU')):
-        row = found['schedule'][name]['phases'][i]
-        reached = phase['floor_s']['compute'] / row['step_s']
-        short = f' (out of reach: {reached:.0%} at most)' if name == 'mfu' and reached < 0.999 * found['mfu'] else ''
-        yield f'  {title:<14} {1e3 * row["step_s"]:.3g} ms a step, {row["tokens_per_s"]:,.0f} tokens/s, {_hours(row["hours"])}{short}'
+def record_bytes(vocab_size: int, seq_len: int, predictions: int) -> int:
+    """Bytes of a record of launch.preprocess at most, its frame in the TFRecord file included: small numbers take fewer."""
+    import numpy as np
 
+    from input_pipeline.records import RecordSpec, encode
 
-def _gib(size: float) -> str:
-    return f'{size / 2**30:.2f} GiB' if abs(size) >= 2**28 else f'{size / 2**20:.1f} MiB'
-
-
-def _si(value: float) -> str:
-    for unit in ('', 'k', 'M', 'G', 'T', 'P'):
-        if abs(value) < 1000 or unit == 'P':
-            return f'{value:.4g} {unit}'
-        value /= 1000
-    raise AssertionError('unreachable')
-
-
-def _hours(hours: float) -> str:
-    return f'{hours:,.1f} hours' if hours >= 1 else f'{60 * hours:.1f} minutes'
+    spec = RecordSpec(seq_len, predictions, 'static')
+    most = {'input_ids': vocab_size - 1, 'masked_lm_ids': vocab_size - 1, 'masked_lm_positions': seq_len - 1}
+    columns = {f.name: np.full((1, f.length), most.get(f.name, 1), np.float32 if f.kind == 'float' else np.int32) for f in spec.features}
+    columns['next_sentence_labels'] = columns['next_sentence_labels'][:, 0]
+    return len(encode(spec, columns)[0]) + 16
 
 
 if __name__ == '__main__':

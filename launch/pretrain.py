@@ -242,7 +242,7 @@ def train_phase(run: Run, index: int, first: int, records: Records, state: Any, 
     """
     import jax
 
-    from bert_jax import attention, loop, losses, sharding, speed
+    from bert_jax import attention, loop, losses, memory, sharding, speed
     from bert_jax.step import jit_train_step, make_eval_step, make_train_step, warn_of_recompilation
     from input_pipeline.stream import RecordStream
 
@@ -276,6 +276,8 @@ def train_phase(run: Run, index: int, first: int, records: Records, state: Any, 
     while step < last and stopped is None:
         with meter.waiting():
             batch = next(batches)
+        if not train_step._cache_size():  # the program that is compiled here is the one that the first call runs
+            logging.info('phase %d: %s', index, memory.line(train_step.lower(state, batch, run.hyper).compile(), state, batch))
         state, metrics = train_step(state, batch, run.hyper)
         meter.push(metrics)
         step += 1

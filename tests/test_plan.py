@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 
+import numpy as np
 import pytest
 
-from bert_jax import plan
+from bert_jax import fit, plan
 from bert_jax.chips import CHIPS, topology
 from configs.errors import UserError
 from configs.load import load
@@ -71,15 +73,21 @@ def test_masked_positions_default_to_those_of_the_records():
             plan.predictions_of(config, wrong)
 
 
-@pytest.mark.parametrize(('name', 'chips'), [('v5e:2x4', 8), ('v6e:16x16', 256), ('v4:2x2x1', 4), ('v5p:8x8x12', 768)])
+SIZES = {'v5e:2x4': 8, 'v6e:16x16': 256, 'v4:2x2x1': 4, 'v5p:8x8x12': 768, 'h100:8': 8, 'a100:1': 1}
+
+
+@pytest.mark.parametrize(('name', 'chips'), SIZES.items())
 def test_topologies(name, chips):
     where = topology(name)
     assert (where.name, where.chips) == (name, chips)
 
 
-@pytest.mark.parametrize('name', ['v5e', 'v5e:3x5', 'v5e:2x2x2', 'v5p:4x4', 'v5p:4x4x6', 'v5p:8x4x4', 'v5p:0x4x4', 'h100:8', ''])
+UNKNOWN = ['v5e', 'v5e:3x5', 'v5e:2x2x2', 'v5p:4x4', 'v5p:4x4x6', 'v5p:8x4x4', 'v5p:0x4x4', 'h100:3', 'h100:2x4', '']
+
+
+@pytest.mark.parametrize('name', UNKNOWN)
 def test_unknown_topologies_are_refused_with_those_that_exist(name):
-    with pytest.raises(UserError, match='16x16.*4x4x4') as refused:
+    with pytest.raises(UserError, match='4x4x4.*16x16.*1, 2, 4, 8') as refused:
         topology(name)
     assert all(chip in str(refused.value) for chip in CHIPS)
 
@@ -89,6 +97,110 @@ def test_a_mesh_that_does_not_divide_is_refused():
         phase_of('bert_tiny', 'v5e:2x4', 'runtime.fsdp=3')
     with pytest.raises(UserError, match=r'phases\.0\.batch_size=100'):
         phase_of('bert_tiny', 'v5e:2x4', 'phases.0.batch_size=100')
+
+
+def test_a_record_is_no_larger_than_the_plan_says():
+    from input_pipeline.records import RecordSpec, encode
+    from launch.plan import record_bytes
+
+    rng, S, P = np.random.default_rng(0), 128, 20
+    draw = lambda high, *shape: rng.integers(0, high, (50, *shape), dtype=np.int32)
+    ids = {'input_ids': draw(30522, S), 'masked_lm_ids': draw(30522, P), 'masked_lm_positions': draw(S, P)}
+    flags = {'input_mask': draw(2, S), 'segment_ids': draw(2, S), 'next_sentence_labels': draw(2)}
+    _, offsets = encode(RecordSpec(S, P, 'static'), {**ids, **flags, 'masked_lm_weights': np.ones((50, P), np.float32)})
+    assert 0.9 * record_bytes(30522, S, P) < np.diff(offsets).max() + 16 <= record_bytes(30522, S, P)
+
+
+def test_gpus_are_planned_by_the_figures_of_their_data_sheet():
+    phase = phase_of('bert_base', 'h100:8')
+    assert phase['floor_s']['compute'] == pytest.approx(256 * 69.9e9 / (8 * 989e12), rel=1e-3)
+    assert phase['floor_s']['memory'] == pytest.approx(2 * 3 * 4 * BASE / 3.35e12, rel=2e-3)
+    assert plan.obstacle(topology('h100:8')) == 'XLA compiles for a GPU where there is one: here are 0 H100, not 8'
+
+
+class Compiler:
+    """Stands for the TPU compiler: a step needs the state, its gradients and 0.3 GB a row that a chip works on, less where remat is on."""
+
+    def __init__(self, monkeypatch, has: float):
+        self.has, self.seen = has, []
+        monkeypatch.setattr(fit.plan, 'compiled', self.compiled)
+
+    def needs(self, config, phase, predictions, where) -> float:
+        memory, runtime = plan.analytic(config, phase, predictions, where)['memory'], config.runtime
+        rows = phase.batch_size * runtime.model_parallel / where.chips / runtime.accumulation
+        return 2 * memory['parameters'] + memory['optimizer'] + 3e8 * rows * {'none': 1, 'dots': 0.7, 'full': 0.2}[runtime.remat]
+
+    def compiled(self, *task) -> dict:
+        self.seen.append(task[0].runtime)
+        needs = self.needs(*task)
+        if needs > self.has:
+            raise plan.DoesNotFit('', needs, self.has, [])
+        return {'memory': {'total': needs, 'left': self.has - needs}, 'floor_s': {'compute': 1.0, 'memory': needs, 'interconnect': 0.0}}
+
+    def refusal(self, task: fit.Task) -> plan.DoesNotFit:
+        return plan.DoesNotFit('', self.needs(*task), self.has, [])
+
+
+def large(*changes: str) -> fit.Task:
+    config = apply(load('bert_large'), ['phases.0.batch_size=256', *changes])
+    return fit.Task(config, config.phases[0], 20, topology('v5e:2x4'))
+
+
+def test_the_least_change_of_each_setting_that_fits_is_found_by_compiling(monkeypatch):
+    compiler = Compiler(monkeypatch, has=11e9)  # 5.4 GB of state and 9.6 of 32 rows are too much; so are 6.7 with dots
+    rows = fit.smallest_changes(large(), compiler.refusal(large()), budget=20)
+    alone = [row['changes'] for row in rows if row['fits'] and len(row['changes']) == 1]
+    assert sorted(alone, key=str) == [{'accumulation': 2}, {'fsdp': 8}, {'remat': 'full'}]
+    assert [row for row in rows if row['fits'] and len(row['changes']) > 1] == []  # each is enough by itself
+    assert len(compiler.seen) == len(rows) and {runtime.model_parallel for runtime in compiler.seen} == {1}
+
+
+def test_settings_are_changed_together_where_one_is_not_enough(monkeypatch):
+    compiler = Compiler(monkeypatch, has=1.5e9)
+    rows = fit.smallest_changes(large(), compiler.refusal(large()), budget=30)
+    found = [row['changes'].keys() for row in rows if row['fits']]
+    assert {'accumulation', 'fsdp'} in found and all(keys > {'fsdp'} for keys in found)  # the state alone is 4 GB
+    assert fit.smallest_changes(large(), compiler.refusal(large()), budget=1) == rows[:1]
+
+
+def test_a_search_spends_its_budget_on_what_fits_and_puts_the_fastest_first(monkeypatch):
+    compiler = Compiler(monkeypatch, has=15e9)
+    rows = fit.search(large(), budget=5)
+    assert len(rows) == len(compiler.seen) == 5 and all(row['fits'] for row in rows)
+    assert len({tuple(row['changes'].items()) for row in rows}) == 5
+    assert [row['floor_s']['memory'] for row in rows] == sorted(row['floor_s']['memory'] for row in rows)  # the only one that differs
+    assert any(row['remat'] == 'none' and row['mesh']['model'] == 1 for row in rows)
+
+
+def test_a_refusal_is_told_with_what_was_tried(monkeypatch):
+    from launch import plan_text
+
+    task, compiler = large(), Compiler(monkeypatch, has=11e9)
+    buffers = [{'bytes': 2**30, 'count': 2, 'shape': 'f32[7]', 'origin': 'a/b'}]
+    phase = plan.analytic(*task) | {'needs': 38e9, 'has': 10e9, 'buffers': buffers}
+    phase['estimate'] = fit.estimate(task).parts
+    phase['changes'] = fit.smallest_changes(task, compiler.refusal(task), budget=9)
+    chip = dataclasses.asdict(task.topology.chip)
+    found = {'config': 'c', 'topology': 'v5e:2x4', 'chips': 8, 'mesh': {'data': 8}, 'chip': chip, 'parameters': 1, 'phases': [phase]}
+    text = '\n'.join(plan_text.lines(found))
+    assert 'DOES NOT FIT' in text and '2 x f32[7], 1.00 GiB in all: a/b' in text and 'whole run' not in text
+    assert '--set runtime.accumulation=2' in text and '--set runtime.remat=full' in text
+
+
+@pytest.mark.slow
+def test_a_step_is_compiled_for_the_devices_that_are_here(monkeypatch):
+    """What a machine with GPUs does, with two of the test's own devices as the GPUs."""
+    import jax
+
+    monkeypatch.setattr(plan, '_gpus', lambda where: jax.devices()[:2])
+    sizes = ('model.vocab_size=200', 'model.num_layers=1', 'model.max_position=16', 'phases.0.seq_len=16', 'phases.0.batch_size=4')
+    config = apply(load('bert_tiny'), sizes)
+    found = plan.compiled(config, config.phases[0], 3, topology('h100:2'))
+    assert found['memory']['left'] == 60e9 - found['memory']['total']
+    assert [row['axes'] for row in found['collectives'] if row['kind'] == 'all-reduce'] == [['data']]
+    small = dataclasses.replace(topology('h100:2'), chip=dataclasses.replace(CHIPS['h100'], hbm_usable=1e6))
+    with pytest.raises(plan.DoesNotFit, match=r'does not fit h100:2: it needs [\d.]+ MiB a chip, and there is 1.0 MiB'):
+        plan.compiled(config, config.phases[0], 3, small)
 
 
 def test_the_command_without_compiling(binary, tmp_path):

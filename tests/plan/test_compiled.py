@@ -15,10 +15,9 @@ import pytest
 
 pytest.importorskip('libtpu', reason='libtpu is not installed: bash launch/test.sh --plan')
 
-from bert_jax import hlo, plan
+from bert_jax import fit, hlo, plan
 from bert_jax.chips import topology
 from bert_jax.sharding import path_of
-from configs.errors import UserError
 from configs.load import load
 from configs.overrides import apply
 
@@ -155,8 +154,32 @@ def test_hidden_states_are_never_gathered(fsdp):
 
 def test_a_step_that_does_not_fit_names_both_sizes(optimised):
     config = apply(load('bert_tiny'), [*SMALL, 'phases.0.batch_size=8000000'])
-    with pytest.raises(UserError, match=r'does not fit v5e:2x4: it needs [\d.]+G a chip, and there is 15\.75G: lower'):
+    with pytest.raises(plan.DoesNotFit, match=r'does not fit v5e:2x4: it needs [\d.]+ GiB .* is 15\.75 GiB: raise') as refused:
         plan.compile_step(config, config.phases[0], PREDICTIONS, WHERE)
+    assert refused.value.has == WHERE.chip.hbm_usable < refused.value.needs
+
+
+def test_the_estimate_of_memory_is_near_the_compilers(accumulated):
+    """Of activations and logits, by which candidates are ordered; the state is exact."""
+    task = fit.Task(accumulated.config, accumulated.phase, PREDICTIONS, WHERE)
+    temporary = accumulated.compiled.memory_analysis().temp_size_in_bytes
+    parts = fit.estimate(task).parts
+    assert parts['gradients'] + parts['activations'] + parts['logits'] == pytest.approx(temporary, rel=0.4)
+
+
+def test_a_small_search(optimised):
+    """Two settings compiled, both named with what the compiler says of them."""
+    config = apply(load('bert_tiny'), [*SMALL, 'model.num_layers=1', 'runtime.scan_layers=true'])
+    rows = fit.search(fit.Task(config, config.phases[0], PREDICTIONS, WHERE), budget=2)
+    assert [row['fits'] for row in rows] == [True, True]
+    assert rows[0]['changes'] != rows[1]['changes'] and max(rows[0]['floor_s'].values()) <= max(rows[1]['floor_s'].values())
+
+
+def test_random_bits_of_the_whole_batch_are_warned_of(optimised):
+    changes = [*SMALL, 'model.num_layers=1', 'runtime.dropout_rng=rbg']
+    config = apply(load('bert_tiny'), changes)
+    (warning,) = plan.compiled(config, config.phases[0], PREDICTIONS, WHERE)['warnings']
+    assert 'random bits of 160 rows and uses those of its own 20' in warning
 
 
 @pytest.mark.parametrize('name', ['v4:2x2x1', 'v5e:1x1', 'v5e:16x16', 'v5p:4x4x12', 'v6e:8x16'])

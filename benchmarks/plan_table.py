@@ -1,0 +1,107 @@
+"""What BERT-base and -large take of a chip: the table of docs/plan.md, each row compiled by libtpu, no TPU needed.
+
+  python -m benchmarks.plan_table --output=plan_table.jsonl [--configs=bert_base] [--topologies=v5e:2x4] [--set a.b=c ...]
+
+For each preset, phase and topology the step is compiled with the paper's batch of 256 and with LAMB's (64k at S=128, 32k at
+S=512; You et al. 2020), and a line is appended to --output. A row that is there is not compiled again, so that the same command
+goes on where it was interrupted; rows of other settings stand beside each other. The table of all rows is printed as Markdown.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from absl import flags, logging
+
+from configs.errors import UserError
+from launch import app
+
+_OUTPUT = flags.DEFINE_string('output', 'plan_table.jsonl', 'a line of JSON for each row; what it holds is not compiled again')
+_CONFIGS = flags.DEFINE_list('configs', ['bert_base', 'bert_large'], 'presets')
+_TOPOLOGIES = flags.DEFINE_list('topologies', ['v5e:2x4', 'v5e:16x16', 'v5p:4x4x4', 'v6e:4x4'], 'topologies')
+_BATCHES = flags.DEFINE_multi_enum('batches', ['paper', 'lamb'], ['paper', 'lamb'], 'batch sizes')
+_SET = flags.DEFINE_multi_string('set', [], 'changes one setting of all rows, as in --set runtime.scan_layers=true')
+
+LAMB = {128: 65_536, 512: 32_768}  # sequences a step at each length
+GIB = 2**30
+
+
+def main(argv: Sequence[str]) -> None:
+    """Compiles what is missing and prints the table."""
+    del argv
+    os.environ['JAX_PLATFORMS'] = 'cpu'
+    from bert_jax import plan
+    from bert_jax.chips import topology
+
+    tasks = list(cases())
+    for case in tasks:
+        if obstacle := plan.obstacle(topology(case['topology'])):
+            raise UserError(obstacle)
+    file = pathlib.Path(_OUTPUT.value)
+    rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    for i, case in enumerate(tasks):
+        if any(case.items() <= row.items() for row in rows):
+            continue
+        logging.info('%d of %d: %s', i + 1, len(tasks), ' '.join(map(str, case.values())))
+        rows.append(case | measure(case))
+        with file.open('a') as lines:
+            lines.write(json.dumps(rows[-1]) + '\n')
+    print('\n'.join(table(rows)))
+
+
+def cases() -> Iterator[dict[str, Any]]:
+    """What a row is of: preset, changes, topology, sequence length and batch; small programs first."""
+    from configs.load import load
+
+    for batch in _BATCHES.value:
+        for name in _CONFIGS.value:
+            for i, phase in enumerate(load(name).phases):
+                size = phase.batch_size if batch == 'paper' else LAMB[phase.seq_len]
+                for where in _TOPOLOGIES.value:
+                    yield {'config': name, 'set': _SET.value, 'topology': where, 'phase': i, 'seq_len': phase.seq_len, 'batch': size}
+
+
+def measure(case: dict[str, Any]) -> dict[str, Any]:
+    """The figures of one row: accumulation is the least by estimate, and doubled until the compiler accepts the step."""
+    from bert_jax import fit, plan
+    from bert_jax.chips import topology
+    from configs.load import load
+    from configs.overrides import apply
+
+    where, i = topology(case['topology']), case['phase']
+    changes = [*case['set'], f'phases.{i}.batch_size={case["batch"]}']
+    config = apply(load(case['config']), changes)
+    phase, predictions = config.phases[i], plan.predictions_of(config, [])[i]
+    task = fit.Task(config, phase, predictions, where)
+    options = sorted(fit.grid(task, ('accumulation',)), key=lambda option: option[0].get('accumulation', 1))
+    likely = [changes for changes, found in options if found.memory() < where.chip.hbm_usable]
+    for changes in likely:
+        row = fit.tried(task, changes)
+        if row['fits']:
+            return {'rows': row['rows'], **{k: row[k] for k in ('changes', 'needs', 'left', 'floor_s')}}
+    return {'rows': None}
+
+
+def table(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """The rows as Markdown."""
+    yield '| preset | S | batch | topology | changed | rows at a time | needs, GiB | left, GiB | step at least, ms |'
+    yield '|---|---|---|---|---|---|---|---|---|'
+    for row in sorted(rows, key=lambda r: (r['config'], r['seq_len'], r['batch'], r['topology'])):
+        head = f'| {row["config"]} | {row["seq_len"]} | {row["batch"]:,} | {row["topology"]} |'
+        if row['rows'] is None:
+            yield f'{head} | | does not fit | | |'
+            continue
+        changed = ' '.join([*row['set'], *(f'runtime.{k}={v}' for k, v in row['changes'].items())])
+        longest = max(row['floor_s'], key=row['floor_s'].get)
+        yield (
+            f'{head} {changed} | {row["rows"]} | {row["needs"] / GIB:.2f} | {row["left"] / GIB:.2f} '
+            f'| {1e3 * row["floor_s"][longest]:.3g} ({longest}) |'
+        )
+
+
+if __name__ == '__main__':
+    app.run(main)

@@ -1,0 +1,209 @@
+"""Which settings of `runtime` make a run fit a topology, and which make it fast there: ordered by estimate, then compiled.
+
+Owns the estimate and the order of tries; what counts is what the compiler says of each. The result of a run stays as
+it is: neither the model nor the batch of a step is touched, but how many sequences a chip works on at a time
+(accumulation), what the backward pass recomputes (remat), and over which chips arrays are split (fsdp, model_parallel,
+shard_optimizer).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from absl import logging
+
+from bert_jax import flops, memory, plan
+from bert_jax.chips import Topology
+from bert_jax.model import padded_vocab
+from configs.errors import UserError
+from configs.schema import ModelConfig, Phase, PretrainConfig
+
+_REMAT = ('none', 'dots', 'full')  # in the order of what they recompute
+_HOPEFUL = 1.2  # candidates are tried up to this share of the memory by estimate
+
+
+class Task(NamedTuple):
+    """What is to be compiled: one phase of a run on a topology. predictions: masked positions a sequence."""
+
+    config: PretrainConfig
+    phase: Phase
+    predictions: int
+    topology: Topology
+
+    def changed(self, changes: Mapping[str, Any]) -> Task:
+        """The same with other settings of `runtime`; the axis `data` takes the chips that the others leave."""
+        return self._replace(config=dataclasses.replace(self.config, runtime=dataclasses.replace(self.config.runtime, **changes)))
+
+
+class Estimate(NamedTuple):
+    """parts: bytes of one chip by what they hold. floors: seconds a step by compute, memory and interconnect, what is recomputed
+    included."""
+
+    parts: dict[str, float]
+    floors: dict[str, float]
+
+    @property
+    def rest(self) -> float:
+        """Bytes that are not known but estimated."""
+        return self.parts['activations'] + self.parts['logits']
+
+    @property
+    def state(self) -> float:
+        """Bytes that are known: the state, a batch and the gradients."""
+        return sum(self.parts.values()) - self.rest
+
+    def time(self) -> tuple[float, float]:
+        """What candidates are ordered by: the highest floor, then all of them, as if nothing overlapped."""
+        return max(self.floors.values()), sum(self.floors.values())
+
+    def memory(self, scale: float = 1.0) -> float:
+        """Bytes in all, `scale` being what the compiler made of the rest elsewhere."""
+        return self.state + scale * self.rest
+
+    def scale(self, needs: float) -> float:
+        """That of a step which the compiler says `needs` so many bytes; 1 where it did not tell."""
+        return (needs - self.state) / self.rest if math.isfinite(needs) else 1.0
+
+
+def kept(model: ModelConfig, seq_len: int, remat: str, width: int) -> float:
+    """Bytes a layer keeps of one token for the backward pass, about; width: bytes of an activation.
+
+    Of 'none' and 'dots' what the products read (paper: Korthikanti et al. 2022, section 4.1), of 'full' the layer's input.
+    """
+    H, F, scores = model.hidden_size, model.intermediate_size, model.num_heads * seq_len
+    match remat:
+        case 'full':
+            return width * H
+        case 'dots':
+            return width * (6 * H + F)
+    return width * (9 * H + 2 * F + 2 * scores) + scores
+
+
+def estimate(task: Task) -> Estimate:
+    """What compiling would tell, roughly: good for an order of tries. UserError where the batch does not divide."""
+    config, phase, predictions, topology = task
+    model, runtime, chip = config.model, config.runtime, topology.chip
+    counted = plan.analytic(config, phase, predictions, topology)
+    mesh = plan.abstract_mesh(config, topology).shape
+    width = 2 if runtime.compute_dtype == 'bfloat16' else 4
+    state = counted['memory']
+    rows = phase.batch_size // (runtime.accumulation * mesh['data'] * mesh['fsdp'])
+    tokens, split = rows * phase.seq_len, mesh['model']
+    whole = kept(model, phase.seq_len, 'none', width)
+    of_all = model.num_layers * kept(model, phase.seq_len, runtime.remat, width)
+    layers = tokens * (of_all + (whole if runtime.remat != 'none' else 0)) / split  # one layer at a time is made again
+    logits = rows * predictions * padded_vocab(model.vocab_size) * (4 + width) / split
+    gradients = state['parameters'] * (2 if runtime.accumulation > 1 else 1)
+
+    parts = flops.training_flops(model, phase.seq_len, predictions)
+    again = {'none': 0, 'dots': parts['attention'] / 3, 'full': (parts['layers'] + parts['attention']) / 3}[runtime.remat]
+    again *= phase.batch_size / (topology.chips * chip.peak_flops)
+    parameters = state['parameters'] * mesh['fsdp']  # of one part of `model`
+    ring = lambda n: (n - 1) / n
+    sent = (
+        2 * ring(mesh['data']) * state['parameters']
+        + ring(mesh['fsdp']) * parameters * (1 + 2 * runtime.accumulation * width / 4)
+        + runtime.accumulation * model.num_layers * 4 * 2 * ring(split) * tokens * model.hidden_size * width
+    )
+    traffic = 2 * (state['parameters'] + state['optimizer']) + 2 * runtime.accumulation * (layers + logits)
+    floors = {'compute': counted['floor_s']['compute'] + again, 'memory': traffic / chip.hbm_bandwidth, 'interconnect': sent / chip.ici}
+    return Estimate(state | {'gradients': gradients, 'activations': layers, 'logits': logits}, floors)
+
+
+def grid(task: Task, knobs: Sequence[str]) -> Iterator[tuple[dict[str, Any], Estimate]]:
+    """Every combination of settings of `knobs` that the run divides by, as its changes to `runtime`, with the estimate."""
+    chips, runtime = task.topology.chips, task.config.runtime
+    powers = [2**i for i in range(chips.bit_length()) if chips % 2**i == 0]
+    choices = {
+        'accumulation': [2**i for i in range(task.phase.batch_size.bit_length())],
+        'remat': _REMAT,
+        'fsdp': powers,
+        'model_parallel': [n for n in powers if n <= 8 and task.config.model.num_heads % n == 0],
+        'shard_optimizer': [False, True],
+    }
+    for values in itertools.product(*(choices[knob] for knob in knobs)):
+        changes = {knob: value for knob, value in zip(knobs, values, strict=True) if value != getattr(runtime, knob)}
+        if {'fsdp', 'model_parallel'} & changes.keys():
+            changes['data_parallel'] = None
+        try:
+            yield changes, estimate(task.changed(changes))
+        except UserError:  # the batch does not divide so
+            continue
+
+
+def tried(task: Task, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """One compilation, as a row: the changes, whether it fits, the memory it needs and leaves, and its floors in seconds."""
+    named = {knob: value for knob, value in changes.items() if knob != 'data_parallel'}
+    other = task.changed(changes)
+    mesh = plan.abstract_mesh(other.config, task.topology).shape
+    rows = task.phase.batch_size // (other.config.runtime.accumulation * mesh['data'] * mesh['fsdp'])
+    logging.info('compiling with %s', ', '.join(f'{k}={v}' for k, v in named.items()) or 'the settings given')
+    row = {'changes': named, 'mesh': dict(mesh), 'rows': rows, 'remat': other.config.runtime.remat}
+    try:
+        found = plan.compiled(*other)
+    except plan.DoesNotFit as refused:
+        return row | {'fits': False, 'needs': refused.needs, 'left': refused.has - refused.needs}
+    floors = found['floor_s'] | {'compute': estimate(other).floors['compute']}
+    return row | {'fits': True, 'needs': found['memory']['total'], 'left': found['memory']['left'], 'floor_s': floors}
+
+
+def smallest_changes(task: Task, refused: plan.DoesNotFit, budget: int) -> list[dict[str, Any]]:
+    """What makes a refused step fit: the least change of one setting, or of several where one is not enough; each was compiled.
+
+    Rows of `tried`, refusals among them, `budget` at most. What is estimated is scaled to what the compiler said of the refused step.
+    """
+    scale = estimate(task).scale(refused.needs)
+    options = [(changes, found) for changes, found in grid(task, ('accumulation', 'remat', 'fsdp')) if _larger(changes, task)]
+    rows: list[dict[str, Any]] = []
+    enough: list[set[str]] = []
+    for changes, found in sorted(options, key=lambda option: (len(option[0].keys() - {'data_parallel'}), option[1].time())):
+        knobs = set(changes) - {'data_parallel'}
+        if len(rows) == budget:
+            break
+        if any(knobs >= fewer for fewer in enough) or found.memory(scale) > _HOPEFUL * refused.has:
+            continue
+        rows.append(tried(task, changes))
+        if rows[-1]['fits']:
+            enough.append(knobs)
+    return rows
+
+
+def _larger(changes: Mapping[str, Any], task: Task) -> bool:
+    """Whether there is a change, and each of them saves memory: none goes back behind what the run already does."""
+    degree = lambda knob, value: _REMAT.index(value) if knob == 'remat' else value or 0
+    knobs = changes.keys() - {'data_parallel'}
+    return bool(knobs) and all(degree(knob, changes[knob]) > degree(knob, getattr(task.config.runtime, knob)) for knob in knobs)
+
+
+def search(task: Task, budget: int) -> list[dict[str, Any]]:
+    """The `budget` settings that promise the shortest step by estimate, compiled; rows of `tried`, the best first.
+
+    Best is the lowest of the highest floors, then the lowest sum of them. A refusal corrects the estimate of what is left to try.
+    """
+    usable, scale = task.topology.chip.hbm_usable, 1.0
+    options = list(grid(task, ('accumulation', 'remat', 'fsdp', 'model_parallel', 'shard_optimizer')))
+    rows: list[dict[str, Any]] = []
+    for changes, found in sorted(options, key=lambda option: (option[1].time(), option[1].memory())):
+        if len(rows) == budget:
+            break
+        if found.memory(scale) > usable * (_HOPEFUL if scale == 1.0 else 1.0):
+            continue
+        rows.append(tried(task, changes))
+        if not rows[-1]['fits']:
+            scale = max(scale, found.scale(rows[-1]['needs']))
+    return sorted(rows, key=lambda row: (not row['fits'], *(f(row.get('floor_s', {0: 0.0}).values()) for f in (max, sum)), row['needs']))
+
+
+def describe(row: Mapping[str, Any]) -> str:
+    """A row of `tried` as a line."""
+    changes = ' '.join(f'--set runtime.{knob}={str(value).lower()}' for knob, value in row['changes'].items()) or 'as given'
+    mesh = 'x'.join(str(n) for n in row['mesh'].values())
+    if not row['fits']:
+        return f'{row["rows"]:5} a chip  {row["remat"]:<5} {mesh:<10} needs {memory.size(row["needs"])}, does not fit: {changes}'
+    floors = row['floor_s']
+    times = f'{1e3 * max(floors.values()):.3g} to {1e3 * sum(floors.values()):.3g} ms'
+    return f'{row["rows"]:5} a chip  {row["remat"]:<5} {mesh:<10} needs {memory.size(row["needs"])}, step {times}: {changes}'

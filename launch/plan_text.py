@@ -1,0 +1,121 @@
+"""A plan in words: what launch.plan prints of the data that it also writes as JSON.
+
+Owns the wording and the units; it computes nothing. Every size is of one chip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from bert_jax import fit
+from bert_jax.memory import size
+
+_BUFFERS = 5  # so many of the largest are shown
+
+
+def lines(found: dict[str, Any]) -> Iterator[str]:
+    """The whole plan."""
+    chip, mesh = found['chip'], ' x '.join(f'{axis} {n}' for axis, n in found['mesh'].items())
+    yield f'{found["config"]} on {found["topology"]}: {found["chips"]} chips, mesh {mesh}'
+    yield f'{found["parameters"]:,} parameters'
+    yield (
+        f'chip {chip["name"]}: {_si(chip["peak_flops"])}FLOP/s bf16, {size(chip["hbm_usable"])} usable at '
+        f'{_si(chip["hbm_bandwidth"])}B/s, links {_si(chip["ici"])}B/s out; {chip["source"]}'
+    )
+    for i, phase in enumerate(found['phases']):
+        yield from _phase(i, phase, found)
+    if 'schedule' not in found:
+        return
+    read = sum(phase['bytes_read_per_step'] * phase['steps'] for phase in found['phases'])
+    yield f'whole run reads at most {_si(read)}B of records'
+    for name, title in (('floor', 'at the floors'), ('mfu', f'at {found["mfu"]:.0%} MFU (assumed)')):
+        total = found['schedule'][name]
+        price = f', price {total["price"]:,.0f}' if 'price' in total else ''
+        yield f'whole run {title}: {_hours(total["hours"])}, {total["chip_hours"]:,.0f} chip-hours{price}'
+
+
+def _phase(i: int, phase: dict[str, Any], found: dict[str, Any]) -> Iterator[str]:
+    memory, chip = phase['memory'], found['chip']
+    yield ''
+    yield (
+        f'phase {i}: seq_len {phase["seq_len"]}, batch {phase["batch_size"]:,} ({phase["batch_per_chip"]:g} a chip), '
+        f'{phase["max_predictions"]} masked positions, {phase["steps"]:,} steps'
+    )
+    yield f'  FLOPs          {_si(phase["flops_per_token"])}FLOP a token, {_si(phase["flops_per_step"])}FLOP a step (the model)'
+    if compiler := phase.get('compiler'):
+        once = '; it counts what loops once' if compiler['counts_loops_once'] else ''
+        total = compiler['flops_per_chip'] * found['chips']
+        yield f'  compiler says  {_si(total)}FLOP a step, {_si(compiler["bytes_per_chip"])}B moved a chip{once}'
+    state = f'parameters {size(memory["parameters"])}, optimizer {size(memory["optimizer"])}, batch {size(memory["batch"])}'
+    if 'total' in memory:
+        named = sum(memory[k] for k in ('parameters', 'optimizer', 'batch', 'activations', 'workspace'))
+        yield (
+            f'  memory         {state}, activations {size(memory["activations"])}, workspace {size(memory["workspace"])}, '
+            f'program and padding {size(memory["total"] - named)}: {size(memory["total"])}, left {size(memory["left"])}'
+        )
+        for row in phase['collectives']:
+            axes = '+'.join(row['axes']) or '?'
+            yield f'  {row["kind"]:<18} over {axes} ({row["chips"]} chips): {row["count"]} a step, {_si(row["bytes"])}B'
+        yield from (f'  WARNING        {warning}' for warning in phase['warnings'])
+    elif 'needs' in phase:
+        yield f'  memory         {state}'
+        yield from _refused(phase)
+    else:
+        yield f'  memory         {state}'
+        yield f'  estimated      {_parts(phase["estimate"])}'
+    rates = {'compute': ('peak_flops', 'FLOP'), 'memory': ('hbm_bandwidth', 'B'), 'interconnect': ('ici', 'B')}
+    title = 'step at least'
+    for name, seconds in phase['floor_s'].items():
+        figure, unit = rates[name]
+        yield f'  {title:<14} {name} {1e3 * seconds:.3g} ms: {_si(seconds * chip[figure])}{unit} at {_si(chip[figure])}{unit}/s'
+        title = ''
+    if 'schedule' in found:
+        yield from _times(i, phase, found)
+    if 'search' in phase:
+        yield '  search, best first, each compiled (rows a chip at a time, remat, mesh data x fsdp x model;'
+        yield '  a step takes at least the first time if all floors overlap, the second if none does):'
+        yield from (f'    {fit.describe(row)}' for row in phase['search'])
+
+
+def _refused(phase: dict[str, Any]) -> Iterator[str]:
+    """What takes the memory of a phase that does not fit, and what was tried."""
+    yield f'  DOES NOT FIT   it needs {size(phase["needs"])}, and there is {size(phase["has"])}'
+    yield f'  estimated      {_parts(phase["estimate"])}'
+    if phase['buffers']:
+        yield '  the largest buffers, as the compiler lists them:'
+    for buffer in phase['buffers'][:_BUFFERS]:
+        yield f'    {buffer["count"]} x {buffer["shape"]}, {size(buffer["bytes"])} in all: {buffer["origin"] or "not named"}'
+    if not phase['changes']:
+        yield '  no change was tried'
+        return
+    yield '  changes of the settings that keep the result, each compiled (rows a chip at a time, remat, mesh data x fsdp x model):'
+    yield from (f'    {fit.describe(row)}' for row in phase['changes'])
+    if not any(row['fits'] for row in phase['changes']):
+        yield '    none of them fits: give more --tries, more chips or a smaller batch_size'
+
+
+def _parts(estimate: dict[str, float]) -> str:
+    """The estimate's parts, largest first, and their sum."""
+    parts = sorted(estimate.items(), key=lambda part: -part[1])
+    return f'{", ".join(f"{name} {size(count)}" for name, count in parts)}: about {size(sum(estimate.values()))}'
+
+
+def _times(i: int, phase: dict[str, Any], found: dict[str, Any]) -> Iterator[str]:
+    for name, title in (('floor', 'at the floor'), ('mfu', f'at {found["mfu"]:.0%} MFU')):
+        row = found['schedule'][name]['phases'][i]
+        reached = phase['floor_s']['compute'] / row['step_s']
+        short = f' (out of reach: {reached:.0%} at most)' if name == 'mfu' and reached < 0.999 * found['mfu'] else ''
+        yield f'  {title:<14} {1e3 * row["step_s"]:.3g} ms a step, {row["tokens_per_s"]:,.0f} tokens/s, {_hours(row["hours"])}{short}'
+
+
+def _si(value: float) -> str:
+    for unit in ('', 'k', 'M', 'G', 'T', 'P'):
+        if abs(value) < 1000 or unit == 'P':
+            return f'{value:.4g} {unit}'
+        value /= 1000
+    raise AssertionError('unreachable')
+
+
+def _hours(hours: float) -> str:
+    return f'{hours:,.1f} hours' if hours >= 1 else f'{60 * hours:.1f} minutes'
