@@ -9,6 +9,7 @@ shard_optimizer).
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -83,12 +84,18 @@ def kept(model: ModelConfig, seq_len: int, remat: str, width: int) -> float:
     return width * (9 * H + 2 * F + 2 * scores) + scores
 
 
+@functools.lru_cache(maxsize=256)
+def _analytic(task: Task) -> dict[str, Any]:
+    """plan.analytic, once for all settings that it does not depend on."""
+    return plan.analytic(*task)
+
+
 def estimate(task: Task) -> Estimate:
     """What compiling would tell, roughly: good for an order of tries. UserError where the batch does not divide."""
     config, phase, predictions, topology = task
     model, runtime, chip = config.model, config.runtime, topology.chip
-    counted = plan.analytic(config, phase, predictions, topology)
     mesh = plan.abstract_mesh(config, topology).shape
+    counted = _analytic(task.changed({'remat': 'none', 'accumulation': 1}))
     width = 2 if runtime.compute_dtype == 'bfloat16' else 4
     state = counted['memory']
     rows = phase.batch_size // (runtime.accumulation * mesh['data'] * mesh['fsdp'])
