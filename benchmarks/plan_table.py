@@ -15,7 +15,7 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from absl import flags, logging
+from absl import flags
 
 from configs.errors import UserError
 from launch import app
@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> None:
     for i, case in enumerate(tasks):
         if any(case.items() <= row.items() for row in rows):
             continue
-        logging.info('%d of %d: %s', i + 1, len(tasks), ' '.join(map(str, case.values())))
+        print(f'{i + 1} of {len(tasks)}: {" ".join(map(str, case.values()))}', flush=True)
         rows.append(case | measure(case))
         with file.open('a') as lines:
             lines.write(json.dumps(rows[-1]) + '\n')

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from absl import logging
 
-from bert_jax import flops, memory, plan
+from bert_jax import attention, flops, memory, plan
 from bert_jax.chips import Topology
 from bert_jax.model import padded_vocab
 from configs.errors import UserError
@@ -70,18 +70,14 @@ class Estimate(NamedTuple):
         return (needs - self.state) / self.rest if math.isfinite(needs) else 1.0
 
 
-def kept(model: ModelConfig, seq_len: int, remat: str, width: int) -> float:
-    """Bytes a layer keeps of one token for the backward pass, about; width: bytes of an activation.
+def kept(model: ModelConfig, scores: int, remat: str, width: int) -> float:
+    """Bytes a layer keeps of one token for the backward pass; width: bytes of an activation, scores: of attention that are kept.
 
-    Of 'none' and 'dots' what the products read (paper: Korthikanti et al. 2022, section 4.1), of 'full' the layer's input.
+    As libtpu compiles the step: with 'none' query, key, value, context, the outputs of the other products, two dropout masks of a byte,
+    and float32 scores with their mask; what is between is made again. With 'dots' the products' outputs, with 'full' the layer's input.
     """
-    H, F, scores = model.hidden_size, model.intermediate_size, model.num_heads * seq_len
-    match remat:
-        case 'full':
-            return width * H
-        case 'dots':
-            return width * (6 * H + F)
-    return width * (9 * H + 2 * F + 2 * scores) + scores
+    H, F = model.hidden_size, model.intermediate_size
+    return {'none': width * (6 * H + F) + 2 * H + 5 * scores, 'dots': width * (6 * H + F), 'full': width * H}[remat]
 
 
 @functools.lru_cache(maxsize=256)
@@ -100,15 +96,17 @@ def estimate(task: Task) -> Estimate:
     state = counted['memory']
     rows = phase.batch_size // (runtime.accumulation * mesh['data'] * mesh['fsdp'])
     tokens, split = rows * phase.seq_len, mesh['model']
-    whole = kept(model, phase.seq_len, 'none', width)
-    of_all = model.num_layers * kept(model, phase.seq_len, runtime.remat, width)
-    layers = tokens * (of_all + (whole if runtime.remat != 'none' else 0)) / split  # one layer at a time is made again
+    fused = attention.choose(runtime, model, phase.seq_len, platform=chip.platform) != 'xla'
+    scores = 0 if fused else model.num_heads * phase.seq_len
+    of_all = model.num_layers * kept(model, scores, runtime.remat, width)
+    again = kept(model, scores, 'none', width) if runtime.remat != 'none' else 0  # one layer at a time is made again
+    layers = tokens * ((of_all + again) / split + (5 + width) * model.hidden_size)  # and the embeddings, their norm's input in float32
     logits = rows * predictions * padded_vocab(model.vocab_size) * (4 + width) / split
     gradients = state['parameters'] * (2 if runtime.accumulation > 1 else 1)
 
     parts = flops.training_flops(model, phase.seq_len, predictions)
-    again = {'none': 0, 'dots': parts['attention'] / 3, 'full': (parts['layers'] + parts['attention']) / 3}[runtime.remat]
-    again *= phase.batch_size / (topology.chips * chip.peak_flops)
+    repeated = {'none': 0, 'dots': parts['attention'] / 3, 'full': (parts['layers'] + parts['attention']) / 3}[runtime.remat]
+    repeated *= phase.batch_size / (topology.chips * chip.peak_flops)
     parameters = state['parameters'] * mesh['fsdp']  # of one part of `model`
     ring = lambda n: (n - 1) / n
     sent = (
@@ -117,7 +115,7 @@ def estimate(task: Task) -> Estimate:
         + runtime.accumulation * model.num_layers * 4 * 2 * ring(split) * tokens * model.hidden_size * width
     )
     traffic = 2 * (state['parameters'] + state['optimizer']) + 2 * runtime.accumulation * (layers + logits)
-    floors = {'compute': counted['floor_s']['compute'] + again, 'memory': traffic / chip.hbm_bandwidth, 'interconnect': sent / chip.ici}
+    floors = {'compute': counted['floor_s']['compute'] + repeated, 'memory': traffic / chip.hbm_bandwidth, 'interconnect': sent / chip.ici}
     return Estimate(state | {'gradients': gradients, 'activations': layers, 'logits': logits}, floors)
 
 

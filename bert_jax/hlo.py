@@ -178,8 +178,9 @@ def _kept(body: dict[str, _Instruction]) -> int:
             source = made(name)
             if source is None or 'jvp(' not in body[source[0]].rest or 'transpose(jvp(' in body[source[0]].rest:
                 continue
-            shape = body[source[0]].shape if source[1] is None else [a[0] for a in _ARRAY.finditer(body[source[0]].shape)][source[1]]
-            kept[source] = size_of(shape)
+            shapes = [array[0] for array in _ARRAY.finditer(body[source[0]].shape)]
+            if source[1] is not None or len(shapes) == 1:  # reductions that XLA has put together are read whole
+                kept[source] = size_of(shapes[source[1] or 0])
     return sum(kept.values())
 
 

@@ -119,7 +119,7 @@ def test_gpus_are_planned_by_the_figures_of_their_data_sheet():
 
 
 class Compiler:
-    """Stands for the TPU compiler: a step needs the state, its gradients and 0.3 GB a row that a chip works on, less where remat is on."""
+    """Stands for the TPU compiler: a step needs the state, its gradients and 0.3 GB a row of a chip, less where remat is on."""
 
     def __init__(self, monkeypatch, has: float):
         self.has, self.seen = has, []
@@ -127,7 +127,7 @@ class Compiler:
 
     def needs(self, config, phase, predictions, where) -> float:
         memory, runtime = plan.analytic(config, phase, predictions, where)['memory'], config.runtime
-        rows = phase.batch_size * runtime.model_parallel / where.chips / runtime.accumulation
+        rows = phase.batch_size / where.chips / runtime.accumulation
         return 2 * memory['parameters'] + memory['optimizer'] + 3e8 * rows * {'none': 1, 'dots': 0.7, 'full': 0.2}[runtime.remat]
 
     def compiled(self, *task) -> dict:
