@@ -141,7 +141,7 @@ def generators(text: str) -> list[tuple[tuple[int, ...], int]]:
 
 
 def kept_for_backward(text: str) -> int:
-    """Bytes on one chip that the forward pass leaves in HBM for the backward pass: the activations, without padding to tiles.
+    """Bytes on one chip that the forward pass leaves for the backward pass: the activations, in whatever memory, without padding.
 
     What an operation of the forward pass, which jax names jvp(...), made and one of the backward pass, transpose(jvp(...)), reads.
     """

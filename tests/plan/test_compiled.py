@@ -162,9 +162,7 @@ def test_a_step_that_does_not_fit_names_both_sizes(optimised):
 def test_activations_are_those_of_the_estimate(fsdp):
     """By which candidates are ordered; the state is exact."""
     parts = fit.estimate(fit.Task(fsdp.config, fsdp.phase, PREDICTIONS, WHERE)).parts
-    kept = hlo.kept_for_backward(fsdp.text)
-    assert parts['activations'] + parts['logits'] == pytest.approx(kept, rel=0.15)
-    assert kept < fsdp.compiled.memory_analysis().temp_size_in_bytes
+    assert parts['activations'] + parts['logits'] == pytest.approx(hlo.kept_for_backward(fsdp.text), rel=0.15)
 
 
 def test_a_small_search(optimised):
