@@ -165,7 +165,7 @@ def test_runs_are_learnt_by_heart_kept_and_reported(tmp_path, encoder, task_file
 @pytest.mark.slow
 def test_one_command_prints_one_table(tmp_path, encoder, task_file, binary):
     command = ('feature_based', f'--task={task_file}', f'--init_from={encoder}', f'--workdir={tmp_path}/run', '--seeds=0,1')
-    small = ('--set', 'max_seq_length=32', '--set', 'epochs=1', '--set_bilstm', 'lstm_width=8')
+    small = ('--set', 'max_seq_length=32', '--set', 'batch_size=8', '--set', 'epochs=1', '--set_bilstm', 'lstm_width=8')
     refused = binary(*command, *small)
     assert refused.returncode == 2 and 'features=second_to_last needs an encoder of 2 layers or more' in refused.stderr
     run = binary(*command, *small, '--approaches=finetune,last,sum_all')
