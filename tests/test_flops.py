@@ -15,6 +15,7 @@ from configs.schema import ModelConfig
 GOLDEN = {
     'bert_tiny': (4_433_468, 4_385_920),
     'bert_mini': (11_267_900, 11_170_560),
+    'bert_mini_cpu': (11_267_900, 11_170_560),
     'bert_small': (29_058_876, 28_763_648),
     'bert_medium': (41_668_412, 41_373_184),
     'bert_base': (110_106_428, 109_482_240),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,14 +19,14 @@ S, K, P = 24, 3, 7
 ROWS = ((0, 3), (1, 2), (4,))  # which of five examples of at most 12 tokens lie in which row
 
 
-def pack(single: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The examples of `single` in rows of S places, K examples and P predictions, by ROWS."""
+def pack(single: dict[str, np.ndarray], rows: Sequence[Sequence[int]] = ROWS) -> dict[str, np.ndarray]:
+    """The examples of `single` in rows of S places, K examples and P predictions; `rows`: which ones lie in each."""
     names = ('input_ids', 'segment_ids', 'pack_ids', 'position_ids')
-    packed = {name: np.zeros((len(ROWS), S), np.int32) for name in names}
-    packed |= {name: np.zeros((len(ROWS), P), np.int32) for name in ('masked_lm_positions', 'masked_lm_ids')}
-    packed |= {name: np.zeros((len(ROWS), K), np.int32) for name in ('cls_positions', 'next_sentence_labels')}
-    packed |= {'masked_lm_weights': np.zeros((len(ROWS), P), np.float32), 'next_sentence_weights': np.zeros((len(ROWS), K), np.float32)}
-    for row, members in enumerate(ROWS):
+    packed = {name: np.zeros((len(rows), S), np.int32) for name in names}
+    packed |= {name: np.zeros((len(rows), P), np.int32) for name in ('masked_lm_positions', 'masked_lm_ids')}
+    packed |= {name: np.zeros((len(rows), K), np.int32) for name in ('cls_positions', 'next_sentence_labels')}
+    packed |= {'masked_lm_weights': np.zeros((len(rows), P), np.float32), 'next_sentence_weights': np.zeros((len(rows), K), np.float32)}
+    for row, members in enumerate(rows):
         at = predictions = 0
         for number, i in enumerate(members):
             length, masked = single['input_mask'][i].sum(), single['masked_lm_ids'].shape[1]
@@ -39,7 +41,7 @@ def pack(single: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
             packed['next_sentence_labels'][row, number] = single['next_sentence_labels'][i]
             packed['next_sentence_weights'][row, number] = 1
             at, predictions = at + length, predictions + masked
-    return packed | {'example_weights': np.ones(len(ROWS), np.float32)}
+    return packed | {'example_weights': np.ones(len(rows), np.float32)}
 
 
 def test_packed_losses_and_gradients_equal_unpacked_ones():

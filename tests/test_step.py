@@ -10,8 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from test_model import make_batch
+from test_packed_rows import pack
 
 from bert_jax import heads, losses, sharding
+from bert_jax.checkpoint import Checkpoints
 from bert_jax.schedule import hyper
 from bert_jax.step import jit_train_step, make_eval_step, make_train_step
 from bert_jax.train_state import TrainState, create_state, fresh_state
@@ -22,16 +24,20 @@ CONFIG = ModelConfig(vocab_size=300, hidden_size=32, num_layers=2, num_heads=4, 
 OPTIMIZER = OptimizerConfig(peak_lr=1e-2, warmup_steps=2)
 
 
-def run(runtime: RuntimeConfig, steps: int = 5, rows: int = 32) -> tuple[TrainState, list[float]]:
-    """A few steps on one batch with dropout on; the state and the losses."""
+def run(
+    runtime: RuntimeConfig, steps: int = 5, rows: int = 32, resume: Checkpoints | None = None, batch: dict | None = None
+) -> tuple[TrainState, list[float]]:
+    """A few steps on one batch with dropout on, from the newest of `resume`; the state and the losses."""
     mesh = sharding.make_mesh(runtime)
     model = heads.Pretraining(CONFIG, jnp.dtype(runtime.compute_dtype), runtime.remat, runtime.scan_layers)
     state = create_state(model, 7, OPTIMIZER, mesh, runtime.shard_optimizer)
+    if resume:
+        state, _ = resume.restore(state)
     objective, rng = losses.pretraining_objective(model, nsp=True), runtime.dropout_rng
     step = jit_train_step(make_train_step(objective, OPTIMIZER, runtime.accumulation, dropout_rng=rng), state)
     scalars, found = hyper(OPTIMIZER, 7, 100), []
     with jax.set_mesh(mesh):
-        batch = sharding.place(make_batch(CONFIG, rows), mesh, rows)
+        batch = sharding.place(batch or make_batch(CONFIG, rows), mesh, rows)
         for _ in range(steps):
             state, metrics = step(state, batch, scalars)
             found.append(float(metrics['loss'][0]))
@@ -89,6 +95,28 @@ def test_losses_do_not_depend_on_any_one_factor(baseline, change, capfd):
 @pytest.mark.parametrize('number', range(6), ids=lambda number: f'BERT_JAX_TEST_SEED={SEED}-{number}')
 def test_losses_do_not_depend_on_random_combinations(baseline, number, capfd):
     equal_losses(baseline, combination(number), capfd)
+
+
+@pytest.mark.slow
+def test_losses_go_on_when_a_run_moves_to_other_meshes(baseline, tmp_path):
+    state, found = run(RuntimeConfig(), steps=2)
+    for change in ({'fsdp': 2, 'model_parallel': 4}, {'fsdp': 8, 'shard_optimizer': True}, {'model_parallel': 2, 'accumulation': 2}):
+        checkpoints = Checkpoints(tmp_path)
+        checkpoints.save(state, {'kind': 'pretrain'})
+        checkpoints.wait()
+        state, losses_there = run(RuntimeConfig(**change), steps=1, resume=checkpoints)
+        checkpoints.close()
+        found += losses_there
+    np.testing.assert_allclose(found, baseline, rtol=2e-6)
+
+
+@pytest.mark.slow
+def test_packed_rows_have_the_same_losses_on_every_mesh():
+    single = make_batch(CONFIG, rows=40, length=12)
+    batch = pack(single, [(5 * i + a, 5 * i + b) for i in range(8) for a, b in ((0, 3), (1, 2))])
+    want = run(RuntimeConfig(), rows=16, batch=batch)[1]
+    for change in ({'fsdp': 4, 'model_parallel': 2}, {'model_parallel': 4, 'accumulation': 4}):
+        np.testing.assert_allclose(run(RuntimeConfig(**change), rows=16, batch=batch)[1], want, rtol=2e-6)
 
 
 @pytest.mark.slow
