@@ -60,10 +60,10 @@ def run(main: Callable[[Sequence[str]], int | None], arguments: str = '') -> Non
             print(f'{program}: interrupted', file=sys.stderr)
             sys.exit(130)
         except Exception as error:
-            full = _disk_full(error)
-            if full is None:
+            too_little = _too_little(error)
+            if too_little is None:
                 raise
-            _fail(program, f'{full}: free some space and run the same command again')
+            _fail(program, too_little)
 
     app.run(guarded, flags_parser=parse)
 
@@ -114,15 +114,23 @@ def _plain(error: flags.Error) -> str:
     return re.sub(r'flag --(\w+)=None: Flag --\1 must have a value other than None\.', r'--\1 is required', str(error))
 
 
-def _disk_full(error: BaseException) -> str | None:
-    """What to say where `error`, or what caused it, is a full disk or quota; None where it is not."""
+def _too_little(error: BaseException) -> str | None:
+    """What to say and do where `error`, or what caused it, is a full disk or quota, or too little memory; None where it is neither."""
+    disk = 'free some space and run the same command again'
     seen = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return f'{error.filename}: disk full' if error.filename else 'disk full'
+            return f'{error.filename}: disk full: {disk}' if error.filename else f'disk full: {disk}'
         if 'No space left on device' in str(error):  # as tensorstore words it
-            return 'disk full'
+            return f'disk full: {disk}'
+        if isinstance(error, MemoryError):
+            return f'this machine has too little memory ({error}): end other programs, or take a larger one'
+        if type(error).__name__ in ('JaxRuntimeError', 'XlaRuntimeError') and 'RESOURCE_EXHAUSTED' in str(error):
+            return (
+                f'the device has too little memory ({str(error).splitlines()[0]}): take a smaller batch_size, or --set runtime.accumulation=2, '
+                '--set runtime.remat=full or, over several devices, --set runtime.fsdp=2; launch.pretrain --dry_run says what a step takes'
+            )
         error = error.__cause__ or error.__context__
     return None
 

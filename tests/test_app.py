@@ -27,6 +27,8 @@ ERRORS = {
     'mistake': UserError('two\\nlines'),
     'defect': KeyError('sheep'),
     'interrupt': KeyboardInterrupt(),
+    'memory': MemoryError('Unable to allocate 3 GiB'),
+    'device': type('JaxRuntimeError', (RuntimeError,), {})('RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.\\nand more'),
     'full': OSError(errno.ENOSPC, 'No space left on device', 'flock.txt'),
 }
 
@@ -98,6 +100,8 @@ def test_help_shows_the_binarys_own_flags(program):
         (['--data=x', '--', '--over'], "unexpected argument '--over'"),
         (['--data=mistake'], 'two lines'),
         (['--data=full'], 'flock.txt: disk full: free some space'),
+        (['--data=memory'], 'this machine has too little memory (Unable to allocate 3 GiB)'),
+        (['--data=device'], 'the device has too little memory (RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.): take a smaller batch_size'),
         (['--data=config'], '--config is required: a preset (bert_base, '),
         (['--data=config', '--config=none_such'], '--config=none_such: neither a file nor a preset'),
         (['--data=config', '--config=FINETUNE'], 'holds a FinetuneConfig, but this program takes a PretrainConfig'),
