@@ -115,7 +115,7 @@ def _plain(error: flags.Error) -> str:
 
 
 def _too_little(error: BaseException) -> str | None:
-    """What to say and do where `error`, or what caused it, is a full disk or quota, or too little memory; None where it is neither."""
+    """The line for a full disk or too little memory, where `error` or what caused it is that; None where it is neither."""
     disk = 'free some space and run the same command again'
     seen = set()
     while error is not None and id(error) not in seen:
@@ -128,7 +128,7 @@ def _too_little(error: BaseException) -> str | None:
             return f'this machine has too little memory ({error}): end other programs, or take a larger one'
         if type(error).__name__ in ('JaxRuntimeError', 'XlaRuntimeError') and 'RESOURCE_EXHAUSTED' in str(error):
             return (
-                f'the device has too little memory ({str(error).splitlines()[0]}): take a smaller batch_size, or --set runtime.accumulation=2, '
+                f'the device has too little memory ({str(error).splitlines()[0]}): take a smaller batch_size, --set runtime.accumulation=2, '
                 '--set runtime.remat=full or, over several devices, --set runtime.fsdp=2; launch.pretrain --dry_run says what a step takes'
             )
         error = error.__cause__ or error.__context__

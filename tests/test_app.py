@@ -101,7 +101,10 @@ def test_help_shows_the_binarys_own_flags(program):
         (['--data=mistake'], 'two lines'),
         (['--data=full'], 'flock.txt: disk full: free some space'),
         (['--data=memory'], 'this machine has too little memory (Unable to allocate 3 GiB)'),
-        (['--data=device'], 'the device has too little memory (RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.): take a smaller batch_size'),
+        (
+            ['--data=device'],
+            'the device has too little memory (RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.): take a smaller batch_size',
+        ),
         (['--data=config'], '--config is required: a preset (bert_base, '),
         (['--data=config', '--config=none_such'], '--config=none_such: neither a file nor a preset'),
         (['--data=config', '--config=FINETUNE'], 'holds a FinetuneConfig, but this program takes a PretrainConfig'),
