@@ -129,7 +129,8 @@ def _too_little(error: BaseException) -> str | None:
         if type(error).__name__ in ('JaxRuntimeError', 'XlaRuntimeError') and 'RESOURCE_EXHAUSTED' in str(error):
             return (
                 f'the device has too little memory ({str(error).splitlines()[0]}): take a smaller batch_size, '
-                '--set runtime.accumulation=2, --set runtime.remat=full or, over several devices, --set runtime.fsdp=2; launch.pretrain --dry_run says what a step takes'
+                '--set runtime.accumulation=2, --set runtime.remat=full or, over several devices, --set runtime.fsdp=2; '
+                'launch.pretrain --dry_run says what a step takes'
             )
         error = error.__cause__ or error.__context__
     return None
