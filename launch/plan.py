@@ -83,6 +83,7 @@ def main(argv: Sequence[str]) -> int:
 def make_plan(config: PretrainConfig, where: Topology, compiling: bool) -> tuple[dict[str, Any], list[UserError]]:
     """-> (the whole plan as JSON data, without the schedule where a phase does not fit; the refusals of those phases)."""
     from bert_jax import fit, flops, plan
+    from input_pipeline.records import RecordSpec, most_bytes
 
     chip, phases, refusals = where.chip, [], []
     for phase, count in zip(config.phases, plan.predictions_of(config, _PREDICTIONS.value), strict=True):
@@ -96,7 +97,7 @@ def make_plan(config: PretrainConfig, where: Topology, compiling: bool) -> tuple
                 refusals.append(refused)
                 found |= {'needs': refused.needs, 'has': refused.has, 'buffers': [vars(one) for one in refused.buffers]}
                 found['changes'] = fit.smallest_changes(task, refused, _TRIES.value)
-        found['bytes_read_per_step'] = phase.batch_size * record_bytes(config.model.vocab_size, phase.seq_len, count)
+        found['bytes_read_per_step'] = phase.batch_size * most_bytes(RecordSpec(phase.seq_len, count, 'static'), config.model.vocab_size)
         if _SEARCH.value:
             found['search'] = fit.search(task, _SEARCH.value)
         phases.append(found)
@@ -115,19 +116,6 @@ def make_plan(config: PretrainConfig, where: Topology, compiling: bool) -> tuple
     if not refusals:
         found['schedule'] = plan.schedule(phases, where.chips, _MFU.value, _PRICE.value)
     return found, refusals
-
-
-def record_bytes(vocab_size: int, seq_len: int, predictions: int) -> int:
-    """Bytes of a record of launch.preprocess at most, its frame in the TFRecord file included: small numbers take fewer."""
-    import numpy as np
-
-    from input_pipeline.records import RecordSpec, encode
-
-    spec = RecordSpec(seq_len, predictions, 'static')
-    most = {'input_ids': vocab_size - 1, 'masked_lm_ids': vocab_size - 1, 'masked_lm_positions': seq_len - 1}
-    columns = {f.name: np.full((1, f.length), most.get(f.name, 1), np.float32 if f.kind == 'float' else np.int32) for f in spec.features}
-    columns['next_sentence_labels'] = columns['next_sentence_labels'][:, 0]
-    return len(encode(spec, columns)[0]) + 16
 
 
 if __name__ == '__main__':

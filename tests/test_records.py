@@ -268,3 +268,13 @@ def test_check_and_count_of_packed_records():
         assert [r for r, _ in found] == [row], (name, place)
         if reason != 'position_ids':
             assert re.search(reason, found[0][1]), found
+
+
+def test_no_record_is_larger_than_its_bound():
+    rng, S, P = np.random.default_rng(0), 128, 20
+    draw = lambda high, *shape: rng.integers(0, high, (50, *shape), dtype=np.int32)
+    ids = {'input_ids': draw(30522, S), 'masked_lm_ids': draw(30522, P), 'masked_lm_positions': draw(S, P)}
+    marks = {'input_mask': draw(2, S), 'segment_ids': draw(2, S), 'next_sentence_labels': draw(2)}
+    spec = RecordSpec(S, P, 'static')
+    _, offsets = records.encode(spec, {**ids, **marks, 'masked_lm_weights': np.ones((50, P), np.float32)})
+    assert 0.9 * records.most_bytes(spec, 30522) < np.diff(offsets).max() + 16 <= records.most_bytes(spec, 30522)
