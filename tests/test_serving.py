@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import json
 import os
 import pathlib
@@ -10,13 +11,16 @@ import subprocess
 import sys
 
 import jax
+import jax.export
 import numpy as np
 import pytest
 import tiny_models
 import tokenizers
 
+from bert_jax import heads
 from bert_jax.interchange import serving
-from bert_jax.interchange.naming import ARCHITECTURES
+from bert_jax.interchange.naming import ARCHITECTURES, Model
+from bert_jax.train_state import init_params
 from configs.errors import UserError
 from launch import export
 from launch.predictor import Predictor
@@ -142,6 +146,21 @@ def test_saved_model_in_a_fresh_process(tmp_path):
     for (architecture, (model, batch)), words in zip(pairs.items(), said[:-1], strict=True):
         check(model, batch, tmp_path / architecture)
         check_script(architecture, words)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('change', [{'attention': 'left_to_right'}, {'bilstm': True}], ids=str)
+def test_stablehlo_of_the_papers_other_encoders(change):
+    config = dataclasses.replace(tiny_models.CONFIG, **change)
+    params = jax.device_get(init_params(heads.Pretraining(config), 0))
+    model, rng = Model(config, params, 'BertForPreTraining', ()), np.random.default_rng(0)
+    ids, mask = rng.integers(5, config.vocab_size, (3, 11), dtype=np.int32), np.ones((3, 11), np.int32)
+    mask[1, 7:] = 0
+    batch = {'input_ids': ids, 'input_mask': mask, 'segment_ids': 0 * ids, 'masked_lm_positions': ids[:, :2] % 7}
+    found = jax.export.deserialize(serving.stablehlo(model)).call(serving.used_weights(model), batch)
+    wanted = heads.Pretraining(config).apply({'params': params}, batch)
+    for name, want in zip(('prediction_logits', 'seq_relationship_logits'), wanted, strict=True):
+        np.testing.assert_allclose(found[name], want[..., : found[name].shape[-1]], atol=2e-5, err_msg=name)
 
 
 def test_the_folder_has_what_a_server_needs(tmp_path):
