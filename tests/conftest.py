@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import pathlib
 import random
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -48,6 +49,15 @@ def binary() -> Callable[..., subprocess.CompletedProcess]:
         )
 
     return run
+
+
+@pytest.fixture
+def signal_handlers() -> Iterator[None]:
+    """Puts back the handlers that a run installs in this process."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)
 
 
 ENCODER_WORDS = 'good fine great bad poor dull film book the was a who is ? red blue green fox dog cat'.split()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import signal
 import types
 
 import jax
@@ -27,13 +26,7 @@ from launch import feature_tuning, results, source, word_states
 TASK = TaggingTask('names', ('O', 'B-X', 'I-X'), ('entity_f1',), {}, document_context=True)
 
 
-@pytest.fixture(autouse=True)
-def signal_handlers():
-    """Puts back the handlers that a run installs."""
-    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    yield
-    for number, handler in kept.items():
-        signal.signal(number, handler)
+pytestmark = pytest.mark.usefixtures('signal_handlers')
 
 
 def rows_of_words():

@@ -23,16 +23,7 @@ from input_pipeline.stream import RecordStream
 from input_pipeline.tasks import load_task
 from launch import held_out, prediction, results, source, tuning
 
-
-@pytest.fixture(autouse=True)
-def signal_handlers():
-    """Puts back the handlers that a run installs."""
-    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    yield
-    for number, handler in kept.items():
-        signal.signal(number, handler)
-
-
+pytestmark = pytest.mark.usefixtures('signal_handlers')
 WORDS = ENCODER_WORDS
 
 

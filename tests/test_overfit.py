@@ -6,7 +6,6 @@ Shows that columns, labels, head, loss, decoding, score and predictions file fit
 from __future__ import annotations
 
 import json
-import signal
 
 import numpy as np
 import pytest
@@ -20,13 +19,7 @@ ROWS = 50
 NLI = {'contradiction': 'bad', 'entailment': 'good', 'neutral': 'red'}
 
 
-@pytest.fixture(autouse=True)
-def signal_handlers():
-    """Puts back the handlers that a run installs."""
-    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    yield
-    for number, handler in kept.items():
-        signal.signal(number, handler)
+pytestmark = pytest.mark.usefixtures('signal_handlers')
 
 
 def tsv(path, header, rows):
