@@ -37,8 +37,6 @@ _SWEEP = flags.DEFINE_bool('sweep', False, 'also measure the choices that make o
 _TORCH = flags.DEFINE_bool('torch', True, 'measure PyTorch too, where it is installed')
 _JSON = flags.DEFINE_string('json', None, 'file to write the figures to')
 
-# Dense bfloat16 peak of the data sheets (nvidia.com: H100 SXM, H200, A100), FLOP/s.
-PEAK = {'H100': 989e12, 'H200': 989e12, 'A100': 312e12}
 # Changes of ours that --sweep measures; a fused kernel has no dropout on probabilities, so it stands beside xla without it.
 SWEEP = (
     ('runtime.dropout_rng=rbg',),
@@ -72,6 +70,7 @@ def main(argv: Sequence[str]) -> None:
 
 def measure(case: str, gpu: bool, device: str, matmul: float | None) -> dict[str, Any]:
     """All programs of one case, PRESET:SEQ_LEN, in alternation; prints and returns the figures."""
+    from bert_jax.chips import peak_flops
     from bert_jax.flops import training_flops_per_sequence
 
     config, seq_len = configured(case, gpu, _SET.value)
@@ -88,7 +87,7 @@ def measure(case: str, gpu: bool, device: str, matmul: float | None) -> dict[str
         except UserError as error:  # a kernel that is not for this device
             logging.info('%s: left out: %s', ' '.join(changes), error)
     found = rates(programs, size)
-    peak = next((value for name, value in PEAK.items() if name in device), None)
+    peak = peak_flops(device)
     print(
         f'{case}, batch {size}, {predictions} predictions, '
         f'{config.runtime.compute_dtype}, dropout {config.model.hidden_dropout}/{config.model.attention_dropout}, {device}'
