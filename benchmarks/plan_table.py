@@ -17,6 +17,7 @@ from typing import Any
 
 from absl import flags
 
+from bert_jax.memory import GIB
 from configs.errors import UserError
 from launch import app
 
@@ -27,7 +28,6 @@ _BATCHES = flags.DEFINE_multi_enum('batches', ['paper', 'lamb'], ['paper', 'lamb
 _SET = flags.DEFINE_multi_string('set', [], 'changes one setting of all rows, as in --set runtime.scan_layers=true')
 
 LAMB = {128: 65_536, 512: 32_768}  # sequences a step at each length
-GIB = 2**30
 
 
 def main(argv: Sequence[str]) -> None:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import jax
 
 from bert_jax import chips, flops
+from bert_jax.memory import GIB
 from configs.schema import ModelConfig
-
-GIB = 2**30
 
 
 def figures(model: ModelConfig, seq_len: int, predictions: int, batch_size: int, steps: float, seconds: float) -> dict[str, float]:
