@@ -36,7 +36,9 @@ class Task(NamedTuple):
     topology: Topology
 
     def changed(self, changes: Mapping[str, Any]) -> Task:
-        """The same with other settings of `runtime`; the axis `data` takes the chips that the others leave."""
+        """The same with other settings of `runtime`; the axis `data` takes the chips that other axes, if they are changed, leave."""
+        if {'fsdp', 'model_parallel'} & changes.keys():
+            changes = {**changes, 'data_parallel': None}
         return self._replace(config=dataclasses.replace(self.config, runtime=dataclasses.replace(self.config.runtime, **changes)))
 
 
@@ -94,7 +96,7 @@ def estimate(task: Task) -> Estimate:
     counted = _analytic(task.changed({'remat': 'none', 'accumulation': 1}))
     width = 2 if runtime.compute_dtype == 'bfloat16' else 4
     state = counted['memory']
-    rows = phase.batch_size // (runtime.accumulation * mesh['data'] * mesh['fsdp'])
+    rows = plan.rows_at_a_time(config, phase, mesh)
     tokens, split = rows * phase.seq_len, mesh['model']
     fused = attention.choose(runtime, model, phase.seq_len, platform=chip.platform) != 'xla'
     scores = 0 if fused else model.num_heads * phase.seq_len
@@ -132,8 +134,6 @@ def grid(task: Task, knobs: Sequence[str]) -> Iterator[tuple[dict[str, Any], Est
     }
     for values in itertools.product(*(choices[knob] for knob in knobs)):
         changes = {knob: value for knob, value in zip(knobs, values, strict=True) if value != getattr(runtime, knob)}
-        if {'fsdp', 'model_parallel'} & changes.keys():
-            changes['data_parallel'] = None
         try:
             yield changes, estimate(task.changed(changes))
         except UserError:  # the batch does not divide so
@@ -142,12 +142,15 @@ def grid(task: Task, knobs: Sequence[str]) -> Iterator[tuple[dict[str, Any], Est
 
 def tried(task: Task, changes: Mapping[str, Any]) -> dict[str, Any]:
     """One compilation, as a row: the changes, whether it fits, the memory it needs and leaves, and its floors in seconds."""
-    named = {knob: value for knob, value in changes.items() if knob != 'data_parallel'}
     other = task.changed(changes)
     mesh = plan.abstract_mesh(other.config, task.topology).shape
-    rows = task.phase.batch_size // (other.config.runtime.accumulation * mesh['data'] * mesh['fsdp'])
-    logging.info('compiling with %s', ', '.join(f'{k}={v}' for k, v in named.items()) or 'the settings given')
-    row = {'changes': named, 'mesh': dict(mesh), 'rows': rows, 'remat': other.config.runtime.remat}
+    logging.info('compiling with %s', ', '.join(f'{k}={v}' for k, v in changes.items()) or 'the settings given')
+    row = {
+        'changes': changes,
+        'mesh': dict(mesh),
+        'rows': plan.rows_at_a_time(other.config, task.phase, mesh),
+        'remat': other.config.runtime.remat,
+    }
     try:
         found = plan.compiled(*other)
     except plan.DoesNotFit as refused:
@@ -165,8 +168,8 @@ def smallest_changes(task: Task, refused: plan.DoesNotFit, budget: int) -> list[
     options = [(changes, found) for changes, found in grid(task, ('accumulation', 'remat', 'fsdp')) if _larger(changes, task)]
     rows: list[dict[str, Any]] = []
     enough: list[set[str]] = []
-    for changes, found in sorted(options, key=lambda option: (len(option[0].keys() - {'data_parallel'}), option[1].time())):
-        knobs = set(changes) - {'data_parallel'}
+    for changes, found in sorted(options, key=lambda option: (len(option[0]), option[1].time())):
+        knobs = set(changes)
         if len(rows) == budget:
             break
         if any(knobs >= fewer for fewer in enough) or found.memory(scale) > _HOPEFUL * refused.has:
@@ -180,8 +183,7 @@ def smallest_changes(task: Task, refused: plan.DoesNotFit, budget: int) -> list[
 def _larger(changes: Mapping[str, Any], task: Task) -> bool:
     """Whether there is a change, and each of them saves memory: none goes back behind what the run already does."""
     degree = lambda knob, value: _REMAT.index(value) if knob == 'remat' else value or 0
-    knobs = changes.keys() - {'data_parallel'}
-    return bool(knobs) and all(degree(knob, changes[knob]) > degree(knob, getattr(task.config.runtime, knob)) for knob in knobs)
+    return bool(changes) and all(degree(knob, value) > degree(knob, getattr(task.config.runtime, knob)) for knob, value in changes.items())
 
 
 def search(task: Task, budget: int) -> list[dict[str, Any]]:

@@ -7,17 +7,15 @@ no TPU, or for the GPUs of this machine. A floor is what no program can beat on 
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import AbstractMesh
 
 from bert_jax import attention, flops, heads, hlo, losses, memory, sharding, train_state
@@ -26,7 +24,7 @@ from bert_jax.schedule import Hyper
 from bert_jax.schedule import hyper as scalars_of
 from bert_jax.step import jit_train_step, make_train_step
 from configs.errors import UserError
-from configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
+from configs.schema import Phase, PretrainConfig
 
 INSTALL = "pip install -c constraints.txt '.[plan]'"
 # For libtpu where it only compiles: it shall not look for a TPU host's metadata, warn that there is none, or keep a second
@@ -67,18 +65,14 @@ def abstract_mesh(config: PretrainConfig, topology: Topology) -> AbstractMesh:
     return mesh
 
 
-@functools.lru_cache(maxsize=1)
-def _state(model: ModelConfig, optimizer: OptimizerConfig) -> train_state.TrainState:
-    """A train state's shapes, without places."""
-    fresh = lambda seed: train_state.fresh_state(train_state.init_params(heads.Pretraining(model), seed), optimizer)
-    return jax.eval_shape(fresh, np.uint32(0))
+def rows_at_a_time(config: PretrainConfig, phase: Phase, mesh: Mapping[str, int]) -> int:
+    """Sequences that a chip works on at a time: of a step, an accumulation's part, split over `data` and `fsdp`."""
+    return phase.batch_size // (config.runtime.accumulation * mesh['data'] * mesh['fsdp'])
 
 
 def arguments(config: PretrainConfig, phase: Phase, predictions: int, mesh: Any) -> tuple[train_state.TrainState, dict, Hyper]:
     """(state, batch, hyper) of the train step as ShapeDtypeStructs, placed as launch.pretrain places them."""
-    abstract = lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
-    state = _state(config.model, config.optimizer)
-    state = jax.tree.map(abstract, state, sharding.shardings(state, mesh, config.runtime.shard_optimizer))
+    state = train_state.abstract_state(heads.Pretraining(config.model), config.optimizer, mesh, config.runtime.shard_optimizer)
     B, T, P = phase.batch_size, phase.seq_len, predictions
     columns = {
         'input_ids': ((B, T), jnp.int32), 'input_mask': ((B, T), jnp.int32), 'segment_ids': ((B, T), jnp.int32),
@@ -216,7 +210,7 @@ def compiled(config: PretrainConfig, phase: Phase, predictions: int, topology: T
         row['bytes'] += c.count * c.bytes
         row['sent'] += c.count * c.sent
     plan['collectives'] = sorted(rows.values(), key=lambda row: -row['bytes'])
-    own = phase.batch_size // config.runtime.accumulation // (mesh.shape['data'] * mesh.shape['fsdp'])
+    own = rows_at_a_time(config, phase, mesh.shape)
     plan['warnings'] = random_bits_of_others(text, own)
     cost = program.cost_analysis() or {}
     loops = config.runtime.scan_layers or config.runtime.accumulation > 1

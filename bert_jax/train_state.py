@@ -5,8 +5,8 @@ The state holds no random key and no stream position: both follow from (seed, st
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -29,14 +29,14 @@ class TrainState(NamedTuple):
     bad_steps: jax.Array
 
 
-def init_params(model: Any, seed: Any, inputs: Mapping[str, Any] = MappingProxyType({})) -> Any:
+def init_params(model: Any, seed: Any, inputs: Mapping[str, Any] | None = None) -> Any:
     """Fresh parameters of `model`, a function of the seed alone; jit it with out_shardings to make them in place.
 
     `inputs` are the arrays that it reads besides the usual ones, for one row of one token.
     """
     ids = np.zeros((1, 1), np.int32)  # one row of one token: shapes of parameters do not depend on the batch
     names = ('input_ids', 'input_mask', 'segment_ids', 'masked_lm_positions')
-    return model.init(jax.random.key(seed), dict.fromkeys(names, ids) | dict(inputs))['params']
+    return model.init(jax.random.key(seed), dict.fromkeys(names, ids) | dict(inputs or {}))['params']
 
 
 def fresh_state(params: Any, config: OptimizerConfig) -> TrainState:
@@ -48,10 +48,28 @@ def fresh_state(params: Any, config: OptimizerConfig) -> TrainState:
 
 def create_state(model: Any, seed: int, config: OptimizerConfig, mesh: jax.sharding.Mesh, shard_optimizer: bool = False) -> TrainState:
     """A fresh state, made on the mesh by one jitted function (no device ever holds what is not its part)."""
-    make = lambda seed: fresh_state(init_params(model, seed), config)
-    where = shardings(jax.eval_shape(make, np.uint32(0)), mesh, shard_optimizer)
+    where = shardings(state_shapes(model, config), mesh, shard_optimizer)
     with jax.set_mesh(mesh):
-        return jax.jit(make, out_shardings=where)(np.uint32(seed))
+        return jax.jit(functools.partial(_make, model, config), out_shardings=where)(np.uint32(seed))
+
+
+def abstract_state(
+    model: Any, config: OptimizerConfig, mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh, shard_optimizer: bool = False
+) -> TrainState:
+    """What create_state would make, as ShapeDtypeStructs with their places: nothing is computed."""
+    state = state_shapes(model, config)
+    placed = lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
+    return jax.tree.map(placed, state, shardings(state, mesh, shard_optimizer))
+
+
+@functools.lru_cache(maxsize=1)
+def state_shapes(model: Any, config: OptimizerConfig) -> TrainState:
+    """A train state's shapes, without places; kept, since a search asks for those of one model again and again."""
+    return jax.eval_shape(functools.partial(_make, model, config), np.uint32(0))
+
+
+def _make(model: Any, config: OptimizerConfig, seed: jax.Array) -> TrainState:
+    return fresh_state(init_params(model, seed), config)
 
 
 def graft(params: Any, source: Mapping[str, Any], where: str, subtree: str | None = None) -> Any:

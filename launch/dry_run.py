@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from bert_jax import attention, flops, heads, losses, memory, schedule, sharding, train_state
 from bert_jax.step import jit_train_step, make_train_step
@@ -23,13 +22,7 @@ def report(config: schema.PretrainConfig, phase: schema.Phase, records: Any, mes
     kernel = attention.choose(runtime, config.model, phase.seq_len, records.manifest.spec.packed)
     model = heads.Pretraining(config.model, jnp.dtype(runtime.compute_dtype), runtime.remat, runtime.scan_layers, kernel)
     objective = losses.pretraining_objective(model, nsp=records.manifest.objective in ('nsp', 'sop'))
-
-    def fresh(seed):
-        return train_state.fresh_state(train_state.init_params(model, seed), config.optimizer)
-
-    state = jax.eval_shape(fresh, np.uint32(0))
-    abstract = lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
-    state = jax.tree.map(abstract, state, sharding.shardings(state, mesh, runtime.shard_optimizer))
+    state = train_state.abstract_state(model, config.optimizer, mesh, runtime.shard_optimizer)
     rows = sharding.local_rows(mesh, phase.batch_size)
     batch = next(RecordStream(records.directory, 'train', phase.batch_size, config.seed, 'numpy', rows).batches())
     batch = sharding.place(batch, mesh, phase.batch_size)
