@@ -17,6 +17,8 @@ from input_pipeline.tasks.base import cut, row_lengths
 
 Arrays = dict[str, np.ndarray]
 
+_MULTIPLE = 8  # of tokens: what vector registers and tensor cores are wide, and little padding even for sentences of a few words
+
 
 def permutation(count: int, *name: int | str) -> np.ndarray:
     """int64 [count], a permutation that belongs to the name, e.g. (seed, 'epoch', 3)."""
@@ -56,24 +58,30 @@ def training_batches(features: Arrays, keys: Sequence[str], batch_size: int, see
         step += 1
 
 
-def length_groups(features: Arrays, buckets: int, fewest: int = 1, multiple: int = 32) -> list[tuple[int, np.ndarray]]:
+def length_groups(features: Arrays, buckets: int, fewest: int = 1) -> list[tuple[int, np.ndarray]]:
     """At most `buckets` static lengths, and the rows (int64) that each is the shortest for.
 
-    The lengths are multiples of `multiple`, or the longest row's, chosen so that there are as few padded tokens as
-    that many lengths allow; each has `fewest` rows or more, or there is one length only.
+    The lengths are multiples of 8, or the longest row's, chosen so that there are as few padded tokens as that many lengths
+    allow; each has `fewest` rows or more, or there is one length only.
     """
     S = features['input_mask'].shape[-1]
-    lengths = np.minimum(-(-row_lengths(features) // multiple) * multiple, S)
+    lengths = np.minimum(-(-row_lengths(features) // _MULTIPLE) * _MULTIPLE, S)
     kinds, counts = np.unique(lengths, return_counts=True)
-    below = np.concatenate([[0], np.cumsum(counts)])  # rows shorter than the i-th kind
-    best, chosen = float('inf'), (len(kinds) - 1,)
-    for number in range(1, min(buckets, len(kinds)) + 1):
-        for inner in itertools.combinations(range(len(kinds) - 1), number - 1):
-            tops = (*inner, len(kinds) - 1)
-            sizes = np.diff([0, *(below[top + 1] for top in tops)])
-            tokens = float((sizes * kinds[list(tops)]).sum())
-            if tokens < best and (number == 1 or sizes.min() >= fewest):
-                best, chosen = tokens, tops
+    below = [0, *np.cumsum(counts).tolist()]  # rows shorter than the i-th kind
+    # Of the rows of the first `end` kinds: tokens, number of lengths and which kinds they are, the best with one length more in each turn.
+    best: dict[int, tuple[int, int, tuple[int, ...]]] = {0: (0, 0, ())}
+    for _ in range(buckets):
+        longer = {0: best[0]}
+        for end in range(1, len(kinds) + 1):
+            options = [
+                (tokens + (below[end] - below[start]) * int(kinds[end - 1]), number + 1, (*tops, end - 1))
+                for start, (tokens, number, tops) in best.items()
+                if start < end and (below[end] - below[start] >= fewest or (start, end) == (0, len(kinds)))
+            ]
+            if options:
+                longer[end] = min(options)
+        best = longer
+    chosen = best[len(kinds)][2]
     place = np.searchsorted(kinds[list(chosen)], lengths)
     return [(int(kinds[top]), np.flatnonzero(place == number)) for number, top in enumerate(chosen)]
 
