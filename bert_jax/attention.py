@@ -8,6 +8,7 @@ Dims: B batch, T query position, S key position, N heads, D width of a head.
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -109,8 +110,31 @@ def attend(
     bias_B1TS = visible.bias()
     if left_to_right:
         bias_B1TS = jnp.where(jnp.tri(q_BTND.shape[1], k_BSND.shape[1], dtype=bool)[None, None], bias_B1TS, MASKED)
-    probs_BNTS = jax.nn.softmax(scores_BNTS + bias_B1TS, axis=-1).astype(v_BSND.dtype)
+    probs_BNTS = _softmax(scores_BNTS + bias_B1TS, v_BSND.dtype)
     return jnp.einsum('BNTS,BSND->BTND', dropout(probs_BNTS, rate, noise, site), v_BSND)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _softmax(scores: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """Softmax over the last axis, computed in float32 and given back as `dtype`.
+
+    The backward pass needs the result alone. Left to itself jax would keep it in float32 too: with bfloat16 that is 4 bytes a score
+    beside the 2 that the product with the values needs, the largest thing that a layer keeps of long sequences.
+    """
+    return jax.nn.softmax(scores, axis=-1).astype(dtype)
+
+
+def _softmax_forward(scores: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
+    probs = _softmax(scores, dtype)
+    return probs, probs
+
+
+def _softmax_backward(dtype: jnp.dtype, probs: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
+    probs, gradient = probs.astype(jnp.float32), gradient.astype(jnp.float32)
+    return (probs * (gradient - jnp.sum(probs * gradient, axis=-1, keepdims=True)),)
+
+
+_softmax.defvjp(_softmax_forward, _softmax_backward)
 
 
 def _tpu_flash(q_BTND: jax.Array, k_BSND: jax.Array, v_BSND: jax.Array, visible: Visible) -> jax.Array:

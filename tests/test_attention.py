@@ -84,3 +84,37 @@ def test_rbg_drops_the_same_share_and_other_places_in_every_micro_batch():
     assert float((first == 0).mean()) == pytest.approx(0.25, abs=0.01) and float(first.mean()) == pytest.approx(1.0, abs=0.02)
     for other in (other_rows, other_site):
         assert float((first == other).mean()) == pytest.approx(0.25**2 + 0.75**2, abs=0.02)
+
+
+def scored(dtype: str):
+    """(attention's output as a function of q, k and v, random ones of that type): 2 rows, 8 tokens, 2 heads."""
+    qkv = jnp.asarray(np.random.RandomState(0).normal(size=(3, 2, 8, 2, 4)), dtype)
+    visible = Visible(np.array([[1] * 8, [1] * 5 + [0] * 3], np.int32))
+    return lambda q, k, v: attend(q, k, v, visible, 0.0, None, 0), qkv
+
+
+@pytest.mark.parametrize(('dtype', 'tolerance'), [('float32', 1e-5), ('bfloat16', 3e-2)])
+def test_gradients_are_those_of_attention_written_out(dtype, tolerance):
+    """Against the formulas in numpy with float64: of softmax, dS = P * (dP - sum(P * dP))."""
+    run, qkv = scored(dtype)
+    weights = np.asarray(jnp.asarray(np.random.RandomState(1).normal(size=(2, 8, 2, 4)), dtype), np.float64)
+    ours = jax.grad(lambda qkv: jnp.sum(run(*qkv).astype(jnp.float32) * weights))(qkv)
+    q, k, v = np.asarray(qkv, np.float64)
+    scores = np.einsum('btnd,bsnd->bnts', q, k) / 2 + np.array([[0] * 8, [0] * 5 + [-10000] * 3])[:, None, None]
+    probs = np.exp(scores - scores.max(-1, keepdims=True))
+    probs /= probs.sum(-1, keepdims=True)
+    d_probs = np.einsum('btnd,bsnd->bnts', weights, v)
+    d_scores = probs * (d_probs - (probs * d_probs).sum(-1, keepdims=True)) / 2
+    want = [
+        np.einsum('bnts,bsnd->btnd', d_scores, k),
+        np.einsum('bnts,btnd->bsnd', d_scores, q),
+        np.einsum('bnts,btnd->bsnd', probs, weights),
+    ]
+    np.testing.assert_allclose(np.asarray(ours, np.float64), want, atol=tolerance)
+
+
+def test_no_float32_scores_are_kept_for_the_backward_pass_of_bfloat16():
+    run, qkv = scored('bfloat16')
+    kept = jax.tree.leaves(jax.vjp(run, *qkv)[1])
+    of_scores = [leaf.dtype for leaf in kept if leaf.shape == (2, 2, 8, 8)]
+    assert of_scores and set(of_scores) == {jnp.dtype('bfloat16')}, of_scores
