@@ -101,7 +101,8 @@ TRAINING += ['runtime.eval_every=20', 'runtime.checkpoint_every=10', 'model.hidd
 
 
 @pytest.mark.slow
-def test_two_processes_killed_and_restarted_equal_one(tmp_path, binary):
+@pytest.mark.parametrize('count', [2, 4])
+def test_processes_of_which_one_is_killed_restart_and_equal_one_process(tmp_path, binary, count):
     words = 'the ship sailed over deep water while farmers ploughed a field before rain fell on barley'.split()
     rng = np.random.default_rng(0)
     documents = ['\n'.join(' '.join(rng.choice(words, 9)) + '.' for _ in range(8)) for _ in range(60)]
@@ -128,26 +129,26 @@ def test_two_processes_killed_and_restarted_equal_one(tmp_path, binary):
     one = subprocess.run(command('one'), cwd=ROOT, env=environment, capture_output=True, text=True)
     assert one.returncode == 0, one.stderr
 
-    port, environment = free_port(), {**os.environ, 'JAX_NUM_CPU_DEVICES': '2'}
+    port, environment = free_port(), {**os.environ, 'JAX_NUM_CPU_DEVICES': str(4 // count)}
     supervise = [sys.executable, '-m', 'launch.supervise', '--pause_s=0.5', '--max_restarts=8', '--']
-    flags = [f'--coordinator=localhost:{port}', '--num_processes=2', '--arrival_timeout_s=60', '--heartbeat_s=10']
-    logs = [tmp_path / f'process{i}.log' for i in range(2)]
+    flags = [f'--coordinator=localhost:{port}', f'--num_processes={count}', '--arrival_timeout_s=120', '--heartbeat_s=20']
+    logs = [tmp_path / f'process{i}.log' for i in range(count)]
     processes = []
     for i, log in enumerate(logs):
         with log.open('w') as file:
-            full = [*supervise, *command('two'), *flags, f'--process_id={i}']
+            full = [*supervise, *command('many'), *flags, f'--process_id={i}']
             processes.append(subprocess.Popen(full, cwd=ROOT, env=environment, stdout=file, stderr=file))
-    kill_the_second(tmp_path / 'two')
-    assert [process.wait(timeout=300) for process in processes] == [0, 0], '\n'.join(log.read_text()[-3000:] for log in logs)
-    assert 'restart 1 of' in logs[1].read_text() and 'restart 1 of' in logs[0].read_text() and 'resumed at step' in logs[0].read_text()
+    kill_the_second(tmp_path / 'many')
+    assert [process.wait(timeout=400) for process in processes] == [0] * count, '\n'.join(log.read_text()[-3000:] for log in logs)
+    assert all('restart 1 of' in log.read_text() for log in logs) and 'resumed at step' in logs[0].read_text()
 
     losses = [
         {m['step']: m['mlm_loss'] for m in read_metrics(tmp_path / run / 'metrics.jsonl') if m['split'] == 'train'}
-        for run in ('one', 'two')
+        for run in ('one', 'many')
     ]
     assert losses[0].keys() == losses[1].keys() and len(losses[0]) == 8
     assert list(losses[0].values()) == pytest.approx(list(losses[1].values()), rel=1e-4)
-    (want, _), (got, step) = (load_params(tmp_path / run) for run in ('one', 'two'))
+    (want, _), (got, step) = (load_params(tmp_path / run) for run in ('one', 'many'))
     assert step == 40
     np.testing.assert_allclose(got['encoder']['embeddings']['word'], want['encoder']['embeddings']['word'], atol=1e-4)
 

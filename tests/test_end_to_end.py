@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import random
 import signal
@@ -13,7 +14,7 @@ import time
 import numpy as np
 import pytest
 
-from bert_jax.checkpoint import load_params
+from bert_jax.checkpoint import load_params, saved_steps
 from bert_jax.metrics import read_metrics
 from input_pipeline.baselines import baselines
 
@@ -122,6 +123,33 @@ def test_text_to_score_with_kills_on_the_way(folder, binary):
 
     refused = binary('pretrain', *command[3:-1], f'--workdir={folder}/disturbed', '--set=seed=5', command[-1])
     assert refused.returncode == 2 and refused.stderr.count('\n') == 1 and 'seed: 12345 -> 5' in refused.stderr, refused.stderr
+
+
+@pytest.mark.slow
+def test_twenty_kills_in_a_row_at_any_moment_leave_no_trace(folder, binary):
+    """SIGKILL while it imports, compiles, trains, evaluates or writes: the parameters are, to the bit, those of a run left alone."""
+    if not (folder / 'records').exists():
+        make_records(folder, binary)
+    longer = ['--set=phases.0.steps=1000', '--set=runtime.eval_every=100', '--set=runtime.checkpoint_every=20']
+    began = time.monotonic()
+    ok(subprocess.run([*pretrain_command(folder, 'alone'), *longer], cwd=ROOT, capture_output=True, text=True))
+    whole = time.monotonic() - began
+    rng, command, reached = random.Random(int(os.environ['BERT_JAX_TEST_SEED'])), [*pretrain_command(folder, 'killed'), *longer], []
+    for _ in range(20):
+        process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+        try:
+            process.wait(timeout=rng.uniform(0, 0.5 * whole))
+            break  # it was done before the moment came
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        reached.append(max(saved_steps(folder / 'killed'), default=0))
+    ok(subprocess.run(command, cwd=ROOT, capture_output=True, text=True))
+    assert len(set(reached)) > 3 and reached == sorted(reached), reached  # it went on from where it was
+    (want, step), (got, other) = load_params(folder / 'alone'), load_params(folder / 'killed')
+    assert step == other == 1000
+    for a, b in zip(leaves(want), leaves(got), strict=True):
+        np.testing.assert_array_equal(a, b, err_msg=f'killed at {reached}')
 
 
 @pytest.mark.slow
