@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from configs.schema import FinetuneConfig, OptimizerConfig, RuntimeConfig
 
-STEPS = 400
+STEPS = 300
 BATCH_SIZE = 16
 
 
