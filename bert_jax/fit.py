@@ -76,10 +76,10 @@ def kept(model: ModelConfig, scores: int, remat: str, width: int) -> float:
     """Bytes a layer keeps of one token for the backward pass; width: bytes of an activation, scores: of attention that are kept.
 
     As libtpu compiles the step: with 'none' query, key, value, context, the outputs of the other products, two dropout masks of a byte,
-    and float32 scores with their mask; what is between is made again. With 'dots' the products' outputs, with 'full' the layer's input.
+    and probabilities with their mask; what is between is made again. With 'dots' the products' outputs, with 'full' the layer's input.
     """
     H, F = model.hidden_size, model.intermediate_size
-    return {'none': width * (6 * H + F) + 2 * H + 5 * scores, 'dots': width * (6 * H + F), 'full': width * H}[remat]
+    return {'none': width * (6 * H + F) + 2 * H + (width + 1) * scores, 'dots': width * (6 * H + F), 'full': width * H}[remat]
 
 
 @functools.lru_cache(maxsize=256)
