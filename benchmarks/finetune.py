@@ -76,7 +76,7 @@ def sweep(folder: pathlib.Path) -> tuple[Any, list[dict[str, float]]]:
 def compared(metric: str, ours: Sequence[float], theirs: Sequence[float]) -> str:
     """Both means, and the difference in its standard errors."""
     means = [statistics.fmean(values) for values in (ours, theirs)]
-    spreads = [statistics.stdev(values) if len(values) > 1 else math.nan for values in (ours, theirs)]
+    spreads = [statistics.stdev(values) if len(values) > 1 else math.nan for values in (ours, theirs)]  # one run shows none
     error = math.sqrt(sum(s**2 / len(values) for s, values in zip(spreads, (ours, theirs), strict=True)))
     shown = [f'{m:.4f} (sd {s:.4f}, {len(v)} seeds)' for m, s, v in zip(means, spreads, (ours, theirs), strict=True)]
     return f'{metric}: ours {shown[0]}, PyTorch {shown[1]}; difference {means[0] - means[1]:+.4f}, its standard error {error:.4f}'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import dataclasses
 import importlib.util
 import json
 import pathlib
@@ -13,6 +14,7 @@ import time
 import pytest
 
 from benchmarks import preprocess, processes, stages
+from configs import schema
 
 ROOT = pathlib.Path(__file__).parents[1]
 # The flags, modules and way of starting of google-research/bert's program; one example a line and pass.
@@ -161,3 +163,31 @@ def test_train_step_measures_ours_beside_the_bare_gradient(tmp_path):
         case['flops_a_sequence']
         == 6 * 2 * (4 * 128**2 + 2 * 128 * 512) * 32 + 12 * 2 * 128 * 32**2 + 6 * 5 * (128**2 + 128 * 30522) + 6 * 128**2
     )
+
+
+def test_fine_tuning_is_compared_with_pytorch_over_seeds(tmp_path):
+    """Of seeds that were run before. By hand: sd of (1, 2, 3) is 1 and of (2, 4) sqrt(2), so the error is sqrt(1/3 + 2/2)."""
+    folder, scores = tmp_path / 'sweep', tmp_path / 'pytorch.json'
+    rows = [{'name': f'seed={seed}', 'settings': {'seed': seed}, 'metrics': {'f1': 1.0 + seed, 'accuracy': 0.5}} for seed in range(3)]
+    (folder / 'runs' / 'seed=0').mkdir(parents=True)
+    scores.write_text(json.dumps({'seeds': {str(i): {'metrics': {'f1': 2.0 + 2 * i, 'accuracy': 0.5}} for i in range(2)}}))
+    (tmp_path / 'train.jsonl').write_text('')
+
+    def run(config, rows) -> subprocess.CompletedProcess:
+        (folder / 'sweep.json').write_text(json.dumps({'runs': rows}))
+        (folder / 'runs' / 'seed=0' / 'config.json').write_text(schema.dumps(config))
+        flags = ['--task=mrpc', f'--data_dir={tmp_path}', '--init_from=nowhere', '--seeds=0,1', f'--runs={folder}', f'--json={scores}']
+        return subprocess.run([sys.executable, '-m', 'benchmarks.finetune', *flags], cwd=ROOT, capture_output=True, text=True)
+
+    optimizer = schema.FinetuneConfig().optimizer
+    repeatable = schema.FinetuneConfig(optimizer=dataclasses.replace(optimizer, algorithm='adamw', schedule='linear'))
+    done = run(repeatable, rows)
+    assert done.stdout.splitlines()[0] == (
+        'f1: ours 2.0000 (sd 1.0000, 3 seeds), PyTorch 3.0000 (sd 1.4142, 2 seeds); difference -1.0000, its standard error 1.1547'
+    ), done.stderr
+    for config, of, message in (
+        (schema.FinetuneConfig(), rows, '--set optimizer.algorithm=adamw --set optimizer.schedule=linear'),
+        (repeatable, [rows[0] | {'settings': {'epochs': 2}}], 'its runs differ in epochs'),
+    ):
+        refused = run(config, of)
+        assert refused.returncode == 2 and message in refused.stderr and refused.stderr.count('\n') == 1, refused.stderr

@@ -130,7 +130,12 @@ def test_twenty_kills_in_a_row_at_any_moment_leave_no_trace(folder, binary):
     """SIGKILL while it imports, compiles, trains, evaluates or writes: the parameters are, to the bit, those of a run left alone."""
     if not (folder / 'records').exists():
         make_records(folder, binary)
-    longer = ['--set=phases.0.steps=1000', '--set=runtime.eval_every=100', '--set=runtime.checkpoint_every=20']
+    longer = [
+        '--set=phases.0.steps=1000',
+        '--set=phases.0.batch_size=8',
+        '--set=runtime.eval_every=100',
+        '--set=runtime.checkpoint_every=20',
+    ]
     began = time.monotonic()
     ok(subprocess.run([*pretrain_command(folder, 'alone'), *longer], cwd=ROOT, capture_output=True, text=True))
     whole = time.monotonic() - began
