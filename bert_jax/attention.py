@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec as P
 
 from bert_jax.dropout import Noise, dropout
@@ -111,7 +112,7 @@ def attend(
     if left_to_right:
         bias_B1TS = jnp.where(jnp.tri(q_BTND.shape[1], k_BSND.shape[1], dtype=bool)[None, None], bias_B1TS, MASKED)
     probs_BNTS = _softmax(scores_BNTS + bias_B1TS, v_BSND.dtype)
-    return jnp.einsum('BNTS,BSND->BTND', dropout(probs_BNTS, rate, noise, site), v_BSND)
+    return checkpoint_name(jnp.einsum('BNTS,BSND->BTND', dropout(probs_BNTS, rate, noise, site), v_BSND), 'kept')
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
@@ -125,7 +126,7 @@ def _softmax(scores: jax.Array, dtype: jnp.dtype) -> jax.Array:
 
 
 def _softmax_forward(scores: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
-    probs = _softmax(scores, dtype)
+    probs = checkpoint_name(_softmax(scores, dtype), 'kept')
     return probs, probs
 
 

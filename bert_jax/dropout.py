@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 _STEPS = 1 << 16  # masks are drawn from 16 random bits: half the generator's work, rates exact to 1/65536
 
@@ -51,5 +52,5 @@ def dropout(x: jax.Array, rate: float, noise: Noise | None, site: int | jax.Arra
 
 def _drop(x: jax.Array, bits: jax.Array, keep: int) -> jax.Array:
     """x where its 16 bits are below `keep`, scaled."""
-    kept = bits < jnp.uint16(keep)
+    kept = checkpoint_name(bits < jnp.uint16(keep), 'kept')
     return jnp.where(kept, x * jnp.asarray(_STEPS / keep, x.dtype), jnp.zeros((), x.dtype))

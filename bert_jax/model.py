@@ -118,7 +118,12 @@ class Layer(nn.Module):
         return x_BTH, None
 
 
+# What the forward pass of a block keeps for the backward pass; all else is made again. With 'none' that is what costs a product or
+# random bits: outputs of the matrix products, attention's probabilities, and the masks of dropout.
 REMAT_POLICIES = {
+    'none': jax.checkpoint_policies.save_from_both_policies(
+        jax.checkpoint_policies.dots_with_no_batch_dims_saveable, jax.checkpoint_policies.save_only_these_names('kept')
+    ),
     'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
     'full': jax.checkpoint_policies.nothing_saveable,
 }
@@ -162,7 +167,7 @@ class Encoder(nn.Module):
         x_BTH, word_VH = Embeddings(c, self.dtype, name='embeddings')(input_ids_BT, segment_ids_BT, noise, position_ids_BT)
         self.sow('intermediates', 'hidden', x_BTH)
         layer = Layer
-        if self.remat != 'none':
+        if self.scan or self.remat != 'none':  # unrolled, XLA sees by itself what is cheaper made again than kept; not across a loop
             layer = nn.remat(Layer, policy=REMAT_POLICIES[self.remat], prevent_cse=not self.scan)
         layers = nn.scan(
             layer,

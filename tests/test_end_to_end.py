@@ -77,12 +77,13 @@ def pretrain_command(folder: pathlib.Path, workdir: str) -> list[str]:
     return [sys.executable, '-m', 'launch.pretrain', '--config=quickstart', f'--data={records}', f'--workdir={folder / workdir}', *changes]
 
 
-def stop_at(step: int, command: list[str], workdir: pathlib.Path, number: int) -> int:
-    """Starts a run, sends it a signal when it has logged `step` or a later one, returns its exit status."""
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+def stop_at(step: int, command: list[str], workdir: pathlib.Path, number: int, later: float = 0.0, **environment: str) -> int:
+    """Starts a run, sends it a signal (`later` seconds) after it has logged `step` or a later one, returns its exit status."""
+    process = subprocess.Popen(command, cwd=ROOT, env=os.environ | environment, stderr=subprocess.DEVNULL)
     metrics, until = workdir / 'metrics.jsonl', time.monotonic() + 120
     while process.poll() is None and time.monotonic() < until:
         if metrics.exists() and max((m['step'] for m in read_metrics(metrics)), default=0) >= step:
+            time.sleep(later)
             process.send_signal(number)
             break
         time.sleep(0.01)
@@ -130,29 +131,32 @@ def test_twenty_kills_in_a_row_at_any_moment_leave_no_trace(folder, binary):
     """SIGKILL while it imports, compiles, trains, evaluates or writes: the parameters are, to the bit, those of a run left alone."""
     if not (folder / 'records').exists():
         make_records(folder, binary)
-    longer = [
-        '--set=phases.0.steps=1000',
-        '--set=phases.0.batch_size=8',
-        '--set=runtime.eval_every=100',
-        '--set=runtime.checkpoint_every=20',
+    changes = [
+        'phases.0.steps=600',
+        'phases.0.batch_size=8',
+        'runtime.eval_every=100',
+        'runtime.eval_batches=2',
+        'runtime.checkpoint_every=20',
     ]
-    began = time.monotonic()
-    ok(subprocess.run([*pretrain_command(folder, 'alone'), *longer], cwd=ROOT, capture_output=True, text=True))
-    whole = time.monotonic() - began
-    rng, command, reached = random.Random(int(os.environ['BERT_JAX_TEST_SEED'])), [*pretrain_command(folder, 'killed'), *longer], []
-    for _ in range(20):
-        process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
-        try:
-            process.wait(timeout=rng.uniform(0, 0.5 * whole))
-            break  # it was done before the moment came
-        except subprocess.TimeoutExpired:
+    longer = [f'--set={change}' for change in changes]
+    settings = {'JAX_NUM_CPU_DEVICES': '1', 'JAX_DISABLE_MOST_OPTIMIZATIONS': '0'}
+    alone, command = ([*pretrain_command(folder, name), *longer] for name in ('alone', 'killed'))
+    ok(subprocess.run(alone, cwd=ROOT, env=os.environ | settings, capture_output=True, text=True))
+    rng, reached = random.Random(int(os.environ['BERT_JAX_TEST_SEED'])), []
+    for kill in range(20):
+        if kill % 4 == 0:  # before or when it begins to train
+            process = subprocess.Popen(command, cwd=ROOT, env=os.environ | settings, stderr=subprocess.DEVNULL)
+            time.sleep(rng.uniform(0, 8))
             process.kill()
-            process.wait()
+            assert process.wait() == -signal.SIGKILL
+        else:
+            step = 28 * kill + rng.randrange(28)
+            assert stop_at(step, command, folder / 'killed', signal.SIGKILL, rng.uniform(0, 0.5), **settings) == -signal.SIGKILL
         reached.append(max(saved_steps(folder / 'killed'), default=0))
-    ok(subprocess.run(command, cwd=ROOT, capture_output=True, text=True))
-    assert len(set(reached)) > 3 and reached == sorted(reached), reached  # it went on from where it was
+    ok(subprocess.run(command, cwd=ROOT, env=os.environ | settings, capture_output=True, text=True))
+    assert len(set(reached)) > 9 and reached == sorted(reached), reached  # it went on from where it was
     (want, step), (got, other) = load_params(folder / 'alone'), load_params(folder / 'killed')
-    assert step == other == 1000
+    assert step == other == 600
     for a, b in zip(leaves(want), leaves(got), strict=True):
         np.testing.assert_array_equal(a, b, err_msg=f'killed at {reached}')
 
