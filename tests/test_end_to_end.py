@@ -80,7 +80,7 @@ def pretrain_command(folder: pathlib.Path, workdir: str) -> list[str]:
 def stop_at(step: int, command: list[str], workdir: pathlib.Path, number: int, later: float = 0.0, **environment: str) -> int:
     """Starts a run, sends it a signal (`later` seconds) after it has logged `step` or a later one, returns its exit status."""
     process = subprocess.Popen(command, cwd=ROOT, env=os.environ | environment, stderr=subprocess.DEVNULL)
-    metrics, until = workdir / 'metrics.jsonl', time.monotonic() + 120
+    metrics, until = workdir / 'metrics.jsonl', time.monotonic() + 400
     while process.poll() is None and time.monotonic() < until:
         if metrics.exists() and max((m['step'] for m in read_metrics(metrics)), default=0) >= step:
             time.sleep(later)
