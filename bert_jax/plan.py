@@ -194,7 +194,7 @@ def compiled(config: PretrainConfig, phase: Phase, predictions: int, topology: T
     """
     plan = analytic(config, phase, predictions, topology)
     program = compile_step(config, phase, predictions, topology)
-    used, chip, text = memory.of_step(program), topology.chip, program.as_text()
+    used, chip, text = memory.of_step(program, topology.chip.platform), topology.chip, program.as_text()
     limit = (devices(topology)[0].memory_stats() or {}).get('bytes_limit') if chip.platform == 'gpu' else None
     usable = int(limit or chip.hbm_usable)
     if used['total'] > usable:  # XLA compiles for a GPU what does not fit it

@@ -159,6 +159,20 @@ def test_a_step_that_does_not_fit_names_both_sizes(optimised):
     assert refused.value.has == WHERE.chip.hbm_usable < refused.value.needs
 
 
+def test_memory_that_is_told_is_what_a_step_is_refused_for(optimised):
+    """At the edge, where nearly all grows with the vocabulary: what fits tells what does not will need."""
+    needs = {}
+    for vocab in (5_800_000, 7_000_000):
+        config = apply(load('bert_tiny'), [*SMALL, 'phases.0.batch_size=64', f'model.vocab_size={vocab}'])
+        try:
+            needs[vocab] = plan.compiled(config, config.phases[0], PREDICTIONS, WHERE)['memory']['total']
+        except plan.DoesNotFit as refused:
+            needs[vocab] = refused.needs
+            assert vocab == 7_000_000
+    assert needs[5_800_000] < WHERE.chip.hbm_usable < needs[7_000_000]
+    assert needs[5_800_000] / 5.8 == pytest.approx(needs[7_000_000] / 7, rel=0.1)
+
+
 def test_activations_are_those_of_the_estimate(fsdp):
     """By which candidates are ordered; the state is exact."""
     parts = fit.estimate(fit.Task(fsdp.config, fsdp.phase, PREDICTIONS, WHERE)).parts
