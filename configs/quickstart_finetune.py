@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from configs.schema import FinetuneConfig, OptimizerConfig, RuntimeConfig
 
-STEPS = 300
+STEPS = 200
 BATCH_SIZE = 16
 
 
