@@ -66,10 +66,12 @@ def sweep(folder: pathlib.Path) -> tuple[Any, list[dict[str, float]]]:
         raise UserError(f'--runs={folder}: its runs differ in {", ".join(sorted(others))}: name a sweep over seeds alone')
     config = schema.loads((folder / 'runs' / rows[0]['name'] / 'config.json').read_text())
     o = config.optimizer
-    if (o.algorithm, o.schedule, o.layer_decay, o.freeze_layers, o.freeze_embeddings) != ('adamw', 'linear', 1.0, 0, False):
+    if (o.algorithm, o.schedule, o.end_lr, o.layer_decay, o.freeze_layers, o.freeze_embeddings) != ('adamw', 'linear', 0.0, 1.0, 0, False):
         raise UserError(
             f'--runs={folder}: its optimizer is not the one of this loop: --set optimizer.algorithm=adamw --set optimizer.schedule=linear'
         )
+    if (config.init, config.select, config.patience, config.bilstm) != ('source', 'last', 0, False):
+        raise UserError(f'--runs={folder}: it needs init=source, select=last, patience=0 and no BiLSTM, as this loop has them')
     return config, [row['metrics'] for row in rows]
 
 
@@ -87,12 +89,15 @@ def run(task: Any, config: Any, seed: int) -> dict[str, float]:
     import torch
     import transformers
 
+    from input_pipeline.tasks.batching import subset
     from launch.tuning import total_steps
 
     torch.manual_seed(seed)
     device = 'cuda' if torch.cuda.is_available() else 'cpu'
     tokenizer = transformers.AutoTokenizer.from_pretrained(_INIT_FROM.value)
     outputs = {'num_labels': task.num_outputs} | ({'problem_type': 'regression'} if task.kind == 'regression' else {})
+    rates = {'hidden_dropout_prob': config.hidden_dropout, 'attention_probs_dropout_prob': config.attention_dropout}
+    outputs |= {name: rate for name, rate in rates.items() if rate is not None}
     model = transformers.AutoModelForSequenceClassification.from_pretrained(
         _INIT_FROM.value, classifier_dropout=config.head_dropout, attn_implementation='sdpa', **outputs
     ).to(device)
@@ -105,7 +110,7 @@ def run(task: Any, config: Any, seed: int) -> dict[str, float]:
     def padded(rows: Sequence[dict[str, list[int]]]) -> dict[str, Any]:
         return {name: value.to(device) for name, value in tokenizer.pad(rows, return_tensors='pt').items()}
 
-    examples = task.examples('train')
+    examples = subset(task.examples('train'), config.train_examples, seed)
     rows = encoded(examples)
     labels = torch.tensor([e.label for e in examples], dtype=torch.float32 if task.kind == 'regression' else torch.long)
     o, steps = config.optimizer, total_steps(len(examples), config)
