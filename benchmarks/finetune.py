@@ -1,6 +1,6 @@
 """Our fine-tuning runs beside transformers' in PyTorch: the same examples, weights and settings, other seeds' luck.
 
-  python -m benchmarks.finetune --runs=WORKDIR --task=mrpc --data_dir=glue/MRPC --init_from=ENCODER [--seeds=0,1,2,3,4] [--json=FILE]
+  python -m benchmarks.finetune --runs=WORKDIR --task=mrpc --data_dir=glue/MRPC --init_from=ENCODER --json=FILE [--seeds=0,1,2,3,4]
 
 WORKDIR is that of a sweep of launch.finetune over seeds; each of PyTorch's runs has its settings, which must be those that both know:
 algorithm adamw, schedule linear, nothing frozen. transformers' tokenizer cuts the texts and its model learns from them; the task's own
