@@ -165,10 +165,9 @@ def smallest_changes(task: Task, refused: plan.DoesNotFit, budget: int) -> list[
     Rows of `tried`, refusals among them, `budget` at most. What is estimated is scaled to what the compiler said of the refused step.
     """
     scale = estimate(task).scale(refused.needs)
-    options = [(changes, found) for changes, found in grid(task, ('accumulation', 'remat', 'fsdp')) if _larger(changes, task)]
     rows: list[dict[str, Any]] = []
     enough: list[set[str]] = []
-    for changes, found in sorted(options, key=lambda option: (len(option[0]), option[1].time())):
+    for changes, found in _savings(task):
         knobs = set(changes)
         if len(rows) == budget:
             break
@@ -178,6 +177,20 @@ def smallest_changes(task: Task, refused: plan.DoesNotFit, budget: int) -> list[
         if rows[-1]['fits']:
             enough.append(knobs)
     return rows
+
+
+def likely_change(task: Task) -> dict[str, Any] | None:
+    """The least change of settings after which the estimate fits: {} where it does as it is, None where no change is enough."""
+    usable = task.topology.chip.hbm_usable
+    if estimate(task).memory() <= usable:
+        return {}
+    return next((changes for changes, found in _savings(task) if found.memory() <= usable), None)
+
+
+def _savings(task: Task) -> list[tuple[dict[str, Any], Estimate]]:
+    """All changes that save memory, with their estimates: those of few settings first, then by their time."""
+    options = [option for option in grid(task, ('accumulation', 'remat', 'fsdp')) if _larger(option[0], task)]
+    return sorted(options, key=lambda option: (len(option[0]), option[1].time()))
 
 
 def _larger(changes: Mapping[str, Any], task: Task) -> bool:
@@ -205,9 +218,14 @@ def search(task: Task, budget: int) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (not row['fits'], *(f(row.get('floor_s', {0: 0.0}).values()) for f in (max, sum)), row['needs']))
 
 
+def settings(changes: Mapping[str, Any]) -> str:
+    """Changes as they are given on the command line."""
+    return ' '.join(f'--set runtime.{knob}={str(value).lower()}' for knob, value in changes.items())
+
+
 def describe(row: Mapping[str, Any]) -> str:
     """A row of `tried` as a line."""
-    changes = ' '.join(f'--set runtime.{knob}={str(value).lower()}' for knob, value in row['changes'].items()) or 'as given'
+    changes = settings(row['changes']) or 'as given'
     mesh = 'x'.join(str(n) for n in row['mesh'].values())
     if not row['fits']:
         return f'{row["rows"]:5} a chip  {row["remat"]:<5} {mesh:<10} needs {memory.size(row["needs"])}, does not fit: {changes}'

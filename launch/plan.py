@@ -90,6 +90,7 @@ def make_plan(config: PretrainConfig, where: Topology, compiling: bool) -> tuple
         task = fit.Task(config, phase, count, where)
         found = plan.analytic(*task)
         found['estimate'] = fit.estimate(task).parts
+        found['likely_change'] = fit.likely_change(task)
         if compiling:
             try:
                 found |= plan.compiled(*task)

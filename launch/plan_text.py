@@ -64,6 +64,8 @@ def _phase(i: int, phase: dict[str, Any], found: dict[str, Any]) -> Iterator[str
     else:
         yield f'  memory         {state}'
         yield f'  estimated      {_parts(phase["estimate"])}'
+        if phase['likely_change'] != {}:
+            yield f'  WARNING        that is more than {size(chip["hbm_usable"])}; {_likely(phase["likely_change"])}'
     rates = {'compute': ('peak_flops', 'FLOP'), 'memory': ('hbm_bandwidth', 'B'), 'interconnect': ('ici', 'B')}
     title = 'step at least'
     for name, seconds in phase['floor_s'].items():
@@ -93,6 +95,10 @@ def _refused(phase: dict[str, Any]) -> Iterator[str]:
     yield from (f'    {fit.describe(row)}' for row in phase['changes'])
     if not any(row['fits'] for row in phase['changes']):
         yield '    none of them fits: give more --tries, more chips or a smaller batch_size'
+
+
+def _likely(change: dict[str, Any] | None) -> str:
+    return 'no change of these settings is enough' if change is None else f'by estimate this fits: {fit.settings(change)}'
 
 
 def _parts(estimate: dict[str, float]) -> str:

@@ -225,6 +225,17 @@ def test_the_command_without_compiling(binary, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ['plan.json']
 
 
+def test_without_compiling_an_estimate_above_the_memory_is_said_with_a_change_that_is_enough(binary):
+    result = binary('plan', '--config=bert_base', '--topology=l4:1', '--nocompile')
+    first, second = result.stdout.split('phase 1:')
+    assert 'WARNING' not in first  # about 10 of 16.76 GiB
+    assert 'that is more than 16.76 GiB; by estimate this fits: --set runtime.accumulation=4' in second
+    mended = binary('plan', '--config=bert_base', '--topology=l4:1', '--nocompile', '--set', 'runtime.accumulation=4')
+    assert 'WARNING' not in mended.stdout and 'phase 1:' in mended.stdout
+    hopeless = binary('plan', '--config=bert_tiny', '--topology=l4:1', '--nocompile', '--set', 'model.vocab_size=20000000')
+    assert 'WARNING        that is more than 16.76 GiB; no change of these settings is enough' in hopeless.stdout
+
+
 @pytest.mark.skipif(importlib.util.find_spec('libtpu') is not None, reason='libtpu is installed: tests/plan compiles')
 def test_without_libtpu_the_command_says_how_to_install_it(binary):
     result = binary('plan', '--config=bert_tiny', '--topology=v5e:2x4')
