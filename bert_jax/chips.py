@@ -23,6 +23,8 @@ class Chip:
 
     kind: what jax's device_kind of it looks like.
     peak_flops: FLOP/s in bfloat16, dense; jax multiplies float32 so on TPU too unless told otherwise.
+    flops_per_cycle: of a TPU, what its matrix units do in a cycle, so that peak_flops / flops_per_cycle is its clock: the power of two
+    that libtpu's own estimates of large products come near to. 0 for a GPU.
     hbm: bytes of memory as published. hbm_usable: of a TPU, what libtpu 0.0.42 allows (it says so when it refuses a program); of a
     GPU, the 75 % of it that jax takes unless XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise.
     hbm_bandwidth: bytes/s. ici: bytes/s that a chip can send to the others over all its links together (one direction).
@@ -32,6 +34,7 @@ class Chip:
     name: str
     kind: str
     peak_flops: float
+    flops_per_cycle: int
     hbm: float
     hbm_usable: float
     hbm_bandwidth: float
@@ -44,7 +47,7 @@ class Chip:
 
 def _gpu(name: str, kind: str, peak_flops: float, hbm: float, bandwidth: float, links: float, source: str) -> Chip:
     """A GPU; its topologies are those of one machine, in which each reaches the others over its links."""
-    return Chip(name, kind, peak_flops, hbm, 0.75 * hbm, bandwidth, links, f'{_SHEET}, {source}', ('1', '2', '4', '8'), platform='gpu')
+    return Chip(name, kind, peak_flops, 0, hbm, 0.75 * hbm, bandwidth, links, f'{_SHEET}, {source}', ('1', '2', '4', '8'), platform='gpu')
 
 
 _SQUARE = ('1x1', '2x2', '2x4', '4x4', '4x8', '8x8', '8x16', '16x16')
@@ -54,10 +57,10 @@ _V6E = f'{_DOCS}/v6e (links: half of 800 GB/s, both ways)'
 CHIPS = {
     chip.name: chip
     for chip in (
-        Chip('v4', r'TPU v4$', 275e12, 32 * _GIB, 30.75 * _GIB, 1200e9, 268e9, _V4, _CUBIC, cubes=True),
-        Chip('v5e', r'TPU v5 ?(lite|e)', 197e12, 16e9, 15.75 * _GIB, 819e9, 200e9, f'{_DOCS}/v5e (links: 1600 Gbit/s)', _SQUARE),
-        Chip('v5p', r'TPU v5p?$', 459e12, 95e9, 95.74 * _GIB, 2765e9, 600e9, f'{_DOCS}/v5p (links: 4800 Gbit/s)', _CUBIC, cubes=True),
-        Chip('v6e', r'TPU v6 ?(lite|e)', 918e12, 32e9, 31.25 * _GIB, 1638e9, 400e9, _V6E, _SQUARE),
+        Chip('v4', r'TPU v4$', 275e12, 2**18, 32 * _GIB, 30.75 * _GIB, 1200e9, 268e9, _V4, _CUBIC, cubes=True),
+        Chip('v5e', r'TPU v5 ?(lite|e)', 197e12, 2**17, 16e9, 15.75 * _GIB, 819e9, 200e9, f'{_DOCS}/v5e (links: 1600 Gb/s)', _SQUARE),
+        Chip('v5p', r'TPU v5p?$', 459e12, 2**18, 95e9, 95.74 * _GIB, 2765e9, 600e9, f'{_DOCS}/v5p (links: 4800 Gb/s)', _CUBIC, cubes=True),
+        Chip('v6e', r'TPU v6 ?(lite|e)', 918e12, 2**19, 32e9, 31.25 * _GIB, 1638e9, 400e9, _V6E, _SQUARE),
         _gpu('h100', r'\bH100\b(?!.*PCIe)', 989e12, 80e9, 3350e9, 450e9, 'H100 SXM (NVLink: half of 900 GB/s, both ways)'),
         _gpu('h200', r'\bH200\b(?!.*NVL)', 989e12, 141e9, 4800e9, 450e9, 'H200 SXM (NVLink: half of 900 GB/s, both ways)'),
         _gpu('a100', r'\bA100\b', 312e12, 80e9, 2039e9, 300e9, 'A100 80GB SXM (NVLink: half of 600 GB/s, both ways)'),

@@ -1,4 +1,5 @@
-"""Reads a compiled program's text (XLA's HLO): which collectives a step runs, how often, and over which mesh axes; what it keeps.
+"""Reads a compiled program's text (XLA's HLO): which collectives a step runs, how often, and over which mesh axes; what it keeps; what
+the compiler thinks that its parts cost.
 
 Owns the grammar of that text, and of the compiler's refusal, as far as counting needs it. Knows nothing of models; imports no jax.
 What runs inside a loop counts once for each turn of the loop; a collective that XLA has cut into steps
@@ -58,6 +59,17 @@ class Allocation:
 
 
 @dataclass(frozen=True)
+class Cost:
+    """Instructions of one kind, shape and origin. cycles: of a chip in a step, by libtpu's estimate, for all `count` of them."""
+
+    cycles: int
+    count: int
+    opcode: str
+    shape: str
+    origin: str
+
+
+@dataclass(frozen=True)
 class _Instruction:
     name: str
     shape: str
@@ -76,6 +88,11 @@ def size_of(shape: str) -> int:
         if kind != 'token':
             total += math.prod(int(d) for d in dims.split(',') if d) * int(bits or 8) // 8  # pred has no number and takes a byte
     return total
+
+
+def _plain(shape: str) -> str:
+    """A shape without layouts and comments."""
+    return re.sub(r'\{[^}]*\}|/\*.*?\*/', '', shape)
 
 
 def collectives(text: str, mesh_shape: Mapping[str, int]) -> list[Collective]:
@@ -99,7 +116,7 @@ def collectives(text: str, mesh_shape: Mapping[str, int]) -> list[Collective]:
                 whole = size_of(shape) * (size if kind == 'reduce-scatter' else 1)
             channel = re.search(r'channel_id=(\d+)', i.rest)
             origin = re.search(r'op_name="([^"]*)"', i.rest)
-            one = Collective(kind, axes, size, whole, runs[name], re.sub(r'\{[^}]*\}|/\*.*?\*/', '', shape), origin[1] if origin else '')
+            one = Collective(kind, axes, size, whole, runs[name], _plain(shape), origin[1] if origin else '')
             key = (kind, channel[1] if channel else i.name)
             if key not in found or found[key].count > one.count:  # a piece may run beside a loop's every turn
                 found[key] = one
@@ -138,6 +155,26 @@ def generators(text: str) -> list[tuple[tuple[int, ...], int]]:
                 drawn = max(_ARRAY.finditer(i.shape), key=lambda array: size_of(array[0]))  # beside the bits stands the new state
                 found.append((tuple(int(d) for d in drawn[3].split(',') if d), size_of(drawn[0])))
     return found
+
+
+def costs(text: str) -> list[Cost]:
+    """What libtpu expects the parts of a program to take, most first; of collectives it says nothing, nor of what runs at the same time.
+
+    [] for a program of another compiler.
+    """
+    computations, entry = _parse(text)
+    runs = _runs(computations, entry)
+    found: dict[tuple[str, str, str], Cost] = {}
+    for name, body in computations.items():
+        for key, i in body.items():
+            cycles = re.search(r'"estimated_cycles":"(\d+)"', i.rest)
+            if key == 'ROOT' or not cycles or not runs.get(name):
+                continue
+            origin = re.search(r'op_name="([^"]*)"', i.rest)
+            kind = (i.opcode, _plain(i.shape), origin[1] if origin else '')
+            before = found.get(kind, Cost(0, 0, *kind))
+            found[kind] = Cost(before.cycles + runs[name] * int(cycles[1]), before.count + runs[name], *kind)
+    return sorted(found.values(), key=lambda one: -one.cycles)
 
 
 def kept_for_backward(text: str) -> int:

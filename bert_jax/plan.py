@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh
 
 from bert_jax import attention, flops, heads, hlo, losses, memory, sharding, train_state
-from bert_jax.chips import Topology
+from bert_jax.chips import Chip, Topology
 from bert_jax.schedule import Hyper
 from bert_jax.schedule import hyper as scalars_of
 from bert_jax.step import jit_train_step, make_train_step
@@ -27,6 +27,9 @@ from configs.errors import UserError
 from configs.schema import Phase, PretrainConfig
 
 INSTALL = "pip install -c constraints.txt '.[plan]'"
+_MOVING = ('broadcast', 'copy', 'transpose', 'reshape', 'bitcast-convert')  # by themselves, not in a fusion
+_MUCH = 0.2  # a share of the step from which moving is worth a warning
+_COSTLIEST = 10  # kinds of instruction that are told
 # For libtpu where it only compiles: it shall not look for a TPU host's metadata, warn that there is none, or keep a second
 # process out by its lock on the TPU.
 _COMPILER_ONLY = {
@@ -218,10 +221,32 @@ def compiled(config: PretrainConfig, phase: Phase, predictions: int, topology: T
         'flops_per_chip': cost.get('flops', 0.0),
         'bytes_per_chip': cost.get('bytes accessed', 0.0),
         'counts_loops_once': loops,
-    }
+    } | expected(hlo.costs(text), chip)
+    plan['warnings'] += reordering(plan['compiler'])
     traffic = used['arguments'] + used['outputs'] + 2 * used['temporary']
     plan['floor_s'] |= {'memory': traffic / chip.hbm_bandwidth, 'interconnect': sum(row['sent'] for row in rows.values()) / chip.ici}
     return plan
+
+
+def expected(costs: Sequence[hlo.Cost], chip: Chip) -> dict[str, Any]:
+    """What libtpu's estimates come to: seconds a step, the share of it in `moving` data about, and the costliest kinds of instruction."""
+    total = sum(c.cycles for c in costs)
+    if not total or not chip.flops_per_cycle:
+        return {}
+    return {
+        'expected_s': total * chip.flops_per_cycle / chip.peak_flops,
+        'moving': sum(c.cycles for c in costs if c.opcode in _MOVING) / total,
+        'costliest': [{**vars(c), 'share': c.cycles / total} for c in costs[:_COSTLIEST]],
+    }
+
+
+def reordering(compiler: dict[str, Any]) -> list[str]:
+    """A warning where much of a step moves data about and computes nothing."""
+    if compiler.get('moving', 0.0) < _MUCH:
+        return []
+    worst = next((c for c in compiler['costliest'] if c['opcode'] in _MOVING), None)
+    share, where = compiler['moving'], f', most of all {worst["shape"]} at {worst["origin"]}' if worst else ''
+    return [f'the compiler expects {share:.0%} of a step to copy and spread out arrays, computing nothing{where}']
 
 
 def random_bits_of_others(text: str, own: int) -> list[str]:

@@ -11,7 +11,8 @@ from typing import Any
 from bert_jax import fit
 from bert_jax.memory import size
 
-_BUFFERS = 5  # so many of the largest are shown
+_BUFFERS, _COSTLIEST = 5, 3  # so many of the largest are shown
+_SHAPE = 60  # letters of a shape; those of tuples are long
 
 
 def lines(found: dict[str, Any]) -> Iterator[str]:
@@ -47,6 +48,10 @@ def _phase(i: int, phase: dict[str, Any], found: dict[str, Any]) -> Iterator[str
         once = '; it counts what loops once' if compiler['counts_loops_once'] else ''
         total = compiler['flops_per_chip'] * found['chips']
         yield f'  compiler says  {_si(total)}FLOP a step, {_si(compiler["bytes_per_chip"])}B moved a chip{once}'
+        if 'expected_s' in compiler:
+            yield f'  it expects     {1e3 * compiler["expected_s"]:.3g} ms a step, without collectives, as if nothing overlapped; most in:'
+            for c in compiler['costliest'][:_COSTLIEST]:
+                yield f'    {c["share"]:4.0%} {c["count"]} x {c["opcode"]} {c["shape"][:_SHAPE]} at {"/".join(c["origin"].split("/")[-3:])}'
     state = f'parameters {size(memory["parameters"])}, optimizer {size(memory["optimizer"])}, batch {size(memory["batch"])}'
     if 'total' in memory:
         named = sum(memory[k] for k in ('parameters', 'optimizer', 'batch', 'activations', 'workspace'))

@@ -133,6 +133,19 @@ DRAWN = """ENTRY %main (k: u32[4]) -> u16[8,16] {
 """
 
 
+def test_costs_are_the_compilers_cycles_with_the_turns_of_loops():
+    cost = lambda cycles: f'metadata={{op_name="jit(step)/f"}}, backend_config={{"window_config":{{"estimated_cycles":"{cycles}"}}}}'
+    text = LOOP.replace(
+        '  %x.1 = f32[8] get-tuple-element(%s.1), index=1\n',
+        f'  %x.1 = f32[8] get-tuple-element(%s.1), index=1\n  %spread = f32[8,2]{{1,0:T(8,128)}} broadcast(%x.1), {cost(7)}\n',
+    ).replace('  %one = s32[] constant(1)\n', f'  %one = s32[] constant(1)\n  %more = f32[8] fusion(%i.4), kind=kLoop, {cost(50)}\n')
+    assert hlo.costs(text) == [
+        hlo.Cost(50 * 3, 3, 'fusion', 'f32[8]', 'jit(step)/f'),
+        hlo.Cost(7 * 3 * 4, 3 * 4, 'broadcast', 'f32[8,2]', 'jit(step)/f'),
+    ]
+    assert hlo.costs(LOOP) == []  # another compiler's text tells of no cycles
+
+
 def test_a_generator_that_draws_for_every_chip_is_warned_of():
     from bert_jax import plan
 

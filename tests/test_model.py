@@ -170,3 +170,14 @@ def test_dropout_depends_on_step_site_and_row_alone():
     other_step = dropout(x, 0.25, Noise(jax.random.key(2), jnp.arange(6, dtype=jnp.uint32)), 4)
     assert (whole != other_site).any() and (whole != other_step).any() and (whole[0] != whole[1]).any()
     np.testing.assert_array_equal(dropout(x, 0.25, None, 4), x)
+
+
+@pytest.mark.parametrize('shape', [(2, 8192), (2, 8191), (2, 2731, 3), (2, 1, 8192), (2, 4, 64, 33), (2, 4, 33, 64)])
+def test_both_halves_of_a_random_word_drop_their_share_and_neither_tells_of_the_other(shape):
+    dropped = np.asarray(dropout(jnp.ones(shape), 0.25, Noise(jax.random.key(0), jnp.arange(2, dtype=jnp.uint32)), 1)) == 0
+    axis = max(len(shape) - 2, 1)
+    low, high = np.split(dropped, [(shape[axis] + 1) // 2], axis)
+    for part in (low, high):
+        assert part.size == 0 or part.mean() == pytest.approx(0.25, abs=0.02)  # 8,000 draws or more: 4 standard deviations
+    alike = low[(*[slice(None)] * axis, slice(high.shape[axis]))] == high
+    assert alike.size == 0 or alike.mean() == pytest.approx(0.25**2 + 0.75**2, abs=0.02)

@@ -9,7 +9,7 @@ import json
 import numpy as np
 import pytest
 
-from bert_jax import fit, plan
+from bert_jax import fit, hlo, plan
 from bert_jax.chips import CHIPS, topology
 from configs.errors import UserError
 from configs.load import load
@@ -223,6 +223,22 @@ def test_the_command_without_compiling(binary, tmp_path):
     assert (found['compiled'], found['chips'], found['parameters'], len(found['phases'])) == (False, 256, 336_226_108, 2)
     assert 'collectives' not in found['phases'][0]
     assert [p.name for p in tmp_path.iterdir()] == ['plan.json']
+
+
+def test_cycles_become_seconds_and_much_reordering_a_warning():
+    costs = [
+        hlo.Cost(600, 2, 'fusion', 'f32[8]', 'a/b'),
+        hlo.Cost(300, 1, 'broadcast', 'u32[8,2]', 'a/c'),
+        hlo.Cost(100, 1, 'copy', 'f32[8]', ''),
+    ]
+    found = plan.expected(costs, CHIPS['v5e'])
+    assert found['expected_s'] == pytest.approx(1000 / 1.503e9, rel=1e-3) and found['moving'] == pytest.approx(0.4)
+    assert [row['share'] for row in found['costliest']] == [0.6, 0.3, 0.1]
+    assert plan.reordering(found) == [
+        'the compiler expects 40% of a step to copy and spread out arrays, computing nothing, most of all u32[8,2] at a/c'
+    ]
+    assert plan.reordering(plan.expected(costs[:1], CHIPS['v5e'])) == [] == plan.reordering({})
+    assert plan.expected(costs, CHIPS['h100']) == {} == plan.expected([], CHIPS['v5e'])
 
 
 def test_without_compiling_an_estimate_above_the_memory_is_said_with_a_change_that_is_enough(binary):

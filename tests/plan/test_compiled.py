@@ -79,6 +79,18 @@ def test_nothing_is_computed_twice_for_want_of_memory(program):
     assert '.remat' not in program.text
 
 
+def test_random_bits_are_drawn_where_they_are_used(program):
+    """They were 16-bit halves put in order by reshaping: 91 % of the expected time of BERT-large's step at 512 tokens."""
+    compiler = plan.expected(hlo.costs(program.text), WHERE.chip)
+    assert compiler['moving'] < 0.2 and plan.reordering(compiler) == []
+    bits = [
+        i
+        for i in re.findall(r'= (u32\[[\d,]+\])\S* (?:copy|transpose|broadcast)\(.*estimated_cycles', program.text)
+        if hlo.size_of(i) > 4096
+    ]
+    assert bits == []
+
+
 def moved(program: Program) -> list[str]:
     """The leaves of the state that come out of a step placed otherwise than they went in."""
     before = jax.tree_util.tree_flatten_with_path(program.arguments[0])[0]
