@@ -82,24 +82,24 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     for changes in likely:
         row = fit.tried(task, changes)
         if row['fits']:
-            return {'rows': row['rows'], **{k: row[k] for k in ('changes', 'needs', 'left', 'floor_s')}}
+            return {'rows': row['rows'], **{k: row[k] for k in ('changes', 'needs', 'left', 'floor_s', 'expected_s')}}
     return {'rows': None}
 
 
 def table(rows: list[dict[str, Any]]) -> Iterator[str]:
     """The rows as Markdown."""
-    yield '| preset | S | batch | topology | changed | rows at a time | needs, GiB | left, GiB | step at least, ms |'
-    yield '|---|---|---|---|---|---|---|---|---|'
+    yield '| preset | S | batch | topology | changed | rows at a time | needs, GiB | left, GiB | step at least, ms | compiler expects, ms |'
+    yield '|---|---|---|---|---|---|---|---|---|---|'
     for row in sorted(rows, key=lambda r: (r['config'], r['seq_len'], r['batch'], r['topology'])):
         head = f'| {row["config"]} | {row["seq_len"]} | {row["batch"]:,} | {row["topology"]} |'
         if row['rows'] is None:
-            yield f'{head} | | does not fit | | |'
+            yield f'{head} | | does not fit | | | |'
             continue
         changed = ' '.join([*row['set'], *(f'runtime.{k}={v}' for k, v in row['changes'].items())])
         longest = max(row['floor_s'], key=row['floor_s'].get)
         yield (
             f'{head} {changed} | {row["rows"]} | {row["needs"] / GIB:.2f} | {row["left"] / GIB:.2f} '
-            f'| {1e3 * row["floor_s"][longest]:.3g} ({longest}) |'
+            f'| {1e3 * row["floor_s"][longest]:.3g} ({longest}) | {1e3 * row["expected_s"]:.3g} |'
         )
 
 

@@ -81,7 +81,7 @@ def _phase(i: int, phase: dict[str, Any], found: dict[str, Any]) -> Iterator[str
         yield from _times(i, phase, found)
     if 'search' in phase:
         yield '  search, best first, each compiled (rows a chip at a time, remat, mesh data x fsdp x model;'
-        yield '  a step takes at least the first time if all floors overlap, the second if none does):'
+        yield '  a step takes at least the first time if all floors overlap, the second if none does; the compiler expects the third):'
         yield from (f'    {fit.describe(row)}' for row in phase['search'])
 
 

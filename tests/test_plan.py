@@ -109,8 +109,8 @@ def test_gpus_are_planned_by_the_figures_of_their_data_sheet():
 class Compiler:
     """Stands for the TPU compiler: a step needs the state, its gradients and 0.3 GB a row of a chip, less where remat is on."""
 
-    def __init__(self, monkeypatch, has: float):
-        self.has, self.seen = has, []
+    def __init__(self, monkeypatch, has: float, expects: bool = False):
+        self.has, self.expects, self.seen = has, expects, []
         monkeypatch.setattr(fit.plan, 'compiled', self.compiled)
 
     def needs(self, config, phase, predictions, where) -> float:
@@ -123,7 +123,9 @@ class Compiler:
         needs = self.needs(*task)
         if needs > self.has:
             raise plan.DoesNotFit('', needs, self.has, [])
-        return {'memory': {'total': needs, 'left': self.has - needs}, 'floor_s': {'compute': 1.0, 'memory': needs, 'interconnect': 0.0}}
+        floors = {'compute': 1.0, 'memory': needs, 'interconnect': 0.0}
+        memory = {'total': needs, 'left': self.has - needs}
+        return {'memory': memory, 'floor_s': floors, 'compiler': {'expected_s': 1e21 / needs} if self.expects else {}}
 
     def refusal(self, task: fit.Task) -> plan.DoesNotFit:
         return plan.DoesNotFit('', self.needs(*task), self.has, [])
@@ -158,6 +160,10 @@ def test_a_search_spends_its_budget_on_what_fits_and_puts_the_fastest_first(monk
     assert len({tuple(row['changes'].items()) for row in rows}) == 5
     assert [row['floor_s']['memory'] for row in rows] == sorted(row['floor_s']['memory'] for row in rows)  # the only one that differs
     assert {row['remat'] for row in rows} == {'none'}  # nothing is recomputed where there is no need
+    Compiler(monkeypatch, has=15.5 * 2**30, expects=True)  # a longer time for less memory
+    again = fit.search(large('phases.0.batch_size=128')._replace(topology=topology('v5e:2x2')), budget=5)
+    assert [row['needs'] for row in again] == sorted((row['needs'] for row in rows), reverse=True)
+    assert ', expected ' in fit.describe(again[0]) and 'expected' not in fit.describe(rows[0])
 
 
 def test_a_refusal_is_told_with_what_was_tried(monkeypatch):

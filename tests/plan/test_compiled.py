@@ -196,7 +196,9 @@ def test_a_small_search(optimised):
     config = apply(load('bert_tiny'), [*SMALL, 'model.num_layers=1', 'runtime.scan_layers=true'])
     rows = fit.search(fit.Task(config, config.phases[0], PREDICTIONS, WHERE), budget=2)
     assert [row['fits'] for row in rows] == [True, True]
-    assert rows[0]['changes'] != rows[1]['changes'] and max(rows[0]['floor_s'].values()) <= max(rows[1]['floor_s'].values())
+    assert rows[0]['changes'] != rows[1]['changes']
+    expected = [row['expected_s'] for row in rows]
+    assert 0 < expected[0] <= expected[1] and all(s > row['floor_s']['compute'] for s, row in zip(expected, rows, strict=True))
 
 
 def test_random_bits_of_the_whole_batch_are_warned_of(optimised):
@@ -223,6 +225,7 @@ def test_the_command(binary, tmp_path):
     found = json.loads(file.read_text())
     assert (found['compiled'], found['mesh']) == (True, {'data': 2, 'fsdp': 2, 'model': 2})
     memory = found['phases'][0]['memory']
+    assert re.search(r'it expects +[\d.]+ ms a step, without collectives, as if nothing overlapped; most in:\n +\d+% ', result.stdout)
     assert memory['left'] == int(15.75 * 2**30) - memory['total']
     axes = {tuple(row['axes']) for row in found['phases'][0]['collectives']}
     assert axes >= {('model',), ('fsdp',)}
