@@ -73,8 +73,9 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     from configs.overrides import apply
 
     where, i = topology(case['topology']), case['phase']
-    changes = [*case['set'], f'phases.{i}.batch_size={case["batch"]}']
-    config = apply(load(case['config']), changes)
+    config = apply(load(case['config']), case['set'])
+    if case['batch'] != config.phases[i].batch_size:  # both phases, because both must divide by the accumulation
+        config = apply(config, [f'phases.{k}.batch_size={LAMB[phase.seq_len]}' for k, phase in enumerate(config.phases)])
     phase, predictions = config.phases[i], plan.predictions_of(config, [])[i]
     task = fit.Task(config, phase, predictions, where)
     options = sorted(fit.grid(task, ('accumulation',)), key=lambda option: option[0].get('accumulation', 1))
