@@ -90,7 +90,6 @@ def make_plan(config: PretrainConfig, where: Topology, compiling: bool) -> tuple
         task = fit.Task(config, phase, count, where)
         found = plan.analytic(*task)
         found['estimate'] = fit.estimate(task).parts
-        found['likely_change'] = fit.likely_change(task)
         if compiling:
             try:
                 found |= plan.compiled(*task)
@@ -98,6 +97,8 @@ def make_plan(config: PretrainConfig, where: Topology, compiling: bool) -> tuple
                 refusals.append(refused)
                 found |= {'needs': refused.needs, 'has': refused.has, 'buffers': [vars(one) for one in refused.buffers]}
                 found['changes'] = fit.smallest_changes(task, refused, _TRIES.value)
+        else:
+            found['likely_change'] = fit.likely_change(task)
         found['bytes_read_per_step'] = phase.batch_size * most_bytes(RecordSpec(phase.seq_len, count, 'static'), config.model.vocab_size)
         if _SEARCH.value:
             found['search'] = fit.search(task, _SEARCH.value)

@@ -133,7 +133,8 @@ def test_moments_are_split_over_data_too_where_asked():
 
 
 def test_losses_fall_and_dropout_is_on(baseline):
-    assert np.mean(baseline[-2:]) < baseline[0] - 0.5  # dropout alone moves a loss by tenths
+    longer = run(RuntimeConfig(), steps=16)[1]  # at this rate single losses leap up in the first ten steps, whatever the masks
+    assert longer[-1] < longer[0] - 0.5
     assert baseline[0] != baseline[1]  # step 0 has lr 0: the parameters are the same, the masks are not
 
 
