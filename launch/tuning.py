@@ -194,7 +194,7 @@ class Tuner:
         return self._programs[key]
 
     def _train(self, config: schema.FinetuneConfig, folder: str) -> tuple[Any, dict[str, Any]]:
-        """-> (final parameters; step, training loss of the last log line, and where the best are selected their step)."""
+        """-> (final parameters; step, training loss, and where the best are selected their step)."""
         features, _ = self.features(config)
         chosen = self.chosen(config)
         steps = total_steps(len(chosen), config)
@@ -275,9 +275,15 @@ class Tuner:
 
 
 def _facts(folder: str, steps: int, selected: Best | None) -> dict[str, Any]:
-    """What is known of a trained run: its steps, the loss of its last log line of training, and the step that was selected."""
-    lines = metrics.read_metrics(epath.Path(folder) / metrics.FILE)
-    loss = [line.get('loss') for line in lines if line['split'] == 'train'][-1]
+    """What is known of a trained run: its steps, its training loss and the step that was selected.
+
+    The loss is the mean over the log lines that end in the last tenth of the run: the last line alone may be a single batch.
+    None where all their steps were discarded.
+    """
+    lines = [line for line in metrics.read_metrics(epath.Path(folder) / metrics.FILE) if line['split'] == 'train']
+    late = [line for line in lines if line['step'] > 0.9 * lines[-1]['step'] and 'loss' in line]
+    weights = [line['steps'] - line['discarded_steps'] for line in late]
+    loss = sum(line['loss'] * weight for line, weight in zip(late, weights, strict=True)) / sum(weights) if late else None
     return {'step': steps, 'train_loss': loss} | ({'selected_step': selected.step} if selected else {})
 
 

@@ -177,6 +177,20 @@ def test_a_signal_loses_nothing(tmp_path, encoder, task_file):
     assert again['metrics'] == result['metrics'] and again['train_loss'] == result['train_loss']
 
 
+def test_a_training_loss_is_of_the_last_tenth_of_a_run(tmp_path):
+    """801 steps, logged every 50: the last line is one batch, of whatever luck."""
+    line = {'split': 'train', 'discarded_steps': 0}
+    lines = [line | {'step': step, 'steps': 50, 'loss': 0.7 - step / 2000} for step in range(50, 801, 50)]
+    lines += [line | {'step': 801, 'steps': 1, 'loss': 5.0}, {'split': 'dev', 'step': 801, 'accuracy': 0.5}]
+    write = lambda lines: (tmp_path / 'metrics.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
+    write(lines)
+    assert tuning._facts(str(tmp_path), 801, None) == {'step': 801, 'train_loss': pytest.approx((50 * 0.325 + 50 * 0.3 + 5.0) / 101)}
+    write([*lines[:15], lines[15] | {'discarded_steps': 40}, lines[16]])
+    assert tuning._facts(str(tmp_path), 801, None)['train_loss'] == pytest.approx((50 * 0.325 + 10 * 0.3 + 5.0) / 61)
+    write([lines[0], line | {'step': 100, 'steps': 50, 'discarded_steps': 50}])
+    assert tuning._facts(str(tmp_path), 100, None)['train_loss'] is None
+
+
 def test_a_folder_holds_one_run(tmp_path, encoder, task_file):
     tuner = tuner_of(task_file, encoder)
     tuner.run(configuration('epochs=0.5'), str(tmp_path / 'run'))
