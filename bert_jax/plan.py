@@ -262,16 +262,19 @@ def random_bits_of_others(text: str, own: int) -> list[str]:
 
 
 def schedule(phases: Sequence[dict[str, Any]], chips: int, mfu: float, price: float | None) -> dict[str, Any]:
-    """Step time, tokens/s, hours and chip-hours of the whole run at the floor and at a model FLOPs utilisation, and its price.
+    """Step time, tokens/s, hours and chip-hours of the whole run, and its price: at the floor, at a model FLOPs utilisation, as expected.
 
-    At `mfu` a step takes its compute floor / mfu, or the highest floor where that is longer. price: of a chip for an hour.
+    At `mfu` a step takes its compute floor / mfu; as expected, where a compiler said so of all phases, what it said; and the highest
+    floor where that is longer. price: of a chip for an hour.
     """
+    guesses = {'floor': [0.0 for _ in phases], 'mfu': [phase['floor_s']['compute'] / mfu for phase in phases]}
+    if all('expected_s' in phase.get('compiler', {}) for phase in phases):
+        guesses['expected'] = [phase['compiler']['expected_s'] for phase in phases]
     result = {}
-    for name in ('floor', 'mfu'):
+    for name, guessed in guesses.items():
         rows = []
-        for phase in phases:
-            floor = max(phase['floor_s'].values())
-            seconds = floor if name == 'floor' else max(floor, phase['floor_s']['compute'] / mfu)
+        for phase, guess in zip(phases, guessed, strict=True):
+            seconds = max(guess, *phase['floor_s'].values())
             tokens = phase['batch_size'] * phase['seq_len'] / seconds
             rows.append({'step_s': seconds, 'tokens_per_s': tokens, 'hours': seconds * phase['steps'] / 3600})
         hours = sum(row['hours'] for row in rows)

@@ -30,10 +30,10 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
         return
     read = sum(phase['bytes_read_per_step'] * phase['steps'] for phase in found['phases'])
     yield f'whole run reads at most {_si(read)}B of records'
-    for name, title in (('floor', 'at the floors'), ('mfu', f'at {found["mfu"]:.0%} MFU (assumed)')):
-        total = found['schedule'][name]
+    titles = {'floor': 'at the floors', 'mfu': f'at {found["mfu"]:.0%} MFU (assumed)', 'expected': 'as the compiler expects'}
+    for name, total in found['schedule'].items():
         price = f', price {total["price"]:,.0f}' if 'price' in total else ''
-        yield f'whole run {title}: {_hours(total["hours"])}, {total["chip_hours"]:,.0f} chip-hours{price}'
+        yield f'whole run {titles[name]}: {_hours(total["hours"])}, {total["chip_hours"]:,.0f} chip-hours{price}'
 
 
 def _phase(i: int, phase: dict[str, Any], found: dict[str, Any]) -> Iterator[str]:
@@ -113,11 +113,13 @@ def _parts(estimate: dict[str, float]) -> str:
 
 
 def _times(i: int, phase: dict[str, Any], found: dict[str, Any]) -> Iterator[str]:
-    for name, title in (('floor', 'at the floor'), ('mfu', f'at {found["mfu"]:.0%} MFU')):
-        row = found['schedule'][name]['phases'][i]
+    titles = {'floor': 'at the floor', 'mfu': f'at {found["mfu"]:.0%} MFU', 'expected': 'as expected'}
+    for name, total in found['schedule'].items():
+        row = total['phases'][i]
         reached = phase['floor_s']['compute'] / row['step_s']
-        short = f' (out of reach: {reached:.0%} at most)' if name == 'mfu' and reached < 0.999 * found['mfu'] else ''
-        yield f'  {title:<14} {1e3 * row["step_s"]:.3g} ms a step, {row["tokens_per_s"]:,.0f} tokens/s, {_hours(row["hours"])}{short}'
+        note = f' (out of reach: {reached:.0%} at most)' if name == 'mfu' and reached < 0.999 * found['mfu'] else ''
+        note = f' ({reached:.0%} MFU)' if name == 'expected' else note
+        yield f'  {titles[name]:<14} {1e3 * row["step_s"]:.3g} ms a step, {row["tokens_per_s"]:,.0f} tokens/s, {_hours(row["hours"])}{note}'
 
 
 def _si(value: float) -> str:

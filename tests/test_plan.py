@@ -62,6 +62,10 @@ def test_schedule_adds_up():
     assert (found['mfu']['chip_hours'], found['mfu']['price']) == (pytest.approx(9.6), pytest.approx(19.2))
     assert found['mfu']['phases'][0]['tokens_per_s'] == pytest.approx(100 * 128 / 0.2)
     assert 'price' not in plan.schedule(phases, 16, 0.5, None)['floor']
+    assert 'expected' not in plan.schedule([phases[0] | {'compiler': {'expected_s': 0.3}}, phases[1]], 16, 0.5, None)
+    said = [phase | {'compiler': {'expected_s': 0.3}} for phase in phases]
+    steps = [row['step_s'] for row in plan.schedule(said, 16, 0.5, None)['expected']['phases']]
+    assert steps == [0.3, 0.8]  # the second phase, again, is bound by its memory
 
 
 def test_masked_positions_default_to_those_of_the_records():
