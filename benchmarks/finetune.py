@@ -4,7 +4,8 @@
 
 WORKDIR is that of a sweep of launch.finetune over seeds; each of PyTorch's runs has its settings, which must be those that both know:
 algorithm adamw, schedule linear, nothing frozen. transformers' tokenizer cuts the texts and its model learns from them; the task's own
-scorer scores both. Rows are padded to the longest of their batch. A seed that is in the JSON file is not run again.
+scorer scores both. Rows are padded to the longest of their batch; where the sweep has length_buckets, rows of like length share a
+batch here too. A seed that is in the JSON file is not run again.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ _DATA_DIR = flags.DEFINE_string('data_dir', '', 'folder of its files')
 _INIT_FROM = flags.DEFINE_string('init_from', None, 'the Hugging Face directory that the sweep began from', required=True)
 _SEEDS = flags.DEFINE_list('seeds', ['0', '1', '2', '3', '4'], "seeds of PyTorch's runs")
 _JSON = flags.DEFINE_string('json', None, 'file with the scores of each seed', required=True)
+_GROUPED = 50  # batches whose examples are sorted by length together, as transformers has it
 
 
 def main(argv: Sequence[str]) -> None:
@@ -120,9 +122,12 @@ def run(task: Any, config: Any, seed: int) -> dict[str, float]:
     optimizer = torch.optim.AdamW(groups, lr=o.peak_lr, betas=(o.b1, o.b2), eps=o.eps)
     schedule = transformers.get_linear_schedule_with_warmup(optimizer, int(steps * config.warmup_fraction), steps)
     order = torch.cat([torch.randperm(len(examples)) for _ in range(math.ceil(config.epochs))])
+    batches = order[: steps * config.batch_size].reshape(steps, config.batch_size)
+    if config.length_buckets > 1:
+        lengths = torch.tensor([len(row['input_ids']) for row in rows])
+        batches = torch.cat([grouped(some, lengths) for some in batches.split(_GROUPED)])
     model.train()
-    for step in range(steps):
-        places = order[step * config.batch_size : (step + 1) * config.batch_size]
+    for places in batches:
         model(**padded([rows[i] for i in places]), labels=labels[places].to(device)).loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), o.clip_norm)
         optimizer.step()
@@ -135,6 +140,14 @@ def run(task: Any, config: Any, seed: int) -> dict[str, float]:
     with torch.inference_mode():
         logits = torch.cat([model(**padded(rows[i : i + 64])).logits.cpu() for i in range(0, len(rows), 64)])
     return task.score(dev, task.decode(dev, {}, {'logits': logits.numpy()}))
+
+
+def grouped(batches: Any, lengths: Any) -> Any:
+    """The same examples [steps, batch], in batches of like length that come in any order."""
+    import torch
+
+    places = batches.flatten()
+    return places[lengths[places].argsort()].reshape(batches.shape)[torch.randperm(len(batches))]
 
 
 if __name__ == '__main__':

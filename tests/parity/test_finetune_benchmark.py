@@ -47,7 +47,7 @@ def test_what_one_word_decides_is_learnt(tmp_path, encoder, kind):
     task |= {'metrics': ['pearson']} if number else {'labels': ['no', 'yes'], 'metrics': ['accuracy']}
     (tmp_path / 'task.json').write_text(json.dumps(task))
     optimizer = dataclasses.replace(schema.FinetuneConfig().optimizer, algorithm='adamw', schedule='linear', peak_lr=3e-3)
-    config = schema.FinetuneConfig(max_seq_length=8, batch_size=10, epochs=20.0, optimizer=optimizer)
+    config = schema.FinetuneConfig(max_seq_length=8, batch_size=10, epochs=20.0, length_buckets=1 + (kind == 'pair'), optimizer=optimizer)
     (tmp_path / 'runs' / 'one').mkdir(parents=True)
     (tmp_path / 'runs' / 'one' / 'config.json').write_text(schema.dumps(config))
     (tmp_path / 'sweep.json').write_text(json.dumps({'runs': [{'name': 'one', 'settings': {}, 'metrics': {task['metrics'][0]: 1.0}}]}))
@@ -56,3 +56,17 @@ def test_what_one_word_decides_is_learnt(tmp_path, encoder, kind):
     assert done.returncode == 0 and '(sd nan, 1 seeds)' in done.stdout, done.stderr
     (score,) = json.loads((tmp_path / 'scores.json').read_text())['seeds']['0']['metrics'].values()
     assert score > 0.95
+
+
+def test_batches_of_like_length_lose_no_example():
+    """What each batch is padded to is then its own examples' length, and short batches do not all come first."""
+    import torch
+
+    from benchmarks.finetune import grouped
+
+    lengths = torch.arange(400) % 100
+    batches = torch.randperm(400).reshape(50, 8)
+    found = grouped(batches, lengths)
+    assert sorted(found.flatten().tolist()) == list(range(400)) and found.shape == (50, 8)
+    assert (lengths[found].amax(1) - lengths[found].amin(1)).max() <= 2  # four of each length: a batch has two lengths
+    assert lengths[found].amax(1).tolist() != sorted(lengths[found].amax(1).tolist())
