@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from bert_jax import heads
-from bert_jax.dropout import Noise, dropout
 from bert_jax.flops import parameter_count
 from bert_jax.model import padded_vocab
 from bert_jax.train_state import init_params
@@ -156,28 +155,3 @@ def test_initial_parameters_are_berts():
     assert np.all(np.asarray(params['encoder']['layers']['output_norm']['scale']) == 1) and not np.asarray(params['nsp']['bias']).any()
     padding = 24 * (128 + 1)  # rows of the table and entries of the output bias that stand for no word
     assert sum(x.size for x in jax.tree.leaves(params)) - padding == parameter_count(model.config)
-
-
-def test_dropout_depends_on_step_site_and_row_alone():
-    x = jnp.ones((6, 50, 8))
-    key = jax.random.key(1)
-    whole = dropout(x, 0.25, Noise(key, jnp.arange(6, dtype=jnp.uint32)), 4)
-    parts = [dropout(x[i : i + 2], 0.25, Noise(key, jnp.arange(i, i + 2, dtype=jnp.uint32)), 4) for i in (0, 2, 4)]
-    np.testing.assert_array_equal(whole, np.concatenate(parts))
-    assert set(np.unique(whole)) == {np.float32(0), np.float32(1 / 0.75)}
-    assert abs(float((whole == 0).mean()) - 0.25) < 0.03
-    other_site = dropout(x, 0.25, Noise(key, jnp.arange(6, dtype=jnp.uint32)), 5)
-    other_step = dropout(x, 0.25, Noise(jax.random.key(2), jnp.arange(6, dtype=jnp.uint32)), 4)
-    assert (whole != other_site).any() and (whole != other_step).any() and (whole[0] != whole[1]).any()
-    np.testing.assert_array_equal(dropout(x, 0.25, None, 4), x)
-
-
-@pytest.mark.parametrize('shape', [(2, 8192), (2, 8191), (2, 2731, 3), (2, 1, 8192), (2, 4, 64, 33), (2, 4, 33, 64)])
-def test_both_halves_of_a_random_word_drop_their_share_and_neither_tells_of_the_other(shape):
-    dropped = np.asarray(dropout(jnp.ones(shape), 0.25, Noise(jax.random.key(0), jnp.arange(2, dtype=jnp.uint32)), 1)) == 0
-    axis = max(len(shape) - 2, 1)
-    low, high = np.split(dropped, [(shape[axis] + 1) // 2], axis)
-    for part in (low, high):
-        assert part.size == 0 or part.mean() == pytest.approx(0.25, abs=0.02)  # 8,000 draws or more: 4 standard deviations
-    alike = low[(*[slice(None)] * axis, slice(high.shape[axis]))] == high
-    assert alike.size == 0 or alike.mean() == pytest.approx(0.25**2 + 0.75**2, abs=0.02)
