@@ -27,17 +27,17 @@ def test_dropout_depends_on_step_site_and_row_alone():
     np.testing.assert_array_equal(dropout(x, 0.25, None, 4), x)
 
 
-@pytest.mark.parametrize('shape', [(2, 16384), (2, 16381), (2, 5462, 3), (2, 1, 8192), (2, 3, 8192), (2, 4, 64, 33), (2, 4, 61, 64)])
+@pytest.mark.parametrize('shape', [(2, 32768), (2, 32765), (2, 10922, 3), (2, 1, 8192), (2, 3, 8192), (2, 8, 64, 33), (2, 8, 63, 64)])
 def test_all_parts_of_the_random_words_drop_their_share_and_none_tells_of_another(shape):
     dropped = np.asarray(dropout(jnp.ones(shape), 0.25, Noise(jax.random.key(0), jnp.arange(2, dtype=jnp.uint32)), 1)) == 0
     axis = max(len(shape) - 2, 1)
     size = -(-shape[axis] // 4)
-    parts = [part for part in np.split(dropped, range(size, shape[axis], size), axis) if part.shape[axis] == size]
-    assert len(parts) >= min(3, shape[axis])
+    parts = [np.moveaxis(part, axis, 0) for part in np.split(dropped, range(size, shape[axis], size), axis)]
+    assert len(parts) == min(4, shape[axis])
     for part in parts:
-        assert part.mean() == pytest.approx(0.25, abs=0.03)  # 4,000 draws or more: 4 standard deviations
+        assert part.mean() == pytest.approx(0.25, abs=0.02)  # 8,000 draws or more: 4 standard deviations
     for one, other in itertools.combinations(parts, 2):
-        assert (one == other).mean() == pytest.approx(0.25**2 + 0.75**2, abs=0.03)
+        assert (one[: len(other)] == other).mean() == pytest.approx(0.25**2 + 0.75**2, abs=0.02)
 
 
 @pytest.mark.parametrize(
