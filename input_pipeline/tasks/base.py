@@ -47,7 +47,7 @@ class Task(abc.ABC):
 
     Attributes:
       name: what results are filed under.
-      kind: classification, regression, pair or span (later tagging, choice).
+      kind: classification, regression, pair, span, tagging or choice.
       head: the model head it needs: classifier, regressor, span, tokens (a class for each) or choice (one of several inputs).
       labels: the classes in the order of the outputs; empty where there are none.
       metrics: names of the scores; the first selects on the dev split.

@@ -74,9 +74,11 @@ def version2(
 ) -> dict[str, float]:
     """evaluate-v2.0.py: exact and f1, also by HasAns and NoAns; unanswered ids are left out of the mean, as it does.
 
-    With `null_odds` also its best_exact, best_f1 and their thresholds: the scores had '' been answered where
-    null_odds exceeds the threshold, and otherwise `answers`. Those cannot find a threshold above the one that
-    `answers` were made with; with `best_texts`, the best answer that is not '', tuned_exact and tuned_f1 can.
+    These are of `answers` as they are; the official script, where it is given the odds too, first empties those
+    above its --na-prob-thresh, 1.0 unless told. With `null_odds` also its best_exact, best_f1 and their thresholds:
+    the scores had '' been answered where null_odds exceeds the threshold, and otherwise `answers`. Those cannot find
+    a threshold above the one that `answers` were made with; with `best_texts`, the best answer that is not '',
+    tuned_exact and tuned_f1 can.
     """
     scores = {name: _scores(truth, answers[name], True, scorer) for name, truth in truths.items() if name in answers}
     has_answer = {name: bool(truth) for name, truth in truths.items()}
