@@ -1,0 +1,97 @@
+"""A run of fine-tuning, step by step, beside transformers' model and PyTorch's AdamW: same weights, same batches, no dropout."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+_REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --parity'
+torch = pytest.importorskip('torch', reason=_REASON)
+transformers = pytest.importorskip('transformers', reason=_REASON)
+
+from bert_jax import schedule, task_heads, train_state
+from bert_jax.step import make_train_step
+from configs.schema import OptimizerConfig, RuntimeConfig
+from launch.source import load_source
+from parity import reference
+
+pytestmark = pytest.mark.filterwarnings('default')  # those of torch and transformers are not ours to mend
+STEPS, B, T, V = 12, 8, 16, 50
+OPTIMIZER = OptimizerConfig('adamw', peak_lr=3e-3, schedule='linear', weight_decay=0.1, clip_norm=1.0)  # the first gradients are above it
+
+
+@pytest.fixture
+def encoder(tmp_path):
+    """A Hugging Face directory of random weights."""
+    shape = {'hidden_size': 32, 'num_hidden_layers': 2, 'num_attention_heads': 4, 'intermediate_size': 64}
+    reference.random_model('BertModel', vocab_size=V, max_position_embeddings=T, **shape).save_pretrained(tmp_path)
+    (tmp_path / 'vocab.txt').write_text('\n'.join(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *(f'w{i}' for i in range(V - 5))]) + '\n')
+    return str(tmp_path)
+
+
+def batches(outputs: int) -> list[dict[str, np.ndarray]]:
+    """Random rows of different lengths; labels are numbers for one output, else classes."""
+    rng = np.random.default_rng(0)
+    made = []
+    for _ in range(STEPS):
+        mask = (np.arange(T) < rng.integers(4, T + 1, (B, 1))).astype(np.int32)
+        labels = rng.uniform(0, 5, B).astype(np.float32) if outputs == 1 else rng.integers(0, outputs, B, dtype=np.int32)
+        ids, segments = rng.integers(0, V, (B, T), dtype=np.int32), rng.integers(0, 2, (B, T), dtype=np.int32)
+        made.append({'input_ids': ids * mask, 'input_mask': mask, 'segment_ids': segments * mask, 'labels': labels})
+    return made
+
+
+def theirs(encoder: str, head: dict[str, np.ndarray], outputs: int, warmup: int) -> tuple[list[float], list[float]]:
+    """-> loss, and norm of the gradient before it is clipped, of every step."""
+    problem = {'problem_type': 'regression'} if outputs == 1 else {}
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(
+        encoder, num_labels=outputs, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, classifier_dropout=0.0, **problem
+    )
+    with torch.no_grad():
+        model.classifier.weight.copy_(torch.tensor(head['kernel'].T))
+        model.classifier.bias.copy_(torch.tensor(head['bias']))
+    free = lambda name: name.endswith('bias') or 'LayerNorm' in name
+    groups = [
+        {
+            'params': [p for name, p in model.named_parameters() if free(name) == kind],
+            'weight_decay': 0.0 if kind else OPTIMIZER.weight_decay,
+        }
+        for kind in (True, False)
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=OPTIMIZER.peak_lr, betas=(OPTIMIZER.b1, OPTIMIZER.b2), eps=OPTIMIZER.eps)
+    rates = transformers.get_linear_schedule_with_warmup(optimizer, warmup, STEPS)
+    losses, norms = [], []
+    for batch in batches(outputs):
+        names = {'input_ids': 'input_ids', 'attention_mask': 'input_mask', 'token_type_ids': 'segment_ids'}
+        inputs = {name: torch.tensor(batch[ours], dtype=torch.long) for name, ours in names.items()}
+        labels = torch.tensor(batch['labels'], dtype=torch.float32 if outputs == 1 else torch.long)
+        loss = model(**inputs, labels=labels).loss
+        loss.backward()
+        norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), OPTIMIZER.clip_norm)))
+        optimizer.step()
+        rates.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+    return losses, norms
+
+
+@pytest.mark.parametrize(('head', 'outputs'), [('classifier', 3), ('regressor', 1)])
+def test_losses_and_gradients_of_every_step(encoder, head, outputs):
+    source, warmup = load_source(encoder), 3
+    config = dataclasses.replace(source.model, hidden_dropout=0.0, attention_dropout=0.0)
+    model = task_heads.make_model(head, config, outputs, 0.0, RuntimeConfig(compute_dtype='float32'))
+    params = train_state.init_params(model, np.uint32(0))
+    params = train_state.graft(params, {'encoder': source.params['encoder']}, encoder, 'encoder')
+    want = theirs(encoder, jax.tree.map(np.array, dict(params['classifier'])), outputs, warmup)
+    state, scalars = train_state.fresh_state(params, OPTIMIZER), schedule.hyper(OPTIMIZER, 0, STEPS, warmup_steps=warmup)
+    step = jax.jit(make_train_step(task_heads.make_objective(head, model), OPTIMIZER, 1))
+    found = ([], [])
+    for batch in batches(outputs):
+        state, sums = step(state, batch | {'example_weights': np.ones(B, np.float32)}, scalars)
+        for values, name in zip(found, ('loss', 'grad_norm'), strict=True):
+            values.append(float(sums[name][0] / sums[name][1]))
+    assert max(want[1]) > 2 * OPTIMIZER.clip_norm and abs(want[0][-1] - want[0][0]) > 0.05  # it was clipped, and the weights moved
+    np.testing.assert_allclose(found, want, rtol=2e-3)
