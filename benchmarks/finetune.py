@@ -116,10 +116,7 @@ def run(task: Any, config: Any, seed: int) -> dict[str, float]:
     rows = encoded(examples)
     labels = torch.tensor([e.label for e in examples], dtype=torch.float32 if task.kind == 'regression' else torch.long)
     o, steps = config.optimizer, total_steps(len(examples), config)
-    plain = [p for name, p in model.named_parameters() if name.endswith('bias') or 'LayerNorm' in name]
-    decayed = [p for name, p in model.named_parameters() if not (name.endswith('bias') or 'LayerNorm' in name)]
-    groups = [{'params': decayed, 'weight_decay': o.weight_decay}, {'params': plain, 'weight_decay': 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=o.peak_lr, betas=(o.b1, o.b2), eps=o.eps)
+    optimizer = adamw(model, o)
     schedule = transformers.get_linear_schedule_with_warmup(optimizer, int(steps * config.warmup_fraction), steps)
     order = torch.cat([torch.randperm(len(examples)) for _ in range(math.ceil(config.epochs))])
     batches = order[: steps * config.batch_size].reshape(steps, config.batch_size)
@@ -140,6 +137,16 @@ def run(task: Any, config: Any, seed: int) -> dict[str, float]:
     with torch.inference_mode():
         logits = torch.cat([model(**padded(rows[i : i + 64])).logits.cpu() for i in range(0, len(rows), 64)])
     return task.score(dev, task.decode(dev, {}, {'logits': logits.numpy()}))
+
+
+def adamw(model: Any, o: Any) -> Any:
+    """PyTorch's AdamW for the parameters of `model` with the numbers of our OptimizerConfig; biases and layer norms do not decay."""
+    import torch
+
+    plain = [p for name, p in model.named_parameters() if name.endswith('bias') or 'LayerNorm' in name]
+    decayed = [p for name, p in model.named_parameters() if not (name.endswith('bias') or 'LayerNorm' in name)]
+    groups = [{'params': decayed, 'weight_decay': o.weight_decay}, {'params': plain, 'weight_decay': 0.0}]
+    return torch.optim.AdamW(groups, lr=o.peak_lr, betas=(o.b1, o.b2), eps=o.eps)
 
 
 def grouped(batches: Any, lengths: Any) -> Any:

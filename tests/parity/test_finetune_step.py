@@ -1,4 +1,4 @@
-"""A run of fine-tuning, step by step, beside transformers' model and PyTorch's AdamW: same weights, same batches, no dropout."""
+"""Fine-tuning step by step, beside transformers' model and the AdamW of benchmarks.finetune: same weights and batches, no dropout."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ _REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --par
 torch = pytest.importorskip('torch', reason=_REASON)
 transformers = pytest.importorskip('transformers', reason=_REASON)
 
+from benchmarks.finetune import adamw
 from bert_jax import schedule, task_heads, train_state
 from bert_jax.step import make_train_step
 from configs.schema import OptimizerConfig, RuntimeConfig
@@ -53,15 +54,7 @@ def theirs(encoder: str, head: dict[str, np.ndarray], outputs: int, warmup: int)
     with torch.no_grad():
         model.classifier.weight.copy_(torch.tensor(head['kernel'].T))
         model.classifier.bias.copy_(torch.tensor(head['bias']))
-    free = lambda name: name.endswith('bias') or 'LayerNorm' in name
-    groups = [
-        {
-            'params': [p for name, p in model.named_parameters() if free(name) == kind],
-            'weight_decay': 0.0 if kind else OPTIMIZER.weight_decay,
-        }
-        for kind in (True, False)
-    ]
-    optimizer = torch.optim.AdamW(groups, lr=OPTIMIZER.peak_lr, betas=(OPTIMIZER.b1, OPTIMIZER.b2), eps=OPTIMIZER.eps)
+    optimizer = adamw(model, OPTIMIZER)
     rates = transformers.get_linear_schedule_with_warmup(optimizer, warmup, STEPS)
     losses, norms = [], []
     for batch in batches(outputs):
