@@ -84,7 +84,7 @@ class LocalEngine:
             if self._found
             else f': {examples / cpu:,.0f} examples/CPU-second'
         )
-        return f', {cpu:.1f} CPU-seconds{rate}; peak memory {peak / 2**20:,.0f} MiB over all processes'
+        return f', {cpu:.2f} CPU-seconds{rate}; peak memory {peak / 2**20:,.0f} MiB over all processes'
 
 
 def _end_with_parent() -> None:
