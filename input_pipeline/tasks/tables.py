@@ -235,7 +235,7 @@ def read_utf8(path: str) -> str:
     try:
         raw = epath.Path(path).read_bytes()
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        raise UserError(f"{path}: no such file; --data_dir is the folder that holds the task's own files") from error
+        raise UserError(f"{path}: no such file; a task's own files are looked for in --data_dir") from error
     try:
         return raw.decode('utf-8-sig')
     except UnicodeDecodeError as error:
