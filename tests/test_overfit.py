@@ -96,6 +96,7 @@ def write_squad(folder):
     return answers
 
 
+DROPOUT_OFF = [f'{place}_dropout=0' for place in ('hidden', 'attention', 'head')]  # what is learnt is then no matter of how masks are drawn
 STEEP, GENTLE = ['epochs=30', 'optimizer.peak_lr=5e-3'], ['epochs=60', 'optimizer.peak_lr=3e-3', 'seed=2']
 
 
@@ -104,17 +105,18 @@ STEEP, GENTLE = ['epochs=30', 'optimizer.peak_lr=5e-3'], ['epochs=60', 'optimize
     [
         pytest.param('swag', write_swag, STEEP, marks=pytest.mark.slow),
         pytest.param('conll2003', write_conll, STEEP, marks=pytest.mark.slow),
-        # with other seeds so small a model stays where two of the three labels are right
+        # with some other seeds so small a model stays where two of the three labels are right, and SQuAD's where colours decide
         pytest.param('mnli', write_mnli, GENTLE, marks=pytest.mark.slow),
         pytest.param('qqp', write_qqp, STEEP, marks=pytest.mark.slow),
         pytest.param('qnli', write_qnli, STEEP, marks=pytest.mark.slow),
-        pytest.param('squad_v2', write_squad, [*GENTLE, 'epochs=100'], marks=pytest.mark.slow),
+        pytest.param('squad_v2', write_squad, [*GENTLE, 'optimizer.peak_lr=5e-3'], marks=pytest.mark.slow),
     ],
 )
 def test_fifty_examples_are_learnt_by_heart(tmp_path, encoder, name, write, changes):
     truth = write(tmp_path)
     task = load_task(name, str(tmp_path))
-    config = apply(recipe(task.name, task.kind), ['batch_size=16', 'max_seq_length=32', 'optimizer.algorithm=adamw', *changes])
+    settings = ['batch_size=16', 'max_seq_length=32', 'optimizer.algorithm=adamw', *DROPOUT_OFF, *changes]
+    config = apply(recipe(task.name, task.kind), settings)
     tuner = tuning.Tuner(task, source.load_source(encoder), tuning.task_identity(task, name, str(tmp_path)), config.runtime)
     result, _ = tuner.run(config, str(tmp_path / 'run'))
     full = 100.0 if name == 'squad_v2' else 1.0
