@@ -15,7 +15,7 @@ import math
 import pathlib
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from absl import flags, logging
@@ -115,21 +115,14 @@ def run(task: Any, config: Any, seed: int) -> dict[str, float]:
     examples = subset(task.examples('train'), config.train_examples, seed)
     rows = encoded(examples)
     labels = torch.tensor([e.label for e in examples], dtype=torch.float32 if task.kind == 'regression' else torch.long)
-    o, steps = config.optimizer, total_steps(len(examples), config)
-    optimizer = adamw(model, o)
-    schedule = transformers.get_linear_schedule_with_warmup(optimizer, int(steps * config.warmup_fraction), steps)
+    steps = total_steps(len(examples), config)
     order = torch.cat([torch.randperm(len(examples)) for _ in range(math.ceil(config.epochs))])
     batches = order[: steps * config.batch_size].reshape(steps, config.batch_size)
     if config.length_buckets > 1:
         lengths = torch.tensor([len(row['input_ids']) for row in rows])
         batches = torch.cat([grouped(some, lengths) for some in batches.split(_GROUPED)])
-    model.train()
-    for places in batches:
-        model(**padded([rows[i] for i in places]), labels=labels[places].to(device)).loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), o.clip_norm)
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
+    inputs = (padded([rows[i] for i in places]) | {'labels': labels[places].to(device)} for places in batches)
+    train(model, inputs, config.optimizer, steps, int(steps * config.warmup_fraction))
 
     model.eval()
     dev = task.examples(task.selection_split)
@@ -139,14 +132,29 @@ def run(task: Any, config: Any, seed: int) -> dict[str, float]:
     return task.score(dev, task.decode(dev, {}, {'logits': logits.numpy()}))
 
 
-def adamw(model: Any, o: Any) -> Any:
-    """PyTorch's AdamW for the parameters of `model` with the numbers of our OptimizerConfig; biases and layer norms do not decay."""
+def train(model: Any, batches: Iterable[dict[str, Any]], o: Any, steps: int, warmup: int) -> list[tuple[Any, Any]]:
+    """Trains on `batches`, what the model takes with its labels, by the numbers of OptimizerConfig; biases and layer norms do not decay.
+
+    -> loss, and norm of the gradient before it is clipped, of every step.
+    """
     import torch
+    import transformers
 
     plain = [p for name, p in model.named_parameters() if name.endswith('bias') or 'LayerNorm' in name]
     decayed = [p for name, p in model.named_parameters() if not (name.endswith('bias') or 'LayerNorm' in name)]
     groups = [{'params': decayed, 'weight_decay': o.weight_decay}, {'params': plain, 'weight_decay': 0.0}]
-    return torch.optim.AdamW(groups, lr=o.peak_lr, betas=(o.b1, o.b2), eps=o.eps)
+    optimizer = torch.optim.AdamW(groups, lr=o.peak_lr, betas=(o.b1, o.b2), eps=o.eps)
+    schedule = transformers.get_linear_schedule_with_warmup(optimizer, warmup, steps)
+    model.train()
+    seen = []
+    for batch in batches:
+        loss = model(**batch).loss
+        loss.backward()
+        seen.append((loss.detach(), torch.nn.utils.clip_grad_norm_(model.parameters(), o.clip_norm)))
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+    return seen
 
 
 def grouped(batches: Any, lengths: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Fine-tuning step by step, beside transformers' model and the AdamW of benchmarks.finetune: same weights and batches, no dropout."""
+"""Fine-tuning step by step, beside transformers' model in the loop of benchmarks.finetune: same weights and batches, no dropout."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --par
 torch = pytest.importorskip('torch', reason=_REASON)
 transformers = pytest.importorskip('transformers', reason=_REASON)
 
-from benchmarks.finetune import adamw
+from benchmarks.finetune import train
 from bert_jax import schedule, task_heads, train_state
 from bert_jax.step import make_train_step
 from configs.schema import OptimizerConfig, RuntimeConfig
@@ -54,21 +54,14 @@ def theirs(encoder: str, head: dict[str, np.ndarray], outputs: int, warmup: int)
     with torch.no_grad():
         model.classifier.weight.copy_(torch.tensor(head['kernel'].T))
         model.classifier.bias.copy_(torch.tensor(head['bias']))
-    optimizer = adamw(model, OPTIMIZER)
-    rates = transformers.get_linear_schedule_with_warmup(optimizer, warmup, STEPS)
-    losses, norms = [], []
-    for batch in batches(outputs):
-        names = {'input_ids': 'input_ids', 'attention_mask': 'input_mask', 'token_type_ids': 'segment_ids'}
-        inputs = {name: torch.tensor(batch[ours], dtype=torch.long) for name, ours in names.items()}
-        labels = torch.tensor(batch['labels'], dtype=torch.float32 if outputs == 1 else torch.long)
-        loss = model(**inputs, labels=labels).loss
-        loss.backward()
-        norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), OPTIMIZER.clip_norm)))
-        optimizer.step()
-        rates.step()
-        optimizer.zero_grad()
-        losses.append(float(loss.detach()))
-    return losses, norms
+    names = {'input_ids': 'input_ids', 'attention_mask': 'input_mask', 'token_type_ids': 'segment_ids'}
+    inputs = [
+        {name: torch.tensor(batch[ours], dtype=torch.long) for name, ours in names.items()}
+        | {'labels': torch.tensor(batch['labels'], dtype=torch.float32 if outputs == 1 else torch.long)}
+        for batch in batches(outputs)
+    ]
+    losses, norms = zip(*train(model, inputs, OPTIMIZER, STEPS, warmup), strict=True)
+    return [float(loss) for loss in losses], [float(norm) for norm in norms]
 
 
 @pytest.mark.parametrize(('head', 'outputs'), [('classifier', 3), ('regressor', 1)])
