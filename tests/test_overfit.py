@@ -105,7 +105,7 @@ STEEP, GENTLE = ['epochs=30', 'optimizer.peak_lr=5e-3'], ['epochs=60', 'optimize
     [
         pytest.param('swag', write_swag, STEEP, marks=pytest.mark.slow),
         pytest.param('conll2003', write_conll, STEEP, marks=pytest.mark.slow),
-        # with some other seeds so small a model stays where two of the three labels are right, and SQuAD's where colours decide
+        # with some other seeds so small a model stays where two of the three labels, or half of SQuAD's answers, are right
         pytest.param('mnli', write_mnli, GENTLE, marks=pytest.mark.slow),
         pytest.param('qqp', write_qqp, STEEP, marks=pytest.mark.slow),
         pytest.param('qnli', write_qnli, STEEP, marks=pytest.mark.slow),
