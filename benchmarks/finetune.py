@@ -1,11 +1,14 @@
-"""Our fine-tuning runs beside transformers' in PyTorch: the same examples, weights and settings, other seeds' luck.
+"""Our fine-tuning runs beside transformers' in PyTorch: the same examples, weights and settings,
+other seeds' luck.
 
-  python -m benchmarks.finetune --runs=WORKDIR --task=mrpc --data_dir=glue/MRPC --init_from=ENCODER --json=FILE [--seeds=0,1,2,3,4]
+  python -m benchmarks.finetune --runs=WORKDIR --task=mrpc --data_dir=glue/MRPC --init_from=ENCODER
+  --json=FILE [--seeds=0,1,2,3,4]
 
-WORKDIR is that of a sweep of launch.finetune over seeds; each of PyTorch's runs has its settings, which must be those that both know:
-algorithm adamw, schedule linear, nothing frozen. transformers' tokenizer cuts the texts and its model learns from them; the task's own
-scorer scores both. Rows are padded to the longest of their batch; where the sweep has length_buckets, rows of like length share a
-batch here too. A seed that is in the JSON file is not run again.
+WORKDIR is that of a sweep of launch.finetune over seeds; each of PyTorch's runs has its settings,
+which must be those that both know: algorithm adamw, schedule linear, nothing frozen. transformers'
+tokenizer cuts the texts and its model learns from them; the task's own scorer scores both. Rows are
+padded to the longest of their batch; where the sweep has length_buckets, rows of like length share
+a batch here too. A seed that is in the JSON file is not run again.
 """
 
 from __future__ import annotations
@@ -25,10 +28,15 @@ from launch import app
 
 _RUNS = flags.DEFINE_string('runs', None, 'workdir of the sweep', required=True)
 _TASK = flags.DEFINE_string(
-    'task', None, 'a classification or regression task of one text or two, as launch.finetune has it', required=True
+    'task',
+    None,
+    'a classification or regression task of one text or two, as launch.finetune has it',
+    required=True,
 )
 _DATA_DIR = flags.DEFINE_string('data_dir', '', 'folder of its files')
-_INIT_FROM = flags.DEFINE_string('init_from', None, 'the Hugging Face directory that the sweep began from', required=True)
+_INIT_FROM = flags.DEFINE_string(
+    'init_from', None, 'the Hugging Face directory that the sweep began from', required=True
+)
 _SEEDS = flags.DEFINE_list('seeds', ['0', '1', '2', '3', '4'], "seeds of PyTorch's runs")
 _JSON = flags.DEFINE_string('json', None, 'file with the scores of each seed', required=True)
 _GROUPED = 50  # batches whose examples are sorted by length together, as transformers has it
@@ -43,7 +51,11 @@ def main(argv: Sequence[str]) -> None:
     task = load_task(_TASK.value, _DATA_DIR.value)
     config, ours = sweep(pathlib.Path(_RUNS.value))
     file = pathlib.Path(_JSON.value)
-    found = json.loads(file.read_text()) if file.exists() else {'task': task.name, 'machine': {}, 'seeds': {}}
+    found = (
+        json.loads(file.read_text())
+        if file.exists()
+        else {'task': task.name, 'machine': {}, 'seeds': {}}
+    )
     for seed in _SEEDS.value:
         if seed in found['seeds']:
             continue
@@ -54,36 +66,72 @@ def main(argv: Sequence[str]) -> None:
         file.write_text(json.dumps(found, indent=1) + '\n')
         logging.info('seed %s: %s in %.0f s', seed, metrics, found['seeds'][seed]['seconds'])
     for metric in task.metrics:
-        print(compared(metric, [row[metric] for row in ours], [row['metrics'][metric] for row in found['seeds'].values()]))
+        print(
+            compared(
+                metric,
+                [row[metric] for row in ours],
+                [row['metrics'][metric] for row in found['seeds'].values()],
+            )
+        )
 
 
 def sweep(folder: pathlib.Path) -> tuple[Any, list[dict[str, float]]]:
-    """-> (the settings of the runs, their dev metrics). UserError where they differ in more than the seed or PyTorch knows no such."""
+    """-> (the settings of the runs, their dev metrics). UserError where they differ in more than
+    the seed or PyTorch knows no such.
+    """
     from configs import schema
 
     if not (folder / 'sweep.json').exists():
-        raise UserError(f'--runs={folder}: no sweep.json in it: name the workdir of a finished launch.finetune --sweep')
+        raise UserError(
+            f'--runs={folder}: no sweep.json in it: name the workdir of a finished launch.finetune'
+            ' --sweep'
+        )
     rows = json.loads((folder / 'sweep.json').read_text())['runs']
     if others := {name for row in rows for name in row['settings']} - {'seed'}:
-        raise UserError(f'--runs={folder}: its runs differ in {", ".join(sorted(others))}: name a sweep over seeds alone')
-    config = schema.loads((folder / 'runs' / rows[0]['name'] / 'config.json').read_text())
-    o = config.optimizer
-    if (o.algorithm, o.schedule, o.end_lr, o.layer_decay, o.freeze_layers, o.freeze_embeddings) != ('adamw', 'linear', 0.0, 1.0, 0, False):
         raise UserError(
-            f'--runs={folder}: its optimizer is not the one of this loop: --set optimizer.algorithm=adamw --set optimizer.schedule=linear'
+            f'--runs={folder}: its runs differ in {", ".join(sorted(others))}: name a sweep over'
+            ' seeds alone'
+        )
+    config = schema.read(folder / 'runs' / rows[0]['name'] / 'config.json')
+    o = config.optimizer
+    if (o.algorithm, o.schedule, o.end_lr, o.layer_decay, o.freeze_layers, o.freeze_embeddings) != (
+        'adamw',
+        'linear',
+        0.0,
+        1.0,
+        0,
+        False,
+    ):
+        raise UserError(
+            f'--runs={folder}: its optimizer is not the one of this loop: --set'
+            ' optimizer.algorithm=adamw --set optimizer.schedule=linear'
         )
     if (config.init, config.select, config.patience, config.bilstm) != ('source', 'last', 0, False):
-        raise UserError(f'--runs={folder}: it needs init=source, select=last, patience=0 and no BiLSTM, as this loop has them')
+        raise UserError(
+            f'--runs={folder}: it needs init=source, select=last, patience=0 and no BiLSTM, as this'
+            ' loop has them'
+        )
     return config, [row['metrics'] for row in rows]
 
 
 def compared(metric: str, ours: Sequence[float], theirs: Sequence[float]) -> str:
     """Both means, and the difference in its standard errors."""
     means = [statistics.fmean(values) for values in (ours, theirs)]
-    spreads = [statistics.stdev(values) if len(values) > 1 else math.nan for values in (ours, theirs)]  # one run shows none
-    error = math.sqrt(sum(s**2 / len(values) for s, values in zip(spreads, (ours, theirs), strict=True)))
-    shown = [f'{m:.4f} (sd {s:.4f}, {len(v)} seeds)' for m, s, v in zip(means, spreads, (ours, theirs), strict=True)]
-    return f'{metric}: ours {shown[0]}, PyTorch {shown[1]}; difference {means[0] - means[1]:+.4f}, its standard error {error:.4f}'
+    # one run shows none
+    spreads = [
+        statistics.stdev(values) if len(values) > 1 else math.nan for values in (ours, theirs)
+    ]
+    error = math.sqrt(
+        sum(s**2 / len(values) for s, values in zip(spreads, (ours, theirs), strict=True))
+    )
+    shown = [
+        f'{m:.4f} (sd {s:.4f}, {len(v)} seeds)'
+        for m, s, v in zip(means, spreads, (ours, theirs), strict=True)
+    ]
+    return (
+        f'{metric}: ours {shown[0]}, PyTorch {shown[1]}; difference {means[0] - means[1]:+.4f}, its'
+        f' standard error {error:.4f}'
+    )
 
 
 def run(task: Any, config: Any, seed: int) -> dict[str, float]:
@@ -92,16 +140,24 @@ def run(task: Any, config: Any, seed: int) -> dict[str, float]:
     import transformers
 
     from input_pipeline.tasks.batching import subset
-    from launch.tuning import total_steps
+    from launch.finetuning.finetuner import total_steps
 
     torch.manual_seed(seed)
     device = 'cuda' if torch.cuda.is_available() else 'cpu'
     tokenizer = transformers.AutoTokenizer.from_pretrained(_INIT_FROM.value)
-    outputs = {'num_labels': task.num_outputs} | ({'problem_type': 'regression'} if task.kind == 'regression' else {})
-    rates = {'hidden_dropout_prob': config.hidden_dropout, 'attention_probs_dropout_prob': config.attention_dropout}
+    outputs = {'num_labels': task.num_outputs} | (
+        {'problem_type': 'regression'} if task.kind == 'regression' else {}
+    )
+    rates = {
+        'hidden_dropout_prob': config.hidden_dropout,
+        'attention_probs_dropout_prob': config.attention_dropout,
+    }
     outputs |= {name: rate for name, rate in rates.items() if rate is not None}
     model = transformers.AutoModelForSequenceClassification.from_pretrained(
-        _INIT_FROM.value, classifier_dropout=config.head_dropout, attn_implementation='sdpa', **outputs
+        _INIT_FROM.value,
+        classifier_dropout=config.head_dropout,
+        attn_implementation='sdpa',
+        **outputs,
     ).to(device)
 
     def encoded(examples: Sequence[Any]) -> list[dict[str, list[int]]]:
@@ -110,39 +166,62 @@ def run(task: Any, config: Any, seed: int) -> dict[str, float]:
         return [tokenizer(*text, **cut) for text in texts]
 
     def padded(rows: Sequence[dict[str, list[int]]]) -> dict[str, Any]:
-        return {name: value.to(device) for name, value in tokenizer.pad(rows, return_tensors='pt').items()}
+        return {
+            name: value.to(device)
+            for name, value in tokenizer.pad(rows, return_tensors='pt').items()
+        }
 
     examples = subset(task.examples('train'), config.train_examples, seed)
     rows = encoded(examples)
-    labels = torch.tensor([e.label for e in examples], dtype=torch.float32 if task.kind == 'regression' else torch.long)
+    labels = torch.tensor(
+        [e.label for e in examples],
+        dtype=torch.float32 if task.kind == 'regression' else torch.long,
+    )
     steps = total_steps(len(examples), config)
     order = torch.cat([torch.randperm(len(examples)) for _ in range(math.ceil(config.epochs))])
     batches = order[: steps * config.batch_size].reshape(steps, config.batch_size)
     if config.length_buckets > 1:
         lengths = torch.tensor([len(row['input_ids']) for row in rows])
         batches = torch.cat([grouped(some, lengths) for some in batches.split(_GROUPED)])
-    inputs = (padded([rows[i] for i in places]) | {'labels': labels[places].to(device)} for places in batches)
+    inputs = (
+        padded([rows[i] for i in places]) | {'labels': labels[places].to(device)}
+        for places in batches
+    )
     train(model, inputs, config.optimizer, steps, int(steps * config.warmup_fraction))
 
     model.eval()
     dev = task.examples(task.selection_split)
     rows = encoded(dev)
     with torch.inference_mode():
-        logits = torch.cat([model(**padded(rows[i : i + 64])).logits.cpu() for i in range(0, len(rows), 64)])
+        logits = torch.cat(
+            [model(**padded(rows[i : i + 64])).logits.cpu() for i in range(0, len(rows), 64)]
+        )
     return task.score(dev, task.decode(dev, {}, {'logits': logits.numpy()}))
 
 
-def train(model: Any, batches: Iterable[dict[str, Any]], o: Any, steps: int, warmup: int) -> list[tuple[Any, Any]]:
-    """Trains on `batches`, what the model takes with its labels, by the numbers of OptimizerConfig; biases and layer norms do not decay.
+def train(
+    model: Any, batches: Iterable[dict[str, Any]], o: Any, steps: int, warmup: int
+) -> list[tuple[Any, Any]]:
+    """Trains on `batches`, what the model takes with its labels, by the numbers of OptimizerConfig;
+    biases and layer norms do not decay.
 
     -> loss, and norm of the gradient before it is clipped, of every step.
     """
     import torch
     import transformers
 
-    plain = [p for name, p in model.named_parameters() if name.endswith('bias') or 'LayerNorm' in name]
-    decayed = [p for name, p in model.named_parameters() if not (name.endswith('bias') or 'LayerNorm' in name)]
-    groups = [{'params': decayed, 'weight_decay': o.weight_decay}, {'params': plain, 'weight_decay': 0.0}]
+    plain = [
+        p for name, p in model.named_parameters() if name.endswith('bias') or 'LayerNorm' in name
+    ]
+    decayed = [
+        p
+        for name, p in model.named_parameters()
+        if not (name.endswith('bias') or 'LayerNorm' in name)
+    ]
+    groups = [
+        {'params': decayed, 'weight_decay': o.weight_decay},
+        {'params': plain, 'weight_decay': 0.0},
+    ]
     optimizer = torch.optim.AdamW(groups, lr=o.peak_lr, betas=(o.b1, o.b2), eps=o.eps)
     schedule = transformers.get_linear_schedule_with_warmup(optimizer, warmup, steps)
     model.train()
@@ -150,7 +229,9 @@ def train(model: Any, batches: Iterable[dict[str, Any]], o: Any, steps: int, war
     for batch in batches:
         loss = model(**batch).loss
         loss.backward()
-        seen.append((loss.detach(), torch.nn.utils.clip_grad_norm_(model.parameters(), o.clip_norm)))
+        seen.append(
+            (loss.detach(), torch.nn.utils.clip_grad_norm_(model.parameters(), o.clip_norm))
+        )
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()

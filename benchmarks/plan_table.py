@@ -1,10 +1,13 @@
-"""What BERT-base and -large take of a chip: the table of docs/plan.md, each row compiled by libtpu, no TPU needed.
+"""What BERT-base and -large take of a chip: the table of docs/plan.md, each row compiled by libtpu,
+no TPU needed.
 
-  python -m benchmarks.plan_table --output=plan_table.jsonl [--configs=bert_base] [--topologies=v5e:2x4] [--set a.b=c ...]
+  python -m benchmarks.plan_table --output=plan_table.jsonl [--configs=bert_base]
+  [--topologies=v5e:2x4] [--set a.b=c ...]
 
-For each preset, phase and topology the step is compiled with the paper's batch of 256 and with LAMB's (64k at S=128, 32k at
-S=512; You et al. 2020), and a line is appended to --output. A row that is there is not compiled again, so that the same command
-goes on where it was interrupted; rows of other settings stand beside each other. The table of all rows is printed as Markdown.
+For each preset, phase and topology the step is compiled with the paper's batch of 256 and with
+LAMB's (64k at S=128, 32k at S=512; You et al. 2020), and a line is appended to --output. A row that
+is there is not compiled again, so that the same command goes on where it was interrupted; rows of
+other settings stand beside each other. The table of all rows is printed as Markdown.
 """
 
 from __future__ import annotations
@@ -17,15 +20,21 @@ from typing import Any
 
 from absl import flags
 
-from bert_jax.memory import GIB
+from bert_jax.costs.memory import GIB
 from configs.errors import UserError
 from launch import app
 
-_OUTPUT = flags.DEFINE_string('output', 'plan_table.jsonl', 'a line of JSON for each row; what it holds is not compiled again')
+_OUTPUT = flags.DEFINE_string(
+    'output', 'plan_table.jsonl', 'a line of JSON for each row; what it holds is not compiled again'
+)
 _CONFIGS = flags.DEFINE_list('configs', ['bert_base', 'bert_large'], 'presets')
-_TOPOLOGIES = flags.DEFINE_list('topologies', ['v5e:2x4', 'v5e:16x16', 'v5p:4x4x4', 'v6e:4x4'], 'topologies')
+_TOPOLOGIES = flags.DEFINE_list(
+    'topologies', ['v5e:2x4', 'v5e:16x16', 'v5p:4x4x4', 'v6e:4x4'], 'topologies'
+)
 _BATCHES = flags.DEFINE_multi_enum('batches', ['paper', 'lamb'], ['paper', 'lamb'], 'batch sizes')
-_SET = flags.DEFINE_multi_string('set', [], 'changes one setting of all rows, as in --set runtime.scan_layers=true')
+_SET = flags.DEFINE_multi_string(
+    'set', [], 'changes one setting of all rows, as in --set runtime.scan_layers=true'
+)
 
 LAMB = {128: 65_536, 512: 32_768}  # sequences a step at each length
 
@@ -34,8 +43,8 @@ def main(argv: Sequence[str]) -> None:
     """Compiles what is missing and prints the table."""
     del argv
     os.environ['JAX_PLATFORMS'] = 'cpu'
-    from bert_jax import plan
-    from bert_jax.chips import topology
+    from bert_jax.costs import plan
+    from bert_jax.costs.chips import topology
 
     tasks = list(cases())
     for case in tasks:
@@ -54,7 +63,9 @@ def main(argv: Sequence[str]) -> None:
 
 
 def cases() -> Iterator[dict[str, Any]]:
-    """What a row is of: preset, changes, topology, sequence length and batch; small programs first."""
+    """What a row is of: preset, changes, topology, sequence length and batch; small programs
+    first.
+    """
     from configs.load import load
 
     for batch in _BATCHES.value:
@@ -62,34 +73,58 @@ def cases() -> Iterator[dict[str, Any]]:
             for i, phase in enumerate(load(name).phases):
                 size = phase.batch_size if batch == 'paper' else LAMB[phase.seq_len]
                 for where in _TOPOLOGIES.value:
-                    yield {'config': name, 'set': _SET.value, 'topology': where, 'phase': i, 'seq_len': phase.seq_len, 'batch': size}
+                    yield {
+                        'config': name,
+                        'set': _SET.value,
+                        'topology': where,
+                        'phase': i,
+                        'seq_len': phase.seq_len,
+                        'batch': size,
+                    }
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
-    """The figures of one row: accumulation is the least by estimate, and doubled until the compiler accepts the step."""
-    from bert_jax import fit, plan
-    from bert_jax.chips import topology
+    """The figures of one row: accumulation is the least by estimate, and doubled until the compiler
+    accepts the step.
+    """
+    from bert_jax.costs import plan, search
+    from bert_jax.costs.chips import topology
     from configs.load import load
     from configs.overrides import apply
 
     where, i = topology(case['topology']), case['phase']
     config = apply(load(case['config']), case['set'])
-    if case['batch'] != config.phases[i].batch_size:  # both phases, because both must divide by the accumulation
-        config = apply(config, [f'phases.{k}.batch_size={LAMB[phase.seq_len]}' for k, phase in enumerate(config.phases)])
+    # both phases, because both must divide by the accumulation
+    if case['batch'] != config.phases[i].batch_size:
+        config = apply(
+            config,
+            [
+                f'phases.{k}.batch_size={LAMB[phase.seq_len]}'
+                for k, phase in enumerate(config.phases)
+            ],
+        )
     phase, predictions = config.phases[i], plan.predictions_of(config, [])[i]
-    task = fit.Task(config, phase, predictions, where)
-    options = sorted(fit.grid(task, ('accumulation',)), key=lambda option: option[0].get('accumulation', 1))
+    task = search.Task(config, phase, predictions, where)
+    options = sorted(
+        search.grid(task, ('accumulation',)), key=lambda option: option[0].get('accumulation', 1)
+    )
     likely = [changes for changes, found in options if found.memory() < where.chip.hbm_usable]
     for changes in likely:
-        row = fit.tried(task, changes)
-        if row['fits']:
-            return {'rows': row['rows'], **{k: row[k] for k in ('changes', 'needs', 'left', 'floor_s', 'expected_s')}}
+        row = search.tried(task, changes)
+        if row and row['fits']:
+            return {
+                'rows': row['rows'],
+                **{k: row[k] for k in ('changes', 'needs', 'left', 'floor_s', 'expected_s')},
+            }
     return {'rows': None}
 
 
 def table(rows: list[dict[str, Any]]) -> Iterator[str]:
     """The rows as Markdown."""
-    yield '| preset | S | batch | topology | changed | rows at a time | needs, GiB | left, GiB | step at least, ms | compiler expects, ms |'
+    yield (
+        '| preset | S | batch | topology | changed | rows at a time | needs, GiB | left, GiB | step'
+        ' at least, ms | compiler expects, ms |'
+    )
     yield '|---|---|---|---|---|---|---|---|---|---|'
     for row in sorted(rows, key=lambda r: (r['config'], r['seq_len'], r['batch'], r['topology'])):
         head = f'| {row["config"]} | {row["seq_len"]} | {row["batch"]:,} | {row["topology"]} |'
@@ -99,8 +134,8 @@ def table(rows: list[dict[str, Any]]) -> Iterator[str]:
         changed = ' '.join([*row['set'], *(f'runtime.{k}={v}' for k, v in row['changes'].items())])
         longest = max(row['floor_s'], key=row['floor_s'].get)
         yield (
-            f'{head} {changed} | {row["rows"]} | {row["needs"] / GIB:.2f} | {row["left"] / GIB:.2f} '
-            f'| {1e3 * row["floor_s"][longest]:.3g} ({longest}) | {1e3 * row["expected_s"]:.3g} |'
+            f'{head} {changed} | {row["rows"]} | {row["needs"] / GIB:.2f} | {row["left"] / GIB:.2f}'
+            f' | {1e3 * row["floor_s"][longest]:.3g} ({longest}) | {1e3 * row["expected_s"]:.3g} |'
         )
 
 

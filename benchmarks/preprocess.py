@@ -1,13 +1,17 @@
-"""How fast the offline job is, where its time goes and what memory it takes; beside the original program if that is given.
+"""How fast the offline job is, where its time goes and what memory it takes; beside the original
+program if that is given.
 
-  python -m benchmarks.preprocess --input=wiki_en.txt --segment --tokenizer=VOCAB [--seq_len=128,512] [--workers=1,2] [--scale=10]
-                                  [--reference=DIR] [--rounds=3] [--json=FILE]
+  python -m benchmarks.preprocess --input=wiki_en.txt --segment --tokenizer=VOCAB
+                                  [--seq_len=128,512] [--workers=1,2] [--scale=10] [--reference=DIR]
+                                  [--rounds=3] [--json=FILE]
 
-Runs `launch.preprocess` as a user would and counts the processor time of all its processes, from their start to
-their end, and their resident memory together, sampled 20 times a second. With --scale the text becomes so many
-times as large: further variants of it have other numbers and another order of words. Segmenting is done before and
-timed apart. With --reference=DIR, a clone of google-research/bert, both programs make examples of the first
---reference_mb of the text, one after the other; the original runs under tensorflow.compat.v1.
+Runs `launch.preprocess` as a user would and counts the processor time of all its processes, from
+their start to their end, and their resident memory together, sampled 20 times a second. With
+--scale the text becomes so many times as large: further variants of it have other numbers and
+another order of words. Segmenting is done before and timed apart. With --reference=DIR, a clone of
+google-research/bert, both programs make examples of the first --reference_mb of the text, one after
+the other, each in one process; the original runs under tensorflow.compat.v1. Two ratios are
+printed: of all processor time of both, and of that without the start and the imports of both.
 """
 
 from __future__ import annotations
@@ -30,24 +34,41 @@ from absl import flags
 from benchmarks import machine, processes
 from launch import app
 
-_INPUT = flags.DEFINE_string('input', None, 'text: one sentence a line, blank lines between documents', required=True)
+_INPUT = flags.DEFINE_string(
+    'input',
+    None,
+    'text: one sentence a line, blank lines between documents',
+    required=True,
+    allow_overwrite=False,
+)
 _TOKENIZER = flags.DEFINE_string('tokenizer', None, 'tokenizer directory', required=True)
-_SEGMENT = flags.DEFINE_bool('segment', False, 'lines are paragraphs: cut them into sentences first')
+_SEGMENT = flags.DEFINE_bool(
+    'segment', False, 'lines are paragraphs: cut them into sentences first'
+)
 _SEQ_LEN = flags.DEFINE_list('seq_len', ['128'], 'lengths to measure')
 _WORKERS = flags.DEFINE_list('workers', ['1'], 'numbers of processes to measure')
 _DUPE_FACTOR = flags.DEFINE_integer('dupe_factor', 10, 'passes over the text')
 _SCALE = flags.DEFINE_integer('scale', 1, 'make the text so many times as large')
 _ROUNDS = flags.DEFINE_integer('rounds', 1, 'runs of everything; printed is the median')
-_REFERENCE = flags.DEFINE_string('reference', None, 'a clone of google-research/bert to compare with')
+_REFERENCE = flags.DEFINE_string(
+    'reference', None, 'a clone of google-research/bert to compare with'
+)
 _REFERENCE_MB = flags.DEFINE_float(
-    'reference_mb', 3, 'text of the comparison: the original makes 1,400 examples a second and holds them all'
+    'reference_mb',
+    10,
+    'text of the comparison, large enough that start and imports are little of it: '
+    'the original makes 1,400 examples a second at 128, and holds them all',
 )
 _TMPDIR = flags.DEFINE_string(
-    'tmpdir', None, 'folder for text and records while measuring, 50 times the text; by default as the system has it'
+    'tmpdir',
+    None,
+    'folder for text and records while measuring, 50 times the text; by default as the system'
+    ' has it',
 )
 _JSON = flags.DEFINE_string('json', None, 'file to write the figures to')
 
-# As a module of its own name the original finds TensorFlow 1's names; what its import costs is printed, to be left out.
+# As a module of its own name the original finds TensorFlow 1's names; what its import costs is
+# printed, to be left out.
 _UNDER_V1 = """
 import os, runpy, sys, time
 import tensorflow.compat.v1 as tf
@@ -65,9 +86,14 @@ def main(argv: Sequence[str]) -> None:
     from input_pipeline.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(_TOKENIZER.value)
-    reference = pathlib.Path(_REFERENCE.value) / 'create_pretraining_data.py' if _REFERENCE.value else None
+    reference = (
+        pathlib.Path(_REFERENCE.value) / 'create_pretraining_data.py' if _REFERENCE.value else None
+    )
     if reference and not reference.exists():
-        raise UserError(f'--reference={_REFERENCE.value}: no create_pretraining_data.py in it: name a clone of google-research/bert')
+        raise UserError(
+            f'--reference={_REFERENCE.value}: no create_pretraining_data.py in it: name a clone of'
+            ' google-research/bert'
+        )
     found: dict[str, Any] = {'machine': machine.describe('numpy', 'google-crc32c')}
     found |= {'dupe_factor': _DUPE_FACTOR.value, 'scale': _SCALE.value}
     with tempfile.TemporaryDirectory(dir=_TMPDIR.value) as name:
@@ -81,10 +107,15 @@ def main(argv: Sequence[str]) -> None:
             job(whole, folder, int(seq_len), int(workers), _ROUNDS.value)
             for seq_len, workers in itertools.product(_SEQ_LEN.value, _WORKERS.value)
         ]
-        found['stages'] = {seq_len: stages(text, folder, int(seq_len)) for seq_len in _SEQ_LEN.value}
+        found['stages'] = {
+            seq_len: stages(text, folder, int(seq_len)) for seq_len in _SEQ_LEN.value
+        }
         if reference:
             sample = beginning(text, folder / 'sample.txt', int(_REFERENCE_MB.value * 1e6))
-            found['reference'] = [compare(reference, tokenizer, sample, folder, int(seq_len), _ROUNDS.value) for seq_len in _SEQ_LEN.value]
+            found['reference'] = [
+                compare(reference, tokenizer, sample, folder, int(seq_len), _ROUNDS.value)
+                for seq_len in _SEQ_LEN.value
+            ]
     if _JSON.value:
         pathlib.Path(_JSON.value).write_text(json.dumps(found, indent=1) + '\n')
 
@@ -94,19 +125,24 @@ def main(argv: Sequence[str]) -> None:
 
 def segmented(source: pathlib.Path, target: pathlib.Path) -> tuple[pathlib.Path, dict[str, float]]:
     """Writes the text with one sentence a line; says how long that took."""
-    from input_pipeline import corpus
+    from input_pipeline.text import corpus
 
     cpu = time.process_time()
     with target.open('w') as file:
         for document in corpus.read_documents(str(source), corpus.TextOptions(segment=True)):
             file.write('\n'.join(document.sentences) + '\n\n')
     seconds, size = time.process_time() - cpu, source.stat().st_size
-    print(f'segmenting: {size / 1e6:.1f} MB in {seconds:.1f} CPU-seconds, {size / 1e6 / seconds:.1f} MB a CPU-second')
+    print(
+        f'segmenting: {size / 1e6:.1f} MB in {seconds:.1f} CPU-seconds, {size / 1e6 / seconds:.1f}'
+        ' MB a CPU-second'
+    )
     return target, {'bytes': size, 'cpu_seconds': seconds}
 
 
 def scaled(source: pathlib.Path, target: pathlib.Path, scale: int) -> pathlib.Path:
-    """Writes the text and variants of it: in variant i words stand i places further on in their line, and digits are i higher."""
+    """Writes the text and variants of it: in variant i words stand i places further on in their
+    line, and digits are i higher.
+    """
     digits = '0123456789'
     with target.open('w') as file:
         for variant in range(scale):
@@ -141,25 +177,43 @@ def command(text: pathlib.Path, output: pathlib.Path, seq_len: int) -> list[str]
     return [*where, f'--seq_len={seq_len}', f'--dupe_factor={_DUPE_FACTOR.value}']
 
 
-def run_job(text: pathlib.Path, output: pathlib.Path, seq_len: int, workers: int) -> tuple[processes.Cost, int, int]:
+def run_job(
+    text: pathlib.Path, output: pathlib.Path, seq_len: int, workers: int
+) -> tuple[processes.Cost, int, int]:
     """What the job took, its examples, and their bytes."""
-    from input_pipeline.shards import Manifest
+    from input_pipeline.records.shards import Manifest
 
-    cost = processes.run([sys.executable, '-m', 'launch.preprocess', *command(text, output, seq_len), f'--workers={workers}'])
+    cost = processes.run(
+        [
+            sys.executable,
+            '-m',
+            'launch.preprocess',
+            *command(text, output, seq_len),
+            f'--workers={workers}',
+        ]
+    )
     manifest = Manifest.load(output)
     shutil.rmtree(output)
-    return cost, sum(shard.records for shard in manifest.files), sum(shard.bytes for shard in manifest.files)
+    return (
+        cost,
+        sum(shard.records for shard in manifest.files),
+        sum(shard.bytes for shard in manifest.files),
+    )
 
 
-def job(text: pathlib.Path, folder: pathlib.Path, seq_len: int, workers: int, rounds: int) -> dict[str, Any]:
+def job(
+    text: pathlib.Path, folder: pathlib.Path, seq_len: int, workers: int, rounds: int
+) -> dict[str, Any]:
     """Runs the job a few times, and prints the medians."""
     results = [run_job(text, folder / 'records', seq_len, workers) for _ in range(rounds)]
     seconds, cpu, peak = (statistics.median(cost[i] for cost, _, _ in results) for i in range(3))
     (_, examples, size), megabytes = results[0], text.stat().st_size / 1e6
     print(
-        f'S={seq_len} workers={workers}: {examples:,} examples of {megabytes:.1f} MB in {seconds:.1f} s, {cpu:.1f} CPU-seconds: '
-        f'{examples / cpu:,.0f} examples a CPU-second, {megabytes / cpu:.2f} MB of text a CPU-second, {megabytes / seconds:.2f} a second; '
-        f'{size / examples:.0f} bytes an example; peak memory {peak / 2**20:,.0f} MiB of all processes together',
+        f'S={seq_len} workers={workers}: {examples:,} examples of {megabytes:.1f} MB in'
+        f' {seconds:.1f} s, {cpu:.1f} CPU-seconds: {examples / cpu:,.0f} examples a CPU-second,'
+        f' {megabytes / cpu:.2f} MB of text a CPU-second, {megabytes / seconds:.2f} a second;'
+        f' {size / examples:.0f} bytes an example; peak memory {peak / 2**20:,.0f} MiB of all'
+        ' processes together',
         flush=True,
     )
     return {
@@ -179,49 +233,91 @@ def job(text: pathlib.Path, folder: pathlib.Path, seq_len: int, workers: int, ro
 
 def stages(text: pathlib.Path, folder: pathlib.Path, seq_len: int) -> dict[str, float]:
     """The share of each stage in the processor time of the job, in one process, without imports."""
-    processes.run([sys.executable, '-m', 'benchmarks.stages', str(folder / 'stages.json'), *command(text, folder / 'records', seq_len)])
+    processes.run(
+        [
+            sys.executable,
+            '-m',
+            'benchmarks.stages',
+            str(folder / 'stages.json'),
+            *command(text, folder / 'records', seq_len),
+        ]
+    )
     shutil.rmtree(folder / 'records')
     seconds = json.loads((folder / 'stages.json').read_text())
-    shares = {name: value / sum(seconds.values()) for name, value in sorted(seconds.items(), key=lambda item: -item[1])}
-    print(f'S={seq_len} stages: ' + ', '.join(f'{name} {share:.0%}' for name, share in shares.items()), flush=True)
+    shares = {
+        name: value / sum(seconds.values())
+        for name, value in sorted(seconds.items(), key=lambda item: -item[1])
+    }
+    print(
+        f'S={seq_len} stages: '
+        + ', '.join(f'{name} {share:.0%}' for name, share in shares.items()),
+        flush=True,
+    )
     return shares
 
 
-def compare(program: pathlib.Path, tokenizer: Any, text: pathlib.Path, folder: pathlib.Path, seq_len: int, rounds: int) -> dict[str, Any]:
-    """Runs the original and the job on the same text in turn, and prints the ratios of examples a CPU-second.
+def compare(
+    program: pathlib.Path,
+    tokenizer: Any,
+    text: pathlib.Path,
+    folder: pathlib.Path,
+    seq_len: int,
+    rounds: int,
+) -> dict[str, Any]:
+    """Runs the original and the job on the same text in turn, and prints the ratios of examples a
+    CPU-second.
 
-    The first ratio counts all that ours takes and leaves out what the original takes to import TensorFlow; the second
-    leaves out imports on both sides.
+    Both are counted alike: from start to end, and without start and imports.
     """
-    taken: dict[str, list[float]] = {'reference': [], 'ours': [], 'ours_without_start': []}
+    rates: dict[str, dict[str, list[float]]] = {
+        counted: {'reference': [], 'ours': []} for counted in ('whole', 'without_start')
+    }
     counts: dict[str, int] = {}
     for _ in range(rounds):
-        cost, examples = run_reference(program, tokenizer, text, folder, seq_len)
-        counts['reference'] = examples
-        taken['reference'].append(examples / (cost.cpu_seconds - float(re.search(r'^imports: (\S+)', cost.output, re.M)[1])))
-        cost, examples, _ = run_job(text, folder / 'records', seq_len, 1)
-        counts['ours'] = examples
-        taken['ours'].append(examples / cost.cpu_seconds)
-        taken['ours_without_start'].append(examples / float(re.search(r'([\d.]+) CPU-seconds', cost.output)[1]))
-    ratios = {name: sorted(a / b for a, b in zip(values, taken['reference'])) for name, values in taken.items() if name != 'reference'}
-    print(
-        f'S={seq_len} beside {program} on {text.stat().st_size / 1e6:.1f} MB: '
-        f'{statistics.median(taken["reference"]):,.0f} examples a CPU-second there, {statistics.median(taken["ours"]):,.0f} here: '
-        f'{_range(ratios["ours"])}; without start and imports {_range(ratios["ours_without_start"])}',
-        flush=True,
-    )
-    return {'seq_len': seq_len, 'text_bytes': text.stat().st_size, 'examples': counts, 'examples_a_cpu_second': taken, 'ratios': ratios}
+        theirs, examples = run_reference(program, tokenizer, text, folder, seq_len)
+        imports = float(re.search(r'^imports: (\S+)', theirs.output, re.M)[1])
+        cpu = {'reference': (examples, theirs.cpu_seconds, theirs.cpu_seconds - imports)}
+        ours, examples, _ = run_job(text, folder / 'records', seq_len, 1)
+        working = float(re.search(r'([\d.]+) CPU-seconds', ours.output)[1])
+        cpu['ours'] = examples, ours.cpu_seconds, working
+        for name, (examples, whole, without_start) in cpu.items():
+            counts[name] = examples
+            rates['whole'][name].append(examples / whole)
+            rates['without_start'][name].append(examples / without_start)
+    ratios = {}
+    megabytes = text.stat().st_size / 1e6
+    for counted, words in (
+        ('whole', 'from start to end'),
+        ('without_start', 'without start and imports of both'),
+    ):
+        there, here = rates[counted]['reference'], rates[counted]['ours']
+        ratios[counted] = sorted(a / b for a, b in zip(here, there, strict=True))
+        print(
+            f'S={seq_len} beside {program} on {megabytes:.1f} MB, {words}: '
+            f'{statistics.median(there):,.0f} examples a CPU-second there, '
+            f'{statistics.median(here):,.0f} here: {_range(ratios[counted])}',
+            flush=True,
+        )
+    return {
+        'seq_len': seq_len,
+        'text_bytes': text.stat().st_size,
+        'examples': counts,
+        'examples_a_cpu_second': rates,
+        'ratios': ratios,
+    }
 
 
 def _range(ratios: list[float]) -> str:
-    return f'{statistics.median(ratios):.1f} times' + (f' ({ratios[0]:.1f} to {ratios[-1]:.1f})' if len(ratios) > 1 else '')
+    return f'{statistics.median(ratios):.1f} times' + (
+        f' ({ratios[0]:.1f} to {ratios[-1]:.1f})' if len(ratios) > 1 else ''
+    )
 
 
 def run_reference(
     program: pathlib.Path, tokenizer: Any, text: pathlib.Path, folder: pathlib.Path, seq_len: int
 ) -> tuple[processes.Cost, int]:
     """Runs the original with the options of the job; what it took and how many examples it made."""
-    from input_pipeline.shards import frame_bounds
+    from input_pipeline.records.shards import frame_bounds
 
     output, vocabulary = folder / 'reference.tfrecord', folder / 'vocab.txt'
     vocabulary.write_text('\n'.join(tokenizer.tokens(range(tokenizer.vocab_size))) + '\n')
@@ -238,7 +334,16 @@ def run_reference(
         'random_seed': 12345,
     }
     quiet = {'TF_CPP_MIN_LOG_LEVEL': '3', 'TF_ENABLE_ONEDNN_OPTS': '0'}
-    cost = processes.run([sys.executable, '-c', _UNDER_V1, str(program), *(f'--{name}={value}' for name, value in options.items())], quiet)
+    cost = processes.run(
+        [
+            sys.executable,
+            '-c',
+            _UNDER_V1,
+            str(program),
+            *(f'--{name}={value}' for name, value in options.items()),
+        ],
+        quiet,
+    )
     return cost, len(frame_bounds(output.read_bytes())) - 1
 
 

@@ -1,4 +1,6 @@
-"""Runs a program and says what it took: clock, processor time and memory of it and all that it started."""
+"""Runs a program and says what it took: clock, processor time and memory of it and all that it
+started.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,16 @@ class Cost(NamedTuple):
 
     seconds: float
     cpu_seconds: float  # user and system, of all its processes
-    peak_bytes: int  # most resident memory of all its processes together; 0 where /proc does not tell
+    peak_bytes: (
+        int  # most resident memory of all its processes together; 0 where /proc does not tell
+    )
     output: str
 
 
 def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Cost:
-    """Runs a command to its end. What it prints on stderr is shown where it fails; then SystemExit."""
+    """Runs a command to its end. What it prints on stderr is shown where it fails; then
+    SystemExit.
+    """
     peak, ended = [0], threading.Event()
 
     def watch(process: int) -> None:
@@ -32,10 +38,13 @@ def run(command: Sequence[str], environment: Mapping[str, str] | None = None) ->
 
     with tempfile.TemporaryFile('w+') as out, tempfile.TemporaryFile('w+') as err:
         start = time.monotonic()
-        process = subprocess.Popen(command, stdout=out, stderr=err, env={**os.environ, **(environment or {})})
+        process = subprocess.Popen(
+            command, stdout=out, stderr=err, env={**os.environ, **(environment or {})}
+        )
         watching = threading.Thread(target=watch, args=(process.pid,))
         watching.start()
-        _, status, usage = os.wait4(process.pid, 0)  # the usage of this child and of those that it has waited for
+        # the usage of this child and of those that it has waited for
+        _, status, usage = os.wait4(process.pid, 0)
         seconds = time.monotonic() - start
         process.returncode = os.waitstatus_to_exitcode(status)
         ended.set()
@@ -48,7 +57,9 @@ def run(command: Sequence[str], environment: Mapping[str, str] | None = None) ->
 
 
 def resident(process: int) -> int:
-    """Resident bytes of a process and its descendants now; what they share counts for each of them."""
+    """Resident bytes of a process and its descendants now; what they share counts for each of
+    them.
+    """
     total = 0
     try:
         with open(f'/proc/{process}/statm') as file:

@@ -2,8 +2,9 @@
 
   python -m benchmarks.stages FILE.json [--flags of launch.preprocess]
 
-Clocks are put around the functions of the stages, which are called for a document or for a thousand examples at
-a time, so that measuring costs little. A stage's time is its own: without that of the stages that it calls.
+Clocks are put around the functions of the stages, which are called for a document or for a thousand
+examples at a time, so that measuring costs little. A stage's time is its own: without that of the
+stages that it calls.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from input_pipeline import corpus, preprocess, runs, shards, stages
+from input_pipeline.preprocess import job, runs, stages
+from input_pipeline.records import shards
+from input_pipeline.text import corpus
 from input_pipeline.tokenizer import Tokenizer
 
 CLOCKS: tuple[tuple[str, Any, str], ...] = (
@@ -32,7 +35,7 @@ CLOCKS: tuple[tuple[str, Any, str], ...] = (
     ('counting', stages.records, 'count'),
     ('sorting', stages, '_sorted_records'),
     ('writing', shards, 'write_shard'),
-    ('other', preprocess, 'preprocess'),
+    ('other', job, 'preprocess'),
 )
 
 
@@ -51,7 +54,9 @@ class Clock:
         self._since = now
 
     def around(self, name: str, function: Callable) -> Callable:
-        """The function, with its time counted under `name`; of a generator the time in which it makes its items."""
+        """The function, with its time counted under `name`; of a generator the time in which it
+        makes its items.
+        """
 
         def call(*arguments: Any, **named: Any) -> Any:
             self._charge()
@@ -66,7 +71,8 @@ class Clock:
         return call
 
     def _items(self, name: str, items: Iterator) -> Iterator:
-        following = self.around(name, lambda: next(items, self))  # the clock itself stands for the end
+        # the clock itself stands for the end
+        following = self.around(name, lambda: next(items, self))
         while (item := following()) is not self:
             yield item
 

@@ -1,10 +1,12 @@
-"""How fast the stream gives batches, beside TensorFlow's own reader of the same files, in alternation.
+"""How fast the stream gives batches, beside TensorFlow's own reader of the same files, in
+alternation.
 
   python -m benchmarks.stream RECORDS [--batch_size=256] [--seconds=2] [--rounds=7] [--json=FILE]
 
-The reader is the least that a TensorFlow program does: TFRecordDataset(files).batch(B).map(parse_example),
-which has one order only and cannot seek. Prints examples a second of each, on the clock and for a second of
-processor time, as medians over the rounds; the ratio is the median of the rounds' ratios, and the range is theirs.
+The reader is the least that a TensorFlow program does:
+TFRecordDataset(files).batch(B).map(parse_example), which has one order only and cannot seek. Prints
+examples a second of each, on the clock and for a second of processor time, as medians over the
+rounds; the ratio is the median of the rounds' ratios, and the range is theirs.
 """
 
 from __future__ import annotations
@@ -29,23 +31,36 @@ def main(argv: Sequence[str]) -> None:
     """Measures and prints."""
     from benchmarks import machine
     from configs.errors import UserError
-    from input_pipeline.stream import RecordStream
+    from input_pipeline.records.stream import RecordStream
 
     if len(argv) != 2:
         raise UserError('name one records directory: python -m benchmarks.stream RECORDS')
     directory = argv[1]
-    streams = {name: RecordStream(directory, 'train', _BATCH_SIZE.value, 0, name) for name in ('tfdata', 'numpy')}
+    streams = {
+        name: RecordStream(directory, 'train', _BATCH_SIZE.value, 0, name)
+        for name in ('tfdata', 'numpy')
+    }
     readers = {'bare': bare(directory, streams['tfdata'], _BATCH_SIZE.value)}
     readers |= {name: stream.batches() for name, stream in streams.items()}
     for batches in readers.values():
-        rate(batches, _SECONDS.value, _BATCH_SIZE.value)  # files come into memory, tf.data starts its threads
-    rounds = [{name: rate(batches, _SECONDS.value, _BATCH_SIZE.value) for name, batches in readers.items()} for _ in range(_ROUNDS.value)]
-    found = {name: summary([r[name] for r in rounds], [r['bare'] for r in rounds]) for name in readers}
+        # files come into memory, tf.data starts its threads
+        rate(batches, _SECONDS.value, _BATCH_SIZE.value)
+    rounds = [
+        {
+            name: rate(batches, _SECONDS.value, _BATCH_SIZE.value)
+            for name, batches in readers.items()
+        }
+        for _ in range(_ROUNDS.value)
+    ]
+    found = {
+        name: summary([r[name] for r in rounds], [r['bare'] for r in rounds]) for name in readers
+    }
     for name, figures in found.items():
         print(
-            f'{name:6} {figures["a_second"]:>8,.0f} examples/s, {figures["a_cpu_second"]:>8,.0f} a CPU-second; beside the bare reader '
-            f'{figures["ratio"]:.2f} ({figures["ratios"][0]:.2f} to {figures["ratios"][-1]:.2f}), '
-            f'for a CPU-second {figures["cpu_ratio"]:.2f}'
+            f'{name:6} {figures["a_second"]:>8,.0f} examples/s, {figures["a_cpu_second"]:>8,.0f} a'
+            f' CPU-second; beside the bare reader {figures["ratio"]:.2f}'
+            f' ({figures["ratios"][0]:.2f} to {figures["ratios"][-1]:.2f}), for a CPU-second'
+            f' {figures["cpu_ratio"]:.2f}'
         )
     found |= {'batch_size': _BATCH_SIZE.value, 'seq_len': streams['numpy'].manifest.seq_len}
     found['machine'] = machine.describe('numpy', 'tensorflow', 'tensorflow-cpu')
@@ -56,14 +71,19 @@ def main(argv: Sequence[str]) -> None:
 
 def bare(directory: str, stream: Any, batch_size: int) -> Iterator[dict[str, Any]]:
     """TensorFlow's reader over the training files of the stream's directory, again and again."""
-    from input_pipeline import stream as stream_module
+    from input_pipeline.records import stream as stream_module
 
     tf = stream_module._tensorflow()
     spec = stream.manifest.spec_of('train')
     types = {'int': tf.int64, 'float': tf.float32}
     features = {f.name: tf.io.FixedLenFeature([f.length], types[f.kind]) for f in spec.features}
     files = [f'{directory}/{shard.file}' for shard in stream.manifest.shards('train')]
-    dataset = tf.data.TFRecordDataset(files).repeat().batch(batch_size).map(lambda texts: tf.io.parse_example(texts, features))
+    dataset = (
+        tf.data.TFRecordDataset(files)
+        .repeat()
+        .batch(batch_size)
+        .map(lambda texts: tf.io.parse_example(texts, features))
+    )
     return dataset.as_numpy_iterator()
 
 

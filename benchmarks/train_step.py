@@ -1,15 +1,19 @@
-"""The whole train step against PyTorch's, on this machine, same model and work, in alternation; no files, no TensorFlow.
+"""The whole train step against PyTorch's, on this machine, same model and work, in alternation; no
+files, no TensorFlow.
 
-  python -m benchmarks.train_step [--cases=bert_base:128,bert_large:512] [--batch_size=N] [--json=FILE] [--sweep]
+  python -m benchmarks.train_step [--cases=bert_base:128,bert_large:512] [--batch_size=N]
+  [--json=FILE] [--sweep]
 
-A step is forward, backward, clipping at 1.0, AdamW and dropout as the preset has it (0.1), on random ids without padding, 15 % of
-the tokens masked. Ours, by its own code, is measured beside
+A step is forward, backward, clipping at 1.0, AdamW and dropout as the preset has it (0.1), on
+random ids without padding, 15 % of the tokens masked. Ours, by its own code, is measured beside
   bare     the jitted forward and backward of the same model alone, no clipping, no optimizer;
-  torch    transformers' BertForPreTraining as people run it: SDPA, fused AdamW, on a GPU bf16 autocast and torch.compile;
+  torch    transformers' BertForPreTraining as people run it: SDPA, fused AdamW, on a GPU bf16
+           autocast and torch.compile;
   gathered the same, but with the masked positions gathered before the vocabulary, as ours has it.
-Without torch only ours and bare run. Rates are sequences a second, medians over the rounds; ratios are taken within a round.
-MFU is flops.py's count over the data sheet's peak, `of matmul` over the rate of large matrix products measured here.
---sweep also measures ours with each choice of attention, dropout bits, loop over layers and batch size.
+Without torch only ours and bare run. Rates are sequences a second, medians over the rounds; ratios
+are taken within a round. MFU is flops.py's count over the data sheet's peak, `of matmul` over the
+rate of large matrix products measured here. --sweep also measures ours with each choice of
+attention, dropout bits, loop over layers and batch size.
 """
 
 from __future__ import annotations
@@ -27,17 +31,34 @@ from configs.errors import UserError
 from launch import app
 
 _CASES = flags.DEFINE_list(
-    'cases', None, 'PRESET:SEQ_LEN pairs (default: bert_base and bert_large at 128 and 512 on a GPU; bert_tiny:128 on a CPU)'
+    'cases',
+    None,
+    'PRESET:SEQ_LEN pairs (default: bert_base and bert_large at 128 and 512 on a GPU; bert_tiny:128'
+    ' on a CPU)',
 )
-_BATCH_SIZE = flags.DEFINE_integer('batch_size', 0, 'sequences a step; 0: on a GPU the largest that fits, on a CPU 8', lower_bound=0)
-_ROUNDS = flags.DEFINE_integer('rounds', 5, 'rounds of all programs, one after the other', lower_bound=1)
-_SECONDS = flags.DEFINE_float('seconds', 3.0, 'how long each program runs in a round', lower_bound=0.01)
-_SET = flags.DEFINE_multi_string('set', [], 'changes one setting of ours, as in --set runtime.attention=xla')
-_SWEEP = flags.DEFINE_bool('sweep', False, 'also measure the choices that make ours faster or slower')
+_BATCH_SIZE = flags.DEFINE_integer(
+    'batch_size',
+    0,
+    'sequences a step; 0: on a GPU the largest that fits, on a CPU 8',
+    lower_bound=0,
+)
+_ROUNDS = flags.DEFINE_integer(
+    'rounds', 5, 'rounds of all programs, one after the other', lower_bound=1
+)
+_SECONDS = flags.DEFINE_float(
+    'seconds', 3.0, 'how long each program runs in a round', lower_bound=0.01
+)
+_SET = flags.DEFINE_multi_string(
+    'set', [], 'changes one setting of ours, as in --set runtime.attention=xla'
+)
+_SWEEP = flags.DEFINE_bool(
+    'sweep', False, 'also measure the choices that make ours faster or slower'
+)
 _TORCH = flags.DEFINE_bool('torch', True, 'measure PyTorch too, where it is installed')
 _JSON = flags.DEFINE_string('json', None, 'file to write the figures to')
 
-# Changes of ours that --sweep measures; a fused kernel has no dropout on probabilities, so it stands beside xla without it.
+# Changes of ours that --sweep measures; a fused kernel has no dropout on probabilities, so it
+# stands beside xla without it.
 SWEEP = (
     ('runtime.dropout_rng=rbg',),
     ('runtime.scan_layers=true',),
@@ -56,22 +77,28 @@ def main(argv: Sequence[str]) -> None:
     from benchmarks import machine
 
     gpu = jax.default_backend() == 'gpu'
-    cases = _CASES.value or ([f'{m}:{s}' for m in ('bert_base', 'bert_large') for s in (128, 512)] if gpu else ['bert_tiny:128'])
+    cases = _CASES.value or (
+        [f'{m}:{s}' for m in ('bert_base', 'bert_large') for s in (128, 512)]
+        if gpu
+        else ['bert_tiny:128']
+    )
     device = jax.devices()[0].device_kind
     matmul = matmul_rate() if gpu else None
     report: dict[str, Any] = {'device': device, 'matmul_flops': matmul, 'cases': []}
     for case in cases:
         report['cases'].append(measure(case, gpu, device, matmul))
         if _JSON.value:  # after each case, so that a time limit loses one and not all
-            report['machine'] = machine.describe('jax', 'jaxlib', 'flax', 'optax', 'numpy', *_torch_packages())
+            report['machine'] = machine.describe(
+                'jax', 'jaxlib', 'flax', 'optax', 'numpy', *_torch_packages()
+            )
             with open(_JSON.value, 'w') as file:
                 json.dump(report, file, indent=1)
 
 
 def measure(case: str, gpu: bool, device: str, matmul: float | None) -> dict[str, Any]:
     """All programs of one case, PRESET:SEQ_LEN, in alternation; prints and returns the figures."""
-    from bert_jax.chips import peak_flops
-    from bert_jax.flops import training_flops_per_sequence
+    from bert_jax.costs.chips import peak_flops
+    from bert_jax.costs.flops import training_flops_per_sequence
 
     config, seq_len = configured(case, gpu, _SET.value)
     size = _BATCH_SIZE.value or (largest_batch(config, seq_len) if gpu else 8)
@@ -79,29 +106,44 @@ def measure(case: str, gpu: bool, device: str, matmul: float | None) -> dict[str
     flops = training_flops_per_sequence(config.model, seq_len, predictions)
     programs = {'ours': ours(config, seq_len, size), 'bare': bare(config, seq_len, size)}
     if _torch_packages():
-        programs |= {name: pytorch(config, seq_len, size, gpu, name == 'gathered') for name in ('torch', 'gathered')}
+        programs |= {
+            name: pytorch(config, seq_len, size, gpu, name == 'gathered')
+            for name in ('torch', 'gathered')
+        }
     for changes in SWEEP if _SWEEP.value else ():
         try:
             other, _ = configured(case, gpu, [*_SET.value, *changes])
-            programs[' '.join(change.partition('.')[2] for change in changes)] = ours(other, seq_len, size)
+            programs[' '.join(change.partition('.')[2] for change in changes)] = ours(
+                other, seq_len, size
+            )
         except UserError as error:  # a kernel that is not for this device
             logging.info('%s: left out: %s', ' '.join(changes), error)
     found = rates(programs, size)
     peak = peak_flops(device)
     print(
-        f'{case}, batch {size}, {predictions} predictions, '
-        f'{config.runtime.compute_dtype}, dropout {config.model.hidden_dropout}/{config.model.attention_dropout}, {device}'
+        f'{case}, batch {size}, {predictions} predictions, {config.runtime.compute_dtype}, dropout'
+        f' {config.model.hidden_dropout}/{config.model.attention_dropout}, {device}'
     )
     for name, figures in found.items():
         figures['mfu'] = figures['sequences_a_second'] * flops / peak if peak else None
         figures['of_matmul'] = figures['sequences_a_second'] * flops / matmul if matmul else None
-        shares = ''.join(f'  {label} {figures[key]:.1%}' for key, label in (('mfu', 'MFU'), ('of_matmul', 'of matmul')) if figures[key])
+        shares = ''.join(
+            f'  {label} {figures[key]:.1%}'
+            for key, label in (('mfu', 'MFU'), ('of_matmul', 'of matmul'))
+            if figures[key]
+        )
         low, high = figures['ratios'][0], figures['ratios'][-1]
         print(
-            f'  {name:28} {figures["sequences_a_second"]:10,.1f} sequences/s  '
-            f'ours is {figures["ours_over_this"]:.2f} times as fast ({low:.2f} to {high:.2f}){shares}'
+            f'  {name:28} {figures["sequences_a_second"]:10,.1f} sequences/s  ours is'
+            f' {figures["ours_over_this"]:.2f} times as fast ({low:.2f} to {high:.2f}){shares}'
         )
-    return {'case': case, 'batch_size': size, 'predictions': predictions, 'flops_a_sequence': flops, 'programs': found}
+    return {
+        'case': case,
+        'batch_size': size,
+        'predictions': predictions,
+        'flops_a_sequence': flops,
+        'programs': found,
+    }
 
 
 def configured(case: str, gpu: bool, changes: Sequence[str]) -> tuple[Any, int]:
@@ -120,7 +162,9 @@ def configured(case: str, gpu: bool, changes: Sequence[str]) -> tuple[Any, int]:
 
 
 def rates(programs: dict[str, Program], size: int) -> dict[str, dict[str, Any]]:
-    """Sequences a second of each program, in rounds; the first call of each, which compiles, is not counted."""
+    """Sequences a second of each program, in rounds; the first call of each, which compiles, is not
+    counted.
+    """
     steps = {}
     for name, run in programs.items():
         run(2)
@@ -139,7 +183,11 @@ def rates(programs: dict[str, Program], size: int) -> dict[str, dict[str, Any]]:
     for name in programs:
         ratios = sorted(r['ours'] / r[name] for r in rounds)
         median = statistics.median(r[name] for r in rounds)
-        found[name] = {'sequences_a_second': median, 'ours_over_this': statistics.median(ratios), 'ratios': ratios}
+        found[name] = {
+            'sequences_a_second': median,
+            'ours_over_this': statistics.median(ratios),
+            'ratios': ratios,
+        }
     return found
 
 
@@ -154,8 +202,14 @@ def batch_of(config: Any, seq_len: int, size: int) -> dict[str, Any]:
     return {
         'input_ids': rng.integers(0, config.model.vocab_size, (size, seq_len), np.int32),
         'input_mask': np.ones((size, seq_len), np.int32),
-        'segment_ids': np.repeat(np.arange(seq_len)[None] >= seq_len // 2, size, 0).astype(np.int32),
-        'masked_lm_positions': np.sort(np.stack([rng.permutation(seq_len)[:predictions] for _ in range(size)])).astype(np.int32),
+        'segment_ids': (
+            np.repeat(np.arange(seq_len)[None] >= seq_len // 2, size, 0).astype(np.int32)
+        ),
+        'masked_lm_positions': (
+            np.sort(np.stack([rng.permutation(seq_len)[:predictions] for _ in range(size)])).astype(
+                np.int32
+            )
+        ),
         'masked_lm_ids': rng.integers(0, config.model.vocab_size, (size, predictions), np.int32),
         'masked_lm_weights': np.ones((size, predictions), np.float32),
         'next_sentence_labels': rng.integers(0, 2, size, np.int32),
@@ -168,21 +222,33 @@ def built(config: Any, seq_len: int, size: int) -> tuple[Any, ...]:
     import jax
     import jax.numpy as jnp
 
-    from bert_jax import attention, heads, losses, schedule, sharding, train_state
+    from bert_jax.mesh import sharding
+    from bert_jax.model import attention, heads
+    from bert_jax.train import losses, schedule
+    from bert_jax.train.state import create_state
 
-    mesh = sharding.make_mesh(dataclasses.replace(config.runtime, data_parallel=1), jax.devices()[:1])
+    mesh = sharding.make_mesh(
+        dataclasses.replace(config.runtime, data_parallel=1), jax.devices()[:1]
+    )
     runtime, kernel = config.runtime, attention.choose(config.runtime, config.model, seq_len)
-    model = heads.Pretraining(config.model, jnp.dtype(runtime.compute_dtype), runtime.remat, runtime.scan_layers, kernel)
-    state = train_state.create_state(model, 0, config.optimizer, mesh)
+    model = heads.Pretraining(
+        config.model, jnp.dtype(runtime.compute_dtype), runtime.remat, runtime.scan_layers, kernel
+    )
+    state = create_state(model, 0, config.optimizer, mesh)
     batch = sharding.place(batch_of(config, seq_len, size), mesh, size)
-    return losses.pretraining_objective(model, nsp=True), state, batch, schedule.hyper(config.optimizer, 0, config.total_steps)
+    return (
+        losses.pretraining_objective(model, nsp=True),
+        state,
+        batch,
+        schedule.hyper(config.optimizer, 0, config.total_steps),
+    )
 
 
 def ours(config: Any, seq_len: int, size: int) -> Program:
     """launch.pretrain's own step."""
     import jax
 
-    from bert_jax.step import jit_train_step, make_train_step
+    from bert_jax.train.step import jit_train_step, make_train_step
 
     objective, state, batch, hyper = built(config, seq_len, size)
     settings = (config.optimizer, config.runtime.accumulation, None, config.runtime.dropout_rng)
@@ -201,17 +267,29 @@ def bare(config: Any, seq_len: int, size: int) -> Program:
     import jax
     import jax.numpy as jnp
 
-    from bert_jax.dropout import Noise
+    from bert_jax.model.dropout import Noise
 
     objective, state, batch, _ = built(config, seq_len, size)
-    params, rows, denominators = state.params, jnp.arange(size, dtype=jnp.uint32), objective.weights(batch)
+    params = state.params
+    rows = jnp.arange(size, dtype=jnp.uint32)
+    denominators = objective.weights(batch)
 
     @jax.jit
     def gradient(params: Any, number: jax.Array) -> Any:
         noise = Noise(
-            jax.random.fold_in(jax.random.key(0, impl={'threefry': 'threefry2x32', 'rbg': 'rbg'}[config.runtime.dropout_rng]), number), rows
+            jax.random.fold_in(
+                jax.random.key(
+                    0, impl={'threefry': 'threefry2x32', 'rbg': 'rbg'}[config.runtime.dropout_rng]
+                ),
+                number,
+            ),
+            rows,
         )
-        return jax.grad(lambda p: sum(objective.sums(p, batch, noise)[name][0] / w for name, w in denominators.items()))(params)
+        return jax.grad(
+            lambda p: sum(
+                objective.sums(p, batch, noise)[name][0] / w for name, w in denominators.items()
+            )
+        )(params)
 
     def run(steps: int) -> None:
         for number in range(steps):
@@ -222,18 +300,26 @@ def bare(config: Any, seq_len: int, size: int) -> Program:
 
 
 def largest_batch(config: Any, seq_len: int) -> int:
-    """The largest multiple of 32 whose step takes nine tenths of the device's memory, by what XLA says of two sizes."""
+    """The largest multiple of 32 whose step takes nine tenths of the device's memory, by what XLA
+    says of two sizes.
+    """
     import jax
 
-    from bert_jax.step import jit_train_step, make_train_step
+    from bert_jax.train.step import jit_train_step, make_train_step
 
     need = {}
     for size in (32, 64):
         objective, state, batch, hyper = built(config, seq_len, size)
-        memory = jit_train_step(make_train_step(objective, config.optimizer), state).lower(state, batch, hyper).compile().memory_analysis()
+        memory = (
+            jit_train_step(make_train_step(objective, config.optimizer), state)
+            .lower(state, batch, hyper)
+            .compile()
+            .memory_analysis()
+        )
         need[size] = memory.temp_size_in_bytes + memory.argument_size_in_bytes
     a_row = (need[64] - need[32]) / 32
-    room = 0.9 * jax.devices()[0].memory_stats()['bytes_limit'] / 2  # PyTorch's model and step lie beside ours
+    # PyTorch's model and step lie beside ours
+    room = 0.9 * jax.devices()[0].memory_stats()['bytes_limit'] / 2
     return max(32, int((room - need[32] + 32 * a_row) / a_row) // 32 * 32)
 
 
@@ -244,7 +330,9 @@ def matmul_rate() -> float:
 
     n, count = 8192, 20
     x = jnp.ones((n, n), jnp.bfloat16)
-    chain = jax.jit(lambda x: jax.lax.fori_loop(0, count, lambda _, y: (y @ x) * jnp.bfloat16(1 / n), x))
+    chain = jax.jit(
+        lambda x: jax.lax.fori_loop(0, count, lambda _, y: (y @ x) * jnp.bfloat16(1 / n), x)
+    )
     chain(x).block_until_ready()
     best = float('inf')
     for _ in range(5):
@@ -265,7 +353,9 @@ def _torch_packages() -> tuple[str, ...]:
 
 
 def pytorch(config: Any, seq_len: int, size: int, gpu: bool, gathered: bool) -> Program:
-    """transformers' BertForPreTraining with SDPA, clipping and fused AdamW; on a GPU under bf16 autocast and torch.compile."""
+    """transformers' BertForPreTraining with SDPA, clipping and fused AdamW; on a GPU under bf16
+    autocast and torch.compile.
+    """
     import contextlib
 
     import torch
@@ -274,20 +364,40 @@ def pytorch(config: Any, seq_len: int, size: int, gpu: bool, gathered: bool) -> 
     m = config.model
     device = 'cuda' if gpu else 'cpu'
     shape = transformers.BertConfig(
-        vocab_size=m.vocab_size, hidden_size=m.hidden_size, num_hidden_layers=m.num_layers, num_attention_heads=m.num_heads,
-        intermediate_size=m.intermediate_size, max_position_embeddings=m.max_position, hidden_act='gelu_new',
-        hidden_dropout_prob=m.hidden_dropout, attention_probs_dropout_prob=m.attention_dropout, attn_implementation='sdpa',
-    )  # fmt: skip
+        vocab_size=m.vocab_size,
+        hidden_size=m.hidden_size,
+        num_hidden_layers=m.num_layers,
+        num_attention_heads=m.num_heads,
+        intermediate_size=m.intermediate_size,
+        max_position_embeddings=m.max_position,
+        hidden_act='gelu_new',
+        hidden_dropout_prob=m.hidden_dropout,
+        attention_probs_dropout_prob=m.attention_dropout,
+        attn_implementation='sdpa',
+    )
     torch.manual_seed(0)
     torch.set_float32_matmul_precision('high')
     model = transformers.BertForPreTraining(shape).to(device).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, eps=1e-6, weight_decay=0.01, fused=True)
-    arrays = {name: torch.as_tensor(value).to(device).long() for name, value in batch_of(config, seq_len, size).items()}
-    labels = torch.full((size, seq_len), -100, device=device).scatter(1, arrays['masked_lm_positions'], arrays['masked_lm_ids'])
-    inputs = {'input_ids': arrays['input_ids'], 'attention_mask': arrays['input_mask'], 'token_type_ids': arrays['segment_ids']}
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=1e-4, eps=1e-6, weight_decay=0.01, fused=True
+    )
+    arrays = {
+        name: torch.as_tensor(value).to(device).long()
+        for name, value in batch_of(config, seq_len, size).items()
+    }
+    labels = torch.full((size, seq_len), -100, device=device).scatter(
+        1, arrays['masked_lm_positions'], arrays['masked_lm_ids']
+    )
+    inputs = {
+        'input_ids': arrays['input_ids'],
+        'attention_mask': arrays['input_mask'],
+        'token_type_ids': arrays['segment_ids'],
+    }
 
     def loss_as_people_run_it() -> Any:
-        return model(**inputs, labels=labels, next_sentence_label=arrays['next_sentence_labels']).loss
+        return model(
+            **inputs, labels=labels, next_sentence_label=arrays['next_sentence_labels']
+        ).loss
 
     def loss_gathered() -> Any:
         hidden, pooled = model.bert(**inputs)[:2]

@@ -1,1 +1,3 @@
-"""The accelerator side: model, heads, optimizer, training step and loop, in jax. It knows no files of text and no TensorFlow."""
+"""The accelerator side: model, heads, optimizer, training step and loop, in jax. It knows no files
+of text and no TensorFlow.
+"""

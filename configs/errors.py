@@ -1,12 +1,60 @@
-"""The one exception that means "the user can mend this".
+"""The one exception that means "the user can mend this", and what is told of others.
 
 Every package raises `UserError` for a bad flag, a missing file, data that do not fit
 the configuration and the like; `launch/app.py` prints it as one line and exits with 2.
 An exception of any other kind is a defect of ours and keeps its traceback.
 """
 
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator
+
 
 class UserError(Exception):
     """A mistake the user can mend: the message says what, where and how, in one line."""
 
     exit_code = 2
+
+
+@contextlib.contextmanager
+def reading(where: str) -> Iterator[None]:
+    """Whatever a file system says while `where`, which the user named, is read becomes a UserError.
+
+    A local one raises OSError, a remote one (gs://...) errors of its library's own kinds.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        remote = '://' in where
+        if not remote and not isinstance(error, OSError):
+            raise
+        said = f'{type(error).__name__}: {(str(error).strip().splitlines() or [""])[0][:200]}'
+        if isinstance(error, KeyError):  # etils.epath, of a scheme
+            said = 'no such kind of address is known'
+        mend = 'correct the address, or copy it here' if remote else 'make it readable, or copy it'
+        raise UserError(f'{where}: cannot be read ({said}): {mend}') from error
+
+
+def chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, what caused it, and so on."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def no_room(error: BaseException) -> bool:
+    """Whether something could not be written because the disk, a quota or a limit on file sizes is
+    reached.
+    """
+    for cause in chain(error):
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            return True
+        if any(words in str(cause) for words in ('No space left on device', 'File too large')):
+            return True  # as tensorstore words it, whose errors are no OSError
+    return False

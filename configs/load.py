@@ -17,7 +17,7 @@ from configs.errors import UserError
 
 def presets() -> list[str]:
     """Names of the configurations that this package ships: its files that define get_config()."""
-    files = pathlib.Path(__file__).parent.glob('*.py')
+    files = (pathlib.Path(__file__).parent / 'presets').glob('*.py')
     return sorted(file.stem for file in files if '\ndef get_config()' in file.read_text())
 
 
@@ -27,36 +27,48 @@ def load(name_or_path: str) -> schema.Config:
     Raises UserError where there is no such thing, or it holds no configuration.
     """
     if name_or_path in presets():
-        return importlib.import_module(f'configs.{name_or_path}').get_config()
+        return importlib.import_module(f'configs.presets.{name_or_path}').get_config()
     path = pathlib.Path(name_or_path)
-    if not path.is_file():
-        raise UserError(f'--config={name_or_path}: neither a file nor a preset; the presets are {", ".join(presets())}')
+    if not os.path.isfile(path):
+        raise UserError(
+            f'--config={name_or_path}: neither a file nor a preset; the presets are'
+            f' {", ".join(presets())}'
+        )
     if path.suffix == '.py':
         return _run(path)
     if path.suffix == '.json':
-        return schema.loads(path.read_text(), os.fspath(path))
+        return schema.read(path)
     raise UserError(f'--config={name_or_path}: expected a .py or .json file')
 
 
 def _run(path: pathlib.Path) -> schema.Config:
-    """Runs a configuration file; whatever fails inside it is its author's mistake, named by line."""
+    """Runs a configuration file; whatever fails inside it is its author's mistake, named by
+    line.
+    """
     try:
         config = runpy.run_path(os.fspath(path))['get_config']()
     except KeyError as error:
         if error.args != ('get_config',):
             raise UserError(_where(path, error)) from error
         raise UserError(f'{path}: defines no get_config()') from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(_where(path, error)) from error
     if not isinstance(config, schema.Config):
-        raise UserError(f'{path}: get_config() returned {type(config).__name__}, not a PretrainConfig or FinetuneConfig')
+        raise UserError(
+            f'{path}: get_config() returned {type(config).__name__}, not a PretrainConfig or'
+            ' FinetuneConfig'
+        )
     return config
 
 
-def _where(path: pathlib.Path, error: Exception) -> str:
+def _where(path: pathlib.Path, error: BaseException) -> str:
     """`error` in one line, with the line of `path` it came from."""
     if isinstance(error, SyntaxError):
         return f'{path}:{error.lineno}: {error.msg}'
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == os.fspath(path)]
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == os.fspath(path)
+    ]
     message = str(error) if isinstance(error, UserError) else f'{type(error).__name__}: {error}'
     return f'{path}:{lines[-1] if lines else 1}: {message}'

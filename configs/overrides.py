@@ -21,6 +21,34 @@ from configs.schema import Section, from_dict, to_dict
 
 C = TypeVar('C', bound=Section)
 
+# Names that users of other programs try, and ours for them.
+_ELSEWHERE = {
+    'lr': 'peak_lr',
+    'learning_rate': 'peak_lr',
+    'warmup': 'warmup_steps',
+    'warmup_ratio': 'warmup_fraction',
+    'warmup_proportion': 'warmup_fraction',
+    'num_warmup_steps': 'warmup_steps',
+    'train_batch_size': 'batch_size',
+    'num_train_steps': 'steps',
+    'max_steps': 'steps',
+    'num_train_epochs': 'epochs',
+    'num_epochs': 'epochs',
+    'max_seq_len': 'seq_len',
+    'max_seq_length': 'seq_len',
+    'max_position_embeddings': 'max_position',
+    'num_hidden_layers': 'num_layers',
+    'num_attention_heads': 'num_heads',
+    'hidden_dropout_prob': 'hidden_dropout',
+    'attention_probs_dropout_prob': 'attention_dropout',
+    'gradient_accumulation_steps': 'accumulation',
+    'max_grad_norm': 'clip_norm',
+    'dtype': 'compute_dtype',
+    'save_steps': 'checkpoint_every',
+    'eval_steps': 'eval_every',
+    'logging_steps': 'log_every',
+}
+
 
 def apply(config: C, changes: Iterable[str]) -> C:
     """A copy of `config` with each 'name=value' of `changes` made, the last one winning.
@@ -34,43 +62,76 @@ def apply(config: C, changes: Iterable[str]) -> C:
         name, equals, text = change.partition('=')
         if not equals or not name:
             raise UserError(f'--set {change}: expected NAME=VALUE, as in --set seed=1')
-        _put(data, type(config), name.strip().split('.'), text.strip(), name.strip())
+        _put(data, type(config), name.strip().split('.'), text.strip(), name.strip(), type(config))
     return from_dict(type(config), data)
 
 
 def names(cls: type, prefix: str = '') -> list[str]:
-    """The dotted names of all settings of a configuration class; N stands for a place in a tuple."""
+    """The dotted names of all settings of a configuration class; N stands for a place in a
+    tuple.
+    """
     found = []
     for name, hint in typing.get_type_hints(cls).items():
         if typing.get_origin(hint) is tuple:
             found += names(typing.get_args(hint)[0], f'{prefix}{name}.N.')
         else:
-            found += names(hint, f'{prefix}{name}.') if dataclasses.is_dataclass(hint) else [prefix + name]
+            found += (
+                names(hint, f'{prefix}{name}.')
+                if isinstance(hint, type) and dataclasses.is_dataclass(hint)
+                else [prefix + name]
+            )
     return found
 
 
-def _put(data: Any, hint: Any, path: list[str], text: str, name: str) -> None:
-    """Writes the value that `text` spells at `path` into `data`, the plain form of a value of type `hint`."""
+def _meant(key: str, section: type, root: type) -> str:
+    """' (did you mean ...?)' for a name that `section`, within a configuration `root`, has not, or
+    ''.
+
+    First that name elsewhere in the configuration, then names that look like it.
+    """
+    all_names = [name.replace('.N.', '.0.') for name in names(root)]
+    known = (key, _ELSEWHERE.get(key.lower()))
+    found = [name for name in all_names if name.rpartition('.')[2] in known]
+    if not found:
+        found = difflib.get_close_matches(key, typing.get_type_hints(section), n=1)
+    if not found:
+        leaves = [name.rpartition('.')[2] for name in all_names]
+        close = difflib.get_close_matches(key, leaves, n=1)
+        found = [name for name, leaf in zip(all_names, leaves, strict=True) if leaf in close]
+    return f' (did you mean {" or ".join(found)}?)' if found else ''
+
+
+def _put(data: Any, hint: Any, path: list[str], text: str, name: str, root: type) -> None:
+    """Writes the value that `text` spells at `path` into `data`, the plain form of a value of type
+    `hint`.
+    """
     key: Any = path[0]
     if typing.get_origin(hint) is tuple:
         if not key.isdecimal() or int(key) >= len(data):
-            raise UserError(f'--set {name}: {key!r} is no place in it; the places are 0 to {len(data) - 1}')
+            raise UserError(
+                f'--set {name}: {key!r} is no place in it; the places are 0 to {len(data) - 1}'
+            )
         key, inner = int(key), typing.get_args(hint)[0]
         if len(path) == 1:
-            raise UserError(f'--set {name}: set one of {", ".join(f"{name}.{n}" for n in names(inner))}')
+            raise UserError(
+                f'--set {name}: set one of {", ".join(f"{name}.{n}" for n in names(inner))}'
+            )
     else:
         hints = typing.get_type_hints(hint)
         if key not in hints:
-            close = difflib.get_close_matches(key, hints, n=1)
-            meant = f' (did you mean {close[0]}?)' if close else ''
-            raise UserError(f'--set {name}: {hint.__name__} has no {key!r}{meant}; it has {", ".join(hints)}')
+            meant = _meant(key, hint, root)
+            raise UserError(
+                f'--set {name}: {hint.__name__} has no {key!r}{meant}; it has {", ".join(hints)}'
+            )
         inner = hints[key]
     if len(path) > 1:
         if not (dataclasses.is_dataclass(inner) or typing.get_origin(inner) is tuple):
             raise UserError(f'--set {name}: {key!r} has no settings inside it')
-        _put(data[key], inner, path[1:], text, name)
-    elif dataclasses.is_dataclass(inner):
-        raise UserError(f'--set {name}: set one of {", ".join(f"{name}.{n}" for n in names(inner))}')
+        _put(data[key], inner, path[1:], text, name, root)
+    elif isinstance(inner, type) and dataclasses.is_dataclass(inner):
+        raise UserError(
+            f'--set {name}: set one of {", ".join(f"{name}.{n}" for n in names(inner))}'
+        )
     else:
         data[key] = _parse(text, inner, name)
 
@@ -91,8 +152,10 @@ def _parse(text: str, hint: Any, name: str) -> Any:
     parse, expected = _PARSERS.get(hint) or (_items, 'a JSON list of objects')
     try:
         return parse(text)
-    except ValueError as error:
-        raise UserError(f'--set {name}={text}: must be {expected}{" or none" if type(None) in options else ""}') from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(
+            f'--set {name}={text}: must be {expected}{" or none" if type(None) in options else ""}'
+        ) from error
 
 
 def _items(text: str) -> list[dict[str, Any]]:
@@ -126,4 +189,8 @@ def _float(text: str) -> float:
     return number
 
 
-_PARSERS = {bool: (_bool, 'true or false'), int: (_int, 'a whole number'), float: (_float, 'a number')}
+_PARSERS = {
+    bool: (_bool, 'true or false'),
+    int: (_int, 'a whole number'),
+    float: (_float, 'a number'),
+}

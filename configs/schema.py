@@ -7,14 +7,17 @@ or, where the paper is silent, those of google-research/bert.
 
 Each field says what changing it does to a run that is resumed (`kind`):
   identity    it changes the result: resuming with another value is refused;
-  extendable  it may change while that leaves the past as it was: more steps, under a schedule that has not looked ahead;
+  extendable  it may change while that leaves the past as it was: more steps, under a schedule that
+              has not looked ahead;
   runtime     it changes speed, memory or logging only: resuming logs the change.
+Each field that is a number says which numbers it may be (`within`), as an interval.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import reprlib
 import types
 import typing
 from dataclasses import dataclass
@@ -22,10 +25,26 @@ from typing import Any, Literal
 
 from configs.errors import UserError
 
+SEED = '[0, 4294967295]'  # what a uint32 holds
+COUNT = '[1, 2147483647]'  # what an int32 holds
+COUNT_OR_0 = '[0, 2147483647]'
+ABOVE_0 = '[1e-37, 1e37]'  # what a float32 holds
+FROM_0 = '[0, 1e37]'
+RATE = '[0, 1)'
+SHARE = '(0, 1]'
 
-def setting(default: Any, help: str, kind: str = 'identity') -> Any:
-    """A dataclass field with its one-line meaning and its kind (see the file's docstring)."""
-    return dataclasses.field(default=default, metadata={'help': help, 'kind': kind})
+
+def setting(default: Any, help: str, kind: str = 'identity', within: str | None = None) -> Any:
+    """A dataclass field with its one-line meaning, its kind and its interval (see above)."""
+    metadata = {'help': help, 'kind': kind, 'within': within}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def inside(number: float, interval: str) -> bool:
+    """Whether a number lies in an interval such as '[0, 1)'; NaN lies in none."""
+    low, high = map(float, interval[1:-1].split(','))
+    above = low < number or (low == number and interval[0] == '[')
+    return above and (number < high or (number == high and interval[-1] == ']'))
 
 
 def _matches(value: Any, annotation: Any) -> bool:
@@ -36,7 +55,9 @@ def _matches(value: Any, annotation: Any) -> bool:
     if origin in (typing.Union, types.UnionType):
         return any(_matches(value, a) for a in typing.get_args(annotation))
     if origin is tuple:
-        return isinstance(value, tuple) and all(_matches(v, typing.get_args(annotation)[0]) for v in value)
+        return isinstance(value, tuple) and all(
+            _matches(v, typing.get_args(annotation)[0]) for v in value
+        )
     if annotation is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     if annotation is int:
@@ -46,16 +67,26 @@ def _matches(value: Any, annotation: Any) -> bool:
     return isinstance(value, annotation)
 
 
+@dataclass(frozen=True)
 class Section:
-    """Base of every configuration dataclass: checks the type of each field."""
+    """Base of every configuration dataclass: checks the type and the interval of each field."""
 
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if not _matches(value, hints[field.name]):
-                allowed = typing.get_args(hints[field.name]) if typing.get_origin(hints[field.name]) is Literal else field.type
-                raise UserError(f'{type(self).__name__}.{field.name}={value!r}: expected {allowed}')
+                allowed = (
+                    typing.get_args(hints[field.name])
+                    if typing.get_origin(hints[field.name]) is Literal
+                    else field.type
+                )
+                raise UserError(
+                    f'{type(self).__name__}.{field.name}={reprlib.repr(value)}: expected {allowed}'
+                )
+            interval = field.metadata.get('within')
+            if interval and value is not None:
+                self._require(inside(value, interval), field.name, f'in {interval}')
         self.check()
 
     def check(self) -> None:
@@ -63,38 +94,63 @@ class Section:
 
     def _require(self, ok: bool, name: str, rule: str) -> None:
         if not ok:
-            raise UserError(f'{type(self).__name__}.{name}={getattr(self, name)!r}: must be {rule}')
+            value = reprlib.repr(getattr(self, name))
+            raise UserError(f'{type(self).__name__}.{name}={value}: must be {rule}')
 
 
 @dataclass(frozen=True)
 class ModelConfig(Section):
     """The encoder (paper section 3; google-research/bert modeling.py:34-45)."""
 
-    vocab_size: int = setting(30522, 'entries of the vocabulary; the table is padded to a multiple of 128 inside the model')
-    hidden_size: int = setting(768, 'width H of every layer')
-    num_layers: int = setting(12, 'number of Transformer blocks L')
-    num_heads: int = setting(12, 'attention heads A; must divide hidden_size')
-    intermediate_size: int = setting(3072, 'width of the feed-forward layer, 4H in the paper')
-    max_position: int = setting(512, 'rows of the position table: the longest sequence possible')
-    type_vocab_size: int = setting(2, 'rows of the segment table')
-    hidden_act: Literal['gelu_tanh', 'gelu_erf', 'relu'] = setting('gelu_tanh', "gelu_tanh is Google's gelu, gelu_erf Hugging Face's")
-    hidden_dropout: float = setting(0.1, 'dropout after embeddings and after each sub-layer')
-    attention_dropout: float = setting(0.1, 'dropout on attention probabilities')
-    initializer_range: float = setting(0.02, 'standard deviation of the truncated normal before truncation')
-    layer_norm_eps: float = setting(1e-12, 'added to the variance in layer normalisation')
-    attention: Literal['bidirectional', 'left_to_right'] = setting(
-        'bidirectional', 'left_to_right: no token sees what stands right of it, and the last one is pooled (section 5.1)'
+    vocab_size: int = setting(
+        30522,
+        'entries of the vocabulary; the table is padded to a multiple of 128 inside the model',
+        within=COUNT,
     )
-    bilstm: bool = setting(False, 'a bidirectional LSTM on top of the last block, hidden_size / 2 in each direction (section 5.1)')
+    hidden_size: int = setting(768, 'width H of every layer', within=COUNT)
+    num_layers: int = setting(12, 'number of Transformer blocks L', within=COUNT)
+    num_heads: int = setting(12, 'attention heads A; must divide hidden_size', within=COUNT)
+    intermediate_size: int = setting(
+        3072, 'width of the feed-forward layer, 4H in the paper', within=COUNT
+    )
+    max_position: int = setting(
+        512, 'rows of the position table: the longest sequence possible', within=COUNT
+    )
+    type_vocab_size: int = setting(2, 'rows of the segment table', within=COUNT)
+    hidden_act: Literal['gelu_tanh', 'gelu_erf', 'relu'] = setting(
+        'gelu_tanh', "gelu_tanh is Google's gelu, gelu_erf Hugging Face's"
+    )
+    hidden_dropout: float = setting(
+        0.1, 'dropout after embeddings and after each sub-layer', within=RATE
+    )
+    attention_dropout: float = setting(0.1, 'dropout on attention probabilities', within=RATE)
+    initializer_range: float = setting(
+        0.02, 'standard deviation of the truncated normal before truncation', within=ABOVE_0
+    )
+    layer_norm_eps: float = setting(
+        1e-12, 'added to the variance in layer normalisation', within=ABOVE_0
+    )
+    attention: Literal['bidirectional', 'left_to_right'] = setting(
+        'bidirectional',
+        'left_to_right: no token sees what stands right of it, and the last one is pooled (section'
+        ' 5.1)',
+    )
+    bilstm: bool = setting(
+        False,
+        'a bidirectional LSTM on top of the last block, hidden_size / 2 in each direction (section'
+        ' 5.1)',
+    )
 
     def check(self) -> None:
-        for name in ('vocab_size', 'hidden_size', 'num_layers', 'num_heads', 'intermediate_size', 'max_position', 'type_vocab_size'):
-            self._require(getattr(self, name) > 0, name, 'positive')
-        for name in ('hidden_dropout', 'attention_dropout'):
-            self._require(0 <= getattr(self, name) < 1, name, 'in [0, 1)')
-        self._require(self.hidden_size % self.num_heads == 0, 'num_heads', f'a divisor of hidden_size={self.hidden_size}')
         self._require(
-            self.hidden_size % 2 == 0 or not self.bilstm, 'hidden_size', 'even, to be halved between the directions of model.bilstm'
+            self.hidden_size % self.num_heads == 0,
+            'num_heads',
+            f'a divisor of hidden_size={self.hidden_size}',
+        )
+        self._require(
+            self.hidden_size % 2 == 0 or not self.bilstm,
+            'hidden_size',
+            'even, to be halved between the directions of model.bilstm',
         )
 
 
@@ -102,117 +158,159 @@ class ModelConfig(Section):
 class Phase(Section):
     """One stretch of pre-training on records of one length."""
 
-    seq_len: int = setting(128, 'length of the records; picks the --data directory with that seq_len')
-    steps: int = setting(900_000, 'optimizer steps in this phase', kind='extendable')
-    batch_size: int = setting(256, 'sequences a step, over all devices')
-
-    def check(self) -> None:
-        for name in ('seq_len', 'steps', 'batch_size'):
-            self._require(getattr(self, name) > 0, name, 'positive')
+    seq_len: int = setting(
+        128, 'length of the records; picks the --data directory with that seq_len', within=COUNT
+    )
+    steps: int = setting(900_000, 'optimizer steps in this phase', kind='extendable', within=COUNT)
+    batch_size: int = setting(256, 'sequences a step, over all devices', within=COUNT)
 
 
 @dataclass(frozen=True)
 class OptimizerConfig(Section):
-    """The optimizer, by default AdamW as BERT has it, and the learning-rate schedule (google-research/bert optimization.py)."""
+    """The optimizer, by default AdamW as BERT has it, and the learning-rate schedule
+    (google-research/bert optimization.py).
+    """
 
-    algorithm: Literal['bert_adamw', 'adamw', 'lamb_albert', 'lamb_mlperf', 'lamb_nvidia', 'lamb_nvlamb'] = setting(
+    algorithm: Literal[
+        'bert_adamw', 'adamw', 'lamb_albert', 'lamb_mlperf', 'lamb_nvidia', 'lamb_nvlamb'
+    ] = setting(
         'bert_adamw',
-        'bert_adamw: no bias correction; adamw: with it, as small fine-tuning sets want it; '
-        'lamb_albert: LAMB without it; lamb_mlperf: with it; '
-        'lamb_nvidia: as that, but without a trust ratio where there is no decay; lamb_nvlamb: a trust ratio on biases and norms too',
+        'bert_adamw: no bias correction; adamw: with it, as small fine-tuning sets want it;'
+        ' lamb_albert: LAMB without it; lamb_mlperf: with it; lamb_nvidia: as that, but without a'
+        ' trust ratio where there is no decay; lamb_nvlamb: a trust ratio on biases and norms too',
     )
-    peak_lr: float = setting(1e-4, 'learning rate at the end of warm-up')
+    peak_lr: float = setting(1e-4, 'learning rate at the end of warm-up', within=ABOVE_0)
     schedule: Literal['bert', 'polynomial', 'linear', 'cosine', 'wsd', 'constant'] = setting(
         'bert',
-        'bert: linear decay counted from step 0, so that it jumps down a little after warm-up; polynomial: that to a power; '
-        'linear: no jump; '
-        'wsd: constant, then linear over the last decay_fraction',
+        'bert: linear decay counted from step 0, so that it jumps down a little after warm-up;'
+        ' polynomial: that to a power; linear: no jump; wsd: constant, then linear over the last'
+        ' decay_fraction',
     )
-    warmup_steps: int = setting(10_000, 'steps of linear warm-up from 0; 0 for none')
-    end_lr: float = setting(0.0, 'learning rate at the last step')
-    power: float = setting(1.0, "polynomial only: the power of the share of steps that is left; 0.5 in NVIDIA's LAMB recipe")
-    decay_fraction: float = setting(0.2, 'wsd only: the share of all steps that decays')
-    b1: float = setting(0.9, 'decay of the first moment')
-    b2: float = setting(0.999, 'decay of the second moment')
-    eps: float = setting(1e-6, 'added to the root of the second moment')
-    weight_decay: float = setting(0.01, 'decoupled decay of all but biases and layer norms')
-    clip_norm: float | None = setting(1.0, 'gradients are scaled down to this global norm; none: never')
-    layer_decay: float = setting(1.0, 'the learning rate of each block is that of the block above times this; 1: the same everywhere')
+    warmup_steps: int = setting(
+        10_000, 'steps of linear warm-up from 0; 0 for none', within=COUNT_OR_0
+    )
+    end_lr: float = setting(0.0, 'learning rate at the last step', within=FROM_0)
+    power: float = setting(
+        1.0,
+        "polynomial only: the power of the share of steps that is left; 0.5 in NVIDIA's LAMB "
+        'recipe',
+        within=ABOVE_0,
+    )
+    decay_fraction: float = setting(
+        0.2, 'wsd only: the share of all steps that decays', within=SHARE
+    )
+    b1: float = setting(0.9, 'decay of the first moment', within=RATE)
+    b2: float = setting(0.999, 'decay of the second moment', within=RATE)
+    eps: float = setting(1e-6, 'added to the root of the second moment', within=ABOVE_0)
+    weight_decay: float = setting(
+        0.01, 'decoupled decay of all but biases and layer norms', within=FROM_0
+    )
+    clip_norm: float | None = setting(
+        1.0, 'gradients are scaled down to this global norm; none: never', within=ABOVE_0
+    )
+    layer_decay: float = setting(
+        1.0,
+        'the learning rate of each block is that of the block above times this; 1: the same '
+        'everywhere',
+        within=SHARE,
+    )
     freeze_embeddings: bool = setting(False, 'the embeddings stay as they are')
-    freeze_layers: int = setting(0, 'the first so many blocks stay as they are')
+    freeze_layers: int = setting(0, 'the first so many blocks stay as they are', within=COUNT_OR_0)
 
     def check(self) -> None:
-        self._require(self.peak_lr > 0, 'peak_lr', 'positive')
-        self._require(self.warmup_steps >= 0, 'warmup_steps', '0 or more')
-        self._require(0 <= self.end_lr <= self.peak_lr, 'end_lr', 'between 0 and peak_lr')
-        self._require(self.power > 0, 'power', 'positive')
-        self._require(0 < self.decay_fraction <= 1, 'decay_fraction', 'in (0, 1]')
-        for name in ('b1', 'b2'):
-            self._require(0 <= getattr(self, name) < 1, name, 'in [0, 1)')
-        self._require(self.eps > 0, 'eps', 'positive')
-        self._require(self.weight_decay >= 0, 'weight_decay', '0 or more')
-        self._require(self.clip_norm is None or self.clip_norm > 0, 'clip_norm', 'positive, or none')
-        self._require(0 < self.layer_decay <= 1, 'layer_decay', 'in (0, 1]')
-        self._require(self.freeze_layers >= 0, 'freeze_layers', '0 or more')
+        self._require(self.end_lr <= self.peak_lr, 'end_lr', f'at most peak_lr={self.peak_lr}')
 
 
 @dataclass(frozen=True)
 class RuntimeConfig(Section):
-    """How a run is carried out: none of it but `dropout_rng` changes the result beyond float noise."""
+    """How a run is carried out: none of it but `dropout_rng` changes the result beyond float
+    noise.
+    """
 
-    data_parallel: int | None = setting(None, 'devices on the mesh axis `data`; none: all that the other axes leave', kind='runtime')
-    fsdp: int = setting(1, 'devices over which parameters and moments are split', kind='runtime')
-    shard_optimizer: bool = setting(False, "the optimizer's moments are split over `data` too", kind='runtime')
-    model_parallel: int = setting(1, 'devices over which each layer is split', kind='runtime')
-    accumulation: int = setting(1, 'micro-batches a step; gradients are summed before clipping', kind='runtime')
-    compute_dtype: Literal['float32', 'bfloat16'] = setting(
-        'float32', 'arithmetic of the layers; parameters, softmax, norms and loss stay float32', kind='runtime'
+    data_parallel: int | None = setting(
+        None,
+        'devices on the mesh axis `data`; none: all that the other axes leave',
+        kind='runtime',
+        within=COUNT,
     )
-    remat: Literal['none', 'dots', 'full'] = setting('none', 'what the backward pass recomputes, to save memory', kind='runtime')
-    scan_layers: bool = setting(False, 'loop over the layers instead of unrolling them: compiles faster, runs slower', kind='runtime')
+    fsdp: int = setting(
+        1, 'devices over which parameters and moments are split', kind='runtime', within=COUNT
+    )
+    shard_optimizer: bool = setting(
+        False, "the optimizer's moments are split over `data` too", kind='runtime'
+    )
+    model_parallel: int = setting(
+        1, 'devices over which each layer is split', kind='runtime', within=COUNT
+    )
+    accumulation: int = setting(
+        1,
+        'micro-batches a step; gradients are summed before clipping',
+        kind='runtime',
+        within=COUNT,
+    )
+    compute_dtype: Literal['float32', 'bfloat16'] = setting(
+        'float32',
+        'arithmetic of the layers; parameters, softmax, norms and loss stay float32',
+        kind='runtime',
+    )
+    remat: Literal['none', 'dots', 'full'] = setting(
+        'none', 'what the backward pass recomputes, to save memory', kind='runtime'
+    )
+    scan_layers: bool = setting(
+        False,
+        'loop over the layers instead of unrolling them: compiles faster, runs slower',
+        kind='runtime',
+    )
     attention: Literal['auto', 'xla', 'cudnn', 'tpu_flash'] = setting(
         'auto',
-        'what computes attention; cudnn (GPU) and tpu_flash (TPU) are fused kernels without dropout on probabilities; '
-        'auto: one of them from 512 tokens on where it can be had, else xla',
+        'what computes attention; cudnn (GPU) and tpu_flash (TPU) are fused kernels without dropout'
+        ' on probabilities; auto: one of them from 512 tokens on where it can be had, else xla',
         kind='runtime',
     )
     dropout_rng: Literal['threefry', 'rbg'] = setting(
-        'threefry', "generator of dropout's bits; rbg may be faster, and its masks change with runtime.accumulation"
+        'threefry',
+        "generator of dropout's bits; rbg may be faster, and its masks change with"
+        ' runtime.accumulation',
     )
     compilation_cache: str | None = setting(
-        None, 'folder that keeps compiled programs for later runs; none: they are not kept', kind='runtime'
+        None,
+        'folder that keeps compiled programs for later runs; none: they are not kept',
+        kind='runtime',
     )
     decoder: Literal['auto', 'tfdata', 'numpy'] = setting(
         'auto', 'reader of TFRecords; auto: tf.data where TensorFlow is installed', kind='runtime'
     )
-    log_every: int = setting(100, 'steps between log lines', kind='runtime')
-    eval_every: int = setting(10_000, 'steps between evaluations on held-out records', kind='runtime')
-    eval_batches: int = setting(100, 'held-out batches an evaluation reads at most; 0: all of them', kind='runtime')
-    checkpoint_every: int = setting(1_000, 'steps between checkpoints', kind='runtime')
-    keep_checkpoints: int = setting(3, 'newest checkpoints kept, besides the best', kind='runtime')
-    max_bad_steps: int = setting(10, 'non-finite steps in a row after which training stops', kind='runtime')
+    log_every: int = setting(100, 'steps between log lines', kind='runtime', within=COUNT)
+    eval_every: int = setting(
+        10_000, 'steps between evaluations on held-out records', kind='runtime', within=COUNT
+    )
+    eval_batches: int = setting(
+        100,
+        'held-out batches an evaluation reads at most; 0: all of them',
+        kind='runtime',
+        within=COUNT_OR_0,
+    )
+    checkpoint_every: int = setting(
+        1_000, 'steps between checkpoints', kind='runtime', within=COUNT
+    )
+    keep_checkpoints: int = setting(
+        3, 'newest checkpoints kept, besides the best', kind='runtime', within=COUNT
+    )
+    max_bad_steps: int = setting(
+        10, 'non-finite steps in a row after which training stops', kind='runtime', within=COUNT
+    )
     on_full_disk: Literal['stop', 'continue'] = setting(
-        'stop', 'when there is no room for a checkpoint: stop, or train on and try again at the next', kind='runtime'
+        'stop',
+        'when there is no room for a checkpoint: stop, or train on and try again at the next',
+        kind='runtime',
     )
     stall_minutes: float = setting(
-        30.0, 'a process in which no step is done for so long ends, to be started again (launch.supervise); 0: never', kind='runtime'
+        30.0,
+        'a process in which no step is done for so long ends, to be started again '
+        '(launch.supervise); 0: never',
+        kind='runtime',
+        within='[0, 525600]',
     )
-
-    def check(self) -> None:
-        for name in (
-            'fsdp',
-            'model_parallel',
-            'accumulation',
-            'log_every',
-            'eval_every',
-            'checkpoint_every',
-            'keep_checkpoints',
-            'max_bad_steps',
-        ):
-            self._require(getattr(self, name) > 0, name, 'positive')
-        for name in ('eval_batches', 'stall_minutes'):
-            self._require(getattr(self, name) >= 0, name, '0 or more')
-        self._require(self.data_parallel is None or self.data_parallel > 0, 'data_parallel', 'positive, or none')
 
 
 @dataclass(frozen=True)
@@ -220,7 +318,7 @@ class PretrainConfig(Section):
     """One pre-training run."""
 
     name: str = setting('bert_base', 'the preset this came from; a label only', kind='runtime')
-    seed: int = setting(12345, 'seeds initialisation, data order and dropout')
+    seed: int = setting(12345, 'seeds initialisation, data order and dropout', within=SEED)
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     phases: tuple[Phase, ...] = (Phase(128, 900_000, 256), Phase(512, 100_000, 256))
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
@@ -233,25 +331,29 @@ class PretrainConfig(Section):
 
     def check(self) -> None:
         self._require(len(self.phases) > 0, 'phases', 'at least one')
+        if not inside(self.total_steps, COUNT):
+            raise UserError(f'phases: {self.total_steps} steps in all: must be in {COUNT}')
         for i, phase in enumerate(self.phases):
             if phase.seq_len > self.model.max_position:
                 raise UserError(
-                    f'phases.{i}.seq_len={phase.seq_len} is beyond the position table (model.max_position={self.model.max_position}): '
-                    'use shorter records or a larger model.max_position'
+                    f'phases.{i}.seq_len={phase.seq_len} is beyond the position table'
+                    f' (model.max_position={self.model.max_position}): use shorter records or a'
+                    ' larger model.max_position'
                 )
             if phase.batch_size % self.runtime.accumulation:
                 raise UserError(
-                    f'phases.{i}.batch_size={phase.batch_size} does not divide by runtime.accumulation={self.runtime.accumulation}: '
-                    'change either'
+                    f'phases.{i}.batch_size={phase.batch_size} does not divide by'
+                    f' runtime.accumulation={self.runtime.accumulation}: change either'
                 )
         if self.optimizer.freeze_layers > self.model.num_layers:
             raise UserError(
-                f'optimizer.freeze_layers={self.optimizer.freeze_layers} is more than model.num_layers={self.model.num_layers}: lower it'
+                f'optimizer.freeze_layers={self.optimizer.freeze_layers} is more than'
+                f' model.num_layers={self.model.num_layers}: lower it'
             )
         if self.optimizer.warmup_steps > self.total_steps:
             raise UserError(
-                f'optimizer.warmup_steps={self.optimizer.warmup_steps} is more than the {self.total_steps} steps of all phases: '
-                'lower it or train longer'
+                f'optimizer.warmup_steps={self.optimizer.warmup_steps} is more than the'
+                f' {self.total_steps} steps of all phases: lower it or train longer'
             )
 
 
@@ -260,74 +362,141 @@ class FinetuneConfig(Section):
     """One fine-tuning run; defaults are the paper's for GLUE (section 4.1, appendix A.3)."""
 
     name: str = setting('finetune', 'the recipe this came from; a label only', kind='runtime')
-    seed: int = setting(0, 'seeds the new head, data order and dropout')
-    max_seq_length: int = setting(128, 'longest input in word pieces, special tokens included')
-    batch_size: int = setting(32, 'examples a step')
-    epochs: float = setting(3.0, 'passes over the training set')
-    train_examples: int = setting(0, 'use that many training examples, drawn by seed; 0: all')
-    warmup_fraction: float = setting(0.1, 'share of all steps that warm up')
-    head_dropout: float = setting(0.1, 'dropout before a classifier (run_classifier.py:597)')
-    hidden_dropout: float | None = setting(None, 'dropout of the encoder, as ModelConfig has it; none: as the source')
-    attention_dropout: float | None = setting(None, 'dropout on its attention probabilities; none: as the source')
-    bilstm: bool = setting(False, 'a fresh bidirectional LSTM on top, where the source has none (section 5.1)')
-    length_buckets: int = setting(
-        1, 'static lengths that rows are cut to; 1: all as long as the longest (the paper); more: a batch holds rows of like length'
+    seed: int = setting(0, 'seeds the new head, data order and dropout', within=SEED)
+    max_seq_length: int = setting(
+        128, 'longest input in word pieces, special tokens included', within=COUNT
     )
-    score_every: int = setting(0, 'steps between scores on the dev split in training; 0: only at the end')
-    select: Literal['last', 'best'] = setting('last', 'weights a run ends with: the last (the paper), or those with the best dev score')
-    patience: int = setting(0, 'dev scores in a row that are not the best so far, after which training stops; 0: never')
-    init: Literal['source', 'random'] = setting('source', 'source: the encoder of --init_from; random: its shape alone, for comparison')
-    optimizer: OptimizerConfig = dataclasses.field(default_factory=lambda: OptimizerConfig(peak_lr=2e-5, warmup_steps=0, schedule='bert'))
-    runtime: RuntimeConfig = dataclasses.field(default_factory=RuntimeConfig)
+    batch_size: int = setting(32, 'examples a step', within=COUNT)
+    epochs: float = setting(3.0, 'passes over the training set', within='(0, 1000000]')
+    train_examples: int = setting(
+        0, 'use that many training examples, drawn by seed; 0: all', within=COUNT_OR_0
+    )
+    warmup_fraction: float = setting(0.1, 'share of all steps that warm up', within='[0, 1]')
+    head_dropout: float = setting(
+        0.1, 'dropout before a classifier (run_classifier.py:597)', within=RATE
+    )
+    hidden_dropout: float | None = setting(
+        None, 'dropout of the encoder, as ModelConfig has it; none: as the source', within=RATE
+    )
+    attention_dropout: float | None = setting(
+        None, 'dropout on its attention probabilities; none: as the source', within=RATE
+    )
+    bilstm: bool = setting(
+        False, 'a fresh bidirectional LSTM on top, where the source has none (section 5.1)'
+    )
+    length_buckets: int = setting(
+        1,
+        'static lengths that rows are cut to; 1: all as long as the longest (the paper); '
+        'more: a batch holds rows of like length',
+        within='[1, 8]',
+    )
+    score_every: int = setting(
+        0,
+        'steps between scores on the dev split in training; 0: only at the end',
+        within=COUNT_OR_0,
+    )
+    select: Literal['last', 'best'] = setting(
+        'last', 'weights a run ends with: the last (the paper), or those with the best dev score'
+    )
+    patience: int = setting(
+        0,
+        'dev scores in a row that are not the best so far, after which training stops; 0: never',
+        within=COUNT_OR_0,
+    )
+    init: Literal['source', 'random'] = setting(
+        'source', 'source: the encoder of --init_from; random: its shape alone, for comparison'
+    )
+    optimizer: OptimizerConfig = dataclasses.field(
+        default_factory=lambda: OptimizerConfig(peak_lr=2e-5, warmup_steps=0, schedule='bert')
+    )
+    runtime: RuntimeConfig = dataclasses.field(
+        default_factory=lambda: RuntimeConfig(keep_checkpoints=1)
+    )
 
     def check(self) -> None:
-        for name in ('max_seq_length', 'batch_size', 'epochs'):
-            self._require(getattr(self, name) > 0, name, 'positive')
-        for name in ('train_examples', 'score_every', 'patience'):
-            self._require(getattr(self, name) >= 0, name, '0 or more')
-        self._require(1 <= self.length_buckets <= 8, 'length_buckets', '1 to 8')
         for name, on in (('select', self.select == 'best'), ('patience', self.patience > 0)):
             if on and not self.score_every:
-                raise UserError(f'{name}={getattr(self, name)} needs scores in training: set score_every, the steps between them')
-        self._require(0 <= self.warmup_fraction <= 1, 'warmup_fraction', 'in [0, 1]')
-        self._require(0 <= self.head_dropout < 1, 'head_dropout', 'in [0, 1)')
-        for name in ('hidden_dropout', 'attention_dropout'):
-            value = getattr(self, name)
-            self._require(value is None or 0 <= value < 1, name, 'in [0, 1), or none')
-        self._require(self.optimizer.warmup_steps == 0, 'optimizer', 'without warmup_steps: fine-tuning warms up by warmup_fraction')
+                raise UserError(
+                    f'{name}={getattr(self, name)} needs scores in training: set score_every, the'
+                    ' steps between them'
+                )
+        self._require(
+            self.optimizer.warmup_steps == 0,
+            'optimizer',
+            'without warmup_steps: fine-tuning warms up by warmup_fraction',
+        )
+
+    def unused(self) -> dict[str, str]:
+        """The runtime settings that a run of this kind does not read, each with what does its
+        work.
+        """
+        return {
+            'eval_every': 'score_every is the number of steps between scores on the dev split',
+            'eval_batches': 'the dev split is always scored whole',
+            'decoder': "a task's files are no TFRecords",
+        }
+
+    def refuse_unused(self) -> None:
+        """Raises UserError where a setting of `unused` was changed.
+
+        Apart from `check`, because the config.json of older runs holds such settings and is still
+        read.
+        """
+        for name, instead in self.unused().items():
+            value = getattr(self.runtime, name)
+            if value != getattr(RuntimeConfig, name):
+                raise UserError(
+                    f'runtime.{name}={value} would be ignored in these runs: {instead}; leave'
+                    ' it out'
+                )
 
     def encoder(self, source: ModelConfig) -> ModelConfig:
-        """The encoder to train: the source's, with this run's dropouts where it names any, and its BiLSTM."""
+        """The encoder to train: the source's, with this run's dropouts where it names any, and its
+        BiLSTM.
+        """
         own = {name: getattr(self, name) for name in ('hidden_dropout', 'attention_dropout')}
         own = {name: rate for name, rate in own.items() if rate is not None}
         return dataclasses.replace(source, **own, bilstm=self.bilstm or source.bilstm)
 
 
-FeatureSet = Literal['embeddings', 'second_to_last', 'last', 'sum_last4', 'concat_last4', 'sum_all']  # the rows of Table 7
+# the rows of Table 7
+FeatureSet = Literal['embeddings', 'second_to_last', 'last', 'sum_last4', 'concat_last4', 'sum_all']
 
 
 @dataclass(frozen=True)
 class FeatureConfig(FinetuneConfig):
-    """One run of the feature-based approach: a fresh BiLSTM on outputs of a frozen encoder (section 5.3, Table 7).
+    """One run of the feature-based approach: a fresh BiLSTM on outputs of a frozen encoder (section
+    5.3, Table 7).
 
     head_dropout is that before each layer of the BiLSTM and before the classifier.
     """
 
     features: FeatureSet = setting(
-        'concat_last4', "what of the encoder is read: the embeddings' or a block's output, or several blocks', summed with learned weights"
+        'concat_last4',
+        "what of the encoder is read: the embeddings' or a block's output, or several blocks',"
+        ' summed with learned weights',
     )
-    lstm_layers: int = setting(2, 'layers of the BiLSTM')
-    lstm_width: int = setting(768, 'its width in each direction')
+    lstm_layers: int = setting(2, 'layers of the BiLSTM', within=COUNT)
+    lstm_width: int = setting(768, 'its width in each direction', within=COUNT)
 
     def check(self) -> None:
         super().check()
-        for name in ('lstm_layers', 'lstm_width'):
-            self._require(getattr(self, name) > 0, name, 'positive')
         for name in ('hidden_dropout', 'attention_dropout', 'bilstm', 'init'):
-            self._require(getattr(self, name) == getattr(FinetuneConfig, name), name, 'left alone: it is for fine-tuning the encoder')
+            self._require(
+                getattr(self, name) == getattr(FinetuneConfig, name),
+                name,
+                'left alone: it is for fine-tuning the encoder',
+            )
         o = self.optimizer
         if (o.layer_decay, o.freeze_embeddings, o.freeze_layers) != (1.0, False, 0):
-            raise UserError('optimizer: layer_decay, freeze_embeddings and freeze_layers are for fine-tuning: this encoder is frozen')
+            raise UserError(
+                'optimizer: layer_decay, freeze_embeddings and freeze_layers are for fine-tuning:'
+                ' this encoder is frozen'
+            )
+
+    def unused(self) -> dict[str, str]:
+        frozen = 'the encoder is frozen, and its outputs are computed once; it is for fine-tuning'
+        return super().unused() | dict.fromkeys(('remat', 'scan_layers', 'attention'), frozen)
 
 
 Config = PretrainConfig | FinetuneConfig
@@ -340,22 +509,34 @@ def to_dict(config: Section) -> dict[str, Any]:
 
 
 def from_dict(cls: type, data: dict[str, Any], where: str = '') -> Any:
-    """Builds a configuration of type `cls` from JSON data; unknown and missing names are refused."""
+    """Builds a configuration of type `cls` from JSON data; unknown and missing names are
+    refused.
+    """
     if not isinstance(data, dict):
-        raise UserError(f'{where or cls.__name__}: expected settings by name, not {data!r}')
+        raise UserError(
+            f'{where or cls.__name__}: expected settings by name, not {reprlib.repr(data)}'
+        )
     hints = typing.get_type_hints(cls)
     known = {f.name for f in dataclasses.fields(cls)}
     unknown, missing = sorted(set(data) - known), sorted(known - set(data))
     if unknown or missing:
-        raise UserError(f'{where or cls.__name__}: unknown settings {unknown}, missing settings {missing}')
+        raise UserError(
+            f'{where or cls.__name__}: unknown settings {unknown}, missing settings {missing}'
+        )
     values = {}
     for name, value in data.items():
         hint = hints[name]
-        if dataclasses.is_dataclass(hint):
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
             value = from_dict(hint, value, f'{where}.{name}' if where else name)
         elif typing.get_origin(hint) is tuple:
             item = typing.get_args(hint)[0]
-            value = tuple(from_dict(item, v, f'{name}.{i}') if dataclasses.is_dataclass(item) else v for i, v in enumerate(value))
+            nested = isinstance(item, type) and dataclasses.is_dataclass(item)
+            if not isinstance(value, list | tuple):
+                shown = reprlib.repr(value)
+                raise UserError(f'{where or cls.__name__}.{name}={shown}: expected a list')
+            value = tuple(
+                from_dict(item, v, f'{name}.{i}') if nested else v for i, v in enumerate(value)
+            )
         values[name] = value
     return cls(**values)
 
@@ -366,25 +547,46 @@ def dumps(config: Config) -> str:
     return json.dumps({'kind': kind, **to_dict(config)}, indent=2) + '\n'
 
 
-def loads(text: str, where: str = 'config.json') -> Config:
-    """Reads what `dumps` wrote. Raises UserError for anything else."""
+def loads(text: str | bytes, where: str = 'config.json') -> Config:
+    """Reads what `dumps` wrote. Raises UserError, naming `where`, for anything else."""
     try:
         data = json.loads(text)
-        kind = data.pop('kind')
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+    except RecursionError as error:
+        raise UserError(f'{where}: not a saved configuration (it nests too deep)') from error
+    except ValueError as error:  # no JSON, or not UTF-8
         raise UserError(f'{where}: not a saved configuration ({error})') from error
-    if kind not in _KINDS:
-        raise UserError(f'{where}: kind {kind!r} is none of {sorted(_KINDS)}')
-    return from_dict(_KINDS[kind], data)
+    return from_saved(data, where)
+
+
+def from_saved(data: Any, where: str) -> Config:
+    """The configuration in the parsed JSON of a saved file. UserError naming `where` if none."""
+    kind = data.get('kind') if isinstance(data, dict) else None
+    if not isinstance(kind, str) or kind not in _KINDS:
+        known = ', '.join(f'"{name}"' for name in _KINDS)
+        raise UserError(f'{where}: not a saved configuration (its "kind" is none of {known})')
+    try:
+        return from_dict(_KINDS[kind], {k: v for k, v in data.items() if k != 'kind'})
+    except UserError as error:
+        raise UserError(f'{where}: {error}') from error
+
+
+def read(path: Any) -> Config:
+    """The configuration in a saved file; path: of pathlib's kind. UserError for anything else."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise UserError(f'{path}: cannot be read ({error.strerror or error})') from error
+    return loads(text, str(path))
 
 
 def kinds(cls: type, prefix: str = '') -> dict[str, str]:
     """Maps each leaf setting's dotted name to its kind; items of a tuple count as one name."""
-    found, hints = {}, typing.get_type_hints(cls)
+    found: dict[str, str] = {}
+    hints = typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
         hint = hints[field.name]
         item = typing.get_args(hint)[0] if typing.get_origin(hint) is tuple else hint
-        if dataclasses.is_dataclass(item):
+        if isinstance(item, type) and dataclasses.is_dataclass(item):
             found |= kinds(item, f'{prefix}{field.name}.')
         else:
             found[prefix + field.name] = field.metadata['kind']

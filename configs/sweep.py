@@ -1,4 +1,5 @@
-"""`--sweep="a.b=1,2;seed=0,1"`, or a grid by name: a grid of settings, as configurations with names.
+"""`--sweep="a.b=1,2;seed=0,1"`, or a grid by name: a grid of settings, as configurations with
+names.
 
 This file owns the spelling of a grid and the names of its points; what a setting may be is
 `configs.overrides`'. The last setting named changes fastest.
@@ -7,7 +8,7 @@ This file owns the spelling of a grid and the names of its points; what a settin
 from __future__ import annotations
 
 import itertools
-from typing import NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from configs.errors import UserError
 from configs.overrides import apply
@@ -20,22 +21,28 @@ C = TypeVar('C', bound=Section)
 GRIDS = {
     'glue': 'optimizer.peak_lr=5e-5,4e-5,3e-5,2e-5',  # paper section 4.1
     'appendix': 'batch_size=16,32;optimizer.peak_lr=5e-5,3e-5,2e-5;epochs=2,3,4',  # paper A.3
-    'miniatures': 'epochs=4;batch_size=8,16,32,64,128;optimizer.peak_lr=3e-4,1e-4,5e-5,3e-5',  # README of google-research/bert
+    'miniatures': (
+        'epochs=4;batch_size=8,16,32,64,128;optimizer.peak_lr=3e-4,1e-4,5e-5,3e-5'
+    ),  # README of google-research/bert
 }
 
 
-class Point(NamedTuple):
-    """One run of a sweep: its settings as they are in its configuration, and the name made of them."""
+class Point(NamedTuple, Generic[C]):
+    """One run of a sweep: its settings as they are in its configuration, and the name made of
+    them.
+    """
 
     name: str
     settings: dict[str, object]
-    config: object
+    config: C
 
 
-def grid(config: C, text: str) -> list[Point]:
-    """Every combination of the settings in `text`, applied to `config`; a name of GRIDS stands for its settings.
+def grid(config: C, text: str) -> list[Point[C]]:
+    """Every combination of the settings in `text`, applied to `config`; a name of GRIDS stands for
+    its settings.
 
-    Raises UserError for a malformed text, an unknown setting, a bad value, and values that are equal.
+    Raises UserError for a malformed text, an unknown setting, a bad value, and values that are
+    equal.
     """
     axes: list[tuple[str, list[str]]] = []
     parts = (GRIDS.get(part.strip(), part) for part in text.split(';'))
@@ -44,7 +51,8 @@ def grid(config: C, text: str) -> list[Point]:
         choices = [value.strip() for value in values.split(',')]
         if not equals or not all(choices):
             raise UserError(
-                f'--sweep: {part!r}: expected NAME=VALUE,VALUE as in "optimizer.peak_lr=2e-5,3e-5;seed=0,1,2", or one of {", ".join(GRIDS)}'
+                f'--sweep: {part!r}: expected NAME=VALUE,VALUE as in'
+                f' "optimizer.peak_lr=2e-5,3e-5;seed=0,1,2", or one of {", ".join(GRIDS)}'
             )
         if name.strip() in dict(axes):
             raise UserError(f'--sweep: {name.strip()!r} is named twice')
@@ -52,10 +60,14 @@ def grid(config: C, text: str) -> list[Point]:
     if not axes:
         raise UserError('--sweep is empty: name a setting and its values, as in "seed=0,1,2"')
     points = []
-    for values in itertools.product(*(choices for _, choices in axes)):
-        point = apply(config, [f'{name}={value}' for (name, _), value in zip(axes, values, strict=True)])
+    for chosen in itertools.product(*(choices for _, choices in axes)):
+        point = apply(
+            config, [f'{name}={value}' for (name, _), value in zip(axes, chosen, strict=True)]
+        )
         settings = {name: _leaf(point, name) for name, _ in axes}
-        points.append(Point(','.join(f'{name}={value}' for name, value in settings.items()), settings, point))
+        points.append(
+            Point(','.join(f'{name}={value}' for name, value in settings.items()), settings, point)
+        )
     if len({point.name for point in points}) < len(points):
         raise UserError(f'--sweep="{text}": the same value comes twice')
     return points

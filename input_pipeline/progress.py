@@ -14,9 +14,13 @@ _TERMINAL_SECONDS, _LOG_SECONDS = 0.2, 10.0
 
 
 class Progress:
-    """Shows `what: done/total unit, rate, time left`; `done` counts up to `total`, in `unit`s times `scale`."""
+    """Shows `what: done/total unit, rate, time left`; `done` counts up to `total`, in `unit`s times
+    `scale`.
+    """
 
-    def __init__(self, what: str, total: float, unit: str, scale: float = 1.0, stream: TextIO | None = None):
+    def __init__(
+        self, what: str, total: float, unit: str, scale: float = 1.0, stream: TextIO | None = None
+    ):
         self._what, self._total, self._unit, self._scale = what, total, unit, scale
         self._stream = stream or sys.stderr
         self._terminal = self._stream.isatty()
@@ -30,22 +34,35 @@ class Progress:
     def update(self, done: float) -> None:
         """Shows `done`, unless the last line is recent."""
         now = time.monotonic()
-        if now - self._shown >= (_TERMINAL_SECONDS if self._terminal else _LOG_SECONDS) and done < self._total:
+        if (
+            now - self._shown >= (_TERMINAL_SECONDS if self._terminal else _LOG_SECONDS)
+            and done < self._total
+        ):
             self._shown = now
             seconds = now - self._start
             fresh = done - self._skipped
-            self._line(self._amounts(done, seconds) + (f', {clock(seconds * (self._total - done) / fresh)} left' if fresh > 0 else ''))
+            self._line(
+                self._amounts(done, seconds)
+                + (f', {clock(seconds * (self._total - done) / fresh)} left' if fresh > 0 else '')
+            )
 
     def done(self, total: float | None = None) -> None:
         """The last line, with the whole time."""
         seconds = time.monotonic() - self._start
-        self._line(f'{self._amounts(self._total if total is None else total, seconds)} in {clock(seconds)}', end='\n')
+        self._line(
+            f'{self._amounts(self._total if total is None else total, seconds)} in'
+            f' {clock(seconds)}',
+            end='\n',
+        )
 
     def _amounts(self, done: float, seconds: float) -> str:
         rate = max(0.0, done - self._skipped) / self._scale / seconds if seconds > 0 else 0.0
         digits = 0 if self._total >= 100 * self._scale else 1
         total = f'{self._total / self._scale:,.{digits}f}'
-        return f'{self._what}: {done / self._scale:,.{digits}f}/{total} {self._unit}, {rate:,.1f} {self._unit}/s'
+        return (
+            f'{self._what}: {done / self._scale:,.{digits}f}/{total} {self._unit}, {rate:,.1f}'
+            f' {self._unit}/s'
+        )
 
     def _line(self, text: str, end: str = '') -> None:
         if self._terminal:

@@ -20,7 +20,9 @@ class Stream:
     """The random numbers that belong to a name, e.g. `Stream(seed, 'pairs', 'train', bucket)`."""
 
     def __init__(self, *name: int | str):
-        digest = hashlib.blake2b('\x1f'.join(str(part) for part in name).encode(), digest_size=16).digest()
+        digest = hashlib.blake2b(
+            '\x1f'.join(str(part) for part in name).encode(), digest_size=16
+        ).digest()
         self._philox = np.random.Philox(key=int.from_bytes(digest, 'little'))
 
     def bits(self, count: int) -> np.ndarray:
@@ -32,7 +34,9 @@ class Stream:
         return self.bits((count + 1) // 2).astype('<u8', copy=False).view('<u4')[:count]
 
     def below(self, bounds: np.ndarray) -> np.ndarray:
-        """int64, one uniform integer of [0, bound) for each bound (1 to 2**31; bias below bound / 2**32)."""
+        """int64, one uniform integer of [0, bound) for each bound (1 to 2**31; bias below bound /
+        2**32).
+        """
         high = self.bits(bounds.size) >> np.uint64(32)
         return ((high * bounds.astype(np.uint64)) >> np.uint64(32)).astype(np.int64)
 
@@ -41,7 +45,9 @@ class Stream:
         return (self.bits(count) >> np.uint64(11)) * 2.0**-53 < probability
 
     def half_of(self, counts: np.ndarray) -> np.ndarray:
-        """int64, a Binomial(count, 1/2) draw for each count: the number of heads in `count` tosses."""
+        """int64, a Binomial(count, 1/2) draw for each count: the number of heads in `count`
+        tosses.
+        """
         heads = np.zeros(counts.shape, np.int64)
         left = counts.astype(np.int64)
         rows = np.flatnonzero(left)
@@ -54,7 +60,9 @@ class Stream:
 
 
 def mix(name: np.ndarray | int, salt: np.ndarray | int) -> np.ndarray:
-    """uint64: a well-mixed 64-bit name made of two (the finaliser of splitmix64; Steele et al. 2014)."""
+    """uint64: a well-mixed 64-bit name made of two (the finaliser of splitmix64; Steele et al.
+    2014).
+    """
     with np.errstate(over='ignore'):
         z = np.asarray(name, np.uint64) + (np.asarray(salt, np.uint64) + np.uint64(1)) * _GOLDEN
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -64,4 +72,7 @@ def mix(name: np.ndarray | int, salt: np.ndarray | int) -> np.ndarray:
 
 def digest64(*name: int | str) -> int:
     """A 64-bit name for a tuple of numbers and strings."""
-    return int.from_bytes(hashlib.blake2b('\x1f'.join(str(part) for part in name).encode(), digest_size=8).digest(), 'little')
+    return int.from_bytes(
+        hashlib.blake2b('\x1f'.join(str(part) for part in name).encode(), digest_size=8).digest(),
+        'little',
+    )

@@ -1,8 +1,18 @@
-"""The binaries: absl flags, recipes, and the only place where the host and the accelerator side meet."""
+"""The binaries: absl flags, recipes, and the only place where the host and the accelerator side
+meet.
+"""
 
 import sys
 
-# Here, and in words that any Python can read, because this file runs before any other of the package.
+# Here, and in words that any Python can read, because this file runs before any other of the
+# package.
 if sys.version_info < (3, 11):
-    sys.stderr.write('bert_jax needs Python 3.11 or 3.12, this is %d.%d: use `python3.11 -m ...`\n' % sys.version_info[:2])
+    sys.stderr.write(
+        'bert_jax needs Python 3.11 or 3.12, this is %d.%d: use `python3.11 -m ...`\n'
+        % sys.version_info[:2]
+    )
     raise SystemExit(2)
+
+from launch.neighbours import prefer_ours
+
+prefer_ours()

@@ -2,20 +2,26 @@
 
 A binary defines its flags with absl, imports what is heavy inside `main(argv)`, and ends with
 `if __name__ == '__main__': app.run(main)`. Exit codes: 0 success, 1 a defect of ours (with its
-traceback), 2 a mistake the user can mend (one line on stderr), 130 interrupted. This file knows
-no flag but the two that binaries share, and nothing of what they do.
+traceback), 2 a mistake the user can mend (one line on stderr), 130 interrupted, 141 when what
+reads the output has closed it (`| head`), as a shell tells of any program. This file knows no flag
+but the two that binaries share, and nothing of what they do.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging as std_logging
+import math
+import os
 import pathlib
 import re
 import runpy
+import select
 import sys
-from collections.abc import Callable, Sequence
-from typing import Literal
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, TextIO, TypeVar, overload
 
 from absl import app, flags, logging
 
@@ -25,6 +31,7 @@ from configs.overrides import apply
 from configs.schema import Config, FinetuneConfig, PretrainConfig
 
 ROOT = pathlib.Path(__file__).parents[1]
+T = TypeVar('T')
 
 
 def run(main: Callable[[Sequence[str]], int | None], arguments: str = '') -> None:
@@ -37,113 +44,320 @@ def run(main: Callable[[Sequence[str]], int | None], arguments: str = '') -> Non
 
     def parse(argv: Sequence[str]) -> list[str]:
         own = argv[: argv.index('--')] if '--' in argv else argv
-        if {'--help', '-help', '-h'} & set(own[1:]):
-            print(_usage(main, program, arguments))
-            sys.exit(0)
-        try:
-            rest = flags.FLAGS(argv)
-        except flags.Error as error:
-            _fail(program, f'{_plain(error)} (see --help)')
-        except SystemExit:  # absl's own --helpfull and the like, which exit with 1
-            sys.exit(0)
+        with _ending(program):
+            if {'--help', '-help', '-h'} & set(own[1:]):
+                print(_usage(main, program, arguments))
+                sys.exit(0)
+            try:
+                rest = flags.FLAGS(argv)
+            except flags.Error as error:
+                _fail(program, f'{_plain(error)} (see --help)')
+            except SystemExit:  # absl's own --helpfull and the like, which exit with 1
+                sys.exit(0)
         if rest[1:] and not arguments:
-            _fail(program, f'unexpected argument {rest[1]!r}: a flag is written --name=value, without spaces around "=" (see --help)')
+            _fail(
+                program,
+                f'unexpected argument {rest[1]!r}: a flag is written --name=value, without spaces'
+                ' around "=" (see --help)',
+            )
+        places = [] if '--' in argv else [_strange_place(place, place) for place in rest[1:]]
+        for strange in (_strange_value(), *places):
+            if strange:
+                _fail(program, strange)
         _set_up_logging()
         return rest
 
     def guarded(argv: Sequence[str]) -> int | None:
-        try:
+        with _ending(program):
             return main(argv)
-        except UserError as error:
-            _fail(program, str(error), error.exit_code)
-        except KeyboardInterrupt:
-            print(f'{program}: interrupted', file=sys.stderr)
-            sys.exit(130)
-        except Exception as error:
-            too_little = _too_little(error)
-            if too_little is None:
-                raise
-            _fail(program, too_little)
 
     app.run(guarded, flags_parser=parse)
 
 
+@contextlib.contextmanager
+def _ending(program: str) -> Iterator[None]:
+    """Ends the program, in one line, for what is no defect of ours."""
+    try:
+        try:
+            yield
+        finally:
+            print(end='', flush=True)  # at the interpreter's exit a failure would be a traceback
+    except UserError as error:
+        _fail(program, str(error), error.exit_code)
+    except KeyboardInterrupt:
+        print(f'{program}: interrupted', file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        if sys.stdout is None or not _is_unread(sys.stdout):  # it was another pipe
+            raise
+        _discard(sys.stdout)
+        sys.exit(141)
+    except Exception as error:
+        too_little = _too_little(error)
+        if too_little is None:
+            raise
+        if sys.stdout is not None:
+            _discard(sys.stdout)  # else what did not fit is tried again at exit
+        _fail(program, too_little)
+
+
+def _is_unread(stream: TextIO) -> bool:
+    """Whether `stream` goes to a pipe that nobody reads any more."""
+    poll = select.poll()
+    poll.register(stream.fileno(), 0)  # errors and hang-ups are told unasked
+    return bool(poll.poll(0))
+
+
+def _discard(stream: TextIO) -> None:
+    """Lets what `stream` still holds, and all that follows, go nowhere."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)
+
+
 def console() -> None:
-    """Entry of the installed scripts: `bert-train-vocab ...` is `python -m launch.train_vocab ...`."""
+    """Entry of the installed scripts: `bert-train-vocab ...` is `python -m launch.train_vocab
+    ...`.
+    """
     name = pathlib.Path(sys.argv[0]).stem.removeprefix('bert-').replace('-', '_')
     runpy.run_module(f'launch.{name}', run_name='__main__', alter_sys=True)
 
 
 def define_config_flags(default: str | None = None) -> None:
     """Defines --config and --set, which `config_from_flags` reads."""
-    flags.DEFINE_string('config', default, "a preset's name, a Python file with get_config() (it is run), or a saved config.json")
+    flags.DEFINE_string(
+        'config',
+        default,
+        "a preset's name, a Python file with get_config() (it is run), or a saved config.json",
+    )
     flags.DEFINE_multi_string('set', [], 'changes one setting, as in --set optimizer.peak_lr=2e-5')
 
 
-def config_from_flags(kind: Literal['pretrain', 'finetune'], default: Config | None = None) -> Config:
-    """The configuration that --config names, or `default` without that flag, with every --set applied.
+@overload
+def config_from_flags(
+    kind: Literal['pretrain'], default: PretrainConfig | None = None
+) -> PretrainConfig: ...
+@overload
+def config_from_flags(
+    kind: Literal['finetune'], default: FinetuneConfig | None = None
+) -> FinetuneConfig: ...
+def config_from_flags(
+    kind: Literal['pretrain', 'finetune'], default: Config | None = None
+) -> Config:
+    """The configuration that --config names, or `default` without that flag, with every --set
+    applied.
 
     Raises UserError where it is not of that kind, or there is neither --config nor a default.
     """
-    name, cls = flags.FLAGS['config'].value, {'pretrain': PretrainConfig, 'finetune': FinetuneConfig}[kind]
-    if name is None and default is None:
-        raise UserError(f'--config is required: a preset ({", ".join(presets())}), a Python file or a saved config.json')
+    name = flags.FLAGS['config'].value
+    cls = {'pretrain': PretrainConfig, 'finetune': FinetuneConfig}[kind]
     config = default if name is None else load(name)
+    if config is None:
+        raise UserError(
+            f'--config is required: a preset ({", ".join(presets())}), a Python file or a saved'
+            ' config.json'
+        )
     if type(config) is not cls:
-        raise UserError(f'--config={name}: holds a {type(config).__name__}, but this program takes a {cls.__name__}')
-    return apply(config, flags.FLAGS['set'].value)
+        raise UserError(
+            f'--config={name}: holds a {type(config).__name__}, but this program takes a'
+            f' {cls.__name__}'
+        )
+    return apply(config, flags.FLAGS['set'].value or [])
+
+
+def given(flag: flags.FlagHolder[T | None]) -> T:
+    """The value of a flag that is required, or that was checked to have one."""
+    assert flag.value is not None, f'--{flag.name} was not checked'
+    return flag.value
+
+
+def choice(flag: flags.FlagHolder[Any]) -> Any:
+    """The value of an enum flag, for what is one of a few words: absl, which has checked that it
+    is, calls it a str.
+    """
+    return flag.value
+
+
+def check_output_file(flag: str, path: str) -> None:
+    """UserError where no file can be written at `path`, which --`flag` names; leaves nothing.
+
+    What lies in an object store is not looked at.
+    """
+    if '://' in path:
+        return
+    if not path or path.endswith('/') or os.path.isdir(path):
+        raise UserError(f'--{flag}={path}: that is a folder: name a file')
+    check_output(flag, path)
+
+
+def check_output(flag: str, path: str) -> None:
+    """UserError where nothing can be made at `path`, which --`flag` names; leaves nothing."""
+    if '://' in path:
+        return
+    above = os.path.dirname(os.path.abspath(path))
+    while not os.path.lexists(above):  # folders that are to be made
+        above = os.path.dirname(above)
+    if not os.path.isdir(above):
+        raise UserError(f'--{flag}={path}: {above} is no folder: name another')
+    try:
+        with tempfile.TemporaryFile(dir=above):
+            pass
+    except OSError as error:
+        reason = f'{above} cannot be written in ({error.strerror})'
+        raise UserError(f'--{flag}={path}: {reason}: name another') from error
+
+
+def _own_flags() -> list[flags.Flag]:
+    """The flags of the binary, without those of libraries, in the order of their definition."""
+    by_module = flags.FLAGS.flags_by_module_dict()
+    return by_module.get(sys.argv[0], []) + by_module.get(__name__, [])
+
+
+def _strange_value() -> str | None:
+    """The line for a flag that has no value: an empty name, nan, a kind of storage not known."""
+    for flag in _own_flags():
+        values = flag.value if isinstance(flag.value, list) else [flag.value]
+        for value in values if flag.present else []:
+            given = f'--{flag.name}={value}'
+            if isinstance(value, float) and not math.isfinite(value):
+                return f'{given}: must be a finite number'
+            if not isinstance(value, str):
+                continue
+            if not value and flag.default in (None, []):
+                return f'{given}: is empty: give a value, or leave the flag out'
+            if re.search('[\ud800-\udfff]', value):  # how Python shows bytes that are no text
+                return f'{given!a}: is not UTF-8'
+            if strange := _strange_place(given, value):
+                return strange
+    return None
+
+
+def _strange_place(given: str, value: str) -> str | None:
+    """The line for a place on a kind of storage not known."""
+    for scheme in re.findall(r'(?:^|[=,])([A-Za-z][\w+.-]*)://', value):
+        if scheme != 'gs':
+            return (
+                f'{given}: {scheme}:// is neither read nor written: '
+                'give a local path (download it first) or gs://'
+            )
+        os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')  # TensorFlow reads gs://
+        os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')  # else it says that it does
+    return None
 
 
 def _set_up_logging() -> None:
-    """Short lines on stderr. Libraries are heard from a warning on (all of them with --verbosity=0)."""
+    """Short lines on stderr. Libraries are heard from a warning on (all of them with
+    --verbosity=0).
+    """
     handler = logging.get_absl_handler()
-    handler.setFormatter(std_logging.Formatter('%(asctime)s %(levelname).1s %(message)s', '%H:%M:%S'))
+    handler.setFormatter(
+        std_logging.Formatter('%(asctime)s %(levelname).1s %(message)s', '%H:%M:%S')
+    )
     if not flags.FLAGS['verbosity'].present:
-        ours = tuple(f'{ROOT}/{package}/' for package in ('configs', 'input_pipeline', 'bert_jax', 'launch'))
-        handler.addFilter(lambda record: record.levelno >= std_logging.WARNING or record.pathname.startswith(ours))
+        ours = tuple(
+            f'{ROOT}/{package}/' for package in ('configs', 'input_pipeline', 'bert_jax', 'launch')
+        )
+        handler.addFilter(
+            lambda record: record.levelno >= std_logging.WARNING or record.pathname.startswith(ours)
+        )
 
 
 def _fail(program: str, message: str, exit_code: int = UserError.exit_code) -> None:
     """Ends the program for a mistake the user can mend."""
-    print(f'{program}: error: {" ".join(message.split())}', file=sys.stderr)
+    try:
+        print(f'{program}: error: {" ".join(message.split())}', file=sys.stderr)
+    except BrokenPipeError:
+        _discard(sys.stderr)
     sys.exit(exit_code)
 
 
 def _plain(error: flags.Error) -> str:
     """absl's message, without its repetition where a required flag is missing."""
-    return re.sub(r'flag --(\w+)=None: Flag --\1 must have a value other than None\.', r'--\1 is required', str(error))
+    return re.sub(
+        r'flag --(\w+)=None: Flag --\1 must have a value other than None\.',
+        r'--\1 is required',
+        str(error),
+    )
 
 
-def _too_little(error: BaseException) -> str | None:
-    """The line for a full disk or too little memory, where `error` or what caused it is that; None where it is neither."""
+def _too_little(error: BaseException | None) -> str | None:
+    """The line for a full disk, too little memory, and what may not or cannot be reached.
+
+    `error` is it, or was caused by it; None where it is neither.
+    """
     disk = 'free some space and run the same command again'
     seen = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return f'{error.filename}: disk full: {disk}' if error.filename else f'disk full: {disk}'
+            return (
+                f'{error.filename}: disk full: {disk}' if error.filename else f'disk full: {disk}'
+            )
+        if isinstance(error, OSError) and error.errno == errno.EFBIG:
+            name = f'{error.filename}: ' if error.filename else ''
+            return (
+                f'{name}a limit on the size of files was reached: raise it (ulimit -f) and run the'
+                ' same command again'
+            )
         if 'No space left on device' in str(error):  # as tensorstore words it
             return f'disk full: {disk}'
+        if unreachable := _unreachable(error):
+            return unreachable
         if isinstance(error, MemoryError):
-            return f'this machine has too little memory ({error}): end other programs, or take a larger one'
-        if type(error).__name__ in ('JaxRuntimeError', 'XlaRuntimeError') and 'RESOURCE_EXHAUSTED' in str(error):
             return (
-                f'the device has too little memory ({str(error).splitlines()[0]}): take a smaller batch_size, '
-                '--set runtime.accumulation=2, --set runtime.remat=full or, over several devices, --set runtime.fsdp=2; '
-                'launch.pretrain --dry_run says what a step takes'
+                f'this machine has too little memory ({error}): end other programs, or take a'
+                ' larger one'
+            )
+        if type(error).__name__ in (
+            'JaxRuntimeError',
+            'XlaRuntimeError',
+        ) and 'RESOURCE_EXHAUSTED' in str(error):
+            return (
+                f'the device has too little memory ({str(error).splitlines()[0]}): take a smaller'
+                ' batch_size, --set runtime.accumulation=2, --set runtime.remat=full or, over'
+                ' several devices, --set runtime.fsdp=2; launch.pretrain --dry_run says what a'
+                ' step takes'
             )
         error = error.__cause__ or error.__context__
+    return None
+
+
+def _unreachable(error: BaseException) -> str | None:
+    """The line for what may not be read or written, or not be reached; None for other errors."""
+    closed = (errno.EACCES, errno.EPERM, errno.EROFS)
+    if isinstance(error, OSError) and error.errno in closed and error.filename:
+        return f'{error.filename}: {error.strerror}: give yourself the right to it, or name another'
+    if type(error).__module__.startswith('tensorflow.') and 'gs://' in str(error):
+        place = re.search(r'gs://[^\s\'")]+', str(error))
+        name = place[0] if place else 'gs://'
+        reason = ' '.join(str(error).split())
+        return f'{name}: cannot be reached ({reason[:200]}): check the name and the network'
     return None
 
 
 def _usage(main: Callable, program: str, arguments: str) -> str:
     """The binary's docstring and its own flags, in the order of their definition."""
     module = sys.modules[main.__module__]
-    by_module = flags.FLAGS.flags_by_module_dict()
-    lines = [(module.__doc__ or '').strip(), '', f'usage: python -m launch.{program} [--flags] {arguments}'.rstrip(), '']
-    for flag in by_module.get(sys.argv[0], []) + by_module.get(__name__, []):
+    lines = [
+        (module.__doc__ or '').strip(),
+        '',
+        f'usage: python -m launch.{program} [--flags] {arguments}'.rstrip(),
+        '',
+    ]
+    for flag in _own_flags():
         form = f'--[no]{flag.name}' if flag.boolean else f'--{flag.name}'
-        default = '' if flag.default in (None, [], '') else f' (default: {flag.default_as_str.strip(chr(39))})'
-        required = ' (required)' if any('other than None' in validator.message for validator in flag.validators) else ''
-        lines += [f'  {form}', flags.text_wrap(f'{flag.help}{default}{required}', length=100, indent='      ')]
+        default = (
+            ''
+            if flag.default in (None, [], '')
+            else f' (default: {str(flag.default_as_str).strip(chr(39))})'
+        )
+        required = (
+            ' (required)'
+            if any('other than None' in validator.message for validator in flag.validators)
+            else ''
+        )
+        lines += [
+            f'  {form}',
+            flags.text_wrap(f'{flag.help}{default}{required}', length=100, indent='      '),
+        ]
     return '\n'.join(lines)

@@ -1,14 +1,19 @@
-"""Writes a trained model in another program's format, tokenizer beside it; converts any format that is read to any that is written.
+"""Writes a trained model in another program's format, tokenizer beside it; converts any format that
+is read to any that is written.
 
-  python -m launch.export --workdir=DIR --format=huggingface --output=DIR     a run of launch.pretrain or launch.finetune
-  python -m launch.export --init_from=DIR/bert_model.ckpt --output=DIR        a Google checkpoint
-  python -m launch.export --init_from=DIR --format=google --output=DIR        a Hugging Face BERT directory, of any age
+a run of launch.pretrain or launch.finetune:
+  python -m launch.export --workdir=DIR --format=huggingface --output=DIR
+a Google checkpoint:
+  python -m launch.export --init_from=DIR/bert_model.ckpt --output=DIR
+a Hugging Face BERT directory, of any age:
+  python -m launch.export --init_from=DIR --format=google --output=DIR
 
-huggingface: loads in transformers under the class that its config.json names: BertForPreTraining after
-pre-training, and after fine-tuning BertForSequenceClassification, BertForQuestionAnswering,
+huggingface: loads in transformers under the class that its config.json names: BertForPreTraining
+after pre-training, and after fine-tuning BertForSequenceClassification, BertForQuestionAnswering,
 BertForTokenClassification or BertForMultipleChoice.
 google: bert_config.json, vocab.txt and bert_model.ckpt, as google-research/bert reads them.
-stablehlo, saved_model: a folder that serves the model without this project, with jax or TensorFlow (docs/serving.md).
+stablehlo, saved_model: a folder that serves the model without this project, with jax or TensorFlow
+(docs/serving.md).
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from absl import flags, logging
 
@@ -28,20 +33,41 @@ from launch import app
 if TYPE_CHECKING:
     from etils import epath
 
-    from bert_jax.interchange.naming import Model, Reading
+    from bert_jax.interchange.parameters import Model, Reading
     from input_pipeline.tokenizer import Tokenizer
 
-_WORKDIR = flags.DEFINE_string('workdir', None, 'folder of a run of launch.pretrain or launch.finetune; its newest checkpoint is taken')
-_INIT_FROM = flags.DEFINE_string('init_from', None, 'in place of --workdir: a Hugging Face BERT directory or name, or a Google checkpoint')
-_FORMAT = flags.DEFINE_enum('format', 'huggingface', ['huggingface', 'google', 'stablehlo', 'saved_model'], 'what to write')
-_OUTPUT = flags.DEFINE_string('output', None, 'folder to write; it must be new or empty', required=True)
+Format = Literal['huggingface', 'google', 'stablehlo', 'saved_model']
+
+_WORKDIR = flags.DEFINE_string(
+    'workdir',
+    None,
+    'folder of a run of launch.pretrain or launch.finetune; its newest checkpoint is taken',
+)
+_INIT_FROM = flags.DEFINE_string(
+    'init_from',
+    None,
+    'in place of --workdir: a Hugging Face BERT directory or name, or a Google checkpoint',
+)
+_FORMAT = flags.DEFINE_enum('format', 'huggingface', get_args(Format), 'what to write')
+_OUTPUT = flags.DEFINE_string(
+    'output', None, 'folder to write; it must be new or empty', required=True
+)
 _ARCHITECTURE = flags.DEFINE_string(
-    'architecture', None, "transformers' class to write, as BertModel for the encoder alone; default: by its heads"
+    'architecture',
+    None,
+    "transformers' class to write, as BertModel for the encoder alone; default: by its heads",
 )
 _HIDDEN_ACT = flags.DEFINE_enum(
-    'hidden_act', None, ['gelu_tanh', 'gelu_erf', 'relu'], "write this activation in place of the model's own, which changes its outputs"
+    'hidden_act',
+    None,
+    ['gelu_tanh', 'gelu_erf', 'relu'],
+    "write this activation in place of the model's own, which changes its outputs",
 )
-_PRINT_MAP = flags.DEFINE_bool('print_map', False, 'print every name that is read, and every name that is written, with the array here')
+_PRINT_MAP = flags.DEFINE_bool(
+    'print_map',
+    False,
+    'print every name that is read, and every name that is written, with the array here',
+)
 
 
 def main(argv: Sequence[str]) -> None:
@@ -52,13 +78,15 @@ def main(argv: Sequence[str]) -> None:
 
     import dataclasses
 
-    from launch.source import print_names, read_source
+    from launch.workdir.source import print_names, read_source
 
-    source = read_source(_WORKDIR.value or _INIT_FROM.value, _PRINT_MAP.value)
+    source = read_source(_WORKDIR.value or app.given(_INIT_FROM), _PRINT_MAP.value)
     model = source.bert._replace(architecture=_ARCHITECTURE.value or source.bert.architecture)
     if _HIDDEN_ACT.value:
-        model = model._replace(config=dataclasses.replace(model.config, hidden_act=_HIDDEN_ACT.value))
-    reading, left_out = export(model, source.tokenizer, _FORMAT.value, _OUTPUT.value)
+        model = model._replace(
+            config=dataclasses.replace(model.config, hidden_act=app.choice(_HIDDEN_ACT))
+        )
+    reading, left_out = export(model, source.tokenizer, app.choice(_FORMAT), _OUTPUT.value)
     if _PRINT_MAP.value:
         print_names(reading)
     if left_out:
@@ -66,42 +94,65 @@ def main(argv: Sequence[str]) -> None:
     print(f'{_OUTPUT.value}: {model.architecture}')
 
 
-def export(model: Model, tokenizer: Tokenizer, form: str, output: str) -> tuple[Reading, tuple[str, ...]]:
+def export(
+    model: Model, tokenizer: Tokenizer, form: Format, output: str
+) -> tuple[Reading, tuple[str, ...]]:
     """Writes a directory of the format `form`, whole or not at all.
 
-    -> what is read there again (so it fits, and holds no NaN), and the parts of the model that found no place in it.
+    -> what is read there again (so it fits, and holds no NaN), and the parts of the model that
+    found no place in it.
     """
     with _new_folder(output) as folder:
-        if form in ('stablehlo', 'saved_model'):
-            return _serving(model, tokenizer, folder, form)
-        return {'huggingface': _huggingface, 'google': _google}[form](model, tokenizer, folder)
+        if form == 'huggingface':
+            return _huggingface(model, tokenizer, folder)
+        if form == 'google':
+            return _google(model, tokenizer, folder)
+        return _serving(model, tokenizer, folder, form)
 
 
-def _huggingface(model: Model, tokenizer: Tokenizer, folder: epath.Path) -> tuple[Reading, tuple[str, ...]]:
+def _huggingface(
+    model: Model, tokenizer: Tokenizer, folder: epath.Path
+) -> tuple[Reading, tuple[str, ...]]:
     from bert_jax.interchange import huggingface
 
     tokenizer.save(folder)
     settings = folder / 'tokenizer_config.json'
-    longest = {'model_max_length': model.config.max_position}  # transformers cuts longer texts there
+    # transformers cuts longer texts there
+    longest = {'model_max_length': model.config.max_position}
     settings.write_text(json.dumps(json.loads(settings.read_text()) | longest, indent=2) + '\n')
     left_out = huggingface.write(folder, model)
     return huggingface.read(folder), left_out
 
 
-def _google(model: Model, tokenizer: Tokenizer, folder: epath.Path) -> tuple[Reading, tuple[str, ...]]:
+def _google(
+    model: Model, tokenizer: Tokenizer, folder: epath.Path
+) -> tuple[Reading, tuple[str, ...]]:
     from bert_jax.interchange import google
 
     if tokenizer.kind != 'wordpiece':
-        raise UserError('--format=google: the tokenizer is SentencePiece, and google-research/bert reads a vocab.txt alone')
+        what = (
+            'SentencePiece'
+            if tokenizer.kind == 'sentencepiece'
+            else "a tokenizer.json of other rules than BERT's"
+        )
+        raise UserError(
+            f'--format=google: the tokenizer is {what}, and google-research/bert reads a vocab.txt'
+            ' alone'
+        )
     tokenizer.save(folder)  # tokenizer_config.json too, which keeps the casing for whoever reads it
     left_out = google.write(folder, model)
     return google.read(str(folder / google.CHECKPOINT)), left_out
 
 
-def _serving(model: Model, tokenizer: Tokenizer, folder: epath.Path, form: str) -> tuple[Reading, tuple[str, ...]]:
+def _serving(
+    model: Model,
+    tokenizer: Tokenizer,
+    folder: epath.Path,
+    form: Literal['stablehlo', 'saved_model'],
+) -> tuple[Reading, tuple[str, ...]]:
     from bert_jax.interchange import serving
-    from bert_jax.interchange.naming import Reading
-    from launch import serving_folder
+    from bert_jax.interchange.parameters import Reading
+    from launch.inference import serving_folder
 
     left_out = serving_folder.write(folder, model, tokenizer, form)
     return Reading(model, {name: name for name in serving.used_weights(model)}, (), ()), left_out
@@ -109,7 +160,9 @@ def _serving(model: Model, tokenizer: Tokenizer, folder: epath.Path, form: str) 
 
 @contextlib.contextmanager
 def _new_folder(output: str) -> Iterator[epath.Path]:
-    """A folder to fill, which takes the name `output` when all is done, and is gone when anything fails."""
+    """A folder to fill, which takes the name `output` when all is done, and is gone when anything
+    fails.
+    """
     from etils import epath
 
     target = epath.Path(output)

@@ -1,10 +1,12 @@
-"""Fine-tunes an encoder on a task and scores the dev split; with --sweep, a grid of runs in one process.
+"""Fine-tunes an encoder on a task and scores the dev split; with --sweep, a grid of runs in one
+process.
 
-  python -m launch.finetune --task=mrpc --data_dir=glue/MRPC --init_from=WORKDIR --workdir=DIR [--set a.b=c ...]
+  python -m launch.finetune --task=mrpc --data_dir=glue/MRPC --init_from=WORKDIR --workdir=DIR
+  python -m launch.finetune ... --set epochs=4 --set optimizer.peak_lr=3e-5
   python -m launch.finetune ... --sweep="optimizer.peak_lr=2e-5,3e-5;seed=0,1,2"
 
-Without --config the settings are the paper's for the task (configs/finetune.py). Runs that are done are
-taken as they are.
+Without --config the settings are the paper's for the task (configs/presets/finetune.py). Runs that
+are done are taken as they are.
 """
 
 from __future__ import annotations
@@ -14,48 +16,76 @@ from collections.abc import Sequence
 
 from absl import flags, logging
 
+from bert_jax.mesh import determinism
 from launch import app
 
-_TASK = flags.DEFINE_string('task', None, "a task's name (mrpc, squad_v1, ...) or a path ending in .json", required=True)
-_DATA_DIR = flags.DEFINE_string('data_dir', '', "the folder that holds the task's own files; not needed for a .json task beside its files")
+_TASK = flags.DEFINE_string(
+    'task', None, "a task's name (mrpc, squad_v1, ...) or a path ending in .json", required=True
+)
+_DATA_DIR = flags.DEFINE_string(
+    'data_dir',
+    '',
+    "the folder that holds the task's own files; not needed for a .json task beside its files",
+)
 _INIT_FROM = flags.DEFINE_string(
     'init_from',
     None,
-    'the encoder to start from: a workdir of launch.pretrain or launch.finetune, a Hugging Face BERT directory or name, '
-    'or a Google checkpoint (DIR or DIR/bert_model.ckpt)',
+    'the encoder to start from: a workdir of launch.pretrain or launch.finetune, a Hugging Face'
+    ' BERT directory or name, or a Google checkpoint (DIR or DIR/bert_model.ckpt)',
     required=True,
 )
-_PRINT_MAP = flags.DEFINE_bool('print_map', False, 'print every name in --init_from and the array here that it holds')
-_WORKDIR = flags.DEFINE_string('workdir', None, 'folder of this run, or of all runs of a sweep', required=True)
+_PRINT_MAP = flags.DEFINE_bool(
+    'print_map', False, 'print every name in --init_from and the array here that it holds'
+)
+_WORKDIR = flags.DEFINE_string(
+    'workdir', None, 'folder of this run, or of all runs of a sweep', required=True
+)
 _RECIPE = flags.DEFINE_enum(
-    'recipe', 'paper', ['paper', 'readme', 'albert'], "whose settings for the task; the README is google-research/bert's"
+    'recipe',
+    'paper',
+    ['paper', 'readme', 'albert'],
+    "whose settings for the task; the README is google-research/bert's",
 )
 _SWEEP = flags.DEFINE_string(
     'sweep',
     '',
-    'settings and their values: "optimizer.peak_lr=2e-5,3e-5;seed=0,1,2", or "glue;seed=0,1,2" (grids: glue, appendix, miniatures)',
+    'settings and their values: "optimizer.peak_lr=2e-5,3e-5;seed=0,1,2", or "glue;seed=0,1,2"'
+    ' (grids: glue, appendix, miniatures)',
 )
+_DETERMINISTIC = flags.DEFINE_bool('deterministic', False, determinism.HELP)
 app.define_config_flags()
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs what is left to run; returns 0, or 128 + the signal that asked it to save and stop."""
     del argv
+    if _DETERMINISTIC.value:
+        determinism.demand()
     from configs import sweep
-    from configs.finetune import recipe
+    from configs.presets.finetune import recipe
     from input_pipeline.tasks import load_task
 
     task = load_task(_TASK.value, _DATA_DIR.value)
-    config = app.config_from_flags('finetune', recipe(task.name, task.kind, _RECIPE.value))
+    config = app.config_from_flags('finetune', recipe(task.name, task.kind, app.choice(_RECIPE)))
     points = sweep.grid(config, _SWEEP.value) if _SWEEP.value else []
 
-    from launch import results, source, tuning, workdir
+    from launch.finetuning import finetuner, results
+    from launch.workdir import source
+    from launch.workdir.folder import lock
 
-    with workdir.lock(_WORKDIR.value):
+    with lock(_WORKDIR.value):
         encoder = source.load_source(_INIT_FROM.value, _PRINT_MAP.value)
-        logging.info('%s: encoder of %s, step %d; the %s head is fresh', task.name, encoder.where, encoder.step, task.head)
-        identity = tuning.task_identity(task, _TASK.value, _DATA_DIR.value)
-        tuner = tuning.Tuner(task, encoder, identity, config.runtime, os.path.join(_WORKDIR.value, 'features'))
+        logging.info(
+            '%s: encoder of %s, step %d; the %s head is fresh',
+            task.name,
+            encoder.where,
+            encoder.step,
+            task.head,
+        )
+        identity = finetuner.task_identity(task, _TASK.value, _DATA_DIR.value)
+        tuner = finetuner.Tuner(
+            task, encoder, identity, config.runtime, os.path.join(_WORKDIR.value, 'features')
+        )
         try:
             if points:
                 rows = results.run_sweep(tuner, points, _WORKDIR.value)
@@ -63,8 +93,12 @@ def main(argv: Sequence[str]) -> int:
             else:
                 result, done_before = tuner.run(config, _WORKDIR.value)
                 print(results.describe(result, done_before))
-        except tuning.Stopped as stopped:
-            logging.info('signal %d: saved and stopped; the same command goes on from there', stopped.signal_number)
+        except finetuner.Stopped as stopped:
+            logging.info(
+                'signal %d: %s; the same command goes on from there',
+                stopped.signal_number,
+                stopped.said,
+            )
             return 128 + stopped.signal_number
         logging.info('compilations: %s', dict(tuner.compilations) or 'none')
     return 0

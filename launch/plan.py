@@ -1,10 +1,12 @@
 """Before paying: what a pre-training run needs and costs on TPUs or GPUs, told without having them.
 
-  python -m launch.plan --config=bert_large --topology=v5e:16x16 [--set a.b=c ...] [--search=N] [--json=FILE]
+  python -m launch.plan --config=bert_large --topology=v5e:16x16 [--set a.b=c ...] [--search=N] \\
+      [--json=FILE]
 
-With the extra [plan] (pip install '.[plan]') the real train step is compiled for that TPU topology: memory and
-collectives are the compiler's. For GPUs (h100:8) it is compiled on a machine that has them. Elsewhere only what follows
-from shapes is told. What does not fit is compiled with changes that make it fit. docs/plan.md explains the lines.
+With the extra [plan] (pip install '.[plan]') the real train step is compiled for that TPU topology:
+memory and collectives are the compiler's. For GPUs (h100:8) it is compiled on a machine that has
+them. Elsewhere only what follows from shapes is told. What does not fit is compiled with changes
+that make it fit. docs/plan.md explains the lines.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import glob
 import importlib.util
 import json
+import math
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,94 +25,156 @@ from configs.errors import UserError
 from launch import app
 
 if TYPE_CHECKING:
-    from bert_jax.chips import Topology
+    from bert_jax.costs.chips import Topology
     from configs.schema import PretrainConfig
 
 app.define_config_flags()
-_TOPOLOGY = flags.DEFINE_string('topology', None, 'chips and wiring, as in v5e:16x16; a wrong name lists those that exist', required=True)
-_MFU = flags.DEFINE_float('mfu', 0.4, "share of the chips' peak that the run is assumed to reach, for the second estimate of time")
-_PRICE = flags.DEFINE_float('price_per_chip_hour', None, 'what a chip costs for an hour, in any currency')
-_PREDICTIONS = flags.DEFINE_multi_integer('max_predictions', [], 'masked positions a row, once a phase; by default 15 %, rounded up')
-_COMPILE = flags.DEFINE_bool('compile', True, 'compile the step, which takes minutes for a large model; without, only what shapes tell')
-_TRIES = flags.DEFINE_integer('tries', 4, 'compilations spent on changes that make a phase fit which does not; 0: none', lower_bound=0)
+_TOPOLOGY = flags.DEFINE_string(
+    'topology',
+    None,
+    'chips and wiring, as in v5e:16x16; a wrong name lists those that exist',
+    required=True,
+)
+_MFU = flags.DEFINE_float(
+    'mfu',
+    0.4,
+    "share of the chips' peak that the run is assumed to reach, for the second estimate of time",
+)
+_PRICE = flags.DEFINE_float(
+    'price_per_chip_hour', None, 'what a chip costs for an hour, in any currency'
+)
+_PREDICTIONS = flags.DEFINE_multi_integer(
+    'max_predictions', [], 'masked positions a row, once a phase; by default 15 %, rounded up'
+)
+_COMPILE = flags.DEFINE_bool(
+    'compile',
+    True,
+    'compile the step, which takes minutes for a large model; without, only what shapes tell',
+)
+_TRIES = flags.DEFINE_integer(
+    'tries',
+    4,
+    'compilations spent on changes that make a phase fit which does not; 0: none',
+    lower_bound=0,
+)
 _SEARCH = flags.DEFINE_integer(
-    'search', 0, 'compilations spent, for each phase, on finding the fastest accumulation, remat and mesh; 0: none', lower_bound=0
+    'search',
+    0,
+    'compilations spent, for each phase, on finding the fastest accumulation, remat and mesh; 0:'
+    ' none',
+    lower_bound=0,
 )
 _JSON = flags.DEFINE_string('json', None, 'also write the plan to this file')
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints the plan, and writes it where --json says. UserError, after that, where a phase does not fit."""
+    """Prints the plan, and writes it where --json says. UserError, after that, where a phase does
+    not fit.
+    """
     del argv
     if not 0 < _MFU.value <= 1:
         raise UserError(f'--mfu={_MFU.value}: must be above 0 and at most 1, as in --mfu=0.4')
-    if _PRICE.value is not None and _PRICE.value < 0:
+    if _PRICE.value is not None and not 0 <= _PRICE.value < math.inf:
         raise UserError(f'--price_per_chip_hour={_PRICE.value}: must be 0 or more')
+    if _JSON.value is not None:  # before the minutes of compiling
+        app.check_output_file('json', _JSON.value)
     config = app.config_from_flags('pretrain')
-    from bert_jax.chips import topology
+    from bert_jax.costs.chips import topology
 
     where = topology(_TOPOLOGY.value)
-    # Before jax is imported: on a TPU host the chips are left alone, and of a GPU only what is needed is taken.
-    gpu = where.chip.platform == 'gpu' and any(importlib.util.find_spec(f'jax_cuda{version}_plugin') for version in (12, 13))
+    # Before jax is imported: on a TPU host the chips are left alone, and of a GPU only what is
+    # needed is taken.
+    gpu = where.chip.platform == 'gpu' and any(
+        importlib.util.find_spec(f'jax_cuda{version}_plugin') for version in (12, 13)
+    )
     os.environ['JAX_PLATFORMS'] = 'cuda,cpu' if gpu and glob.glob('/dev/nvidia[0-9]*') else 'cpu'
     os.environ.setdefault('XLA_PYTHON_CLIENT_PREALLOCATE', 'false')
 
-    from bert_jax import plan
-    from launch import plan_text
+    from bert_jax.costs import plan
+    from launch.pretraining import plan_text
 
     missing = '--nocompile was given' if not _COMPILE.value else plan.obstacle(where)
     if _SEARCH.value and missing:
         raise UserError(f'--search compiles, and that cannot be done here: {missing}')
     if not missing:
-        logging.info('compiling %d train step(s) for %s: seconds if small, minutes if large', len(config.phases), where.name)
+        logging.info(
+            'compiling %d train step(s) for %s: seconds if small, minutes if large',
+            len(config.phases),
+            where.name,
+        )
     found, refusals = make_plan(config, where, compiling=not missing)
     print('\n'.join(plan_text.lines(found)))
     if missing:
         print(f'\nNOT COMPILED ({missing}). What stands above follows from shapes alone:')
-        print('activations are estimated, workspace and collectives are not in it, and whether the run fits is not known.')
+        print(
+            'activations are estimated, workspace and collectives are not in it, and whether the'
+            ' run fits is not known.'
+        )
     if _JSON.value:
         from etils import epath
 
-        from input_pipeline.whole_file import write_whole
+        from input_pipeline.atomic import write_whole
 
         path = epath.Path(_JSON.value)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(found, indent=2) + '\n')
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, json.dumps(found, indent=2) + '\n')
+        except OSError as error:
+            reason = error.strerror or error
+            raise UserError(f'--json={path}: cannot be written ({reason})') from error
     if refusals:
         raise refusals[0]
     return 0
 
 
-def make_plan(config: PretrainConfig, where: Topology, compiling: bool) -> tuple[dict[str, Any], list[UserError]]:
-    """-> (the whole plan as JSON data, without the schedule where a phase does not fit; the refusals of those phases)."""
-    from bert_jax import fit, flops, plan
-    from input_pipeline.records import RecordSpec, most_bytes
+def make_plan(
+    config: PretrainConfig, where: Topology, compiling: bool
+) -> tuple[dict[str, Any], list[UserError]]:
+    """-> (the whole plan as JSON data, without the schedule where a phase does not fit; the
+    refusals of those phases).
+    """
+    from bert_jax.costs import flops, plan, search
+    from bert_jax.model import splits
+    from input_pipeline.records.fields import RecordSpec, most_bytes
 
-    chip, phases, refusals = where.chip, [], []
-    for phase, count in zip(config.phases, plan.predictions_of(config, _PREDICTIONS.value), strict=True):
-        task = fit.Task(config, phase, count, where)
+    chip, phases = where.chip, []
+    refusals: list[UserError] = []
+    for phase, count in zip(
+        config.phases, plan.predictions_of(config, _PREDICTIONS.value), strict=True
+    ):
+        task = search.Task(config, phase, count, where)
         found = plan.analytic(*task)
-        found['estimate'] = fit.estimate(task).parts
+        found['estimate'] = search.estimate(task).parts
         if compiling:
             try:
                 found |= plan.compiled(*task)
             except plan.DoesNotFit as refused:
                 refusals.append(refused)
-                found |= {'needs': refused.needs, 'has': refused.has, 'buffers': [vars(one) for one in refused.buffers]}
-                found['changes'] = fit.smallest_changes(task, refused, _TRIES.value)
+                found |= {
+                    'needs': refused.needs,
+                    'has': refused.has,
+                    'buffers': [vars(one) for one in refused.buffers],
+                }
+                found['changes'] = search.smallest_changes(task, refused, _TRIES.value)
         else:
-            found['likely_change'] = fit.likely_change(task)
-        found['bytes_read_per_step'] = phase.batch_size * most_bytes(RecordSpec(phase.seq_len, count, 'static'), config.model.vocab_size)
+            found['likely_change'] = search.likely_change(task)
+        found['bytes_read_per_step'] = phase.batch_size * most_bytes(
+            RecordSpec(phase.seq_len, count, 'static'), config.model.vocab_size
+        )
         if _SEARCH.value:
-            found['search'] = fit.search(task, _SEARCH.value)
+            found['search'] = search.search(task, _SEARCH.value)
         phases.append(found)
     found = {
         'config': config.name,
         'topology': where.name,
         'chips': where.chips,
         'mesh': dict(plan.abstract_mesh(config, where).shape),
+        'warnings': splits.left_whole(config.model, config.runtime),
         'compiled': compiling,
-        'chip': {k: getattr(chip, k) for k in ('name', 'peak_flops', 'hbm', 'hbm_usable', 'hbm_bandwidth', 'ici', 'source')},
+        'chip': {
+            k: getattr(chip, k)
+            for k in ('name', 'peak_flops', 'hbm', 'hbm_usable', 'hbm_bandwidth', 'ici', 'source')
+        },
         'parameters': flops.parameter_count(config.model),
         'phases': phases,
         'mfu': _MFU.value,

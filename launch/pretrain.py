@@ -1,6 +1,7 @@
-"""Pre-trains BERT on records made by launch.preprocess; resumes by itself when the workdir holds a checkpoint.
+"""Pre-trains BERT on records made by launch.preprocess; resumes by itself when the workdir holds a
+checkpoint.
 
-python -m launch.pretrain --config=bert_base --data=DIR128 --data=DIR512 --workdir=DIR [--set a.b=c ...]
+  python -m launch.pretrain --config=bert_base --data=DIR128 --data=DIR512 --workdir=DIR [--set a=b]
 """
 
 from __future__ import annotations
@@ -15,38 +16,68 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import flags, logging
 
+from bert_jax.mesh import determinism
 from configs import schema
 from configs.errors import UserError
 from launch import app
 
 if TYPE_CHECKING:
-    from bert_jax.dynamic_masking import DynamicMasking
-    from input_pipeline.shards import Manifest
-    from launch.source import Source
+    from bert_jax.train.masking import DynamicMasking
+    from input_pipeline.records.shards import Manifest
+    from launch.workdir.source import Source
 
 app.define_config_flags()
-_DATA = flags.DEFINE_multi_string('data', [], 'records directory; give it once for each length that the phases need')
-_WORKDIR = flags.DEFINE_string('workdir', None, 'folder of this run: configuration, checkpoints, metrics (required)')
+_DATA = flags.DEFINE_multi_string(
+    'data', [], 'records directory; give it once for each length that the phases need'
+)
+_WORKDIR = flags.DEFINE_string(
+    'workdir', None, 'folder of this run: configuration, checkpoints, metrics (required)'
+)
 _INIT_FROM = flags.DEFINE_string(
     'init_from',
     None,
-    'start from these weights, at step 0 and with a new optimizer: a workdir, a Hugging Face BERT directory or name, '
-    'or a Google checkpoint',
+    'start from these weights, at step 0 and with a new optimizer: a workdir, a Hugging Face BERT'
+    ' directory or name, or a Google checkpoint',
 )
-_PRINT_MAP = flags.DEFINE_bool('print_map', False, 'print every name in --init_from and the array here that it holds')
-_PRINT_SCHEDULE = flags.DEFINE_bool('print_schedule', False, 'print the learning rate of chosen steps and end; needs only --config')
+_PRINT_MAP = flags.DEFINE_bool(
+    'print_map', False, 'print every name in --init_from and the array here that it holds'
+)
+_PRINT_SCHEDULE = flags.DEFINE_bool(
+    'print_schedule', False, 'print the learning rate of chosen steps and end; needs only --config'
+)
 _DISTRIBUTED = flags.DEFINE_bool(
-    'distributed', False, 'one of several processes, which the cluster tells apart (TPU pod, Slurm, MPI, Kubernetes)'
+    'distributed',
+    False,
+    'one of several processes, which the cluster tells apart (TPU pod, Slurm, MPI, Kubernetes)',
 )
-_COORDINATOR = flags.DEFINE_string('coordinator', None, 'HOST:PORT of process 0, where no cluster tells; the next port is used too')
-_NUM_PROCESSES = flags.DEFINE_integer('num_processes', None, 'how many processes there are, with --coordinator', lower_bound=1)
-_PROCESS_ID = flags.DEFINE_integer('process_id', None, 'which of them this is, from 0, with --coordinator', lower_bound=0)
-_ARRIVAL = flags.DEFINE_integer('arrival_timeout_s', 300, 'seconds within which all processes must have started', lower_bound=1)
-_HEARTBEAT = flags.DEFINE_integer('heartbeat_s', 100, 'seconds without a sign after which a process counts as dead', lower_bound=1)
-_DRY_RUN = flags.DEFINE_bool('dry_run', False, 'compile one step of each phase, print its sizes and end; nothing is written')
-_PROFILE = flags.DEFINE_integer('profile', 0, 'trace so many steps of each phase, after its first ten, into WORKDIR/profile', lower_bound=0)
+_COORDINATOR = flags.DEFINE_string(
+    'coordinator', None, 'HOST:PORT of process 0, where no cluster tells; the next port is used too'
+)
+_NUM_PROCESSES = flags.DEFINE_integer(
+    'num_processes', None, 'how many processes there are, with --coordinator', lower_bound=1
+)
+_PROCESS_ID = flags.DEFINE_integer(
+    'process_id', None, 'which of them this is, from 0, with --coordinator', lower_bound=0
+)
+_ARRIVAL = flags.DEFINE_integer(
+    'arrival_timeout_s', 300, 'seconds within which all processes must have started', lower_bound=1
+)
+_HEARTBEAT = flags.DEFINE_integer(
+    'heartbeat_s', 100, 'seconds without a sign after which a process counts as dead', lower_bound=1
+)
+_DETERMINISTIC = flags.DEFINE_bool('deterministic', False, determinism.HELP)
+_DRY_RUN = flags.DEFINE_bool(
+    'dry_run', False, 'compile one step of each phase, print its sizes and end; nothing is written'
+)
+_PROFILE = flags.DEFINE_integer(
+    'profile',
+    0,
+    'trace so many steps of each phase, after its first ten, into WORKDIR/profile',
+    lower_bound=0,
+)
 
-# Training records from which the unigram baseline is counted: a second or two of reading, and the third digit is settled.
+# Training records from which the unigram baseline is counted: a second or two of reading, and the
+# third digit is settled.
 _BASELINE_EXAMPLES = 50_000
 
 
@@ -57,89 +88,170 @@ class Records(NamedTuple):
     manifest: Manifest
 
     def identity(self) -> dict[str, Any]:
-        """What makes these records these: a resumed run must read the same ones, wherever they lie."""
+        """What makes these records these: a resumed run must read the same ones, wherever they
+        lie.
+        """
         names = sorted((s.file, s.records, s.crc32c) for s in self.manifest.files)
-        return {'seq_len': self.manifest.seq_len, 'objective': self.manifest.objective, 'checksum': zlib.crc32(repr(names).encode())}
+        return {
+            'seq_len': self.manifest.seq_len,
+            'objective': self.manifest.objective,
+            'checksum': zlib.crc32(repr(names).encode()),
+        }
 
     def masking(self) -> DynamicMasking | None:
-        """What the train step masks, as the records' own options say; none where they are masked already."""
+        """What the train step masks, as the records' own options say; none where they are masked
+        already.
+        """
         if self.manifest.masking == 'static':
             return None
         from etils import epath
 
-        from bert_jax.dynamic_masking import DynamicMasking
+        from bert_jax.train.masking import DynamicMasking
         from input_pipeline.tokenizer import Tokenizer
 
-        options, tokenizer = self.manifest.options, Tokenizer.load(epath.Path(self.directory) / 'tokenizer')
+        options = self.manifest.options
+        tokenizer = Tokenizer.load(epath.Path(self.directory) / 'tokenizer')
         return DynamicMasking(
-            options['masked_lm_prob'], self.manifest.max_predictions, tuple(options['mask_mix']), options['whole_word'],
-            tokenizer.mask_id, tokenizer.vocab_size,
-        )  # fmt: skip
+            options['masked_lm_prob'],
+            self.manifest.max_predictions,
+            tuple(options['mask_mix']),
+            options['whole_word'],
+            tokenizer.mask_id,
+            tokenizer.vocab_size,
+        )
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs every phase that is left; returns 0, or 128 + the signal that asked it to save and stop."""
+    """Runs every phase that is left; returns 0, or 128 + the signal that asked it to save and
+    stop.
+    """
     del argv
-    config = app.config_from_flags('pretrain')
+    if _DETERMINISTIC.value:
+        determinism.demand()
     if _PRINT_SCHEDULE.value:
-        return print_schedule(config)
+        return print_schedule(app.config_from_flags('pretrain'))
+    if not (_DISTRIBUTED.value or _COORDINATOR.value):
+        return run(*ready())
+    from bert_jax.mesh import processes
+
+    place = processes.Place(
+        _COORDINATOR.value,
+        _NUM_PROCESSES.value,
+        _PROCESS_ID.value,
+        _ARRIVAL.value,
+        _HEARTBEAT.value,
+    )
+    with processes.joined(place, ready, common) as (config, records):
+        return run(config, records)
+
+
+def ready() -> tuple[schema.PretrainConfig, list[Records]]:
+    """What the flags of this process name, checked without jax."""
+    config = app.config_from_flags('pretrain')
     if not _WORKDIR.value and not _DRY_RUN.value:
         raise UserError('--workdir is required: a folder for this run')
-    records = match_phases(config, _DATA.value)
+    return config, match_phases(config, _DATA.value)
 
-    from bert_jax import attention, distributed, sharding
-    from bert_jax.step import use_compilation_cache
-    from launch import workdir
 
-    if _DISTRIBUTED.value or _COORDINATOR.value:
-        distributed.initialize(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value, _ARRIVAL.value, _HEARTBEAT.value)
+def common(made: tuple[schema.PretrainConfig, list[Records]]) -> dict[str, Any]:
+    """What must be the same in all processes of this run."""
+    from launch.pretraining import same_run
+
+    named = {
+        '--workdir': _WORKDIR.value,
+        '--init_from': _INIT_FROM.value,
+        '--dry_run': _DRY_RUN.value,
+    }
+    return same_run.description(*made, named)
+
+
+def run(config: schema.PretrainConfig, records: list[Records]) -> int:
+    """The whole run, in this process or in this one of several."""
+    from bert_jax.mesh import processes, sharding
+    from bert_jax.model import attention, splits
+    from bert_jax.train.step import use_compilation_cache
+    from launch.pretraining import same_run
+    from launch.workdir.folder import lock, settle
+
     use_compilation_cache(config.runtime.compilation_cache)
     mesh = sharding.make_mesh(config.runtime)
+    for warning in splits.left_whole(config.model, config.runtime):
+        logging.warning('%s', warning)
     for i, phase in enumerate(config.phases):
-        sharding.check_divides(mesh, phase.batch_size, config.runtime.accumulation, f'phases.{i}.batch_size')
-        attention.choose(config.runtime, config.model, phase.seq_len, records[i].manifest.spec.packed)
+        sharding.check_divides(
+            mesh, phase.batch_size, config.runtime.accumulation, f'phases.{i}.batch_size'
+        )
+        attention.choose(
+            config.runtime, config.model, phase.seq_len, records[i].manifest.spec.packed
+        )
     if _DRY_RUN.value:
-        from launch import dry_run
+        from launch.pretraining import dry_run
 
         for i, phase in enumerate(config.phases):
             print(f'phase {i}: {dry_run.report(config, phase, records[i], mesh)}')
         return 0
-    with workdir.lock(_WORKDIR.value) if distributed.first() else contextlib.nullcontext():
-        start = starting_point(config, records)  # before the workdir is this run's: a source that does not fit leaves no trace
-        identity = {'records': [r.identity() for r in records]} | ({'init_from': _INIT_FROM.value} if _INIT_FROM.value else {})
-        distributed.from_first(lambda: workdir.settle(_WORKDIR.value, config, identity))
+    workdir = app.given(_WORKDIR)
+    with lock(workdir) if processes.first() else contextlib.nullcontext():
+        # Before the workdir is this run's: a source that does not fit leaves no trace.
+        start = starting_point(config, records)
+        processes.compare(
+            lambda: same_run.before_the_first_step(workdir, start),
+            'give all the same --workdir and --init_from, as one folder that all of them share',
+        )
+        identity = {'records': [r.identity() for r in records]} | (
+            {'init_from': _INIT_FROM.value} if _INIT_FROM.value else {}
+        )
+        processes.from_first(lambda: settle(workdir, config, identity))
+        processes.compare(
+            lambda: same_run.claimed(workdir),
+            'the --workdir must be one folder that all of them share, a shared disk or gs://',
+        )
         return train(config, records, mesh, start)
 
 
 def starting_point(config: schema.PretrainConfig, records: list[Records]) -> Source | None:
-    """What --init_from names, fit for this run; None without it, or where the workdir has a checkpoint to go on from."""
+    """What --init_from names, fit for this run; None without it, or where the workdir has a
+    checkpoint to go on from.
+    """
     from etils import epath
 
-    from bert_jax.checkpoint import saved_steps
+    from bert_jax.train.checkpoint import saved_steps
     from input_pipeline.tokenizer import Tokenizer
-    from launch import source
+    from launch.workdir import source
 
     if not _INIT_FROM.value or saved_steps(_WORKDIR.value):
         return None
     tokenizer = Tokenizer.load(epath.Path(records[0].directory) / 'tokenizer')
-    return source.for_pretraining(_INIT_FROM.value, tokenizer, config.model, config.seed, _PRINT_MAP.value)
+    return source.for_pretraining(
+        _INIT_FROM.value, tokenizer, config.model, config.seed, _PRINT_MAP.value
+    )
 
 
 def print_schedule(config: schema.PretrainConfig) -> int:
-    """Writes step (0-based), phase and learning rate to stdout."""
-    from bert_jax import schedule
+    """Writes step (from 1, as in the log), phase and learning rate to stdout."""
+    from bert_jax.train import schedule
 
     ends = list(itertools.accumulate(phase.steps for phase in config.phases))
-    print(f'# {config.optimizer.schedule}, {config.total_steps} steps, warm-up {config.optimizer.warmup_steps}')
+    print(
+        f'# {config.optimizer.schedule}, {config.total_steps} steps, warm-up'
+        f' {config.optimizer.warmup_steps}'
+    )
+    print(
+        '# step N is the N-th, as in the log and metrics.jsonl: the rate is the one that it is'
+        ' made at'
+    )
     print(f'{"step":>10}  phase  learning_rate')
     for step, rate in schedule.table(config.optimizer, config.total_steps, ends[:-1]):
-        print(f'{step:10}  {bisect.bisect(ends, step):5}  {rate:.6e}')
+        print(f'{step:10}  {bisect.bisect_left(ends, step):5}  {rate:.6e}')
     return 0
 
 
 def match_phases(config: schema.PretrainConfig, directories: Sequence[str]) -> list[Records]:
-    """The records of each phase, by seq_len. UserError for a missing, ambiguous, unused or unfit directory."""
-    from input_pipeline.shards import Manifest, check_files
+    """The records of each phase, by seq_len. UserError for a missing, ambiguous, unused or unfit
+    directory.
+    """
+    from input_pipeline.records.shards import Manifest, check_files
+    from launch.pretraining.record_checks import check_model_reads
 
     if not directories:
         raise UserError('--data: name the records directory (launch.preprocess makes one)')
@@ -147,80 +259,140 @@ def match_phases(config: schema.PretrainConfig, directories: Sequence[str]) -> l
     for directory, manifest in given:
         if manifest.vocab_size != config.model.vocab_size:
             raise UserError(
-                f'--data={directory} was made with a vocabulary of {manifest.vocab_size} entries, '
-                f'but model.vocab_size={config.model.vocab_size}: '
-                f'add --set model.vocab_size={manifest.vocab_size}, or make the records with the other tokenizer'
+                f'--data={directory} was made with a vocabulary of {manifest.vocab_size} entries,'
+                f' but model.vocab_size={config.model.vocab_size}: add --set'
+                f' model.vocab_size={manifest.vocab_size}, or make the records with the other'
+                ' tokenizer'
             )
         if manifest.seq_len not in {p.seq_len for p in config.phases}:
             raise UserError(
                 f'--data={directory} has seq_len={manifest.seq_len}, which no phase uses: '
                 f'--set phases.0.seq_len={manifest.seq_len}, or leave it out'
             )
+        check_model_reads(config.model, manifest, directory)
         if faults := check_files(directory, manifest.files):
-            raise UserError(f'--data={directory}: {faults[0]} ({len(faults)} such files): copy or make the records again')
+            raise UserError(
+                f'--data={directory}: {faults[0]} ({len(faults)} such files): copy or make the'
+                ' records again'
+            )
     if len({r.manifest.tokenizer_fingerprint for r in given}) > 1:
-        raise UserError('--data: the directories were made with different tokenizers: make them with one')
+        raise UserError(
+            '--data: the directories were made with different tokenizers: make them with one'
+        )
     chosen = []
     for i, phase in enumerate(config.phases):
         fit = [r for r in given if r.manifest.seq_len == phase.seq_len]
         if len(fit) != 1:
             lengths = [r.manifest.seq_len for r in given]
             raise UserError(
-                f'phases.{i}.seq_len={phase.seq_len}: {len(fit)} of the --data directories have that length (theirs: {lengths}): '
-                'give exactly one'
+                f'phases.{i}.seq_len={phase.seq_len}: {len(fit)} of the --data directories have'
+                f' that length (theirs: {lengths}): give exactly one'
             )
         chosen.append(fit[0])
     return chosen
 
 
-def train(config: schema.PretrainConfig, records: list[Records], mesh: Any, start: Source | None) -> int:
-    """Takes the run from its newest checkpoint, or from the start, to its last step or to a signal."""
+def train(
+    config: schema.PretrainConfig, records: list[Records], mesh: Any, start: Source | None
+) -> int:
+    """Takes the run from its newest checkpoint, or from the start, to its last step or to a
+    signal.
+    """
     import jax
     import jax.numpy as jnp
     from etils import epath
 
-    from bert_jax import checkpoint, distributed, heads, loop, metrics, plots, schedule, train_state
-    from bert_jax.flops import parameter_count
+    from bert_jax.costs.flops import parameter_count
+    from bert_jax.mesh import processes
+    from bert_jax.model import heads
+    from bert_jax.train import checkpoint, loop, schedule
+    from bert_jax.train.state import create_state, graft
     from input_pipeline.tokenizer import Tokenizer
+    from launch.workdir import metrics
 
-    workdir, runtime = _WORKDIR.value, config.runtime
-    if distributed.first():
-        Tokenizer.load(epath.Path(records[0].directory) / 'tokenizer').save(epath.Path(workdir) / 'tokenizer')
-    model = heads.Pretraining(config.model, jnp.dtype(runtime.compute_dtype), runtime.remat, runtime.scan_layers)
-    state = train_state.create_state(model, config.seed, config.optimizer, mesh, runtime.shard_optimizer)
-    checkpoints = checkpoint.Checkpoints(workdir, runtime.keep_checkpoints, best_metric='mlm_loss')
+    workdir, runtime = app.given(_WORKDIR), config.runtime
+    if processes.first():
+        Tokenizer.load(epath.Path(records[0].directory) / 'tokenizer').save(
+            epath.Path(workdir) / 'tokenizer'
+        )
+    model = heads.Pretraining(
+        config.model, jnp.dtype(runtime.compute_dtype), runtime.remat, runtime.scan_layers
+    )
+    state = create_state(model, config.seed, config.optimizer, mesh, runtime.shard_optimizer)
+    checkpoints = checkpoint.Checkpoints(workdir, runtime.keep_checkpoints)
+    kept = None
     if found := checkpoints.restore(state):
-        state, _ = found
+        state, meta = found
+        kept = meta.get('meter')  # checkpoints of older versions have none
         logging.info('resumed at step %d of %d', int(state.step), config.total_steps)
     elif start:
-        state = state._replace(params=train_state.graft(state.params, start.params, f'--init_from={start.where}'))
-        logging.info('weights of %s at step %d; optimizer and schedule are new', start.where, start.step)
+        state = state._replace(
+            params=graft(state.params, start.params, f'--init_from={start.where}')
+        )
+        logging.info(
+            'weights of %s at step %d; optimizer and schedule are new', start.where, start.step
+        )
     logging.info(
         '%s: %s parameters, %d steps, %d %s device(s), mesh %s, workdir %s',
         config.name, f'{parameter_count(config.model):,}', config.total_steps,
         jax.device_count(), jax.default_backend(), dict(mesh.shape), workdir,
     )  # fmt: skip
+    logging.info('%s', determinism.described(jax.default_backend()))
+    must = runtime.on_full_disk == 'stop'
+    checkpoints.check_room(state, saves_left(config, int(state.step)), must)
     run = Run(
-        config, mesh, model, checkpoints,
-        writer=metrics.MetricWriter(workdir, int(state.step)) if distributed.first() else metrics.NoWriter(),
-        stop=distributed.Agreement(loop.StopSignal(), mesh),
+        config,
+        mesh,
+        model,
+        checkpoints,
+        loop.Meter(runtime.max_bad_steps, kept),
+        writer=(
+            metrics.MetricWriter(workdir, int(state.step), must)
+            if processes.first()
+            else metrics.NoWriter()
+        ),
+        stop=processes.Agreement(processes.StopSignal(), mesh),
         hyper=schedule.hyper(config.optimizer, config.seed, config.total_steps),
-    )  # fmt: skip
+    )
     first, stopped = 0, None
-    with jax.set_mesh(mesh), distributed.watchdog(runtime.stall_minutes) as beat:
+    with (
+        reported(run.writer, workdir),
+        jax.set_mesh(mesh),
+        processes.watchdog(runtime.stall_minutes) as beat,
+        checkpoints,  # a save under way is on the disk before anything else is closed
+    ):
         for index, phase in enumerate(config.phases):
             if int(state.step) < first + phase.steps and stopped is None:
                 state, stopped = train_phase(run, index, first, records[index], state, beat)
             first += phase.steps
-        checkpoints.close()
-    run.writer.close()
-    if distributed.first():
-        plots.plot_run(epath.Path(workdir) / metrics.FILE, epath.Path(workdir) / 'plots')
     if stopped is not None:
-        logging.info('signal %d: saved at step %d and stopped; the same command goes on from there', stopped, int(state.step))
+        said = checkpoint.standing(workdir, int(state.step))
+        logging.info('signal %d: %s; the same command goes on from there', stopped, said)
         return 128 + stopped
     logging.info('done: %d steps', int(state.step))
     return 0
+
+
+def saves_left(config: schema.PretrainConfig, step: int) -> int:
+    """At most so many checkpoints will be written after `step`."""
+    left, runtime = config.total_steps - step, config.runtime
+    return left and left // runtime.checkpoint_every + left // runtime.eval_every + len(
+        config.phases
+    )
+
+
+@contextlib.contextmanager
+def reported(writer: Any, workdir: str) -> Iterator[None]:
+    """Closes the metrics and draws them, however the run inside ends."""
+    from bert_jax.mesh import processes
+    from launch.workdir import plots
+
+    try:
+        yield
+    finally:
+        writer.close()
+        if processes.first():
+            plots.plot_workdir(workdir)
 
 
 class Run(NamedTuple):
@@ -230,32 +402,55 @@ class Run(NamedTuple):
     mesh: Any
     model: Any
     checkpoints: Any
+    meter: Any
     writer: Any
     stop: Any
     hyper: Any
 
 
-def train_phase(run: Run, index: int, first: int, records: Records, state: Any, beat: Callable[[], None]) -> tuple[Any, int | None]:
-    """Trains phase `index`, whose step 0 is the run's step `first`, to its end or to a signal; -> (state, the signal or None).
+def train_phase(
+    run: Run, index: int, first: int, records: Records, state: Any, beat: Callable[[], None]
+) -> tuple[Any, int | None]:
+    """Trains phase `index`, whose step 0 is the run's step `first`, to its end or to a signal; ->
+    (state, the signal or None).
 
     Calls `beat` after each step and each batch of an evaluation.
     """
     import jax
 
-    from bert_jax import attention, loop, losses, memory, sharding, speed
-    from bert_jax.step import jit_train_step, make_eval_step, make_train_step, warn_of_recompilation
-    from input_pipeline.stream import RecordStream
+    from bert_jax.costs import memory, throughput
+    from bert_jax.mesh import sharding
+    from bert_jax.model import attention
+    from bert_jax.train import loop, losses
+    from bert_jax.train.step import (
+        jit_train_step,
+        make_eval_step,
+        make_train_step,
+        warn_of_recompilation,
+    )
+    from input_pipeline.records.stream import RecordStream
 
     phase, runtime = run.config.phases[index], run.config.runtime
-    kernel = attention.choose(runtime, run.config.model, phase.seq_len, records.manifest.spec.packed)
-    objective = losses.pretraining_objective(run.model.clone(kernel=kernel), nsp=records.manifest.objective in ('nsp', 'sop'))
+    kernel = attention.choose(
+        runtime, run.config.model, phase.seq_len, records.manifest.spec.packed
+    )
+    objective = losses.pretraining_objective(
+        run.model.clone(kernel=kernel), nsp=records.manifest.objective in ('nsp', 'sop')
+    )
     settings = (run.config.optimizer, runtime.accumulation, records.masking(), runtime.dropout_rng)
     train_step = jit_train_step(make_train_step(objective, *settings), state)
     eval_step = jax.jit(make_eval_step(objective))
 
     def open_split(split: str) -> RecordStream:
         rows = sharding.local_rows(run.mesh, phase.batch_size)
-        return RecordStream(records.directory, split, phase.batch_size, run.config.seed + index, runtime.decoder, rows)
+        return RecordStream(
+            records.directory,
+            split,
+            phase.batch_size,
+            run.config.seed + index,
+            runtime.decoder,
+            rows,
+        )
 
     def place(batch: dict) -> dict:
         return sharding.place(batch, run.mesh, phase.batch_size)
@@ -268,52 +463,83 @@ def train_phase(run: Run, index: int, first: int, records: Records, state: Any, 
     held_out = open_split('eval') if records.manifest.records('eval') else None
     guess = guessing(records, phase.batch_size * runtime.eval_batches) if held_out else None
     step, last = int(state.step), first + phase.steps
-    batches = loop.prefetch(open_split('train').batches(step - first), place)
-    meter = loop.Meter(runtime.max_bad_steps)
-    logging.info('phase %d: seq_len %d, batch %d, steps %d to %d; compiling', index, phase.seq_len, phase.batch_size, step, last)
+    train = open_split('train')
+    batches = loop.prefetch(train.batches(step - first), place)
+    meter = run.meter
+    meter.where = lambda a, b: f'; they read {train.read_by(max(a - 1, first) - first, b - first)}'
+    logging.info(
+        'phase %d: seq_len %d, batch %d, steps %d to %d; compiling',
+        index,
+        phase.seq_len,
+        phase.batch_size,
+        step,
+        last,
+    )
     profile = loop.Profile(f'{_WORKDIR.value}/profile', _PROFILE.value, step, last)
     stopped = run.stop()
     while step < last and stopped is None:
         with meter.waiting():
             batch = next(batches)
-        if not train_step._cache_size():  # the program that is compiled here is the one that the first call runs
-            logging.info('phase %d: %s', index, memory.line(train_step.lower(state, batch, run.hyper).compile(), state, batch))
+        programs = train_step._cache_size()
+        if not programs:  # the program that is compiled here is the one that the first call runs
+            logging.info(
+                'phase %d: %s',
+                index,
+                memory.line(train_step.lower(state, batch, run.hyper).compile(), state, batch),
+            )
         state, metrics = train_step(state, batch, run.hyper)
-        meter.push(metrics)
         step += 1
+        meter.push(step, metrics, compiled=train_step._cache_size() > programs)
         stopped = run.stop()
         beat()
         profile.after(step, metrics)
-        evaluation = None
+        score = None
         if step % runtime.log_every == 0 or step == last:
             means = meter.drain()
             size = (phase.seq_len, records.manifest.max_predictions, phase.batch_size)
-            means |= speed.figures(run.config.model, *size, means['steps'], means['seconds'])
-            eta = (run.config.total_steps - step) * means['seconds'] / means['steps']
-            run.writer.write(step, {'phase': index, 'split': 'train', **means}, run.config.total_steps, eta)
+            if 'step_ms' in means:
+                means |= throughput.figures(run.config.model, *size, means['step_ms'])
+            eta = loop.eta(run.config.total_steps - step, means)
+            run.writer.write(
+                step, {'phase': index, 'split': 'train', **means}, run.config.total_steps, eta
+            )
             warn_of_recompilation(train_step, step)
         if held_out and (step % runtime.eval_every == 0 or step == last):
             with meter.paused():
-                evaluation = loop.evaluate(eval_step, state.params, watched(held_out.evaluation(runtime.eval_batches)))
+                evaluation = loop.evaluate(
+                    eval_step, state.params, watched(held_out.evaluation(runtime.eval_batches))
+                )
             gained = {'nats_gained': guess.unigram_nll - evaluation['mlm_loss']} if guess else {}
             run.writer.write(step, {'phase': index, 'split': 'eval', **evaluation, **gained})
-        if step % runtime.checkpoint_every == 0 or step == last or stopped is not None:
+            if math.isfinite(evaluation['mlm_loss']):
+                # losses of different lengths do not compare
+                score = (float(index), -evaluation['mlm_loss'])
+        due = step % runtime.checkpoint_every == 0 or step == last or stopped is not None
+        if due or run.checkpoints.is_best(score):
             must = runtime.on_full_disk == 'stop' or step == run.config.total_steps
-            run.checkpoints.save(state, {'kind': 'pretrain'}, evaluation, must)
+            meta = {'kind': 'pretrain', 'meter': meter.state()}
+            with meter.paused():
+                run.checkpoints.save(state, meta, score, must)
             beat()
     return state, stopped
 
 
 def guessing(records: Records, examples: int) -> Any:
-    """What guessing scores on the held-out records that an evaluation reads: logged, and subtracted in its lines."""
-    from input_pipeline.baselines import baselines
+    """What guessing scores on the held-out records that an evaluation reads: logged, and subtracted
+    in its lines.
+    """
+    from launch.pretraining.baselines import baselines
 
     guess = baselines(records.directory, examples, _BASELINE_EXAMPLES)
     logging.info(
         'held out, guessing: unigram mlm_loss %.3f (perplexity %.0f), mlm_accuracy %.3f; '
         'most frequent label nsp_accuracy %.3f, nsp_loss %.3f',
-        guess.unigram_nll, math.exp(guess.unigram_nll), guess.unigram_accuracy, guess.nsp_accuracy, guess.nsp_nll,
-    )  # fmt: skip
+        guess.unigram_nll,
+        math.exp(guess.unigram_nll),
+        guess.unigram_accuracy,
+        guess.nsp_accuracy,
+        guess.nsp_nll,
+    )
     return guess
 
 

@@ -3,16 +3,17 @@
   python -m launch.quickstart [--corpus='texts/*.txt' --language=en] [--workdir=runs/quickstart]
 
 Without --corpus the text is the documentation of the installed Python packages, and the fine-tuning
-task is to tell which library a docstring comes from; with it the text is the user's, in any language,
-and the task is to tell whether two passages come from one document. Each stage runs the binary that a
-user would run, prints its command, and is skipped where a run before made the same from the same.
-The table, report.md, results.json and the plots are in the workdir.
+task is to tell which library a docstring comes from; with it the text is the user's, in any
+language, and the task is to tell whether two passages come from one document. Each stage runs the
+binary that a user would run, prints its command, and is skipped where a run before made the same
+from the same. The table, report.md, results.json and the plots are in the workdir.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from absl import flags
@@ -21,63 +22,103 @@ from configs.errors import UserError
 from launch import app
 
 _WORKDIR = flags.DEFINE_string('workdir', 'runs/quickstart', 'folder of everything that is made')
-_CORPUS = flags.DEFINE_string(
-    'corpus', None, 'your own text, a glob; documents stand between blank lines (default: docstrings of the installed packages)'
+_CORPUS = flags.DEFINE_multi_string(
+    'corpus',
+    None,
+    'your own text, a glob, as often as there are texts; documents stand between blank lines '
+    '(default: docstrings of the installed packages)',
 )
-_LANGUAGE = flags.DEFINE_string('language', 'en', 'language code of --corpus, for cutting paragraphs into sentences')
+_LANGUAGE = flags.DEFINE_string(
+    'language', 'en', 'language code of --corpus, for cutting paragraphs into sentences'
+)
 _CORPUS_MB = flags.DEFINE_float(
-    'corpus_mb', 12, 'of a larger --corpus use about that many megabytes, documents chosen by a hash', lower_bound=0.01
+    'corpus_mb',
+    12,
+    'of a larger --corpus use about that many megabytes, documents chosen by a hash',
+    lower_bound=0.01,
 )
-_VOCAB_SIZE = flags.DEFINE_integer('vocab_size', 8000, 'entries of the vocabulary', lower_bound=100)
+_VOCAB_SIZE = flags.DEFINE_integer(
+    'vocab_size', 8000, 'entries of the vocabulary', lower_bound=100, upper_bound=1 << 24
+)
 _STEPS = flags.DEFINE_integer(
-    'steps', None, "pre-training steps (default: as configs/quickstart.py has, five minutes' worth on 2 cores)", lower_bound=1
+    'steps',
+    None,
+    "pre-training steps (default: as configs/presets/quickstart.py has, five minutes' worth on 2"
+    ' cores)',
+    lower_bound=1,
 )
 _FINETUNE_STEPS = flags.DEFINE_integer(
-    'finetune_steps', None, 'steps of a fine-tuning run (default: as configs/quickstart_finetune.py has)', lower_bound=1
+    'finetune_steps',
+    None,
+    'steps of a fine-tuning run (default: as configs/presets/quickstart_finetune.py has)',
+    lower_bound=1,
 )
 _SIZES = flags.DEFINE_list('train_examples', ['80', '400', '2000'], 'sizes of the fine-tuning set')
-_RUNS = flags.DEFINE_integer('finetune_runs', 3, 'fine-tuning runs (seeds 0, 1, ...) for each size and starting point', lower_bound=1)
-_SEED = flags.DEFINE_integer('seed', 0, 'seeds the records, and initialisation and data order of pre-training', lower_bound=0)
+_RUNS = flags.DEFINE_integer(
+    'finetune_runs',
+    3,
+    'fine-tuning runs (seeds 0, 1, ...) for each size and starting point',
+    lower_bound=1,
+)
+_SEED = flags.DEFINE_integer(
+    'seed', 0, 'seeds the records, and initialisation and data order of pre-training', lower_bound=0
+)
 
-BYTES_PER_TOKEN = 4.5  # of English and Korean text alike, about; decides how many differently masked copies are made
+# Of English and Korean text alike, about; decides how many differently masked copies are made
+BYTES_PER_TOKEN = 4.5
 
 
-def main(argv: list[str]) -> None:
+def main(argv: Sequence[str]) -> None:
     """Runs the stages in order, then prints the table."""
     del argv
-    from launch import quickstart_text, report
-    from launch.staged_job import Stages
+    from launch.demo import corpus, report
+    from launch.demo.stages import Stages
+    from launch.workdir.folder import lock
 
     sizes = training_sizes(_SIZES.value)
-    stages = Stages(_WORKDIR.value)
-    source = quickstart_text.source(_CORPUS.value, _LANGUAGE.value, int(_CORPUS_MB.value * 1e6))
-    text = stages.run('text', source.inputs, source.make)
-    task = stages.run('task', {'text': text.key}, lambda folder: source.make_task(text.folder, folder))
-    vocabulary = stages.run(*vocabulary_stage(text))
-    records = stages.run(*records_stage(text, vocabulary))
-    pretrained = stages.run(*pretrain_stage(records))
-    for size in available(sizes, task.folder):
-        stages.run(*finetune_stage(size, task, pretrained))
-    print('\n' + report.write(stages, source.title, source.question))
+    if '://' in _WORKDIR.value:
+        raise UserError(f'--workdir={_WORKDIR.value}: the quickstart takes a local folder')
+    with lock(_WORKDIR.value):
+        stages = Stages(_WORKDIR.value)
+        source = corpus.source(_CORPUS.value, _LANGUAGE.value, int(_CORPUS_MB.value * 1e6))
+        text = stages.run('text', source.inputs, source.make)
+        task = stages.run(
+            'task', {'text': text.key}, lambda folder: source.make_task(text.folder, folder)
+        )
+        vocabulary = stages.run(*vocabulary_stage(text))
+        records = stages.run(*records_stage(text, vocabulary))
+        pretrained = stages.run(*pretrain_stage(records))
+        for size in available(sizes, task.folder):
+            stages.run(*finetune_stage(size, task, pretrained))
+        print('\n' + report.write(stages, source.title, source.question))
 
 
 def vocabulary_stage(text):
     """The vocabulary, learnt from the training side alone."""
-    from launch.quickstart_text import is_latin
-    from launch.staged_job import binary
+    from launch.demo.corpus import is_latin
+    from launch.demo.stages import binary
 
     # Lower-casing strips accents too, which takes Hangul and other scripts apart.
-    arguments = [f'--vocab_size={_VOCAB_SIZE.value}', '--lower_case' if is_latin(text.folder / 'train.txt') else '--nolower_case']
-    make = lambda folder: binary('train_vocab', f'--input={text.folder}/train.txt', f'--output={folder}', *arguments)
+    arguments = [
+        f'--vocab_size={_VOCAB_SIZE.value}',
+        '--lower_case' if is_latin(text.folder / 'train.txt') else '--nolower_case',
+    ]
+    make = lambda folder: binary(
+        'train_vocab', f'--input={text.folder}/train.txt', f'--output={folder}', *arguments
+    )
     return 'vocabulary', {'text': text.key, 'arguments': arguments}, make
 
 
 def records_stage(text, vocabulary):
     """TFRecords: as many copies of the text, each masked anew, as pre-training will read."""
-    from configs import quickstart
-    from launch.staged_job import binary
+    from configs.presets import quickstart
+    from launch.demo.stages import binary
 
-    read = (_STEPS.value or quickstart.get_config().total_steps) * quickstart.get_config().phases[0].batch_size * quickstart.SEQ_LEN
+    read = (
+        (_STEPS.value or quickstart.get_config().total_steps)
+        * quickstart.get_config().phases[0].batch_size
+        * quickstart.SEQ_LEN
+    )
     held = json.loads((text.folder / 'counts.json').read_text())['train']['bytes'] / BYTES_PER_TOKEN
     arguments = [
         f'--seq_len={quickstart.SEQ_LEN}',
@@ -85,49 +126,86 @@ def records_stage(text, vocabulary):
         f'--dupe_factor={min(10, math.ceil(read / held))}',
         f'--seed={_SEED.value}',
     ]
-    inputs = [f'--input={text.folder}/train.txt', f'--eval_input={text.folder}/held_out.txt', f'--tokenizer={vocabulary.folder}']
+    inputs = [
+        f'--input={text.folder}/train.txt',
+        f'--eval_input={text.folder}/held_out.txt',
+        f'--tokenizer={vocabulary.folder}',
+    ]
     make = lambda folder: binary('preprocess', *inputs, f'--output={folder}', *arguments)
     return 'records', {'text': text.key, 'vocabulary': vocabulary.key, 'arguments': arguments}, make
 
 
 def pretrain_stage(records):
-    """BERT-Tiny, pre-trained by configs/quickstart.py, and evaluated on all held-out records."""
-    from configs import quickstart
-    from launch.staged_job import binary
+    """BERT-Tiny, pre-trained by configs/presets/quickstart.py, and evaluated on all held-out
+    records.
+    """
+    from configs.presets import quickstart
+    from launch.demo.stages import binary
 
     manifest = json.loads((records.folder / 'manifest.json').read_text())
     changes = [f'seed={_SEED.value}', f'model.vocab_size={manifest["vocab_size"]}']
     if _STEPS.value:
         steps = _STEPS.value
-        changes += [f'phases.0.steps={steps}', f'optimizer.warmup_steps={steps // 15}', f'runtime.eval_every={math.ceil(steps / 6)}']
+        changes += [
+            f'phases.0.steps={steps}',
+            f'optimizer.warmup_steps={steps // 15}',
+            f'runtime.eval_every={math.ceil(steps / 6)}',
+        ]
 
     def make(folder):
         binary(
-            'pretrain', '--config=quickstart', f'--data={records.folder}', f'--workdir={folder}', *(f'--set={change}' for change in changes)
+            'pretrain',
+            '--config=quickstart',
+            f'--data={records.folder}',
+            f'--workdir={folder}',
+            *(f'--set={change}' for change in changes),
         )
         binary('evaluate', f'--workdir={folder}', f'--data={records.folder}')
 
-    return 'pretrain', {'records': records.key, 'config': Path(quickstart.__file__).read_text(), 'changes': changes}, make
+    return (
+        'pretrain',
+        {
+            'records': records.key,
+            'config': Path(quickstart.__file__).read_text(),
+            'changes': changes,
+        },
+        make,
+    )
 
 
 def finetune_stage(size, task, pretrained):
-    """Fine-tuning on `size` examples, from the pre-trained and from random weights, with several seeds; the same steps at every size."""
-    from configs import quickstart_finetune as recipe
-    from launch.staged_job import binary
+    """Fine-tuning on `size` examples, from the pre-trained and from random weights, with several
+    seeds; the same steps at every size.
+    """
+    from configs.presets import quickstart_finetune as recipe
+    from launch.demo.stages import binary
 
-    epochs = (_FINETUNE_STEPS.value or recipe.STEPS) * recipe.BATCH_SIZE / size * (1 + 1e-8)  # rounded down to whole steps there
+    # rounded down to whole steps there
+    epochs = (_FINETUNE_STEPS.value or recipe.STEPS) * recipe.BATCH_SIZE / size * (1 + 1e-8)
     sweep = f'init=source,random;seed={",".join(map(str, range(_RUNS.value)))}'
     arguments = [f'--set=train_examples={size}', f'--set=epochs={epochs:.10f}', f'--sweep={sweep}']
-    inputs = ['--config=quickstart_finetune', f'--task={task.folder}/task.json', f'--init_from={pretrained.folder}']
+    inputs = [
+        '--config=quickstart_finetune',
+        f'--task={task.folder}/task.json',
+        f'--init_from={pretrained.folder}',
+    ]
     make = lambda folder: binary('finetune', *inputs, f'--workdir={folder}', *arguments)
-    key = {'task': task.key, 'pretrain': pretrained.key, 'config': Path(recipe.__file__).read_text(), 'arguments': arguments}
+    key = {
+        'task': task.key,
+        'pretrain': pretrained.key,
+        'config': Path(recipe.__file__).read_text(),
+        'arguments': arguments,
+    }
     return f'finetune_{size}', key, make
 
 
 def training_sizes(texts):
     """The sizes in --train_examples, ascending."""
     if not texts or not all(text.isdecimal() and int(text) for text in texts):
-        raise UserError(f'--train_examples={",".join(texts)}: must be whole numbers above 0, separated by commas')
+        raise UserError(
+            f'--train_examples={",".join(texts)}: must be whole numbers above 0, separated by'
+            ' commas'
+        )
     return sorted({int(text) for text in texts})
 
 

@@ -1,16 +1,19 @@
 """Runs a command again until it is done: after a crash, a preemption or a lost host.
 
-  python -m launch.supervise [--max_restarts=1000] -- python -m launch.pretrain --config=... --workdir=DIR
+  python -m launch.supervise [--max_restarts=1000] -- python -m launch.pretrain ... --workdir=DIR
 
-A run of launch.pretrain goes on from its newest checkpoint, so that to restart is to resume. Exit code 0 of the
-command means done, 2 a mistake in its flags or data, which no restart mends: both are passed on. Anything else,
-death by a signal included, is tried again after a pause, which doubles while runs keep dying soon. SIGTERM and
-SIGINT to the supervisor go to the command, which saves; it is not started again. Of several processes each has its
-own supervisor: when one dies the others stop too (runtime.heartbeat_s), and all start again.
+A run of launch.pretrain goes on from its newest checkpoint, so that to restart is to resume. Exit
+code 0 of the command means done, 2 a mistake in its flags or data, which no restart mends: both are
+passed on. Anything else, death by a signal included, is tried again after a pause, which doubles
+while runs keep dying soon. SIGTERM and SIGINT to the supervisor go to the command, which saves; it
+is not started again. So does the end of the terminal (SIGHUP), as SIGTERM, unless nohup keeps it
+away. Of several processes each has its own supervisor: when one dies the others end too, and all
+start again.
 """
 
 from __future__ import annotations
 
+import math
 import signal
 import subprocess
 import time
@@ -22,41 +25,70 @@ from absl import flags, logging
 from configs.errors import UserError
 from launch import app
 
-_MAX_RESTARTS = flags.DEFINE_integer('max_restarts', 1000, 'give up after so many restarts', lower_bound=0)
-_PAUSE = flags.DEFINE_float(
-    'pause_s', 5.0, 'seconds before the first restart; doubled after each short run, up to max_pause_s', lower_bound=0.0
+_MAX_RESTARTS = flags.DEFINE_integer(
+    'max_restarts', 1000, 'give up after so many restarts', lower_bound=0
 )
-_MAX_PAUSE = flags.DEFINE_float('max_pause_s', 300.0, 'longest pause before a restart, in seconds', lower_bound=0.0)
-_LONG_RUN = flags.DEFINE_float('long_run_s', 600.0, 'after a run of so many seconds the pause starts small again', lower_bound=0.0)
+_PAUSE = flags.DEFINE_float(
+    'pause_s',
+    5.0,
+    'seconds before the first restart; doubled after each short run, up to max_pause_s',
+    lower_bound=0.0,
+)
+_MAX_PAUSE = flags.DEFINE_float(
+    'max_pause_s', 300.0, 'longest pause before a restart, in seconds', lower_bound=0.0
+)
+_LONG_RUN = flags.DEFINE_float(
+    'long_run_s',
+    600.0,
+    'after a run of so many seconds the pause starts small again',
+    lower_bound=0.0,
+)
 
 USER_ERROR = 2
+NOT_STARTED = 127
 
 
 class Supervisor:
     """One command, restarted until it is done. Its `run` returns the exit code to end with."""
 
     def __init__(self, command: Sequence[str]):
-        self._command, self._child, self._stopped = list(command), None, None
+        self._command = list(command)
+        self._child: subprocess.Popen | None = None
+        self._stopped: int | None = None
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._pass_on)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+            signal.signal(signal.SIGHUP, self._pass_on)
 
     def _pass_on(self, number: int, frame: Any) -> None:
         """A signal to stop: the command gets it, and is not started again."""
         del frame
+        number = signal.SIGTERM if number == signal.SIGHUP else number  # which nobody takes to save
         self._stopped = number
         if self._child and self._child.poll() is None:
             self._child.send_signal(number)
 
-    def _once(self) -> int:
-        """Runs the command; -> its exit code, 128 + the signal that killed it."""
+    def _once(self, again: bool) -> int:
+        """Runs the command; -> its exit code, 128 + the signal that killed it, 127 if not started.
+
+        UserError where it cannot be started the first time; `again` the disk or memory may be away
+        for a while.
+        """
         try:
-            # A group of its own, so that Ctrl-C on the terminal reaches the command once: through _pass_on.
-            self._child = subprocess.Popen(self._command, start_new_session=True)
+            # A group of its own, so that Ctrl-C on the terminal reaches the command once: through
+            # _pass_on.
+            child = self._child = subprocess.Popen(self._command, start_new_session=True)
         except OSError as error:
-            raise UserError(f'{self._command[0]}: cannot be started ({error.strerror}): name a program after --') from error
+            if again:
+                logging.warning('%s: cannot be started (%s)', self._command[0], error.strerror)
+                return NOT_STARTED
+            raise UserError(
+                f'{self._command[0]!r}: cannot be started ({error.strerror}): name a program'
+                ' after --'
+            ) from error
         if self._stopped is not None:  # the signal came while it was started
-            self._child.send_signal(self._stopped)
-        code = self._child.wait()
+            child.send_signal(self._stopped)
+        code = child.wait()
         return 128 - code if code < 0 else code
 
     def run(self, max_restarts: int, pause_s: float, max_pause_s: float, long_run_s: float) -> int:
@@ -64,15 +96,25 @@ class Supervisor:
         pause = pause_s
         for restarts in range(max_restarts + 1):
             started = time.monotonic()
-            code = self._once()
+            code = self._once(again=restarts > 0)
             lived = time.monotonic() - started
             if code in (0, USER_ERROR) or self._stopped is not None:
-                logging.info('%s after %d restarts (exit code %d)', 'done' if code == 0 else 'stopped', restarts, code)
+                logging.info(
+                    '%s after %d restarts (exit code %d)',
+                    'done' if code == 0 else 'stopped',
+                    restarts,
+                    code,
+                )
                 return code
             if restarts < max_restarts:
                 pause = pause_s if lived >= long_run_s else min(pause, max_pause_s)
                 logging.warning(
-                    'exit code %d after %.0f s; restart %d of at most %d in %.0f s', code, lived, restarts + 1, max_restarts, pause
+                    'exit code %d after %.0f s; restart %d of at most %d in %.0f s',
+                    code,
+                    lived,
+                    restarts + 1,
+                    max_restarts,
+                    pause,
                 )
                 self._sleep(pause)
                 pause = 2 * pause
@@ -92,9 +134,18 @@ def main(argv: Sequence[str]) -> int:
     """Supervises the command after `--`."""
     command = list(argv[1:])
     if not command:
-        raise UserError('there is no command: write it after --, as in: python -m launch.supervise -- python -m launch.pretrain ...')
-    return Supervisor(command).run(_MAX_RESTARTS.value, _PAUSE.value, _MAX_PAUSE.value, _LONG_RUN.value)
+        raise UserError(
+            'there is no command: write it after --, as in: python -m launch.supervise -- python -m'
+            ' launch.pretrain ...'
+        )
+    for flag in (_PAUSE, _MAX_PAUSE, _LONG_RUN):
+        if not math.isfinite(flag.value):
+            raise UserError(f'--{flag.name}={flag.value}: must be a number of seconds')
+    return Supervisor(command).run(
+        _MAX_RESTARTS.value, _PAUSE.value, _MAX_PAUSE.value, _LONG_RUN.value
+    )
 
 
 if __name__ == '__main__':
+    flags.FLAGS.set_gnu_getopt(False)  # the flags of a command are its own, with or without --
     app.run(main, '-- COMMAND')

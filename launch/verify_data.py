@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 from launch import app
 
 if TYPE_CHECKING:
-    from input_pipeline.shards import Manifest
+    from input_pipeline.records.shards import Manifest
 
 
 def main(argv: Sequence[str]) -> int:
     """Returns 0 where everything is as promised, 2 otherwise."""
     from configs.errors import UserError
-    from input_pipeline import shards
     from input_pipeline.progress import Progress
+    from input_pipeline.records import shards
 
     if len(argv) != 2:
         raise UserError('name one records directory: python -m launch.verify_data RECORDS')
@@ -33,8 +33,9 @@ def main(argv: Sequence[str]) -> int:
     found = shards.verify(directory, progress.update)
     progress.done()
     print(
-        f'{directory}: seq_len {manifest.seq_len}, max_predictions {manifest.max_predictions}, {manifest.masking} masking, '
-        f'objective {manifest.objective}, vocabulary {manifest.vocab_size:,}, seed {manifest.seed}'
+        f'{directory}: seq_len {manifest.seq_len}, max_predictions {manifest.max_predictions},'
+        f' {manifest.masking} masking, objective {manifest.objective}, vocabulary'
+        f' {manifest.vocab_size:,}, seed {manifest.seed}'
     )
     for split, sums in found.counts.items():
         for line in describe(manifest, split, sums):
@@ -48,19 +49,31 @@ def main(argv: Sequence[str]) -> int:
 
 def describe(manifest: Manifest, split: str, sums: dict[str, Any]) -> list[str]:
     """What the intact records of a split hold, in lines to print."""
-    if not sums:
+    if not sums or not sums['records']:
         return [f'{split}: no intact record']
     count, tokens = sums['records'], sums['tokens']
-    shares = f'fill {tokens / count / manifest.seq_len:.1%}, label 1 (random or swapped) {sums["random_next"] / sums["examples"]:.1%}'
-    lines = [f'{split}: {len(manifest.shards(split))} shards, {count:,} records, {tokens:,} tokens, {shares}']
+    shares = (
+        f'fill {tokens / count / manifest.seq_len:.1%}, label 1 (random or swapped)'
+        f' {sums["random_next"] / sums["examples"]:.1%}'
+    )
+    lines = [
+        f'{split}: {len(manifest.shards(split))} shards, {count:,} records, {tokens:,} tokens,'
+        f' {shares}'
+    ]
     if 'pack_histogram' in sums:
-        packs = ', '.join(f'{held}: {rows:,}' for held, rows in enumerate(sums['pack_histogram']) if rows)
-        lines.append(f'  {sums["examples"]:,} examples, {sums["examples"] / count:.2f} a record (records by examples: {packs})')
+        packs = ', '.join(
+            f'{held}: {rows:,}' for held, rows in enumerate(sums['pack_histogram']) if rows
+        )
+        lines.append(
+            f'  {sums["examples"]:,} examples, {sums["examples"] / count:.2f} a record (records by'
+            f' examples: {packs})'
+        )
     if 'masked' in sums:
         counts = [masks for masks, records in enumerate(sums['mask_histogram']) if records]
         lines.append(
-            f'  {sums["masked"]:,} masked positions: {sums["masked"] / tokens:.1%} of tokens, {sums["masked"] / count:.2f} a record '
-            f'({counts[0]} to {counts[-1]}); {sums["kept"] / max(1, sums["masked"]):.1%} of them show the original'
+            f'  {sums["masked"]:,} masked positions: {sums["masked"] / tokens:.1%} of tokens,'
+            f' {sums["masked"] / count:.2f} a record ({counts[0]} to {counts[-1]});'
+            f' {sums["kept"] / max(1, sums["masked"]):.1%} of them show the original'
         )
     return lines
 
@@ -77,7 +90,10 @@ def tokenizer_faults(directory: str, manifest: Manifest) -> list[str]:
         tokenizer = Tokenizer.load(path)
     except UserError as error:
         return [str(error)]
-    if (tokenizer.fingerprint, tokenizer.vocab_size) != (manifest.tokenizer_fingerprint, manifest.vocab_size):
+    if (tokenizer.fingerprint, tokenizer.vocab_size) != (
+        manifest.tokenizer_fingerprint,
+        manifest.vocab_size,
+    ):
         return [f'{path}: not the tokenizer that the records were made with, by its fingerprint']
     return []
 

@@ -1,4 +1,6 @@
-"""What every test shares: eight fake devices, strict jax, the binaries, and the real text when there is some."""
+"""What every test shares: eight fake devices, strict jax, the binaries, and the real text when
+there is some.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +14,26 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.helpers.encoder import ENCODER_WORDS
+
 # Read by jax when it is first imported, so that tests without jax do not pay for it.
 os.environ['JAX_PLATFORMS'] = 'cpu'
 os.environ['JAX_NUM_CPU_DEVICES'] = '8'
 os.environ['JAX_NUMPY_RANK_PROMOTION'] = 'raise'
-# Compiling is most of what the tests do; the binaries that they start are compiled as users have them.
+# Compiling is most of what the tests do; the binaries that they start are compiled as users have
+# them.
 os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')
 os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'
-# Seeds the tests that try something else each time; their names show it. Set here so that all processes of a run have one.
+# Seeds the tests that try something else each time; their names show it. Set here so that all
+# processes of a run have one.
 os.environ.setdefault('BERT_JAX_TEST_SEED', str(random.SystemRandom().randrange(10_000)))
 
 
 @pytest.fixture
 def test_data() -> pathlib.Path:
-    """The folder of real corpora and tasks that BERT_JAX_TEST_DATA names; without it the test is skipped."""
+    """The folder of real corpora and tasks that BERT_JAX_TEST_DATA names; without it the test is
+    skipped.
+    """
     path = os.environ.get('BERT_JAX_TEST_DATA')
     if not path:
         pytest.skip('BERT_JAX_TEST_DATA is not set: it names a folder of real corpora and tasks')
@@ -36,13 +44,22 @@ def test_data() -> pathlib.Path:
 
 @pytest.fixture
 def binary() -> Callable[..., subprocess.CompletedProcess]:
-    """Runs `python -m launch.NAME ARGUMENTS` as a user would, on one device; gives back code, stdout and stderr."""
+    """Runs `python -m launch.NAME ARGUMENTS` as a user would, on one device; gives back code,
+    stdout and stderr.
+    """
 
-    def run(name: str, *arguments: object, timeout: float = 300, **environment: str) -> subprocess.CompletedProcess:
+    def run(
+        name: str, *arguments: object, timeout: float = 300, **environment: str
+    ) -> subprocess.CompletedProcess:
         return subprocess.run(
             [sys.executable, '-m', f'launch.{name}', *map(str, arguments)],
             cwd=pathlib.Path(__file__).parents[1],
-            env={**os.environ, 'JAX_NUM_CPU_DEVICES': '1', 'JAX_DISABLE_MOST_OPTIMIZATIONS': '0', **environment},
+            env={
+                **os.environ,
+                'JAX_NUM_CPU_DEVICES': '1',
+                'JAX_DISABLE_MOST_OPTIMIZATIONS': '0',
+                **environment,
+            },
             capture_output=True,
             text=True,
             timeout=timeout,
@@ -60,24 +77,31 @@ def signal_handlers() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-ENCODER_WORDS = 'good fine great bad poor dull film book the was a who is ? red blue green fox dog cat'.split()
-
-
 @pytest.fixture(scope='session')
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A workdir such as launch.pretrain leaves, of a very small model that knows ENCODER_WORDS."""
-    from bert_jax import checkpoint, heads, sharding, train_state
+    from bert_jax.mesh import sharding
+    from bert_jax.model import heads
+    from bert_jax.train import checkpoint
+    from bert_jax.train.state import create_state
     from configs import schema
     from input_pipeline.tokenizer import Tokenizer
-    from launch import workdir
+    from launch.workdir.folder import settle
 
     folder = tmp_path_factory.mktemp('encoder')
     (folder / 'vocabulary').mkdir()
-    (folder / 'vocabulary/vocab.txt').write_text('\n'.join(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *ENCODER_WORDS]) + '\n')
+    (folder / 'vocabulary/vocab.txt').write_text(
+        '\n'.join(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *ENCODER_WORDS]) + '\n'
+    )
     (folder / 'vocabulary/tokenizer_config.json').write_text('{"do_lower_case": true}')
     tokenizer = Tokenizer.load(folder / 'vocabulary')
     model = schema.ModelConfig(
-        vocab_size=tokenizer.vocab_size, hidden_size=32, num_layers=1, num_heads=2, intermediate_size=64, max_position=64
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=32,
+        num_layers=1,
+        num_heads=2,
+        intermediate_size=64,
+        max_position=64,
     )
     config = schema.PretrainConfig(
         model=model,
@@ -85,9 +109,11 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
         optimizer=schema.OptimizerConfig(warmup_steps=0),
         runtime=schema.RuntimeConfig(decoder='numpy'),
     )
-    workdir.settle(str(folder), config, {})
+    settle(str(folder), config, {})
     tokenizer.save(folder / 'tokenizer')
-    state = train_state.create_state(heads.Pretraining(model), 7, config.optimizer, sharding.make_mesh(config.runtime))
+    state = create_state(
+        heads.Pretraining(model), 7, config.optimizer, sharding.make_mesh(config.runtime)
+    )
     checkpoints = checkpoint.Checkpoints(folder)
     checkpoints.save(state, {'kind': 'pretrain'})
     checkpoints.close()

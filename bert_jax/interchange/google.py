@@ -1,11 +1,14 @@
-"""Google's BERT checkpoints (google-research/bert, TensorFlow 1): bert_config.json and bert_model.ckpt, read and written.
+"""Google's BERT checkpoints (google-research/bert, TensorFlow 1): bert_config.json and
+bert_model.ckpt, read and written.
 
-Owns the reference's variable names and settings. Must not know tokenizers, workdirs or what the weights are
-for; the bytes of the files are tensor_bundle.py's, and what any format has in common naming.py's.
+Owns the reference's variable names and settings. Must not know tokenizers, workdirs or what the
+weights are for; the bytes of the files are tensor_bundle.py's, and what any format has in common
+interchange/parameters.py's.
 
-Theirs: kernels [in, out] as ours, but the weights of NSP, classifier and span heads [out, in]; `gelu` is the
-tanh form, and the epsilon of layer normalisation is 1e-12, which no file says (modeling.py:264, :362).
-Sources of the names: modeling.py, run_pretraining.py:243-305, run_classifier.py:597-605, run_squad.py:573-579.
+Theirs: kernels [in, out] as ours, but the weights of NSP, classifier and span heads [out, in];
+`gelu` is the tanh form, and the epsilon of layer normalisation is 1e-12, which no file says
+(modeling.py:264, :362). Sources of the names: modeling.py, run_pretraining.py:243-305,
+run_classifier.py:597-605, run_squad.py:573-579.
 """
 
 from __future__ import annotations
@@ -13,12 +16,19 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Collection
 from typing import Any
 
 from etils import epath
 
-from bert_jax.interchange import naming, tensor_bundle
-from bert_jax.interchange.naming import ARCHITECTURES, Model, Reading, write_whole
+from bert_jax.interchange import parameters, tensor_bundle
+from bert_jax.interchange.parameters import (
+    ARCHITECTURES,
+    Model,
+    Reading,
+    read_settings,
+    write_whole,
+)
 from configs.errors import UserError
 from configs.schema import ModelConfig
 
@@ -38,6 +48,8 @@ _SETTINGS = {
     'attention_dropout': ('attention_probs_dropout_prob', 0.1),
     'initializer_range': ('initializer_range', 0.02),
 }
+# the end of a file's name after the prefix
+_FILE = re.compile(r'(?<=.)\.(index|meta|data-\d{5}-of-\d{5})$')
 _ACTIVATIONS = {'gelu_tanh': 'gelu', 'relu': 'relu'}
 _LAYER_NORM_EPS = 1e-12
 
@@ -66,8 +78,17 @@ _NAMES = {
     'span/kernel': 'cls/squad/output_weights',
     'span/bias': 'cls/squad/output_bias',
 }
-# State of the optimizer: the reference's Adam, and that of TensorFlow's own.
-_SLOTS = re.compile(r'(.+/(adam_m|adam_v|Adam|Adam_1)|global_step|beta[12]_power)')
+# State of the optimizer: that of the reference's Adam and of TensorFlow's own, and numbers by
+# themselves.
+_SLOTS = re.compile(
+    r'.+/(adam_m|adam_v|Adam|Adam_1)'
+    r'|(.+/)?(global_step|beta[12]_power|(current_)?loss_scale|(num_)?(good|bad)_steps)'
+)
+# What any other optimizer (LAMB, Adafactor, LARS, ...) calls its state, below the variable that it
+# is of.
+_SLOT_OF = re.compile(
+    r'(?i).*(adam|lamb|lars|adafactor|moment|rmsprop|adagrad|adadelta|ftrl|average|accum|slot).*|.*_(m|v|vr|vc)|[mv]|vr|vc'
+)
 # Classes of transformers for which the reference has a script, by what stands on the encoder.
 _CLASSES = {
     'span': 'BertForQuestionAnswering',
@@ -81,72 +102,113 @@ _CLASSES = {
 def prefix_of(where: str | os.PathLike) -> str | None:
     """The checkpoint that a path names, as its files' common beginning; None where it names none.
 
-    `where`: a folder with a bert_config.json, or the beginning of the files' names (DIR/bert_model.ckpt).
-    UserError where a folder has several checkpoints, none of them bert_model.ckpt.
+    `where`: a folder with a bert_config.json, the beginning of the files' names
+    (DIR/bert_model.ckpt), or one of the files. A bert_config.json beside a config.json and no
+    checkpoint is left over, as in folders of the Hub. UserError where a folder has several
+    checkpoints, none of them bert_model.ckpt.
     """
     path = epath.Path(where)
+    path = path.with_name(_FILE.sub('', path.name)) if path.name else path
     if path.name and path.with_name(path.name + '.index').exists():
         return str(path)
     if not (path / CONFIG).exists():
         return None
     if (path / f'{CHECKPOINT}.index').exists():
         return str(path / CHECKPOINT)
-    found = sorted(p.name.removesuffix('.index') for p in path.iterdir() if p.name.endswith('.index'))
+    found = sorted(
+        p.name.removesuffix('.index') for p in path.iterdir() if p.name.endswith('.index')
+    )
+    if not found and (path / 'config.json').exists():
+        return None
     if len(found) != 1:
         there = ', '.join(found) or 'no .index file'
-        raise UserError(f'{path}: {len(found)} checkpoints in it ({there}): name one, as {path}/{CHECKPOINT}')
+        raise UserError(
+            f'{path}: {len(found)} checkpoints in it ({there}): name one, as {path}/{CHECKPOINT}'
+        )
     return str(path / found[0])
 
 
 def read(prefix: str) -> Reading:
-    """Reads the checkpoint `prefix` with the bert_config.json beside it. UserError, in one line, where anything does not fit."""
+    """Reads the checkpoint `prefix` with the bert_config.json beside it. UserError, in one line,
+    where anything does not fit.
+    """
     config = _model_config(epath.Path(prefix).parent / CONFIG)
     bundle = tensor_bundle.Bundle(prefix)
     if any('.ATTRIBUTES/' in name for name in bundle.variables):
-        raise UserError(f'{prefix}: saved by TensorFlow 2 as a graph of objects: only checkpoints of TensorFlow 1 can be read')
-    slots = tuple(name for name in bundle.variables if _SLOTS.fullmatch(name))
+        raise UserError(
+            f'{prefix}: saved by TensorFlow 2 as a graph of objects: only checkpoints of TensorFlow'
+            ' 1 can be read'
+        )
+    slots = tuple(name for name in bundle.variables if _is_slot(name, bundle.variables))
     tensors = {name: bundle.read(name) for name in bundle.variables if name not in slots}
-    parts = naming.parts_of(tensors, config, _naming)
+    parts = parameters.parts_of(tensors, config, _naming, str(epath.Path(prefix).with_name(CONFIG)))
     outputs = tensors['output_bias'].size if 'output_bias' in tensors else 2
-    wanted = naming.places(config, parts, outputs, _naming)
-    params = naming.to_tree(wanted, tensors, config, {name: name for name in tensors}, prefix, CONFIG)
-    architecture = next((c for held, c in _CLASSES.items() if set(held.split()) <= set(parts)), 'BertModel')
+    wanted = parameters.places(config, parts, outputs, _naming)
+    params = parameters.to_tree(
+        wanted, tensors, config, {name: name for name in tensors}, prefix, CONFIG
+    )
+    architecture = next(
+        (c for held, c in _CLASSES.items() if set(held.split()) <= set(parts)), 'BertModel'
+    )
     dtypes = {str(array.dtype) for array in tensors.values()} - {'float32'}
     remarks = [f'{", ".join(sorted(dtypes))} variables are read as float32'] if dtypes else []
     if slots:
-        remarks.append(f'{len(slots)} variables of the optimizer ({slots[0]}, ...) are ignored: training starts with fresh moments')
-    return Reading(Model(config, params, architecture), naming.own_names(wanted), slots, tuple(remarks))
+        remarks.append(
+            f'{len(slots)} variables of the optimizer ({slots[0]}, ...) are ignored: training'
+            ' starts with fresh moments'
+        )
+    return Reading(
+        Model(config, params, architecture), parameters.own_names(wanted), slots, tuple(remarks)
+    )
 
 
 def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
-    """Writes bert_config.json and bert_model.ckpt into a directory; returns the parts that the class has no place for.
+    """Writes bert_config.json and bert_model.ckpt into a directory; returns the parts that the
+    class has no place for.
 
     UserError where the reference's code has no such head or activation, or another epsilon.
     """
-    left_out = naming.left_out(model, str(where))
+    left_out = parameters.left_out(model, str(where))
     if model.architecture not in (*_CLASSES.values(), 'BertModel'):
         raise UserError(
-            f'{model.architecture} cannot be written for google-research/bert, which has no such head: '
-            '--architecture=BertModel writes the encoder alone'
+            f'{model.architecture} cannot be written for google-research/bert, which has no such'
+            ' head: --architecture=BertModel writes the encoder alone'
         )
     if model.config.hidden_act not in _ACTIVATIONS:
         raise UserError(
-            f'hidden_act={model.config.hidden_act} cannot be written for google-research/bert, whose gelu is the tanh form: '
-            '--hidden_act=gelu_tanh writes that instead, which moves each activation by up to 5e-4'
+            f'hidden_act={model.config.hidden_act} cannot be written for google-research/bert,'
+            ' whose gelu is the tanh form: --hidden_act=gelu_tanh writes that instead, which moves'
+            ' each activation by up to 5e-4'
         )
     if model.config.layer_norm_eps != _LAYER_NORM_EPS:
-        raise UserError(f'layer_norm_eps={model.config.layer_norm_eps} cannot be written for google-research/bert, which has 1e-12')
+        raise UserError(
+            f'layer_norm_eps={model.config.layer_norm_eps} cannot be written for'
+            ' google-research/bert, which has 1e-12'
+        )
     folder = epath.Path(where)
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = naming.places(model.config, ARCHITECTURES[model.architecture], model.outputs, _naming)
-    if 'encoder/pooler/kernel' not in wanted and 'pooler' in model.parts:  # every checkpoint of the reference has one
-        wanted |= naming.places(model.config, ('pooler',), 2, _naming)
+    wanted = parameters.places(
+        model.config, ARCHITECTURES[model.architecture], model.outputs, _naming
+    )
+    # every checkpoint of the reference has one
+    if 'encoder/pooler/kernel' not in wanted and 'pooler' in model.parts:
+        wanted |= parameters.places(model.config, ('pooler',), 2, _naming)
         left_out = tuple(part for part in left_out if part != 'pooler')
-    tensor_bundle.write(str(folder / CHECKPOINT), naming.to_tensors(wanted, model.params, model.config))
+    tensor_bundle.write(
+        str(folder / CHECKPOINT), parameters.to_tensors(wanted, model.params, model.config)
+    )
     settings = {theirs: getattr(model.config, ours) for ours, (theirs, _) in _SETTINGS.items()}
     settings |= {'hidden_act': _ACTIVATIONS[model.config.hidden_act]}
     write_whole(folder / CONFIG, (json.dumps(settings, indent=2, sort_keys=True) + '\n').encode())
     return left_out
+
+
+def _is_slot(name: str, names: Collection[str]) -> bool:
+    """Whether a variable is the optimizer's: by its name, or because it lies below a variable of
+    the model.
+    """
+    of, _, last = name.rpartition('/')
+    return bool(_SLOTS.fullmatch(name) or (of in names and _SLOT_OF.fullmatch(last)))
 
 
 def _naming(path: str) -> tuple[str, bool]:
@@ -160,16 +222,22 @@ def _naming(path: str) -> tuple[str, bool]:
 
 def _model_config(file: epath.Path) -> ModelConfig:
     if not file.exists():
-        raise UserError(f'{file}: no such file: copy the {CONFIG} (and vocab.txt) that the checkpoint was trained with beside it')
-    try:
-        settings: dict[str, Any] = dict(json.loads(file.read_text()))
-    except (ValueError, TypeError) as error:
-        raise UserError(f'{file}: not a JSON object ({error})') from error
-    values = {ours: settings.get(theirs, default) for ours, (theirs, default) in _SETTINGS.items()}
+        raise UserError(
+            f'{file}: no such file: copy the {CONFIG} (and vocab.txt) that the checkpoint was'
+            ' trained with beside it'
+        )
+    settings = read_settings(file)
+    values: dict[str, Any] = {
+        ours: settings.get(theirs, default) for ours, (theirs, default) in _SETTINGS.items()
+    }
     ours = {theirs: ours for ours, theirs in _ACTIVATIONS.items()}
-    if values['hidden_act'] not in ours:
-        raise UserError(f'{file}: hidden_act={values["hidden_act"]!r} is not built here: only {", ".join(ours)} are')
+    if str(values['hidden_act']) not in ours:
+        raise UserError(
+            f'{file}: hidden_act={values["hidden_act"]!r} is not built here: only'
+            f' {", ".join(ours)} are'
+        )
     try:
-        return ModelConfig(**{**values, 'hidden_act': ours[values['hidden_act']]}, layer_norm_eps=_LAYER_NORM_EPS)
+        values['hidden_act'] = ours[values['hidden_act']]
+        return ModelConfig(**values, layer_norm_eps=_LAYER_NORM_EPS)
     except UserError as error:
         raise UserError(f'{file}: {error}') from None

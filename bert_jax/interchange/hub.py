@@ -1,7 +1,8 @@
 """Models by name from the Hugging Face Hub: downloaded once, then taken from the cache.
 
-Owns what a name looks like, which files of a model are wanted, and what to say where it cannot be had. The
-cache is huggingface_hub's (HF_HOME says where), shared with transformers. Must not know what is in the files.
+Owns what a name looks like, which files of a model are wanted, and what to say where it cannot be
+had. The cache is huggingface_hub's (HF_HOME says where), shared with transformers. Must not know
+what is in the files.
 """
 
 from __future__ import annotations
@@ -12,42 +13,69 @@ import re
 from configs.errors import UserError
 
 _NAME = re.compile(r'(?P<repo>[\w-][\w.-]*(/[\w-][\w.-]*)?)(@(?P<revision>[\w./-]+))?')
-_SETTINGS = ['config.json', 'vocab.txt', 'tokenizer.json', 'tokenizer_config.json', 'special_tokens_map.json', 'spm.model']
-_WEIGHTS = {'safetensors': ['model.safetensors', 'model-*.safetensors', 'model.safetensors.index.json'], 'bin': ['pytorch_model*']}
+_SETTINGS = [
+    'config.json',
+    'vocab.txt',
+    'tokenizer.json',
+    'tokenizer_config.json',
+    'added_tokens.json',
+    'special_tokens_map.json',
+    'spm.model',
+]
+_WEIGHTS = {
+    'safetensors': ['model.safetensors', 'model-*.safetensors', 'model.safetensors.index.json'],
+    'bin': ['pytorch_model*'],
+}
 
 
 def is_name(where: str) -> bool:
-    """Whether `where` may be a model's name: ORGANISATION/MODEL or MODEL, and @REVISION after it."""
+    """Whether `where` may be a model's name: ORGANISATION/MODEL or MODEL, and @REVISION after
+    it.
+    """
     return _NAME.fullmatch(where) is not None
 
 
 def fetch(name: str) -> str:
-    """The local folder of a model, downloaded where it is not in the cache. UserError where it cannot be had.
+    """The local folder of a model, downloaded where it is not in the cache. UserError where it
+    cannot be had.
 
-    Without a network the cache alone is asked. Weights are safetensors; a .bin only where there are none.
+    Without a network the cache alone is asked. Weights are safetensors; a .bin only where there are
+    none.
     """
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
 
     match = _NAME.fullmatch(name)
+    assert match is not None, name  # is_name was asked before
     repo, revision = match['repo'], match['revision']
     nowhere = f'{name}: no such folder here'
     try:
         for ending, weights in _WEIGHTS.items():
-            folder = snapshot_download(repo, revision=revision, allow_patterns=[*_SETTINGS, *weights])
+            folder = snapshot_download(
+                repo, revision=revision, allow_patterns=[*_SETTINGS, *weights]
+            )
             if any(pathlib.Path(folder).glob(f'*.{ending}')):
                 break
         return folder  # without weights it is refused by its reader
     except GatedRepoError:
-        raise UserError(f'{name}: its owner asks for an agreement: accept it on its page, then log in with `hf auth login`') from None
+        raise UserError(
+            f'{name}: its owner asks for an agreement: accept it on its page, then log in with `hf'
+            ' auth login`'
+        ) from None
     except RepositoryNotFoundError:
         raise UserError(
-            f'{nowhere}, and no model of that name on the Hugging Face Hub: correct the path or the name (a private one: `hf auth login`)'
+            f'{nowhere}, and no model of that name on the Hugging Face Hub: correct the path or the'
+            ' name (a private one: `hf auth login`)'
         ) from None
     except RevisionNotFoundError:
         raise UserError(f'{name}: the Hugging Face Hub has no revision {revision} of it') from None
     except Exception as error:
         raise UserError(
-            f'{nowhere}, and the Hugging Face Hub cannot be reached ({type(error).__name__}): where there is a network run '
-            f'`hf download {repo} --local-dir DIR`, copy DIR here and name it'
+            f'{nowhere}, and the Hugging Face Hub cannot be reached ({type(error).__name__}): where'
+            f' there is a network run `hf download {repo} --local-dir DIR`, copy DIR here and'
+            ' name it'
         ) from error

@@ -1,7 +1,7 @@
 """Hugging Face BERT directories: config.json and safetensors, read and written.
 
-Owns transformers' names, layouts, settings and files of weights. Must not know tokenizers, workdirs or what
-the weights are for; what any format has in common is naming.py's.
+Owns transformers' names, layouts, settings and files of weights. Must not know tokenizers, workdirs
+or what the weights are for; what any format has in common is interchange/parameters.py's.
 
 Theirs: kernels [out, in], and `bert.` before the encoder's names in every class but BertModel.
 """
@@ -21,8 +21,15 @@ import safetensors
 import safetensors.numpy
 from etils import epath
 
-from bert_jax.interchange import naming
-from bert_jax.interchange.naming import ARCHITECTURES, Model, Reading, brief, write_whole
+from bert_jax.interchange import parameters
+from bert_jax.interchange.parameters import (
+    ARCHITECTURES,
+    Model,
+    Reading,
+    brief,
+    read_settings,
+    write_whole,
+)
 from configs.errors import UserError
 from configs.schema import ModelConfig
 
@@ -41,12 +48,15 @@ _SETTINGS = {
     'initializer_range': 'initializer_range',
     'layer_norm_eps': 'layer_norm_eps',
 }
-_DEFAULTS = {theirs: getattr(ModelConfig(), ours) for ours, theirs in _SETTINGS.items()} | {'hidden_act': 'gelu'}
+_DEFAULTS = {theirs: getattr(ModelConfig(), ours) for ours, theirs in _SETTINGS.items()} | {
+    'hidden_act': 'gelu'
+}
 _ACTIVATION_OUT = {'gelu_tanh': 'gelu_new', 'gelu_erf': 'gelu', 'relu': 'relu'}
 _ACTIVATION_IN = {theirs: ours for ours, theirs in _ACTIVATION_OUT.items()} | {
     'gelu_pytorch_tanh': 'gelu_tanh', 'gelu_fast': 'gelu_tanh', 'gelu_python': 'gelu_erf',
 }  # fmt: skip
-# Settings of transformers' BERT that change the model in ways that are not built here, and the value they must have.
+# Settings of transformers' BERT that change the model in ways that are not built here, and the
+# value they must have.
 _FIXED = {
     'position_embedding_type': ('absolute', None),
     'is_decoder': (False, None),
@@ -77,7 +87,11 @@ _NAMES = {
     'span': 'qa_outputs',
 }
 _LEAVES = {'kernel': 'weight', 'scale': 'weight', 'bias': 'bias'}
-_BUFFERS = ('embeddings.position_ids', 'embeddings.token_type_ids')  # not learned; files of some versions hold them
+# not learned; files of some versions hold them
+_BUFFERS = (
+    'embeddings.position_ids',
+    'embeddings.token_type_ids',
+)
 _DTYPES = {
     'F64': np.float64,
     'F32': np.float32,
@@ -91,11 +105,13 @@ _DTYPES = {
 def is_directory(where: str | os.PathLike) -> bool:
     """Whether `where` holds a config.json that is not one of this project's workdirs."""
     path = epath.Path(where) / 'config.json'
-    return path.exists() and 'kind' not in _read_json(path)
+    return path.exists() and 'kind' not in read_settings(path)
 
 
 def read(where: str | os.PathLike) -> Reading:
-    """Reads a directory. UserError, in one line, where it is no BERT, is damaged, or anything in it does not fit."""
+    """Reads a directory. UserError, in one line, where it is no BERT, is damaged, or anything in it
+    does not fit.
+    """
     folder = epath.Path(where)
     settings = _settings(folder)
     config = _model_config(settings, folder / 'config.json')
@@ -104,39 +120,58 @@ def read(where: str | os.PathLike) -> Reading:
     tensors = {canonical: found[name] for canonical, name in names.items()}
     ignored = tuple(names[n] for n in _BUFFERS if tensors.pop(n, None) is not None)
     _untie(tensors, names, folder)
-    parts = naming.parts_of(tensors, config, _naming)
-    architecture = (settings.get('architectures') or ['BertModel'])[0]
+    parts = parameters.parts_of(tensors, config, _naming, str(folder / 'config.json'))
+    architecture = _architecture(settings, folder / 'config.json')
     labels = _labels(settings, folder)
-    outputs = 1 if architecture == 'BertForMultipleChoice' else len(labels) or settings.get('num_labels', 2)
-    wanted = naming.places(config, parts, outputs, _naming)
+    outputs = (
+        1
+        if architecture == 'BertForMultipleChoice'
+        else len(labels) or settings.get('num_labels', 2)
+    )
+    wanted = parameters.places(config, parts, outputs, _naming)
     model = Model(
         config,
-        naming.to_tree(wanted, tensors, config, names, str(folder), 'config.json'),
+        parameters.to_tree(wanted, tensors, config, names, str(folder), 'config.json'),
         architecture,
         labels if 'classifier' in parts else (),
         settings.get('classifier_dropout'),
         settings.get('problem_type') if 'classifier' in parts else None,
     )
-    return Reading(model, {names[n]: path for n, path in naming.own_names(wanted).items()}, ignored, tuple(remarks))
+    return Reading(
+        model,
+        {names[n]: path for n, path in parameters.own_names(wanted).items()},
+        ignored,
+        tuple(remarks),
+    )
 
 
 def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
-    """Writes model.safetensors, then config.json, into a directory; returns the parts that the class has no place for.
+    """Writes model.safetensors, then config.json, into a directory; returns the parts that the
+    class has no place for.
 
     UserError where the class needs a part that the model lacks.
     """
-    left_out = naming.left_out(model, str(where))
+    left_out = parameters.left_out(model, str(where))
     folder = epath.Path(where)
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = naming.places(model.config, ARCHITECTURES[model.architecture], model.outputs, _naming)
-    tensors = {_full_name(n, model.architecture): a for n, a in naming.to_tensors(wanted, model.params, model.config).items()}
+    wanted = parameters.places(
+        model.config, ARCHITECTURES[model.architecture], model.outputs, _naming
+    )
+    tensors = {
+        _full_name(n, model.architecture): a
+        for n, a in parameters.to_tensors(wanted, model.params, model.config).items()
+    }
     write_whole(folder / 'model.safetensors', safetensors.numpy.save(tensors, {'format': 'pt'}))
-    write_whole(folder / 'config.json', (json.dumps(_their_settings(model), indent=2) + '\n').encode())
+    write_whole(
+        folder / 'config.json', (json.dumps(_their_settings(model), indent=2) + '\n').encode()
+    )
     return left_out
 
 
 def _naming(path: str) -> tuple[str, bool]:
-    """Their name for the array at our path, without `bert.`, and whether it lies transposed there."""
+    """Their name for the array at our path, without `bert.`, and whether it lies transposed
+    there.
+    """
     module, _, leaf = path.rpartition('/')
     return _NAMES[path] if path in _NAMES else f'{_NAMES[module]}.{_LEAVES[leaf]}', leaf == 'kernel'
 
@@ -149,41 +184,51 @@ def _full_name(name: str, architecture: str) -> str:
 def _settings(folder: epath.Path) -> dict[str, Any]:
     if not (folder / 'config.json').exists():
         raise UserError(f'{folder}: no config.json in it: not a Hugging Face model directory')
-    settings = _read_json(folder / 'config.json')
+    settings = read_settings(folder / 'config.json')
     kind = settings.get('model_type', 'bert')  # BERT's first files had none
-    architecture = (settings.get('architectures') or ['BertModel'])[0]
+    architecture = _architecture(settings, folder / 'config.json')
     if kind != 'bert' or not architecture.startswith('Bert'):
         raise UserError(
-            f'{folder}: config.json describes {architecture} (model_type {kind!r}), which is not BERT: only model_type "bert" can be read'
+            f'{folder}: config.json describes {architecture} (model_type {kind!r}), which is not'
+            ' BERT: only model_type "bert" can be read'
         )
     return settings
 
 
+def _architecture(settings: Mapping[str, Any], file: epath.Path) -> str:
+    """The class of transformers."""
+    named = settings.get('architectures') or ['BertModel']
+    if not isinstance(named, list) or not isinstance(named[0], str):
+        raise UserError(f'{file}: architectures={named!r}: must be a list of the names of classes')
+    return named[0]
+
+
 def _labels(settings: Mapping[str, Any], folder: epath.Path) -> tuple[str, ...]:
     named = settings.get('id2label') or {}
+    if not isinstance(named, dict) or not all(isinstance(label, str) for label in named.values()):
+        raise UserError(
+            f'{folder / "config.json"}: id2label={str(named)[:80]}: must give each number a name'
+        )
     try:
         return tuple(named[key] for key in sorted(named, key=int))
     except ValueError:
-        raise UserError(f'{folder / "config.json"}: id2label has keys that are no numbers: {", ".join(named)}') from None
-
-
-def _read_json(path: epath.Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text())
-    except ValueError as error:
-        raise UserError(f'{path}: not valid JSON ({error})') from error
-    if not isinstance(data, dict):
-        raise UserError(f'{path}: not a JSON object')
-    return data
+        raise UserError(
+            f'{folder / "config.json"}: id2label has keys that are no numbers: {", ".join(named)}'
+        ) from None
 
 
 def _model_config(settings: Mapping[str, Any], file: epath.Path) -> ModelConfig:
     for name, allowed in _FIXED.items():
         if name in settings and settings[name] not in allowed:
-            raise UserError(f'{file}: {name}={settings[name]!r} is not built here: only {allowed[0]!r} is')
+            raise UserError(
+                f'{file}: {name}={settings[name]!r} is not built here: only {allowed[0]!r} is'
+            )
     values = {ours: {**_DEFAULTS, **settings}[theirs] for ours, theirs in _SETTINGS.items()}
-    if values['hidden_act'] not in _ACTIVATION_IN:
-        raise UserError(f'{file}: hidden_act={values["hidden_act"]!r} is not built here: only {", ".join(_ACTIVATION_IN)} are')
+    if str(values['hidden_act']) not in _ACTIVATION_IN:
+        raise UserError(
+            f'{file}: hidden_act={values["hidden_act"]!r} is not built here: only'
+            f' {", ".join(_ACTIVATION_IN)} are'
+        )
     try:
         return ModelConfig(**{**values, 'hidden_act': _ACTIVATION_IN[values['hidden_act']]})
     except UserError as error:
@@ -213,7 +258,10 @@ def _their_settings(model: Model) -> dict[str, Any]:
 
 def _tensors(folder: epath.Path) -> tuple[dict[str, np.ndarray], list[str]]:
     """Every tensor in the directory, by its name there, and what is to be said of them."""
-    for file, read_file in (('model.safetensors', _read_safetensors), ('pytorch_model.bin', _read_pickle)):
+    for file, read_file in (
+        ('model.safetensors', _read_safetensors),
+        ('pytorch_model.bin', _read_pickle),
+    ):
         index = folder / f'{file}.index.json'
         if (folder / file).exists():
             tensors = read_file(folder / file)
@@ -224,17 +272,41 @@ def _tensors(folder: epath.Path) -> tuple[dict[str, np.ndarray], list[str]]:
     else:
         other = [name for name in ('tf_model.h5', 'flax_model.msgpack') if (folder / name).exists()]
         beside = f' ({other[0]} is not read)' if other else ''
-        raise UserError(f'{folder}: no model.safetensors or pytorch_model.bin in it{beside}: download the weights too')
-    floats = collections.Counter(str(t.dtype) for t in tensors.values() if not np.issubdtype(t.dtype, np.integer))
-    return tensors, [f'{count} tensors are {dtype}: read as float32' for dtype, count in floats.items() if dtype != 'float32']
+        raise UserError(
+            f'{folder}: no model.safetensors or pytorch_model.bin in it{beside}: download the'
+            ' weights too'
+        )
+    floats = collections.Counter(
+        str(t.dtype) for t in tensors.values() if not np.issubdtype(t.dtype, np.integer)
+    )
+    return tensors, [
+        f'{count} tensors are {dtype}: read as float32'
+        for dtype, count in floats.items()
+        if dtype != 'float32'
+    ]
 
 
-def _read_shards(index: epath.Path, read_file: Callable[[epath.Path], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+def _read_shards(
+    index: epath.Path, read_file: Callable[[epath.Path], dict[str, np.ndarray]]
+) -> dict[str, np.ndarray]:
     """The tensors of all files that an index names."""
-    tensors, places = {}, _read_json(index).get('weight_map', {})
+    tensors: dict[str, np.ndarray] = {}
+    places = read_settings(index).get('weight_map')
+    if not isinstance(places, dict) or not all(isinstance(file, str) for file in places.values()):
+        raise UserError(
+            f'{index}: its weight_map does not give every tensor the name of a file: download it'
+            ' again'
+        )
     for file in sorted(set(places.values())):
-        if epath.Path(file).name != file or not (index.parent / file).exists():
-            raise UserError(f'{index} names {file}, which is not beside it: download that shard too')
+        if (
+            not file
+            or '\0' in file
+            or epath.Path(file).name != file
+            or not (index.parent / file).is_file()
+        ):
+            raise UserError(
+                f'{index} names {file}, which is not beside it: download that shard too'
+            )
         tensors |= read_file(index.parent / file)
     if differ := set(places) ^ set(tensors):
         raise UserError(f'{index}: it and the shards do not hold the same names: {brief(differ)}')
@@ -244,11 +316,21 @@ def _read_shards(index: epath.Path, read_file: Callable[[epath.Path], dict[str, 
 def _read_safetensors(file: epath.Path) -> dict[str, np.ndarray]:
     try:
         views = safetensors.deserialize(file.read_bytes())
+    except OSError as error:
+        raise UserError(f'{file}: cannot be read ({error.strerror or error})') from None
     except safetensors.SafetensorError as error:
-        raise UserError(f'{file}: not a whole safetensors file ({error}): download it again') from error
+        raise UserError(
+            f'{file}: not a whole safetensors file ({error}): download it again'
+        ) from error
     if other := {view['dtype'] for _, view in views} - set(_DTYPES):
-        raise UserError(f'{file}: tensors of type {", ".join(sorted(other))}: only {", ".join(_DTYPES)} can be read')
-    return {name: np.frombuffer(view['data'], _DTYPES[view['dtype']]).reshape(view['shape']) for name, view in views}
+        raise UserError(
+            f'{file}: tensors of type {", ".join(sorted(other))}: only {", ".join(_DTYPES)} can be'
+            ' read'
+        )
+    return {
+        name: np.frombuffer(view['data'], _DTYPES[view['dtype']]).reshape(view['shape'])
+        for name, view in views
+    }
 
 
 def _read_pickle(file: epath.Path) -> dict[str, np.ndarray]:
@@ -257,16 +339,40 @@ def _read_pickle(file: epath.Path) -> dict[str, np.ndarray]:
         import torch
     except ImportError:
         raise UserError(
-            f'{file}: only safetensors are read without PyTorch: where torch and transformers are installed, convert it with '
-            'AutoModel.from_pretrained(DIR).save_pretrained(DIR), or install torch here'
+            f'{file}: only safetensors are read without PyTorch: where torch and transformers are'
+            ' installed, convert it with AutoModel.from_pretrained(DIR).save_pretrained(DIR), or'
+            ' install torch here'
         ) from None
     try:
         tensors = torch.load(str(file), map_location='cpu', weights_only=True)
     except Exception as error:  # whatever damage or code in it raises
         raise UserError(
-            f'{file}: torch cannot read it as plain tensors ({type(error).__name__}): it is damaged or not to be trusted'
+            f'{file}: torch cannot read it as plain tensors ({type(error).__name__}): it is damaged'
+            ' or not to be trusted'
         ) from error
-    return {name: (t.numpy() if t.dtype != torch.bfloat16 else t.float().numpy()) for name, t in tensors.items()}
+    plain = isinstance(tensors, dict) and all(isinstance(name, str) for name in tensors)
+    if not plain or not all(isinstance(t, torch.Tensor) for t in tensors.values()):
+        held = f'a {type(tensors).__name__}'
+        if isinstance(tensors, dict):
+            held += f' of {", ".join(sorted(map(str, tensors)))[:120]}'
+        raise UserError(
+            f'{file}: holds {held}, and not a dictionary of tensors: save the state_dict of the'
+            ' model alone, or the model with save_pretrained(DIR)'
+        )
+    if odd := [
+        name
+        for name, t in tensors.items()
+        if t.layout != torch.strided or t.is_quantized or t.is_complex()
+    ]:
+        raise UserError(
+            f'{file}: {odd[0]} is a sparse, quantised or complex tensor: save it as plain numbers'
+        )
+    numpy_has = (torch.float16, torch.float32, torch.float64)
+    arrays = {}
+    for name, t in tensors.items():
+        narrow = t.is_floating_point() and t.dtype not in numpy_has
+        arrays[name] = (t.detach().float() if narrow else t.detach()).numpy()
+    return arrays
 
 
 def _canonical(found: Iterable[str], folder: epath.Path) -> dict[str, str]:
@@ -274,24 +380,34 @@ def _canonical(found: Iterable[str], folder: epath.Path) -> dict[str, str]:
     old = {'gamma': 'weight', 'beta': 'bias'}
     names: dict[str, str] = {}
     for name in found:
-        canonical = re.sub(r'(?<=LayerNorm\.)(gamma|beta)$', lambda m: old[m.group()], name.removeprefix('bert.'))
+        canonical = re.sub(
+            r'(?<=LayerNorm\.)(gamma|beta)$', lambda m: old[m.group()], name.removeprefix('bert.')
+        )
         if canonical in names:
-            raise UserError(f'{folder}: {name} and {names[canonical]} are two names of one array: remove one of them')
+            raise UserError(
+                f'{folder}: {name} and {names[canonical]} are two names of one array: remove one of'
+                ' them'
+            )
         names[canonical] = name
     return names
 
 
 def _untie(tensors: dict[str, np.ndarray], names: dict[str, str], folder: epath.Path) -> None:
-    """Takes out the masked-LM decoder's own names, where they repeat the word table and the output bias.
+    """Takes out the masked-LM decoder's own names, where they repeat the word table and the output
+    bias.
 
     UserError where they do not.
     """
-    for copy, kept in (('decoder.weight', 'embeddings.word_embeddings.weight'), ('decoder.bias', 'cls.predictions.bias')):
+    for copy, kept in (
+        ('decoder.weight', 'embeddings.word_embeddings.weight'),
+        ('decoder.bias', 'cls.predictions.bias'),
+    ):
         copy = f'cls.predictions.{copy}'
         if copy in names and kept in names:
             if not np.array_equal(tensors[copy], tensors[kept]):
                 raise UserError(
-                    f'{folder}: {names[copy]} differs from {names[kept]}, but here they are one array: this model cannot be represented'
+                    f'{folder}: {names[copy]} differs from {names[kept]}, but here they are one'
+                    ' array: this model cannot be represented'
                 )
             del tensors[copy]
         elif copy in names:

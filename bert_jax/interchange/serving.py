@@ -1,8 +1,10 @@
-"""A model as one function of arrays, and that function as a file that serves where this project is not installed.
+"""A model as one function of arrays, and that function as a file that serves where this project is
+not installed.
 
-Owns what each class of model takes and gives, by the names of transformers, and the two forms of the function:
-a StableHLO artifact of jax.export, and a TensorFlow SavedModel. Both take any number of rows of any length up
-to the position table, and keep the weights apart from the program. Must not know texts, tokenizers or labels.
+Owns what each class of model takes and gives, by the names of transformers, and the two forms of
+the function: a StableHLO artifact of jax.export, and a TensorFlow SavedModel. Both take any number
+of rows of any length up to the position table, and keep the weights apart from the program. Must
+not know texts, tokenizers or labels.
 
 Axes: b rows, t positions, p masked positions, c choices.
 """
@@ -18,14 +20,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 
-from bert_jax import heads
-from bert_jax.interchange.naming import ARCHITECTURES, PARTS, Model
-from bert_jax.sharding import path_of
-from bert_jax.train_state import init_params
+from bert_jax.interchange.parameters import ARCHITECTURES, PARTS, Model
+from bert_jax.mesh.sharding import path_of
+from bert_jax.model import heads
+from bert_jax.train.state import init_params
 
 TOKENS = ('input_ids', 'input_mask', 'segment_ids')  # the inputs of every class, int32
 PLATFORMS = ('cpu', 'cuda', 'tpu')
-# The outputs of each class, float32. Logits are before any softmax; the vocabulary's are of its real size.
+# The outputs of each class, float32. Logits are before any softmax; the vocabulary's are of its
+# real size.
 OUTPUTS = {
     'BertModel': ('last_hidden_state', 'pooler_output'),
     'BertForPreTraining': ('prediction_logits', 'seq_relationship_logits'),
@@ -40,14 +43,18 @@ Function = Callable[[Mapping[str, Any], Mapping[str, jax.Array]], dict[str, jax.
 
 
 def inputs(architecture: str) -> dict[str, str]:
-    """The axes of each input, as in {'input_ids': 'b, t'}; masked_lm_positions are those whose words are asked for."""
+    """The axes of each input, as in {'input_ids': 'b, t'}; masked_lm_positions are those whose
+    words are asked for.
+    """
     shape = 'b, c, t' if architecture == 'BertForMultipleChoice' else 'b, t'
     masked = architecture in ('BertForPreTraining', 'BertForMaskedLM')
     return dict.fromkeys(TOKENS, shape) | ({'masked_lm_positions': 'b, p'} if masked else {})
 
 
 def forward(model: Model, dtype: jnp.dtype = jnp.float32) -> Function:
-    """-> forward(params, batch) -> the outputs of the model's class; `params` as in `model.params`, layers computed in `dtype`."""
+    """-> forward(params, batch) -> the outputs of the model's class; `params` as in `model.params`,
+    layers computed in `dtype`.
+    """
     config, architecture = model.config, model.architecture
     module = {
         'BertForSequenceClassification': heads.Classifier(config, dtype, outputs=model.outputs),
@@ -59,22 +66,35 @@ def forward(model: Model, dtype: jnp.dtype = jnp.float32) -> Function:
     def call(params: Mapping[str, Any], batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         params = filled_up(module, params)
         if architecture == 'BertModel':
-            x_BTH, pooled_BH, _ = heads.Encoder(config, dtype).apply({'params': params['encoder']}, *(batch[name] for name in TOKENS))
-            found = (x_BTH.astype(jnp.float32), pooled_BH.astype(jnp.float32))
+            inputs = (batch[name] for name in TOKENS)
+            encoder = heads.Encoder(config, dtype)
+            outputs: Any = encoder.apply({'params': params['encoder']}, *inputs)
+            x_BTH, pooled_BH, _ = outputs
+            found: tuple[Any, ...] = (x_BTH.astype(jnp.float32), pooled_BH.astype(jnp.float32))
         elif isinstance(module, heads.Pretraining):
-            mlm_BPV, nsp_B2 = module.apply({'params': params}, {'masked_lm_positions': batch['input_ids'][:, :1] * 0, **batch})
+            mlm_BPV, nsp_B2 = module.apply(
+                {'params': params}, {'masked_lm_positions': batch['input_ids'][:, :1] * 0, **batch}
+            )
             mlm_BPV = mlm_BPV[..., : config.vocab_size]
-            found = {'BertForPreTraining': (mlm_BPV, nsp_B2), 'BertForMaskedLM': (mlm_BPV,)}.get(architecture, (nsp_B2,))
+            found = {'BertForPreTraining': (mlm_BPV, nsp_B2), 'BertForMaskedLM': (mlm_BPV,)}.get(
+                architecture, (nsp_B2,)
+            )
         else:
-            logits = module.apply({'params': params}, batch)
-            found = (logits[..., 0], logits[..., 1]) if architecture == 'BertForQuestionAnswering' else (logits,)
+            logits: Any = module.apply({'params': params}, batch)
+            found = (
+                (logits[..., 0], logits[..., 1])
+                if architecture == 'BertForQuestionAnswering'
+                else (logits,)
+            )
         return dict(zip(OUTPUTS[architecture], found, strict=True))
 
     return call
 
 
 def filled_up(module: Any, params: Mapping[str, Any]) -> dict[str, Any]:
-    """`params` with zeros for the arrays of `module` that it lacks: those of heads whose output nobody reads, which no program computes."""
+    """`params` with zeros for the arrays of `module` that it lacks: those of heads whose output
+    nobody reads, which no program computes.
+    """
     wanted = jax.tree_util.tree_flatten_with_path(jax.eval_shape(lambda: init_params(module, 0)))[0]
     zeros = {path_of(path): jnp.zeros(leaf.shape, leaf.dtype) for path, leaf in wanted}
     return nested(zeros | flat(params))
@@ -99,25 +119,40 @@ def nested(weights: Mapping[str, Any]) -> dict[str, Any]:
 
 def used_weights(model: Model) -> dict[str, np.ndarray]:
     """The model's arrays by name, without the parts that its class does not have."""
-    unused = tuple(where for part, where in PARTS.items() if part not in ARCHITECTURES[model.architecture])
-    return {name: np.asarray(leaf) for name, leaf in flat(model.params).items() if not name.startswith(unused)}
+    unused = tuple(
+        where for part, where in PARTS.items() if part not in ARCHITECTURES[model.architecture]
+    )
+    return {
+        name: np.asarray(leaf)
+        for name, leaf in flat(model.params).items()
+        if not name.startswith(unused)
+    }
 
 
 def stablehlo(model: Model) -> bytes:
-    """The function (weights by name, batch by name) -> outputs by name, for cpu, cuda and tpu, as jax.export.deserialize reads it."""
+    """The function (weights by name, batch by name) -> outputs by name, for cpu, cuda and tpu, as
+    jax.export.deserialize reads it.
+    """
     scope = export.SymbolicScope([f't <= {model.config.max_position}'])
     batch = {
         name: jax.ShapeDtypeStruct(export.symbolic_shape(shape, scope=scope), jnp.int32)
         for name, shape in inputs(model.architecture).items()
     }
-    weights = {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for name, leaf in used_weights(model).items()}
+    weights = {
+        name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+        for name, leaf in used_weights(model).items()
+    }
     call = forward(model)
-    exported = export.export(jax.jit(lambda weights, batch: call(nested(weights), batch)), platforms=PLATFORMS)(weights, batch)
+    exported = export.export(
+        jax.jit(lambda weights, batch: call(nested(weights), batch)), platforms=PLATFORMS
+    )(weights, batch)
     return bytes(exported.serialize())
 
 
 def write_saved_model(folder: str | os.PathLike, model: Model) -> None:
-    """Writes a SavedModel whose signature `serving_default` takes and gives arrays by name; weights are its variables."""
+    """Writes a SavedModel whose signature `serving_default` takes and gives arrays by name; weights
+    are its variables.
+    """
     import tensorflow as tf
     from jax.experimental import jax2tf
 
@@ -131,9 +166,18 @@ def write_saved_model(folder: str | os.PathLike, model: Model) -> None:
     )
     weights = used_weights(model)
     with tf.device('/CPU:0'):
-        variables = {name: tf.Variable(leaf, trainable=False, name=name) for name, leaf in weights.items()}
+        variables = {
+            name: tf.Variable(leaf, trainable=False, name=name) for name, leaf in weights.items()
+        }
     holder = tf.Module()
     holder.weights = list(variables.values())
     serve = tf.function(lambda **batch: converted(variables, batch), autograph=False)
-    shapes = {name: tf.TensorSpec([None] * len(shape.split(',')), tf.int32, name) for name, shape in axes.items()}
-    tf.saved_model.save(holder, os.fspath(folder), signatures={'serving_default': serve.get_concrete_function(**shapes)})
+    shapes = {
+        name: tf.TensorSpec([None] * len(shape.split(',')), tf.int32, name)
+        for name, shape in axes.items()
+    }
+    tf.saved_model.save(
+        holder,
+        os.fspath(folder),
+        signatures={'serving_default': serve.get_concrete_function(**shapes)},
+    )

@@ -1,11 +1,13 @@
-"""TensorFlow checkpoint files (the "V2" format of tf.train.Saver), read and written without TensorFlow.
+"""TensorFlow checkpoint files (the "V2" format of tf.train.Saver), read and written without
+TensorFlow.
 
 Owns the bytes of NAME.index and NAME.data-00000-of-00001. Must not know what the variables are.
 
-The index is a sorted table as LevelDB's (tensorflow/core/lib/io/format.cc): blocks of keys and values, a
-footer that says where they lie, a checksum after each. Key '' holds a BundleHeaderProto, every other key is a
-variable's name and holds a BundleEntryProto (tensorflow/core/protobuf/tensor_bundle.proto): type, shape, and
-the place of the values in the data file, which are plain little-endian arrays with a CRC-32C each.
+The index is a sorted table as LevelDB's (tensorflow/core/lib/io/format.cc): blocks of keys and
+values, a footer that says where they lie, a checksum after each. Key '' holds a BundleHeaderProto,
+every other key is a variable's name and holds a BundleEntryProto
+(tensorflow/core/protobuf/tensor_bundle.proto): type, shape, and the place of the values in the data
+file, which are plain little-endian arrays with a CRC-32C each.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ _FLOAT32 = 1
 
 
 class Variable(NamedTuple):
-    """Where an array lies: its type's number, its shape, the number of its data file, the place there, its masked CRC-32C."""
+    """Where an array lies: its type's number, its shape, the number of its data file, the place
+    there, its masked CRC-32C.
+    """
 
     type: int
     shape: tuple[int, ...]
@@ -49,45 +53,68 @@ class Variable(NamedTuple):
 
 
 class Bundle:
-    """A checkpoint that is open for reading. Attribute `variables`: what it holds, by name, in order."""
+    """A checkpoint that is open for reading. Attribute `variables`: what it holds, by name, in
+    order.
+    """
 
     def __init__(self, prefix: str):
         """`prefix` is the path without .index. UserError where the index is absent or damaged."""
         self._prefix, index = prefix, epath.Path(f'{prefix}.index')
         self.variables: dict[str, Variable] = {}
         if not index.exists():
-            raise UserError(f'{index}: no such file: a TensorFlow checkpoint is NAME.index and NAME.data-00000-of-00001')
+            raise UserError(
+                f'{index}: no such file: a TensorFlow checkpoint is NAME.index and'
+                ' NAME.data-00000-of-00001'
+            )
         try:
             entries = dict(_table(index.read_bytes()))
             header = _message(entries.pop(b''))
             self._shards = header.get(1, [0])[0]
             if header.get(2, [0])[0] != 0:
                 raise ValueError('its values are big-endian')
-            self.variables = {key.decode(errors='replace'): _variable(value) for key, value in entries.items()}
+            self.variables = {
+                key.decode(errors='replace'): _variable(value) for key, value in entries.items()
+            }
         except (ValueError, KeyError, IndexError, TypeError, struct.error) as error:
-            raise UserError(f'{index}: not a whole index of a TensorFlow checkpoint ({error!r}): copy it again') from error
+            raise UserError(
+                f'{index}: not a whole index of a TensorFlow checkpoint ({error!r}): copy it again'
+            ) from error
 
     def read(self, name: str) -> np.ndarray:
         """The array of a variable. UserError where it cannot be had whole."""
         v = self.variables[name]
         file = epath.Path(f'{self._prefix}.data-{v.shard:05d}-of-{self._shards:05d}')
         if v.sliced or v.type not in _DTYPES:
-            what = 'is saved in slices' if v.sliced else f'has a type that is not read here (number {v.type} of types.proto)'
-            raise UserError(f'{self._prefix}: {name} {what}: save the checkpoint again as plain arrays of numbers')
+            what = (
+                'is saved in slices'
+                if v.sliced
+                else f'has a type that is not read here (number {v.type} of types.proto)'
+            )
+            raise UserError(
+                f'{self._prefix}: {name} {what}: save the checkpoint again as plain arrays of'
+                ' numbers'
+            )
         if not file.exists():
             raise UserError(f'{file}: no such file, but {self._prefix}.index names it: copy it too')
         with file.open('rb') as f:
             f.seek(v.offset)
             content = f.read(v.size)
-        whole = len(content) == v.size == np.dtype(_DTYPES[v.type]).itemsize * int(np.prod(v.shape, dtype=np.int64))
+        whole = (
+            len(content)
+            == v.size
+            == np.dtype(_DTYPES[v.type]).itemsize * int(np.prod(v.shape, dtype=np.int64))
+        )
         if not whole or _masked_crc(content) != v.crc:
-            raise UserError(f'{file}: damaged or cut off at {name} (byte {v.offset}): copy it again')
+            raise UserError(
+                f'{file}: damaged or cut off at {name} (byte {v.offset}): copy it again'
+            )
         return np.frombuffer(content, _DTYPES[v.type]).reshape(v.shape)
 
 
 def write(prefix: str, arrays: Mapping[str, np.ndarray]) -> None:
     """Writes float32 arrays as the checkpoint `prefix`: the data, and then the index."""
-    entries: dict[bytes, bytes] = {b'': _field(1, 1) + _field(3, _field(1, 1))}  # one data file; version 1
+    # one data file; version 1
+    entries: dict[bytes, bytes] = {b'': _field(1, 1) + _field(3, _field(1, 1))}
     with epath.Path(f'{prefix}.data-00000-of-00001').open('wb') as f:
         offset = 0
         for name in sorted(arrays, key=str.encode):
@@ -143,7 +170,9 @@ def _make_table(entries: Mapping[bytes, bytes]) -> bytes:
         for key, value in rows.items():
             restarts.append(len(block))
             block += _to_varint(0) + _to_varint(len(key)) + _to_varint(len(value)) + key + value
-        block += struct.pack(f'<{len(restarts or [0]) + 1}I', *(restarts or [0]), len(restarts or [0]))
+        block += struct.pack(
+            f'<{len(restarts or [0]) + 1}I', *(restarts or [0]), len(restarts or [0])
+        )
         handle = _to_varint(len(out)) + _to_varint(len(block))
         out += block + b'\0' + struct.pack('<I', _masked_crc(block + b'\0'))
         return handle
@@ -165,6 +194,7 @@ def _variable(content: bytes) -> Variable:
 def _message(content: bytes) -> dict[int, list]:
     """{field's number: its values} of a protocol buffer: integers and bytes."""
     fields: dict[int, list] = {}
+    value: int | bytes
     at = 0
     while at < len(content):
         tag, at = _varint(content, at)
@@ -215,6 +245,8 @@ def _to_varint(value: int) -> bytes:
 
 
 def _masked_crc(content: bytes) -> int:
-    """CRC-32C as LevelDB and TensorFlow write it: rotated and shifted, so that a checksum of checksums stays one."""
+    """CRC-32C as LevelDB and TensorFlow write it: rotated and shifted, so that a checksum of
+    checksums stays one.
+    """
     crc = google_crc32c.value(content)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

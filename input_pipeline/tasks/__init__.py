@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 
 from configs.errors import UserError
-from input_pipeline.tasks import classification, glue, multiple_choice, squad, tagging
-from input_pipeline.tasks.base import Example, Predictions, Task, read_json
+from input_pipeline.tasks import classification, glue, multiple_choice, squad, tagging, task_file
+from input_pipeline.tasks.base import Example, Predictions, Task
+from input_pipeline.text.whole_text import plain_name
 
 __all__ = ['Example', 'Predictions', 'Task', 'load_task']
 
@@ -20,32 +21,44 @@ def load_task(name_or_json: str, data_dir: str = '') -> Task:
 
     Args:
       name_or_json: a name such as 'mrpc', or a path that ends in .json.
-      data_dir: the folder with the task's own files, or tfds: for tensorflow-datasets (GLUE, SQuAD);
-        for a JSON task '' means the folder of the JSON file.
+      data_dir: the folder with the task's own files, or tfds: for tensorflow-datasets (GLUE,
+        SQuAD); for a JSON task '' means the folder of the JSON file.
 
     Raises UserError for an unknown name, no folder where one is needed, or a bad task file.
     """
-    if name_or_json.endswith('.json'):
+    if task_file.is_task_file(name_or_json):
         return _load_json(name_or_json, data_dir)
-    families = {name: family for family in (glue, squad, multiple_choice, tagging) for name in family.NAMES}
+    families = {
+        name: family for family in (glue, squad, multiple_choice, tagging) for name in family.NAMES
+    }
     if name_or_json not in families:
-        raise UserError(f'--task={name_or_json}: unknown; use one of {", ".join(families)}, or a path ending in .json')
+        raise UserError(
+            f'--task={name_or_json}: unknown; use one of {", ".join(families)}, or a path ending in'
+            ' .json'
+        )
     if not data_dir:
         raise UserError(f'--task={name_or_json} needs --data_dir, the folder that holds its files')
     if data_dir.startswith('tfds:') and families[name_or_json] not in (glue, squad):
         raise UserError(
-            f'--data_dir={data_dir}: only GLUE and SQuAD are read from tensorflow-datasets by name; describe {name_or_json} in JSON'
+            f'--data_dir={data_dir}: only GLUE and SQuAD are read from tensorflow-datasets by name;'
+            f' describe {name_or_json} in JSON'
         )
     return families[name_or_json].by_name(name_or_json, data_dir)
 
 
 def _load_json(path: str, data_dir: str) -> Task:
     """Reads a JSON task file; its kind picks the family."""
-    description = read_json(path)
-    if not isinstance(description, dict) or 'kind' not in description:
-        raise UserError(f'--task={path}: a task file is a JSON object with "kind"')
-    families = {kind: family for family in (classification, squad, multiple_choice, tagging) for kind in family.KINDS}
+    description = task_file.read(path)
+    families = {
+        kind: family
+        for family in (classification, squad, multiple_choice, tagging)
+        for kind in family.KINDS
+    }
     if description['kind'] not in families:
-        raise UserError(f'--task={path}: kind {description["kind"]!r} is none of {", ".join(families)}')
-    name = os.path.splitext(os.path.basename(path))[0]
-    return families[description['kind']].from_description(name, description, data_dir or os.path.dirname(path) or '.')
+        raise UserError(
+            f'--task={path}: kind {description["kind"]!r} is none of {", ".join(families)}'
+        )
+    name = os.path.splitext(os.path.basename(plain_name(path)))[0]
+    return families[description['kind']].from_description(
+        name, description, data_dir or os.path.dirname(path) or '.'
+    )

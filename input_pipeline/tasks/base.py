@@ -8,16 +8,15 @@ and the model's outputs come back as numpy arrays.
 from __future__ import annotations
 
 import abc
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from configs.errors import UserError
-from input_pipeline.whole_file import write_whole
+from input_pipeline.atomic import write_whole
 
 INPUT_KEYS = ('input_ids', 'input_mask', 'segment_ids')
 
@@ -42,13 +41,18 @@ class Predictions:
     extras: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
-class Task(abc.ABC):
-    """A task: where its examples are, how they become arrays, how outputs become a score.
+E = TypeVar('E', bound=Example)
+
+
+class Task(abc.ABC, Generic[E]):
+    """A task: where its examples, of type E, are, how they become arrays, how outputs become a
+    score.
 
     Attributes:
       name: what results are filed under.
       kind: classification, regression, pair, span, tagging or choice.
-      head: the model head it needs: classifier, regressor, span, tokens (a class for each) or choice (one of several inputs).
+      head: the model head it needs: classifier, regressor, span, tokens (a class for each) or
+      choice (one of several inputs).
       labels: the classes in the order of the outputs; empty where there are none.
       metrics: names of the scores; the first selects on the dev split.
       label_keys: the feature arrays that training needs besides INPUT_KEYS.
@@ -59,7 +63,6 @@ class Task(abc.ABC):
 
     name: str
     kind: str
-    head: str
     labels: tuple[str, ...]
     metrics: tuple[str, ...]
     label_keys: tuple[str, ...]
@@ -67,9 +70,22 @@ class Task(abc.ABC):
     slow_features: bool = False
 
     @property
+    @abc.abstractmethod
+    def head(self) -> str:
+        """The model head that the task needs."""
+
+    @property
     def num_outputs(self) -> int:
-        """Width of the head's output: classes, 1 for a number or a choice's score, 2 (start, end) for a span."""
-        return {'classifier': len(self.labels), 'tokens': len(self.labels), 'regressor': 1, 'choice': 1, 'span': 2}[self.head]
+        """Width of the head's output: classes, 1 for a number or a choice's score, 2 (start, end)
+        for a span.
+        """
+        return {
+            'classifier': len(self.labels),
+            'tokens': len(self.labels),
+            'regressor': 1,
+            'choice': 1,
+            'span': 2,
+        }[self.head]
 
     @property
     def options(self) -> dict[str, Any]:
@@ -85,8 +101,18 @@ class Task(abc.ABC):
 
     @property
     def selection_split(self) -> str:
-        """The split on which fine-tuned models are scored: dev, or test where there is no dev."""
-        return 'dev' if 'dev' in self.splits else 'test'
+        """The split on which fine-tuned models are scored: dev, or test where there is no dev.
+
+        Raises UserError where there is neither.
+        """
+        found = next((split for split in ('dev', 'test') if split in self.splits), None)
+        if found is None:
+            raise UserError(
+                f'task {self.name} has no dev split to be scored on, '
+                f'only {", ".join(self.splits)}: give it one, '
+                'as in "files": {"dev": "dev.tsv"}'
+            )
+        return found
 
     @property
     @abc.abstractmethod
@@ -94,47 +120,62 @@ class Task(abc.ABC):
         """Names of the splits that the task has files for."""
 
     @abc.abstractmethod
-    def examples(self, split: str) -> list[Example]:
-        """Reads a split. Raises UserError for a missing file or column, an unknown label and the like."""
-
-    @abc.abstractmethod
-    def features(self, examples: Sequence[Example], tokenizer: Any, max_seq_length: int) -> dict[str, np.ndarray]:
-        """Arrays of N rows: INPUT_KEYS [N, S] int32, `label_keys`, and what stays on the host.
-
-        That is example_index [N], the place in `examples` of the row's example, and what `decode` needs.
-        For a choice among C inputs INPUT_KEYS are [N, C, S].
+    def examples(self, split: str) -> list[E]:
+        """Reads a split. Raises UserError for a missing file or column, an unknown label and the
+        like.
         """
 
     @abc.abstractmethod
-    def decode(self, examples: Sequence[Example], features: dict[str, np.ndarray], outputs: dict[str, np.ndarray]) -> Predictions:
+    def features(
+        self, examples: Sequence[E], tokenizer: Any, max_seq_length: int
+    ) -> dict[str, np.ndarray]:
+        """Arrays of N rows: INPUT_KEYS [N, S] int32, `label_keys`, and what stays on the host.
+
+        That is example_index [N], the place in `examples` of the row's example, and what `decode`
+        needs. For a choice among C inputs INPUT_KEYS are [N, C, S].
+        """
+
+    @abc.abstractmethod
+    def decode(
+        self,
+        examples: Sequence[E],
+        features: dict[str, np.ndarray],
+        outputs: dict[str, np.ndarray],
+    ) -> Predictions:
         """The head's outputs for the N rows of `features` as predictions for `examples`.
 
         `outputs` is {'logits': [N, num_outputs]} for a classifier or regressor, [N, C] for a choice
-        and [N, S, num_outputs] for tokens (S as in `features`, which may have been trimmed); for a span
-        {'start_scores', 'start_indices', 'end_scores', 'end_indices': [N, K] (the K best
+        and [N, S, num_outputs] for tokens (S as in `features`, which may have been trimmed); for a
+        span {'start_scores', 'start_indices', 'end_scores', 'end_indices': [N, K] (the K best
         positions, best first), 'null_scores': [N] (start + end logit of [CLS])}.
         """
 
     @abc.abstractmethod
-    def score(self, examples: Sequence[Example], predictions: Predictions) -> dict[str, float]:
+    def score(self, examples: Sequence[E], predictions: Predictions) -> dict[str, float]:
         """All of the task's metrics, and what else its official scorer reports."""
 
     @abc.abstractmethod
-    def write_predictions(self, folder: str, examples: Sequence[Example], predictions: Predictions) -> None:
-        """Writes predictions.* for `examples` in the task's official format, and the extras, into `folder`."""
+    def write_predictions(
+        self, folder: str, examples: Sequence[E], predictions: Predictions
+    ) -> None:
+        """Writes predictions.* for `examples` in the task's official format, and the extras, into
+        `folder`.
+        """
 
     @abc.abstractmethod
-    def read_predictions(self, path: str, examples: Sequence[Example]) -> Predictions:
+    def read_predictions(self, path: str, examples: Sequence[E]) -> Predictions:
         """Reads a file in the task's official format, whoever made it, that answers `examples`."""
 
-    def labelled(self, examples: Sequence[Example]) -> bool:
+    def labelled(self, examples: Sequence[E]) -> bool:
         """Whether these examples can be scored; public test splits often cannot."""
         return all(getattr(example, 'label', True) is not None for example in examples)
 
     def require_split(self, split: str) -> None:
         """Raises UserError where the task has no such split."""
         if split not in self.splits:
-            raise UserError(f'task {self.name} has no split {split!r}: it has {", ".join(self.splits)}')
+            raise UserError(
+                f'task {self.name} has no split {split!r}: it has {", ".join(self.splits)}'
+            )
 
 
 def row_lengths(features: dict[str, np.ndarray]) -> np.ndarray:
@@ -145,26 +186,19 @@ def row_lengths(features: dict[str, np.ndarray]) -> np.ndarray:
 
 def cut(features: dict[str, np.ndarray], old: int, new: int) -> dict[str, np.ndarray]:
     """The arrays with their last axis cut from `old` to `new` where it is a row's positions."""
-    return {name: value[..., :new] if value.ndim > 1 and value.shape[-1] == old else value for name, value in features.items()}
+    return {
+        name: value[..., :new] if value.ndim > 1 and value.shape[-1] == old else value
+        for name, value in features.items()
+    }
 
 
 def trim(features: dict[str, np.ndarray], multiple: int = 32) -> dict[str, np.ndarray]:
-    """The [N, S] or [N, C, S] arrays cut to the longest row, rounded up to a multiple, where that is shorter than S."""
+    """The [N, S] or [N, C, S] arrays cut to the longest row, rounded up to a multiple, where that
+    is shorter than S.
+    """
     S = features['input_mask'].shape[-1]
     longest = int(row_lengths(features).max(initial=1))
     return cut(features, S, min(S, -(-longest // multiple) * multiple))
-
-
-def read_json(path: str) -> Any:
-    """Parses a UTF-8 JSON file, with or without a BOM. Raises UserError for no file or no JSON."""
-    from etils import epath
-
-    try:
-        return json.loads(epath.Path(path).read_bytes().decode('utf-8-sig'))
-    except FileNotFoundError as error:
-        raise UserError(f'{path}: no such file') from error
-    except ValueError as error:
-        raise UserError(f'{path}: not JSON in UTF-8 ({error})') from error
 
 
 def write_text(path: str, text: str) -> None:

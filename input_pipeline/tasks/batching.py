@@ -17,7 +17,9 @@ from input_pipeline.tasks.base import cut, row_lengths
 
 Arrays = dict[str, np.ndarray]
 
-_MULTIPLE = 8  # of tokens: what vector registers and tensor cores are wide, and little padding even for sentences of a few words
+# Of tokens: what vector registers and tensor cores are wide, and little padding even for sentences
+# of a few words
+_MULTIPLE = 8
 
 
 def permutation(count: int, *name: int | str) -> np.ndarray:
@@ -32,7 +34,9 @@ def subset(items: Sequence[Any], count: int, seed: int) -> list[Any]:
     return [items[place] for place in sorted(permutation(len(items), seed, 'subset')[:count])]
 
 
-def training_batches(features: Arrays, keys: Sequence[str], batch_size: int, seed: int, start_step: int = 0) -> Iterator[Arrays]:
+def training_batches(
+    features: Arrays, keys: Sequence[str], batch_size: int, seed: int, start_step: int = 0
+) -> Iterator[Arrays]:
     """Endless batches of the arrays named by `keys`, each epoch a full shuffle of its own.
 
     Epochs follow each other without a gap, as the reference's repeat() before batch(): a batch may
@@ -61,22 +65,28 @@ def training_batches(features: Arrays, keys: Sequence[str], batch_size: int, see
 def length_groups(features: Arrays, buckets: int, fewest: int = 1) -> list[tuple[int, np.ndarray]]:
     """At most `buckets` static lengths, and the rows (int64) that each is the shortest for.
 
-    The lengths are multiples of 8, or the longest row's, chosen so that there are as few padded tokens as that many lengths
-    allow; each has `fewest` rows or more, or there is one length only.
+    The lengths are multiples of 8, or the longest row's, chosen so that there are as few padded
+    tokens as that many lengths allow; each has `fewest` rows or more, or there is one length only.
     """
     S = features['input_mask'].shape[-1]
     lengths = np.minimum(-(-row_lengths(features) // _MULTIPLE) * _MULTIPLE, S)
     kinds, counts = np.unique(lengths, return_counts=True)
     below = [0, *np.cumsum(counts).tolist()]  # rows shorter than the i-th kind
-    # Of the rows of the first `end` kinds: tokens, number of lengths and which kinds they are, the best with one length more in each turn.
+    # Of the rows of the first `end` kinds: tokens, number of lengths and which kinds they are, the
+    # best with one length more in each turn.
     best: dict[int, tuple[int, int, tuple[int, ...]]] = {0: (0, 0, ())}
     for _ in range(buckets):
         longer = {0: best[0]}
         for end in range(1, len(kinds) + 1):
             options = [
-                (tokens + (below[end] - below[start]) * int(kinds[end - 1]), number + 1, (*tops, end - 1))
+                (
+                    tokens + (below[end] - below[start]) * int(kinds[end - 1]),
+                    number + 1,
+                    (*tops, end - 1),
+                )
                 for start, (tokens, number, tops) in best.items()
-                if start < end and (below[end] - below[start] >= fewest or (start, end) == (0, len(kinds)))
+                if start < end
+                and (below[end] - below[start] >= fewest or (start, end) == (0, len(kinds)))
             ]
             if options:
                 longer[end] = min(options)
@@ -87,12 +97,19 @@ def length_groups(features: Arrays, buckets: int, fewest: int = 1) -> list[tuple
 
 
 def bucketed_batches(
-    features: Arrays, keys: Sequence[str], batch_size: int, seed: int, buckets: int, start_step: int = 0
+    features: Arrays,
+    keys: Sequence[str],
+    batch_size: int,
+    seed: int,
+    buckets: int,
+    start_step: int = 0,
 ) -> Iterator[Arrays]:
-    """Endless batches as `training_batches` makes them, but each of rows of like length, cut to it (`length_groups`).
+    """Endless batches as `training_batches` makes them, but each of rows of like length, cut to it
+    (`length_groups`).
 
-    The rows of a length are shuffled anew in each epoch of theirs, and its batches are spread evenly, at random
-    places, over those of other lengths: what a step sees is unbiased, and is arithmetic in (seed, step).
+    The rows of a length are shuffled anew in each epoch of theirs, and its batches are spread
+    evenly, at random places, over those of other lengths: what a step sees is unbiased, and is
+    arithmetic in (seed, step).
     """
     groups = length_groups(features, buckets, batch_size)
     taken = np.zeros(len(groups), np.int64)
@@ -101,14 +118,22 @@ def bucketed_batches(
         if step >= start_step:
             if number not in streams:
                 length, rows = groups[number]
-                part = cut({name: features[name][rows] for name in keys}, features['input_mask'].shape[-1], length)
-                streams[number] = training_batches(part, keys, batch_size, digest64(seed, 'bucket', number), int(taken[number]))
+                part = cut(
+                    {name: features[name][rows] for name in keys},
+                    features['input_mask'].shape[-1],
+                    length,
+                )
+                streams[number] = training_batches(
+                    part, keys, batch_size, digest64(seed, 'bucket', number), int(taken[number])
+                )
             yield next(streams[number])
         taken[number] += 1
 
 
 def _turns(counts: Sequence[int], batch_size: int, seed: int) -> Iterator[int]:
-    """Which group gives each batch: batch k of a group of n rows comes at a random time in [k, k + 1) * batch_size / n epochs."""
+    """Which group gives each batch: batch k of a group of n rows comes at a random time in [k, k +
+    1) * batch_size / n epochs.
+    """
     made = [0] * len(counts)
     for epoch in itertools.count():
         events = []
@@ -121,7 +146,9 @@ def _turns(counts: Sequence[int], batch_size: int, seed: int) -> Iterator[int]:
 
 
 def evaluation_batches(features: Arrays, keys: Sequence[str], batch_size: int) -> Iterator[Arrays]:
-    """All rows in order; the last batch is filled up with copies of its last row at example_weights 0."""
+    """All rows in order; the last batch is filled up with copies of its last row at example_weights
+    0.
+    """
     count = len(features[keys[0]])
     for first in range(0, count, batch_size):
         place = np.minimum(np.arange(first, first + batch_size), count - 1)

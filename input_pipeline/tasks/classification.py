@@ -7,7 +7,7 @@ these kinds. It must not know any named task: glue.py describes GLUE with what i
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,10 +16,11 @@ from absl import logging
 
 from configs.errors import UserError
 from input_pipeline.tasks.base import Example, Predictions, Task
-from input_pipeline.tasks.label_files import complete, number, read_labels, write_labels
-from input_pipeline.tasks.metrics import LABEL_METRICS, NUMBER_METRICS
-from input_pipeline.tasks.rows import text_rows
-from input_pipeline.tasks.tables import Table, tables_of, unique_id
+from input_pipeline.tasks.features import text_rows
+from input_pipeline.tasks.predictions import complete, number, read_labels, write_labels
+from input_pipeline.tasks.scores.labels import LABEL_METRICS, NUMBER_METRICS
+from input_pipeline.tasks.task_file import tables_of
+from input_pipeline.text.tables import Table, unique_id
 
 KINDS = ('classification', 'pair', 'regression')
 _SETTINGS = ('kind', 'files', 'columns', 'labels', 'metrics', 'header', 'format', 'skip_bad_rows')
@@ -27,7 +28,9 @@ _SETTINGS = ('kind', 'files', 'columns', 'labels', 'metrics', 'header', 'format'
 
 @dataclass(frozen=True)
 class TextExample(Example):
-    """A text, or two, and its label: an index into the task's labels, a number, or None where unknown."""
+    """A text, or two, and its label: an index into the task's labels, a number, or None where
+    unknown.
+    """
 
     text: str
     text_b: str | None
@@ -35,7 +38,7 @@ class TextExample(Example):
 
 
 @dataclass(frozen=True)
-class TextTask(Task):
+class TextTask(Task[TextExample]):
     """Classification, pair classification and regression; see `Task` for the attributes.
 
     Attributes:
@@ -46,7 +49,7 @@ class TextTask(Task):
     kind: str
     labels: tuple[str, ...]
     metrics: tuple[str, ...]
-    files: dict[str, tuple[Table, ...]] = field(repr=False)
+    files: Mapping[str, tuple[Table, ...]] = field(repr=False)
 
     label_keys = ('labels',)
 
@@ -55,8 +58,13 @@ class TextTask(Task):
         for name in self.metrics:
             if name not in known:
                 raise UserError(f'task {self.name}: metric {name!r} is none of {", ".join(known)}')
-        if self.kind != 'regression' and (len(self.labels) < 2 or len(set(self.labels)) != len(self.labels)):
-            raise UserError(f'task {self.name}: "labels" must list two or more different labels, not {list(self.labels)}')
+        if self.kind != 'regression' and (
+            len(self.labels) < 2 or len(set(self.labels)) != len(self.labels)
+        ):
+            raise UserError(
+                f'task {self.name}: "labels" must list two or more different labels, not'
+                f' {list(self.labels)}'
+            )
 
     @property
     def head(self) -> str:
@@ -69,7 +77,9 @@ class TextTask(Task):
         return tuple(self.files)
 
     def examples(self, split: str) -> list[TextExample]:
-        """Reads a split; a test split may have no label column. Ids are row numbers from 0 where no column holds them."""
+        """Reads a split; a test split may have no label column. Ids are row numbers from 0 where no
+        column holds them.
+        """
         self.require_split(split)
         optional = frozenset({'label'} if split.startswith('test') else ())
         found: list[TextExample] = []
@@ -78,11 +88,20 @@ class TextTask(Task):
             for where, row in table.rows(optional):
                 name = unique_id(row, where, lines)
                 label = self._label(row['label'], where) if 'label' in row else None
-                found.append(TextExample(name, row['text'], row['text_b'] if 'text_b' in table.columns else None, label))
+                found.append(
+                    TextExample(
+                        name,
+                        row['text'],
+                        row['text_b'] if 'text_b' in table.columns else None,
+                        label,
+                    )
+                )
         if not found:
             raise UserError(f'{", ".join(table.where for table in self.files[split])}: no examples')
         if empty := sum(not example.text.strip() or example.text_b == '' for example in found):
-            logging.warning('%s %s: %d of %d examples have an empty text', self.name, split, empty, len(found))
+            logging.warning(
+                '%s %s: %d of %d examples have an empty text', self.name, split, empty, len(found)
+            )
         return found
 
     def _label(self, text: str, where: str) -> int | float:
@@ -90,46 +109,71 @@ class TextTask(Task):
         if self.kind == 'regression':
             return number(text, where)
         if text not in self.labels:
-            raise UserError(f'{where}: unknown label {text!r}; task {self.name} has {", ".join(self.labels)}')
+            raise UserError(
+                f'{where}: unknown label {text!r}; task {self.name} has {", ".join(self.labels)}'
+            )
         return self.labels.index(text)
 
-    def features(self, examples: Sequence[TextExample], tokenizer: Any, max_seq_length: int) -> dict[str, np.ndarray]:
-        """[CLS] a [SEP] or [CLS] a [SEP] b [SEP], cut from the end of the longer (run_classifier.py:377-460).
+    def features(
+        self, examples: Sequence[TextExample], tokenizer: Any, max_seq_length: int
+    ) -> dict[str, np.ndarray]:
+        """[CLS] a [SEP] or [CLS] a [SEP] b [SEP], cut from the end of the longer
+        (run_classifier.py:377-460).
 
         Returns INPUT_KEYS [N, max_seq_length] int32, example_index [N], which is its place, and
         labels [N], int32 or for a regression float32; 0 where unknown.
         """
-        first, second = [example.text for example in examples], [example.text_b for example in examples]
+        first = [example.text for example in examples]
+        second = [example.text_b for example in examples]
         features = text_rows(first, second, tokenizer, max_seq_length)
         features['example_index'] = np.arange(len(examples), dtype=np.int32)
-        features['labels'] = np.array([example.label or 0 for example in examples], np.float32 if self.kind == 'regression' else np.int32)
+        features['labels'] = np.array(
+            [example.label or 0 for example in examples],
+            np.float32 if self.kind == 'regression' else np.int32,
+        )
         return features
 
-    def decode(self, examples: Sequence[TextExample], features: dict[str, np.ndarray], outputs: dict[str, np.ndarray]) -> Predictions:
+    def decode(
+        self,
+        examples: Sequence[TextExample],
+        features: dict[str, np.ndarray],
+        outputs: dict[str, np.ndarray],
+    ) -> Predictions:
         """The best label, or the number, of each example."""
         logits = outputs['logits']
         if self.kind == 'regression':
             answers = [float(value) for value in logits[:, 0]]
         else:
             answers = [self.labels[place] for place in logits.argmax(axis=1)]
-        return Predictions({example.id: answer for example, answer in zip(examples, answers, strict=True)})
+        return Predictions(
+            {example.id: answer for example, answer in zip(examples, answers, strict=True)}
+        )
 
     def score(self, examples: Sequence[TextExample], predictions: Predictions) -> dict[str, float]:
-        """The task's metrics as fractions. Raises UserError where labels or predictions are missing."""
+        """The task's metrics as fractions. Raises UserError where labels or predictions are
+        missing.
+        """
         given = complete(self, examples, predictions)
         truth = np.array([example.label for example in examples])
         if self.kind == 'regression':
             predicted, functions = np.array(given, np.float64), NUMBER_METRICS
         else:
-            predicted, functions = np.array([self.labels.index(answer) for answer in given]), LABEL_METRICS
+            predicted = np.array([self.labels.index(answer) for answer in given])
+            functions = LABEL_METRICS
         return {name: functions[name](truth, predicted) for name in self.metrics}
 
-    def write_predictions(self, folder: str, examples: Sequence[TextExample], predictions: Predictions) -> None:
-        """predictions.tsv in the form of a GLUE submission: a header `index, prediction`, labels as words."""
+    def write_predictions(
+        self, folder: str, examples: Sequence[TextExample], predictions: Predictions
+    ) -> None:
+        """predictions.tsv in the form of a GLUE submission: a header `index, prediction`, labels as
+        words.
+        """
         write_labels(os.path.join(folder, 'predictions.tsv'), predictions)
 
     def read_predictions(self, path: str, examples: Sequence[TextExample]) -> Predictions:
-        """A file as `write_predictions` makes it. Raises UserError for unknown labels and repeated ids."""
+        """A file as `write_predictions` makes it. Raises UserError for unknown labels and repeated
+        ids.
+        """
         return read_labels(self, path)
 
 
@@ -138,11 +182,13 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tex
 
     The file is an object of:
       kind      classification, pair (needs columns.text_b) or regression
-      files     split -> file, list of files, or {"file", "columns", "header", "format"} where a split differs;
-                splits are train, dev, test, or others of the user's
-      columns   {"text", "text_b", "label", "id"} -> the column's name, or its place from 0; text_b and id are optional
+      files     split -> file, list of files, or {"file", "columns", "header", "format"} where a
+                split differs; splits are train, dev, test, or others of the user's
+      columns   {"text", "text_b", "label", "id"} -> the column's name, or its place from 0; text_b
+                and id are optional
       labels    list of all labels, as they are spelt in the files (not for regression)
-      metrics   list of accuracy, f1 (of the second label), macro_f1, matthews; for regression pearson, spearman; the first selects
+      metrics   list of accuracy, f1 (of the second label), macro_f1, matthews; for regression
+                pearson, spearman; the first selects
       header    optional, true: whether the first line names the columns
       format    optional, tsv, csv or jsonl: otherwise by suffix
       skip_bad_rows  optional, false: leave out rows of a wrong width
@@ -150,11 +196,20 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tex
     kind = description['kind']
     where = f'task {name}'
     if unknown := sorted(set(description) - set(_SETTINGS)):
-        raise UserError(f'{where}: unknown entries {unknown}; a {kind} task has {", ".join(_SETTINGS)}')
+        raise UserError(
+            f'{where}: unknown entries {unknown}; a {kind} task has {", ".join(_SETTINGS)}'
+        )
     needed = ('files',) if kind == 'regression' else ('files', 'labels')
     if missing := [entry for entry in needed if not description.get(entry)]:
         raise UserError(f'{where}: missing entries {missing}')
-    files = tables_of(name, description, folder, {'text': True, 'text_b': kind == 'pair', 'label': True, 'id': False})
-    metrics = description.get('metrics') or (['pearson', 'spearman'] if kind == 'regression' else ['accuracy'])
+    files = tables_of(
+        name,
+        description,
+        folder,
+        {'text': True, 'text_b': kind == 'pair', 'label': True, 'id': False},
+    )
+    metrics = description.get('metrics') or (
+        ['pearson', 'spearman'] if kind == 'regression' else ['accuracy']
+    )
     labels = tuple(str(label) for label in description['labels']) if kind != 'regression' else ()
     return TextTask(name, kind, labels, tuple(metrics), files)

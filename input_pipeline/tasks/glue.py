@@ -9,22 +9,25 @@ from __future__ import annotations
 import os
 
 from input_pipeline.tasks.classification import TextTask
-from input_pipeline.tasks.tables import Table
+from input_pipeline.text.tables import Table
 
 NLI = ('contradiction', 'entailment', 'neutral')
 ENTAILMENT = ('entailment', 'not_entailment')
 BINARY = ('0', '1')
 
 
-def _columns(text: int, text_b: int | None = None, label: int | None = None, id: int | None = None) -> dict[str, int]:
+def _columns(
+    text: int, text_b: int | None = None, label: int | None = None, id: int | None = None
+) -> dict[str, int]:
     """Role -> place of those columns that the file has."""
     places = {'text': text, 'text_b': text_b, 'label': label, 'id': id}
     return {role: place for role, place in places.items() if place is not None}
 
 
 # fmt: off
-# Task -> (kind, labels, metrics (the first selects), split -> (file, columns)).
-_TASKS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], dict[str, tuple[str, dict[str, int]]]]] = {
+_Files = dict[str, tuple[str, dict[str, int]]]  # split -> (file, columns)
+# Task -> (kind, labels, metrics (the first selects), files).
+_TASKS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], _Files]] = {
     'cola': ('classification', BINARY, ('matthews', 'accuracy'), {
         'train': ('train.tsv', _columns(3, label=1)),
         'dev': ('dev.tsv', _columns(3, label=1)),
@@ -81,9 +84,13 @@ _TASKS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], dict[str, tuple[s
 NAMES = tuple(_TASKS)
 # The columns of tensorflow-datasets' `glue`, where they are not sentence1 and sentence2.
 _TFDS_TEXTS = {
-    'cola': ('sentence',), 'sst2': ('sentence',), 'qqp': ('question1', 'question2'), 'mnli': ('premise', 'hypothesis'),
-    'qnli': ('question', 'sentence'), 'ax': ('premise', 'hypothesis'),
-}  # fmt: skip
+    'cola': ('sentence',),
+    'sst2': ('sentence',),
+    'qqp': ('question1', 'question2'),
+    'mnli': ('premise', 'hypothesis'),
+    'qnli': ('question', 'sentence'),
+    'ax': ('premise', 'hypothesis'),
+}
 _TFDS_SPLITS = {'train': 'train', 'dev': 'validation', 'test': 'test'}
 _TFDS_MNLI = {
     'dev': 'validation_matched',
@@ -96,10 +103,14 @@ _HEADERLESS = (('cola', 'train'), ('cola', 'dev'))
 
 
 def by_name(name: str, data_dir: str) -> TextTask:
-    """The GLUE task `name` on the official files in `data_dir`, or on tensorflow-datasets: tfds:, or tfds:FOLDER of all data sets."""
+    """The GLUE task `name` on the official files in `data_dir`, or on tensorflow-datasets: tfds:,
+    or tfds:FOLDER of all data sets.
+    """
     kind, labels, metrics, splits = _TASKS[name]
     if data_dir.startswith('tfds:'):
-        files = {split: (_tfds_table(name, split, data_dir.removeprefix('tfds:')),) for split in splits}
+        files = {
+            split: (_tfds_table(name, split, data_dir.removeprefix('tfds:')),) for split in splits
+        }
         return TextTask(name, kind, labels, metrics, files)
     files = {
         split: (
@@ -107,7 +118,8 @@ def by_name(name: str, data_dir: str) -> TextTask:
                 os.path.join(data_dir, file),
                 columns,
                 header=(name, split) not in _HEADERLESS,
-                # QQP has questions with line breaks in them: a few rows are torn, and everyone leaves them out
+                # QQP has questions with line breaks in them: a few rows are torn, and everyone
+                # leaves them out
                 skip_bad_rows=name == 'qqp' and split != 'test',
             ),
         )
@@ -117,9 +129,15 @@ def by_name(name: str, data_dir: str) -> TextTask:
 
 
 def _tfds_table(name: str, split: str, folder: str) -> Table:
-    """A split of tensorflow-datasets' glue; its test splits have a column of labels that are none."""
+    """A split of tensorflow-datasets' glue; its test splits have a column of labels that are
+    none.
+    """
     labels = _TASKS[name][1]
     texts = _TFDS_TEXTS.get(name, ('sentence1', 'sentence2'))
-    columns = dict(zip(('text', 'text_b'), texts, strict=False)) | {'id': 'idx'} | ({} if 'test' in split else {'label': 'label'})
+    columns = (
+        dict(zip(('text', 'text_b'), texts, strict=False))
+        | {'id': 'idx'}
+        | ({} if 'test' in split else {'label': 'label'})
+    )
     theirs = (_TFDS_MNLI if name == 'mnli' else _TFDS_SPLITS).get(split, split)
     return Table(folder, columns, tfds=f'glue/{name}', split=theirs, class_names=labels != BINARY)

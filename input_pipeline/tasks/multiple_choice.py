@@ -1,13 +1,14 @@
-"""Tasks that ask which of a few endings is the right one: SWAG, CODAH, and the user's own (paper section 4.4).
+"""Tasks that ask which of a few endings is the right one: SWAG, CODAH, and the user's own (paper
+section 4.4).
 
-This file owns their layouts, the rows that an example becomes (one for each choice) and their predictions.
-It must not know the model, which scores each row by itself.
+This file owns their layouts, the rows that an example becomes (one for each choice) and their
+predictions. It must not know the model, which scores each row by itself.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,10 +17,11 @@ from absl import logging
 
 from configs.errors import UserError
 from input_pipeline.tasks.base import Example, Predictions, Task
-from input_pipeline.tasks.label_files import complete, read_labels, write_labels
-from input_pipeline.tasks.metrics import accuracy
-from input_pipeline.tasks.rows import text_rows
-from input_pipeline.tasks.tables import Table, tables_of, unique_id
+from input_pipeline.tasks.features import text_rows
+from input_pipeline.tasks.predictions import complete, read_labels, write_labels
+from input_pipeline.tasks.scores.labels import accuracy
+from input_pipeline.tasks.task_file import tables_of
+from input_pipeline.text.tables import Column, Table, unique_id
 
 KINDS = ('choice',)
 NAMES = ('swag', 'codah')
@@ -29,7 +31,9 @@ _FOUR = ('0', '1', '2', '3')
 
 @dataclass(frozen=True)
 class ChoiceExample(Example):
-    """A context, what all choices begin with ('' for nothing), the choices, and the place of the right one (None where unknown)."""
+    """A context, what all choices begin with ('' for nothing), the choices, and the place of the
+    right one (None where unknown).
+    """
 
     context: str
     start: str
@@ -38,17 +42,18 @@ class ChoiceExample(Example):
 
 
 @dataclass(frozen=True)
-class ChoiceTask(Task):
+class ChoiceTask(Task[ChoiceExample]):
     """Multiple choice; see `Task` for the attributes.
 
     Attributes:
-      labels: how the files call the first choice, the second, and so on; as many as every example has choices.
+      labels: how the files call the first choice, the second, and so on; as many as every example
+      has choices.
       files: split -> its files, read one after the other.
     """
 
     name: str
     labels: tuple[str, ...]
-    files: dict[str, tuple[Table, ...]] = field(repr=False)
+    files: Mapping[str, tuple[Table, ...]] = field(repr=False)
 
     kind = 'choice'
     head = 'choice'
@@ -61,7 +66,9 @@ class ChoiceTask(Task):
         return tuple(self.files)
 
     def examples(self, split: str) -> list[ChoiceExample]:
-        """Reads a split; a test split may have no label column. Ids are row numbers from 0 where no column holds them."""
+        """Reads a split; a test split may have no label column. Ids are row numbers from 0 where no
+        column holds them.
+        """
         self.require_split(split)
         optional = frozenset({'label'} if split.startswith('test') else ())
         found: list[ChoiceExample] = []
@@ -71,60 +78,113 @@ class ChoiceTask(Task):
                 name, choices = unique_id(row, where, lines), row['choices']
                 if isinstance(choices, str) or len(choices) != len(self.labels):
                     number = 1 if isinstance(choices, str) else len(choices)
-                    raise UserError(f'{where}: {number} choices; every example of task {self.name} has {len(self.labels)}')
+                    raise UserError(
+                        f'{where}: {number} choices; every example of task {self.name} has'
+                        f' {len(self.labels)}'
+                    )
                 if 'label' in row and row['label'] not in self.labels:
-                    raise UserError(f'{where}: unknown label {row["label"]!r}; task {self.name} has {", ".join(self.labels)}')
+                    raise UserError(
+                        f'{where}: unknown label {row["label"]!r}; task {self.name} has'
+                        f' {", ".join(self.labels)}'
+                    )
                 label = self.labels.index(row['label']) if 'label' in row else None
-                found.append(ChoiceExample(name, row['text'], row.get('start', ''), tuple(choices), label))
+                found.append(
+                    ChoiceExample(name, row['text'], row.get('start', ''), tuple(choices), label)
+                )
         if not found:
             raise UserError(f'{", ".join(table.where for table in self.files[split])}: no examples')
-        if empty := sum(not all(choice.strip() for choice in (example.context, *example.choices)) for example in found):
-            logging.warning('%s %s: %d of %d examples have an empty text', self.name, split, empty, len(found))
+        if empty := sum(
+            not all(choice.strip() for choice in (example.context, *example.choices))
+            for example in found
+        ):
+            logging.warning(
+                '%s %s: %d of %d examples have an empty text', self.name, split, empty, len(found)
+            )
         return found
 
-    def features(self, examples: Sequence[ChoiceExample], tokenizer: Any, max_seq_length: int) -> dict[str, np.ndarray]:
+    def features(
+        self, examples: Sequence[ChoiceExample], tokenizer: Any, max_seq_length: int
+    ) -> dict[str, np.ndarray]:
         """[CLS] context [SEP] start and choice [SEP] for each of C choices.
 
-        Returns INPUT_KEYS [N, C, max_seq_length] int32, example_index [N], which is its place, and labels [N] int32 (0 where unknown).
+        Returns INPUT_KEYS [N, C, max_seq_length] int32, example_index [N], which is its place, and
+        labels [N] int32 (0 where unknown).
         """
         C = len(self.labels)
         first = [example.context for example in examples for _ in range(C)]
-        second = [f'{example.start} {choice}'.strip() for example in examples for choice in example.choices]
+        second = [
+            f'{example.start} {choice}'.strip()
+            for example in examples
+            for choice in example.choices
+        ]
         rows = text_rows(first, second, tokenizer, max_seq_length)
-        features = {name: value.reshape(len(examples), C, max_seq_length) for name, value in rows.items()}
+        features: dict[str, np.ndarray] = {
+            name: value.reshape(len(examples), C, max_seq_length) for name, value in rows.items()
+        }
         features['example_index'] = np.arange(len(examples), dtype=np.int32)
         features['labels'] = np.array([example.label or 0 for example in examples], np.int32)
         return features
 
-    def decode(self, examples: Sequence[ChoiceExample], features: dict[str, np.ndarray], outputs: dict[str, np.ndarray]) -> Predictions:
+    def decode(
+        self,
+        examples: Sequence[ChoiceExample],
+        features: dict[str, np.ndarray],
+        outputs: dict[str, np.ndarray],
+    ) -> Predictions:
         """The label of the choice with the highest score."""
         best = outputs['logits'].argmax(axis=1)
-        return Predictions({example.id: self.labels[place] for example, place in zip(examples, best, strict=True)})
+        return Predictions(
+            {example.id: self.labels[place] for example, place in zip(examples, best, strict=True)}
+        )
 
-    def score(self, examples: Sequence[ChoiceExample], predictions: Predictions) -> dict[str, float]:
+    def score(
+        self, examples: Sequence[ChoiceExample], predictions: Predictions
+    ) -> dict[str, float]:
         """Accuracy as a fraction. Raises UserError where labels or predictions are missing."""
         given = complete(self, examples, predictions)
         truth = np.array([example.label for example in examples])
-        return {'accuracy': accuracy(truth, np.array([self.labels.index(answer) for answer in given]))}
+        return {
+            'accuracy': accuracy(truth, np.array([self.labels.index(answer) for answer in given]))
+        }
 
-    def write_predictions(self, folder: str, examples: Sequence[ChoiceExample], predictions: Predictions) -> None:
-        """predictions.tsv: a header `index, prediction`, and the label of the choice for each example."""
+    def write_predictions(
+        self, folder: str, examples: Sequence[ChoiceExample], predictions: Predictions
+    ) -> None:
+        """predictions.tsv: a header `index, prediction`, and the label of the choice for each
+        example.
+        """
         write_labels(os.path.join(folder, 'predictions.tsv'), predictions)
 
     def read_predictions(self, path: str, examples: Sequence[ChoiceExample]) -> Predictions:
-        """A file as `write_predictions` makes it. Raises UserError for unknown labels and repeated ids."""
+        """A file as `write_predictions` makes it. Raises UserError for unknown labels and repeated
+        ids.
+        """
         return read_labels(self, path)
 
 
 def by_name(name: str, data_dir: str) -> ChoiceTask:
-    """SWAG (train.csv, val.csv, test.csv) or CODAH (one fold: train.tsv, dev.tsv, test.tsv) on the official files in `data_dir`."""
+    """SWAG (train.csv, val.csv, test.csv) or CODAH (one fold: train.tsv, dev.tsv, test.tsv) on the
+    official files in `data_dir`.
+    """
+    columns: dict[str, Column | list[Column]]
     if name == 'swag':
-        columns = {'id': 0, 'text': 'sent1', 'start': 'sent2', 'choices': [f'ending{i}' for i in range(4)], 'label': 'label'}
+        columns = {
+            'id': 0,
+            'text': 'sent1',
+            'start': 'sent2',
+            'choices': [f'ending{i}' for i in range(4)],
+            'label': 'label',
+        }
         files = {'train': 'train.csv', 'dev': 'val.csv', 'test': 'test.csv'}
-        tables = {split: Table(os.path.join(data_dir, file), columns) for split, file in files.items()}
+        tables = {
+            split: Table(os.path.join(data_dir, file), columns) for split, file in files.items()
+        }
     else:  # the category, the prompt, four endings, the right one
         columns = {'text': 1, 'choices': [2, 3, 4, 5], 'label': 6}
-        tables = {split: Table(os.path.join(data_dir, f'{split}.tsv'), columns, header=False) for split in ('train', 'dev', 'test')}
+        tables = {
+            split: Table(os.path.join(data_dir, f'{split}.tsv'), columns, header=False)
+            for split in ('train', 'dev', 'test')
+        }
     return ChoiceTask(name, _FOUR, {split: (table,) for split, table in tables.items()})
 
 
@@ -134,19 +194,30 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Cho
     The file is an object of:
       kind      "choice"
       files, header, format, skip_bad_rows   as for classification
-      columns   {"text", "start", "choices", "label", "id"}; choices is a list of columns, or a JSON key that holds a list;
-                start (what all choices begin with) and id are optional
-      labels    what the label column calls the choices, in order; optional where choices is a list of columns: "0", "1", ...
+      columns   {"text", "start", "choices", "label", "id"}; choices is a list of columns, or a JSON
+                key that holds a list; start (what all choices begin with) and id are optional
+      labels    what the label column calls the choices, in order; optional where choices is a list
+                of columns: "0", "1", ...
     """
     if unknown := sorted(set(description) - set(_SETTINGS)):
-        raise UserError(f'task {name}: unknown entries {unknown}; a choice task has {", ".join(_SETTINGS)}')
+        raise UserError(
+            f'task {name}: unknown entries {unknown}; a choice task has {", ".join(_SETTINGS)}'
+        )
     if not description.get('files'):
         raise UserError(f"task {name}: missing entries ['files']")
     if description.get('metrics', ['accuracy']) != ['accuracy']:
-        raise UserError(f'task {name}: metrics={description["metrics"]}: a choice task is scored by accuracy alone')
-    files = tables_of(name, description, folder, {'text': True, 'start': False, 'choices': True, 'label': True, 'id': False})
+        raise UserError(
+            f'task {name}: metrics={description["metrics"]}: a choice task is scored by accuracy'
+            ' alone'
+        )
+    roles = {'text': True, 'start': False, 'choices': True, 'label': True, 'id': False}
+    files = tables_of(name, description, folder, roles, lists=('choices',))
     choices = next(iter(files.values()))[0].columns['choices']
-    labels = description.get('labels') or (range(len(choices)) if isinstance(choices, list) else None)
-    if labels is None or len(labels) < 2 or len(set(labels)) < len(labels):
-        raise UserError(f'task {name}: "labels" must list what the choices are called, two or more, as in ["0", "1", "2", "3"]')
-    return ChoiceTask(name, tuple(str(label) for label in labels), files)
+    listed = description.get('labels') or (range(len(choices)) if isinstance(choices, list) else ())
+    labels = tuple(str(label) for label in listed)
+    if len(set(labels)) < max(2, len(labels)):
+        raise UserError(
+            f'task {name}: "labels" must list what the choices are called, two or more, as in ["0",'
+            ' "1", "2", "3"]'
+        )
+    return ChoiceTask(name, labels, files)

@@ -1,7 +1,7 @@
 """Span tasks: find the answer to a question in its context (SQuAD v1.1, v2.0, and the user's own).
 
 This file owns the windows that a long context is cut into, and how start and end scores become
-answer texts (run_squad.py). Files are read by squad_files.py and scored by squad_score.py. It
+answer texts (run_squad.py). Files are read by squad_files.py and scored by scores/squad.py. It
 must not know the model: `decode` sees the best start and end positions of each window.
 """
 
@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,25 +19,41 @@ import numpy as np
 from absl import logging
 
 from configs.errors import UserError
-from input_pipeline.tasks import squad_files, squad_score
-from input_pipeline.tasks.base import INPUT_KEYS, Predictions, Task, read_json, write_text
+from input_pipeline.tasks import squad_files
+from input_pipeline.tasks.base import INPUT_KEYS, Predictions, Task, write_text
+from input_pipeline.tasks.predictions import require_labels
+from input_pipeline.tasks.scores import squad
 from input_pipeline.tasks.squad_files import SpanExample
-from input_pipeline.tasks.tables import FORMATS, Table, tables_of
+from input_pipeline.tasks.task_file import tables_of
+from input_pipeline.text.tables import FORMATS, Table
+from input_pipeline.text.whole_text import located, read_json
 
 KINDS = ('span',)
 NAMES = ('squad_v1', 'squad_v2')
-_OPTIONS = ('unanswerable', 'doc_stride', 'max_query_length', 'max_answer_length', 'n_best', 'null_threshold', 'scorer')
+_OPTIONS = (
+    'unanswerable',
+    'doc_stride',
+    'max_query_length',
+    'max_answer_length',
+    'n_best',
+    'null_threshold',
+    'scorer',
+)
 _SETTINGS = ('kind', 'files', 'columns', 'header', 'format', 'skip_bad_rows', *_OPTIONS)
-_FILES = {'squad_v1': ('train-v1.1.json', 'dev-v1.1.json'), 'squad_v2': ('train-v2.0.json', 'dev-v2.0.json')}
+_FILES = {
+    'squad_v1': ('train-v1.1.json', 'dev-v1.1.json'),
+    'squad_v2': ('train-v2.0.json', 'dev-v2.0.json'),
+}
 
 
 @dataclass(frozen=True)
-class SpanTask(Task):
+class SpanTask(Task[SpanExample]):
     """Extractive question answering; defaults are those of run_squad.py:75-150.
 
     Attributes:
       files: split -> files in the SQuAD format, or tables; read one after the other.
-      unanswerable: some questions have no answer (v2.0): '' is an answer, and the scores are v2.0's.
+      unanswerable: some questions have no answer (v2.0): '' is an answer, and the scores are
+      v2.0's.
       doc_stride: word pieces between the starts of two windows on one context.
       max_query_length: word pieces kept of a question.
       max_answer_length: word pieces of the longest answer considered.
@@ -46,7 +63,7 @@ class SpanTask(Task):
     """
 
     name: str
-    files: dict[str, tuple[Table, ...]] = field(repr=False)
+    files: Mapping[str, tuple[Table, ...]] = field(repr=False)
     unanswerable: bool = False
     doc_stride: int = 128
     max_query_length: int = 64
@@ -64,12 +81,14 @@ class SpanTask(Task):
     def __post_init__(self) -> None:
         for name in ('doc_stride', 'max_query_length', 'max_answer_length', 'n_best'):
             value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise UserError(f'task {self.name}: {name}={value!r}: must be a positive whole number')
-        if self.scorer not in squad_score.SCORERS:
-            raise UserError(f'task {self.name}: scorer {self.scorer!r} is none of {", ".join(squad_score.SCORERS)}')
-        if type(self.unanswerable) is not bool or type(self.null_threshold) not in (int, float):
-            raise UserError(f'task {self.name}: "unanswerable" is true or false, "null_threshold" a number')
+            if type(value) is not int or not 0 < value < 2**31:
+                raise UserError(
+                    f'task {self.name}: {name}={value!r}: must be a positive whole number'
+                )
+        if self.scorer not in squad.SCORERS:
+            raise UserError(
+                f'task {self.name}: scorer {self.scorer!r} is none of {", ".join(squad.SCORERS)}'
+            )
 
     @property
     def options(self) -> dict[str, Any]:
@@ -77,7 +96,7 @@ class SpanTask(Task):
         return {name: getattr(self, name) for name in _OPTIONS}
 
     @property
-    def metrics(self) -> tuple[str, ...]:
+    def metrics(self) -> tuple[str, ...]:  # type: ignore[override]  # a field of other families
         """The names of the official scorers, in percent; F1 selects."""
         return ('f1', 'exact') if self.unanswerable else ('f1', 'exact_match')
 
@@ -87,37 +106,77 @@ class SpanTask(Task):
         return tuple(self.files)
 
     def examples(self, split: str) -> list[SpanExample]:
-        """Reads a split; of the training questions, those whose answer is not at its offset are left out, and counted."""
+        """Reads a split. Training questions whose answer is not found are left out, which is
+        logged.
+        """
         self.require_split(split)
-        found = [example for table in self.files[split] for example in squad_files.read(table, self.unanswerable, split)]
+        found = squad_files.read(self.files[split], self.unanswerable, split)
         where = ', '.join(table.where for table in self.files[split])
         if not found:
             raise UserError(f'{where}: no questions')
         if len({example.id for example in found}) < len(found):
             logging.warning('%s %s: some question ids come more than once', self.name, split)
-        if split != 'train':
-            return found
-        several = sum(len(example.answers) > 1 for example in found)
+        return self._usable(found, where) if split == 'train' else found
+
+    def _usable(self, found: Sequence[SpanExample], where: str) -> list[SpanExample]:
+        """The training questions whose first answer is where run_squad.py finds it."""
+        several = sum(len(example.answers or ()) > 1 for example in found)
         if several:
-            logging.info('%s train: %d of %d questions have several answers; the first is used', self.name, several, len(found))
-        usable = [example for example in found if _answer_is_there(example)]
-        if len(usable) < len(found):
-            left_out = len(found) - len(usable)
-            logging.warning('%s train: left out %d of %d questions whose answer is not in the context', self.name, left_out, len(found))
+            logging.info(
+                '%s train: %d of %d questions have several answers; the first is used',
+                self.name,
+                several,
+                len(found),
+            )
+        usable, moved, elsewhere, nowhere = [], 0, 0, 0
+        for example in found:
+            if not example.answers:
+                usable.append(example)
+            elif answer := answer_in_context(example.context, *example.answers[0]):
+                moved += answer[1] != example.answers[0][1]
+                usable.append(dataclasses.replace(example, answers=(answer, *example.answers[1:])))
+            elif _occurs(example.answers[0][0], example.context):
+                elsewhere += 1
+            else:
+                nowhere += 1
+        if moved:
+            logging.warning(
+                '%s train: %d of %d questions have their answer beside its offset, within the words'
+                ' that it touches: taken there, as run_squad.py does',
+                *(self.name, moved, len(found)),
+            )
+        if left_out := elsewhere + nowhere:
+            logging.warning(
+                '%s train: left out %d of %d questions whose answer is not at its offset: '
+                '%d have it at another offset, %d not in the context at all',
+                *(self.name, left_out, len(found), elsewhere, nowhere),
+            )
         if not usable:
-            raise UserError(f'{where}: no question has its answer in its context')
+            raise UserError(
+                f'{where}: no question has its answer at its offset: {elsewhere} have it at '
+                f'another offset, {nowhere} not in the context at all'
+            )
         return usable
 
-    def features(self, examples: Sequence[SpanExample], tokenizer: Any, max_seq_length: int) -> dict[str, np.ndarray]:
-        """[CLS] question [SEP] window of the context [SEP]; one row for each window (run_squad.py:227-437).
+    def labelled(self, examples: Sequence[SpanExample]) -> bool:
+        """Whether all answers are known."""
+        return all(example.answers is not None for example in examples)
 
-        Besides INPUT_KEYS [N, S] and the label_keys [N] (0, which is [CLS], where the window does not
-        hold the whole answer):
+    def features(
+        self, examples: Sequence[SpanExample], tokenizer: Any, max_seq_length: int
+    ) -> dict[str, np.ndarray]:
+        """[CLS] question [SEP] window of the context [SEP]; one row for each window
+        (run_squad.py:227-437).
+
+        Besides INPUT_KEYS [N, S] and the label_keys [N] (0, which is [CLS], where the window does
+        not hold the whole answer):
           example_index [N]  which example the window belongs to
           starts, ends [N, S]  characters of the context that a piece covers; 0 outside the context
           best_context [N, S] bool  whether this window shows the piece with the most context (:542)
         """
-        rows: dict[str, list[np.ndarray | int]] = {name: [] for name in ('example_index', *self.label_keys)}
+        rows: dict[str, list[np.ndarray | int]] = {
+            name: [] for name in ('example_index', *self.label_keys)
+        }
         questions = tokenizer.encode_batch([example.question for example in examples])
         contexts: dict[str, Any] = {}
         windows: list[tuple[np.ndarray, Any, slice, np.ndarray]] = []
@@ -129,7 +188,8 @@ class SpanTask(Task):
             room = max_seq_length - len(question) - 3
             if room < 1:
                 raise UserError(
-                    f'max_seq_length={max_seq_length}: question {example.id!r} leaves no room for its context; use at least 128'
+                    f'max_seq_length={max_seq_length}: question {example.id!r} leaves no room for'
+                    ' its context; use at least 128'
                 )
             first, last = _answer_pieces(example, context)
             for window, best in windows_of(len(context.ids), room, self.doc_stride):
@@ -139,7 +199,9 @@ class SpanTask(Task):
                 rows['start_positions'].append(first + shift if inside else 0)
                 rows['end_positions'].append(last + shift if inside else 0)
                 windows.append((question, context, window, best))
-        features: dict[str, np.ndarray] = {name: np.array(values, np.int32) for name, values in rows.items()}
+        features: dict[str, np.ndarray] = {
+            name: np.array(values, np.int32) for name, values in rows.items()
+        }
         shape = (len(windows), max_seq_length)
         features |= {name: np.zeros(shape, np.int32) for name in (*INPUT_KEYS, 'starts', 'ends')}
         features['input_ids'].fill(tokenizer.pad_id)
@@ -148,7 +210,11 @@ class SpanTask(Task):
             begin = len(question) + 2
             end = begin + window.stop - window.start
             ids = features['input_ids'][row]
-            ids[0], ids[1 : begin - 1], ids[begin - 1] = tokenizer.cls_id, question, tokenizer.sep_id
+            ids[0], ids[1 : begin - 1], ids[begin - 1] = (
+                tokenizer.cls_id,
+                question,
+                tokenizer.sep_id,
+            )
             ids[begin:end], ids[end] = context.ids[window], tokenizer.sep_id
             features['input_mask'][row, : end + 1] = 1
             features['segment_ids'][row, begin : end + 1] = 1
@@ -157,20 +223,32 @@ class SpanTask(Task):
             features['best_context'][row, begin:end] = best
         return features
 
-    def decode(self, examples: Sequence[SpanExample], features: dict[str, np.ndarray], outputs: dict[str, np.ndarray]) -> Predictions:
-        """The n best texts of each question over all its windows, and from them the answer (run_squad.py:741-925)."""
+    def decode(
+        self,
+        examples: Sequence[SpanExample],
+        features: dict[str, np.ndarray],
+        outputs: dict[str, np.ndarray],
+    ) -> Predictions:
+        """The n best texts of each question over all its windows, and from them the answer
+        (run_squad.py:741-925).
+        """
         candidates = self._candidates(features, outputs)
         edges = np.searchsorted(candidates['example'], np.arange(len(examples) + 1))
         null_scores = np.full(len(examples), np.inf)
-        np.minimum.at(null_scores, features['example_index'], outputs['null_scores'].astype(np.float64))
+        np.minimum.at(
+            null_scores, features['example_index'], outputs['null_scores'].astype(np.float64)
+        )
         answers, nbest, null_odds = {}, {}, {}
         for index, example in enumerate(examples):
             spans = slice(edges[index], edges[index + 1])
-            texts = self._best_texts(example.context, *(candidates[name][spans] for name in ('score', 'first', 'last')))
+            texts = self._best_texts(
+                example.context, *(candidates[name][spans] for name in ('score', 'first', 'last'))
+            )
             answer = texts[0][0] if texts else ''
             if self.unanswerable:
                 null = float(null_scores[index])
-                # without any span the null answer is infinitely better; JSON has no infinity, so a number beyond all logits
+                # without any span the null answer is infinitely better; JSON has no infinity, so a
+                # number beyond all logits
                 null_odds[example.id] = null - texts[0][1] if texts else 1e9
                 texts = sorted([*texts, ('', null)], key=lambda text: -text[1])
                 answer = '' if null_odds[example.id] > self.null_threshold else answer
@@ -181,32 +259,51 @@ class SpanTask(Task):
                 for (text, score), weight in zip(texts, weights / weights.sum(), strict=False)
             ]
             answers[example.id] = answer
-        return Predictions(answers, {'nbest': nbest, 'null_odds': null_odds} if self.unanswerable else {'nbest': nbest})
+        return Predictions(
+            answers,
+            {'nbest': nbest, 'null_odds': null_odds} if self.unanswerable else {'nbest': nbest},
+        )
 
-    def _candidates(self, features: dict[str, np.ndarray], outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """All spans allowed, by example and then by score: example, score, first and last character [M]."""
-        kept: dict[str, list[np.ndarray]] = {name: [] for name in ('example', 'score', 'first', 'last')}
+    def _candidates(
+        self, features: dict[str, np.ndarray], outputs: dict[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """All spans allowed, by example and then by score: example, score, first and last character
+        [M].
+        """
+        kept: dict[str, list[np.ndarray]] = {
+            name: [] for name in ('example', 'score', 'first', 'last')
+        }
         for begin in range(0, len(features['example_index']), 1024):
             part = slice(begin, begin + 1024)
-            start, end = outputs['start_indices'][part, :, None], outputs['end_indices'][part, None, :]
+            start = outputs['start_indices'][part, :, None]
+            end = outputs['end_indices'][part, None, :]
             context = features['ends'][part] > 0
             rows = np.arange(len(context))[:, None]
             allowed = (
-                (features['best_context'][part] & context)[rows, outputs['start_indices'][part]][:, :, None]
+                (features['best_context'][part] & context)[rows, outputs['start_indices'][part]][
+                    :, :, None
+                ]
                 & context[rows, outputs['end_indices'][part]][:, None, :]
                 & (end >= start)
                 & (end - start < self.max_answer_length)
             )
             row, i, j = np.nonzero(allowed)
             kept['example'].append(features['example_index'][part][row])
-            kept['score'].append(outputs['start_scores'][part].astype(np.float64)[row, i] + outputs['end_scores'][part][row, j])
-            kept['first'].append(features['starts'][part][row, outputs['start_indices'][part][row, i]])
+            kept['score'].append(
+                outputs['start_scores'][part].astype(np.float64)[row, i]
+                + outputs['end_scores'][part][row, j]
+            )
+            kept['first'].append(
+                features['starts'][part][row, outputs['start_indices'][part][row, i]]
+            )
             kept['last'].append(features['ends'][part][row, outputs['end_indices'][part][row, j]])
         joined = {name: np.concatenate(parts) for name, parts in kept.items()}
         order = np.lexsort((-joined['score'], joined['example']))
         return {name: values[order] for name, values in joined.items()}
 
-    def _best_texts(self, context: str, scores: np.ndarray, firsts: np.ndarray, lasts: np.ndarray) -> list[tuple[str, float]]:
+    def _best_texts(
+        self, context: str, scores: np.ndarray, firsts: np.ndarray, lasts: np.ndarray
+    ) -> list[tuple[str, float]]:
         """Up to n_best different texts, best first, as they stand in the context."""
         found: dict[str, float] = {}
         for score, first, last in zip(scores, firsts, lasts, strict=True):
@@ -218,61 +315,167 @@ class SpanTask(Task):
         return list(found.items())
 
     def score(self, examples: Sequence[SpanExample], predictions: Predictions) -> dict[str, float]:
-        """The figures of the official scorer, in percent; an id without a prediction is scored as it does, and said."""
-        truths = {example.id: [text for text, _ in example.answers] for example in examples}
-        missing = sum(name not in predictions.answers for name in truths)
-        if missing:
-            logging.warning('%s: %d of %d questions have no prediction', self.name, missing, len(truths))
-        scorer = squad_score.SCORERS[self.scorer]
-        if not self.unanswerable:
-            return squad_score.version1(truths, predictions.answers, scorer)
-        nbest = predictions.extras.get('nbest', {})
-        best = {name: next((item['text'] for item in items if item['text']), '') for name, items in nbest.items()}
-        return squad_score.version2(truths, predictions.answers, predictions.extras.get('null_odds'), best or None, scorer)
+        """The figures of the official scorer, in percent.
 
-    def write_predictions(self, folder: str, examples: Sequence[SpanExample], predictions: Predictions) -> None:
-        """predictions.json (id -> text, as the leaderboard takes it), nbest.json, and for v2.0 null_odds.json."""
+        A question without a prediction is scored as it does, and said. Raises UserError where the
+        answers are not known, nothing is predicted, or an extra lacks questions.
+        """
+        require_labels(self, examples)
+        # `require_labels` has refused examples whose answers are unknown
+        truths = {example.id: [text for text, _ in example.answers or ()] for example in examples}
+        answered = [name for name in truths if name in predictions.answers]
+        if not answered:
+            raise UserError(
+                f'task {self.name}: none of the {len(predictions.answers)} predictions is of one of'
+                f' the {len(truths)} questions: are they of another split?'
+            )
+        if unknown := len(predictions.answers) - len(answered):
+            said = '%s: %d predictions are of other questions, and are left out'
+            logging.warning(said, self.name, unknown)
+        missing = len(truths) - len(answered)
+        if missing:
+            logging.warning(
+                '%s: %d of %d questions have no prediction', self.name, missing, len(truths)
+            )
+        scorer = squad.SCORERS[self.scorer]
+        if not self.unanswerable:
+            return squad.version1(truths, predictions.answers, scorer)
+        for stem, extra in predictions.extras.items():
+            if lacking := [name for name in answered if name not in extra]:
+                raise UserError(
+                    f'{stem}.json lacks {len(lacking)} of the {len(answered)} questions that are '
+                    f'answered, the first is {lacking[0]!r}: give it all of them, or move it away '
+                    'to score without it'
+                )
+        if missing and 'null_odds' in predictions.extras:
+            logging.warning(
+                '%s: best_exact and best_f1 take questions without a prediction for unanswered, '
+                'and do not count them in the mean, as the official script: they may exceed 100',
+                self.name,
+            )
+        nbest = predictions.extras.get('nbest', {})
+        best = {
+            name: next((item['text'] for item in items if item['text']), '')
+            for name, items in nbest.items()
+        }
+        return squad.version2(
+            truths, predictions.answers, predictions.extras.get('null_odds'), best or None, scorer
+        )
+
+    def write_predictions(
+        self, folder: str, examples: Sequence[SpanExample], predictions: Predictions
+    ) -> None:
+        """predictions.json (id -> text, as the leaderboard takes it), nbest.json, and for v2.0
+        null_odds.json.
+        """
         for stem, data in {'predictions': predictions.answers, **predictions.extras}.items():
-            write_text(os.path.join(folder, f'{stem}.json'), json.dumps(data, ensure_ascii=False, indent=1) + '\n')
+            write_text(
+                os.path.join(folder, f'{stem}.json'),
+                json.dumps(data, ensure_ascii=False, indent=1) + '\n',
+            )
 
     def read_predictions(self, path: str, examples: Sequence[SpanExample]) -> Predictions:
-        """A predictions.json, and where they lie beside it its nbest.json and null_odds.json."""
-        answers = read_json(path)
-        if not isinstance(answers, dict) or not all(isinstance(answer, str) for answer in answers.values()):
-            raise UserError(f'{path}: expected a JSON object of question id -> answer text')
-        beside = {stem: os.path.join(os.path.dirname(path), f'{stem}.json') for stem in ('nbest', 'null_odds')}
-        ours = os.path.basename(path) == 'predictions.json'
-        return Predictions(answers, {stem: read_json(other) for stem, other in beside.items() if ours and os.path.exists(other)})
+        """A predictions.json, and for v2.0 the nbest.json and null_odds.json beside it."""
+        answers, what = read_json(path, unique=True), 'a JSON object of question id -> answer text'
+        _require(isinstance(answers, dict), path, what)
+        for name, answer in answers.items():
+            _require(isinstance(answer, str), path, what, name)
+        if not self.unanswerable or os.path.basename(path) != 'predictions.json':
+            return Predictions(answers)
+        extras: dict[str, dict[str, Any]] = {}
+        for stem, read in (('nbest', _read_nbest), ('null_odds', _read_null_odds)):
+            beside = os.path.join(os.path.dirname(path), f'{stem}.json')
+            if located(beside):
+                extras[stem] = read(beside)
+        return Predictions(answers, extras)
+
+
+def _require(fits: bool, path: str, what: str, name: str | None = None) -> None:
+    """Raises UserError where a file of predictions, or its entry `name`, is not what it must be."""
+    if not fits:
+        entry = '' if name is None else f': {name!r} has something else'
+        raise UserError(f'{path}: expected {what}{entry}')
+
+
+def _read_null_odds(path: str) -> dict[str, float]:
+    """Question id -> how much better no answer is than the best answer."""
+    odds, what = read_json(path, unique=True), 'a JSON object of question id -> finite number'
+    _require(isinstance(odds, dict), path, what)
+    for name, value in odds.items():
+        _require(type(value) in (int, float) and abs(value) < float('inf'), path, what, name)
+    return odds
+
+
+def _read_nbest(path: str) -> dict[str, list[dict[str, Any]]]:
+    """Question id -> its answers, best first."""
+    nbest = read_json(path, unique=True)
+    what = 'a JSON object of question id -> list of {"text": answer, ...}'
+    _require(isinstance(nbest, dict), path, what)
+    for name, items in nbest.items():
+        has_text = lambda item: isinstance(item, dict) and isinstance(item.get('text'), str)
+        _require(isinstance(items, list) and all(map(has_text, items)), path, what, name)
+    return nbest
 
 
 def windows_of(length: int, room: int, stride: int) -> list[tuple[slice, np.ndarray]]:
-    """The windows of at most `room` pieces on a context of `length`, each `stride` after the last (run_squad.py:318-332).
+    """The windows of at most `room` pieces on a context of `length`, each `stride` after the last
+    (run_squad.py:318-332).
 
     With each comes a bool [stop - start]: whether no other window gives that piece more context,
-    which is min(pieces to the left, pieces to the right) + 0.01 * window length; the first of equals (:534-570).
+    which is min(pieces to the left, pieces to the right) + 0.01 * window length; the first of
+    equals (:534-570).
     """
     stride = min(stride, room)
-    starts = np.arange(0, max(length - room, 0) + stride, stride) if length > room else np.zeros(1, np.int64)
+    starts = (
+        np.arange(0, max(length - room, 0) + stride, stride)
+        if length > room
+        else np.zeros(1, np.int64)
+    )
     stops = np.minimum(starts + room, length)
     pieces = np.arange(length)[None, :]
     left, right = pieces - starts[:, None], stops[:, None] - 1 - pieces
-    context = np.where((left >= 0) & (right >= 0), np.minimum(left, right) + 0.01 * (stops - starts)[:, None], -1.0)
+    context = np.where(
+        (left >= 0) & (right >= 0), np.minimum(left, right) + 0.01 * (stops - starts)[:, None], -1.0
+    )
     best = context.argmax(axis=0)
     return [
-        (slice(int(start), int(stop)), best[start:stop] == place) for place, (start, stop) in enumerate(zip(starts, stops, strict=True))
+        (slice(int(start), int(stop)), best[start:stop] == place)
+        for place, (start, stop) in enumerate(zip(starts, stops, strict=True))
     ]
 
 
-def _answer_is_there(example: SpanExample) -> bool:
-    """Whether the first answer stands at its offset, white space apart; true where there is no answer."""
-    if not example.answers:
-        return True
-    text, start = example.answers[0]
-    return bool(text.strip()) and start >= 0 and example.context[start : start + len(text)].split() == text.split()
+def answer_in_context(context: str, text: str, start: int) -> tuple[str, int] | None:
+    """Where a training answer is, and as the context spells it; None where run_squad.py drops it.
+
+    That is at its offset or, as there (:274-296), at another place within the words that
+    [start, start + len(text)) touches; white space counts as equal.
+    """
+    words, end = text.split(), start + len(text)
+    if not words or start < 0 or end > len(context):
+        return None
+    if context[start:end].split() == words:
+        return text, start
+    begin = start
+    while begin > 0 and context[begin].isspace():  # a blank belongs to the word before it
+        begin -= 1
+    while begin > 0 and not context[begin - 1].isspace():
+        begin -= 1
+    while end < len(context) and not context[end - 1].isspace() and not context[end].isspace():
+        end += 1
+    match = re.compile(r'\s+'.join(map(re.escape, words))).search(context, begin, end)
+    return (match[0], match.start()) if match else None
+
+
+def _occurs(text: str, context: str) -> bool:
+    """Whether a text that is not blank stands anywhere in the context, white space apart."""
+    words = ' '.join(text.split())
+    return bool(words) and words in ' '.join(context.split())
 
 
 def _answer_pieces(example: SpanExample, context: Any) -> tuple[int, int]:
-    """The first and last piece of the context that the first answer touches; (-1, -1) where there is none."""
+    """The first and last piece of the context that the first answer touches; (-1, -1) where there
+    is none.
+    """
     if not example.answers or not len(context.ids):
         return -1, -1
     text, start = example.answers[0]
@@ -284,10 +487,22 @@ def _answer_pieces(example: SpanExample, context: Any) -> tuple[int, int]:
 
 
 def by_name(name: str, data_dir: str) -> SpanTask:
-    """SQuAD v1.1 or v2.0 on the official files in `data_dir`, or on tensorflow-datasets: tfds:, or tfds:FOLDER of all data sets."""
+    """SQuAD v1.1 or v2.0 on the official files in `data_dir`, or on tensorflow-datasets: tfds:, or
+    tfds:FOLDER of all data sets.
+    """
     if data_dir.startswith('tfds:'):
-        columns = {'id': 'id', 'question': 'question', 'context': 'context', 'answer': 'answers.text', 'start': 'answers.answer_start'}
-        table = Table(data_dir.removeprefix('tfds:'), columns, tfds=f'squad/{"v1.1" if name == "squad_v1" else "v2.0"}')
+        columns = {
+            'id': 'id',
+            'question': 'question',
+            'context': 'context',
+            'answer': 'answers.text',
+            'start': 'answers.answer_start',
+        }
+        table = Table(
+            data_dir.removeprefix('tfds:'),
+            columns,
+            tfds=f'squad/{"v1.1" if name == "squad_v1" else "v2.0"}',
+        )
         files = {'train': (table,), 'dev': (dataclasses.replace(table, split='validation'),)}
     else:
         files = {
@@ -300,16 +515,24 @@ def by_name(name: str, data_dir: str) -> SpanTask:
 def from_description(name: str, description: dict[str, Any], folder: str) -> SpanTask:
     """The task that a JSON task file describes.
 
-    The file is an object of kind ("span") and files, and optionally the attributes of `SpanTask` from
-    `unanswerable` on. Without columns the files are in the SQuAD format, with them tables as for classification:
-    {"question", "context", "answer", "start", "id"}: answer and start (its place in the context in
-    characters; optional, the first occurrence) are one or, in JSON, a list; no answer is '' or an empty list.
+    The file is an object of kind ("span") and files, and optionally the attributes of `SpanTask`
+    from `unanswerable` on. Without columns the files are in the SQuAD format, with them tables as
+    for classification: {"question", "context", "answer", "start", "id"}: answer and start (its
+    place in the context in characters; optional, the first occurrence) are one or, in JSON, a list;
+    no answer is '' or an empty list.
     """
     if unknown := sorted(set(description) - set(_SETTINGS)):
-        raise UserError(f'task {name}: unknown entries {unknown}; a span task has {", ".join(_SETTINGS)}')
+        raise UserError(
+            f'task {name}: unknown entries {unknown}; a span task has {", ".join(_SETTINGS)}'
+        )
     if not description.get('files'):
         raise UserError(f"task {name}: missing entries ['files']")
     roles = dict.fromkeys(('question', 'context', 'answer', 'start', 'id'), False)
-    tables = tables_of(name, description, folder, roles, ('squad', *FORMATS))
-    files = {split: tuple(squad_files.with_format(name, table) for table in listed) for split, listed in tables.items()}
-    return SpanTask(name, files, **{entry: description[entry] for entry in _OPTIONS if entry in description})
+    tables = tables_of(name, description, folder, roles, ('squad', *FORMATS), ('answer', 'start'))
+    files = {
+        split: tuple(squad_files.with_format(name, table) for table in listed)
+        for split, listed in tables.items()
+    }
+    return SpanTask(
+        name, files, **{entry: description[entry] for entry in _OPTIONS if entry in description}
+    )

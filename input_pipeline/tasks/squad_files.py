@@ -1,80 +1,189 @@
-"""Questions, contexts and answers as they lie in files: the SQuAD format, or tables with a question a row.
+"""Questions, contexts and answers as they lie in files: the SQuAD format, or tables with a question
+a row.
 
-This file owns both layouts and what is wrong with a file. It must not know how questions are answered.
+This file owns both layouts and what is wrong with a file. It must not know how questions are
+answered.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from configs.errors import UserError
-from input_pipeline.tasks.base import Example, read_json
-from input_pipeline.tasks.tables import Table, unique_id
+from input_pipeline.tasks.base import Example
+from input_pipeline.text.tables import Table, unique_id
+from input_pipeline.text.whole_text import read_json, well_formed
 
 _HINT = 'use squad_v2, or "unanswerable": true in a task file'
 
 
 @dataclass(frozen=True)
 class SpanExample(Example):
-    """A question, its context, and its true answers as (text, character offset); none where it has no answer."""
+    """A question, its context, and its true answers as (text, character offset).
+
+    No answers, (), where the question has none; None where it is not known.
+    """
 
     question: str
     context: str
-    answers: tuple[tuple[str, int], ...]
+    answers: tuple[tuple[str, int], ...] | None
+
+
+class _Question(NamedTuple):
+    """A question as its file has it: where that is, and whether it is marked as unanswerable."""
+
+    where: str
+    example: SpanExample
+    impossible: bool
 
 
 def with_format(task: str, table: Table) -> Table:
-    """The table with its format settled: the SQuAD format where no columns are named. UserError where some are missing."""
+    """The table with its format settled: the SQuAD format where no columns are named. UserError
+    where some are missing.
+    """
     if not table.format and not table.tfds and not table.columns:
         table = dataclasses.replace(table, format='squad')
-    if table.format != 'squad' and (missing := [role for role in ('question', 'context', 'answer') if role not in table.columns]):
-        raise UserError(f'task {task}: {table.where}: "columns" does not say which column is {missing}')
+    if table.format != 'squad' and (
+        missing := [role for role in ('question', 'context', 'answer') if role not in table.columns]
+    ):
+        raise UserError(
+            f'task {task}: {table.where}: "columns" does not say which column is {missing}'
+        )
     return table
 
 
-def read(table: Table, unanswerable: bool, split: str) -> Iterator[SpanExample]:
-    """Yields the questions of a file; in a test split they may come without answers.
+def read(tables: Sequence[Table], unanswerable: bool, split: str) -> list[SpanExample]:
+    """The questions of a split's files. Of a test split the answers may be unknown.
 
-    Raises UserError for a question without an answer where not `unanswerable`, and for other layouts.
+    Where no question of a split has an answer, and none is marked as having none, nothing is known.
+
+    Raises UserError where answers are missing in another split, for a question without an answer
+    where not `unanswerable`, and for other layouts.
     """
-    yield from _read_squad(table.path, unanswerable) if table.format == 'squad' else _read_rows(table, unanswerable, split)
+    found = [
+        question
+        for table in tables
+        for question in (_squad(table.path) if table.format == 'squad' else _rows(table, split))
+    ]
+    test = split.startswith('test')
+    if found and not any(question.example.answers or question.impossible for question in found):
+        if not test:
+            files = ', '.join(table.where for table in tables)
+            marked = ' or is marked "is_impossible"' if unanswerable else ''
+            raise UserError(
+                f'{files}: no labels: none of the {len(found)} questions of split {split} has an '
+                f'answer{marked}; only a test split may come without'
+            )
+        return [dataclasses.replace(question.example, answers=None) for question in found]
+    for where, example, impossible in found:
+        if example.answers is None and not impossible and not test:
+            raise UserError(
+                f'{where}: question {example.id!r} has no "answers"; only in a test split may they '
+                'be missing'
+            )
+        if (example.answers == () or impossible) and not unanswerable:
+            raise UserError(f'{where}: question {example.id!r} has no answer; {_HINT}')
+    return [
+        dataclasses.replace(example, answers=()) if impossible else example
+        for _, example, impossible in found
+    ]
 
 
-def _read_squad(path: str, unanswerable: bool) -> Iterator[SpanExample]:
+def _squad(path: str) -> Iterator[_Question]:
     data = read_json(path)
-    try:
-        for article in data['data']:
-            for paragraph in article['paragraphs']:
-                for question in paragraph['qas']:
-                    name = str(question['id'] if 'id' in question else question['guid'])  # KLUE calls it guid
-                    answers = tuple((answer['text'], int(answer['answer_start'])) for answer in question.get('answers') or ())
-                    if not answers and not unanswerable and 'answers' in question:
-                        raise UserError(f'{path}: question {name!r} has no answer; {_HINT}')
-                    if question.get('is_impossible'):
-                        answers = ()
-                    yield SpanExample(name, question['question'], paragraph['context'], answers)
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f'{path}: not in the SQuAD format ({type(error).__name__}: {error})') from error
+    for i, article in enumerate(_entry(data, 'data', list, path, '')):
+        place = f'data[{i}]'
+        for j, paragraph in enumerate(_entry(article, 'paragraphs', list, path, place)):
+            inner = f'{place}.paragraphs[{j}]'
+            context = _entry(paragraph, 'context', str, path, inner)
+            for k, question in enumerate(_entry(paragraph, 'qas', list, path, inner)):
+                yield _question(question, context, path, f'{inner}.qas[{k}]')
 
 
-def _read_rows(table: Table, unanswerable: bool, split: str) -> Iterator[SpanExample]:
+def _question(question: Any, context: str, path: str, place: str) -> _Question:
+    """An entry of `qas`; no "answers", or null, means that they are unknown."""
+    # KLUE calls it guid
+    key = (
+        'guid'
+        if isinstance(question, dict) and 'id' not in question and 'guid' in question
+        else 'id'
+    )
+    name = str(_entry(question, key, (str, int), path, place))
+    text = _entry(question, 'question', str, path, place)
+    answers = None
+    if question.get('answers') is not None:
+        inner = f'{place}.answers'
+        answers = tuple(
+            (_entry(answer, 'text', str, path, inner), _offset(answer, path, inner))
+            for answer in _entry(question, 'answers', list, path, place)
+        )
+    impossible = False
+    if question.get('is_impossible') is not None:
+        impossible = _entry(question, 'is_impossible', bool, path, place)
+    return _Question(path, SpanExample(name, text, context, answers), impossible)
+
+
+# What JSON calls a type.
+_NAMES = {
+    dict: 'an object',
+    list: 'a list',
+    str: 'a text',
+    int: 'a whole number',
+    bool: 'true or false',
+    type(None): 'null',
+}
+
+
+def _entry(record: Any, name: str, kind: type | tuple[type, ...], path: str, place: str) -> Any:
+    """record[name], which is of that type. UserError that says where in the file it is not."""
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    if not isinstance(record, dict):
+        problem = f'{_NAMES.get(type(record), "a number")}, where an object is expected'
+    elif name not in record:
+        problem = f'{name!r} is missing'
+    elif type(record[name]) not in kinds:
+        wanted = ' or '.join(_NAMES[one] for one in kinds)
+        found = _NAMES.get(type(record[name]), 'a number')
+        problem = f'{name!r} is {found}, where {wanted} is expected'
+    elif isinstance(record[name], str) and not well_formed(record[name]):
+        problem = f'{name!r} holds half a character'
+    else:
+        return record[name]
+    raise UserError(f'{path}: not in the SQuAD format ({place}{": " if place else ""}{problem})')
+
+
+def _offset(answer: dict[str, Any], path: str, place: str) -> int:
+    """Where an answer begins: a whole number, whether or not JSON spells it as one ("5", 5.0)."""
+    value = answer.get('answer_start')
+    if isinstance(value, str) and value.strip().isdecimal():
+        return int(value)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return _entry(answer, 'answer_start', int, path, place)
+
+
+def _rows(table: Table, split: str) -> Iterator[_Question]:
     optional = frozenset({'start', 'answer'} if split.startswith('test') else {'start'})
     lines: dict[str, str] = {}
     for where, row in table.rows(optional, lists=frozenset({'answer', 'start'})):
         texts = [text for text in _listed(row.get('answer', [])) if text]
-        if not texts and not unanswerable and 'answer' in row:
-            raise UserError(f'{where}: no answer; {_HINT}')
-        starts = _listed(row.get('start', []))
+        starts = [start for start in _listed(row.get('start', [])) if start]
         if starts and texts and len(starts) != len(texts):
             raise UserError(f'{where}: {len(texts)} answers but {len(starts)} starts')
         try:
-            places = [int(start) for start in starts] or [row['context'].find(text) for text in texts]
+            places = [int(start) for start in starts] or [
+                row['context'].find(text) for text in texts
+            ]
         except ValueError as error:
-            raise UserError(f'{where}: the start of an answer is not a whole number ({error})') from error
-        yield SpanExample(unique_id(row, where, lines), row['question'], row['context'], tuple(zip(texts, places, strict=False)))
+            raise UserError(
+                f'{where}: the start of an answer is not a whole number ({error})'
+            ) from error
+        answers = tuple(zip(texts, places, strict=False)) if 'answer' in row else None
+        name = unique_id(row, where, lines)
+        yield _Question(where, SpanExample(name, row['question'], row['context'], answers), False)
 
 
 def _listed(value: Any) -> list[str]:

@@ -1,7 +1,9 @@
-"""Tasks that give every word of a sentence a tag: CoNLL-2003 and the user's own (paper section 5.3).
+"""Tasks that give every word of a sentence a tag: CoNLL-2003 and the user's own (paper section
+5.3).
 
-This file owns how sentences become rows, with or without the sentences around them, and how the tags of
-first pieces become the words' tags. Column files and entity scores are conll.py's. It must not know the model.
+This file owns how sentences become rows, with or without the sentences around them, and how the
+tags of first pieces become the words' tags. Column files and entity scores are
+scores/entities.py's. It must not know the model.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,14 +19,27 @@ import numpy as np
 from absl import logging
 
 from configs.errors import UserError
-from input_pipeline.tasks import conll
 from input_pipeline.tasks.base import INPUT_KEYS, Example, Predictions, Task, write_text
-from input_pipeline.tasks.label_files import complete
-from input_pipeline.tasks.tables import FORMATS, Table, tables_of, unique_id
+from input_pipeline.tasks.predictions import complete
+from input_pipeline.tasks.scores import entities
+from input_pipeline.tasks.task_file import tables_of
+from input_pipeline.text.tables import FORMATS, Cell, Table, unique_id
+from input_pipeline.text.whole_text import located, plain_name
 
 KINDS = ('tagging',)
 NAMES = ('conll2003', 'conll2003_sentences')
-_SETTINGS = ('kind', 'files', 'columns', 'labels', 'metrics', 'header', 'format', 'skip_bad_rows', 'document_context', 'comment')
+_SETTINGS = (
+    'kind',
+    'files',
+    'columns',
+    'labels',
+    'metrics',
+    'header',
+    'format',
+    'skip_bad_rows',
+    'document_context',
+    'comment',
+)
 _METRICS = ('entity_f1', 'accuracy')
 _COLUMN_FILES = ('.txt', '.tsv', '.conll', '.bio', '.iob', '.iob2')
 _KINDS_2003 = ('PER', 'LOC', 'ORG', 'MISC')
@@ -32,7 +47,9 @@ _KINDS_2003 = ('PER', 'LOC', 'ORG', 'MISC')
 
 @dataclass(frozen=True)
 class TaggedExample(Example):
-    """A sentence's words, their tags (indices into the task's labels; None where unknown), and which document it is of."""
+    """A sentence's words, their tags (indices into the task's labels; None where unknown), and
+    which document it is of.
+    """
 
     words: tuple[str, ...]
     label: tuple[int, ...] | None
@@ -40,7 +57,7 @@ class TaggedExample(Example):
 
 
 @dataclass(frozen=True)
-class TaggingTask(Task):
+class TaggingTask(Task[TaggedExample]):
     """Tagging; see `Task` for the attributes.
 
     Attributes:
@@ -52,7 +69,7 @@ class TaggingTask(Task):
     name: str
     labels: tuple[str, ...]
     metrics: tuple[str, ...]
-    files: dict[str, tuple[Table, ...]] = field(repr=False)
+    files: Mapping[str, tuple[Table, ...]] = field(repr=False)
     document_context: bool = False
     comment: str = ''
 
@@ -63,13 +80,19 @@ class TaggingTask(Task):
     def __post_init__(self) -> None:
         for name in self.metrics:
             if name not in _METRICS:
-                raise UserError(f'task {self.name}: metric {name!r} is none of {", ".join(_METRICS)}')
+                raise UserError(
+                    f'task {self.name}: metric {name!r} is none of {", ".join(_METRICS)}'
+                )
         if len(self.labels) < 2 or len(set(self.labels)) < len(self.labels):
-            raise UserError(f'task {self.name}: "labels" must list two or more different labels, not {list(self.labels)}')
-        if type(self.document_context) is not bool or type(self.comment) is not str:
-            raise UserError(f'task {self.name}: "document_context" is true or false, "comment" a text')
-        if 'entity_f1' in self.metrics and not conll.is_bio(self.labels):
-            raise UserError(f'task {self.name}: entity_f1 needs labels O, B-X and I-X, not {", ".join(self.labels)[:100]}')
+            raise UserError(
+                f'task {self.name}: "labels" must list two or more different labels, not'
+                f' {list(self.labels)}'
+            )
+        if 'entity_f1' in self.metrics and not entities.is_bio(self.labels):
+            raise UserError(
+                f'task {self.name}: entity_f1 needs labels O, B-X and I-X, not'
+                f' {", ".join(self.labels)[:100]}'
+            )
 
     @property
     def options(self) -> dict[str, Any]:
@@ -82,65 +105,108 @@ class TaggingTask(Task):
         return tuple(self.files)
 
     def examples(self, split: str) -> list[TaggedExample]:
-        """Reads a split; tags that are B-X and I-X are brought to begin with B- (`conll.as_bio`). Ids are numbers from 0."""
+        """Reads a split; tags that are B-X and I-X are brought to begin with B- (`conll.as_bio`).
+        Ids are numbers from 0.
+        """
         self.require_split(split)
         places = {label: place for place, label in enumerate(self.labels)}
-        bio, repaired = conll.is_bio(self.labels), 0
+        bio, repaired = entities.is_bio(self.labels), 0
         found: list[TaggedExample] = []
         for name, sentence, document in self._sentences(split):
             tags = sentence.tags
             if tags is not None:
                 if bio:
-                    tags = conll.as_bio(tags)
-                    repaired += sum(a != b for a, b in zip(tags, sentence.tags, strict=True))
+                    read, tags = tags, entities.as_bio(tags)
+                    repaired += sum(a != b for a, b in zip(tags, read, strict=True))
                 if unknown := [tag for tag in tags if tag not in places]:
-                    raise UserError(f'{sentence.where}: unknown label {unknown[0]!r}; task {self.name} has {", ".join(self.labels)}')
+                    raise UserError(f'{sentence.where}: {self._unknown(unknown[0])}')
             label = None if tags is None else tuple(places[tag] for tag in tags)
             found.append(TaggedExample(name, tuple(sentence.words), label, document))
         if not found:
-            raise UserError(f'{", ".join(table.where for table in self.files[split])}: no sentences')
+            raise UserError(
+                f'{", ".join(table.where for table in self.files[split])}: no sentences'
+            )
         if repaired:
             logging.info(
-                '%s %s: %d tags I-X that begin an entity are read as B-X (IOB1 tags, or errors in BIO ones)', self.name, split, repaired
+                '%s %s: %d tags I-X that begin an entity are read as B-X (IOB1 tags, or errors in'
+                ' BIO ones)',
+                self.name,
+                split,
+                repaired,
             )
         return found
 
-    def _sentences(self, split: str) -> Iterator[tuple[str, conll.Sentence, str]]:
+    def _unknown(self, tag: str) -> str:
+        """What to say of a tag that the task does not have."""
+        said = f'unknown label {tag!r}; task {self.name} has {", ".join(self.labels)}'
+        other = entities.is_bio(self.labels) and tag[:2] in ('E-', 'L-', 'S-', 'U-')
+        hint = ' (IOBES and BILOU are not read: write E- and L- as I-, S- and U- as B-)'
+        return said + (hint if other else '')
+
+    def _sentences(self, split: str) -> Iterator[tuple[str, entities.Sentence, str]]:
         """(id, sentence, document) of every file of a split."""
         test = split.startswith('test')
         lines: dict[str, str] = {}
         for number, table in enumerate(self.files[split]):
             if table.format == 'conll':
-                columns = {'tokens': 0, 'tags': -1} | table.columns
-                for sentence in conll.read_columns(table.path, columns['tokens'], columns['tags'], self.comment, untagged=test):
-                    yield unique_id({}, sentence.where, lines), sentence, f'{number}:{sentence.document}'
+                columns = {'tokens': 0, 'tags': -1}
+                for role, column in table.columns.items():
+                    if isinstance(column, int):  # `_with_format` has refused any other
+                        columns[role] = column
+                for sentence in entities.read_columns(
+                    table.path, columns['tokens'], columns['tags'], self.comment, untagged=test
+                ):
+                    yield (
+                        unique_id({}, sentence.where, lines),
+                        sentence,
+                        f'{number}:{sentence.document}',
+                    )
                 continue
             optional = frozenset({'tags'} if test else ())
             for where, row in table.rows(optional, lists=frozenset({'tokens', 'tags'})):
-                words, tags = (cell.split() if isinstance(cell, str) else cell for cell in (row['tokens'], row.get('tags')))
+                words = _words(row['tokens'])
+                tags = _words(row['tags']) if 'tags' in row else None
                 if tags is not None and len(tags) != len(words):
                     raise UserError(f'{where}: {len(words)} tokens but {len(tags)} tags')
                 name = unique_id(row, where, lines)
-                yield name, conll.Sentence(where, words, tags, 0), f'{number}:{row["document"] if "document" in row else name}'
+                yield (
+                    name,
+                    entities.Sentence(where, words, tags, 0),
+                    f'{number}:{row.get("document", name)}',
+                )
 
-    def features(self, examples: Sequence[TaggedExample], tokenizer: Any, max_seq_length: int) -> dict[str, np.ndarray]:
-        """[CLS] sentence [SEP]; with `document_context` the row is filled up with what stands around it, half on each side.
+    def features(
+        self, examples: Sequence[TaggedExample], tokenizer: Any, max_seq_length: int
+    ) -> dict[str, np.ndarray]:
+        """[CLS] sentence [SEP]; with `document_context` the row is filled up with what stands
+        around it, half on each side.
 
-        A sentence that is longer than a row goes on in another one. Besides INPUT_KEYS [N, S] int32:
-          label_ids [N, S] int32, label_weights [N, S] float32  the tag, and 1, at the first piece of each of the sentence's words
+        A sentence that is longer than a row goes on in another one. Besides INPUT_KEYS [N, S]
+        int32:
+          label_ids [N, S] int32, label_weights [N, S] float32  the tag, and 1, at the first piece
+            of each of the sentence's words
           word_index [N, S] int32  which word of the sentence begins there; -1 elsewhere
           example_index [N]  which sentence
         """
         words = list(itertools.chain.from_iterable(example.words for example in examples))
         pieces = iter(tokenizer.encode_batch(words))
         rows: list[tuple[int, np.ndarray, int, np.ndarray]] = []
-        document = (lambda example: example.document) if self.document_context else (lambda example: example.id)
+        document = (
+            (lambda example: example.document)
+            if self.document_context
+            else (lambda example: example.id)
+        )
         first = 0
         for _, members in itertools.groupby(examples, document):
             lengths = [len(example.words) for example in members]
-            rows += _rows_of(first, lengths, [next(pieces) for _ in range(sum(lengths))], max_seq_length - 2)
+            rows += _rows_of(
+                first, lengths, [next(pieces) for _ in range(sum(lengths))], max_seq_length - 2
+            )
             first += len(lengths)
-        features = {name: np.zeros((len(rows), max_seq_length), np.int32) for name in (*INPUT_KEYS, 'label_ids')}
+        features = {
+            name: np.zeros((len(rows), max_seq_length), np.int32)
+            for name in (*INPUT_KEYS, 'label_ids')
+        }
         features['input_ids'].fill(tokenizer.pad_id)
         features['label_weights'] = np.zeros((len(rows), max_seq_length), np.float32)
         features['word_index'] = np.full((len(rows), max_seq_length), -1, np.int32)
@@ -155,30 +221,59 @@ class TaggingTask(Task):
             features['word_index'][row, place] = words_there
             features['label_weights'][row, place] = 1.0
             if examples[index].label is not None:
-                features['label_ids'][row, place] = np.array(examples[index].label, np.int32)[words_there]
+                features['label_ids'][row, place] = np.array(examples[index].label, np.int32)[
+                    words_there
+                ]
         return features
 
-    def decode(self, examples: Sequence[TaggedExample], features: dict[str, np.ndarray], outputs: dict[str, np.ndarray]) -> Predictions:
-        """The best tag of each word's first piece; a word without any (a lone control character) gets O, or the first label."""
+    def decode(
+        self,
+        examples: Sequence[TaggedExample],
+        features: dict[str, np.ndarray],
+        outputs: dict[str, np.ndarray],
+    ) -> Predictions:
+        """The best tag of each word's first piece; a word without any (a lone control character)
+        gets O, or the first label.
+        """
         nothing = 'O' if 'O' in self.labels else self.labels[0]
         tags = [[nothing] * len(example.words) for example in examples]
         best = outputs['logits'].argmax(axis=2)
         for row, place in zip(*np.nonzero(features['word_index'] >= 0), strict=True):
-            tags[features['example_index'][row]][features['word_index'][row, place]] = self.labels[best[row, place]]
-        return Predictions({example.id: tags_of for example, tags_of in zip(examples, tags, strict=True)})
+            tags[features['example_index'][row]][features['word_index'][row, place]] = self.labels[
+                best[row, place]
+            ]
+        return Predictions(
+            {example.id: tags_of for example, tags_of in zip(examples, tags, strict=True)}
+        )
 
-    def score(self, examples: Sequence[TaggedExample], predictions: Predictions) -> dict[str, float]:
-        """The task's metrics as fractions; with entity_f1 also precision, recall and every kind's F1. UserError as for other tasks."""
+    def score(
+        self, examples: Sequence[TaggedExample], predictions: Predictions
+    ) -> dict[str, float]:
+        """The task's metrics as fractions; with entity_f1 also precision, recall and every kind's
+        F1.
+
+        Accuracy compares tags as they stand, as conlleval does: predictions in IOB1 with the truth
+        in IOB1. UserError as for other tasks.
+        """
         given = complete(self, examples, predictions)
-        truth = [[self.labels[place] for place in example.label] for example in examples]
+        # `complete` has refused examples without a label
+        truth = [[self.labels[place] for place in example.label or ()] for example in examples]
+        if entities.is_bio(self.labels) and entities.is_iob1(given):
+            said = '%s: the predictions are IOB1 tags, so the accuracy of words is in IOB1'
+            logging.info(said, self.name)
+            truth = [entities.as_iob1(tags) for tags in truth]
         pairs = [pair for a, b in zip(truth, given, strict=True) for pair in zip(a, b, strict=True)]
         scores = {'accuracy': float(np.mean([a == b for a, b in pairs]))}
         if 'entity_f1' in self.metrics:
-            scores = conll.entity_scores(truth, given) | scores
+            scores = entities.entity_scores(truth, given) | scores
         return {name: scores[name] for name in self.metrics} | scores
 
-    def write_predictions(self, folder: str, examples: Sequence[TaggedExample], predictions: Predictions) -> None:
-        """predictions.txt as conlleval takes it: word, true tag (left out where unknown), predicted tag; a blank line after a sentence."""
+    def write_predictions(
+        self, folder: str, examples: Sequence[TaggedExample], predictions: Predictions
+    ) -> None:
+        """predictions.txt as conlleval takes it: word, true tag (left out where unknown), predicted
+        tag; a blank line after a sentence.
+        """
         lines = []
         for example in examples:
             columns = [example.words, predictions.answers[example.id]]
@@ -188,18 +283,29 @@ class TaggingTask(Task):
         write_text(os.path.join(folder, 'predictions.txt'), '\n'.join(lines) + '\n')
 
     def read_predictions(self, path: str, examples: Sequence[TaggedExample]) -> Predictions:
-        """A column file whose last column is the prediction, for all sentences of `examples` in their order."""
-        found = list(conll.read_columns(path, comment=self.comment))
+        """A column file whose last column is the prediction, for all sentences of `examples` in
+        their order.
+        """
+        found = list(entities.read_columns(path, comment=self.comment))
         if len(found) != len(examples):
             raise UserError(f'{path}: {len(found)} sentences where the split has {len(examples)}')
         answers = {}
         for sentence, example in zip(found, examples, strict=True):
             if len(sentence.words) != len(example.words):
-                raise UserError(f'{sentence.where}: {len(sentence.words)} words where sentence {example.id} has {len(example.words)}')
-            if unknown := [tag for tag in sentence.tags if tag not in self.labels]:
-                raise UserError(f'{sentence.where}: unknown label {unknown[0]!r}; task {self.name} has {", ".join(self.labels)}')
-            answers[example.id] = sentence.tags
+                raise UserError(
+                    f'{sentence.where}: {len(sentence.words)} words where sentence {example.id} has'
+                    f' {len(example.words)}'
+                )
+            tags = sentence.tags or []  # there are some: a file with one column was refused
+            if unknown := [tag for tag in tags if tag not in self.labels]:
+                raise UserError(f'{sentence.where}: {self._unknown(unknown[0])}')
+            answers[example.id] = tags
         return Predictions(answers)
+
+
+def _words(cell: Cell) -> list[str]:
+    """The words of a column that holds a list of them, or a text with blanks between."""
+    return cell.split() if isinstance(cell, str) else cell
 
 
 def _rows_of(
@@ -207,8 +313,8 @@ def _rows_of(
 ) -> Iterator[tuple[int, np.ndarray, int, np.ndarray]]:
     """The rows of a document, whose sentences have `lengths` words, of which these are the pieces.
 
-    Yields (example, the row's pieces, where in them the sentence's own begin, word_index of those own pieces).
-    Sentence i is example first + i.
+    Yields (example, the row's pieces, where in them the sentence's own begin, word_index of those
+    own pieces). Sentence i is example first + i.
     """
     sizes = np.array([len(word) for word in pieces], np.int64)
     stream = np.concatenate([*pieces, np.empty(0, np.int32)])
@@ -222,12 +328,20 @@ def _rows_of(
         begin = base
         while True:
             end = min(begin + room, stop)
-            if end < stop and (whole := np.flatnonzero(starts[begin + 1 - base : end + 1 - base] >= 0)).size:
+            if (
+                end < stop
+                and (whole := np.flatnonzero(starts[begin + 1 - base : end + 1 - base] >= 0)).size
+            ):
                 end = begin + 1 + int(whole[-1])  # cut before a word, unless one word fills the row
             spare = room - (end - begin)
             left = min(begin, max(spare // 2, spare - (len(stream) - end)))
             right = min(len(stream) - end, spare - left)
-            yield first + sentence, stream[begin - left : end + right], left, starts[begin - base : end - base]
+            yield (
+                first + sentence,
+                stream[begin - left : end + right],
+                left,
+                starts[begin - base : end - base],
+            )
             begin = end
             if begin >= stop:
                 break
@@ -235,16 +349,21 @@ def _rows_of(
 
 
 def by_name(name: str, data_dir: str) -> TaggingTask:
-    """CoNLL-2003 English in `data_dir`: with the context of the document, as in the paper, or sentence by sentence.
+    """CoNLL-2003 English in `data_dir`: with the context of the document, as in the paper, or
+    sentence by sentence.
 
-    The files are train.txt, valid.txt and test.txt, or as the shared task named them eng.train, eng.testa and eng.testb.
+    The files are train.txt, valid.txt and test.txt, or as the shared task named them eng.train,
+    eng.testa and eng.testb.
     """
     original = {'train': 'eng.train', 'dev': 'eng.testa', 'test': 'eng.testb'}
-    if os.path.exists(os.path.join(data_dir, original['train'])):
+    if any(located(os.path.join(data_dir, file)) for file in original.values()):
         names = original
     else:
         names = {'train': 'train.txt', 'dev': 'valid.txt', 'test': 'test.txt'}
-    files = {split: (Table(os.path.join(data_dir, file), {}, format='conll'),) for split, file in names.items()}
+    files = {
+        split: (Table(os.path.join(data_dir, file), {}, format='conll'),)
+        for split, file in names.items()
+    }
     labels = ('O', *(f'{side}-{kind}' for kind in _KINDS_2003 for side in 'BI'))
     return TaggingTask(name, labels, ('entity_f1',), files, document_context=name == 'conll2003')
 
@@ -254,34 +373,55 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tag
 
     The file is an object of:
       kind      "tagging"
-      files     as for classification; a .txt, .tsv, .conll or .bio file is a column file ("format": "conll"): a word a line,
-                a blank line after each sentence
-      columns   of column files {"tokens", "tags"}: the columns of word and tag, 0 and -1 if not given; of others {"tokens",
-                "tags", "document", "id"}, where tokens and tags are lists (JSON) or texts with blanks between;
-                neighbours of the same "document" are context for each other
+      files     as for classification; a .txt, .tsv, .conll or .bio file is a column file ("format":
+                "conll"): a word a line, a blank line after each sentence
+      columns   of column files {"tokens", "tags"}: the columns of word and tag, 0 and -1 if not
+                given; of others {"tokens", "tags", "document", "id"}, where tokens and tags are
+                lists (JSON) or texts with blanks between; neighbours of the same "document" are
+                context for each other
       labels    list of all tags; O, B-X and I-X for entities
       metrics   entity_f1 (the default for such labels), accuracy (of words); the first selects
-      document_context  optional, false: fill each row with the sentences around it (-DOCSTART- lines part documents)
+      document_context  optional, false: fill each row with the sentences around it (-DOCSTART-
+                        lines part documents)
       comment   optional: lines of a column file that begin with it are left out
     """
     if unknown := sorted(set(description) - set(_SETTINGS)):
-        raise UserError(f'task {name}: unknown entries {unknown}; a tagging task has {", ".join(_SETTINGS)}')
+        raise UserError(
+            f'task {name}: unknown entries {unknown}; a tagging task has {", ".join(_SETTINGS)}'
+        )
     if missing := [entry for entry in ('files', 'labels') if not description.get(entry)]:
         raise UserError(f'task {name}: missing entries {missing}')
     roles = {'tokens': False, 'tags': False, 'document': False, 'id': False}
-    tables = tables_of(name, description, folder, roles, ('conll', *FORMATS))
+    tables = tables_of(name, description, folder, roles, ('conll', *FORMATS), ('tokens', 'tags'))
     files = {}
     for split, listed in tables.items():
         files[split] = tuple(_with_format(name, split, table) for table in listed)
     labels = tuple(str(label) for label in description['labels'])
-    metrics = tuple(description.get('metrics') or (['entity_f1'] if conll.is_bio(labels) else ['accuracy']))
-    return TaggingTask(name, labels, metrics, files, description.get('document_context', False), description.get('comment', ''))
+    metrics = tuple(
+        description.get('metrics') or (['entity_f1'] if entities.is_bio(labels) else ['accuracy'])
+    )
+    return TaggingTask(
+        name,
+        labels,
+        metrics,
+        files,
+        description.get('document_context', False),
+        description.get('comment', ''),
+    )
 
 
 def _with_format(name: str, split: str, table: Table) -> Table:
     """The table with its format settled. UserError where columns are missing."""
-    if not table.format and not table.tfds and table.path.endswith(_COLUMN_FILES):
+    if not table.format and not table.tfds and plain_name(table.path).endswith(_COLUMN_FILES):
         table = dataclasses.replace(table, format='conll')
-    if table.format != 'conll' and (missing := [role for role in ('tokens', 'tags') if role not in table.columns]):
+    for role, column in table.columns.items() if table.format == 'conll' else ():
+        if role not in ('tokens', 'tags') or type(column) is not int:
+            raise UserError(
+                f'task {name}: columns.{role}: a column file has "tokens" and "tags", each by its '
+                'place from 0'
+            )
+    if table.format != 'conll' and (
+        missing := [role for role in ('tokens', 'tags') if role not in table.columns]
+    ):
         raise UserError(f'task {name}: "columns" does not say which column of {split} is {missing}')
     return table

@@ -1,4 +1,6 @@
-"""The offline job on Apache Beam, in processes of its own and on a Dask cluster, against the local engine: sha256 of every file."""
+"""The offline job on Apache Beam, in processes of its own and on a Dask cluster, against the local
+engine: sha256 of every file.
+"""
 
 from __future__ import annotations
 
@@ -14,37 +16,56 @@ import numpy as np
 import pytest
 
 from configs.errors import UserError
-from input_pipeline import shards, stages
-from input_pipeline.corpus import TextOptions
-from input_pipeline.preprocess import plan_buckets, preprocess
-from input_pipeline.preprocess_options import PreprocessOptions
-from input_pipeline.vocabulary import VocabularyOptions, train
+from input_pipeline.preprocess import stages
+from input_pipeline.preprocess.job import plan_buckets, preprocess
+from input_pipeline.preprocess.options import PreprocessOptions
+from input_pipeline.records import shards
+from input_pipeline.text.corpus import TextOptions
+from input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
 
-pytest.importorskip('apache_beam', reason='Apache Beam is not installed: bash launch/test.sh --beam')
+pytest.importorskip(
+    'apache_beam', reason='Apache Beam is not installed: bash launch/test.sh --beam'
+)
 
 ROOT = Path(__file__).parents[2]
-PROCESSES = ('--runner=FnApiRunner', '--direct_num_workers=2', '--direct_running_mode=multi_processing')
+PROCESSES = (
+    '--runner=FnApiRunner',
+    '--direct_num_workers=2',
+    '--direct_running_mode=multi_processing',
+)
 pytestmark = pytest.mark.filterwarnings('default')  # those of Beam and Dask are not ours to mend
 
 
 @pytest.fixture(scope='module')
 def text(tmp_path_factory):
-    """A folder of 4 files with 320 documents, one file compressed and some documents held in a fifth, and a vocabulary."""
+    """A folder of 4 files with 320 documents, one file compressed and some documents held in a
+    fifth, and a vocabulary.
+    """
     folder = tmp_path_factory.mktemp('text')
     random = np.random.RandomState(0)
     words = np.array([f'w{chr(97 + i)}{chr(97 + j)}' for i in range(20) for j in range(20)])
     (folder / 'vocabulary').mkdir()
-    (folder / 'vocabulary' / 'vocab.txt').write_text('\n'.join(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *words, '##s', '.']) + '\n')
+    (folder / 'vocabulary' / 'vocab.txt').write_text(
+        '\n'.join(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *words, '##s', '.']) + '\n'
+    )
     (folder / 'vocabulary' / 'tokenizer_config.json').write_text('{"do_lower_case": true}')
 
     def sentence():
-        return ' '.join(word + suffix for word, suffix in zip(random.choice(words, 12), random.choice(['', 's'], 12))) + ' .'
+        return (
+            ' '.join(
+                word + suffix
+                for word, suffix in zip(random.choice(words, 12), random.choice(['', 's'], 12))
+            )
+            + ' .'
+        )
 
     documents = ['\n'.join(sentence() for _ in range(random.randint(2, 12))) for _ in range(340)]
     for i in range(3):
         (folder / f'{i}.txt').write_text('\n\n'.join(documents[80 * i : 80 * i + 80]))
     (folder / '3.txt').write_bytes(gzip.compress('\n\n'.join(documents[240:320]).encode()))
-    (folder / 'held_out.text').write_text('\n\n'.join(documents[300:]))  # 20 of them stand in 3.txt too
+    (folder / 'held_out.text').write_text(
+        '\n\n'.join(documents[300:])
+    )  # 20 of them stand in 3.txt too
     return folder
 
 
@@ -58,22 +79,33 @@ def run(folder, output, *arguments, engine='beam', **options):
         'eval_fraction': 0.1,
     }
     return preprocess(
-        PreprocessOptions(**{**wanted, 'output': str(output), 'engine': engine, 'beam_arguments': arguments, 'workers': 1, **options})
+        PreprocessOptions(
+            **{
+                **wanted,
+                'output': str(output),
+                'engine': engine,
+                'beam_arguments': arguments,
+                'workers': 1,
+                **options,
+            }
+        )
     )
 
 
 def digests(folder):
     """sha256 of every file in a finished directory, the manifest included."""
     return {
-        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.rglob('*') if path.is_file()
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob('*')
+        if path.is_file()
     }
 
 
 @pytest.fixture
 def many_buckets(monkeypatch):
     """Buckets so small that documents have to be brought together from all files."""
-    monkeypatch.setattr('input_pipeline.preprocess.MIN_BUCKET_TOKENS', 5000)
-    assert plan_buckets(30_000, 300, 300) == 4
+    monkeypatch.setattr('input_pipeline.preprocess.job.MIN_BUCKET_TOKENS', 5000)
+    assert plan_buckets(30_000, 300) == 4
 
 
 def same_as_local(text, folder, *arguments, **options):
@@ -81,11 +113,23 @@ def same_as_local(text, folder, *arguments, **options):
     assert run(text, folder / 'local', engine='local', **options) == manifest
     found = digests(folder / 'beam')
     assert found == digests(folder / 'local')
-    assert {'manifest.json', 'tokenizer/vocab.txt', 'train-00002-of-00003.tfrecord', 'eval-00000-of-00001.tfrecord'} <= set(found)
+    assert {
+        'manifest.json',
+        'tokenizer/vocab.txt',
+        'train-00002-of-00003.tfrecord',
+        'eval-00000-of-00001.tfrecord',
+    } <= set(found)
     assert shards.verify(folder / 'beam').faults == []
 
 
-@pytest.mark.parametrize('options', [{}, {'packing': True, 'ngram': 3, 'languages': True}, {'objective': 'sop', 'whole_word': True}])
+@pytest.mark.parametrize(
+    'options',
+    [
+        {},
+        {'packing': True, 'ngram': 3, 'languages': True},
+        {'objective': 'sop', 'whole_word': True},
+    ],
+)
 def test_same_bytes_in_processes(tmp_path, text, many_buckets, options):
     if options.pop('languages', False):
         options['input'] = (f'en={text}/[012].txt', f'ko={text}/3.txt')
@@ -94,10 +138,16 @@ def test_same_bytes_in_processes(tmp_path, text, many_buckets, options):
 
 @pytest.fixture
 def cluster():
-    """The address of a Dask cluster of two worker processes, and a function that runs another in each worker."""
-    distributed = pytest.importorskip('distributed', reason='Dask is not installed: bash launch/test.sh --beam')
+    """The address of a Dask cluster of two worker processes, and a function that runs another in
+    each worker.
+    """
+    distributed = pytest.importorskip(
+        'distributed', reason='Dask is not installed: bash launch/test.sh --beam'
+    )
     with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+        ) as cluster,
         distributed.Client(cluster) as client,
     ):
         yield cluster.scheduler_address, client.run
@@ -108,22 +158,28 @@ def cluster():
 def test_same_bytes_on_a_cluster(tmp_path, text, many_buckets, cluster):
     """Workers that are started apart from the job and find its folder only by its path."""
     address, in_each_worker = cluster
-    runner = ('--runner=apache_beam.runners.dask.dask_runner.DaskRunner', f'--dask_client_address={address}', '--dask_npartitions=4')
+    runner = (
+        '--runner=apache_beam.runners.dask.dask_runner.DaskRunner',
+        f'--dask_client_address={address}',
+        '--dask_npartitions=4',
+    )
     options = {'masking': 'dynamic', 'eval_fraction': None, 'eval_input': f'{text}/held_out.text'}
     same_as_local(text, tmp_path, *runner, **options)
     loaded = in_each_worker(lambda: (os.getpid(), set(sys.modules)))
     processes, modules = zip(*loaded.values())
     assert len({os.getpid(), *processes}) == 3
     for found in modules:
-        assert 'input_pipeline.stages' in found and not {'tensorflow', 'jax'} & found
+        assert 'input_pipeline.preprocess.stages' in found and not {'tensorflow', 'jax'} & found
 
 
 def test_what_workers_load():
     code = (
-        'import sys, apache_beam.runners.worker.sdk_worker_main, input_pipeline.beam_engine; '
-        'print({"tensorflow", "jax"} & set(sys.modules))'
+        'import sys, apache_beam.runners.worker.sdk_worker_main,'
+        ' input_pipeline.preprocess.beam_engine; print({"tensorflow", "jax"} & set(sys.modules))'
     )
-    found = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True, cwd=ROOT)
+    found = subprocess.run(
+        [sys.executable, '-c', code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
     assert found.stdout.strip() == 'set()'
 
 
@@ -133,7 +189,14 @@ def test_a_mistake_found_by_a_worker_is_one_line(tmp_path, text):
     messages = []
     for engine, arguments in (('local', ()), ('beam', PROCESSES)):
         with pytest.raises(UserError, match=r'bad\.txt line 3: invalid UTF-8') as caught:
-            run(text, tmp_path / 'out', *arguments, engine=engine, input=str(bad), text=TextOptions(on_bad_utf8='error'))
+            run(
+                text,
+                tmp_path / 'out',
+                *arguments,
+                engine=engine,
+                input=str(bad),
+                text=TextOptions(on_bad_utf8='error'),
+            )
         messages.append(str(caught.value))
     assert messages[0] == messages[1]
     assert not (tmp_path / 'out').exists()
@@ -157,13 +220,15 @@ def test_more_shards_than_keys(tmp_path, text):
     records = run(text, tmp_path / 'one', engine='local', num_shards=1, **options).records('train')
     local = run(text, tmp_path / 'local', engine='local', num_shards=records, **options)
     assert 0 in {shard.records for shard in local.files}
-    assert run(text, tmp_path / 'beam', num_shards=records, **options) == local and digests(tmp_path / 'beam') == digests(
-        tmp_path / 'local'
-    )
+    assert run(text, tmp_path / 'beam', num_shards=records, **options) == local and digests(
+        tmp_path / 'beam'
+    ) == digests(tmp_path / 'local')
 
 
 def test_a_bucket_for_output(tmp_path, text, monkeypatch):
-    """A gs:// folder stood for by fsspec's file system in memory, which has no real folders either."""
+    """A gs:// folder stood for by fsspec's file system in memory, which has no real folders
+    either.
+    """
     from fsspec.implementations.memory import MemoryFileSystem
 
     class Bucket(MemoryFileSystem):
@@ -176,11 +241,18 @@ def test_a_bucket_for_output(tmp_path, text, monkeypatch):
         def glob(self, path, **options):
             return [found.lstrip('/') for found in super().glob(path, **options)]
 
-    monkeypatch.setattr('etils.epath.gpath._is_tf_installed', lambda: False)  # else TensorFlow would open it
-    monkeypatch.setattr('etils.epath.backend._FileSystemSpecBackend._get_filesystem', lambda *_: Bucket())
+    monkeypatch.setattr(
+        'etils.epath.gpath._is_tf_installed', lambda: False
+    )  # else TensorFlow would open it
+    monkeypatch.setattr(
+        'etils.epath.backend._FileSystemSpecBackend._get_filesystem', lambda *_: Bucket()
+    )
     run(text, 'gs://bucket/records')
     run(text, tmp_path / 'local', engine='local')
-    found = {path.removeprefix('/bucket/records/'): hashlib.sha256(Bucket().cat(path)).hexdigest() for path in Bucket.store}
+    found = {
+        path.removeprefix('/bucket/records/'): hashlib.sha256(Bucket().cat(path)).hexdigest()
+        for path in Bucket.store
+    }
     assert found == digests(tmp_path / 'local')
     run(text, 'gs://bucket/records', overwrite=True, num_shards=2)
     assert len(Bucket.store) == len(found) - 1
@@ -212,15 +284,23 @@ def test_command_line(tmp_path, text, binary):
         '--engine=beam',
     ]
     done = binary('preprocess', *flags, '--', '--direct_num_workers=1')
-    assert done.returncode == 0 and 'examples in' in done.stdout.strip().split('\n')[-1], done.stderr
+    assert done.returncode == 0 and 'examples in' in done.stdout.strip().split('\n')[-1], (
+        done.stderr
+    )
     assert shards.verify(tmp_path / 'out').faults == []
-    assert 'done already' in binary('preprocess', *flags[:-1]).stdout  # the engine is no part of what a job is
+    assert (
+        'done already' in binary('preprocess', *flags[:-1]).stdout
+    )  # the engine is no part of what a job is
 
 
 def test_a_sentencepiece_vocabulary(tmp_path, text):
-    """Its library's generated code refuses the protobuf that Beam needs, so nothing may load that: not even the copy of the tokenizer."""
+    """Its library's generated code refuses the protobuf that Beam needs, so nothing may load that:
+    not even the copy of the tokenizer.
+    """
     lines = (line for i in range(3) for line in (text / f'{i}.txt').read_text().splitlines())
-    train([line for line in lines if line][:500], VocabularyOptions(200, 'unigram'))[0].save(tmp_path / 'vocabulary')
+    train([line for line in lines if line][:500], VocabularyOptions(200, 'unigram'))[0].save(
+        tmp_path / 'vocabulary'
+    )
     run(text, tmp_path / 'beam', tokenizer=str(tmp_path / 'vocabulary'))
     run(text, tmp_path / 'local', engine='local', tokenizer=str(tmp_path / 'vocabulary'))
     found = digests(tmp_path / 'beam')

@@ -1,1 +1,3 @@
-"""Comparisons with PyTorch's transformers; `bash launch/test.sh --parity` installs it and runs them."""
+"""Comparisons with PyTorch's transformers; `bash launch/test.sh --parity` installs it and runs
+them.
+"""

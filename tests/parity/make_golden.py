@@ -1,4 +1,5 @@
-"""Writes tests/golden/huggingface: a tiny BertForPreTraining as transformers saves it, and what transformers makes of a batch.
+"""Writes tests/golden/huggingface: a tiny BertForPreTraining as transformers saves it, and what
+transformers makes of a batch.
 
     cd tests && ../.venv-parity/bin/python -m parity.make_golden
 
@@ -12,7 +13,7 @@ import pathlib
 import numpy as np
 from safetensors.numpy import save_file
 
-from parity import reference
+from tests.parity import reference
 
 FOLDER = pathlib.Path(__file__).parents[1] / 'golden' / 'huggingface'
 SETTINGS = {
@@ -33,12 +34,21 @@ def main() -> None:
         model = reference.random_model('BertForPreTraining', hidden_act=act, **SETTINGS)
         found = reference.call(model, batch)
         pooled = reference.call(model.bert, batch)['pooler_output']
-        names = {'hidden': 'last_hidden_state', 'mlm': 'prediction_logits', 'nsp': 'seq_relationship_logits'}
-        expected |= {f'{act}/{ours}': found[theirs] for ours, theirs in names.items()} | {f'{act}/pooled': pooled}
+        names = {
+            'hidden': 'last_hidden_state',
+            'mlm': 'prediction_logits',
+            'nsp': 'seq_relationship_logits',
+        }
+        expected |= {f'{act}/{ours}': found[theirs] for ours, theirs in names.items()} | {
+            f'{act}/pooled': pooled
+        }
     model.save_pretrained(FOLDER)
     loss, slopes = reference.gradients(model, batch)
     expected |= {'gelu/loss': np.float32(loss)[None]}
-    expected |= {f'gradient/{name}': np.ascontiguousarray(p.detach().numpy()) for name, p in slopes.named_parameters()}
+    expected |= {
+        f'gradient/{name}': np.ascontiguousarray(p.detach().numpy())
+        for name, p in slopes.named_parameters()
+    }
     save_file(expected, FOLDER / 'expected.safetensors')
 
 

@@ -1,4 +1,6 @@
-"""transformers' BERT with random weights, its inputs, and what it makes of them: the oracle of these tests."""
+"""transformers' BERT with random weights, its inputs, and what it makes of them: the oracle of
+these tests.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,15 @@ import numpy as np
 import torch
 import transformers
 
-torch.set_num_threads(1)  # these models are tiny, and threads that wait for each other crawl where cores are shared
+torch.set_num_threads(
+    1
+)  # these models are tiny, and threads that wait for each other crawl where cores are shared
 
 
 def random_model(architecture: str, seed: int = 0, **settings) -> torch.nn.Module:
-    """A model in evaluation mode whose every array, biases and norms included, is away from its initial value."""
+    """A model in evaluation mode whose every array, biases and norms included, is away from its
+    initial value.
+    """
     config = transformers.BertConfig(**{'initializer_range': 0.1, **settings})
     torch.manual_seed(seed)
     model = getattr(transformers, architecture)(config).eval()
@@ -19,12 +25,18 @@ def random_model(architecture: str, seed: int = 0, **settings) -> torch.nn.Modul
             if parameter.ndim == 1:
                 parameter += 0.1 * torch.randn_like(parameter)
             elif 'word_embeddings' in name:
-                parameter[0] = 0.1 * torch.randn(parameter.shape[1])  # transformers starts [PAD] at zero
+                parameter[0] = 0.1 * torch.randn(
+                    parameter.shape[1]
+                )  # transformers starts [PAD] at zero
     return model
 
 
-def inputs(vocab_size: int, rows: int, length: int, seed: int = 0, masked: int = 3) -> dict[str, np.ndarray]:
-    """Random ids in both segments; the first row is full, the others padded, one of them to two tokens."""
+def inputs(
+    vocab_size: int, rows: int, length: int, seed: int = 0, masked: int = 3
+) -> dict[str, np.ndarray]:
+    """Random ids in both segments; the first row is full, the others padded, one of them to two
+    tokens.
+    """
     rng = np.random.RandomState(seed)
     lengths = np.concatenate([[length], rng.randint(masked, length + 1, rows - 2), [masked]])
     mask = (np.arange(length) < lengths[:, None]).astype(np.int32)
@@ -32,7 +44,11 @@ def inputs(vocab_size: int, rows: int, length: int, seed: int = 0, masked: int =
         'input_ids': (rng.randint(5, vocab_size, (rows, length)) * mask).astype(np.int32),
         'input_mask': mask,
         'segment_ids': ((np.arange(length) >= lengths[:, None] // 2) * mask).astype(np.int32),
-        'masked_lm_positions': np.stack([np.sort(rng.choice(n, masked, replace=False)) for n in lengths]).astype(np.int32),
+        'masked_lm_positions': (
+            np.stack([np.sort(rng.choice(n, masked, replace=False)) for n in lengths]).astype(
+                np.int32
+            )
+        ),
         'masked_lm_ids': rng.randint(0, vocab_size, (rows, masked)).astype(np.int32),
         'masked_lm_weights': (rng.rand(rows, masked) < 0.8).astype(np.float32),
         'next_sentence_labels': rng.randint(0, 2, rows).astype(np.int32),
@@ -41,15 +57,28 @@ def inputs(vocab_size: int, rows: int, length: int, seed: int = 0, masked: int =
 
 
 def call(model: torch.nn.Module, batch: dict[str, np.ndarray], **more) -> dict[str, np.ndarray]:
-    """Everything that the model gives back for the batch, as numpy arrays by transformers' names."""
-    names = {'input_ids': 'input_ids', 'attention_mask': 'input_mask', 'token_type_ids': 'segment_ids'}
-    tensors = {theirs: torch.from_numpy(np.asarray(batch[ours], np.int64)) for theirs, ours in names.items()}
+    """Everything that the model gives back for the batch, as numpy arrays by transformers'
+    names.
+    """
+    names = {
+        'input_ids': 'input_ids',
+        'attention_mask': 'input_mask',
+        'token_type_ids': 'segment_ids',
+    }
+    tensors = {
+        theirs: torch.from_numpy(np.asarray(batch[ours], np.int64))
+        for theirs, ours in names.items()
+    }
     with torch.no_grad():
         found = model(**tensors, output_hidden_states=True, **more)
-    return {k: v.numpy() for k, v in found.items() if isinstance(v, torch.Tensor)} | {'last_hidden_state': found.hidden_states[-1].numpy()}
+    return {k: v.numpy() for k, v in found.items() if isinstance(v, torch.Tensor)} | {
+        'last_hidden_state': found.hidden_states[-1].numpy()
+    }
 
 
-def gradients(model: torch.nn.Module, batch: dict[str, np.ndarray]) -> tuple[float, torch.nn.Module]:
+def gradients(
+    model: torch.nn.Module, batch: dict[str, np.ndarray]
+) -> tuple[float, torch.nn.Module]:
     """The pre-training loss, and the model with its gradients in the place of its weights."""
     labels = np.full(batch['input_ids'].shape, -100, np.int64)
     rows, places = np.nonzero(batch['masked_lm_weights'])

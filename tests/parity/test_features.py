@@ -1,25 +1,33 @@
-"""launch.extract_features against transformers: every layer's hidden states with real weights (MiniLM), on real sentences."""
+"""launch.extract_features against transformers: every layer's hidden states with real weights
+(MiniLM), on real sentences.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from input_pipeline.text_records import Reader
-from launch.feature_extractor import Extractor
-from launch.source import load_source
+from input_pipeline.text.record_files import Reader
+from launch.inference.extractor import Extractor
+from launch.workdir.source import load_source
 
 _REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --parity'
 torch = pytest.importorskip('torch', reason=_REASON)
 transformers = pytest.importorskip('transformers', reason=_REASON)
 
-pytestmark = pytest.mark.filterwarnings('default')  # those of torch and transformers are not ours to mend
+pytestmark = pytest.mark.filterwarnings(
+    'default'
+)  # those of torch and transformers are not ours to mend
 torch.set_num_threads(1)
 
 
 def test_every_layer_of_real_sentences(test_data, tmp_path):
     folder = test_data / 'minilm'
-    lines = [line for line in (test_data / 'corpora' / 'sample_text.txt').read_text().splitlines() if line.strip()][:12]
+    lines = [
+        line
+        for line in (test_data / 'corpora' / 'sample_text.txt').read_text().splitlines()
+        if line.strip()
+    ][:12]
     lines += ['Yes.', 'Zürich, 東京 & naïve café: 3.14159?!']
     (tmp_path / 'in.txt').write_text('\n'.join(lines) + '\n')
     source = load_source(str(folder))
@@ -28,13 +36,22 @@ def test_every_layer_of_real_sentences(test_data, tmp_path):
     pooled = Extractor(source, [-1], 'mean', 256, 'float32', 'float32')
     read = lambda: Reader(str(tmp_path / 'in.txt'), ('text',)).part((0, 1), 0)
     (part,), (means,) = list(extractor(read(), '')), list(pooled(read(), ''))
-    theirs, tokenizer = transformers.BertModel.from_pretrained(folder).eval(), transformers.AutoTokenizer.from_pretrained(folder)
-    for line, row, features, mean in zip(lines, part.rows, part.features, means.features, strict=True):
+    theirs, tokenizer = (
+        transformers.BertModel.from_pretrained(folder).eval(),
+        transformers.AutoTokenizer.from_pretrained(folder),
+    )
+    for line, row, features, mean in zip(
+        lines, part.rows, part.features, means.features, strict=True
+    ):
         batch = tokenizer(line, return_tensors='pt', return_offsets_mapping=True)
         offsets = batch.pop('offset_mapping')[0].numpy()
         assert row.input_ids.tolist() == batch['input_ids'][0].tolist()
         np.testing.assert_array_equal(np.stack([row.starts, row.ends], 1), offsets)
         with torch.no_grad():
-            hidden = torch.stack(theirs(**batch, output_hidden_states=True).hidden_states)[:, 0].numpy().swapaxes(0, 1)
+            hidden = (
+                torch.stack(theirs(**batch, output_hidden_states=True).hidden_states)[:, 0]
+                .numpy()
+                .swapaxes(0, 1)
+            )
         np.testing.assert_allclose(features, hidden, atol=2e-5, rtol=0)
         np.testing.assert_allclose(mean[0], hidden[:, -1].mean(0), atol=2e-5, rtol=0)

@@ -1,4 +1,6 @@
-"""Fine-tuning step by step, beside transformers' model in the loop of benchmarks.finetune: same weights and batches, no dropout."""
+"""Fine-tuning step by step, beside transformers' model in the loop of benchmarks.finetune: same
+weights and batches, no dropout.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +15,38 @@ torch = pytest.importorskip('torch', reason=_REASON)
 transformers = pytest.importorskip('transformers', reason=_REASON)
 
 from benchmarks.finetune import train
-from bert_jax import schedule, task_heads, train_state
-from bert_jax.step import make_train_step
+from bert_jax.train import schedule, task_heads
+from bert_jax.train.state import fresh_state, graft, init_params
+from bert_jax.train.step import make_train_step
 from configs.schema import OptimizerConfig, RuntimeConfig
-from launch.source import load_source
-from parity import reference
+from launch.workdir.source import load_source
+from tests.parity import reference
 
-pytestmark = pytest.mark.filterwarnings('default')  # those of torch and transformers are not ours to mend
+pytestmark = pytest.mark.filterwarnings(
+    'default'
+)  # those of torch and transformers are not ours to mend
 STEPS, B, T, V = 12, 8, 16, 50
-OPTIMIZER = OptimizerConfig('adamw', peak_lr=3e-3, schedule='linear', weight_decay=1.0, clip_norm=1.0)  # the first gradients are above it
+OPTIMIZER = OptimizerConfig(
+    'adamw', peak_lr=3e-3, schedule='linear', weight_decay=1.0, clip_norm=1.0
+)  # the first gradients are above it
 
 
 @pytest.fixture
 def encoder(tmp_path):
     """A Hugging Face directory of random weights."""
-    shape = {'hidden_size': 32, 'num_hidden_layers': 2, 'num_attention_heads': 4, 'intermediate_size': 64}
-    reference.random_model('BertModel', vocab_size=V, max_position_embeddings=T, **shape).save_pretrained(tmp_path)
-    (tmp_path / 'vocab.txt').write_text('\n'.join(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *(f'w{i}' for i in range(V - 5))]) + '\n')
+    shape = {
+        'hidden_size': 32,
+        'num_hidden_layers': 2,
+        'num_attention_heads': 4,
+        'intermediate_size': 64,
+    }
+    reference.random_model(
+        'BertModel', vocab_size=V, max_position_embeddings=T, **shape
+    ).save_pretrained(tmp_path)
+    (tmp_path / 'vocab.txt').write_text(
+        '\n'.join(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *(f'w{i}' for i in range(V - 5))])
+        + '\n'
+    )
     return str(tmp_path)
 
 
@@ -39,25 +56,54 @@ def batches(outputs: int) -> list[dict[str, np.ndarray]]:
     made = []
     for _ in range(STEPS):
         mask = (np.arange(T) < rng.integers(4, T + 1, (B, 1))).astype(np.int32)
-        labels = rng.uniform(0, 5, B).astype(np.float32) if outputs == 1 else rng.integers(0, outputs, B, dtype=np.int32)
-        ids, segments = rng.integers(0, V, (B, T), dtype=np.int32), rng.integers(0, 2, (B, T), dtype=np.int32)
-        made.append({'input_ids': ids * mask, 'input_mask': mask, 'segment_ids': segments * mask, 'labels': labels})
+        labels = (
+            rng.uniform(0, 5, B).astype(np.float32)
+            if outputs == 1
+            else rng.integers(0, outputs, B, dtype=np.int32)
+        )
+        ids, segments = (
+            rng.integers(0, V, (B, T), dtype=np.int32),
+            rng.integers(0, 2, (B, T), dtype=np.int32),
+        )
+        made.append(
+            {
+                'input_ids': ids * mask,
+                'input_mask': mask,
+                'segment_ids': segments * mask,
+                'labels': labels,
+            }
+        )
     return made
 
 
-def theirs(encoder: str, head: dict[str, np.ndarray], outputs: int, warmup: int) -> tuple[list[float], list[float]]:
+def theirs(
+    encoder: str, head: dict[str, np.ndarray], outputs: int, warmup: int
+) -> tuple[list[float], list[float]]:
     """-> loss, and norm of the gradient before it is clipped, of every step."""
     problem = {'problem_type': 'regression'} if outputs == 1 else {}
     model = transformers.AutoModelForSequenceClassification.from_pretrained(
-        encoder, num_labels=outputs, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, classifier_dropout=0.0, **problem
+        encoder,
+        num_labels=outputs,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        classifier_dropout=0.0,
+        **problem,
     )
     with torch.no_grad():
         model.classifier.weight.copy_(torch.tensor(head['kernel'].T))
         model.classifier.bias.copy_(torch.tensor(head['bias']))
-    names = {'input_ids': 'input_ids', 'attention_mask': 'input_mask', 'token_type_ids': 'segment_ids'}
+    names = {
+        'input_ids': 'input_ids',
+        'attention_mask': 'input_mask',
+        'token_type_ids': 'segment_ids',
+    }
     inputs = [
         {name: torch.tensor(batch[ours], dtype=torch.long) for name, ours in names.items()}
-        | {'labels': torch.tensor(batch['labels'], dtype=torch.float32 if outputs == 1 else torch.long)}
+        | {
+            'labels': torch.tensor(
+                batch['labels'], dtype=torch.float32 if outputs == 1 else torch.long
+            )
+        }
         for batch in batches(outputs)
     ]
     losses, norms = zip(*train(model, inputs, OPTIMIZER, STEPS, warmup), strict=True)
@@ -68,16 +114,25 @@ def theirs(encoder: str, head: dict[str, np.ndarray], outputs: int, warmup: int)
 def test_losses_and_gradients_of_every_step(encoder, head, outputs):
     source, warmup = load_source(encoder), 3
     config = dataclasses.replace(source.model, hidden_dropout=0.0, attention_dropout=0.0)
-    model = task_heads.make_model(head, config, outputs, 0.0, RuntimeConfig(compute_dtype='float32'))
-    params = train_state.init_params(model, np.uint32(0))
-    params = train_state.graft(params, {'encoder': source.params['encoder']}, encoder, 'encoder')
+    model = task_heads.make_model(
+        head, config, outputs, 0.0, RuntimeConfig(compute_dtype='float32')
+    )
+    params = init_params(model, np.uint32(0))
+    params = graft(params, {'encoder': source.params['encoder']}, encoder, 'encoder')
     want = theirs(encoder, jax.tree.map(np.array, dict(params['classifier'])), outputs, warmup)
-    state, scalars = train_state.fresh_state(params, OPTIMIZER), schedule.hyper(OPTIMIZER, 0, STEPS, warmup_steps=warmup)
+    state, scalars = (
+        fresh_state(params, OPTIMIZER),
+        schedule.hyper(OPTIMIZER, 0, STEPS, warmup_steps=warmup),
+    )
     step = jax.jit(make_train_step(task_heads.make_objective(head, model), OPTIMIZER, 1))
     found = ([], [])
     for batch in batches(outputs):
         state, sums = step(state, batch | {'example_weights': np.ones(B, np.float32)}, scalars)
         for values, name in zip(found, ('loss', 'grad_norm'), strict=True):
             values.append(float(sums[name][0] / sums[name][1]))
-    assert max(want[1]) > 2 * OPTIMIZER.clip_norm and abs(want[0][-1] - want[0][0]) > 0.05  # it was clipped, and the weights moved
-    np.testing.assert_allclose(found, want, rtol=2e-3)  # rounding gives 1e-3 at most; decaying biases and norms as well, 1e-2
+    assert (
+        max(want[1]) > 2 * OPTIMIZER.clip_norm and abs(want[0][-1] - want[0][0]) > 0.05
+    )  # it was clipped, and the weights moved
+    np.testing.assert_allclose(
+        found, want, rtol=2e-3
+    )  # rounding gives 1e-3 at most; decaying biases and norms as well, 1e-2

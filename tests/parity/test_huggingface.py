@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax import heads, losses
 from bert_jax.interchange import huggingface
+from bert_jax.model import heads
+from bert_jax.train import losses
 from configs.errors import UserError
 from configs.schema import ModelConfig
 from input_pipeline.tokenizer import Tokenizer
@@ -21,9 +22,11 @@ _REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --par
 torch = pytest.importorskip('torch', reason=_REASON)
 transformers = pytest.importorskip('transformers', reason=_REASON)
 
-from parity import reference
+from tests.parity import reference
 
-pytestmark = pytest.mark.filterwarnings('default')  # those of torch and transformers are not ours to mend
+pytestmark = pytest.mark.filterwarnings(
+    'default'
+)  # those of torch and transformers are not ours to mend
 TINY = {
     'vocab_size': 100,
     'hidden_size': 32,
@@ -34,19 +37,29 @@ TINY = {
 }
 SIZES = {
     'tiny': TINY,
-    'odd': TINY
-    | {
-        'vocab_size': 131,
-        'hidden_size': 27,
-        'num_attention_heads': 3,
-        'num_hidden_layers': 1,
-        'intermediate_size': 50,
-        'max_position_embeddings': 37,
-        'type_vocab_size': 5,
-        'layer_norm_eps': 1e-5,
-    },
-    'miniature': TINY
-    | {'vocab_size': 1000, 'hidden_size': 128, 'num_hidden_layers': 4, 'intermediate_size': 512, 'initializer_range': 0.05},
+    'odd': (
+        TINY
+        | {
+            'vocab_size': 131,
+            'hidden_size': 27,
+            'num_attention_heads': 3,
+            'num_hidden_layers': 1,
+            'intermediate_size': 50,
+            'max_position_embeddings': 37,
+            'type_vocab_size': 5,
+            'layer_norm_eps': 1e-5,
+        }
+    ),
+    'miniature': (
+        TINY
+        | {
+            'vocab_size': 1000,
+            'hidden_size': 128,
+            'num_hidden_layers': 4,
+            'intermediate_size': 512,
+            'initializer_range': 0.05,
+        }
+    ),
 }
 
 
@@ -59,13 +72,18 @@ def read_back(model: torch.nn.Module, folder: pathlib.Path) -> huggingface.Model
 def encode(config: ModelConfig, params, batch, dtype=jnp.float32):
     """-> (hidden states, pooled)"""
     model = heads.Encoder(config, dtype)
-    return jax.jit(model.apply)({'params': params['encoder']}, batch['input_ids'], batch['input_mask'], batch['segment_ids'])[:2]
+    return jax.jit(model.apply)(
+        {'params': params['encoder']}, batch['input_ids'], batch['input_mask'], batch['segment_ids']
+    )[:2]
 
 
 def pretraining(config: ModelConfig, params, batch):
     """-> (masked-LM logits at every position, next-sentence logits)"""
     rows, length = batch['input_ids'].shape
-    everywhere = {**batch, 'masked_lm_positions': np.tile(np.arange(length, dtype=np.int32), (rows, 1))}
+    everywhere = {
+        **batch,
+        'masked_lm_positions': np.tile(np.arange(length, dtype=np.int32), (rows, 1)),
+    }
     mlm, nsp = jax.jit(heads.Pretraining(config).apply)({'params': params}, everywhere)
     return mlm[..., : config.vocab_size], nsp
 
@@ -91,12 +109,16 @@ def test_forward(tmp_path, size, act):
 
 
 def test_bfloat16_is_within_a_tenth(tmp_path):
-    """bfloat16 has 8 bits: hidden states of size one are off by some hundredths after four blocks, and 0.005 on average."""
+    """bfloat16 has 8 bits: hidden states of size one are off by some hundredths after four blocks,
+    and 0.005 on average.
+    """
     theirs = reference.random_model('BertForPreTraining', **SIZES['miniature'])
     config, params = read_back(theirs, tmp_path)[:2]
     batch = reference.inputs(config.vocab_size, rows=5, length=32)
     hidden, _ = encode(config, params, batch, jnp.bfloat16)
-    off = np.abs(np.asarray(hidden, np.float32) - reference.call(theirs, batch)['last_hidden_state'])
+    off = np.abs(
+        np.asarray(hidden, np.float32) - reference.call(theirs, batch)['last_hidden_state']
+    )
     assert off.max() < 0.1 and 1e-4 < off.mean() < 0.01
 
 
@@ -124,9 +146,13 @@ def test_gradients_of_the_pretraining_loss(tmp_path, act):
 
 
 def our_logits(model: huggingface.Model, batch) -> dict[str, np.ndarray]:
-    """What the model's class gives, by transformers' names, from our modules; a batch of choices is one example."""
+    """What the model's class gives, by transformers' names, from our modules; a batch of choices is
+    one example.
+    """
     c, a = model.config, model.architecture
-    no_pooler = {'pooler': {'kernel': np.zeros((32, 32), 'f'), 'bias': np.zeros(32, 'f')}}  # where the class has none, nothing reads it
+    no_pooler = {
+        'pooler': {'kernel': np.zeros((32, 32), 'f'), 'bias': np.zeros(32, 'f')}
+    }  # where the class has none, nothing reads it
     p = {**model.params, 'encoder': no_pooler | model.params['encoder']}
     apply = lambda head, **options: jax.jit(head(c, **options).apply)({'params': p}, batch)
     if a == 'BertForSequenceClassification':
@@ -144,20 +170,35 @@ def our_logits(model: huggingface.Model, batch) -> dict[str, np.ndarray]:
     found = {}
     if 'mlm' in p:
         everywhere = np.tile(np.arange(hidden.shape[1]), (len(hidden), 1))
-        mlm = heads.MaskedLM(c, jnp.float32).apply({'params': p['mlm']}, hidden, p['encoder']['embeddings']['word'], everywhere)
-        found = {'prediction_logits' if a == 'BertForPreTraining' else 'logits': mlm[..., : c.vocab_size]}
+        mlm = heads.MaskedLM(c, jnp.float32).apply(
+            {'params': p['mlm']}, hidden, p['encoder']['embeddings']['word'], everywhere
+        )
+        found = {
+            'prediction_logits' if a == 'BertForPreTraining' else 'logits': mlm[..., : c.vocab_size]
+        }
     if 'nsp' in p:
-        found['seq_relationship_logits' if 'mlm' in p else 'logits'] = pooled @ p['nsp']['kernel'] + p['nsp']['bias'][None]
+        found['seq_relationship_logits' if 'mlm' in p else 'logits'] = (
+            pooled @ p['nsp']['kernel'] + p['nsp']['bias'][None]
+        )
     return found
 
 
 @pytest.mark.parametrize('architecture', huggingface.ARCHITECTURES)
 def test_every_class_comes_in_and_goes_out(tmp_path, architecture):
-    """The same outputs here and there; what we write is loaded with no missing or unexpected key and gives bit-equal outputs."""
-    labels = {'num_labels': 3} if architecture in ('BertForSequenceClassification', 'BertForTokenClassification') else {}
+    """The same outputs here and there; what we write is loaded with no missing or unexpected key
+    and gives bit-equal outputs.
+    """
+    labels = (
+        {'num_labels': 3}
+        if architecture in ('BertForSequenceClassification', 'BertForTokenClassification')
+        else {}
+    )
     theirs = reference.random_model(architecture, hidden_act='gelu_new', **TINY, **labels)
     model = read_back(theirs, tmp_path / 'theirs')
-    assert model.architecture == architecture and model.parts == huggingface.ARCHITECTURES[architecture]
+    assert (
+        model.architecture == architecture
+        and model.parts == huggingface.ARCHITECTURES[architecture]
+    )
     batch = reference.inputs(100, rows=4, length=16)
     if architecture == 'BertForMultipleChoice':
         batch = {k: batch[k].reshape(2, 2, 16) for k in ('input_ids', 'input_mask', 'segment_ids')}
@@ -165,14 +206,20 @@ def test_every_class_comes_in_and_goes_out(tmp_path, architecture):
     for name, found in our_logits(model, batch).items():
         close(found, wanted[name])
     assert huggingface.write(tmp_path / 'ours', model) == ()
-    again, info = getattr(transformers, architecture).from_pretrained(tmp_path / 'ours', output_loading_info=True)
+    again, info = getattr(transformers, architecture).from_pretrained(
+        tmp_path / 'ours', output_loading_info=True
+    )
     assert not any(info.values()), info
     before, after = theirs.config.to_dict(), again.config.to_dict()
-    assert {k: after[k] for k in before if k != '_name_or_path'} == {k: v for k, v in before.items() if k != '_name_or_path'}
+    assert {k: after[k] for k in before if k != '_name_or_path'} == {
+        k: v for k, v in before.items() if k != '_name_or_path'
+    }
     for name, found in reference.call(again, batch).items():
         np.testing.assert_array_equal(found, wanted[name])
     back = read_back(again, tmp_path / 'back')  # what transformers saves of ours is ours again
-    assert back[2:] == model[2:] and jax.tree.all(jax.tree.map(np.array_equal, back.params, model.params))
+    assert back[2:] == model[2:] and jax.tree.all(
+        jax.tree.map(np.array_equal, back.params, model.params)
+    )
 
 
 def test_shards_of_transformers(tmp_path):
@@ -187,50 +234,87 @@ def test_pickled_weights_only_as_plain_tensors(tmp_path):
     theirs = reference.random_model('BertForMaskedLM', **TINY)
     wanted = read_back(theirs, tmp_path)
     (tmp_path / 'model.safetensors').unlink()
-    torch.save(theirs.state_dict(), tmp_path / 'pytorch_model.bin')  # holds the decoder's copies of the word table and bias
+    torch.save(
+        theirs.state_dict(), tmp_path / 'pytorch_model.bin'
+    )  # holds the decoder's copies of the word table and bias
     found = huggingface.read(tmp_path).model
     assert jax.tree.all(jax.tree.map(np.array_equal, found.params, wanted.params))
     whole = torch.load(tmp_path / 'pytorch_model.bin', weights_only=True)
     (tmp_path / 'pytorch_model.bin').unlink()
     places = {name: f'pytorch_model-0000{i % 2 + 1}-of-00002.bin' for i, name in enumerate(whole)}
     for file in set(places.values()):
-        torch.save({name: whole[name].half() for name in whole if places[name] == file}, tmp_path / file)
+        torch.save(
+            {name: whole[name].half() for name in whole if places[name] == file}, tmp_path / file
+        )
     (tmp_path / 'pytorch_model.bin.index.json').write_text(json.dumps({'weight_map': places}))
     found = huggingface.read(tmp_path)
     assert found.remarks == (f'{len(whole)} tensors are float16: read as float32',)
     off = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), found.model.params, wanted.params)
     assert 0 < max(jax.tree.leaves(off)) < 1e-3
+    for held, message in (
+        (
+            {'epoch': 3, 'state_dict': whole},
+            'holds a dict of epoch, state_dict, and not a dictionary of tensors',
+        ),
+        (list(whole.values()), 'holds a list, and not a dictionary of tensors'),
+        (next(iter(whole.values())), 'holds a Tensor, and not'),
+        (dict(enumerate(whole.values())), 'and not a dictionary of tensors'),
+        (
+            whole | {'odd': whole['cls.predictions.bias'].to_sparse()},
+            'odd is a sparse, quantised or complex tensor',
+        ),
+    ):
+        torch.save(held, tmp_path / 'pytorch_model.bin')
+        with pytest.raises(UserError, match=message):
+            huggingface.read(tmp_path)
+    learnt = {name: torch.nn.Parameter(tensor) for name, tensor in whole.items()}
+    torch.save(learnt, tmp_path / 'pytorch_model.bin')
+    found = huggingface.read(tmp_path).model
+    assert jax.tree.all(jax.tree.map(np.array_equal, found.params, wanted.params))
     (tmp_path / 'pytorch_model.bin').write_bytes(pickle.dumps(pathlib.Path.cwd))
     with pytest.raises(UserError, match='torch cannot read it as plain tensors'):
         huggingface.read(tmp_path)
 
 
 def test_real_weights_on_real_sentences(test_data, tmp_path):
-    """MiniLM: ids, hidden states and pooled output of sentences of very different lengths, and its export."""
+    """MiniLM: ids, hidden states and pooled output of sentences of very different lengths, and its
+    export.
+    """
     folder = test_data / 'minilm'
-    sentences = [line for line in (test_data / 'corpora' / 'sample_text.txt').read_text().splitlines() if line.strip()][:12]
+    sentences = [
+        line
+        for line in (test_data / 'corpora' / 'sample_text.txt').read_text().splitlines()
+        if line.strip()
+    ][:12]
     sentences += ['Yes.', 'Zürich, 東京 & naïve café: 3.14159 [MASK]?!']
     theirs = transformers.BertModel.from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     ours = Tokenizer.load(folder)
     wanted_ids = tokenizer([s.replace('[MASK]', 'mask') for s in sentences])['input_ids']
-    rows = [[ours.cls_id, *ours.encode(s.replace('[MASK]', 'mask')), ours.sep_id] for s in sentences]
+    rows = [
+        [ours.cls_id, *ours.encode(s.replace('[MASK]', 'mask')), ours.sep_id] for s in sentences
+    ]
     assert rows == wanted_ids
     length = max(map(len, rows))
     ids = np.array([row + [0] * (length - len(row)) for row in rows], np.int32)
-    batch = {'input_ids': ids, 'input_mask': (ids > 0).astype(np.int32), 'segment_ids': np.zeros_like(ids)}
+    batch = {
+        'input_ids': ids,
+        'input_mask': (ids > 0).astype(np.int32),
+        'segment_ids': np.zeros_like(ids),
+    }
     model = huggingface.read(folder).model
     hidden, pooled = encode(model.config, model.params, batch)
     wanted = reference.call(theirs, batch)
-    real = batch['input_mask'].astype(
-        bool
-    )  # at padding this model is ill-conditioned: PyTorch in float32 is 9e-5 off its own float64 there
+    # at padding this model is ill-conditioned: PyTorch in float32 is 9e-5 off its own float64 there
+    real = batch['input_mask'].astype(bool)
     close(np.asarray(hidden)[real], wanted['last_hidden_state'][real])
     close(pooled, wanted['pooler_output'])
     huggingface.write(tmp_path, model)
     again, info = transformers.BertModel.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(info.values()), info
-    np.testing.assert_array_equal(reference.call(again.eval(), batch)['last_hidden_state'], wanted['last_hidden_state'])
+    np.testing.assert_array_equal(
+        reference.call(again.eval(), batch)['last_hidden_state'], wanted['last_hidden_state']
+    )
 
 
 @pytest.fixture
@@ -243,7 +327,9 @@ def vocabulary(tmp_path) -> pathlib.Path:
 
 
 def served(model: huggingface.Model, vocabulary: pathlib.Path, task: str, text: str):
-    """What transformers' pipeline makes of a text from nothing but our weights and tokenizer side by side."""
+    """What transformers' pipeline makes of a text from nothing but our weights and tokenizer side
+    by side.
+    """
     out = vocabulary.parent / 'out'
     Tokenizer.load(vocabulary).save(out)
     huggingface.write(out, model)
@@ -267,7 +353,10 @@ def test_fill_mask_pipeline(vocabulary, tmp_path):
 
 
 def test_text_classification_pipeline(vocabulary, tmp_path):
-    model = read_back(reference.random_model('BertForSequenceClassification', num_labels=3, **TINY), tmp_path / 'theirs')
+    model = read_back(
+        reference.random_model('BertForSequenceClassification', num_labels=3, **TINY),
+        tmp_path / 'theirs',
+    )
     model = model._replace(labels=('good', 'bad', 'neither'))
     found = served(model, vocabulary, 'text-classification', 'Word3 word4')
     probabilities = np.asarray(jax.nn.softmax(our_logits(model, row(2, 8, 9, 3))['logits'])[0])
@@ -276,10 +365,15 @@ def test_text_classification_pipeline(vocabulary, tmp_path):
 
 
 def test_token_classification_pipeline(vocabulary, tmp_path):
-    model = read_back(reference.random_model('BertForTokenClassification', num_labels=3, **TINY), tmp_path / 'theirs')
+    model = read_back(
+        reference.random_model('BertForTokenClassification', num_labels=3, **TINY),
+        tmp_path / 'theirs',
+    )
     model = model._replace(labels=('B-PER', 'I-PER', 'B-LOC'))
     found = served(model, vocabulary, 'token-classification', 'Word3 word4 word17')
-    probabilities = np.asarray(jax.nn.softmax(our_logits(model, row(2, 8, 9, 22, 3))['logits'])[0, 1:-1])
+    probabilities = np.asarray(
+        jax.nn.softmax(our_logits(model, row(2, 8, 9, 22, 3))['logits'])[0, 1:-1]
+    )
     assert [f['entity'] for f in found] == [model.labels[i] for i in probabilities.argmax(-1)]
     assert [f['word'] for f in found] == ['word3', 'word4', 'word17']
     close([f['score'] for f in found], probabilities.max(-1))

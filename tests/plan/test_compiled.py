@@ -5,6 +5,7 @@ Each check reads the compiled program: what goes over the wires, how often, and 
 
 from __future__ import annotations
 
+import collections
 import json
 import math
 import os
@@ -15,14 +16,23 @@ import pytest
 
 pytest.importorskip('libtpu', reason='libtpu is not installed: bash launch/test.sh --plan')
 
-from bert_jax import fit, hlo, plan
-from bert_jax.chips import topology
-from bert_jax.sharding import path_of
+from bert_jax.costs import hlo, plan, search
+from bert_jax.costs.chips import topology
+from bert_jax.mesh import sharding
+from bert_jax.mesh.sharding import path_of
 from configs.load import load
 from configs.overrides import apply
+from configs.schema import RuntimeConfig
 
-# Sizes that no other dimension has, so that a shape in the program tells what it is. V=1000 is padded to 1024.
-SMALL = ('model.vocab_size=1000', 'model.num_layers=2', 'model.max_position=48', 'phases.0.seq_len=24', 'phases.0.batch_size=160')
+# Sizes that no other dimension has, so that a shape in the program tells what it is. V=1000 is
+# padded to 1024.
+SMALL = (
+    'model.vocab_size=1000',
+    'model.num_layers=2',
+    'model.max_position=48',
+    'phases.0.seq_len=24',
+    'phases.0.batch_size=160',
+)
 WHERE = topology('v5e:2x4')
 PREDICTIONS = 3
 
@@ -47,7 +57,9 @@ def optimised():
     """Compiled as users have it: the other tests turn XLA's optimisations off."""
     jax.config.update('jax_disable_most_optimizations', False)
     yield
-    jax.config.update('jax_disable_most_optimizations', os.environ['JAX_DISABLE_MOST_OPTIMIZATIONS'] != '0')
+    jax.config.update(
+        'jax_disable_most_optimizations', os.environ['JAX_DISABLE_MOST_OPTIMIZATIONS'] != '0'
+    )
 
 
 @pytest.fixture(scope='module')
@@ -67,7 +79,10 @@ def program(request) -> Program:
 
 def arrays(shape: str) -> list[tuple[int, ...]]:
     """The dims of an array's shape or of a tuple's."""
-    return [tuple(int(d) for d in dims.split(',') if d) for dims in re.findall(r'\w+\[([\d,]*)\]', shape)]
+    return [
+        tuple(int(d) for d in dims.split(',') if d)
+        for dims in re.findall(r'\w+\[([\d,]*)\]', shape)
+    ]
 
 
 def test_no_double_precision(program):
@@ -80,12 +95,16 @@ def test_nothing_is_computed_twice_for_want_of_memory(program):
 
 
 def test_random_bits_are_drawn_where_they_are_used(program):
-    """They were 16-bit halves put in order by reshaping: 91 % of the expected time of BERT-large's step at 512 tokens."""
+    """They were 16-bit halves put in order by reshaping: 91 % of the expected time of BERT-large's
+    step at 512 tokens.
+    """
     compiler = plan.expected(hlo.costs(program.text), WHERE.chip)
     assert compiler['moving'] < 0.2 and plan.reordering(compiler) == []
     bits = [
         i
-        for i in re.findall(r'= (u32\[[\d,]+\])\S* (?:copy|transpose|broadcast)\(.*estimated_cycles', program.text)
+        for i in re.findall(
+            r'= (u32\[[\d,]+\])\S* (?:copy|transpose|broadcast)\(.*estimated_cycles', program.text
+        )
         if hlo.size_of(i) > 4096
     ]
     assert bits == []
@@ -96,7 +115,10 @@ def moved(program: Program) -> list[str]:
     before = jax.tree_util.tree_flatten_with_path(program.arguments[0])[0]
     after = jax.tree.leaves(program.compiled.output_shardings[0])
     both = zip(before, after, strict=True)
-    pairs = [(path_of(k), leaf.sharding.shard_shape(leaf.shape), out.shard_shape(leaf.shape)) for (k, leaf), out in both]
+    pairs = [
+        (path_of(k), leaf.sharding.shard_shape(leaf.shape), out.shard_shape(leaf.shape))
+        for (k, leaf), out in both
+    ]
     return [path for path, old, new in pairs if old != new]
 
 
@@ -127,7 +149,9 @@ def test_what_is_reduced_is_the_gradient_and_nothing_else(accumulated):
     reduced = [(c, dims) for c in accumulated.collectives for dims in arrays(c.shape)]
     assert {(c.kind, c.axes) for c, _ in reduced} == {('all-reduce', ('data',))}
     elements = sum(c.count * math.prod(dims) for c, dims in reduced)
-    table = math.prod(accumulated.shapes['encoder/embeddings/word'])  # reduced twice: as a look-up and as the head's matrix
+    table = math.prod(
+        accumulated.shapes['encoder/embeddings/word']
+    )  # reduced twice: as a look-up and as the head's matrix
     assert whole <= elements <= 1.02 * (whole + table)  # and the sums of the metrics
 
 
@@ -137,19 +161,30 @@ def test_the_flash_kernel_compiles_with_each_chip_its_own_rows_and_heads(optimis
     program = Program(*sizes, 'runtime.attention=tpu_flash', change)
     assert program.text.count('tpu_custom_call') >= 2  # forward and backward
     heads = 2 // program.mesh.shape['model']
-    rows = program.phase.batch_size // program.config.runtime.accumulation // program.mesh.shape['data']
+    rows = (
+        program.phase.batch_size
+        // program.config.runtime.accumulation
+        // program.mesh.shape['data']
+    )
     assert f'bf16[{rows},{heads},128,64]' in program.text
 
 
 def gathered(program: Program) -> list[tuple[hlo.Collective, tuple[int, ...]]]:
     """What moves without being summed, but for ids and positions."""
     kinds = ('all-gather', 'collective-permute', 'all-to-all')
-    return [(c, dims) for c in program.collectives if c.kind in kinds and 'f' in c.shape for dims in arrays(c.shape)]
+    return [
+        (c, dims)
+        for c in program.collectives
+        if c.kind in kinds and 'f' in c.shape
+        for dims in arrays(c.shape)
+    ]
 
 
 def test_fsdp_gathers_parameters_for_the_model_and_never_for_the_optimizer(fsdp):
     assert {axis for c, _ in gathered(fsdp) for axis in c.axes} == {'fsdp'}
-    assert [c for c, _ in gathered(fsdp) if 'jvp(' not in c.origin] == []  # forward and backward pass are jvp and transpose(jvp)
+    assert [
+        c for c, _ in gathered(fsdp) if 'jvp(' not in c.origin
+    ] == []  # forward and backward pass are jvp and transpose(jvp)
     whole = sum(math.prod(shape) for shape in fsdp.shapes.values())
     moved = sum(c.count * math.prod(dims) for c, dims in gathered(fsdp))
     assert 0.5 * whole < moved < 3 * whole  # to gather the optimizer would add twice the whole
@@ -159,25 +194,35 @@ def test_fsdp_gathers_parameters_for_the_model_and_never_for_the_optimizer(fsdp)
 
 
 def test_hidden_states_are_never_gathered(fsdp):
-    """What XLA calls an involuntary full rematerialisation: an activation made whole on every chip, to be cut anew."""
+    """What XLA calls an involuntary full rematerialisation: an activation made whole on every chip,
+    to be cut anew.
+    """
     rows, length = fsdp.phase.batch_size, fsdp.phase.seq_len
     assert [c for c, dims in gathered(fsdp) if length in dims or rows * length in dims] == []
 
 
 def test_a_step_that_does_not_fit_names_both_sizes(optimised):
     config = apply(load('bert_tiny'), [*SMALL, 'phases.0.batch_size=8000000'])
-    with pytest.raises(plan.DoesNotFit, match=r'does not fit v5e:2x4: it needs [\d.]+ GiB .* is 15\.75 GiB: raise') as refused:
+    with pytest.raises(
+        plan.DoesNotFit, match=r'does not fit v5e:2x4: it needs [\d.]+ GiB .* is 15\.75 GiB: raise'
+    ) as refused:
         plan.compile_step(config, config.phases[0], PREDICTIONS, WHERE)
     assert refused.value.has == WHERE.chip.hbm_usable < refused.value.needs
 
 
 def test_memory_that_is_told_is_what_a_step_is_refused_for(optimised):
-    """At the edge, where nearly all grows with the vocabulary: what fits tells what does not will need."""
+    """At the edge, where nearly all grows with the vocabulary: what fits tells what does not will
+    need.
+    """
     needs = {}
     for vocab in (5_800_000, 7_000_000):
-        config = apply(load('bert_tiny'), [*SMALL, 'phases.0.batch_size=64', f'model.vocab_size={vocab}'])
+        config = apply(
+            load('bert_tiny'), [*SMALL, 'phases.0.batch_size=64', f'model.vocab_size={vocab}']
+        )
         try:
-            needs[vocab] = plan.compiled(config, config.phases[0], PREDICTIONS, WHERE)['memory']['total']
+            needs[vocab] = plan.compiled(config, config.phases[0], PREDICTIONS, WHERE)['memory'][
+                'total'
+            ]
         except plan.DoesNotFit as refused:
             needs[vocab] = refused.needs
             assert vocab == 7_000_000
@@ -187,18 +232,22 @@ def test_memory_that_is_told_is_what_a_step_is_refused_for(optimised):
 
 def test_activations_are_those_of_the_estimate(fsdp):
     """By which candidates are ordered; the state is exact."""
-    parts = fit.estimate(fit.Task(fsdp.config, fsdp.phase, PREDICTIONS, WHERE)).parts
-    assert parts['activations'] + parts['logits'] == pytest.approx(hlo.kept_for_backward(fsdp.text), rel=0.15)
+    parts = search.estimate(search.Task(fsdp.config, fsdp.phase, PREDICTIONS, WHERE)).parts
+    assert parts['activations'] + parts['logits'] == pytest.approx(
+        hlo.kept_for_backward(fsdp.text), rel=0.15
+    )
 
 
 def test_a_small_search(optimised):
     """Two settings compiled, both named with what the compiler says of them."""
     config = apply(load('bert_tiny'), [*SMALL, 'model.num_layers=1', 'runtime.scan_layers=true'])
-    rows = fit.search(fit.Task(config, config.phases[0], PREDICTIONS, WHERE), budget=2)
+    rows = search.search(search.Task(config, config.phases[0], PREDICTIONS, WHERE), budget=2)
     assert [row['fits'] for row in rows] == [True, True]
     assert rows[0]['changes'] != rows[1]['changes']
     expected = [row['expected_s'] for row in rows]
-    assert 0 < expected[0] <= expected[1] and all(s > row['floor_s']['compute'] for s, row in zip(expected, rows, strict=True))
+    assert 0 < expected[0] <= expected[1] and all(
+        s > row['floor_s']['compute'] for s, row in zip(expected, rows, strict=True)
+    )
 
 
 def test_random_bits_of_the_whole_batch_are_warned_of(optimised):
@@ -214,10 +263,49 @@ def test_libtpu_knows_the_topologies_that_we_name(name):
     assert len(plan.devices(where)) == where.chips
 
 
+@pytest.mark.parametrize(
+    'name',
+    ['v4:4x4x4', 'v5e:8x8', 'v5p:2x2x2', 'v5p:4x4x4', 'v5p:4x8x8', 'v6e:4x4', 'v6e:16x16'],
+)
+def test_every_mesh_of_powers_of_two_is_made_of_the_devices_that_libtpu_has(name):
+    """And two hosts need the same rows of a batch or none in common, as jax wants them given."""
+    where = topology(name)
+    powers = [2**i for i in range(where.chips.bit_length())]
+    for fsdp in powers:
+        for model in powers[: len(powers) - powers.index(fsdp)]:
+            runtime = RuntimeConfig(fsdp=fsdp, model_parallel=model)
+            mesh = sharding.make_mesh(runtime, plan.devices(where))
+            assert len(set(mesh.devices.flat)) == where.chips
+            rows = collections.defaultdict(set)
+            for row, devices in enumerate(mesh.devices.reshape(-1, model)):
+                for device in devices:
+                    rows[device.process_index].add(row)
+            different = {frozenset(found) for found in rows.values()}
+            assert sum(map(len, different)) == where.chips // model
+
+
+@pytest.mark.parametrize('name', ['v4:2x2x4', 'v5p:2x2x4', 'v6e:4x4'])
+def test_a_step_is_compiled_where_two_axes_of_the_mesh_share_one_of_the_torus(optimised, name):
+    settings = (*SMALL, 'model.num_layers=1', 'runtime.fsdp=2', 'runtime.model_parallel=2')
+    config = apply(load('bert_tiny'), settings)
+    found = plan.compiled(config, config.phases[0], PREDICTIONS, topology(name))
+    axes = {axis for row in found['collectives'] for axis in row['axes']}
+    assert axes == {'data', 'fsdp', 'model'}
+
+
 def test_the_command(binary, tmp_path):
-    changes = [f'--set={change}' for change in (*SMALL, 'model.num_layers=1', 'runtime.fsdp=2', 'runtime.model_parallel=2')]
+    changes = [
+        f'--set={change}'
+        for change in (*SMALL, 'model.num_layers=1', 'runtime.fsdp=2', 'runtime.model_parallel=2')
+    ]
     file = tmp_path / 'plans' / 'plan.json'
-    flags = ('--config=bert_tiny', '--topology=v5e:2x4', f'--json={file}', '--price_per_chip_hour=2', *changes)
+    flags = (
+        '--config=bert_tiny',
+        '--topology=v5e:2x4',
+        f'--json={file}',
+        '--price_per_chip_hour=2',
+        *changes,
+    )
     result = binary('plan', *flags, TPU_MIN_LOG_LEVEL='0')
     assert result.returncode == 0, result.stderr
     assert 'rematerialization' not in result.stderr
@@ -225,7 +313,11 @@ def test_the_command(binary, tmp_path):
     found = json.loads(file.read_text())
     assert (found['compiled'], found['mesh']) == (True, {'data': 2, 'fsdp': 2, 'model': 2})
     memory = found['phases'][0]['memory']
-    assert re.search(r'it expects +[\d.]+ ms a step, without collectives, as if nothing overlapped; most in:\n +\d+% ', result.stdout)
+    assert re.search(
+        r'it expects +[\d.]+ ms a step, without collectives, as if nothing overlapped; most in:\n'
+        r' +\d+% ',
+        result.stdout,
+    )
     assert memory['left'] == int(15.75 * 2**30) - memory['total']
     axes = {tuple(row['axes']) for row in found['phases'][0]['collectives']}
     assert axes >= {('model',), ('fsdp',)}

@@ -1,0 +1,1 @@
+"""What it costs: FLOPs, memory, time, and the plan of a run on devices that are not here."""

@@ -1,0 +1,216 @@
+"""Figures of the accelerators that a run can be planned for, each with its public source, and the
+names of their topologies.
+
+Owns nothing but published numbers and names. Knows no model and imports no jax. A chip is what the
+provider rents and what jax shows as one device (two cores of v4 and v5p act as one).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from configs.errors import UserError
+
+_GIB = 2**30
+_DOCS = 'cloud.google.com/tpu/docs'
+_SHEET = 'nvidia.com data sheet'
+
+
+@dataclass(frozen=True)
+class Chip:
+    """One kind of chip.
+
+    kind: what jax's device_kind of it looks like.
+    peak_flops: FLOP/s in bfloat16, dense; jax multiplies float32 so on TPU too unless told
+    otherwise.
+    flops_per_cycle: of a TPU, what its matrix units do in a cycle, so that peak_flops /
+    flops_per_cycle is its clock: the power of two that libtpu's own estimates of large products
+    come near to. 0 for a GPU.
+    hbm: bytes of memory as published. hbm_usable: of a TPU, what libtpu 0.0.42 allows (it says so
+    when it refuses a program); of a GPU, the 75 % of it that jax takes unless
+    XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise.
+    hbm_bandwidth: bytes/s. ici: bytes/s that a chip can send to the others over all its links
+    together (one direction).
+    shapes: the topologies that exist, as far as they can be listed; `cubes`: so do larger ones of
+    4x4x4 cubes.
+    """
+
+    name: str
+    kind: str
+    peak_flops: float
+    flops_per_cycle: int
+    hbm: float
+    hbm_usable: float
+    hbm_bandwidth: float
+    ici: float
+    source: str
+    shapes: tuple[str, ...]
+    cubes: bool = False
+    platform: str = 'tpu'
+
+
+def _gpu(
+    name: str, kind: str, peak_flops: float, hbm: float, bandwidth: float, links: float, source: str
+) -> Chip:
+    """A GPU; its topologies are those of one machine, in which each reaches the others over its
+    links.
+    """
+    return Chip(
+        name,
+        kind,
+        peak_flops,
+        0,
+        hbm,
+        0.75 * hbm,
+        bandwidth,
+        links,
+        f'{_SHEET}, {source}',
+        ('1', '2', '4', '8'),
+        platform='gpu',
+    )
+
+
+_SQUARE = ('1x1', '2x2', '2x4', '4x4', '4x8', '8x8', '8x16', '16x16')
+_CUBIC = ('2x2x1', '2x2x2', '2x2x4', '2x4x4', '4x4x4', '4x4x8', '4x8x8', '8x8x8')
+_V4 = f'{_DOCS}/v4 (links: a pod reduces 1.1 PB/s)'
+_V6E = f'{_DOCS}/v6e (links: half of 800 GB/s, both ways)'
+CHIPS = {
+    chip.name: chip
+    for chip in (
+        Chip(
+            'v4',
+            r'TPU v4$',
+            275e12,
+            2**18,
+            32 * _GIB,
+            30.75 * _GIB,
+            1200e9,
+            268e9,
+            _V4,
+            _CUBIC,
+            cubes=True,
+        ),
+        Chip(
+            'v5e',
+            r'TPU v5 ?(lite|e)',
+            197e12,
+            2**17,
+            16e9,
+            15.75 * _GIB,
+            819e9,
+            200e9,
+            f'{_DOCS}/v5e (links: 1600 Gb/s)',
+            _SQUARE,
+        ),
+        Chip(
+            'v5p',
+            r'TPU v5p?$',
+            459e12,
+            2**18,
+            95e9,
+            95.74 * _GIB,
+            2765e9,
+            600e9,
+            f'{_DOCS}/v5p (links: 4800 Gb/s)',
+            _CUBIC,
+            cubes=True,
+        ),
+        Chip(
+            'v6e',
+            r'TPU v6 ?(lite|e)',
+            918e12,
+            2**19,
+            32e9,
+            31.25 * _GIB,
+            1638e9,
+            400e9,
+            _V6E,
+            _SQUARE,
+        ),
+        _gpu(
+            'h100',
+            r'\bH100\b(?!.*PCIe)',
+            989e12,
+            80e9,
+            3350e9,
+            450e9,
+            'H100 SXM (NVLink: half of 900 GB/s, both ways)',
+        ),
+        _gpu(
+            'h200',
+            r'\bH200\b(?!.*NVL)',
+            989e12,
+            141e9,
+            4800e9,
+            450e9,
+            'H200 SXM (NVLink: half of 900 GB/s, both ways)',
+        ),
+        _gpu(
+            'a100',
+            r'\bA100\b',
+            312e12,
+            80e9,
+            2039e9,
+            300e9,
+            'A100 80GB SXM (NVLink: half of 600 GB/s, both ways)',
+        ),
+        _gpu('l4', r'\bL4\b', 121e12, 24e9, 300e9, 32e9, 'L4 (PCIe: half of 64 GB/s, both ways)'),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Chips of one kind: of a TPU wired as a torus or mesh of `shape`, of a GPU so many in one
+    machine.
+    """
+
+    chip: Chip
+    shape: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """As it is given on the command line, and to libtpu: 'v5e:16x16', 'h100:8'."""
+        return f'{self.chip.name}:{"x".join(map(str, self.shape))}'
+
+    @property
+    def chips(self) -> int:
+        """How many chips that is."""
+        return math.prod(self.shape)
+
+
+def topology(name: str) -> Topology:
+    """The topology called 'v5e:16x16', 'h100:8' or the like. UserError with the names that exist
+    for any other.
+    """
+    match = re.fullmatch(r'(\w+):(\d+(?:x\d+)*)', name)
+    if match and match[1] in CHIPS:
+        chip, shape = CHIPS[match[1]], tuple(map(int, match[2].split('x')))
+        of_cubes = (
+            chip.cubes
+            and len(shape) == 3
+            and list(shape) == sorted(shape)
+            and not any(n % 4 or n == 0 for n in shape)
+        )
+        if match[2] in chip.shapes or of_cubes:
+            return Topology(chip, shape)
+    lists = []
+    for shapes in dict.fromkeys(chip.shapes for chip in CHIPS.values()):
+        alike = [chip for chip in CHIPS.values() if chip.shapes == shapes]
+        larger = ' and larger multiples of 4 in ascending order' if alike[0].cubes else ''
+        lists.append(f'{" or ".join(chip.name for chip in alike)} with {", ".join(shapes)}{larger}')
+    raise UserError(
+        f'--topology={name}: there is no such topology; there are {"; ".join(lists)} (as in'
+        ' v5e:16x16 or h100:8)'
+    )
+
+
+def peak_flops(device_kind: str) -> float | None:
+    """The bfloat16 peak of one device, by jax's name for it; None for a CPU and for what is not in
+    the table.
+    """
+    return next(
+        (chip.peak_flops for chip in CHIPS.values() if re.search(chip.kind, device_kind)), None
+    )

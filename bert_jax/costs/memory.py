@@ -1,0 +1,79 @@
+"""What a compiled train step holds of one device's memory: the figures of launch.plan, --dry_run
+and the log.
+
+Owns the split of the compiler's totals, and the line that tells it. It must not know what was
+compiled, or for where.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+
+MIB, GIB = 2**20, 2**30
+
+
+def held(tree: Any) -> int:
+    """Bytes that one device holds of a tree of arrays or ShapeDtypeStructs, by their shardings."""
+    return sum(
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        for leaf in jax.tree.leaves(tree)
+    )
+
+
+def of_step(program: jax.stages.Compiled, platform: str) -> dict[str, int]:
+    """The compiler's bytes on one device of 'cpu', 'gpu' or 'tpu'; total: what is live at the peak,
+    and the program.
+
+    Outputs that are written over arguments count once. libtpu's sum of temporaries counts bytes
+    that are used one after the other twice, by up to a sixth of all at the edge of a v5e's memory,
+    and it refuses a step by its peak; of a CPU's the peak leaves temporaries out.
+    """
+    stats = program.memory_analysis()
+    if stats is None:
+        raise NotImplementedError(
+            f'the compiler for {platform} does not tell what memory a program takes'
+        )
+    used = {
+        'arguments': stats.argument_size_in_bytes,
+        'outputs': stats.output_size_in_bytes,
+        'outputs_in_place': stats.alias_size_in_bytes,
+        'temporary': stats.temp_size_in_bytes,
+        'program': stats.generated_code_size_in_bytes,
+    }
+    if platform == 'tpu':
+        used['temporary'] = (
+            stats.peak_memory_in_bytes
+            - used['arguments']
+            - used['outputs']
+            + used['outputs_in_place']
+        )
+    used['total'] = (
+        used['arguments']
+        + used['outputs']
+        - used['outputs_in_place']
+        + used['temporary']
+        + used['program']
+    )
+    return used
+
+
+def line(program: jax.stages.Compiled, state: Any, batch: Any) -> str:
+    """A step's memory on one device in words, with what the device has where it says so; `state`
+    and `batch` as given to the step.
+    """
+    used = of_step(program, jax.default_backend())
+    limit = (jax.local_devices()[0].memory_stats() or {}).get('bytes_limit')
+    return (
+        f'on each of {jax.device_count()} device(s): parameters {size(held(state.params))},'
+        f' optimizer {size(held(state.opt_state))}, batch {size(held(batch))}, activations and'
+        f' workspace {size(used["temporary"])}: {size(used["total"])} in all'
+        + (f' of {size(limit)}' if limit else '')
+    )
+
+
+def size(count: float) -> str:
+    """Bytes in MiB, or in GiB from a quarter of one on."""
+    return f'{count / GIB:.2f} GiB' if abs(count) >= GIB / 4 else f'{count / MIB:.1f} MiB'

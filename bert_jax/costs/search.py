@@ -1,0 +1,348 @@
+"""Which settings of `runtime` make a run fit a topology, and which make it fast there: ordered by
+estimate, then compiled.
+
+Owns the estimate and the order of tries; what counts is what the compiler says of each. The result
+of a run stays as it is: neither the model nor the batch of a step is touched, but how many
+sequences a chip works on at a time (accumulation), what the backward pass recomputes (remat), and
+over which chips arrays are split (fsdp, model_parallel, shard_optimizer).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from absl import logging
+
+from bert_jax.costs import flops, memory, plan
+from bert_jax.costs.chips import Topology
+from bert_jax.model import attention
+from bert_jax.model.encoder import padded_vocab
+from configs.errors import UserError
+from configs.schema import ModelConfig, Phase, PretrainConfig
+
+_REMAT = ('none', 'dots', 'full')  # in the order of what they recompute
+_HOPEFUL = 1.2  # candidates are tried up to this share of the memory by estimate
+
+
+class Task(NamedTuple):
+    """What is to be compiled: one phase of a run on a topology. predictions: masked positions a
+    sequence.
+    """
+
+    config: PretrainConfig
+    phase: Phase
+    predictions: int
+    topology: Topology
+
+    def changed(self, changes: Mapping[str, Any]) -> Task:
+        """The same with other settings of `runtime`; the axis `data` takes the chips that other
+        axes, if they are changed, leave.
+        """
+        if {'fsdp', 'model_parallel'} & changes.keys():
+            changes = {**changes, 'data_parallel': None}
+        return self._replace(
+            config=dataclasses.replace(
+                self.config, runtime=dataclasses.replace(self.config.runtime, **changes)
+            )
+        )
+
+
+class Estimate(NamedTuple):
+    """parts: bytes of one chip by what they hold. floors: seconds a step by compute, memory and
+    interconnect, what is recomputed included.
+    """
+
+    parts: dict[str, float]
+    floors: dict[str, float]
+
+    @property
+    def rest(self) -> float:
+        """Bytes that are not known but estimated."""
+        return self.parts['activations'] + self.parts['logits']
+
+    @property
+    def state(self) -> float:
+        """Bytes that are known: the state, a batch and the gradients."""
+        return sum(self.parts.values()) - self.rest
+
+    def time(self) -> tuple[float, float]:
+        """What candidates are ordered by: the highest floor, then all of them, as if nothing
+        overlapped.
+        """
+        return max(self.floors.values()), sum(self.floors.values())
+
+    def memory(self, scale: float = 1.0) -> float:
+        """Bytes in all, `scale` being what the compiler made of the rest elsewhere."""
+        return self.state + scale * self.rest
+
+    def scale(self, needs: float) -> float:
+        """That of a step which the compiler says `needs` so many bytes; 1 where it did not tell."""
+        return (needs - self.state) / self.rest if math.isfinite(needs) else 1.0
+
+
+def kept(model: ModelConfig, scores: int, remat: str, width: int) -> float:
+    """Bytes a layer keeps of one token for the backward pass; width: bytes of an activation,
+    scores: of attention that are kept.
+
+    As libtpu compiles the step: with 'none' query, key, value, context, the outputs of the other
+    products, two dropout masks of a byte, and probabilities with their mask; what is between is
+    made again. With 'dots' the products' outputs, with 'full' the layer's input.
+    """
+    H, F = model.hidden_size, model.intermediate_size
+    return {
+        'none': width * (6 * H + F) + 2 * H + (width + 1) * scores,
+        'dots': width * (6 * H + F),
+        'full': width * H,
+    }[remat]
+
+
+@functools.lru_cache(maxsize=256)
+def _analytic(task: Task) -> dict[str, Any]:
+    """plan.analytic, once for all settings that it does not depend on."""
+    return plan.analytic(*task)
+
+
+def estimate(task: Task) -> Estimate:
+    """What compiling would tell, roughly: good for an order of tries. UserError where the batch
+    does not divide.
+    """
+    config, phase, predictions, topology = task
+    model, runtime, chip = config.model, config.runtime, topology.chip
+    mesh = plan.abstract_mesh(config, topology).shape
+    counted = _analytic(task.changed({'remat': 'none', 'accumulation': 1}))
+    width = 2 if runtime.compute_dtype == 'bfloat16' else 4
+    state = counted['memory']
+    rows = plan.rows_at_a_time(config, phase, mesh)
+    tokens, split = rows * phase.seq_len, mesh['model']
+    fused = attention.choose(runtime, model, phase.seq_len, platform=chip.platform) != 'xla'
+    scores = 0 if fused else model.num_heads * phase.seq_len
+    of_all = model.num_layers * kept(model, scores, runtime.remat, width)
+    # one layer at a time is made again
+    again = kept(model, scores, 'none', width) if runtime.remat != 'none' else 0
+    # and the embeddings, their norm's input in float32
+    layers = tokens * ((of_all + again) / split + (5 + width) * model.hidden_size)
+    logits = rows * predictions * padded_vocab(model.vocab_size) * (4 + width) / split
+    gradients = state['parameters'] * (2 if runtime.accumulation > 1 else 1)
+
+    parts = flops.training_flops(model, phase.seq_len, predictions)
+    repeated = {
+        'none': 0,
+        'dots': parts['attention'] / 3,
+        'full': (parts['layers'] + parts['attention']) / 3,
+    }[runtime.remat]
+    repeated *= phase.batch_size / (topology.chips * chip.peak_flops)
+    parameters = state['parameters'] * mesh['fsdp']  # of one part of `model`
+    ring = lambda n: (n - 1) / n
+    sent = (
+        2 * ring(mesh['data']) * state['parameters']
+        + ring(mesh['fsdp']) * parameters * (1 + 2 * runtime.accumulation * width / 4)
+        + runtime.accumulation
+        * model.num_layers
+        * 4
+        * 2
+        * ring(split)
+        * tokens
+        * model.hidden_size
+        * width
+    )
+    traffic = 2 * (state['parameters'] + state['optimizer']) + 2 * runtime.accumulation * (
+        layers + logits
+    )
+    floors = {
+        'compute': counted['floor_s']['compute'] + repeated,
+        'memory': traffic / chip.hbm_bandwidth,
+        'interconnect': sent / chip.ici,
+    }
+    return Estimate(
+        state | {'gradients': gradients, 'activations': layers, 'logits': logits}, floors
+    )
+
+
+def grid(task: Task, knobs: Sequence[str]) -> Iterator[tuple[dict[str, Any], Estimate]]:
+    """Every combination of settings of `knobs` that the run divides by, as its changes to
+    `runtime`, with the estimate.
+    """
+    chips, runtime = task.topology.chips, task.config.runtime
+    powers = [2**i for i in range(chips.bit_length()) if chips % 2**i == 0]
+    choices = {
+        'accumulation': [2**i for i in range(task.phase.batch_size.bit_length())],
+        'remat': _REMAT,
+        'fsdp': powers,
+        'model_parallel': [n for n in powers if n <= 8 and task.config.model.num_heads % n == 0],
+        'shard_optimizer': [False, True],
+    }
+    for values in itertools.product(*(choices[knob] for knob in knobs)):
+        changes = {
+            knob: value
+            for knob, value in zip(knobs, values, strict=True)
+            if value != getattr(runtime, knob)
+        }
+        try:
+            yield changes, estimate(task.changed(changes))
+        except UserError:  # the batch does not divide so
+            continue
+
+
+def tried(task: Task, changes: Mapping[str, Any]) -> dict[str, Any] | None:
+    """One compilation, as a row: the changes, whether it fits, bytes needed and left, floors in
+    seconds.
+
+    None, with a warning, where there is no such mesh: nothing was compiled, another one is next.
+    What the compiler fails on, or refuses without a figure, needs NaN bytes.
+    """
+    other = task.changed(changes)
+    mesh = plan.abstract_mesh(other.config, task.topology).shape
+    logging.info(
+        'compiling with %s',
+        ', '.join(f'{k}={v}' for k, v in changes.items()) or 'the settings given',
+    )
+    row = {
+        'changes': changes,
+        'mesh': dict(mesh),
+        'rows': plan.rows_at_a_time(other.config, task.phase, mesh),
+        'remat': other.config.runtime.remat,
+    }
+    try:
+        found = plan.compiled(*other)
+    except plan.DoesNotFit as refused:
+        return row | {'fits': False, 'needs': refused.needs, 'left': refused.has - refused.needs}
+    except (UserError, NotImplementedError) as error:
+        logging.warning('%s: left out, for it cannot be made: %s', settings(changes), error)
+        return None
+    except jax.errors.JaxRuntimeError as error:
+        reason = str(error).partition('\n')[0]
+        logging.warning('%s: the compiler failed: %s', settings(changes), reason)
+        return row | {'fits': False, 'needs': math.nan, 'left': math.nan}
+    floors = found['floor_s'] | {'compute': estimate(other).floors['compute']}
+    row |= {
+        'fits': True,
+        'needs': found['memory']['total'],
+        'left': found['memory']['left'],
+        'floor_s': floors,
+    }
+    return row | {'expected_s': found['compiler'].get('expected_s')}
+
+
+def smallest_changes(task: Task, refused: plan.DoesNotFit, budget: int) -> list[dict[str, Any]]:
+    """What makes a refused step fit: the least change of one setting, or of several where one is
+    not enough; each was compiled.
+
+    Rows of `tried`, refusals among them, `budget` at most. What is estimated is scaled to what the
+    compiler said of the refused step.
+    """
+    scale = estimate(task).scale(refused.needs)
+    rows: list[dict[str, Any]] = []
+    enough: list[set[str]] = []
+    for changes, found in _savings(task):
+        knobs = set(changes)
+        if len(rows) == budget:
+            break
+        if any(knobs >= fewer for fewer in enough) or found.memory(scale) > _HOPEFUL * refused.has:
+            continue
+        row = tried(task, changes)
+        if row is None:
+            continue
+        rows.append(row)
+        if row['fits']:
+            enough.append(knobs)
+    return rows
+
+
+def likely_change(task: Task) -> dict[str, Any] | None:
+    """The least change of settings after which the estimate fits: {} where it does as it is, None
+    where no change is enough.
+    """
+    usable = task.topology.chip.hbm_usable
+    if estimate(task).memory() <= usable:
+        return {}
+    return next((changes for changes, found in _savings(task) if found.memory() <= usable), None)
+
+
+def _savings(task: Task) -> list[tuple[dict[str, Any], Estimate]]:
+    """All changes that save memory, with their estimates: those of few settings first, then by
+    their time.
+    """
+    options = [
+        option
+        for option in grid(task, ('accumulation', 'remat', 'fsdp'))
+        if _larger(option[0], task)
+    ]
+    return sorted(options, key=lambda option: (len(option[0]), option[1].time()))
+
+
+def _larger(changes: Mapping[str, Any], task: Task) -> bool:
+    """Whether there is a change, and each of them saves memory: none goes back behind what the run
+    already does.
+    """
+    degree = lambda knob, value: _REMAT.index(value) if knob == 'remat' else value or 0
+    return bool(changes) and all(
+        degree(knob, value) > degree(knob, getattr(task.config.runtime, knob))
+        for knob, value in changes.items()
+    )
+
+
+def search(task: Task, budget: int) -> list[dict[str, Any]]:
+    """The `budget` settings that promise the shortest step by estimate, compiled; rows of `tried`,
+    the best first.
+
+    Best is what a step takes by the compiler or at least, then the lowest sum of floors. A refusal
+    corrects the estimate of what is left to try.
+    """
+    usable, scale = task.topology.chip.hbm_usable, 1.0
+    options = list(
+        grid(task, ('accumulation', 'remat', 'fsdp', 'model_parallel', 'shard_optimizer'))
+    )
+    rows: list[dict[str, Any]] = []
+    for changes, found in sorted(
+        options, key=lambda option: (option[1].time(), option[1].memory())
+    ):
+        if len(rows) == budget:
+            break
+        if found.memory(scale) > usable * (_HOPEFUL if scale == 1.0 else 1.0):
+            continue
+        row = tried(task, changes)
+        if row is None:
+            continue
+        rows.append(row)
+        if not row['fits']:
+            scale = max(scale, found.scale(row['needs']))
+    return sorted(
+        rows, key=lambda row: (not row['fits'], *(_times(row) if row['fits'] else ()), row['needs'])
+    )
+
+
+def _times(row: Mapping[str, Any]) -> tuple[float, float]:
+    """Seconds of a step that fits: what the compiler expects or the highest floor, whichever is
+    more, and the sum of the floors.
+    """
+    floors = row['floor_s'].values()
+    return max(row['expected_s'] or 0.0, *floors), sum(floors)
+
+
+def settings(changes: Mapping[str, Any]) -> str:
+    """Changes as they are given on the command line."""
+    return ' '.join(f'--set runtime.{knob}={str(value).lower()}' for knob, value in changes.items())
+
+
+def describe(row: Mapping[str, Any]) -> str:
+    """A row of `tried` as a line."""
+    changes = settings(row['changes']) or 'as given'
+    mesh = 'x'.join(str(n) for n in row['mesh'].values())
+    if not row['fits']:
+        told = math.isfinite(row['needs'])
+        needs = f'needs {memory.size(row["needs"])}, does not fit'
+        outcome = needs if told else 'cannot be compiled'
+        return f'{row["rows"]:5} a chip  {row["remat"]:<5} {mesh:<10} {outcome}: {changes}'
+    floors = row['floor_s']
+    times = f'{1e3 * max(floors.values()):.3g} to {1e3 * sum(floors.values()):.3g} ms'
+    times += f', expected {1e3 * row["expected_s"]:.3g} ms' if row['expected_s'] else ''
+    return (
+        f'{row["rows"]:5} a chip  {row["remat"]:<5} {mesh:<10} needs {memory.size(row["needs"])},'
+        f' step {times}: {changes}'
+    )

@@ -1,0 +1,325 @@
+"""A BERT's parameters under another program's names: what both formats share.
+
+Owns what a model is between two formats, and how our tree becomes arrays by name and arrays by name
+our tree, with nothing left out silently: a name or shape that does not fit, on either side, is an
+error that lists it. Must not know any program's names or files: huggingface.py and google.py have
+those.
+
+Theirs: one array for each block, word table of vocab_size rows. Ours: blocks stacked on a leading
+axis, the vocabulary's axis padded to a multiple of 128 with rows of zeros, which leave here and
+come back here.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from etils import epath
+
+from bert_jax.mesh.sharding import path_of
+from bert_jax.model import heads
+from bert_jax.model.encoder import padded_vocab
+from bert_jax.train.state import init_params
+from configs.errors import UserError
+from configs.schema import ModelConfig
+
+# What may stand on the encoder, and where it is in our tree.
+PARTS = {
+    'pooler': 'encoder/pooler/',
+    'mlm': 'mlm/',
+    'nsp': 'nsp/',
+    'classifier': 'classifier/',
+    'span': 'span/',
+}
+# The same by the classes of transformers, whose names say best what a model is for.
+ARCHITECTURES = {
+    'BertModel': ('pooler',),
+    'BertForPreTraining': ('pooler', 'mlm', 'nsp'),
+    'BertForMaskedLM': ('mlm',),
+    'BertForNextSentencePrediction': ('pooler', 'nsp'),
+    'BertForSequenceClassification': ('pooler', 'classifier'),
+    'BertForMultipleChoice': ('pooler', 'classifier'),
+    'BertForTokenClassification': ('classifier',),
+    'BertForQuestionAnswering': ('span',),
+}
+_VOCABULARY = ('encoder/embeddings/word', 'mlm/bias')  # arrays whose first axis is the vocabulary
+
+
+class Model(NamedTuple):
+    """A BERT on its way from one format to another.
+
+    params: {'encoder', and of 'mlm', 'nsp', 'classifier', 'span' what is there}; an encoder may
+    lack its pooler.
+    architecture: the class of transformers, 'BertModel' and so on.
+    labels: names of the classifier's outputs, empty where it has none.
+    head_dropout: dropout before the classifier; None: the encoder's own.
+    problem_type: what the classifier is for, where transformers is told: 'regression',
+    'multi_label_classification', or None.
+    """
+
+    config: ModelConfig
+    params: dict[str, Any]
+    architecture: str
+    labels: tuple[str, ...] = ()
+    head_dropout: float | None = None
+    problem_type: str | None = None
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What stands on the encoder: some of pooler, mlm, nsp, classifier, span."""
+        return tuple(p for p in PARTS if p in self.params or p in self.params['encoder'])
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of the classifier; 2 where there is none."""
+        return self.params['classifier']['bias'].shape[0] if 'classifier' in self.params else 2
+
+
+class Reading(NamedTuple):
+    """What was found: the model, its names in the file -> ours, names left out on purpose, and
+    remarks for the user.
+    """
+
+    model: Model
+    names: dict[str, str]
+    ignored: tuple[str, ...]
+    remarks: tuple[str, ...]
+
+
+class Place(NamedTuple):
+    """Where one of our leaves is there: an array's name for each block, or one name; their shape;
+    whether they are transposed.
+    """
+
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    transposed: bool
+
+
+# Our path -> the name there, {} in it for the block's number, and whether matrices are transposed.
+Naming = Callable[[str], tuple[str, bool]]
+
+
+def places(
+    config: ModelConfig, parts: Iterable[str], outputs: int, naming: Naming
+) -> dict[str, Place]:
+    """{our path: its place} of an encoder with these parts, blocks in order; `outputs` of the
+    classifier, if it is one of them.
+    """
+    shapes = dict(_pretraining_shapes(config))
+    for head, size in (('classifier', outputs), ('span', 2)):
+        shapes |= {f'{head}/kernel': (config.hidden_size, size), f'{head}/bias': (size,)}
+    absent = tuple(where for part, where in PARTS.items() if part not in set(parts))
+    found = {}
+    for path, shape in shapes.items():
+        if path.startswith(absent):
+            continue
+        name, transposed = naming(path)
+        blocks = range(shape[0]) if '{}' in name else [None]
+        shape = shape[1:] if '{}' in name else shape
+        shape = (config.vocab_size, *shape[1:]) if path in _VOCABULARY else shape
+        found[path] = Place(
+            tuple(name.format(i) for i in blocks), shape[::-1] if transposed else shape, transposed
+        )
+    return found
+
+
+@functools.lru_cache(maxsize=8)
+def _pretraining_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """{path: shape} of an encoder with pooler, masked-LM and next-sentence head."""
+    tree = jax.eval_shape(lambda: init_params(heads.Pretraining(config), 0))
+    return {
+        path_of(path): leaf.shape for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
+    }
+
+
+def parts_of(
+    tensors: Iterable[str], config: ModelConfig, naming: Naming, settings: str
+) -> tuple[str, ...]:
+    """What stands on the encoder, by the names of the arrays. UserError where there cannot be so
+    many blocks.
+    """
+    names = set(tensors)
+    sizes = (
+        config.vocab_size,
+        config.hidden_size,
+        config.intermediate_size,
+        config.max_position,
+        config.type_vocab_size,
+    )
+    if max(sizes) >= 2**31:
+        raise UserError(f'{settings}: a size of {max(sizes)}: it is damaged')
+    if config.num_layers > len(names):  # before a name is made for each array of each
+        raise UserError(
+            f'{settings}: {config.num_layers} blocks, but there are {len(names)} arrays: it is of'
+            ' another model'
+        )
+    everything = places(config, PARTS, 2, naming)
+    return tuple(
+        part
+        for part, where in PARTS.items()
+        if any(
+            path.startswith(where) and not names.isdisjoint(place.names)
+            for path, place in everything.items()
+        )
+    )
+
+
+def to_tree(
+    found: Mapping[str, Place],
+    tensors: Mapping[str, np.ndarray],
+    config: ModelConfig,
+    spelled: Mapping[str, str],
+    where: str,
+    settings: str,
+) -> dict[str, Any]:
+    """Our parameters from arrays by name. UserError unless they are just those that have a place.
+
+    `spelled` gives the names as the file has them; `where` and `settings`, the file of settings,
+    are for errors.
+    """
+    wanted = {name: place.shape for place in found.values() for name in place.names}
+    if set(wanted) != set(tensors):
+        missing = set(wanted) - set(tensors)
+        unknown = {spelled[name] for name in set(tensors) - set(wanted)}
+        raise UserError(
+            f'{where}: its weights are not those of {settings}: missing {brief(missing)}; not known'
+            f' here {brief(unknown)}'
+        )
+    if wrong := [
+        f'{spelled[n]}: {tensors[n].shape} in the file, {s} by {settings}'
+        for n, s in wanted.items()
+        if tensors[n].shape != s
+    ]:
+        raise UserError(
+            f'{where}: {"; ".join(wrong[:4])} ({len(wrong)} wrong shapes in all): {settings} is of'
+            ' another model'
+        )
+    if bad := [
+        spelled[name] for name in wanted if not np.isfinite(tensors[name].astype(np.float32)).all()
+    ]:
+        raise UserError(
+            f'{where}: {brief(bad)}: NaN or infinite values: the file is damaged or its training'
+            ' diverged'
+        )
+    params: dict[str, Any] = {}
+    for path, place in found.items():
+        *above, leaf = path.split('/')
+        node = params
+        for step in above:
+            node = node.setdefault(step, {})
+        arrays = [
+            np.asarray(tensors[name].T if place.transposed else tensors[name], np.float32)
+            for name in place.names
+        ]
+        if path in _VOCABULARY:
+            rows = padded_vocab(config.vocab_size) - config.vocab_size
+            node[leaf] = np.pad(arrays[0], ((0, rows), *((0, 0),) * (arrays[0].ndim - 1)))
+        else:
+            node[leaf] = (
+                np.stack(arrays)
+                if path.startswith('encoder/layers/')
+                else np.ascontiguousarray(arrays[0])
+            )
+    return params
+
+
+def to_tensors(
+    found: Mapping[str, Place], params: Mapping[str, Any], config: ModelConfig
+) -> dict[str, np.ndarray]:
+    """{their name: float32 array} of our parameters; those that have no place in `found` are left
+    out.
+    """
+    flat = {
+        path_of(path): np.asarray(leaf)
+        for path, leaf in jax.tree_util.tree_flatten_with_path(dict(params))[0]
+    }
+    tensors = {}
+    for path, place in found.items():
+        array = flat[path][: config.vocab_size] if path in _VOCABULARY else flat[path]
+        arrays = array if path.startswith('encoder/layers/') else [array]
+        for name, block in zip(place.names, arrays, strict=True):
+            tensors[name] = np.ascontiguousarray(block.T if place.transposed else block, np.float32)
+    return tensors
+
+
+def own_names(found: Mapping[str, Place]) -> dict[str, str]:
+    """{their name: our path}, the block's number in brackets where the leaf holds all of them."""
+    return {
+        name: f'{path}[{i}]' if path.startswith('encoder/layers/') else path
+        for path, place in found.items()
+        for i, name in enumerate(place.names)
+    }
+
+
+def left_out(model: Model, where: str) -> tuple[str, ...]:
+    """The parts of a model that its class has no place for.
+
+    UserError where the class needs a part that the model lacks, and where its encoder is none that
+    other programs have.
+    """
+    for name in ('attention', 'bilstm'):
+        if (value := getattr(model.config, name)) != getattr(ModelConfig(), name):
+            raise UserError(
+                f"{where}: model.{name}={value} has no place in other programs' BERT: this model"
+                ' cannot be written for them'
+            )
+    if model.architecture not in ARCHITECTURES:
+        raise UserError(
+            f'{model.architecture} is none of the classes that can be written:'
+            f' {", ".join(ARCHITECTURES)}'
+        )
+    parts = ARCHITECTURES[model.architecture]
+    if lacking := [part for part in parts if part not in model.parts]:
+        raise UserError(
+            f'{where}: {model.architecture} needs {", ".join(lacking)}, which this model does not'
+            ' have: name another class'
+        )
+    return tuple(part for part in model.parts if part not in parts)
+
+
+def brief(names: Iterable[str]) -> str:
+    """All of `names` in one line, blocks drawn together: 'encoder.layer.{3,4}.output.dense.bias';
+    'nothing' for none.
+    """
+    groups: dict[str, list[int]] = {}
+    for name in sorted(names):
+        number = re.search(r'(?<=[./]layer[._])\d+(?=[./])', name)
+        key = name if number is None else f'{name[: number.start()]}{{}}{name[number.end() :]}'
+        groups.setdefault(key, []).extend([int(number.group())] if number else [])
+    merged = [
+        n.replace('{}', str(ks[0]) if len(ks) == 1 else '{' + ','.join(map(str, sorted(ks))) + '}')
+        for n, ks in groups.items()
+    ]
+    return ', '.join(merged) or 'nothing'
+
+
+def read_settings(path: epath.Path) -> dict[str, Any]:
+    """The object in a JSON file of settings. UserError where it holds none, or cannot be read."""
+    try:
+        data = json.loads(path.read_bytes().decode('utf-8-sig'))
+    except (ValueError, RecursionError) as error:
+        raise UserError(
+            f'{path}: not valid JSON ({error}): it is damaged, or another file'
+        ) from error
+    if not isinstance(data, dict):
+        raise UserError(f'{path}: not a JSON object')
+    return data
+
+
+def write_whole(path: epath.Path, content: bytes) -> None:
+    """A file that is whole or absent."""
+    partial = path.with_name(f'{path.name}.partial-{os.getpid()}')
+    with partial.open('wb') as f:
+        f.write(content)
+        f.flush()
+        if '://' not in str(path):
+            os.fsync(f.fileno())
+    partial.replace(path)

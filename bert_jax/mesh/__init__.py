@@ -1,0 +1,1 @@
+"""Devices and processes: where arrays live, and how several processes are one run."""

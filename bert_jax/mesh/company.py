@@ -1,0 +1,243 @@
+"""The processes of one run beside jax: that all are there, that all run the same, and who is gone.
+
+jax.distributed aborts without a name when a host never arrives, trains on where two hosts were
+given different settings, and notices a dead one by its silence. So every process keeps one
+connection to process 0, one JSON object a line, from before jax is started to the end of the run.
+Over it the processes call the roll and compare what they run (roll_call.py); and the end of a
+connection, unless a farewell came before it, is the death of a process. Knows nothing of jax, nor
+of what is trained.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from absl import logging
+
+from configs.errors import UserError
+
+# EX_TEMPFAIL, the exit code where a restart may mend it: launch.supervise starts the command again
+TRY_AGAIN = 75
+
+_LONGEST = 1 << 20  # bytes of a line; what sends more is none of ours
+_GRACE_S = 15.0  # seconds that a process has to end by itself when another has ended with an error
+_DEFECT = 1  # exit code of an error that is no user's mistake
+_HEARD_S = 5.0  # seconds that process 0 has to hear a farewell
+_ECHO_S = 2.0  # seconds within which an error may turn out to be that of another process
+
+
+class Connection:
+    """One JSON object a line, over TCP."""
+
+    def __init__(self, connected: socket.socket, silence_s: float):
+        """An idle connection is kept alive, and is lost when the other host is silent so long."""
+        self._socket, self._unread = connected, b''
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        # Linux's names; elsewhere the system's own pace has to do
+        pace = {'TCP_KEEPIDLE': silence_s / 2, 'TCP_KEEPINTVL': silence_s / 10, 'TCP_KEEPCNT': 5}
+        for name, value in pace.items():
+            if hasattr(socket, name):
+                number = min(max(1, round(value)), 3600 if name != 'TCP_KEEPCNT' else 5)
+                connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), number)
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Sends it, unless the other side is gone: that is for `receive` to find."""
+        with contextlib.suppress(OSError):
+            self._socket.settimeout(None)
+            self._socket.sendall(json.dumps(message).encode() + b'\n')
+
+    def receive(self, within: float | None = None) -> dict[str, Any] | None:
+        """The next object; None where there is none.
+
+        That is: the other side is gone, silent for `within` seconds, or says no line of ours.
+        """
+        deadline = None if within is None else time.monotonic() + within
+        try:
+            while b'\n' not in self._unread:
+                left = None if deadline is None else deadline - time.monotonic()
+                if len(self._unread) > _LONGEST or (left is not None and left <= 0):
+                    return None
+                self._socket.settimeout(left)
+                if not (part := self._socket.recv(1 << 16)):
+                    return None
+                self._unread += part
+            line, _, self._unread = self._unread.partition(b'\n')
+            message = json.loads(line)
+        except (OSError, ValueError, RecursionError):
+            return None
+        return message if isinstance(message, dict) else None
+
+    def close(self) -> None:
+        """Ends it on both sides, and wakes the thread that waits in `receive`."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+
+def names(processes: Sequence[int]) -> str:
+    """'process 3', or 'processes 0, 1, 2'; of more than eight the first eight."""
+    shown = ', '.join(map(str, processes[:8])) + (', ...' if len(processes) > 8 else '')
+    return f'process{"es" if len(processes) > 1 else ""} {shown}'
+
+
+def differences(said: Mapping[int, Mapping[str, Any]]) -> list[str]:
+    """One text for each name of which not all processes say the same.
+
+    said: {process: {name: JSON value}}.
+    """
+    found = []
+    for name in sorted(set().union(*said.values())):
+        groups: dict[str, list[int]] = {}
+        for process, description in sorted(said.items()):
+            value = 'unset'
+            if name in description:
+                value = json.dumps(description[name], sort_keys=True)
+            groups.setdefault(value, []).append(process)
+        if len(groups) > 1:
+            values = [f'{value} in {names(holders)}' for value, holders in groups.items()]
+            found.append(f'{name}: {", ".join(values)}')
+    return found
+
+
+_ALIKE = 'start all of them with the same program, settings and records'
+
+
+def objection(said: Mapping[int, Mapping[str, Any]], advice: str = _ALIKE) -> str:
+    """Why processes that say this must not run together, in one line; '' where they may.
+
+    said: {process: {name: JSON value}}; a name 'refused' holds why that process does not start.
+    """
+    if refused := sorted(process for process in said if 'refused' in said[process]):
+        return f'{names(refused)} refused to start: {said[refused[0]]["refused"]}'
+    if found := differences(said):
+        more = f' (and {len(found) - 10} more)' if len(found) > 10 else ''
+        return f'the processes of this run differ in {"; ".join(found[:10])}{more}: {advice}'
+    return ''
+
+
+class Company:
+    """The connections of this process to the others: to process 0, or of process 0 to each.
+
+    A process that dies ends all others, with a line that names it and exit code 75. One that ends
+    with an error says so: the others have a while to come to the same end, then they end too.
+    """
+
+    def __init__(self, process: int, processes: int):
+        self.process, self.processes = process, processes
+        self.connections: dict[int, Connection] = {}
+        self._left: set[int] = set()  # said farewell
+        self._closed: set[int] = set()  # ended their connection
+        self._ending = threading.Event()  # this process does, as it should
+        self._heard = threading.Event()  # process 0 has heard its farewell
+        # process, exit code and line of the first that ended with an error
+        self._failure: tuple[int, int, str] | None = None
+
+    def listen(self, peer: int, connection: Connection) -> None:
+        """Takes what a peer says for as long as it lives; to be run in a thread of its own."""
+        while message := connection.receive():
+            self._hear(message)
+        connection.close()
+        self._closed.add(peer)
+        if peer not in self._left:
+            self._gone(peer)
+
+    def tell(self, message: Mapping[str, Any], but: int | None = None) -> None:
+        """Sends it on all connections, or on all but one."""
+        for peer, connection in list(self.connections.items()):
+            if peer != but:
+                connection.send(message)
+
+    def _hear(self, message: Mapping[str, Any]) -> None:
+        match message:
+            case {'gone': int(process)}:
+                self._gone(process)
+            case {'farewell': int(process), 'code': int(code), 'line': str(line)}:
+                if process == self.process:  # process 0 has heard it
+                    self._heard.set()
+                    return
+                self._left.add(process)
+                if self.process == 0:  # the others hear it from here
+                    self.tell(message)
+                if code:
+                    self._failure = self._failure or (process, code, line)
+                    threading.Thread(target=self._follow, daemon=True).start()
+
+    def _gone(self, process: int) -> None:
+        """Ends this process, before jax aborts it: nothing can be saved without the other."""
+        if self._ending.is_set():
+            return
+        if self._failure is not None:  # it has followed the one that ended with an error
+            self._follow_now()
+        if self.process == 0:
+            self.tell({'gone': process}, but=process)
+        logging.error(
+            'process %d of %d is gone: it was killed, or its host or network is down; '
+            'this process ends with code %d, to be started again',
+            process, self.processes, TRY_AGAIN,
+        )  # fmt: skip
+        leave(TRY_AGAIN)
+
+    def _follow(self) -> None:
+        """Ends this process after one that ended with an error, unless it ends by itself."""
+        if self._ending.wait(_GRACE_S):  # jax's exit handler may wait in vain for that process
+            time.sleep(2 * _GRACE_S)
+        self._follow_now()
+
+    def _follow_now(self) -> None:
+        assert self._failure is not None, 'there is one to be followed'
+        process, code, line = self._failure
+        logging.error('process %d of %d has ended: %s', process, self.processes, line)
+        leave(TRY_AGAIN if code == _DEFECT else code)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Says farewell; to be called when the work is done, or with the error that ends it.
+
+        With an error the others are told, and jax, whose exit handler waits for all, is not asked.
+        """
+        if error is None:
+            self._ending.set()
+            self._farewell(0, '')
+            return
+        code, line = _DEFECT, f'{type(error).__name__}: {error}'
+        if isinstance(error, UserError):
+            code, line = error.exit_code, str(error)
+        else:
+            # A collective that another process has left raises here too: that is the other's error.
+            time.sleep(_ECHO_S)
+            if self._failure and self._failure[1] != _DEFECT:
+                self._follow_now()
+        self._ending.set()
+        self._farewell(code, ' '.join(line.split())[:1000])
+        if self.process:
+            self._heard.wait(_HEARD_S)
+        else:  # jax's service ends with process 0, and aborts those that are left
+            deadline = time.monotonic() + _GRACE_S + 5
+            while len(self._closed) < self.processes - 1 and time.monotonic() < deadline:
+                time.sleep(0.1)
+        atexit.register(leave, code)
+
+    def close(self) -> None:
+        """Hangs up without a word."""
+        self._ending.set()
+        for connection in self.connections.values():
+            connection.close()
+
+    def _farewell(self, code: int, line: str) -> None:
+        self.tell({'farewell': self.process, 'code': code, 'line': line})
+
+
+def leave(code: int) -> None:
+    """Ends this process now, its last lines written."""
+    logging.flush()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,310 @@
+"""Several processes as one run: that they start alike, that they stop together, that none hangs.
+
+Owns what jax.distributed leaves open. It aborts the process, without a name, when a host never
+arrives, and it starts whatever settings the hosts were given: so the processes call the roll before
+(roll_call.py), and stay in touch (company.py). It knows nothing of signals: so the processes agree
+on the step after which they stop. And a collective waits for ever: so a watchdog ends a process in
+which nothing moves. It must not know what is trained.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import faulthandler
+import json
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import numpy as np
+from absl import logging
+from jax.experimental import multihost_utils
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from bert_jax.mesh.company import TRY_AGAIN, Company, leave, names, objection
+from bert_jax.mesh.roll_call import Absent, First, Other, listening, roll_call
+from configs.errors import UserError
+
+_Made = TypeVar('_Made')
+_CONNECT_S = 20.0  # seconds in which the processes of a cluster, all there, must find process 0
+
+
+class Place(NamedTuple):
+    """Where this process stands among those of a run.
+
+    coordinator: 'HOST:PORT' of process 0, whose PORT and PORT + 1 must be reachable; None where the
+    cluster tells it, the number of processes and that of this one (Cloud TPU, Slurm, Open MPI,
+    Kubernetes). All must arrive within `timeout_s` seconds; a process that is silent for
+    `heartbeat_s` seconds counts as dead.
+    """
+
+    coordinator: str | None
+    processes: int | None
+    process_id: int | None
+    timeout_s: int
+    heartbeat_s: int
+
+    def address(self) -> tuple[str, int] | None:
+        """Host and port of process 0; None where the cluster tells.
+
+        UserError for flags that contradict each other.
+        """
+        if not self.coordinator:
+            return None
+        host, _, port = self.coordinator.rpartition(':')
+        if not host or not port.isdecimal() or not 0 < int(port) < 65535:
+            raise UserError(
+                f'--coordinator={self.coordinator}: must be HOST:PORT, with a PORT from 1 to 65534'
+            )
+        if self.processes is None or self.process_id is None:
+            raise UserError('--coordinator needs --num_processes and --process_id')
+        if not 0 <= self.process_id < self.processes:
+            last = self.processes - 1
+            raise UserError(
+                f'--process_id={self.process_id}: must be from 0 to {last} '
+                f'(--num_processes={self.processes})'
+            )
+        return host.strip('[]'), int(port)
+
+
+@contextlib.contextmanager
+def joined(
+    place: Place, ready: Callable[[], _Made], describe: Callable[[_Made], Mapping[str, Any]]
+) -> Iterator[_Made]:
+    """Inside it this process is one of a run; yields what `ready` makes.
+
+    To be entered before any device is used. `describe` gives what must be the same in all
+    processes, {name: JSON value}. Raises UserError, in every process, where it is not, or where
+    `ready` raises one in any of them; Absent where not all processes arrive. An error inside the
+    block ends the other processes too, with a line that says so.
+    """
+    address = place.address()
+    company, refusal = None, None
+    try:
+        if address and place.process_id == 0:  # a port that is taken crashes jax
+            with listening(address[1]):
+                pass
+        made = ready()
+        says = dict(describe(made))
+    except UserError as error:
+        logging.info('this process does not start; the others are told why')
+        refusal, says = error, {'refused': str(error)}
+    try:
+        if address:
+            assert place.process_id is not None and place.processes is not None, 'as address() saw'
+            company = roll_call(
+                (address[0], address[1] + 1),
+                place.process_id,
+                place.processes,
+                place.timeout_s,
+                says,
+                place.heartbeat_s,
+            )
+        _start_jax(place)
+        _check_devices()
+        company = company or _meet_in_cluster(says, place.heartbeat_s)
+        if not first():  # the log of the run is that of process 0
+            logging.set_verbosity(logging.WARNING)
+        logging.info(
+            'process %d of %d, %d of %d devices here',
+            jax.process_index(), jax.process_count(), len(jax.local_devices()), jax.device_count(),
+        )  # fmt: skip
+        yield made
+    except BaseException as error:
+        if company:
+            company.end(error)
+        if refusal and isinstance(error, UserError):  # in its own words
+            raise refusal from None
+        raise
+    company.end()
+
+
+def _start_jax(place: Place) -> None:
+    try:
+        jax.distributed.initialize(
+            place.coordinator,
+            place.processes,
+            place.process_id,
+            initialization_timeout=place.timeout_s,
+            heartbeat_timeout_seconds=place.heartbeat_s,
+        )
+    except ValueError as error:  # as jax words it where no cluster tells
+        raise UserError(
+            f'--distributed: no cluster tells the processes apart here ({error}): '
+            'give --coordinator, --num_processes and --process_id'
+        ) from error
+
+
+def _check_devices() -> None:
+    """Raises UserError, in all processes alike, where they have unlike devices."""
+    here = collections.Counter((d.process_index, d.device_kind) for d in jax.devices())
+    groups: dict[str, list[int]] = {}
+    for (process, kind), count in sorted(here.items()):
+        groups.setdefault(f'{count} x {kind}', []).append(process)
+    if len(groups) > 1:
+        found = ', '.join(f'{what} in {names(holders)}' for what, holders in groups.items())
+        raise UserError(
+            f'the processes have unlike devices ({found}): give each as many of the same kind'
+        )
+
+
+def _meet_in_cluster(says: Mapping[str, Any], silence_s: float) -> Company:
+    """Compares what all say over the devices, then connects to process 0, which tells its
+    address.
+    """
+    process, processes = jax.process_index(), jax.process_count()
+    with contextlib.ExitStack() as stack:
+        own = None
+        if first():
+            server = stack.enter_context(listening(0))
+            own = [_own_address(), server.getsockname()[1]]
+        gathered = _gather({'says': says, 'address': own})
+        if line := objection({i: told['says'] for i, told in enumerate(gathered)}):
+            raise UserError(line)
+        address = tuple(gathered[0]['address'])
+        try:
+            if first():
+                return First(processes, silence_s).meet(server, _CONNECT_S, {})
+            return Other(process, processes, silence_s).meet(address, _CONNECT_S, {})
+        except Absent:
+            logging.warning(
+                'not all processes can reach process 0 at %s:%d: '
+                'a process that dies is noticed by jax alone, after --heartbeat_s',
+                *address,
+            )
+            return Company(process, processes)
+
+
+def _own_address() -> str:
+    """The address by which other hosts know this one: of the interface that leads to them."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
+        probe.connect(('10.255.255.255', 1))  # sends nothing
+        return probe.getsockname()[0]
+    return socket.gethostname()
+
+
+def _gather(told: Any) -> list[Any]:
+    """What every process tells (JSON values), in all of them, by process; over the devices."""
+    text = np.frombuffer(json.dumps(told).encode(), np.uint8)
+    sizes = multihost_utils.process_allgather(np.int32(text.size)).reshape(-1)
+    padded = np.zeros(sizes.max(), np.uint8)
+    padded[: text.size] = text
+    rows = multihost_utils.process_allgather(padded).reshape(len(sizes), -1)
+    return [json.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
+
+
+def first() -> bool:
+    """Whether this process is the one that writes a run's small files; True where there is one
+    process only.
+    """
+    return jax.process_index() == 0
+
+
+def compare(say: Callable[[], Mapping[str, Any]], advice: str) -> None:
+    """Raises UserError in every process, naming what differs, unless `say` gives the same in all.
+
+    `say` gives {name: JSON value}; where there is one process only it is not asked.
+    """
+    if jax.process_count() == 1:
+        return
+    if line := objection(dict(enumerate(_gather(say()))), advice):
+        raise UserError(line)
+
+
+def from_first(ask: Callable[[], bool]) -> bool:
+    """What `ask` says in the first process, where alone it is called, in every process. UserError
+    in all where it raises one.
+    """
+    if jax.process_count() == 1:
+        return ask()
+    told: dict[str, Any] | None = None
+    refusal = None
+    if first():
+        try:
+            told = {'answer': bool(ask())}
+        except UserError as error:
+            told, refusal = {'refused': str(error)}, error
+    heard = _gather(told)[0]
+    if 'refused' in heard:
+        raise refusal or UserError(f'process 0 refused to start: {heard["refused"]}')
+    return heard['answer']
+
+
+class StopSignal:
+    """SIGTERM and SIGINT ask the loop to save and stop; a second one ends the process at once."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._handle)
+
+    def _handle(self, number: int, frame: Any) -> None:
+        del frame
+        if self.received is not None:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        self.received = number
+
+
+class Agreement:
+    """Whether to stop, the same answer in every process: a signal to one of them stops all after
+    the same step.
+    """
+
+    def __init__(self, stop: StopSignal, mesh: jax.sharding.Mesh):
+        self._stop, self._pending = stop, None
+        self._sharding = NamedSharding(mesh, P(mesh.axis_names))
+        self._largest = jax.jit(lambda flags: flags.max(), out_shardings=NamedSharding(mesh, P()))
+
+    def __call__(self) -> int | None:
+        """To be called once before each step: the number of the signal, or None.
+
+        With several processes it is what all said before the last step, so that nothing waits: the
+        devices have done it by now.
+        """
+        if jax.process_count() == 1:
+            return self._stop.received
+        before = self._pending
+        here = np.full(
+            self._sharding.mesh.local_mesh.devices.size, self._stop.received or 0, np.int32
+        )
+        self._pending = self._largest(jax.make_array_from_process_local_data(self._sharding, here))
+        return (int(before) or None) if before is not None else None
+
+
+@contextlib.contextmanager
+def watchdog(minutes: float) -> Iterator[Callable[[], None]]:
+    """Yields `beat`, to be called as steps are done: without one for `minutes` the process ends (0:
+    never).
+
+    The stacks of all threads go to stderr first. Compiling counts as standing still: leave room for
+    it.
+    """
+    last, done = [time.monotonic()], threading.Event()
+
+    def beat() -> None:
+        last[0] = time.monotonic()
+
+    def watch() -> None:
+        while not done.wait(min(5.0, 60 * minutes / 4)):
+            if time.monotonic() - last[0] > 60 * minutes:
+                logging.error(
+                    'no step was done for %g minutes (runtime.stall_minutes): this process ends, to'
+                    ' be started again',
+                    minutes,
+                )
+                faulthandler.dump_traceback(all_threads=True)
+                leave(TRY_AGAIN)
+
+    if minutes:
+        threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield beat
+    finally:
+        done.set()

@@ -1,0 +1,237 @@
+"""The roll call: the processes of a run meet before jax starts, and compare what they run.
+
+Every process but the first calls process 0, says its number and a description of what it runs, and
+waits for the verdict, which is the same for all: start, who is missing, or what differs. Anybody
+may call a port: who does not say a proper first line in time is dropped, and holds up nobody,
+because each caller has a thread of its own. A process that calls again, because it was restarted,
+counts once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bert_jax.mesh.company import TRY_AGAIN, Company, Connection, objection
+from configs.errors import UserError
+
+_PROTOCOL = 2
+_FIRST_WORD_S = 10.0  # seconds that a caller has for its first line, and process 0 for its answer
+_TELL_S = 30.0  # seconds for which a process that refuses to start tries to tell the others
+
+
+class Absent(UserError):
+    """Not all processes of a run arrived in time."""
+
+    exit_code = TRY_AGAIN
+
+
+def roll_call(
+    address: tuple[str, int],
+    process: int,
+    processes: int,
+    timeout_s: float,
+    says: Mapping[str, Any],
+    silence_s: float = 100,
+) -> Company:
+    """Meets the other processes of a run, and returns the connection to them once all say the same.
+
+    Args:
+      address: host and port at which process 0 is to be met.
+      process, processes: the number of this one, and how many there are.
+      timeout_s: seconds that all have to arrive.
+      says: {name: JSON value}, which must be the same in all; or {'refused': why this one does not
+        start}, which ends the others with that line.
+      silence_s: seconds after which a host that says nothing counts as gone, later in the run.
+
+    Raises, in every process, Absent, naming who is missing, or UserError, naming what differs.
+    """
+    if 'refused' in says:
+        timeout_s = min(timeout_s, _TELL_S)
+    else:
+        says = {**says, '--num_processes': processes}
+    if process == 0:
+        with listening(address[1]) as server:
+            return First(processes, silence_s).meet(server, timeout_s, says)
+    return Other(process, processes, silence_s).meet(address, timeout_s, says)
+
+
+class First(Company):
+    """Process 0, which all others call."""
+
+    def __init__(self, processes: int, silence_s: float):
+        super().__init__(0, processes)
+        self._silence_s = silence_s
+        self._said: dict[int, Mapping[str, Any]] = {}
+        self._open, self._changed = True, threading.Condition()
+
+    def meet(self, server: socket.socket, timeout_s: float, says: Mapping[str, Any]) -> Company:
+        """Waits for all to call; tells them, and returns or raises, the verdict."""
+        threading.Thread(target=self._accept, args=(server,), daemon=True).start()
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._said) == self.processes - 1, timeout_s)
+            self._open = False
+            missing = sorted(set(range(1, self.processes)) - set(self._said))
+            if line := objection({0: says, **self._said}):
+                self._dismiss({'refused': line})
+                raise UserError(line)
+            if missing:
+                self._dismiss({'missing': missing})
+                raise _absent(missing, self.processes, timeout_s)
+            self.tell({'start': True})
+        return self
+
+    def _dismiss(self, verdict: Mapping[str, Any]) -> None:
+        self.tell(verdict)
+        self.close()
+
+    def _accept(self, server: socket.socket) -> None:
+        while self._open:
+            try:
+                connected, _ = server.accept()
+                threading.Thread(target=self._serve, args=(connected,), daemon=True).start()
+            except TimeoutError:
+                continue
+            except (OSError, RuntimeError):  # too many files or threads, for a while
+                time.sleep(0.1)
+
+    def _serve(self, connected: socket.socket) -> None:
+        """One caller, from its first line to its end."""
+        try:
+            connection = Connection(connected, self._silence_s)
+        except OSError:  # gone already
+            connected.close()
+            return
+        match connection.receive(_FIRST_WORD_S):
+            case {'bert_jax': int(protocol)} if protocol != _PROTOCOL:
+                line = 'process 0 runs another version of this program: install one everywhere'
+                connection.send({'refused': line})
+            case {'bert_jax': int(), 'process': int(process), 'says': dict(says)}:
+                if 0 < process < self.processes and process is not True:
+                    self._admit(process, says, connection)
+                    return
+                here = f'process 0 was started with --num_processes={self.processes}'
+                connection.send({'refused': f'{here}: there is no process {process}'})
+        connection.close()
+
+    def _admit(self, process: int, says: Mapping[str, Any], connection: Connection) -> None:
+        with self._changed:
+            if not self._open:
+                connection.close()
+                return
+            older = self.connections.get(process)
+            self.connections[process] = connection
+            self._said[process] = says
+            connection.send({'heard': process})
+            self._changed.notify()
+        if older:
+            line = f'another process says --process_id={process} too: give each its own number'
+            older.send({'refused': line})
+            older.close()
+        self.listen(process, connection)
+
+    def listen(self, peer: int, connection: Connection) -> None:
+        """As in `Company`; but who hangs up before all are there, unless to refuse, never came."""
+        message = connection.receive()
+        with self._changed:  # once the verdict is out
+            if self.connections.get(peer) is not connection:  # it has called again
+                connection.close()
+                return
+            if self._open:
+                if 'refused' not in self._said[peer]:
+                    del self.connections[peer], self._said[peer]
+                connection.close()
+                return
+        if message:
+            self._hear(message)
+        super().listen(peer, connection)
+
+
+class Other(Company):
+    """A process that calls process 0."""
+
+    def __init__(self, process: int, processes: int, silence_s: float):
+        super().__init__(process, processes)
+        self._silence_s = silence_s
+
+    def meet(self, address: tuple[str, int], timeout_s: float, says: Mapping[str, Any]) -> Company:
+        """Calls until process 0 has heard, and given its verdict."""
+        deadline, why = time.monotonic() + timeout_s, ''
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                connected = socket.create_connection(address, timeout=min(left, 20))
+            except (OSError, UnicodeError) as error:
+                why = f' ({getattr(error, "strerror", None) or error})'
+                time.sleep(min(left, 0.2))
+                continue
+            connection = Connection(connected, self._silence_s)
+            try:
+                if verdict := self._ask(connection, says, left):
+                    return self._obey(verdict, connection, timeout_s, says)
+            except UserError:
+                connection.close()
+                raise
+            connection.close()
+            why = ' (who is there is not process 0 of a run, or ended)'
+            time.sleep(min(left, 0.2))
+        host, port = address
+        raise Absent(
+            f'process 0 did not answer at {host}:{port} within {timeout_s:g} s{why}: '
+            'start the same command there, and open that port'
+        )
+
+    def _ask(
+        self, connection: Connection, says: Mapping[str, Any], left: float
+    ) -> Mapping[str, Any] | None:
+        connection.send({'bert_jax': _PROTOCOL, 'process': self.process, 'says': says})
+        answer = connection.receive(_FIRST_WORD_S)
+        if answer is None or 'heard' not in answer or 'refused' in says:
+            return answer
+        return connection.receive(left + _FIRST_WORD_S)  # the clock of process 0 decides
+
+    def _obey(
+        self,
+        verdict: Mapping[str, Any],
+        connection: Connection,
+        timeout_s: float,
+        says: Mapping[str, Any],
+    ) -> Company:
+        match {**verdict, **says}:
+            case {'refused': str(line)}:  # by process 0, or by this one, which has been heard
+                raise UserError(line)
+            case {'missing': list(missing)}:
+                raise _absent(missing, self.processes, timeout_s)
+        self.connections[0] = connection
+        threading.Thread(target=self.listen, args=(0, connection), daemon=True).start()
+        return self
+
+
+def _absent(missing: list[int], processes: int, timeout_s: float) -> Absent:
+    return Absent(
+        f'{processes - len(missing)} of {processes} processes arrived within {timeout_s:g} s; '
+        f'missing: {", ".join(map(str, missing))}. '
+        'Start the same command there with that --process_id'
+    )
+
+
+@contextlib.contextmanager
+def listening(port: int) -> Iterator[socket.socket]:
+    """A socket that takes calls on `port` of all addresses. UserError where the port is taken."""
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    try:
+        server = socket.create_server(('', port), family=family, dualstack_ipv6=both)
+    except OSError as error:
+        raise UserError(
+            f'port {port} cannot be used ({os.strerror(error.errno or 0)}): choose another'
+            ' --coordinator, which takes its port and the next, or stop the process 0 that is'
+            ' there'
+        ) from error
+    with server:
+        server.settimeout(0.2)  # so that who accepts may look whether to go on
+        yield server

@@ -1,0 +1,216 @@
+"""Where arrays live: the device mesh, and which axis of which array is split over it.
+
+Owns the mesh axes (data, fsdp, model), one table from parameter paths to PartitionSpecs, and the
+placement of host batches. Modules know only `constrain`. Optimizer moments follow the same table,
+because their leaves end in their parameter's path.
+
+Notation of the table: the last axes of the leaf, so stacked layers ([L, ...]) need no rule of their
+own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from absl import logging
+from jax.experimental import mesh_utils
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from configs.errors import UserError
+from configs.schema import RuntimeConfig
+
+BATCH = ('data', 'fsdp')  # mesh axes over which the rows of a batch are split
+
+# First match wins; anything else (the small tables, biases, norms, scalars) is on every device.
+RULES = (
+    (r'embeddings/word$', P(('fsdp', 'model'), None)),
+    (r'mlm/bias$', P(('fsdp', 'model'))),  # one entry for each row of the table
+    (r'layers/(query|key|value|intermediate)/kernel$', P('fsdp', 'model')),
+    (r'layers/(query|key|value|intermediate)/bias$', P('model')),
+    (r'layers/(attention_output|output)/kernel$', P('model', 'fsdp')),
+    (r'(pooler|mlm/transform)/kernel$', P('fsdp', None)),
+    (
+        r'bilstm/.*/kernel$',
+        P('fsdp', None),
+    ),  # not over `model`: a step of the recurrence would wait for it
+)
+
+
+def make_mesh(runtime: RuntimeConfig, devices: list[Any] | None = None) -> Mesh:
+    """The mesh (data, fsdp, model) over all devices.
+
+    UserError where the sizes do not multiply to their number, and for several slices of a TPU.
+    """
+    devices = devices or jax.devices()
+    count = len(devices)
+    inner = runtime.fsdp * runtime.model_parallel
+    data = runtime.data_parallel or max(count // inner, 1)
+    if data * inner != count:
+        raise UserError(
+            f'runtime: data_parallel={data} x fsdp={runtime.fsdp} x'
+            f' model_parallel={runtime.model_parallel} = {data * inner}, but there are {count}'
+            ' devices: change --set runtime.data_parallel, fsdp or model_parallel'
+        )
+    if devices[0].platform == 'tpu' and len({getattr(d, 'slice_index', 0) for d in devices}) > 1:
+        raise UserError(
+            'the devices are of several TPU slices, and a run takes one: start it on a single slice'
+        )
+    arranged = _arranged((data, runtime.fsdp, runtime.model_parallel), devices)
+    return Mesh(arranged, ('data', 'fsdp', 'model'), axis_types=(AxisType.Auto,) * 3)
+
+
+def _arranged(shape: tuple[int, ...], devices: list[Any]) -> np.ndarray:
+    """The devices as an array of `shape`; of a TPU so that neighbours in it are linked.
+
+    jax.make_mesh would give a mesh axis nothing but whole axes of a v4, v5p or v6e, and refuse
+    most shapes: here an axis of the torus may be shared by several of the mesh.
+    """
+    try:
+        return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+    except (NotImplementedError, TypeError, ValueError):
+        # jax loses factors of sizes like 10 and 28 (v5p:4x4x28). Any order is right, if not as
+        # fast; in that of the coordinates the last axis of the mesh lies along links.
+        if devices[0].platform != 'tpu':
+            raise
+        name = 'x'.join(map(str, shape))
+        logging.warning('jax cannot lay a mesh of %s over this TPU: taking the plain order', name)
+        arranged = np.empty(len(devices), object)
+        arranged[:] = sorted(devices, key=lambda device: tuple(device.coords)[::-1])
+        return arranged.reshape(shape)
+
+
+def check_divides(
+    mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
+    batch_size: int,
+    accumulation: int,
+    where: str,
+) -> None:
+    """Raises UserError unless each micro-batch splits evenly over the mesh's batch axes."""
+    shards = mesh.shape['data'] * mesh.shape['fsdp']
+    if batch_size % (shards * accumulation):
+        raise UserError(
+            f'{where}={batch_size} does not divide over {shards} devices x'
+            f' runtime.accumulation={accumulation}: use a multiple of {shards * accumulation}'
+        )
+
+
+def free_axes() -> tuple[str, ...]:
+    """The axes of the current mesh that XLA may split arrays over: none without a mesh, and not
+    `data` inside `per_data_shard`.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    return tuple(axis for axis in mesh.axis_names if axis not in mesh.manual_axes)
+
+
+def constrain_rows(x: jax.Array) -> jax.Array:
+    """Keeps x [B, ...] split by rows over the current mesh; x itself where no mesh is set."""
+    axes = tuple(axis for axis in BATCH if axis in free_axes())
+    return jax.lax.with_sharding_constraint(x, P(axes, *(None,) * (x.ndim - 1))) if axes else x
+
+
+def per_data_shard(total: Callable[..., Any]) -> Callable[..., Any]:
+    """`total(whole, rows)`, a sum over rows, with one reduction over the mesh axis `data`: at its
+    end.
+
+    Each part of `data` sums its own share of rows ([*, B, ...] leaves, split along B) by a program
+    of its own. Left to itself XLA reduces inside the loops of `total`, once a turn.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.shape['data'] == 1:
+        return total
+    local = lambda whole, rows: jax.lax.psum(total(whole, rows), 'data')
+    return jax.shard_map(
+        local, in_specs=(P(), P(None, 'data')), out_specs=P(), axis_names={'data'}, check_vma=False
+    )
+
+
+def _spec(path: str, shape: tuple[int, ...], mesh: jax.sharding.Mesh) -> P:
+    for pattern, spec in RULES:
+        if re.search(pattern, path):
+            full = (None,) * (len(shape) - len(spec)) + tuple(spec)
+            return P(
+                *(
+                    axes if axes is None or size % _size(mesh, axes) == 0 else None
+                    for axes, size in zip(full, shape, strict=True)
+                )
+            )
+    return P()
+
+
+def _size(mesh: jax.sharding.Mesh, axes: str | tuple[str, ...]) -> int:
+    return int(np.prod([mesh.shape[a] for a in ((axes,) if isinstance(axes, str) else axes)]))
+
+
+def path_of(key_path: tuple[Any, ...]) -> str:
+    """A leaf's path as 'encoder/layers/query/kernel'."""
+    return '/'.join(
+        str(getattr(k, 'key', getattr(k, 'name', getattr(k, 'idx', k)))) for k in key_path
+    )
+
+
+def shardings(
+    tree: Any, mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh, shard_optimizer: bool = False
+) -> Any:
+    """A NamedSharding for every leaf of a tree of arrays or ShapeDtypeStructs; an axis that does
+    not divide stays whole.
+
+    With `shard_optimizer` the moments of a train state are split over `data` too (Xu et al. 2020,
+    weight-update sharding).
+    """
+
+    def place(key_path, leaf):
+        path = path_of(key_path)
+        spec = _spec(path, leaf.shape, mesh)
+        if shard_optimizer and path.startswith('opt_state/'):
+            spec = _also_over_data(spec, leaf.shape, mesh)
+        return NamedSharding(mesh, spec)
+
+    return jax.tree_util.tree_map_with_path(place, tree)
+
+
+def _also_over_data(spec: P, shape: tuple[int, ...], mesh: jax.sharding.Mesh) -> P:
+    """`spec` with `data` added to the first axis of the array that it divides."""
+    full = [*spec, *(None,) * (len(shape) - len(spec))]
+    for i, (axes, size) in enumerate(zip(full, shape, strict=True)):
+        wider = (*((axes,) if isinstance(axes, str) else axes or ()), 'data')
+        if size % _size(mesh, wider) == 0:
+            return P(*full[:i], wider, *full[i + 1 :])
+    return spec
+
+
+def batch_sharding(mesh: jax.sharding.Mesh) -> NamedSharding:
+    """Rows over data and fsdp, everything else whole."""
+    return NamedSharding(mesh, P(BATCH))
+
+
+def replicated(mesh: jax.sharding.Mesh) -> NamedSharding:
+    """The same array on every device."""
+    return NamedSharding(mesh, P())
+
+
+def local_rows(mesh: jax.sharding.Mesh, batch_size: int) -> tuple[tuple[int, int], ...]:
+    """The ranges of global rows [start, stop) that this process must supply, in order, merged."""
+    indices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
+    merged: list[tuple[int, int]] = []
+    for start, stop in sorted({i[0].indices(batch_size)[:2] for i in indices if i is not None}):
+        if merged and merged[-1][1] == start:
+            merged[-1] = (merged[-1][0], stop)
+        else:
+            merged.append((start, stop))
+    return tuple(merged)
+
+
+def place(
+    batch: Mapping[str, np.ndarray], mesh: jax.sharding.Mesh, batch_size: int
+) -> dict[str, jax.Array]:
+    """Puts this process's rows of a batch on its devices, as global arrays of `batch_size` rows."""
+    sharding = batch_sharding(mesh)
+    return {
+        k: jax.make_array_from_process_local_data(sharding, v, (batch_size, *v.shape[1:]))
+        for k, v in batch.items()
+    }

@@ -1,0 +1,1 @@
+"""What is computed: the encoder, the heads on it, and their parts."""

@@ -1,0 +1,202 @@
+"""Scaled dot-product attention: one function, whatever computes it, and the choice of what does.
+
+`xla` is plain jax, on every device. `cudnn` (GPU) and `tpu_flash` (TPU) are fused kernels that
+never write the scores to memory; they have no dropout on probabilities.
+
+Dims: B batch, T query position, S key position, N heads, D width of a head.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import PartitionSpec as P
+
+from bert_jax.mesh.sharding import BATCH, free_axes
+from bert_jax.model.dropout import Noise, dropout
+from configs.errors import UserError
+from configs.schema import ModelConfig, RuntimeConfig
+
+MASKED = -10000.0  # added to the scores of masked keys (google-research/bert modeling.py:712)
+# Tokens from which `auto` takes a fused kernel: below it the scores are small beside the layers'
+# activations
+_FUSED_FROM = 512
+_TPU_BLOCK = 128  # the flash kernel cuts a sequence into blocks of so many
+
+
+class Visible(NamedTuple):
+    """Which keys a query sees: keys_BS is 1 where there is a token and 0 for padding, which comes
+    last.
+
+    Where rows hold several examples, packs_BS are their numbers, and a query sees the keys of its
+    own alone.
+    """
+
+    keys_BS: jax.Array
+    packs_BS: jax.Array | None = None
+
+    def bias(self) -> jax.Array:
+        """What is added to the scores: [B, 1, 1, S], or [B, 1, T, S] with packs, float32."""
+        seen_BTS = self.keys_BS[:, None, :] > 0
+        if self.packs_BS is not None:
+            seen_BTS = seen_BTS & (self.packs_BS[:, :, None] == self.packs_BS[:, None, :])
+        return jnp.where(seen_BTS, 0.0, MASKED)[:, None]
+
+
+def choose(
+    runtime: RuntimeConfig,
+    model: ModelConfig,
+    seq_len: int,
+    packed: bool = False,
+    platform: str | None = None,
+) -> str:
+    """What computes the attention of rows of `seq_len` tokens: 'xla', 'cudnn' or 'tpu_flash'.
+
+    The one that runtime.attention names; for 'auto' a fused kernel where one can be had and
+    sequences are long. UserError where the named one cannot be had. platform: 'cpu', 'gpu' or
+    'tpu', by default that of the devices here.
+    """
+    platform = platform or jax.default_backend()
+    name = runtime.attention
+    if name == 'auto':
+        fused = {'gpu': 'cudnn', 'tpu': 'tpu_flash'}.get(platform, 'xla')
+        return (
+            'xla'
+            if seq_len < _FUSED_FROM or _obstacle(fused, runtime, model, seq_len, packed, platform)
+            else fused
+        )
+    if obstacle := _obstacle(name, runtime, model, seq_len, packed, platform):
+        raise UserError(f'runtime.attention={name} {obstacle}; or use runtime.attention=auto')
+    return name
+
+
+def _obstacle(
+    name: str, runtime: RuntimeConfig, model: ModelConfig, seq_len: int, packed: bool, platform: str
+) -> str | None:
+    """Why `name` cannot compute this, or None."""
+    if name == 'xla':
+        return None
+    wanted = {'cudnn': 'gpu', 'tpu_flash': 'tpu'}[name]
+    if platform != wanted:
+        return f'needs a {wanted.upper()}, and the devices here are of kind {platform}'
+    if model.num_heads % runtime.model_parallel:
+        return (
+            f'needs model.num_heads={model.num_heads} to divide by'
+            f' runtime.model_parallel={runtime.model_parallel}'
+        )
+    if model.attention == 'left_to_right':
+        return 'lets every token see all others: it is not for model.attention=left_to_right'
+    if model.attention_dropout > 0:
+        return (
+            'has no dropout on probabilities: set model.attention_dropout=0 (it is'
+            f' {model.attention_dropout:g})'
+        )
+    if name == 'cudnn':
+        if runtime.compute_dtype != 'bfloat16':
+            return 'needs runtime.compute_dtype=bfloat16'
+        if packed:
+            return 'cannot keep packed examples apart: use records without --packing'
+        head = model.hidden_size // model.num_heads
+        if head % 8 or head > 128:
+            return f'needs heads of a multiple of 8 up to 128 wide, not {head}'
+    elif seq_len % _TPU_BLOCK:
+        return f'needs sequences of a multiple of {_TPU_BLOCK} tokens, not {seq_len}'
+    return None
+
+
+def attend(
+    q_BTND: jax.Array,
+    k_BSND: jax.Array,
+    v_BSND: jax.Array,
+    visible: Visible,
+    rate: float,
+    noise: Noise | None,
+    site: int | jax.Array,
+    left_to_right: bool = False,
+    kernel: str = 'xla',
+) -> jax.Array:
+    """Attention output [B, T, N, D]; scores and softmax in float32 (paper section 3;
+    modeling.py:694-749).
+
+    `rate` is the dropout on probabilities; with `left_to_right` a query sees nothing right of it
+    either. The fused kernels have neither; `kernel` is one of `choose`.
+    """
+    if kernel == 'cudnn':
+        lengths_B = jnp.sum(visible.keys_BS, axis=1, dtype=jnp.int32)
+        return jax.nn.dot_product_attention(
+            q_BTND, k_BSND, v_BSND, key_value_seq_lengths=lengths_B, implementation='cudnn'
+        )
+    # fine-tuning's batches of short texts may be narrower
+    if kernel == 'tpu_flash' and q_BTND.shape[1] % _TPU_BLOCK == 0:
+        return _tpu_flash(q_BTND, k_BSND, v_BSND, visible)
+    depth = q_BTND.shape[-1]
+    scores_BNTS = jnp.einsum(
+        'BTND,BSND->BNTS', q_BTND, k_BSND, preferred_element_type=jnp.float32
+    ) * (depth**-0.5)
+    bias_B1TS = visible.bias()
+    if left_to_right:
+        bias_B1TS = jnp.where(
+            jnp.tri(q_BTND.shape[1], k_BSND.shape[1], dtype=bool)[None, None], bias_B1TS, MASKED
+        )
+    probs_BNTS = _softmax(scores_BNTS + bias_B1TS, v_BSND.dtype)
+    return checkpoint_name(
+        jnp.einsum('BNTS,BSND->BTND', dropout(probs_BNTS, rate, noise, site), v_BSND), 'kept'
+    )
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _softmax(scores: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """Softmax over the last axis, computed in float32 and given back as `dtype`.
+
+    The backward pass needs the result alone. Left to itself jax would keep it in float32 too: with
+    bfloat16 that is 4 bytes a score beside the 2 that the product with the values needs, the
+    largest thing that a layer keeps of long sequences.
+    """
+    return jax.nn.softmax(scores, axis=-1).astype(dtype)
+
+
+def _softmax_forward(scores: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
+    probs = checkpoint_name(_softmax(scores, dtype), 'kept')
+    return probs, probs
+
+
+def _softmax_backward(dtype: jnp.dtype, probs: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
+    probs, gradient = probs.astype(jnp.float32), gradient.astype(jnp.float32)
+    return (probs * (gradient - jnp.sum(probs * gradient, axis=-1, keepdims=True)),)
+
+
+_softmax.defvjp(_softmax_forward, _softmax_backward)
+
+
+def _tpu_flash(
+    q_BTND: jax.Array, k_BSND: jax.Array, v_BSND: jax.Array, visible: Visible
+) -> jax.Array:
+    """Pallas' kernel, each device its own rows and heads: XLA cannot split a kernel by itself."""
+    from jax.experimental.pallas.ops.tpu.flash_attention import SegmentIds, flash_attention
+
+    def local(q_BTND, k_BSND, v_BSND, queries_BT, keys_BS):
+        q, k, v = (jnp.swapaxes(x, 1, 2) for x in (q_BTND, k_BSND, v_BSND))
+        out_BNTD = flash_attention(
+            q, k, v, segment_ids=SegmentIds(queries_BT, keys_BS), sm_scale=q.shape[-1] ** -0.5
+        )
+        return jnp.swapaxes(out_BNTD, 1, 2)
+
+    # A key is seen where its number is the query's. Without packs every query sees what is no
+    # padding, as under xla.
+    keys_BS = visible.keys_BS if visible.packs_BS is None else visible.packs_BS
+    queries_BT = jnp.ones_like(keys_BS) if visible.packs_BS is None else keys_BS
+    if axes := free_axes():
+        batch = tuple(axis for axis in BATCH if axis in axes)
+        heads, rows = P(batch, None, 'model'), P(batch)
+        local = jax.shard_map(
+            local,
+            in_specs=(heads, heads, heads, rows, rows),
+            out_specs=heads,
+            axis_names=set(axes),
+            check_vma=False,
+        )
+    return local(q_BTND, k_BSND, v_BSND, queries_BT, keys_BS)

@@ -1,0 +1,78 @@
+"""Dropout whose masks depend on the step, the place in the model and the example, and on nothing
+else.
+
+Owns the naming of random bits. `nn.Dropout` draws one array per call, so a mask depends on where
+an example sits in the batch and on how the batch was cut; here every mask is a function of
+(step key, site, global row), so the loss is the same on any mesh, for any accumulation
+and for scanned or unrolled layers. Knows nothing of layers: a site is a number.
+
+That holds for threefry keys. For rbg, whose bits cannot be drawn row by row, one array is drawn for
+all rows of a micro-batch, named by the first: equal on any mesh, but not for another accumulation.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+from bert_jax.model.threefry import threefry
+
+# masks are drawn from 16 random bits: a quarter of the generator's work, rates exact to 1/65536
+_STEPS = 1 << 16
+
+
+class Noise(NamedTuple):
+    """What training needs to drop out: the step's key, and each example's row in the global batch
+    (uint32 [B]).
+    """
+
+    key: jax.Array
+    rows_B: jax.Array
+
+
+def dropout(x: jax.Array, rate: float, noise: Noise | None, site: int | jax.Array) -> jax.Array:
+    """Zeroes a share `rate` of x [B, ...] and scales the rest to keep the mean; x itself where
+    `noise` is None.
+
+    `site` tells apart the places in the model that drop out; it may be traced (scanned layers).
+    """
+    if noise is None or rate == 0:
+        return x
+    keep = round((1 - rate) * _STEPS)
+    site_key = jax.random.fold_in(noise.key, site)
+    if jax.random.key_impl(noise.key) == 'rbg':
+        kept = (
+            jax.random.bits(
+                jax.random.fold_in(site_key, noise.rows_B[0]), x.shape, jnp.uint16
+            ).astype(jnp.uint32)
+            < keep
+        )
+    else:
+        kept = _kept(jax.random.key_data(site_key), noise.rows_B, x.shape, keep)
+    kept = checkpoint_name(kept, 'kept')
+    return jnp.where(kept, x * jnp.asarray(_STEPS / keep, x.dtype), jnp.zeros((), x.dtype))
+
+
+def _kept(key: jax.Array, rows_B: jax.Array, shape: tuple[int, ...], keep: int) -> jax.Array:
+    """A mask of `shape` [B, ...], true for a share of `keep` / _STEPS: of a place in a row,
+    whichever rows are here.
+
+    Each evaluation of Threefry gives four times 16 bits, one for each quarter of the last axis but
+    one: the tokens, which are not split over devices. Every operation is elementwise, so the
+    compiler computes the bits in whatever order in memory the masked array has; parts side by side,
+    as they lie in the words, had to be put in order, which took nine tenths of a TPU's train step
+    (docs/plan.md).
+    """
+    axis = max(len(shape) - 2, 1)
+    part = (*shape[:axis], -(-shape[axis] // 4), *shape[axis + 1 :])
+    place = sum(
+        jax.lax.broadcasted_iota(jnp.uint32, part, i) * jnp.uint32(math.prod(part[i + 1 :]))
+        for i in range(1, len(part))
+    )
+    words = threefry(key, (place, rows_B.reshape(-1, *(1 for _ in part[1:]))))
+    parts = [half < keep for word in words for half in (word & (_STEPS - 1), word >> 16)]
+    return jax.lax.slice_in_dim(jnp.concatenate(parts, axis), 0, shape[axis], axis=axis)

@@ -1,0 +1,254 @@
+"""The BERT encoder (Devlin et al., 2019, section 3), in Linen, used functionally.
+
+Owns embeddings, Transformer blocks and pooler, and the layout of their parameters; heads are in
+heads.py. The blocks' parameters are stacked: every leaf under `layers` has a leading axis L.
+
+Dims: B batch, T position, H width, N heads, D width of a head, I feed-forward width, L layers,
+K examples packed into a row, V vocabulary rounded up to a multiple of 128.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from bert_jax.mesh.sharding import constrain_rows
+from bert_jax.model.attention import Visible, attend
+from bert_jax.model.bilstm import BiLSTM
+from bert_jax.model.dropout import Noise, dropout
+from configs.errors import UserError
+from configs.schema import ModelConfig
+
+ACTIVATIONS = {
+    'gelu_tanh': lambda x: nn.gelu(x, approximate=True),
+    'gelu_erf': lambda x: nn.gelu(x, approximate=False),
+    'relu': nn.relu,
+}
+# Sites of dropout: 0 is the embeddings', block i has 1 + 3i + (0 probabilities, 1 attention output,
+# 2 block output).
+_SITES_PER_LAYER = 3
+
+
+def padded_vocab(vocab_size: int) -> int:
+    """Rows of the word table: the vocabulary rounded up to a multiple of 128, so that it splits
+    over any mesh.
+    """
+    return -(-vocab_size // 128) * 128
+
+
+def table_init(config: ModelConfig):
+    """Initialiser of a [V, H] table: truncated normal, padding rows zero (they are never read and
+    never updated).
+    """
+    normal = jax.nn.initializers.truncated_normal(config.initializer_range)
+
+    def init(key, shape, dtype=jnp.float32):
+        real = jnp.arange(shape[0])[:, None] < config.vocab_size
+        return jnp.where(real, normal(key, shape, dtype), jnp.zeros((), dtype))
+
+    return init
+
+
+def dense(config: ModelConfig, features: int, dtype: jnp.dtype, name: str) -> nn.Dense:
+    """A dense layer with BERT's initialisation (modeling.py:375): truncated normal kernel, zero
+    bias, float32 parameters.
+    """
+    return nn.Dense(
+        features,
+        dtype=dtype,
+        kernel_init=jax.nn.initializers.truncated_normal(config.initializer_range),
+        name=name,
+    )
+
+
+class LayerNorm(nn.Module):
+    """Layer normalisation over the last axis, statistics in float32, population variance
+    (modeling.py:362).
+    """
+
+    epsilon: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """x [..., H] -> the same shape and dtype."""
+        shape = (1,) * (x.ndim - 1) + (x.shape[-1],)
+        scale = self.param('scale', nn.initializers.ones, (x.shape[-1],)).reshape(shape)
+        bias = self.param('bias', nn.initializers.zeros, (x.shape[-1],)).reshape(shape)
+        x32 = x.astype(jnp.float32)
+        centred = x32 - x32.mean(-1, keepdims=True)
+        variance = jnp.square(centred).mean(-1, keepdims=True)
+        return (centred * jax.lax.rsqrt(variance + self.epsilon) * scale + bias).astype(x.dtype)
+
+
+class Embeddings(nn.Module):
+    """Word + segment + position embeddings, then layer norm, then dropout (modeling.py:408-520,
+    :362).
+    """
+
+    config: ModelConfig
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(
+        self,
+        input_ids_BT: jax.Array,
+        segment_ids_BT: jax.Array,
+        noise: Noise | None,
+        position_ids_BT: jax.Array | None = None,
+    ) -> tuple[jax.Array, jax.Array]:
+        """-> (embeddings [B, T, H], the word table [V, H], which the masked-LM head shares);
+        positions count from 0 unless given.
+        """
+        c = self.config
+        normal = jax.nn.initializers.truncated_normal(c.initializer_range)
+        word_VH = self.param('word', table_init(c), (padded_vocab(c.vocab_size), c.hidden_size))
+        position_TH = self.param('position', normal, (c.max_position, c.hidden_size))
+        segment_2H = self.param('segment', normal, (c.type_vocab_size, c.hidden_size))
+        T = input_ids_BT.shape[1]
+        where_BTH = (
+            position_TH[None, :T] if position_ids_BT is None else position_TH[position_ids_BT]
+        )
+        x_BTH = word_VH[input_ids_BT] + segment_2H[segment_ids_BT] + where_BTH
+        x_BTH = LayerNorm(c.layer_norm_eps, name='norm')(x_BTH).astype(self.dtype)
+        return dropout(constrain_rows(x_BTH), c.hidden_dropout, noise, 0), word_VH
+
+
+class Layer(nn.Module):
+    """One Transformer block, normalised after each residual sum (modeling.py:830-880)."""
+
+    config: ModelConfig
+    dtype: jnp.dtype
+    kernel: str = 'xla'
+
+    @nn.compact
+    def __call__(
+        self, x_BTH: jax.Array, index: jax.Array, visible: Visible, noise: Noise | None
+    ) -> tuple[jax.Array, None]:
+        """x [B, T, H] of block `index` -> (x of the next block, None), as a scan body."""
+        c, H = self.config, self.config.hidden_size
+        B, T, _ = x_BTH.shape
+        site = 1 + _SITES_PER_LAYER * index
+        heads = lambda name: dense(c, H, self.dtype, name)(x_BTH).reshape(
+            B, T, c.num_heads, H // c.num_heads
+        )
+        ltr = c.attention == 'left_to_right'
+        out_BTND = attend(
+            heads('query'),
+            heads('key'),
+            heads('value'),
+            visible,
+            c.attention_dropout,
+            noise,
+            site,
+            ltr,
+            self.kernel,
+        )
+        out_BTH = dense(c, H, self.dtype, 'attention_output')(out_BTND.reshape(B, T, H))
+        x_BTH = LayerNorm(c.layer_norm_eps, name='attention_norm')(
+            x_BTH + dropout(out_BTH, c.hidden_dropout, noise, site + 1)
+        )
+        h_BTI = ACTIVATIONS[c.hidden_act](
+            dense(c, c.intermediate_size, self.dtype, 'intermediate')(x_BTH)
+        )
+        out_BTH = dense(c, H, self.dtype, 'output')(h_BTI)
+        x_BTH = LayerNorm(c.layer_norm_eps, name='output_norm')(
+            x_BTH + dropout(out_BTH, c.hidden_dropout, noise, site + 2)
+        )
+        x_BTH = constrain_rows(x_BTH)
+        # kept only where a caller asks for `intermediates`
+        self.sow('intermediates', 'hidden', x_BTH)
+        return x_BTH, None
+
+
+# What the forward pass of a block keeps for the backward pass; all else is made again. With 'none'
+# that is what costs a product or random bits: outputs of the matrix products, attention's
+# probabilities, and the masks of dropout.
+REMAT_POLICIES = {
+    'none': jax.checkpoint_policies.save_from_both_policies(
+        jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+        jax.checkpoint_policies.save_only_these_names('kept'),
+    ),
+    'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    'full': jax.checkpoint_policies.nothing_saveable,
+}
+
+
+class Packing(NamedTuple):
+    """Rows of several examples: which example each token is of (from 1; 0 is padding), its place in
+    that, and where each begins.
+    """
+
+    pack_ids_BT: jax.Array
+    position_ids_BT: jax.Array
+    cls_positions_BK: jax.Array
+
+
+class Encoder(nn.Module):
+    """Embeddings, L blocks and the pooler. `remat`, `scan` and `kernel` change memory and speed,
+    not the result.
+    """
+
+    config: ModelConfig
+    dtype: jnp.dtype = jnp.float32
+    remat: str = 'none'
+    scan: bool = False
+    kernel: str = 'xla'
+
+    @nn.compact
+    def __call__(
+        self,
+        input_ids_BT: jax.Array,
+        input_mask_BT: jax.Array,
+        segment_ids_BT: jax.Array,
+        noise: Noise | None = None,
+        packing: Packing | None = None,
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """-> (hidden states [B, T, H], pooled token [B, H], word table [V, H]); no dropout without
+        `noise`.
+
+        The pooled token is the first; left to right, where that sees itself alone, the last that is
+        no padding. With `packing` the first tokens of all K examples of a row are pooled: [B, K,
+        H].
+        """
+        c = self.config
+        if packing and (c.bilstm or c.attention == 'left_to_right'):
+            raise UserError(
+                'packed records are for an encoder of bidirectional attention without a BiLSTM:'
+                ' make them without --packing'
+            )
+        position_ids_BT = packing.position_ids_BT if packing else None
+        x_BTH, word_VH = Embeddings(c, self.dtype, name='embeddings')(
+            input_ids_BT, segment_ids_BT, noise, position_ids_BT
+        )
+        self.sow('intermediates', 'hidden', x_BTH)
+        layer = Layer
+        # unrolled, XLA sees by itself what is cheaper made again than kept; not across a loop
+        if self.scan or self.remat != 'none':
+            layer = nn.remat(Layer, policy=REMAT_POLICIES[self.remat], prevent_cse=not self.scan)
+        layers = nn.scan(
+            layer,
+            variable_axes={'params': 0, 'intermediates': 0},
+            split_rngs={'params': True},
+            in_axes=(0, nn.broadcast, nn.broadcast),
+            length=c.num_layers,
+            unroll=1 if self.scan else c.num_layers,
+        )(c, self.dtype, self.kernel, name='layers')
+        x_BTH, _ = layers(
+            x_BTH,
+            jnp.arange(c.num_layers),
+            Visible(input_mask_BT, packing.pack_ids_BT if packing else None),
+            noise,
+        )
+        if c.bilstm:
+            x_BTH = BiLSTM(c.hidden_size // 2, self.dtype, name='bilstm')(x_BTH, input_mask_BT)
+        if packing:
+            pooled = jnp.take_along_axis(x_BTH, packing.cls_positions_BK[..., None], axis=1)
+        elif c.attention == 'left_to_right':
+            last_B = input_mask_BT.astype(jnp.int32).sum(-1) - 1
+            pooled = jnp.take_along_axis(x_BTH, last_B[:, None, None], axis=1)[:, 0]
+        else:
+            pooled = x_BTH[:, 0]
+        return x_BTH, jnp.tanh(dense(c, c.hidden_size, self.dtype, 'pooler')(pooled)), word_VH

@@ -1,0 +1,153 @@
+"""What stands on the encoder: the pre-training head and one head for each kind of task.
+
+Each model takes the batch dictionary and returns float32 logits. Parameters of the encoder are
+under `encoder` in all of them, so that weights move from one to another by that name.
+
+Dims: as in model/encoder.py; P masked positions, C classes or choices, R = B C rows of the encoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from bert_jax.model.dropout import Noise, dropout
+from bert_jax.model.encoder import ACTIVATIONS, Encoder, LayerNorm, Packing, dense, padded_vocab
+from configs.schema import ModelConfig
+
+Batch = Mapping[str, jax.Array]
+HEAD_SITE = 1 << 20  # dropout site of a task head, beyond those of any depth of encoder
+
+
+class _Model(nn.Module):
+    """Fields that every model shares; see Encoder."""
+
+    config: ModelConfig
+    dtype: jnp.dtype = jnp.float32
+    remat: str = 'none'
+    scan: bool = False
+    kernel: str = 'xla'
+
+    def encode(self, batch: Batch, noise: Noise | None) -> tuple[jax.Array, jax.Array, jax.Array]:
+        encoder = Encoder(
+            self.config, self.dtype, self.remat, self.scan, self.kernel, name='encoder'
+        )
+        if 'pack_ids' not in batch:
+            return encoder(batch['input_ids'], batch['input_mask'], batch['segment_ids'], noise)
+        packing = Packing(batch['pack_ids'], batch['position_ids'], batch['cls_positions'])
+        return encoder(
+            batch['input_ids'],
+            jnp.minimum(packing.pack_ids_BT, 1),
+            batch['segment_ids'],
+            noise,
+            packing,
+        )
+
+
+class MaskedLM(nn.Module):
+    """Logits over the vocabulary at the masked positions only (run_pretraining.py:243-265)."""
+
+    config: ModelConfig
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x_BTH: jax.Array, word_VH: jax.Array, positions_BP: jax.Array) -> jax.Array:
+        """-> logits [B, P, V] in float32; those of the table's padding rows are -inf."""
+        c = self.config
+        x_BPH = jnp.take_along_axis(x_BTH, positions_BP[..., None], axis=1)
+        x_BPH = ACTIVATIONS[c.hidden_act](dense(c, c.hidden_size, self.dtype, 'transform')(x_BPH))
+        x_BPH = LayerNorm(c.layer_norm_eps, name='norm')(x_BPH)
+        V = padded_vocab(c.vocab_size)
+        bias_V = self.param('bias', nn.initializers.zeros, (V,))
+        bias_V = jnp.where(jnp.arange(V) < c.vocab_size, bias_V, -jnp.inf)
+        logits_BPV = jnp.einsum(
+            'BPH,VH->BPV', x_BPH, word_VH.astype(self.dtype), preferred_element_type=jnp.float32
+        )
+        return logits_BPV + bias_V[None, None]
+
+
+class Pretraining(_Model):
+    """Masked LM and next-sentence prediction."""
+
+    @nn.compact
+    def __call__(self, batch: Batch, noise: Noise | None = None) -> tuple[jax.Array, jax.Array]:
+        """-> (masked-LM logits [B, P, V], next-sentence logits [B, 2], [B, K, 2] of packed rows;
+        class 1 means a random B).
+        """
+        x_BTH, pooled, word_VH = self.encode(batch, noise)
+        mlm_BPV = MaskedLM(self.config, self.dtype, name='mlm')(
+            x_BTH, word_VH, batch['masked_lm_positions']
+        )
+        return mlm_BPV, dense(self.config, 2, self.dtype, 'nsp')(pooled).astype(jnp.float32)
+
+
+class Classifier(_Model):
+    """Classes or, with one output, a regression, from the pooled first token
+    (run_classifier.py:594).
+    """
+
+    outputs: int = 2
+    head_dropout: float = 0.1
+
+    @nn.compact
+    def __call__(self, batch: Batch, noise: Noise | None = None) -> jax.Array:
+        """-> logits [B, C]."""
+        _, pooled_BH, _ = self.encode(batch, noise)
+        pooled_BH = dropout(pooled_BH, self.head_dropout, noise, HEAD_SITE)
+        return dense(self.config, self.outputs, self.dtype, 'classifier')(pooled_BH).astype(
+            jnp.float32
+        )
+
+
+class Span(_Model):
+    """Start and end of an answer; no dropout of its own (run_squad.py:568)."""
+
+    @nn.compact
+    def __call__(self, batch: Batch, noise: Noise | None = None) -> jax.Array:
+        """-> logits [B, T, 2]: start, end."""
+        x_BTH, _, _ = self.encode(batch, noise)
+        return dense(self.config, 2, self.dtype, 'span')(x_BTH).astype(jnp.float32)
+
+
+class Tokens(_Model):
+    """A class for every token, each by itself (paper section 5.3: no CRF); dropout as before a
+    classifier.
+    """
+
+    outputs: int = 2
+    head_dropout: float = 0.1
+
+    @nn.compact
+    def __call__(self, batch: Batch, noise: Noise | None = None) -> jax.Array:
+        """-> logits [B, T, C]."""
+        x_BTH, _, _ = self.encode(batch, noise)
+        x_BTH = dropout(x_BTH, self.head_dropout, noise, HEAD_SITE)
+        return dense(self.config, self.outputs, self.dtype, 'classifier')(x_BTH).astype(jnp.float32)
+
+
+class Choice(_Model):
+    """One score for each of an example's inputs, of which one is right: pooled output times a
+    vector (paper section 4.4).
+    """
+
+    head_dropout: float = 0.1
+
+    @nn.compact
+    def __call__(self, batch: Batch, noise: Noise | None = None) -> jax.Array:
+        """The batch's inputs are [B, C, T], C inputs an example -> logits [B, C]."""
+        *examples, C, T = batch['input_ids'].shape
+        rows = {
+            name: batch[name].reshape(-1, T) for name in ('input_ids', 'input_mask', 'segment_ids')
+        }
+        if noise is not None:  # every input is a row of its own to dropout
+            noise = Noise(
+                noise.key,
+                (noise.rows_B[:, None] * C + jnp.arange(C, dtype=jnp.uint32)[None]).reshape(-1),
+            )
+        _, pooled_RH, _ = self.encode(rows, noise)
+        pooled_RH = dropout(pooled_RH, self.head_dropout, noise, HEAD_SITE)
+        scores_R1 = dense(self.config, 1, self.dtype, 'classifier')(pooled_RH).astype(jnp.float32)
+        return scores_R1.reshape(*examples, C)

@@ -1,0 +1,61 @@
+"""The encoder's hidden states as features (paper section 5.3): chosen layers, of every token or
+pooled.
+
+Owns what is computed of them on the device. Layers are counted as transformers counts
+hidden_states: 0 is the embeddings' output, i that of block i, and -1 the last.
+
+Dims: as in model/encoder.py; K chosen layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.model.encoder import Encoder
+from configs.errors import UserError
+from configs.schema import ModelConfig
+
+Pool = Literal['none', 'cls', 'mean', 'max']
+
+
+def make_features(
+    config: ModelConfig,
+    layers: Sequence[int],
+    pool: Pool,
+    compute_dtype: jnp.dtype,
+    dtype: jnp.dtype,
+) -> Callable[[Any, dict[str, jax.Array]], dict[str, jax.Array]]:
+    """-> function(encoder's parameters, batch) -> {'features'}: [B, T, K, H] of every token, or [B,
+    K, H] pooled, in `dtype`.
+
+    cls is the first token; mean and max are over the real positions, [CLS] and [SEP] among them.
+    UserError for a layer that the encoder does not have.
+    """
+    count = config.num_layers
+    if wrong := [layer for layer in layers if not -count - 1 <= layer <= count]:
+        raise UserError(
+            f'--layers: no layer {wrong[0]}: this encoder has 0 (the embeddings) to {count}, or'
+            f' {-count - 1} to -1'
+        )
+    encoder = Encoder(config, compute_dtype)
+
+    def function(params: Any, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        inputs = (batch['input_ids'], batch['input_mask'], batch['segment_ids'])
+        _, state = encoder.apply({'params': params}, *inputs, mutable=['intermediates'])
+        seen = state['intermediates']
+        x_LBTH = jnp.concatenate([seen['hidden'][0][None], seen['layers']['hidden'][0]])
+        x_KBTH = jnp.stack([x_LBTH[layer % (count + 1)] for layer in layers]).astype(jnp.float32)
+        real_BT = batch['input_mask'][None, :, :, None] > 0
+        pooled_KBH = {
+            'none': lambda: x_KBTH,
+            'cls': lambda: x_KBTH[:, :, 0],
+            'mean': lambda: jnp.sum(x_KBTH * real_BT, 2) / jnp.maximum(jnp.sum(real_BT, 2), 1),
+            'max': lambda: jnp.max(jnp.where(real_BT, x_KBTH, -jnp.inf), 2),
+        }[pool]()
+        return {'features': jnp.moveaxis(pooled_KBH, 0, -2).astype(dtype)}
+
+    return function

@@ -1,0 +1,84 @@
+"""The feature-based approach (paper section 5.3, Table 7): what is read of a frozen encoder, and
+the BiLSTM that reads it.
+
+Owns both, for every word by itself: how the features come to be here is not its business, and no
+gradient leaves it, the features being data. Knows nothing of tasks.
+
+Dims: B batch, T word, K chosen layers, H their width, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from bert_jax.model.bilstm import BiLSTM
+from bert_jax.model.dropout import Noise, dropout
+from configs.errors import UserError
+
+
+def layers_of(features: str, num_layers: int) -> tuple[int, ...]:
+    """The layers of a set of FeatureConfig.features in an encoder of `num_layers` blocks; 0 is the
+    embeddings' output, i that of block i.
+
+    "All" are the blocks, as in Table 7 ("all 12 layers"), without the embeddings. UserError where
+    there are too few blocks.
+    """
+    least = {'second_to_last': 2, 'sum_last4': 4, 'concat_last4': 4}.get(features, 1)
+    if num_layers < least:
+        raise UserError(
+            f'features={features} needs an encoder of {least} layers or more, and this one has'
+            f' {num_layers}: leave it out'
+        )
+    last4 = range(num_layers - 3, num_layers + 1)
+    return tuple(
+        {
+            'embeddings': (0,),
+            'second_to_last': (num_layers - 1,),
+            'last': (num_layers,),
+            'sum_last4': last4,
+            'concat_last4': last4,
+            'sum_all': range(1, num_layers + 1),
+        }[features]
+    )
+
+
+class FeatureTagger(nn.Module):
+    """Features of each word -> its classes: `depth` BiLSTM layers, `width` in each direction, under
+    a classifier; dropout before each.
+
+    With `weigh` the K layers are summed with learned weights: the softmax of K numbers, times a
+    scale, as ELMo has it (Peters et al. 2018, equation 1). The paper says "weighted sum" and no
+    more. Otherwise they are put side by side.
+    """
+
+    outputs: int
+    weigh: bool
+    depth: int = 2
+    width: int = 768
+    dropout: float = 0.5
+    dtype: jnp.dtype = jnp.float32
+
+    @nn.compact
+    def __call__(self, batch: Mapping[str, jax.Array], noise: Noise | None = None) -> jax.Array:
+        """batch['features'] [B, T, K, H] of any floating type; input_mask [B, T] is 1 at words ->
+        logits [B, T, C], float32.
+        """
+        x_BTKH = batch['features'].astype(self.dtype)
+        if self.weigh:
+            weights_K = jax.nn.softmax(self.param('mix', nn.initializers.zeros, (x_BTKH.shape[2],)))
+            weights_K = self.param('scale', nn.initializers.ones, ()) * weights_K
+            x_BTH = jnp.einsum('BTKH,K->BTH', x_BTKH, weights_K.astype(self.dtype))
+        else:
+            x_BTH = x_BTKH.reshape(*x_BTKH.shape[:2], -1)
+        for layer in range(self.depth):
+            x_BTH = BiLSTM(self.width, self.dtype, name=f'bilstm_{layer}')(
+                dropout(x_BTH, self.dropout, noise, layer), batch['input_mask']
+            )
+        x_BTH = dropout(x_BTH, self.dropout, noise, self.depth)
+        return nn.Dense(self.outputs, dtype=self.dtype, name='classifier')(x_BTH).astype(
+            jnp.float32
+        )

@@ -1,0 +1,1 @@
+"""How it is learnt: losses, optimizer, schedule, the step, the loop, checkpoints."""

@@ -1,0 +1,441 @@
+"""Checkpoints of a run: saved whole, verified when they are read. The only importer of orbax.
+
+Orbax makes a save atomic but does not notice flipped bits and does not fall back from a damaged
+step. So a fingerprint of every leaf is taken on the devices before the save and compared after the
+restore, and `restore` walks back to the newest step that verifies, saying what it skipped and why.
+Only what is proven damaged is skipped (checkpoint_faults.py), and it is set aside, not deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import json
+import os
+import re
+import shutil
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from absl import logging
+from etils import epath
+from jax.experimental import multihost_utils
+
+from bert_jax.mesh.sharding import path_of
+from bert_jax.train.checkpoint_faults import (
+    Damaged,
+    NoRoom,
+    can_be_listed,
+    describe,
+    is_damage,
+    join_threads,
+    json_object,
+    patiently,
+    quiet,
+    writing,
+)
+from bert_jax.train.state import TrainState
+from configs.errors import UserError
+
+Score = tuple[float, ...]
+
+_WORDS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
+
+
+def _fingerprint(leaf: jax.Array) -> jax.Array:
+    """uint32 wrap-around sum of (bit pattern x odd weight of the place): the same on every mesh,
+    changed by any one bit.
+    """
+    bits = jax.lax.bitcast_convert_type(leaf, _WORDS[leaf.dtype.itemsize]).astype(jnp.uint32)
+    place = jnp.zeros(leaf.shape, jnp.uint32)
+    for axis, size in enumerate(leaf.shape):
+        place = place * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, leaf.shape, axis)
+    return jnp.sum(bits * (place * jnp.uint32(2654435761 & ~1) + jnp.uint32(1)), dtype=jnp.uint32)
+
+
+@jax.jit
+def _fingerprints(tree: Any) -> Any:
+    return jax.tree.map(_fingerprint, tree)
+
+
+def fingerprints(tree: Any) -> dict[str, int]:
+    """{path: fingerprint} of every leaf."""
+    flat, _ = jax.tree_util.tree_flatten_with_path(jax.device_get(_fingerprints(tree)))
+    return {path_of(path): int(value) for path, value in flat}
+
+
+class _NewestAndBest:
+    """Orbax's preservation policy: the newest `keep` steps, and the one with the highest of
+    `scores`.
+    """
+
+    def __init__(self, keep: int, scores: dict[int, Score]):
+        self._keep, self._scores = keep, scores
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        del context
+        steps = [info.step for info in checkpoints]
+        scored = [step for step in steps if step in self._scores]
+        best = max(scored, key=self._scores.__getitem__, default=None)
+        return [step in steps[-self._keep :] or step == best for step in steps]
+
+
+class Checkpoints:
+    """The `checkpoints/` folder of a workdir: params and the rest of the state as items of their
+    own, by step.
+
+    As a context it is closed at its end, however that comes: a save under way is then on the disk.
+    """
+
+    def __init__(self, workdir: str | epath.PathLike, keep: int = 3):
+        """Keeps the newest `keep`, and of those that were saved with a score the best."""
+        self._folder, self._keep = epath.Path(workdir).absolute() / 'checkpoints', keep
+        self._folder.mkdir(parents=True, exist_ok=True)
+        quiet()
+        self._under_way: int | None = (
+            None  # the step of the last save, until it is known to be whole
+        )
+        self._must = True
+        self._scores: dict[int, Score] = {}
+        self._manager = patiently(os.fspath(self._folder), self._open)
+
+    def _open(self) -> ocp.CheckpointManager:
+        for step in saved_steps(self._folder.parent):
+            with contextlib.suppress(Damaged):  # a checkpoint is judged when it is restored
+                if score := _read_meta(self._folder / str(step)).get('score'):
+                    self._scores[step] = tuple(score)
+        return ocp.CheckpointManager(
+            self._folder,
+            item_names=('params', 'rest', 'meta'),
+            options=ocp.CheckpointManagerOptions(
+                preservation_policy=_NewestAndBest(self._keep, self._scores),
+                enable_async_checkpointing=True,
+                cleanup_tmp_directories=True,
+            ),
+        )
+
+    def steps(self) -> list[int]:
+        """Steps that have a checkpoint, oldest first."""
+        return sorted(self._manager.all_steps())
+
+    def is_best(self, score: Score | None) -> bool:
+        """Whether a state of that score would be kept as the best; a checkpoint whose score is not
+        known counts for nothing.
+        """
+        return score is not None and all(score > other for other in self._scores.values())
+
+    def save(
+        self, state: TrainState, meta: dict[str, Any], score: Score | None = None, must: bool = True
+    ) -> None:
+        """Saves in the background; the save before is on the disk then.
+
+        score: of the state, higher is better; saved with it. NoRoom where the disk is too full for
+        it, or was for the save before; where a save need not be (`must`) a warning takes its place.
+        """
+        self._finish()
+        step = int(state.step)
+        if step in self._manager.all_steps():
+            return
+        self._must = must
+        record = {
+            **meta,
+            'step': step,
+            'score': score,
+            'fingerprints': fingerprints(state),
+        }
+        record['checksum'] = _checksum(record)
+        params, rest = state.params, state._replace(params=None)
+        items = ocp.args.Composite(
+            params=ocp.args.StandardSave(params),
+            rest=ocp.args.StandardSave(rest._asdict()),
+            meta=ocp.args.JsonSave(record),
+        )
+        try:
+            self._check_room(_size(state), 'a checkpoint needs')
+        except NoRoom as error:
+            self._unsaved(step, error)
+            return
+        if score is not None:
+            self._scores[step] = score
+        try:
+            self._manager.save(step, args=items, force=True)
+            self._under_way = step
+        except Exception as error:
+            self._failed(step, error)
+
+    def _finish(self) -> None:
+        """Waits for the save under way; a full disk is dealt with as that save asked for."""
+        step, self._under_way = self._under_way, None
+        if step is None:
+            return
+        try:
+            self._manager.wait_until_finished()
+            self._manager.check_for_errors()
+        except Exception as error:
+            self._failed(step, error)
+
+    def _failed(self, step: int, error: Exception) -> None:
+        """Forgets a save that failed and gives back the room that it had taken; raises what is no
+        full disk.
+        """
+        join_threads()
+        if jax.process_index() == 0 and '://' not in os.fspath(self._folder):
+            for path in self._folder.glob(f'{step}.orbax-checkpoint-tmp*'):
+                shutil.rmtree(path, ignore_errors=True)
+        self._scores.pop(step, None)
+        self._manager.reload()  # it has forgotten the steps that it would have removed
+        error = writing(self._folder, error)
+        if not isinstance(error, NoRoom):
+            raise error
+        self._unsaved(step, error)
+
+    def _unsaved(self, step: int, error: NoRoom) -> None:
+        if self._must:
+            raise NoRoom(f'{error}; {_newest(self._folder.parent)}') from None
+        logging.warning('NOT SAVED at step %d (runtime.on_full_disk=continue): %s', step, error)
+
+    def check_room(self, state: TrainState, saves: int, must: bool = True) -> None:
+        """NoRoom where the disk cannot hold what will be kept of `saves` more checkpoints; without
+        `must` a warning.
+
+        That is the newest, the best, and one that is being written while the one it replaces is
+        still there.
+        """
+        there = len(self.steps())
+        more = max(0, min(self._keep + 2, there + saves) - there)
+        what = (
+            f'{more} more checkpoints of {_size(state) / 1e6:.0f} MB each'
+            f' (runtime.keep_checkpoints={self._keep}, the best, one being written; {there} are'
+            ' there) need'
+        )
+        try:
+            self._check_room(more * _size(state), what)
+        except NoRoom as error:
+            if must:
+                raise NoRoom(
+                    f'{error}, or lower runtime.keep_checkpoints, or --set'
+                    ' runtime.on_full_disk=continue'
+                ) from None
+            logging.warning('%s', error)
+
+    def _check_room(self, need: int, what: str) -> None:
+        if '://' in os.fspath(self._folder) or not need:
+            return
+        free = shutil.disk_usage(Path(self._folder)).free
+        if free < need * 1.1:
+            raise NoRoom(
+                f'{self._folder}: {what} {need / 1e6:.0f} MB and {free / 1e6:.0f} MB are free: make'
+                ' room and start again'
+            )
+
+    def restore(self, target: TrainState) -> tuple[TrainState, dict[str, Any]] | None:
+        """The newest state that verifies, in the shapes and shardings of `target`, and its meta;
+        None where there is none.
+
+        Those beyond it that do not are set aside as STEP.damaged. UserError where checkpoints exist
+        but none of them verifies, or one cannot be read for another reason than damage: nothing is
+        changed then.
+        """
+        faults: dict[int, str] = {}
+        for step in reversed(self.steps()):
+            what = f'{self._folder}/{step}'
+            try:
+                found = patiently(what, functools.partial(self._restore_step, step, target))
+            except Exception as error:
+                if not is_damage(error):
+                    raise
+                faults[step] = describe(error)
+                continue
+            for damaged, fault in faults.items():
+                self._set_aside(damaged, fault)
+            if faults:
+                self._manager.reload()
+            return found
+        if faults:
+            said = '; '.join(f'step {step}: {fault}' for step, fault in faults.items())
+            raise UserError(
+                f'{self._folder}: no checkpoint can be restored ({said}); use another --workdir'
+            )
+        return None
+
+    def params(self, step: int) -> dict[str, Any] | None:
+        """Parameters alone of `step`, as numpy arrays; None where it is damaged, and then set
+        aside.
+        """
+        path = self._folder / str(step)
+        try:
+            return patiently(os.fspath(path), functools.partial(_load_params, path))
+        except Exception as error:
+            if not is_damage(error):
+                raise
+            self._set_aside(step, describe(error))
+            self._manager.reload()
+            return None
+
+    def _set_aside(self, step: int, fault: str) -> None:
+        """Renames a damaged checkpoint: its step will be saved again, and nothing is deleted that a
+        person may still want.
+        """
+        names = itertools.chain(
+            [f'{step}.damaged'], (f'{step}.damaged-{n}' for n in itertools.count(2))
+        )
+        new = next(path for path in map(self._folder.joinpath, names) if not path.exists())
+        if jax.process_index() == 0:
+            (self._folder / str(step)).rename(new)
+        if jax.process_count() > 1:
+            multihost_utils.sync_global_devices(f'set aside {step}')
+        self._scores.pop(step, None)
+        logging.warning(
+            'checkpoint of step %d is damaged and set aside as %s: %s', step, new, fault
+        )
+
+    def _restore_step(self, step: int, target: TrainState) -> tuple[TrainState, dict[str, Any]]:
+        can_be_listed(self._folder / str(step))
+        meta = _read_meta(self._folder / str(step))
+        names = {path_of(path) for path, _ in jax.tree_util.tree_flatten_with_path(target)[0]}
+        promised = meta['fingerprints']
+        if other := sorted(names ^ promised.keys()):
+            raise UserError(
+                f'{self._folder}/{step}: holds other arrays than this program trains ({other[0]},'
+                f' {len(other)} in all): go on with the version that wrote it, or use another'
+                ' --workdir'
+            )
+        rest = target._replace(params=None)._asdict()
+        read = self._manager.restore(
+            step,
+            args=ocp.args.Composite(
+                params=ocp.args.StandardRestore(target.params), rest=ocp.args.StandardRestore(rest)
+            ),
+        )
+        state = TrainState(**{**read['rest'], 'params': read['params']})
+        state = jax.tree.unflatten(jax.tree.structure(target), jax.tree.leaves(state))
+        _compare(fingerprints(state), promised)
+        return state, meta
+
+    def wait(self) -> None:
+        """Blocks until the last save is on disk; raises what went wrong with it."""
+        self._finish()
+
+    def close(self) -> None:
+        """Waits and releases the threads."""
+        try:
+            self._finish()
+        finally:
+            self._manager.close()
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: Any) -> None:
+        try:
+            self.close()
+        except Exception as fault:
+            if error is None:
+                raise
+            logging.warning('%s', describe(fault))  # what ends the run is told last
+
+
+def standing(workdir: str | epath.PathLike, step: int) -> str:
+    """Where a run that stops at `step` can go on from, for its last line."""
+    if not step:
+        return 'stopped before the first step'
+    return (
+        f'saved at step {step}'
+        if step in saved_steps(workdir)
+        else f'NOT saved at step {step}; {_newest(workdir)}'
+    )
+
+
+def _newest(workdir: str | epath.PathLike) -> str:
+    steps = saved_steps(workdir)
+    return (
+        f'the newest checkpoint is of step {steps[-1]}' if steps else 'there is no checkpoint yet'
+    )
+
+
+def _size(state: TrainState) -> int:
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+
+
+def _read_meta(folder: epath.Path) -> dict[str, Any]:
+    """What was saved beside the arrays. Damaged where it is not whole."""
+    meta = json_object(folder / 'meta' / 'metadata')
+    if not isinstance(meta.get('fingerprints'), dict):
+        raise Damaged('meta/metadata has no fingerprints')
+    if 'checksum' in meta and meta['checksum'] != _checksum(meta):  # older versions wrote none
+        raise Damaged('the checksum of meta/metadata differs')
+    return meta
+
+
+def _checksum(meta: dict[str, Any]) -> int:
+    """crc32 of all else in `meta`."""
+    rest = {name: value for name, value in meta.items() if name != 'checksum'}
+    return zlib.crc32(json.dumps(rest, sort_keys=True).encode())
+
+
+def _compare(found: dict[str, int], promised: dict[str, int]) -> None:
+    if wrong := [name for name in promised if found.get(name) != promised[name]]:
+        raise Damaged(f'fingerprint of {wrong[0]} differs (and of {len(wrong) - 1} more)')
+
+
+def saved_steps(workdir: str | epath.PathLike) -> list[int]:
+    """Steps that a workdir has a checkpoint of, oldest first."""
+    folder = epath.Path(workdir).absolute() / 'checkpoints'
+    return (
+        sorted(int(p.name) for p in folder.iterdir() if re.fullmatch(r'\d+', p.name))
+        if folder.exists()
+        else []
+    )
+
+
+def load_params(
+    workdir: str | epath.PathLike, step: int | None = None
+) -> tuple[dict[str, Any], int]:
+    """Parameters alone of a workdir's newest (or given) step that verifies, as numpy arrays, and
+    that step.
+
+    UserError where the workdir has no checkpoint that verifies.
+    """
+    folder = epath.Path(workdir).absolute() / 'checkpoints'
+    found = [s for s in reversed(saved_steps(workdir)) if step is None or s == step]
+    quiet()
+    faults = []
+    for candidate in found:
+        path = folder / str(candidate)
+        try:
+            return patiently(os.fspath(path), functools.partial(_load_params, path)), candidate
+        except Exception as error:
+            if not is_damage(error):
+                raise
+            faults.append(f'step {candidate}: {describe(error)}')
+            logging.warning(
+                'checkpoint of step %d in %s is damaged and skipped: %s',
+                candidate,
+                workdir,
+                describe(error),
+            )
+    raise UserError(
+        f'{folder}: no checkpoint that can be read ({"; ".join(faults) or "none there"}); is this a'
+        ' workdir of pretrain or finetune?'
+    )
+
+
+def _load_params(folder: epath.Path) -> dict[str, Any]:
+    can_be_listed(folder)
+    promised = _read_meta(folder)['fingerprints']
+    reader = ocp.StandardCheckpointHandler()
+    shapes = reader.metadata(folder / 'params').tree
+    empty = jax.tree.map(lambda m: np.empty(m.shape, m.dtype), shapes)
+    params = reader.restore(folder / 'params', args=ocp.args.StandardRestore(empty))
+    _compare(
+        {f'params/{name}': value for name, value in fingerprints(params).items()},
+        {name: value for name, value in promised.items() if name.startswith('params/')},
+    )
+    return params

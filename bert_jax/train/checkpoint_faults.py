@@ -1,0 +1,209 @@
+"""What went wrong with a checkpoint: damage, a fault that may pass, or a full disk; and how to read
+in spite of it.
+
+Owns the words in which orbax and tensorstore say so. It must not know where checkpoints are, or
+when they are read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from absl import logging
+
+from configs.errors import UserError, chain, no_room
+
+T = TypeVar('T')
+
+PAUSES = (1.0, 4.0, 15.0)  # seconds before what may pass is read again
+
+# Parts that are not there, or are not what they should be, are damage; any other error of the
+# operating system says nothing of what is on the disk.
+_MISSING = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
+_PASSING = re.compile(
+    r'\b(RESOURCE_EXHAUSTED|DEADLINE_EXCEEDED|UNAVAILABLE|ABORTED|CANCELLED|INTERNAL|UNKNOWN'
+    r'|PERMISSION_DENIED|UNAUTHENTICATED): '
+)
+_OS_ERROR = re.compile(r"os_error_code='(\d+)'")  # tensorstore has no OSError
+
+
+class NoRoom(UserError):
+    """A checkpoint could not be written because the disk is full; the ones before it are whole."""
+
+
+class Unreadable(UserError):
+    """A checkpoint cannot be read now, and nothing says that it is damaged: a restart may mend
+    it.
+    """
+
+    exit_code = 75  # EX_TEMPFAIL: launch.supervise starts the command again
+
+
+class Damaged(Exception):
+    """A checkpoint is proven not to hold what was saved."""
+
+
+def describe(error: BaseException) -> str:
+    """The first cause of an error in at most 200 characters, without tensorstore's long details."""
+    first = list(chain(error))[-1]
+    details = r' \[(?:tensorstore_spec|source locations|os_error_code)'
+    text = re.split(details, str(first).strip())[0]
+    text = (text.splitlines() or [''])[0]
+    # between them is the way there, array by array
+    if found := re.match(r'([A-Z_]+: ).*(local file .*)', text):
+        text = found[1] + found[2]
+    elif not isinstance(first, Damaged):
+        text = f'{type(first).__name__}: {text}' if text else type(first).__name__
+    return text[:200]
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether an error is a time-out, a lack of memory, a failing disk or network: no damage."""
+    for cause in chain(error):
+        if isinstance(cause, MemoryError | TimeoutError | ConnectionError):
+            return True
+        if isinstance(cause, OSError) and cause.errno is not None and cause.errno not in _MISSING:
+            return True
+        if any(int(code) not in _MISSING for code in _OS_ERROR.findall(str(cause))):
+            return True
+        if _PASSING.search(str(cause)[:200]):
+            return True
+    return False
+
+
+def can_be_listed(folder: Any) -> None:
+    """Raises the operating system's error where `folder`, or one below it, cannot be looked into.
+
+    Of what it may not look into orbax says that it is not there, as of a part that is lost.
+    """
+    if '://' in os.fspath(folder):
+        return
+
+    def refused(error: OSError) -> None:
+        raise error
+
+    for path, _, files in os.walk(folder, onerror=refused):
+        for name in files:
+            os.stat(os.path.join(path, name))
+
+
+def is_damage(error: BaseException) -> bool:
+    """Whether reading failed because parts are missing, cannot be decoded, or are not what was
+    saved.
+    """
+    if may_pass(error):
+        return False
+    missing = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+    kinds = (Damaged, ValueError, LookupError, TypeError, AttributeError, *missing)
+    return any(isinstance(cause, kinds) for cause in chain(error))
+
+
+def patiently(what: str, read: Callable[[], T]) -> T:
+    """read(), and again after a pause where its failure may pass; Unreadable, naming `what`, where
+    it never does.
+    """
+    for pause in (*PAUSES, None):
+        try:
+            return read()
+        except Exception as error:
+            if not may_pass(error):
+                raise
+            if pause is None:
+                raise Unreadable(
+                    f'{what}: cannot be read now ({describe(error)}), which proves no damage:'
+                    ' nothing was changed; run the same command again when the fault is gone'
+                ) from error
+            logging.warning('%s: %s; trying again in %g s', what, describe(error), pause)
+            time.sleep(pause)
+    raise AssertionError('the last pause is none')
+
+
+def writing(folder: Any, error: Exception) -> Exception:
+    """What to raise for an error of writing below `folder`: NoRoom where it was a full disk."""
+    if not no_room(error):
+        return error
+    limit = any(
+        e.errno == errno.EFBIG for e in chain(error) if isinstance(e, OSError)
+    ) or 'File too large' in str(error)
+    why = 'a limit on the size of files was reached (ulimit -f)' if limit else 'the disk was full'
+    mend = 'raise it' if limit else 'make room'
+    return NoRoom(f'{folder}: {why} when a checkpoint was written: {mend} and start again')
+
+
+def json_object(path: Any) -> dict[str, Any]:
+    """A JSON object of a checkpoint. Damaged where it is gone or is none."""
+    try:
+        found = json.loads(path.read_text())
+    except (ValueError, FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        raise Damaged(
+            f'{path.parent.name}/{path.name} cannot be read ({describe(error)})'
+        ) from None
+    if not isinstance(found, dict):
+        raise Damaged(f'{path.parent.name}/{path.name} is no JSON object')
+    return found
+
+
+def quiet() -> None:
+    """Lets a failure of orbax be one error, which we raise, and not a hundred lines beside it.
+
+    Orbax reads and writes all arrays at once in event loops of its own, and closes such a loop at
+    the first failure: every other array then prints "Event loop is closed" when it is done, or
+    that its own failure was never asked for. From here on a loop is not closed before its tasks
+    have ended, the failures after the first are not told, and orbax's own log lines are seen with
+    --verbosity=1 alone.
+    """
+    if not isinstance(asyncio.get_event_loop_policy(), _Policy):
+        asyncio.set_event_loop_policy(_Policy())
+    logging.get_absl_logger().addFilter(_is_ours)  # once, however often it is called
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    def close(self) -> None:
+        while not self.is_closed() and (tasks := asyncio.all_tasks(self)):
+            self.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        super().close()
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if 'never retrieved' not in context['message']:  # the first failure is raised
+            super().call_exception_handler(context)
+
+    def call_soon_threadsafe(  # type: ignore[override]  # None, where asyncio has a Handle
+        self, callback: Any, *args: Any, context: Any = None
+    ) -> Any:
+        try:
+            return super().call_soon_threadsafe(callback, *args, context=context)
+        except RuntimeError:
+            if not self.is_closed():
+                raise
+            return None  # done after all, and nobody waits for it any more
+
+
+class _Policy(asyncio.DefaultEventLoopPolicy):
+    def new_event_loop(self) -> asyncio.AbstractEventLoop:
+        return _Loop()
+
+
+def _is_ours(record: Any) -> bool:
+    return '/orbax/' not in record.pathname or logging.level_debug()
+
+
+def join_threads() -> None:
+    """Waits for what orbax still writes: where one item of a checkpoint fails, it leaves the others
+    to themselves.
+    """
+    for thread in threading.enumerate():
+        if (
+            type(thread).__module__.startswith('orbax.')
+            and thread is not threading.current_thread()
+        ):
+            with contextlib.suppress(Exception):  # raised already, by the item that was first
+                thread.join(timeout=60)

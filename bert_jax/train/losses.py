@@ -1,0 +1,170 @@
+"""Losses and measures as pure functions: logits and a batch in, {name: (weighted sum, weight)} out.
+
+Sums and weights are kept apart until everything has been added up, over micro-batches, devices and
+evaluation batches, so that a mean is always the mean over all examples (never a mean of means).
+
+Dims: B batch, P masked positions, V vocabulary, C classes, T positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.model.dropout import Noise
+
+Batch = Mapping[str, jax.Array]
+Sums = dict[str, tuple[jax.Array, jax.Array]]
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a run minimises: the sum over `weights` of metric sum / weight of the whole batch.
+
+    sums(params, batch, noise) gives every metric of a (micro-)batch, the losses among them;
+    weights(batch) gives the denominator of each loss, from the batch alone.
+    """
+
+    sums: Callable[[Any, Batch, Noise | None], Sums]
+    weights: Callable[[Batch], dict[str, jax.Array]]
+
+
+def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """-log softmax(logits)[labels] over the last axis, float32."""
+    chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    return jax.nn.logsumexp(logits, axis=-1) - chosen
+
+
+def _weighted(values: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return jnp.sum(values * weights), jnp.sum(weights)
+
+
+def _correct(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """1 where the label's logit is the largest; without argmax, which costs XLA:CPU as much as a
+    third of a small step.
+    """
+    chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    return (chosen >= jnp.max(logits, axis=-1)).astype(jnp.float32)
+
+
+def pretraining_objective(model: Any, nsp: bool) -> Objective:
+    """Masked LM, plus next-sentence prediction where `nsp` (paper section 3.1;
+    run_pretraining.py:236-310).
+
+    Denominators are global: the sum of masked weights + 1e-5, and the number of examples, of which
+    a packed row has several.
+    """
+
+    def example_weights(batch: Batch) -> jax.Array:
+        rows_B = batch['example_weights']
+        return (
+            batch['next_sentence_weights'] * rows_B[:, None]
+            if 'next_sentence_weights' in batch
+            else rows_B
+        )
+
+    def sums(params: Any, batch: Batch, noise: Noise | None) -> Sums:
+        mlm_BPV, nsp_logits = model.apply({'params': params}, batch, noise)
+        weights_BP = batch['masked_lm_weights'] * batch['example_weights'][:, None]
+        found = {
+            'mlm_loss': _weighted(cross_entropy(mlm_BPV, batch['masked_lm_ids']), weights_BP),
+            'mlm_accuracy': _weighted(_correct(mlm_BPV, batch['masked_lm_ids']), weights_BP),
+        }
+        if nsp:
+            labels, examples = batch['next_sentence_labels'], example_weights(batch)
+            right = _correct(nsp_logits, labels)
+            found |= {
+                'nsp_loss': _weighted(cross_entropy(nsp_logits, labels), examples),
+                'nsp_accuracy': _weighted(right, examples),
+                'nsp_accuracy_is_next': _weighted(right, examples * (labels == 0)),
+                'nsp_accuracy_random': _weighted(right, examples * (labels == 1)),
+            }
+        return found
+
+    def weights(batch: Batch) -> dict[str, jax.Array]:
+        rows_B = batch['example_weights']
+        denominators = {'mlm_loss': jnp.sum(batch['masked_lm_weights'] * rows_B[:, None]) + 1e-5}
+        return denominators | (
+            {'nsp_loss': jnp.maximum(jnp.sum(example_weights(batch)), 1.0)} if nsp else {}
+        )
+
+    return Objective(sums, weights)
+
+
+def _example_weights(batch: Batch) -> dict[str, jax.Array]:
+    return {'loss': jnp.maximum(jnp.sum(batch['example_weights']), 1.0)}
+
+
+def classification_objective(model: Any) -> Objective:
+    """Mean cross-entropy over the examples; batch['labels'] int32 [B], a class or a choice
+    (run_classifier.py:607).
+    """
+
+    def sums(params: Any, batch: Batch, noise: Noise | None) -> Sums:
+        logits_BC = model.apply({'params': params}, batch, noise)
+        rows_B = batch['example_weights']
+        return {
+            'loss': _weighted(cross_entropy(logits_BC, batch['labels']), rows_B),
+            'accuracy': _weighted(_correct(logits_BC, batch['labels']), rows_B),
+        }
+
+    return Objective(sums, _example_weights)
+
+
+def regression_objective(model: Any) -> Objective:
+    """Mean squared error over the examples; batch['labels'] float32 [B]."""
+
+    def sums(params: Any, batch: Batch, noise: Noise | None) -> Sums:
+        score_B = model.apply({'params': params}, batch, noise)[:, 0]
+        return {'loss': _weighted(jnp.square(score_B - batch['labels']), batch['example_weights'])}
+
+    return Objective(sums, _example_weights)
+
+
+def span_objective(model: Any) -> Objective:
+    """Mean of the start's and the end's cross-entropy over positions (run_squad.py:648-660).
+
+    batch['start_positions'], batch['end_positions'] int32 [B]; 0 (the [CLS] token) where the window
+    holds no answer.
+    """
+
+    def sums(params: Any, batch: Batch, noise: Noise | None) -> Sums:
+        logits_BT2 = model.apply({'params': params}, batch, noise)
+        start_BT, end_BT = logits_BT2[..., 0], logits_BT2[..., 1]
+        loss_B = (
+            cross_entropy(start_BT, batch['start_positions'])
+            + cross_entropy(end_BT, batch['end_positions'])
+        ) / 2
+        right_B = _correct(start_BT, batch['start_positions']) * _correct(
+            end_BT, batch['end_positions']
+        )
+        return {
+            'loss': _weighted(loss_B, batch['example_weights']),
+            'accuracy': _weighted(right_B, batch['example_weights']),
+        }
+
+    return Objective(sums, _example_weights)
+
+
+def token_objective(model: Any) -> Objective:
+    """Mean cross-entropy over the tokens that have a label, all of them alike.
+
+    batch['label_ids'] int32 [B, T]; batch['label_weights'] float32 [B, T], 1 at the first piece of
+    each word (paper section 5.3).
+    """
+
+    def weigh(batch: Batch) -> jax.Array:
+        return batch['label_weights'] * batch['example_weights'][:, None]
+
+    def sums(params: Any, batch: Batch, noise: Noise | None) -> Sums:
+        logits_BTC = model.apply({'params': params}, batch, noise)
+        return {
+            'loss': _weighted(cross_entropy(logits_BTC, batch['label_ids']), weigh(batch)),
+            'accuracy': _weighted(_correct(logits_BTC, batch['label_ids']), weigh(batch)),
+        }
+
+    return Objective(sums, lambda batch: {'loss': jnp.maximum(jnp.sum(weigh(batch)), 1.0)})

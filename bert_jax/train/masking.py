@@ -1,0 +1,132 @@
+"""Masks drawn inside the train step, so that no two passes over a record predict the same tokens.
+
+Owns the rule of input_pipeline/examples/masking.py (google-research/bert
+create_pretraining_data.py:342-415) for rows that lie on the device: how many tokens, which, and
+what stands in their place. Bits come from (key, global row) alone, so a row has the same masks on
+any mesh and after any restart. Knows nothing of models, steps or seeds.
+
+Dims: B rows, S positions, P predictions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.train.losses import Batch
+
+# One takes the longest prefix of words that fits, two fill what is left: 19.0 tokens a row at
+# S=128, not 18.2
+_ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class DynamicMasking:
+    """What is masked. `mix`: the shares of predicted tokens that become [MASK], stay, and become a
+    random entry of the vocabulary.
+    """
+
+    probability: float
+    max_predictions: int
+    mix: tuple[float, ...]
+    whole_word: bool
+    mask_id: int
+    vocab_size: int
+
+    def draw(self, batch: Batch, key: jax.Array, rows_B: jax.Array) -> dict[str, jax.Array]:
+        """The batch with masked input_ids and masked_lm_positions, masked_lm_ids, masked_lm_weights
+        [B, P]; without word_starts.
+
+        batch: unmasked input_ids, input_mask, segment_ids and word_starts [B, S]. rows_B: the rows'
+        numbers in the global batch.
+        """
+        rest = dict(batch)
+        names = ('input_ids', 'input_mask', 'segment_ids')
+        draw_rows = jax.vmap(self._draw_row, in_axes=(None, 0, 0, 0, 0, 0))
+        ids_BS, mask_BS, segment_BS = (batch[name] for name in names)
+        masked = draw_rows(key, rows_B, ids_BS, mask_BS, segment_BS, rest.pop('word_starts'))
+        return rest | masked
+
+    def _draw_row(
+        self,
+        key: jax.Array,
+        row: Any,
+        ids_S: jax.Array,
+        mask_S: jax.Array,
+        segment_S: jax.Array,
+        starts_S: jax.Array,
+    ):
+        S = ids_S.shape[0]
+        P = min(self.max_predictions, S)
+        bits = jax.random.bits(jax.random.fold_in(key, row), (S + 2 * P,), jnp.uint32)
+        candidates_S = text_places(mask_S, segment_S)
+        starts_S = candidates_S & (starts_S > 0) if self.whole_word else candidates_S
+        # By float64 on the host and not by float32 here: a product of 4.5 must round as the offline
+        # job rounds it.
+        wanted = np.clip(np.rint(np.arange(S + 1) * self.probability), 1, P).astype(np.int32)
+        chosen_S = choose_words(
+            bits[:S], candidates_S, starts_S, jnp.asarray(wanted)[jnp.sum(mask_S)]
+        )
+
+        # chosen places, first to last
+        left_P, _ = jax.lax.top_k(jnp.where(chosen_S, S - jnp.arange(S), 0), P)
+        is_real_P = left_P > 0
+        places_P = jnp.where(is_real_P, S - left_P, 0)
+        labels_P = jnp.where(is_real_P, ids_S[places_P], 0)
+        kind_P = (bits[S : S + P] >> 8).astype(jnp.float32) * 2.0**-24
+        random_P = (bits[S + P :] % jnp.uint32(self.vocab_size)).astype(ids_S.dtype)
+        share_mask, share_same, _ = self.mix
+        shown_P = jnp.where(
+            kind_P < share_mask,
+            self.mask_id,
+            jnp.where(kind_P < share_mask + share_same, labels_P, random_P),
+        )
+        return {
+            'input_ids': ids_S.at[jnp.where(is_real_P, places_P, S)].set(shown_P, mode='drop'),
+            'masked_lm_positions': places_P,
+            'masked_lm_ids': labels_P,
+            'masked_lm_weights': is_real_P.astype(jnp.float32),
+        }
+
+
+def text_places(mask_S: jax.Array, segment_S: jax.Array) -> jax.Array:
+    """bool [S]: places that are no [CLS] (the first), [SEP] (the last of each segment) or
+    padding.
+    """
+    segment_S = jnp.where(mask_S > 0, segment_S + 1, 0)
+    following_S = jnp.append(segment_S[1:], 0)
+    return (segment_S > 0) & (segment_S == following_S) & (jnp.arange(mask_S.shape[0]) > 0)
+
+
+def choose_words(
+    bits_S: jax.Array, candidates_S: jax.Array, starts_S: jax.Array, count: jax.Array
+) -> jax.Array:
+    """bool [S]: the tokens of random whole words, at most `count` of them; a word that does not fit
+    is passed over.
+
+    Words begin at starts_S and run over the candidates that follow. Each has the score of its
+    start; in order of scores each round takes the longest run of words that fits, of those that fit
+    by themselves.
+    """
+    S = bits_S.shape[0]
+    place_S = jnp.arange(S)
+    start_S = jax.lax.cummax(jnp.where(starts_S, place_S, 0))
+    # what is no candidate comes last
+    score_S = jnp.where(candidates_S, bits_S[start_S] >> 1, jnp.uint32(1 << 31))
+    _, word, order = jax.lax.sort(
+        (score_S, jnp.where(candidates_S, start_S, S), place_S), num_keys=3
+    )
+    ends = jnp.append(word[1:] != word[:-1], True)
+    # of each token's word, in this order
+    last = jax.lax.cummin(jnp.where(ends, place_S, S), reverse=True)
+    first = jax.lax.cummax(jnp.where(jnp.append(True, ends[:-1]), place_S, 0))
+    size, free, taken = last - first + 1, word < S, jnp.zeros(S, bool)
+    for _ in range(_ROUNDS):
+        left = count - jnp.sum(taken)
+        fits = free & ~taken & (size <= left)
+        taken |= fits & (jnp.cumsum(fits)[last] <= left)
+    return jnp.zeros(S, bool).at[order].set(taken)

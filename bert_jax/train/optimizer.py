@@ -1,0 +1,157 @@
+"""What is done with a gradient: clipping, AdamW or LAMB by name, decay, freezing, layer-wise rates.
+
+Sources: google-research/bert optimization.py; ALBERT lamb_optimizer.py; MLPerf training
+lamb_optimizer_v1.py; NVIDIA apex FusedLAMB; Clark et al. 2020 for layer-wise rates. Blocks are
+stacked in this model, a leaf under `layers` being [L, ...], and nothing here may show it: trust
+ratios, rates and freezing act on each block's slice. The learning rate itself is schedule.py's.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from bert_jax.mesh.sharding import path_of
+from bert_jax.train.schedule import Hyper, learning_rate
+from configs.errors import UserError
+from configs.schema import OptimizerConfig
+
+# biases and layer norms (optimization.py:65); embeddings are decayed
+NOT_DECAYED = re.compile(r'(bias|scale)$')
+EMBEDDINGS = re.compile(r'(^|/)embeddings/')
+
+
+class _Lamb(NamedTuple):
+    """Where the implementations of LAMB differ; all of them add the decay before the trust
+    ratio.
+    """
+
+    bias_correction: bool
+    # The leaves with a trust ratio: 'decayed' ones by name, those with a 'positive decay', or 'all'
+    adapts: str
+
+
+LAMB = {
+    'lamb_albert': _Lamb(bias_correction=False, adapts='decayed'),
+    'lamb_mlperf': _Lamb(bias_correction=True, adapts='decayed'),
+    'lamb_nvidia': _Lamb(bias_correction=True, adapts='positive decay'),
+    'lamb_nvlamb': _Lamb(bias_correction=True, adapts='all'),
+}
+
+
+def is_stacked(path: str) -> bool:
+    """Whether the leaf at `path` holds all blocks, its first axis being L."""
+    return '/layers/' in f'/{path}'
+
+
+def decay_mask(params: Any) -> Any:
+    """True for the leaves that weight decay touches."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: NOT_DECAYED.search(path_of(path)) is None, params
+    )
+
+
+def scale_by_bert_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
+    """m / (sqrt(v) + eps) without bias correction (optimization.py:131-137)."""
+
+    def init(params):
+        zeros = lambda: jax.tree.map(jnp.zeros_like, params)
+        return optax.ScaleByAdamState(count=jnp.zeros((), jnp.int32), mu=zeros(), nu=zeros())
+
+    def update(grads, state, params=None):
+        del params
+        mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, grads)
+        nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * jnp.square(g), state.nu, grads)
+        updates = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), mu, nu)
+        return updates, optax.ScaleByAdamState(state.count + 1, mu, nu)
+
+    return optax.GradientTransformation(init, update)
+
+
+def _trust_ratio(variant: _Lamb, weight_decay: Any) -> optax.GradientTransformation:
+    """Scales the update u of each parameter w by |w| / |u|, and by 1 where either is 0 (You et al.
+    2020, algorithm 2).
+    """
+
+    def scaled(path, u, w):
+        name = path_of(path)
+        if variant.adapts != 'all' and NOT_DECAYED.search(name):
+            return u
+        axes = tuple(range(1 if is_stacked(name) else 0, u.ndim))
+        norm = lambda x: jnp.sqrt(jnp.sum(jnp.square(x), axes, keepdims=True))
+        over, under = norm(w), norm(u)
+        ratio = jnp.where((over > 0) & (under > 0), over / jnp.where(under > 0, under, 1.0), 1.0)
+        if variant.adapts == 'positive decay':
+            ratio = jnp.where(weight_decay > 0, ratio, 1.0)
+        return u * ratio
+
+    return optax.stateless(
+        lambda updates, params: jax.tree_util.tree_map_with_path(scaled, updates, params)
+    )
+
+
+def layer_rates(config: OptimizerConfig, params: Any) -> Any:
+    """What each leaf's learning rate is multiplied by: a number, or [L, 1, ...] for stacked leaves;
+    0 where it is frozen.
+
+    With d = layer_decay, heads and pooler have 1, block i of L (from 0) has d**(L - i) and the
+    embeddings d**(L + 1). UserError where more blocks are to be frozen than there are.
+    """
+    leaves = jax.tree_util.tree_flatten_with_path(params)[0]
+    blocks = max((leaf.shape[0] for path, leaf in leaves if is_stacked(path_of(path))), default=0)
+    if config.freeze_layers > blocks:
+        raise UserError(
+            f'optimizer.freeze_layers={config.freeze_layers}: the model has {blocks} layers'
+        )
+    of_block = np.float32(config.layer_decay) ** np.arange(blocks, 0, -1, dtype=np.float32)
+    of_block[: config.freeze_layers] = 0.0
+
+    def rate(path, leaf):
+        name = path_of(path)
+        if is_stacked(name):
+            return of_block.reshape(-1, *(1,) * (leaf.ndim - 1))
+        if EMBEDDINGS.search(name):
+            return np.float32(
+                0.0 if config.freeze_embeddings else config.layer_decay ** (blocks + 1)
+            )
+        return np.float32(1.0)
+
+    return jax.tree_util.tree_map_with_path(rate, params)
+
+
+def _times(factors: Any) -> optax.GradientTransformation:
+    return optax.stateless(
+        lambda updates, params: jax.tree.map(jnp.multiply, updates, factors(params))
+    )
+
+
+def make_optimizer(config: OptimizerConfig, h: Hyper, step: Any) -> optax.GradientTransformation:
+    """Clip by global norm, Adam's direction, decoupled decay, LAMB's ratio, learning rate of
+    `step`; `h` and `step` may be traced.
+
+    Frozen parameters do not count in the norm, and neither decay nor move.
+    """
+    lamb = LAMB.get(config.algorithm)
+    constants = {
+        'b1': config.b1,
+        'b2': config.b2,
+        'eps': config.eps,
+    }
+    corrected = lamb.bias_correction if lamb else config.algorithm == 'adamw'
+    rates = lambda params: layer_rates(config, params)
+    free = lambda params: jax.tree.map(np.sign, rates(params))
+    freezes = config.freeze_embeddings or config.freeze_layers > 0
+    return optax.chain(
+        *([_times(free)] if freezes else []),
+        *([] if config.clip_norm is None else [optax.clip_by_global_norm(config.clip_norm)]),
+        (optax.scale_by_adam if corrected else scale_by_bert_adam)(**constants),
+        optax.add_decayed_weights(h.weight_decay, mask=decay_mask),
+        *([_trust_ratio(lamb, h.weight_decay)] if lamb else []),
+        *([_times(rates)] if freezes or config.layer_decay != 1.0 else []),
+        optax.scale(-learning_rate(config, h, step)),
+    )

@@ -1,0 +1,85 @@
+"""The learning rate of every step, and the traced scalars of a run.
+
+Everything a sweep varies (learning rate, warm-up, total steps, weight decay) is a traced scalar of
+`Hyper`, so that a sweep compiles once; the schedule's shape changes the program. Knows nothing of
+parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from configs.schema import OptimizerConfig
+
+
+class Hyper(NamedTuple):
+    """The traced scalars of a run: float32 but for the uint32 seed."""
+
+    seed: Any
+    peak_lr: Any
+    end_lr: Any
+    warmup_steps: Any
+    total_steps: Any
+    weight_decay: Any
+
+
+def hyper(
+    config: OptimizerConfig, seed: int, total_steps: int, warmup_steps: int | None = None
+) -> Hyper:
+    """The scalars of `config` for a run of `total_steps`; `warmup_steps` overrides the
+    configuration's.
+    """
+    warmup = config.warmup_steps if warmup_steps is None else warmup_steps
+    scalars = (config.peak_lr, config.end_lr, warmup, total_steps, config.weight_decay)
+    return Hyper(np.uint32(seed & 0xFFFFFFFF), *(np.float32(x) for x in scalars))
+
+
+def learning_rate(config: OptimizerConfig, h: Hyper, step: Any) -> jax.Array:
+    """The rate at `step` (0-based): linear warm-up from 0, then the schedule, `end_lr` from the
+    last step on.
+
+    'bert' counts its decay from step 0 and so drops from peak to peak * (1 - warmup / total) when
+    warm-up ends (optimization.py:32-54), and so does 'polynomial', its generalisation; the others
+    start at the end of warm-up.
+    """
+    t = jnp.asarray(step, jnp.float32)
+    left_in_all = 1.0 - jnp.clip(t / h.total_steps, 0.0, 1.0)
+    after = jnp.clip(
+        (t - h.warmup_steps) / jnp.maximum(h.total_steps - h.warmup_steps, 1.0), 0.0, 1.0
+    )
+    match config.schedule:
+        case 'bert':
+            left = left_in_all
+        case 'polynomial':
+            left = left_in_all**config.power
+        case 'linear':
+            left = 1.0 - after
+        case 'cosine':
+            left = 0.5 * (1.0 + jnp.cos(jnp.pi * after))
+        case 'wsd':
+            left = jnp.clip((h.total_steps - t) / (config.decay_fraction * h.total_steps), 0.0, 1.0)
+        case 'constant':
+            left = jnp.ones(())
+    decayed = h.end_lr + (h.peak_lr - h.end_lr) * left
+    return jnp.where(t < h.warmup_steps, h.peak_lr * t / jnp.maximum(h.warmup_steps, 1.0), decayed)
+
+
+def table(
+    config: OptimizerConfig, total_steps: int, borders: Iterable[int] = ()
+) -> list[tuple[int, float]]:
+    """(step, rate) of chosen steps, which count from 1 as in the log: step N is made at
+    `learning_rate(N - 1)`.
+
+    The first, the last and twenty evenly spaced steps, and those around the end of warm-up and each
+    of `borders` (steps done by then).
+    """
+    around = {edge + i for edge in (config.warmup_steps, *borders) for i in (-1, 0, 1)}
+    even = {i * total_steps // 20 for i in range(20)}
+    done = sorted(s for s in {0, total_steps - 1} | even | around if 0 <= s < total_steps)
+    rates = learning_rate(config, hyper(config, 0, total_steps), np.array(done))
+    return [(d + 1, rate) for d, rate in zip(done, np.asarray(rates).tolist(), strict=True)]

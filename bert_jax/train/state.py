@@ -1,0 +1,122 @@
+"""What training carries from step to step, and how it comes to be on the mesh.
+
+The state holds no random key and no stream position: both follow from (seed, step).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.mesh.sharding import path_of, shardings
+from bert_jax.train.optimizer import make_optimizer
+from bert_jax.train.schedule import Hyper
+from configs.errors import UserError
+from configs.schema import OptimizerConfig
+
+
+class TrainState(NamedTuple):
+    """step: optimizer steps done, discarded ones included; bad_steps: non-finite steps in a row up
+    to now.
+    """
+
+    params: Any
+    opt_state: Any
+    step: jax.Array
+    bad_steps: jax.Array
+
+
+def init_params(model: Any, seed: Any, inputs: Mapping[str, Any] | None = None) -> Any:
+    """Fresh parameters of `model`, a function of the seed alone; jit it with out_shardings to make
+    them in place.
+
+    `inputs` are the arrays that it reads besides the usual ones, for one row of one token.
+    """
+    # one row of one token: shapes of parameters do not depend on the batch
+    ids = np.zeros((1, 1), np.int32)
+    names = ('input_ids', 'input_mask', 'segment_ids', 'masked_lm_positions')
+    return model.init(jax.random.key(seed), dict.fromkeys(names, ids) | dict(inputs or {}))[
+        'params'
+    ]
+
+
+def fresh_state(params: Any, config: OptimizerConfig) -> TrainState:
+    """A state at step 0 around given parameters."""
+    zero = Hyper(*(0.0 for _ in Hyper._fields))
+    count = jnp.zeros((), jnp.int32)
+    return TrainState(params, make_optimizer(config, zero, 0).init(params), count, count)
+
+
+def create_state(
+    model: Any,
+    seed: int,
+    config: OptimizerConfig,
+    mesh: jax.sharding.Mesh,
+    shard_optimizer: bool = False,
+) -> TrainState:
+    """A fresh state, made on the mesh by one jitted function (no device ever holds what is not its
+    part).
+    """
+    where = shardings(state_shapes(model, config), mesh, shard_optimizer)
+    with jax.set_mesh(mesh):
+        return jax.jit(functools.partial(_make, model, config), out_shardings=where)(
+            np.uint32(seed)
+        )
+
+
+def abstract_state(
+    model: Any,
+    config: OptimizerConfig,
+    mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
+    shard_optimizer: bool = False,
+) -> TrainState:
+    """What create_state would make, as ShapeDtypeStructs with their places: nothing is computed."""
+    state = state_shapes(model, config)
+    placed = lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
+    return jax.tree.map(placed, state, shardings(state, mesh, shard_optimizer))
+
+
+@functools.lru_cache(maxsize=1)
+def state_shapes(model: Any, config: OptimizerConfig) -> TrainState:
+    """A train state's shapes, without places; kept, since a search asks for those of one model
+    again and again.
+    """
+    return jax.eval_shape(functools.partial(_make, model, config), np.uint32(0))
+
+
+def _make(model: Any, config: OptimizerConfig, seed: jax.Array) -> TrainState:
+    return fresh_state(init_params(model, seed), config)
+
+
+def graft(params: Any, source: Mapping[str, Any], where: str, subtree: str | None = None) -> Any:
+    """`params` with its leaves (or those of its top-level `subtree`) taken from `source`, placed as
+    they were.
+
+    `where` names the source in errors. UserError where names or shapes do not match; nothing is
+    left out silently.
+    """
+    old = params if subtree is None else {subtree: params[subtree]}
+    new = source if subtree is None else {k: v for k, v in source.items() if k == subtree}
+    shape_of = lambda tree: {
+        path_of(p): tuple(leaf.shape) for p, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
+    }
+    wanted, given = shape_of(old), shape_of(new)
+    if wanted != given:
+        differ = [
+            f'{n}: {given.get(n, "absent")} there, {wanted.get(n, "absent")} here'
+            for n in sorted(wanted | given)
+            if wanted.get(n) != given.get(n)
+        ]
+        raise UserError(
+            f'{where}: its weights do not fit this model ({"; ".join(differ[:3])}; {len(differ)} in'
+            ' all): use the same model settings'
+        )
+    placed = jax.tree.map(
+        lambda o, n: jax.device_put(np.asarray(n, o.dtype), o.sharding), old, dict(new)
+    )
+    return {**params, **placed}

@@ -1,0 +1,163 @@
+"""One optimizer step and one evaluation step, as pure functions to be jitted.
+
+The train step: one objective, gradients summed over micro-batches whose losses are already divided
+by the whole batch's denominators, clipped once, applied once; a non-finite step leaves the state as
+it was but for the step counter, so that data and schedule go on. Reads nothing but its arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from absl import logging
+
+from bert_jax.mesh.sharding import constrain_rows, per_data_shard
+from bert_jax.model.dropout import Noise
+from bert_jax.train.losses import Batch, Objective, Sums
+from bert_jax.train.masking import DynamicMasking
+from bert_jax.train.optimizer import make_optimizer
+from bert_jax.train.schedule import Hyper, learning_rate
+from bert_jax.train.state import TrainState
+from configs.schema import OptimizerConfig
+
+# Initialisation uses the seed's own key; everything else folds in a stream first.
+_DROPOUT_STREAM = 1
+_MASKING_STREAM = 2
+_GENERATORS = {'threefry': 'threefry2x32', 'rbg': 'rbg'}  # as jax calls them
+
+
+def _key(seed: Any, stream: int, step: Any, generator: str = 'threefry2x32') -> jax.Array:
+    """The key of one step and one use of random numbers."""
+    return jax.random.fold_in(
+        jax.random.fold_in(jax.random.key(seed, impl=generator), stream), step
+    )
+
+
+def _add(a: Any, b: Any) -> Any:
+    return jax.tree.map(jnp.add, a, b)
+
+
+def _split(batch: Any, parts: int) -> Any:
+    """[B, ...] -> [parts, B / parts, ...], each device's rows spread over all parts, so that no row
+    moves.
+    """
+
+    def cut(x):
+        return jnp.swapaxes(x.reshape(x.shape[0] // parts, parts, *x.shape[1:]), 0, 1)
+
+    return jax.tree.map(cut, batch)
+
+
+def make_train_step(
+    objective: Objective,
+    config: OptimizerConfig,
+    accumulation: int = 1,
+    masking: DynamicMasking | None = None,
+    dropout_rng: str = 'threefry',
+) -> Callable[[TrainState, Batch, Hyper], tuple[TrainState, Sums]]:
+    """-> step(state, batch, hyper) -> (state, metrics as (sum, weight) pairs, with learning_rate,
+    grad_norm, param_norm).
+
+    With `masking` the batch comes unmasked, and each step draws its own masks.
+    """
+
+    def train_step(state: TrainState, batch: Batch, h: Hyper) -> tuple[TrainState, Sums]:
+        key = _key(h.seed, _DROPOUT_STREAM, state.step, _GENERATORS[dropout_rng])
+        rows_B = jnp.arange(batch['input_ids'].shape[0], dtype=jnp.uint32)
+        if masking is not None:
+            masked = masking.draw(
+                batch, _key(h.seed, _MASKING_STREAM, state.step), constrain_rows(rows_B)
+            )
+            batch = jax.tree.map(constrain_rows, masked)
+        denominators = objective.weights(batch)
+
+        def loss(params, shared, micro):
+            (key, denominators), (rows, row_numbers) = shared, micro
+            sums = objective.sums(
+                params, jax.tree.map(constrain_rows, rows), Noise(key, row_numbers)
+            )
+            return sum(sums[name][0] / weight for name, weight in denominators.items()), sums
+
+        gradient = jax.grad(loss, has_aux=True)
+
+        def total(whole, micros):
+            zeros = jax.tree.map(
+                jnp.zeros_like,
+                jax.eval_shape(gradient, *whole, jax.tree.map(lambda x: x[0], micros)),
+            )
+            return jax.lax.scan(
+                lambda sofar, micro: (_add(sofar, gradient(*whole, micro)), None), zeros, micros
+            )[0]
+
+        whole = state.params, (key, denominators)
+        if accumulation == 1:
+            grads, sums = gradient(*whole, (batch, rows_B))
+        else:  # rbg draws one array for all rows of a micro-batch, so it must see them all
+            reduce_once = per_data_shard(total) if dropout_rng == 'threefry' else total
+            grads, sums = reduce_once(whole, _split((batch, rows_B), accumulation))
+
+        loss_value = sum(sums[name][0] / weight for name, weight in denominators.items())
+        norm = optax.tree.norm(grads)
+        finite = jnp.isfinite(loss_value) & jnp.isfinite(norm)
+        updates, opt_state = make_optimizer(config, h, state.step).update(
+            grads, state.opt_state, state.params
+        )
+        keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
+        params = keep(optax.apply_updates(state.params, updates), state.params)
+        bad_steps = jnp.where(finite, 0, state.bad_steps + 1)
+        one = jnp.ones(())
+        scalars = {
+            'loss': loss_value,
+            'grad_norm': norm,
+            'param_norm': optax.tree.norm(params),
+            'learning_rate': learning_rate(config, h, state.step),
+        }
+        metrics = {
+            **sums,
+            **{k: (v, one) for k, v in scalars.items()},
+            'bad_steps': (bad_steps.astype(jnp.float32), one),
+        }
+        return (
+            TrainState(params, keep(opt_state, state.opt_state), state.step + 1, bad_steps),
+            metrics,
+        )
+
+    return train_step
+
+
+def jit_train_step(train_step: Callable[..., tuple[TrainState, Sums]], state: TrainState) -> Any:
+    """`train_step` compiled once: the state's memory is used again, and the new state lies as
+    `state` does.
+
+    Without the second XLA may place an array elsewhere (mlm/bias under fsdp), and the next step
+    compiles again. `state` may be abstract (ShapeDtypeStructs with shardings).
+    """
+    where = jax.tree.map(lambda leaf: leaf.sharding, state)
+    return jax.jit(train_step, donate_argnums=0, out_shardings=(where, None))
+
+
+def warn_of_recompilation(step: Any, at: int) -> None:
+    """Says so where a jitted `step` has been compiled more than once by step `at`: shapes, dtypes
+    or placement changed on the way.
+    """
+    if step._cache_size() > 1:
+        logging.warning(
+            'the train step had been compiled %d times by step %d: each costs a pause',
+            step._cache_size(),
+            at,
+        )
+
+
+def use_compilation_cache(folder: str | None) -> None:
+    """Keeps compiled programs in `folder` and takes them from there; with None nothing is kept."""
+    if folder is not None:
+        jax.config.update('jax_compilation_cache_dir', folder)
+
+
+def make_eval_step(objective: Objective) -> Callable[[Any, Batch], Sums]:
+    """-> step(params, batch) -> {metric: (sum, weight)}, without dropout."""
+    return lambda params, batch: objective.sums(params, batch, None)

@@ -1,0 +1,1 @@
+"""The configurations that this package ships, one a file: `get_config()`."""

@@ -1,0 +1,25 @@
+"""BERT-Medium (8 layers, H=512, A=8): 41,668,412 pre-training parameters.
+
+    python -m launch.preprocess --input=GLOB --tokenizer=DIR --output=records128 --seq_len=128
+    python -m launch.pretrain --config=bert_medium --data=records128 --workdir=DIR
+
+One phase at S=128: 128 million sequences, 22.0 GFLOP each (bert_jax/costs/flops.py): one
+accelerator.
+Shape: google-research/bert, README, "smaller BERT models" (H/64 heads, feed-forward 4H). Their
+recipe is not published: the optimizer is the paper's (appendix A.2) with a higher peak for the
+smaller width. On a CPU take fewer steps: --set phases.0.steps=N --set optimizer.warmup_steps=M.
+"""
+
+from __future__ import annotations
+
+from configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
+
+
+def get_config() -> PretrainConfig:
+    """The run described above."""
+    return PretrainConfig(
+        name='bert_medium',
+        model=ModelConfig(hidden_size=512, num_layers=8, num_heads=8, intermediate_size=2048),
+        phases=(Phase(seq_len=128, steps=500_000, batch_size=256),),
+        optimizer=OptimizerConfig(peak_lr=3e-4, warmup_steps=10_000),
+    )

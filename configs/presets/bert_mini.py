@@ -1,0 +1,25 @@
+"""BERT-Mini (4 layers, H=256, A=4): 11,267,900 pre-training parameters.
+
+    python -m launch.preprocess --input=GLOB --tokenizer=DIR --output=records128 --seq_len=128
+    python -m launch.pretrain --config=bert_mini --data=records128 --workdir=DIR
+
+One phase at S=128: 51.2 million sequences, 3.6 GFLOP each (bert_jax/costs/flops.py): a large CPU or
+any accelerator.
+Shape: google-research/bert, README, "smaller BERT models" (H/64 heads, feed-forward 4H). Their
+recipe is not published: the optimizer is the paper's (appendix A.2) with a higher peak for the
+smaller width. On a CPU take fewer steps: --set phases.0.steps=N --set optimizer.warmup_steps=M.
+"""
+
+from __future__ import annotations
+
+from configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
+
+
+def get_config() -> PretrainConfig:
+    """The run described above."""
+    return PretrainConfig(
+        name='bert_mini',
+        model=ModelConfig(hidden_size=256, num_layers=4, num_heads=4, intermediate_size=1024),
+        phases=(Phase(seq_len=128, steps=200_000, batch_size=256),),
+        optimizer=OptimizerConfig(peak_lr=7e-4, warmup_steps=5_000),
+    )

@@ -1,0 +1,24 @@
+"""BERT-Tiny (2 layers, H=128, A=2): 4,433,468 pre-training parameters.
+
+    python -m launch.preprocess --input=GLOB --tokenizer=DIR --output=records128 --seq_len=128
+    python -m launch.pretrain --config=bert_tiny --data=records128 --workdir=DIR
+
+One phase at S=128: 25.6 million sequences, 0.8 GFLOP each (bert_jax/costs/flops.py): any hardware.
+Shape: google-research/bert, README, "smaller BERT models" (H/64 heads, feed-forward 4H). Their
+recipe is not published: the optimizer is the paper's (appendix A.2) with a higher peak for the
+smaller width. On a CPU take fewer steps: --set phases.0.steps=N --set optimizer.warmup_steps=M.
+"""
+
+from __future__ import annotations
+
+from configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
+
+
+def get_config() -> PretrainConfig:
+    """The run described above."""
+    return PretrainConfig(
+        name='bert_tiny',
+        model=ModelConfig(hidden_size=128, num_layers=2, num_heads=2, intermediate_size=512),
+        phases=(Phase(seq_len=128, steps=100_000, batch_size=256),),
+        optimizer=OptimizerConfig(peak_lr=1e-3, warmup_steps=5_000),
+    )

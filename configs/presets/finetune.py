@@ -1,0 +1,128 @@
+"""Fine-tuning recipes: the paper's for every task (sections 4 and 5.3, appendix A.3), and two
+others by name.
+
+    python -m launch.finetune --task=mrpc --data_dir=glue/MRPC --init_from=WORKDIR --workdir=DIR
+    [--recipe=readme]
+
+launch.finetune takes its task's recipe without `--config`. Where the paper chose on dev among
+several values the recipe holds one of them, and --sweep=glue (configs/sweep.py) the others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+from typing import Any, Literal
+
+from configs.errors import UserError
+from configs.schema import FeatureConfig, FeatureSet, FinetuneConfig, OptimizerConfig, RuntimeConfig
+
+RECIPES = ('paper', 'readme', 'albert')
+_RUNTIME = RuntimeConfig(log_every=50, keep_checkpoints=1)
+
+
+def _config(
+    name: str,
+    peak_lr: float,
+    batch_size: int,
+    epochs: float,
+    max_seq_length: int = 128,
+    **others: Any,
+) -> FinetuneConfig:
+    """AdamW without bias correction and 10 % warm-up, as run_classifier.py and run_squad.py have
+    it.
+    """
+    optimizer = OptimizerConfig(peak_lr=peak_lr, warmup_steps=0)
+    return FinetuneConfig(
+        name, 0, max_seq_length, batch_size, epochs, optimizer=optimizer, runtime=_RUNTIME, **others
+    )
+
+
+# Section 4.1: batch 32, 3 epochs; 2e-5 is one of the four learning rates tried.
+GLUE = _config('glue', 2e-5, 32, 3.0)
+# Sections 4.2 and 4.3; lengths are run_squad.py's. There is no dropout before a span's outputs.
+SQUAD_V1 = _config('squad_v1', 5e-5, 32, 3.0, 384, head_dropout=0.0)
+SQUAD_V2 = _config('squad_v2', 5e-5, 48, 2.0, 384, head_dropout=0.0)
+# Section 4.4.
+SWAG = _config('swag', 2e-5, 16, 3.0)
+# Section 5.3 names no values: these are of appendix A.3's ranges. The context of the document fills
+# 512 pieces.
+CONLL = _config('conll2003', 5e-5, 32, 3.0, 512)
+# Section 5.3 has the shape of the BiLSTM and says nothing of its training: Adam, and dropout of one
+# half as LSTM taggers have it (Lample et al. 2016). Most sentences are short and a few are not, so
+# there are several lengths.
+FEATURE_BASED = FeatureConfig(
+    'feature_based',
+    batch_size=32,
+    epochs=10.0,
+    head_dropout=0.5,
+    length_buckets=3,
+    optimizer=OptimizerConfig('adamw', 1e-3, 'linear', warmup_steps=0, weight_decay=0.0),
+    runtime=_RUNTIME,
+)
+
+# README of google-research/bert: "Sentence (and sentence-pair) classification tasks", "SQuAD 1.1",
+# "SQuAD 2.0".
+_README = {
+    'mrpc': _config('readme', 2e-5, 32, 3.0),
+    'squad_v1': _config('readme', 3e-5, 12, 2.0, 384, head_dropout=0.0),
+    'squad_v2': _config('readme', 3e-5, 24, 2.0, 384, head_dropout=0.0),
+}
+# ALBERT's run_glue.sh: learning rate, steps, batch, warm-up steps; and the training examples that
+# make epochs of the steps.
+_ALBERT = {
+    'cola': (1e-5, 5336, 16, 320, 8551),
+    'sst2': (1e-5, 20935, 32, 1256, 67349),
+    'mrpc': (2e-5, 800, 32, 200, 3668),
+    'stsb': (2e-5, 3598, 16, 214, 5749),
+    'qqp': (5e-5, 14000, 128, 1000, 363846),
+    'mnli': (3e-5, 10000, 128, 1000, 392702),
+    'qnli': (1e-5, 33112, 32, 1986, 104743),
+    'rte': (3e-5, 800, 32, 200, 2490),
+}
+
+
+def recipe(
+    task: str, kind: str = 'classification', source: Literal['paper', 'readme', 'albert'] = 'paper'
+) -> FinetuneConfig:
+    """The settings of `source` for a task; from the paper, a user's own task gets those of its
+    kind's best-known one.
+
+    Raises UserError where that source has none for the task.
+    """
+    if source == 'paper':
+        named = {
+            'squad_v2': SQUAD_V2,
+            'conll2003_sentences': dataclasses.replace(CONLL, max_seq_length=128),
+        }
+        return named.get(task) or {'span': SQUAD_V1, 'choice': SWAG, 'tagging': CONLL}.get(
+            kind, GLUE
+        )
+    known: Collection[str] = _README if source == 'readme' else _ALBERT
+    if task not in known:
+        raise UserError(f'--recipe={source}: it has none for {task}, only for {", ".join(known)}')
+    if source == 'readme':
+        return _README[task]
+    peak_lr, steps, batch_size, warmup, examples = _ALBERT[task]
+    return _config(
+        'albert',
+        peak_lr,
+        batch_size,
+        steps * batch_size / examples,
+        512,
+        warmup_fraction=warmup / steps,
+    )
+
+
+def feature_based(task: str, features: FeatureSet) -> FeatureConfig:
+    """The settings of the feature-based approach for a tagging task; the encoder reads the same
+    rows as in fine-tuning.
+    """
+    return dataclasses.replace(
+        FEATURE_BASED, features=features, max_seq_length=recipe(task, 'tagging').max_seq_length
+    )
+
+
+def get_config() -> FinetuneConfig:
+    """The settings for GLUE, as a start for other tasks."""
+    return GLUE

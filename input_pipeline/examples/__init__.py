@@ -1,0 +1,1 @@
+"""Documents to examples: pairs, rows, masks, packing."""

@@ -1,0 +1,247 @@
+"""Masked language modelling: which tokens are predicted, and what stands in their place.
+
+This file owns the masking rule of google-research/bert (create_pretraining_data.py:342-415)
+for many examples at once: the number of predictions, the choice of tokens, of whole words
+and of runs of words, and the mix of [MASK], the same token and a random token. It must not know
+documents, sentence pairs or files. N examples, S positions, P predictions a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from configs.errors import UserError
+from input_pipeline.randomness import Stream
+
+
+@dataclass(frozen=True)
+class MaskingRule:
+    """How tokens are masked.
+
+    `mix` are the shares of predicted tokens that become [MASK], stay the same and become a
+    random entry of the vocabulary (the columns MASK, SAME and RND of the paper's table 8).
+    `ngram` above 1: runs of 1 to that many whole words, a run of n with a chance in
+    proportion to 1/n (ALBERT; Lan et al. 2020, section 4.1, where it is 3).
+    """
+
+    probability: float = 0.15
+    max_predictions: int = 20
+    mix: tuple[float, float, float] = (0.8, 0.1, 0.1)
+    whole_word: bool = False
+    ngram: int = 1
+
+    @property
+    def by_words(self) -> bool:
+        """Whether the tokens of a word are predicted together."""
+        return self.whole_word or self.ngram > 1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.probability <= 1:
+            raise UserError(
+                f'--masked_lm_prob={self.probability}: must be more than 0 and at most 1'
+            )
+        if self.max_predictions < 1:
+            raise UserError(f'--max_predictions={self.max_predictions}: must be 1 or more')
+        if not 1 <= self.ngram <= 10:
+            raise UserError(f'--ngram={self.ngram}: must be from 1 to 10 words')
+        shares = len(self.mix) == 3 and all(share >= 0 for share in self.mix)
+        if not (shares and abs(sum(self.mix) - 1) <= 1e-6):  # so said, it holds for nan too
+            raise UserError(
+                f'--mask_mix={",".join(map(str, self.mix))}: must be three shares (mask, same,'
+                ' random) that add up to 1'
+            )
+
+
+@dataclass(frozen=True)
+class Masked:
+    """Masked rows: `input_ids` [N, S]; `positions`, `ids` [N, P] int32 and `weights` [N, P]
+    float32, zero where a row has fewer.
+    """
+
+    input_ids: np.ndarray
+    positions: np.ndarray
+    ids: np.ndarray
+    weights: np.ndarray
+
+
+def prediction_counts(lengths: np.ndarray, rule: MaskingRule) -> np.ndarray:
+    """int64 [N]: predictions of rows with `lengths` tokens, [CLS] and [SEP] counted (:369; rounds
+    half to even, as Python 3).
+    """
+    wanted = np.rint(lengths * rule.probability).astype(np.int64)
+    return np.minimum(rule.max_predictions, np.maximum(1, wanted))
+
+
+def mask(
+    ids: np.ndarray,
+    candidates: np.ndarray,
+    lengths: np.ndarray,
+    word_starts: np.ndarray | None,
+    rule: MaskingRule,
+    mask_id: int,
+    vocab_size: int,
+    stream: Stream,
+) -> Masked:
+    """Masks each row of `ids` [N, S] on its own.
+
+    `candidates` [N, S] bool: positions that may be predicted (no [CLS], [SEP], padding);
+    `lengths` [N]: tokens of each row; `word_starts` [N, S] bool: candidates that begin a
+    word, needed for `rule.by_words` only. A row with fewer candidates than predictions
+    has all of them predicted. Random tokens come from the whole vocabulary, special
+    entries included (:408).
+    """
+    counts = prediction_counts(lengths, rule)
+    if rule.by_words:
+        assert word_starts is not None, 'the caller gives them where whole words are masked'
+        positions = _positions_of(
+            _choose_words(candidates, word_starts, counts, rule.ngram, stream), rule.max_predictions
+        )
+    else:
+        positions = _choose_tokens(candidates, counts, rule.max_predictions, stream)
+    rows, length = ids.shape
+    chosen = positions < length
+    positions[~chosen] = 0
+    row = np.arange(rows)[:, None]
+    labels = ids[row, positions]
+    labels[~chosen] = 0
+
+    draw = stream.bits(positions.size).reshape(positions.shape)
+    kind = (draw >> np.uint64(32)) * 2.0**-32
+    random_ids = (((draw & np.uint64(0xFFFFFFFF)) * np.uint64(vocab_size)) >> np.uint64(32)).astype(
+        ids.dtype
+    )
+    share_mask, share_same, _ = rule.mix
+    replacement = np.where(
+        kind < share_mask,
+        ids.dtype.type(mask_id),
+        np.where(kind < share_mask + share_same, labels, random_ids),
+    )
+    masked = ids.copy()
+    flat = (row * length + positions)[chosen]
+    masked.reshape(-1)[flat] = replacement[chosen]
+    return Masked(masked, positions, labels, chosen.astype(np.float32))
+
+
+def _choose_tokens(
+    candidates: np.ndarray, counts: np.ndarray, most: int, stream: Stream
+) -> np.ndarray:
+    """int32 [N, P] ascending: `counts` random candidates of each row, then S where there are fewer.
+
+    The positions with the smallest random keys of a row are the choice.
+    """
+    length = candidates.shape[1]
+    keys, place_bits = _random_keys(candidates, stream)
+    if most < length:
+        keys = np.partition(keys, most - 1, axis=1)[:, :most]
+    keys.sort(axis=1)
+    positions = (keys & place_bits).astype(np.int32)
+    ranks = np.arange(keys.shape[1])
+    positions[ranks >= np.minimum(counts, candidates.sum(axis=1))[:, None]] = length
+    positions.sort(axis=1)
+    if most > length:
+        positions = np.pad(positions, ((0, 0), (0, most - length)), constant_values=length)
+    return positions
+
+
+def _random_keys(some: np.ndarray, stream: Stream) -> tuple[np.ndarray, np.uint32]:
+    """uint32 [N, S], random but for the low bits, which are the place itself, and the mask of these
+    bits; the largest key where not `some`.
+
+    Keys of a row differ, so their order does not depend on how a machine sorts or partitions.
+    """
+    rows, length = some.shape
+    place_bits = np.uint32((1 << (length - 1).bit_length()) - 1)
+    keys = stream.bits32(rows * length).reshape(rows, length) & ~place_bits
+    keys |= np.arange(length, dtype=np.uint32)
+    keys[~some] = np.uint32(0xFFFFFFFF)
+    return keys, place_bits
+
+
+def _choose_words(
+    candidates: np.ndarray,
+    word_starts: np.ndarray,
+    counts: np.ndarray,
+    longest: int,
+    stream: Stream,
+) -> np.ndarray:
+    """bool [N, S]: tokens of runs of up to `longest` whole words, in random order while they fit.
+
+    A single word that does not fit is skipped (:379-391). A longer run is shortened until it
+    fits, is skipped where it meets a chosen word, and stays within its segment. All rows go
+    through their words in step: rank by rank, with the rows that still want some.
+    """
+    rows, length = candidates.shape
+    row = np.arange(rows)[:, None]
+    starts = word_starts & candidates
+    words = starts.sum(axis=1)
+    word = np.cumsum(starts, axis=1) - 1  # the word each token belongs to
+    word[~candidates] = length - 1
+    tokens_of = np.bincount((row * length + word)[candidates], minlength=rows * length).reshape(
+        rows, length
+    )
+    # tokens before each word
+    before = np.concatenate([np.zeros((rows, 1), np.int64), np.cumsum(tokens_of, axis=1)], axis=1)
+    keys, place_bits = _random_keys(np.arange(length) < words[:, None], stream)
+    keys.sort(axis=1)
+    order = np.minimum(keys & place_bits, np.uint32(length - 1))
+    runs = (
+        _run_lengths(candidates, starts, word, longest, stream)
+        if longest > 1
+        else np.ones((rows, length), np.int64)
+    )
+    left = counts.copy()
+    # words; none is beyond the last place of a row
+    chosen = np.zeros((rows, length + longest), bool)
+    active = np.arange(rows)
+    for rank in range(length):
+        active = active[(left[active] > 0) & (rank < words[active])]
+        if not active.size:
+            break
+        first = order[active, rank]
+        run = runs[active, first]
+        room, start = left[active], before[active, first]
+        for _ in range(longest - 1):
+            run -= (run > 1) & (before[active, first + run] - start > room)
+        size = before[active, first + run] - start
+        fits = size <= room
+        for i in range(longest):
+            fits &= (i >= run) | ~chosen[active, first + i]
+        left[active] -= size * fits
+        for i in range(longest):
+            some = fits & (i < run)
+            chosen[active[some], first[some] + i] = True
+    return np.take_along_axis(chosen, word, axis=1) & candidates
+
+
+def _run_lengths(
+    candidates: np.ndarray, starts: np.ndarray, word: np.ndarray, longest: int, stream: Stream
+) -> np.ndarray:
+    """int64 [N, S], for each word how many words a run from it has: 1 to `longest`, within its
+    segment, n with a chance like 1/n.
+    """
+    rows, length = candidates.shape
+    # words that follow another word of their segment
+    continues = np.zeros((rows, length + longest), bool)
+    row, place = np.nonzero(starts[:, 1:] & candidates[:, :-1])
+    continues[row, word[row, place + 1]] = True
+    reach = np.ones((rows, length), np.int64)
+    goes_on = np.ones((rows, length), bool)
+    for i in range(1, longest):
+        goes_on &= continues[:, i : i + length]
+        reach += goes_on
+    shares = np.cumsum(1 / np.arange(1, longest + 1))
+    draw = (stream.bits32(rows * length) * 2.0**-32).reshape(rows, length) * shares[reach - 1]
+    return 1 + np.searchsorted(shares[:-1], draw, 'right')
+
+
+def _positions_of(chosen: np.ndarray, most: int) -> np.ndarray:
+    """int32 [N, P] ascending: where `chosen` [N, S] is True, then S."""
+    rows, length = chosen.shape
+    row, position = np.nonzero(chosen)
+    counts = chosen.sum(axis=1)
+    rank = np.arange(row.size) - np.repeat(np.cumsum(counts) - counts, counts)
+    positions = np.full((rows, most), length, np.int32)
+    positions[row, rank] = position
+    return positions

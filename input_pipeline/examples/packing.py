@@ -1,0 +1,127 @@
+"""Several short examples in one row, so that less of it is padding.
+
+This file owns which examples share a row (best fit, longest first; Krell et al. 2021,
+arXiv 2107.02027, do the same on a histogram of lengths) and how their columns become one
+row's. It must not know tokens, masking or files beyond the names of record features. N
+examples, R rows, S positions, P predictions and K examples a row.
+"""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass
+
+import numpy as np
+
+from input_pipeline.records.fields import RecordSpec
+
+
+@dataclass(frozen=True)
+class Packs:
+    """`order` [N]: the examples, row by row; row r has those from `bounds[r]` to `bounds[r + 1]` of
+    it, `bounds` [R + 1].
+    """
+
+    order: np.ndarray
+    bounds: np.ndarray
+
+    def take(self, rows: np.ndarray) -> Packs:
+        """These rows only."""
+        counts = np.diff(self.bounds)[rows]
+        bounds = np.concatenate([[0], np.cumsum(counts)])
+        places = np.arange(bounds[-1]) + np.repeat(self.bounds[rows] - bounds[:-1], counts)
+        return Packs(self.order[places], bounds)
+
+
+def pack(lengths: np.ndarray, predictions: np.ndarray, spec: RecordSpec) -> Packs:
+    """Puts examples of `lengths` [N] tokens and `predictions` [N] into rows that hold S, P and K of
+    them.
+
+    Longest first, each into the row with the least room that it fits. All examples of a
+    length go in one step and rows with the same room are one entry of a list, so the time
+    depends on how many lengths there are, not on how many examples.
+    """
+    row_of = np.empty(lengths.size, np.int64)
+    # Rows with the same (tokens, predictions, examples) left: that room, ascending, and the rows
+    # that have it.
+    rooms: list[tuple[int, int, int]] = []
+    rows_with: dict[tuple[int, int, int], np.ndarray] = {}
+    count = 0
+
+    def keep(room: tuple[int, int, int], rows: np.ndarray) -> None:
+        if room in rows_with:
+            rows_with[room] = np.concatenate([rows_with[room], rows])
+        elif min(room) > 0:
+            rows_with[room] = rows
+            bisect.insort(rooms, room)
+
+    longest_first = np.lexsort((-predictions, -lengths))
+    alike = (
+        np.flatnonzero(np.diff(lengths[longest_first]) | np.diff(predictions[longest_first])) + 1
+    )
+    for left in np.split(longest_first, alike):
+        length, masked = int(lengths[left[0]]), int(predictions[left[0]])
+        while left.size:
+            first = bisect.bisect_left(rooms, (length,))
+            room = next((room for room in rooms[first:] if room[1] >= masked), None)
+            if room is None:
+                room = (spec.seq_len, spec.max_predictions, spec.max_packs)
+                # a new row takes several of them
+                most = min(room[0] // length, room[1] // masked, room[2])
+                rows = np.arange(count, count + -(-left.size // most))
+                count += rows.size
+            else:
+                rooms.remove(room)
+                rows = rows_with.pop(room)
+            taken, rest = rows[: left.size], rows[left.size :]
+            row_of[left[: taken.size]] = taken
+            left = left[taken.size :]
+            keep((room[0] - length, room[1] - masked, room[2] - 1), taken)
+            if rest.size:
+                keep(room, rest)
+    order = np.argsort(row_of, kind='stable')
+    return Packs(order, np.concatenate([[0], np.cumsum(np.bincount(row_of, minlength=count))]))
+
+
+def join(
+    spec: RecordSpec, columns: dict[str, np.ndarray], bounds: np.ndarray
+) -> dict[str, np.ndarray]:
+    """The columns of R packed records, from those of their examples in order; row r has examples
+    bounds[r] to bounds[r + 1].
+    """
+    S, P, K = spec.seq_len, spec.max_predictions, spec.max_packs
+    counts = np.diff(bounds)
+    row = np.repeat(np.arange(counts.size), counts)
+    slot = np.arange(row.size) - bounds[row]
+    # the first places of each example, so that those of a row follow each other
+    used = columns['input_mask'] > 0
+    lengths = used.sum(axis=1)
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    start = ends[:-1] - ends[bounds[row]]
+    filled = np.arange(S) < (ends[bounds[1:]] - ends[bounds[:-1]])[:, None]
+    weighted = columns['masked_lm_weights'] > 0
+    masked = np.concatenate([[0], np.cumsum(weighted.sum(axis=1))])
+    predicted = np.arange(P) < (masked[bounds[1:]] - masked[bounds[:-1]])[:, None]
+    held = np.arange(K) < counts[:, None]
+
+    def laid(where: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Zeros [R, width], but `values`, one after the other, at the places `where`."""
+        out = np.zeros(where.shape, values.dtype)
+        out[where] = values
+        return out
+
+    places = np.broadcast_to(np.arange(S, dtype=np.int32), used.shape)
+    return {
+        'input_ids': laid(filled, columns['input_ids'][used]),
+        'segment_ids': laid(filled, columns['segment_ids'][used]),
+        'pack_ids': laid(filled, np.repeat((slot + 1).astype(np.int32), lengths)),
+        'position_ids': laid(filled, places[used]),
+        'masked_lm_positions': laid(
+            predicted, (columns['masked_lm_positions'] + start[:, None].astype(np.int32))[weighted]
+        ),
+        'masked_lm_ids': laid(predicted, columns['masked_lm_ids'][weighted]),
+        'masked_lm_weights': predicted.astype(np.float32),
+        'cls_positions': laid(held, start.astype(np.int32)),
+        'next_sentence_labels': laid(held, columns['next_sentence_labels']),
+        'next_sentence_weights': held.astype(np.float32),
+    }

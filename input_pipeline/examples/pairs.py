@@ -1,0 +1,279 @@
+"""Documents into examples: where segment A and segment B of every example lie.
+
+This file owns the three objectives: next sentence prediction as google-research/bert makes
+it (create_pretraining_data.py:225-340, 418-433), sentence order (SOP; Lan et al. 2020) and
+full sentences without a pair (RoBERTa's DOC-SENTENCES). It must not know token values
+beyond "does a word start here", nor masking, files or processes. An example is four
+offsets into one flat array of tokens, so pairing copies no text; all documents and all
+duplicates advance together, one chunk a turn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from configs.errors import UserError
+from input_pipeline.randomness import Stream, mix
+
+Objective = Literal['nsp', 'sop', 'full_sentences']
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Tokenised documents laid end to end.
+
+    `tokens` [T]; sentence s is tokens[sentences[s]:sentences[s + 1]], never empty; document
+    d is the sentences documents[d] to documents[d + 1], never none, however long it is.
+    `names` [D] uint64 name the documents. `languages` [D], if there are several, are numbers,
+    equal ones side by side: B is drawn from A's language, unless A is alone in it.
+    """
+
+    tokens: np.ndarray
+    sentences: np.ndarray
+    documents: np.ndarray
+    names: np.ndarray
+    languages: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Examples:
+    """N examples: segments tokens[a:a_end] and tokens[b:b_end] (int64), the label, and a key that
+    names the example.
+
+    `labels` int32: 0 = B follows A, 1 = random (nsp) or swapped (sop). Under full_sentences
+    B is empty and the label is 0. `keys` uint64 are mixed from document, duplicate and index.
+    """
+
+    a: np.ndarray
+    a_end: np.ndarray
+    b: np.ndarray
+    b_end: np.ndarray
+    labels: np.ndarray
+    keys: np.ndarray
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """int64 [N], the tokens of A and B together."""
+        return self.a_end - self.a + self.b_end - self.b
+
+    def take(self, rows: np.ndarray | slice) -> Examples:
+        """These rows only."""
+        return Examples(
+            *(getattr(self, name)[rows] for name in ('a', 'a_end', 'b', 'b_end', 'labels', 'keys'))
+        )
+
+
+def special_tokens(objective: Objective) -> int:
+    """How many places [CLS] and [SEP] take in a row: 3 with two segments, 2 with one."""
+    return 2 if objective == 'full_sentences' else 3
+
+
+def make_examples(
+    documents: Documents,
+    objective: Objective,
+    seq_len: int,
+    passes: int | np.ndarray,
+    short_seq_prob: float,
+    stream: Stream,
+    word_starts: np.ndarray | None = None,
+) -> Examples:
+    """All examples of some passes over the documents, already cut to length.
+
+    `passes`: over all, or int [D] over each document. `word_starts` [T] bool is needed for sop
+    only, which cuts a chunk of one sentence at a word; there a chunk of one word makes no example.
+    Raises UserError when nsp has no other document to draw from.
+    """
+    passes = np.broadcast_to(passes, documents.names.shape)
+    goes = [np.flatnonzero(passes > duplicate) for duplicate in range(passes.max())]
+    document = np.concatenate(goes)
+    duplicate = np.repeat(np.arange(len(goes)), [some.size for some in goes])
+    rows = np.arange(document.size)
+    longest = seq_len - special_tokens(objective)
+    # One target length a document and pass, not one an example (:239-241).
+    target = np.full(rows.size, longest)
+    short = np.flatnonzero(stream.chance(short_seq_prob, rows.size))
+    target[short] = 2 + stream.below(np.full(short.size, longest - 1))
+    names = mix(documents.names[document], duplicate)
+
+    turn: _Nsp | _Sop | _FullSentences
+    if objective == 'nsp':
+        turn = _Nsp(documents, stream)
+    elif objective == 'sop':
+        assert word_starts is not None, 'sop cuts chunks at words'
+        turn = _Sop(documents, stream, word_starts)
+    else:
+        turn = _FullSentences(documents)
+    place, end = turn.places(document)
+    found = []
+    index = 0
+    while rows.size:
+        *segments, labels, place_next = turn(document, place, end, target)
+        found.append((*segments, labels, mix(names, index)))
+        going = np.flatnonzero(place_next < end)
+        rows = rows[going]
+        document = document[going]
+        names = names[going]
+        target = target[going]
+        end = end[going]
+        place = place_next[going]
+        index += 1
+    a, a_end, b, b_end, labels, keys = (np.concatenate(column) for column in zip(*found))
+    a, a_end, b, b_end = truncate(a, a_end, b, b_end, longest, stream)
+    examples = Examples(a, a_end, b, b_end, labels.astype(np.int32), keys)
+    if objective == 'sop':
+        examples = examples.take(np.flatnonzero((a < a_end) & (b < b_end)))
+    return examples
+
+
+def truncate(
+    a: np.ndarray, a_end: np.ndarray, b: np.ndarray, b_end: np.ndarray, longest: int, stream: Stream
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Cuts pairs to `longest` tokens: one token at a time from the longer (ties: B), front or back
+    by a coin (:418-433).
+
+    The lengths that this leaves are arithmetic, and of d dropped tokens Binomial(d, 1/2)
+    are at the front, so no loop over tokens is needed.
+    """
+    length_a, length_b = a_end - a, b_end - b
+    excess = np.maximum(length_a + length_b - longest, 0)
+    gap = np.abs(length_a - length_b)
+    both = np.maximum(excess - gap, 0)  # dropped in turns once the lengths are equal, B first
+    first = excess - both
+    drop_a = np.where(length_a > length_b, first, 0) + both // 2
+    drop_b = np.where(length_a > length_b, 0, first) + both - both // 2
+    front_a, front_b = stream.half_of(drop_a), stream.half_of(drop_b)
+    return a + front_a, a_end - (drop_a - front_a), b + front_b, b_end - (drop_b - front_b)
+
+
+class _Nsp:
+    """One chunk of each document into a pair; half of them, and all of one sentence, with a random
+    B (:247-335).
+    """
+
+    def __init__(self, documents: Documents, stream: Stream):
+        self._documents, self._stream = documents, stream
+        count = documents.names.size
+        if count < 2:
+            raise UserError(
+                'one document only: next sentence prediction is impossible, for a random B comes'
+                ' from another document; use --objective=full_sentences or --objective=sop, or give'
+                ' documents separated by blank lines'
+            )
+        # B is drawn from so many documents, A's among them, from this one on.
+        self._from, self._among = np.zeros(count, np.int64), np.full(count, count)
+        if documents.languages is not None:
+            _, first, inverse, sizes = np.unique(
+                documents.languages, return_index=True, return_inverse=True, return_counts=True
+            )
+            others = sizes[inverse] > 1
+            self._from[others] = first[inverse][others]
+            self._among[others] = sizes[inverse][others]
+
+    def places(self, document: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """First sentence and end of each document."""
+        return self._documents.documents[document], self._documents.documents[document + 1]
+
+    def __call__(self, document, place, end, target):
+        offsets, stream = self._documents.sentences, self._stream
+        a = offsets[place]
+        chunk_end, a_sentences = _chunk(offsets, place, end, target, stream)
+        random_next = (chunk_end - place == 1) | stream.chance(0.5, place.size)
+        a_end = offsets[place + a_sentences]
+        b, b_end = a_end.copy(), offsets[chunk_end]
+        rows = np.flatnonzero(random_next)
+        b[rows], b_end[rows] = self._random_b(document[rows], (target - (a_end - a))[rows])
+        # The sentences of the chunk that a random B displaced are put back (:292).
+        return (
+            a,
+            a_end,
+            b,
+            b_end,
+            random_next,
+            np.where(random_next, place + a_sentences, chunk_end),
+        )
+
+    def _random_b(self, document: np.ndarray, room: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Sentences from a random one of another document on, until `room` tokens or its end
+        (:278-290).
+
+        Each document is as likely as any other, whatever its length, and so is each sentence in it.
+        """
+        starts, offsets = self._documents.documents, self._documents.sentences
+        other = self._from[document] + self._stream.below(self._among[document] - 1)
+        other += other >= document
+        sentence = starts[other] + self._stream.below(starts[other + 1] - starts[other])
+        b = offsets[sentence]
+        last = np.searchsorted(offsets, b + np.maximum(room, 1), 'left')
+        return b, offsets[np.minimum(last, starts[other + 1])]
+
+
+class _Sop:
+    """One chunk of each document into two neighbouring segments; half of the pairs swapped (label
+    1).
+    """
+
+    def __init__(self, documents: Documents, stream: Stream, word_starts: np.ndarray):
+        self._documents, self._stream = documents, stream
+        # The next place at or after each token where a word starts.
+        places = np.where(word_starts, np.arange(word_starts.size), word_starts.size)
+        self._next_word = np.append(np.minimum.accumulate(places[::-1])[::-1], word_starts.size)
+
+    def places(self, document: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """First sentence and end of each document."""
+        return self._documents.documents[document], self._documents.documents[document + 1]
+
+    def __call__(self, document, place, end, target):
+        offsets, stream = self._documents.sentences, self._stream
+        a = offsets[place]
+        chunk_end, a_sentences = _chunk(offsets, place, end, target, stream)
+        cut, b_end = offsets[place + a_sentences], offsets[chunk_end]
+        single = np.flatnonzero(chunk_end - place == 1)
+        middle = a[single] + 1 + stream.below(np.maximum(b_end[single] - a[single] - 1, 1))
+        later = self._next_word[middle]
+        first = self._next_word[a[single] + 1]
+        cut[single] = np.minimum(np.where(later < b_end[single], later, first), b_end[single])
+        swapped = stream.chance(0.5, place.size)
+        return (
+            np.where(swapped, cut, a),
+            np.where(swapped, b_end, cut),
+            np.where(swapped, a, cut),
+            np.where(swapped, cut, b_end),
+            swapped,
+            chunk_end,
+        )
+
+
+class _FullSentences:
+    """As many whole sentences as fit; a sentence longer than that is cut. Places are tokens, not
+    sentences.
+    """
+
+    def __init__(self, documents: Documents):
+        self._documents = documents
+
+    def places(self, document: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """First token and end of each document."""
+        tokens_of = self._documents.sentences[self._documents.documents]
+        return tokens_of[document], tokens_of[document + 1]
+
+    def __call__(self, document, place, end, target):
+        offsets = self._documents.sentences
+        limit = np.minimum(place + target, end)
+        whole = offsets[np.searchsorted(offsets, limit, 'right') - 1]
+        stop = np.where(whole > place, whole, limit)
+        return place, stop, stop, stop, np.zeros(place.size, bool), stop
+
+
+def _chunk(
+    offsets: np.ndarray, place: np.ndarray, end: np.ndarray, target: np.ndarray, stream: Stream
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where a chunk starting at sentence `place` ends, and how many of its sentences are A.
+
+    A chunk closes with the sentence that reaches the target, or with the document (:252);
+    A has 1 to n - 1 of its n sentences (:260-262).
+    """
+    chunk_end = np.minimum(np.searchsorted(offsets, offsets[place] + target, 'left'), end)
+    return chunk_end, 1 + stream.below(np.maximum(chunk_end - place - 1, 1))

@@ -1,0 +1,76 @@
+"""Segments into rows: [CLS] A [SEP] B [SEP] and padding.
+
+This file owns where special tokens stand, what the segment ids and the input mask of a row
+are, and which places are words that may be predicted. It must not know how the segments
+were chosen or what will be masked. N examples, S positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from input_pipeline.examples.pairs import Examples
+
+
+@dataclass(frozen=True)
+class Rows:
+    """`input_ids`, `input_mask`, `segment_ids` [N, S] int32; `lengths` [N]; `candidates` [N, S]
+    bool: text, no special token.
+    """
+
+    input_ids: np.ndarray
+    input_mask: np.ndarray
+    segment_ids: np.ndarray
+    lengths: np.ndarray
+    candidates: np.ndarray
+    b_places: np.ndarray  # [N] the place after the first [SEP]
+
+    def word_starts(self, starts_word: np.ndarray) -> np.ndarray:
+        """bool [N, S]: candidates that begin a word, by the table `starts_word` [V].
+
+        The first place of each segment begins one even where truncation left the tail of a
+        word there (the reference joined such a tail to the last word of A, across [SEP]).
+        """
+        starts = starts_word[self.input_ids]
+        starts[:, 1] = True
+        rows = np.flatnonzero(self.b_places < starts.shape[1])
+        starts[rows, self.b_places[rows]] = True
+        return starts & self.candidates
+
+
+def lay_out(tokens: np.ndarray, examples: Examples, seq_len: int, cls_id: int, sep_id: int) -> Rows:
+    """The rows of examples that were cut to length; an empty B gives [CLS] A [SEP] alone."""
+    count = examples.a.size
+    length_a, length_b = examples.a_end - examples.a, examples.b_end - examples.b
+    index = np.int32 if tokens.size < 2**31 - seq_len else np.int64
+    first_sep = (length_a + 1).astype(index)[:, None]
+    last_sep = np.where(length_b > 0, length_a + length_b + 2, length_a + 1).astype(index)[:, None]
+    place = np.arange(seq_len, dtype=index)
+    source = np.where(
+        place < first_sep,
+        (examples.a - 1).astype(index)[:, None],
+        (examples.b - length_a - 2).astype(index)[:, None],
+    )
+    source += place
+    np.clip(source, 0, tokens.size - 1, out=source)
+    ids = tokens[source].astype(np.int32)
+    input_mask = place <= last_sep
+    ids *= input_mask
+    ids[:, 0] = cls_id
+    row = np.arange(count)
+    ids[row, first_sep[:, 0]] = sep_id
+    ids[row, last_sep[:, 0]] = sep_id
+    candidates = input_mask.copy()
+    candidates[:, 0] = False
+    candidates[row, first_sep[:, 0]] = False
+    candidates[row, last_sep[:, 0]] = False
+    return Rows(
+        input_ids=ids,
+        input_mask=input_mask.astype(np.int32),
+        segment_ids=(input_mask & (place > first_sep)).astype(np.int32),
+        lengths=last_sep[:, 0].astype(np.int64) + 1,
+        candidates=candidates,
+        b_places=first_sep[:, 0].astype(np.int64) + 1,
+    )

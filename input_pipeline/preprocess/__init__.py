@@ -1,0 +1,1 @@
+"""The offline job: its stages, the engines that run them, and its folder."""

@@ -1,0 +1,174 @@
+"""Runs a stage's tasks as an Apache Beam pipeline, on whatever runner Beam has.
+
+The tasks, their order and their results are those of local_engine.py, so the bytes are the
+same. What differs is how the runs of one stage reach the next: there every task opens all of
+them, here each is read once, cut into the ranges of keys of all tasks, and brought together by
+Beam's GroupByKey. Results come back as the files that kept_results.py keeps, in the folder in
+which a job works, which has to be one that every worker sees. This file owns pipelines and
+their options; it must not know what tasks do.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Self
+
+from configs.errors import UserError
+from input_pipeline.preprocess import stages
+from input_pipeline.preprocess.job_directory import Interrupted
+from input_pipeline.preprocess.kept_results import KeptResults
+from input_pipeline.preprocess.runs import DocumentRun, RecordRun, key_range
+from input_pipeline.progress import Progress
+
+# The stages whose tasks take one range of keys out of every run: what a run is, and which argument
+# is the list of them.
+_SHUFFLED = {stages.make_records: (DocumentRun, 4), stages.write_output: (RecordRun, 3)}
+_TASK = -1  # stands before a task among the runs that come together for it
+
+
+class BeamEngine:
+    """An engine as LocalEngine is one.
+
+    `arguments`: Beam's pipeline options, as on its command lines; without --runner the pipeline
+    runs in this process. Raises UserError where apache_beam is not installed.
+    """
+
+    def __init__(self, arguments: Sequence[str]):
+        self._options = _pipeline_options(arguments)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """There is nothing to end: every pipeline has ended."""
+
+    def run(
+        self,
+        function: Callable,
+        tasks: Sequence[tuple],
+        weights: Sequence[float],
+        progress: Progress,
+        kept: KeptResults,
+    ) -> list[Any]:
+        """`function(*task)` for every task of which nothing is `kept`, by one pipeline;
+        `weights` are not used: the progress shows only the end.
+        """
+        results = kept.found(function)
+        left = {i: task for i, task in enumerate(tasks) if i not in results}
+        if left:
+            self._pipeline(function, left, len(tasks), kept)
+            results = kept.found(function)
+        if len(results) < len(tasks):
+            kept.raise_failure()
+            raise Interrupted(
+                f'{kept.folder}: has the results of {len(results)} of {len(tasks)} tasks, and Beam'
+                ' says that all are done: --output must be a folder that every worker sees'
+            )
+        progress.done()
+        return [results[i] for i in range(len(tasks))]
+
+    def _pipeline(
+        self, function: Callable, tasks: dict[int, tuple], count: int, kept: KeptResults
+    ) -> None:
+        """Runs these of the `count` tasks; what becomes of them is kept."""
+        import apache_beam as beam
+
+        with beam.Pipeline(options=self._options) as pipeline:
+            if function in _SHUFFLED:
+                run_type, place = _SHUFFLED[function]
+                bare = [
+                    (_TASK, (i, (*task[:place], *task[place + 1 :]))) for i, task in tasks.items()
+                ]
+                runs = next(iter(tasks.values()))[place]
+                groups = (
+                    pipeline
+                    | 'tasks and runs' >> beam.Create(bare + list(enumerate(runs)))
+                    | 'spread' >> beam.Reshuffle()
+                    | 'cut'
+                    >> beam.FlatMap(_cut, run_type, list(tasks), count).with_output_types(
+                        tuple[int, Any]
+                    )
+                    | 'bring together' >> beam.GroupByKey()
+                )
+                _ = groups | function.__name__ >> beam.Map(_call_with_runs, function, place, kept)
+            else:
+                spread = (
+                    pipeline
+                    | 'tasks' >> beam.Create(list(tasks.items()))
+                    | 'spread' >> beam.Reshuffle()
+                )
+                _ = spread | function.__name__ >> beam.Map(_call, function, kept)
+
+    def cost(self, examples: int) -> str:
+        """Nothing: what the workers cost is the runner's to say."""
+        return ''
+
+
+def _pipeline_options(arguments: Sequence[str]) -> Any:
+    try:
+        import apache_beam as beam
+    except ImportError:
+        raise UserError(
+            '--engine=beam: Apache Beam is not installed: pip install -c constraints-beam.txt'
+            " '.[beam]' in an environment of its own (it needs older versions of some packages)"
+        ) from None
+    # Named, because Beam's own choice, DirectRunner, may be a runner that it downloads first. The
+    # last one counts.
+    options = beam.options.pipeline_options.PipelineOptions(['--runner=FnApiRunner', *arguments])
+    try:
+        beam.Pipeline(options=options)  # finds the runner and has the options checked
+    except (ValueError, ImportError, AttributeError) as error:
+        raise UserError(f'-- {" ".join(arguments)}: {error}') from error
+    return options
+
+
+# ---- what workers do: functions of this module, so that they travel by name
+
+
+def _cut(
+    element: tuple[int, Any],
+    run_type: type[DocumentRun | RecordRun],
+    numbers: list[int],
+    count: int,
+) -> Iterator[tuple[int, tuple[int, Any]]]:
+    """(task number, (place among the runs, the run's stretch for that task)) for these of `count`
+    tasks; a task itself goes to its own number.
+    """
+    place, value = element
+    if place == _TASK:
+        number, task = value
+        yield number, (_TASK, task)
+        return
+    run = run_type.open(value)
+    for number in numbers:
+        stretch = run.within(*key_range(number, count))
+        if stretch is not None:
+            yield number, (place, stretch)
+
+
+def _call_with_runs(
+    group: tuple[int, Iterable[tuple[int, Any]]], function: Callable, place: int, kept: KeptResults
+) -> None:
+    number, values = group
+    (_, task), *runs = sorted(values, key=lambda value: value[0])
+    _attempt(kept, number, function, (*task[:place], [run for _, run in runs], *task[place:]))
+
+
+def _call(numbered: tuple[int, tuple], function: Callable, kept: KeptResults) -> None:
+    number, task = numbered
+    _attempt(kept, number, function, task)
+
+
+def _attempt(kept: KeptResults, number: int, function: Callable, task: tuple) -> None:
+    """Keeps the result, or the error where it is the user's to mend: raised, it would come back
+    as the runner's own, after some retries.
+    """
+    try:
+        kept.run(number, function, task)
+    except UserError as error:
+        kept.fail(number, error)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        kept.fail(number, error)

@@ -1,0 +1,160 @@
+"""Exact deduplication of documents or of lines, a stage between the reading of text and the making
+of examples.
+
+Three kinds of tasks, each a function from named inputs to files, as those of stages.py:
+`list_items` lists what a run holds, each document or line by a 128-bit hash of its tokens;
+`find_copies` takes one range of hashes out of all lists and names all items but the first of
+each kind; `drop_copies` writes a run again without those. A task holds one run, or one range,
+so memory is bounded. Copies are what has the same tokens, in one split; which of them stays
+depends on the hashed names of their documents alone, so neither units nor workers nor the
+engine change a byte. This file must not know text, nor what is made of the documents.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+from etils import epath
+
+from input_pipeline.preprocess.runs import DocumentRun, key_range, load, save
+from input_pipeline.preprocess.stages import Recipe, Tokenised, hash_sentences
+from input_pipeline.randomness import mix
+
+Kind = Literal['documents', 'lines']
+
+RANGE_ITEMS = 1 << 21  # items sorted at once, on average: about 200 MB
+# a copy is named by one number: the run's place among the runs, and the item's place in it
+_RUN_SHIFT = np.uint64(40)
+_ITEM = np.dtype([('high', '<u8'), ('low', '<u8'), ('document', '<u8'), ('place', '<u8')])
+
+
+def deduplicate(
+    kind: Kind,
+    runs: Sequence[str],
+    recipe: Recipe,
+    unk_id: int,
+    engine: Callable[[Callable, list[tuple], str], list],
+) -> tuple[Tokenised, int]:
+    """What is left of the runs, written anew, and how many copies there were;
+    `engine(function, tasks, stage)` runs the tasks of a stage.
+    """
+    lists = [f'{path}-items.npy' for path in runs]
+    counts = engine(list_items, [(kind, path, to) for path, to in zip(runs, lists)], 'listing')
+    ranges = math.ceil(sum(counts) / RANGE_ITEMS)
+    copies = [f'{runs[0]}-copies-{i:05}.npy' for i in range(ranges)]
+    found = sum(
+        engine(find_copies, [(i, ranges, lists, to) for i, to in enumerate(copies)], 'finding')
+    )
+    tasks = [
+        (kind, i, path, copies, f'{path}-unique', recipe, unk_id) for i, path in enumerate(runs)
+    ]
+    left = Tokenised.merged(engine(drop_copies, tasks, 'dropping'))
+    for path in runs:
+        DocumentRun.remove(path)
+    for path in (*lists, *copies):
+        epath.Path(path).unlink(missing_ok=True)
+    return left, found
+
+
+def list_items(kind: Kind, path: str, to: str) -> int:
+    """Writes the items of a run sorted by hash, and returns their number."""
+    run = DocumentRun.open(path)
+    counts = np.diff(run.documents['sentences'], prepend=0)
+    hashes = [hash_sentences(run.tokens, run.lengths, salt) for salt in (1, 2)]
+    if kind == 'documents':
+        documents = run.keys
+        hashes = [_hash_documents(lines, counts) for lines in hashes]
+    else:
+        documents = np.repeat(run.keys, counts)
+    items = np.empty(documents.size, _ITEM)
+    items['high'], items['low'] = hashes
+    items['document'], items['place'] = documents, np.arange(documents.size)
+    save(to, items[np.argsort(items['high'], kind='stable')])
+    return items.size
+
+
+def _hash_documents(lines: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """uint64, a hash of each document's lines in their order."""
+    starts = np.cumsum(counts) - counts
+    place = np.arange(lines.size) - np.repeat(starts, counts)
+    return mix(np.add.reduceat(mix(lines, place), starts), counts)
+
+
+def find_copies(number: int, count: int, lists: Sequence[str], to: str) -> int:
+    """Writes the numbers of all copies whose hashes lie in one range of `count`, and returns how
+    many.
+    """
+    low, high = key_range(number, count)
+    found, runs = [np.zeros(0, _ITEM)], []
+    for path in lists:
+        items = load(path)
+        first, last = (
+            int(np.searchsorted(items['high'], np.uint64(key))) if key < 1 << 64 else items.size
+            for key in (low, high)
+        )
+        found.append(np.array(items[first:last]))
+        runs.append(last - first)
+    items = np.concatenate(found)
+    run = np.repeat(np.arange(len(lists), dtype=np.uint64), runs)
+    order = np.lexsort((items['place'], run, items['document'], items['low'], items['high']))
+    items, run = items[order], run[order]
+    copies = (
+        np.flatnonzero(
+            (items['high'][1:] == items['high'][:-1]) & (items['low'][1:] == items['low'][:-1])
+        )
+        + 1
+    )
+    save(to, np.sort(run[copies] << _RUN_SHIFT | items['place'][copies]))
+    return copies.size
+
+
+def drop_copies(
+    kind: Kind, number: int, path: str, copies: Sequence[str], to: str, recipe: Recipe, unk_id: int
+) -> Tokenised:
+    """Writes the run again without the copies that were found, and without documents of which
+    nothing is left.
+    """
+    run = DocumentRun.open(path)
+    gone = np.concatenate([_of_run(load(file), number) for file in copies])
+    counts = np.diff(run.documents['sentences'], prepend=0)
+    document = np.repeat(np.arange(counts.size), counts)
+    keep = np.ones(document.size if kind == 'lines' else counts.size, bool)
+    keep[gone] = False
+    keep = keep if kind == 'lines' else keep[document]
+    if not keep.any():
+        return Tokenised()
+    lengths = np.array(run.lengths[keep])
+    tokens = run.tokens[np.repeat(keep, run.lengths)]
+    sentences = np.bincount(document[keep], minlength=counts.size)
+    alive = sentences > 0
+    documents = np.array(run.documents[alive])
+    documents['sentences'] = np.cumsum(sentences[alive])
+    documents['tokens'] = np.cumsum(lengths, dtype=np.int64)[documents['sentences'] - 1]
+    DocumentRun(np.array(run.keys[alive]), documents, lengths, tokens).write(to)
+    sums = Counter(
+        documents=documents.size,
+        sentences=lengths.size,
+        one_sentence_documents=int((sentences == 1).sum()),
+        tokens=tokens.size,
+        unknown_tokens=int(np.count_nonzero(tokens == unk_id)),
+    )
+    lines = hash_sentences(tokens, lengths)
+    # All documents of a run have the language of their unit.
+    languages = {
+        recipe.languages[documents['language'][0]]: Counter(
+            {name: sums[name] for name in ('documents', 'tokens')}
+        )
+    }
+    return Tokenised([to], sums, languages, lines[lines % np.uint64(recipe.line_sample) == 0])
+
+
+def _of_run(copies: np.ndarray, number: int) -> np.ndarray:
+    """The places of the copies in run `number`."""
+    first, last = np.searchsorted(copies, np.array([number, number + 1], np.uint64) << _RUN_SHIFT)
+    return (np.array(copies[first:last]) & ((np.uint64(1) << _RUN_SHIFT) - np.uint64(1))).astype(
+        np.int64
+    )

@@ -1,0 +1,243 @@
+"""The output directory of the offline job, which appears whole or not at all.
+
+This file owns what is refused there, the scratch folder inside it, which an interrupted job
+leaves for the same command to go on with, and the moment when the finished files get their
+names. It must not know how records are made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from etils import epath
+
+from configs.errors import UserError
+from input_pipeline.atomic import write_whole
+from input_pipeline.records.shards import MANIFEST, Manifest
+from input_pipeline.tokenizer import Tokenizer
+
+_SCRATCH, _JOB, _FINAL, _RESULTS = '.tmp', 'job.json', 'final', 'results'
+# What may differ: the same text and vocabulary may lie elsewhere, and whether it is the same is
+# told apart.
+_MAY_DIFFER = {'input', 'eval_input', 'tokenizer', 'input_times', 'input_contents'}
+_OTHER_TEXT = 'the input files have changed'
+_WORDS = {'input_digest': _OTHER_TEXT, 'program': 'the program has changed'}
+_FULL = {
+    errno.ENOSPC: 'disk full',
+    errno.EDQUOT: 'disk quota used up',
+    errno.EFBIG: 'a file grew beyond the limit of the disk or of ulimit -f',
+}
+
+
+class Interrupted(UserError):
+    """What ended the job from outside: the work that it has finished stays, and the same command
+    goes on from there.
+    """
+
+
+def finished(
+    output: epath.Path, options: dict[str, Any], same_text: Callable[[dict[str, Any]], bool]
+) -> Manifest | None:
+    """The manifest, where the job with these options is finished in `output`; None where nothing is
+    there.
+
+    `same_text` says whether the text is what a job with those options has read. Refuses another
+    job's.
+    """
+    if output.exists() and not output.is_dir():
+        raise UserError(f'--output={output}: is a file, and must be a folder')
+    if not (output / MANIFEST).exists():
+        strange = sorted(path.name for path in output.glob('*.tfrecord'))
+        # else the job was interrupted while its files got their names
+        if strange and not (output / _SCRATCH / MANIFEST).exists():
+            raise UserError(
+                f'--output={output}: holds {strange[0]} but no {MANIFEST}: choose another folder,'
+                ' or give --overwrite to replace it'
+            )
+        return None
+    manifest = Manifest.load(output)
+    difference = _difference(manifest.options, options)
+    if not difference and not manifest.options.keys() >= _MAY_DIFFER:
+        difference = 'an earlier version made it, which kept no checksum of the text'
+    if not difference and not same_text(manifest.options):
+        difference = _OTHER_TEXT
+    if difference:
+        raise UserError(
+            f'--output={output}: holds the output of another job ({difference}): choose another'
+            ' folder, or give --overwrite to replace it'
+        )
+    return manifest
+
+
+def _difference(there: dict[str, Any], here: dict[str, Any]) -> str | None:
+    """The first option that makes another job of it, in words."""
+    for name in {**here, **there}:
+        if name not in _MAY_DIFFER and there.get(name) != here.get(name):
+            return (
+                _WORDS.get(name)
+                or f'{name} is {there.get(name)!r} there and {here.get(name)!r} here'
+            )
+    return None
+
+
+@contextlib.contextmanager
+def scratch(
+    output: epath.Path,
+    job: dict[str, Any],
+    overwrite: bool,
+    same_text: Callable[[epath.Path], bool],
+) -> Iterator[epath.Path]:
+    """OUTPUT/.tmp, held by one process at a time (on gs:// that is the user's to see to), with what
+    this very job has finished before.
+
+    `job`: all that its bytes depend on, but for the version of this package and the text;
+    `same_text` says whether that is what the job which left its work in the folder has read of
+    it. The folder goes when the block ends well or by a mistake of the user's, and stays when it
+    is interrupted. Raises UserError where another job was interrupted, unless `overwrite`.
+    """
+    folder, job = output / _SCRATCH, json.loads(json.dumps(job | {'program': _program()}))
+    made = (
+        []
+        if '://' in str(output)
+        else [path for path in (output, *output.parents) if not path.exists()]
+    )
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f'--output={output}: cannot be made ({error.strerror})') from error
+    try:
+        with _lock(output):
+            try:
+                _begin(folder, job, overwrite, same_text)
+                yield folder
+            except Interrupted:
+                raise
+            except UserError:
+                _remove(folder)
+                raise
+            except OSError as error:
+                if error.errno not in _FULL:
+                    raise
+                raise Interrupted(
+                    f'--output={output}: {_FULL[error.errno]}: no records were written; '
+                    'the job needs about twice their size while it runs: '
+                    f'free some space and run the same command again, which goes on from {folder}'
+                ) from error
+            _remove(folder)
+    finally:
+        for path in made:  # a failed job leaves no empty folders behind
+            with contextlib.suppress(OSError):
+                os.rmdir(path)
+
+
+def _begin(
+    folder: epath.Path,
+    job: dict[str, Any],
+    overwrite: bool,
+    same_text: Callable[[epath.Path], bool],
+) -> None:
+    """Empties the scratch folder, unless what lies there is this job's."""
+    held = None
+    with contextlib.suppress(OSError, ValueError):
+        held = json.loads((folder / _JOB).read_text())
+    if held is not None:
+        difference = _difference(held, job)
+        if difference is None and not same_text(folder):
+            difference = _OTHER_TEXT
+        if difference is None:
+            print(f'{folder.parent}: goes on with the job that was interrupted', flush=True)
+            for half in Path(folder).rglob('.*.tmp'):  # none where the folder is remote
+                half.unlink(missing_ok=True)
+            return
+        if (folder / _RESULTS).exists() and not overwrite:
+            raise Interrupted(
+                f'--output={folder.parent}: holds the unfinished work of another job'
+                f' ({difference}): finish it with its own command, choose another folder, or give'
+                ' --overwrite to begin anew'
+            )
+    _remove(folder)
+    (folder / _FINAL).mkdir(parents=True)
+    write_whole(folder / _JOB, json.dumps(job, indent=1) + '\n')
+
+
+def _program() -> str:
+    """A digest of this package's source: an interrupted job does not go on with another version."""
+    sources = sorted(Path(__file__).parents[1].rglob('*.py'))
+    return hashlib.sha256(b''.join(path.read_bytes() for path in sources)).hexdigest()
+
+
+def results(folder: epath.Path, stage: str) -> str:
+    """Where the results of a stage's tasks are kept."""
+    return str(folder / _RESULTS / stage)
+
+
+def tidy(output: epath.Path) -> None:
+    """Removes the scratch folder of a finished job, which was stopped between its last file and
+    this.
+    """
+    if (output / _SCRATCH / MANIFEST).exists():
+        with contextlib.suppress(UserError), _lock(output):
+            _remove(output / _SCRATCH)
+
+
+@contextlib.contextmanager
+def _lock(output: epath.Path) -> Iterator[None]:
+    """Keeps a second process out; the lock dies with the process. An object store has none."""
+    if '://' in str(output):
+        yield
+        return
+    path = output / '.lock'
+    with open(path, 'w') as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # removed by the one who had it
+            if os.stat(path).st_ino != os.fstat(lock.fileno()).st_ino:
+                raise BlockingIOError
+        except OSError:
+            raise UserError(
+                f'--output={output}: another process is writing there: wait for it, or choose'
+                ' another folder'
+            ) from None
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _remove(folder: epath.Path) -> None:
+    """Removes a folder with all in it, where there is one."""
+    with contextlib.suppress(OSError):
+        epath.Path(folder).rmtree(missing_ok=True)
+
+
+def unpublished(folder: epath.Path) -> Manifest | None:
+    """The manifest of a job that was interrupted in `publish`: nothing is left to do but that."""
+    return Manifest.load(folder) if (folder / MANIFEST).exists() else None
+
+
+def publish(
+    folder: epath.Path, output: epath.Path, tokenizer: Tokenizer, manifest: Manifest
+) -> None:
+    """Moves the finished files to their names, the manifest last; what another job left there goes
+    first. Can be done again when interrupted.
+    """
+    manifest.save(folder)
+    (output / MANIFEST).unlink(missing_ok=True)
+    names = {shard.file for shard in manifest.files}
+    for path in output.glob('*.tfrecord'):
+        if path.name not in names:
+            path.unlink()
+    _remove(output / 'tokenizer')
+    for name in sorted(names):
+        if (folder / _FINAL / name).exists():
+            (folder / _FINAL / name).replace(output / name)
+    tokenizer.save(output / 'tokenizer')
+    manifest.save(output)

@@ -1,0 +1,132 @@
+"""Runs a stage's tasks in this process or in several, and adds up what they cost.
+
+This file owns the worker processes: their number, their peak memory, and what to say when
+one dies. It must not know what the tasks do; their results come back in the order of the
+tasks, whichever ended first, and those that an interrupted job has kept are not made again.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, Self
+
+from input_pipeline.preprocess.job_directory import Interrupted
+from input_pipeline.preprocess.kept_results import KeptResults
+from input_pipeline.preprocess.stages import peak_memory
+from input_pipeline.progress import Progress
+
+
+class LocalEngine:
+    """`workers` processes, started afresh (spawn), or none where `workers` is 1: use as a
+    context.
+    """
+
+    def __init__(self, workers: int):
+        self._workers = workers
+        self._pool: ProcessPoolExecutor | None = None
+        self._peaks: dict[int, int] = {}
+        self._tasks = self._found = 0
+        self._cpu_before = _cpu_seconds()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
+
+    def run(
+        self,
+        function: Callable,
+        tasks: Sequence[tuple],
+        weights: Sequence[float],
+        progress: Progress,
+        kept: KeptResults,
+    ) -> list[Any]:
+        """`function(*task)` for every task of which nothing is `kept`; `weights` are what each adds
+        to the progress.
+        """
+        results = kept.found(function)
+        left = [i for i in range(len(tasks)) if i not in results]
+        self._tasks, self._found = self._tasks + len(tasks), self._found + len(results)
+        done = sum(weights[i] for i in results)
+        progress.skip(done)
+        if self._workers == 1 or (self._pool is None and len(left) == 1):
+            for i in left:
+                results[i] = kept.run(i, function, tasks[i])
+                done += weights[i]
+                progress.update(done)
+        elif left:
+            if self._pool is None:
+                self._pool = ProcessPoolExecutor(
+                    self._workers, multiprocessing.get_context('spawn'), _end_with_parent
+                )
+            try:
+                futures = {
+                    self._pool.submit(_measured, kept, i, function, tasks[i]): i for i in left
+                }
+                for future in as_completed(futures):
+                    i = futures[future]
+                    results[i], process, peak = future.result()
+                    self._peaks[process] = max(peak, self._peaks.get(process, 0))
+                    done += weights[i]
+                    progress.update(done)
+            except BrokenProcessPool:
+                raise Interrupted(
+                    'a worker process died (killed by the system, perhaps for memory): no records'
+                    ' were written; the same command goes on from here, with fewer --workers if'
+                    ' memory is short'
+                ) from None
+        progress.done()
+        return [results[i] for i in range(len(tasks))]
+
+    def cost(self, examples: int) -> str:
+        """What the last line of the job says: CPU-seconds of this process and its workers since the
+        engine was made, and the sum of their peaks.
+
+        Workers count once the context is left, when they have ended.
+        """
+        cpu, peak = _cpu_seconds() - self._cpu_before, peak_memory() + sum(self._peaks.values())
+        rate = (
+            f' for {self._tasks - self._found} of {self._tasks} tasks, the others done before'
+            if self._found
+            else f': {examples / cpu:,.0f} examples/CPU-second'
+        )
+        return (
+            f', {cpu:.2f} CPU-seconds{rate}; peak memory {peak / 2**20:,.0f} MiB over all processes'
+        )
+
+
+def _end_with_parent() -> None:
+    """Ends this worker when the job is killed, for an idle one would wait for its next task for
+    ever, and at Ctrl-C without a traceback.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    parent = multiprocessing.parent_process()
+    assert parent is not None, 'this runs in a worker'
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _measured(
+    kept: KeptResults, number: int, function: Callable, task: tuple
+) -> tuple[Any, int, int]:
+    return kept.run(number, function, task), os.getpid(), peak_memory()
+
+
+def _cpu_seconds() -> float:
+    usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(u.ru_utime + u.ru_stime for u in usage)

@@ -1,0 +1,508 @@
+"""The three stages of the offline job, each a function from named inputs to files.
+
+(1) `tokenise`: the documents of one unit of input, tokenised once, sorted by a hash of
+their names; (2) `make_records`: the documents whose hashes lie in one range, a bucket,
+become pairs, masked rows and encoded records for every duplicate; (3) `write_output`: the
+records whose keys lie in one range, a shard, sorted by key. What a stage writes depends
+only on its arguments, never on which process runs it or when, so the shards are the same
+bytes for any number of workers and any engine. It must not know how many workers there are,
+progress, or where the result goes (runs.py owns the files in between); it imports neither
+tensorflow nor jax.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import mmap
+import os
+import resource
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from input_pipeline.atomic import whole_file
+from input_pipeline.examples.masking import MaskingRule, mask, prediction_counts
+from input_pipeline.examples.packing import join, pack
+from input_pipeline.examples.pairs import (
+    Documents,
+    Examples,
+    Objective,
+    make_examples,
+    special_tokens,
+)
+from input_pipeline.examples.rows import lay_out
+from input_pipeline.preprocess.languages import whole_passes
+from input_pipeline.preprocess.runs import DOCUMENT, DocumentRun, RecordRun, key_range, load, save
+from input_pipeline.randomness import Stream, digest64, mix
+from input_pipeline.records import fields as records
+from input_pipeline.records import shards
+from input_pipeline.records.fields import RecordSpec
+from input_pipeline.text.corpus import Document
+from input_pipeline.tokenizer import Tokenizer
+
+# A unit of more than that, as a large compressed file is, makes several runs: they are sorted in
+# memory
+RUN_TOKENS = 1 << 24
+# Of a document, tokenised at once: an array each takes more memory than their tokens
+SENTENCES = 1024
+# Examples laid out, masked and encoded at once: their arrays stay in the processor's cache
+ROWS = 1024
+_NOT_LETTERS = bytes(set(range(128)) - set(range(ord('a'), ord('z') + 1)))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What turns documents into records: every option that changes a byte of them."""
+
+    tokenizer: str  # directory
+    spec: RecordSpec
+    objective: Objective
+    dupe_factor: int
+    short_seq_prob: float
+    rule: MaskingRule
+    seed: int
+    eval_fraction: float
+    line_sample: int  # one distinct sentence in so many is watched for duplicates
+    languages: tuple[str, ...] = ('',)
+    passes: tuple[float, ...] = ()  # over each language's text, where they differ
+
+    def spec_of(self, split: str) -> RecordSpec:
+        """Held-out records are masked once, statically, and not packed, whatever the training
+        records are.
+        """
+        return (
+            self.spec
+            if split == 'train'
+            else RecordSpec(self.spec.seq_len, self.spec.max_predictions, 'static')
+        )
+
+    def dupe_factor_of(self, split: str) -> int:
+        """Passes over the documents of a split, on average over their tokens: held-out documents
+        are passed once.
+        """
+        return self.dupe_factor if split == 'train' else 1
+
+    def passes_of(self, split: str, documents: Documents) -> int | np.ndarray:
+        """Passes over each of these documents."""
+        if split != 'train' or not self.passes:
+            return self.dupe_factor_of(split)
+        return whole_passes(np.array(self.passes)[documents.languages], documents.names, self.seed)
+
+
+@functools.lru_cache(maxsize=1)
+def _tokenizer(directory: str) -> Tokenizer:
+    return Tokenizer.load(directory)
+
+
+def peak_memory() -> int:
+    """Highest resident memory of this process so far, in bytes."""
+    try:
+        with open('/proc/self/status') as status:
+            return next(int(line.split()[1]) * 1024 for line in status if line.startswith('VmHWM'))
+    except (OSError, StopIteration):
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == 'darwin' else peak * 1024
+
+
+# ---- 1: text -> tokenised documents
+
+
+def fingerprint(sentences: Sequence[str]) -> int:
+    """A 64-bit hash of a document's letters, by which it is held out.
+
+    Case, spacing, ASCII punctuation and digits do not count, so copies that differ in
+    those only share a fate; the split depends on the text alone, not on seed or tokenizer.
+    """
+    text = ' '.join(sentences).lower().encode('utf-8', 'surrogatepass')
+    return int.from_bytes(
+        hashlib.blake2b(text.translate(None, _NOT_LETTERS) or text, digest_size=8).digest(),
+        'little',
+    )
+
+
+def is_held_out(fingerprint: int, fraction: float) -> bool:
+    """Whether a document with this fingerprint belongs to the held-out `fraction`."""
+    return fingerprint < fraction * 2**64
+
+
+@dataclass
+class Tokenised:
+    """What one unit gave: runs of documents, sums by name (e.g. 'documents'), hashes of watched
+    sentences, fingerprints of held-out documents.
+    """
+
+    runs: list[str] = field(default_factory=list)
+    sums: Counter[str] = field(default_factory=Counter)
+    languages: dict[str, Counter[str]] = field(default_factory=dict)
+    lines: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
+    held_out: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
+
+    @classmethod
+    def merged(cls, parts: Sequence[Tokenised]) -> Tokenised:
+        """What several gave together."""
+        whole = cls([run for part in parts for run in part.runs])
+        for part in parts:
+            whole.sums.update(part.sums)
+            for language, sums in part.languages.items():
+                whole.languages.setdefault(language, Counter()).update(sums)
+        for name in ('lines', 'held_out'):
+            setattr(
+                whole,
+                name,
+                np.concatenate([getattr(whole, name), *(getattr(part, name) for part in parts)]),
+            )
+        return whole
+
+
+def tokenise(
+    recipe: Recipe,
+    documents: Iterable[Document],
+    language: str,
+    split: str | None,
+    path: str,
+    excluded: str | None,
+) -> dict[str, Tokenised]:
+    """Tokenises documents into runs PATH-train-0.*, PATH-eval-0.*, PATH-train-1.* and so on, each
+    sorted by the hash of their names.
+
+    `split` None: each document is held out or not by its fingerprint. `excluded`: a file of
+    fingerprints of documents held out elsewhere, which are dropped here.
+    """
+    tokenizer = _tokenizer(recipe.tokenizer)
+    known = frozenset(load(excluded).tolist()) if excluded else frozenset()
+    sides = {
+        name: _Side(recipe, tokenizer, recipe.languages.index(language), f'{path}-{name}')
+        for name in ('train', 'eval')
+    }
+    for document in documents:
+        identity = fingerprint(document.sentences)
+        side = split or (
+            'eval'
+            if recipe.eval_fraction and is_held_out(identity, recipe.eval_fraction)
+            else 'train'
+        )
+        if split == 'train' and identity in known:
+            sides['train'].sums['copies_of_held_out_dropped'] += 1
+            continue
+        sides[side].add(document, identity if side == 'eval' else None)
+    return {name: side.finished() for name, side in sides.items()}
+
+
+class _Side:
+    """Collects the documents of one unit that go to one split."""
+
+    def __init__(self, recipe: Recipe, tokenizer: Tokenizer, language: int, path: str):
+        self._recipe = recipe
+        self._tokenizer = tokenizer
+        self._language = language
+        self._path = path
+        self._token_type = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32
+        self._documents: list[
+            tuple[int, np.ndarray, np.ndarray]
+        ] = []  # key, sentence lengths, tokens
+        self._tokens = 0  # of these
+        self._runs: list[str] = []
+        self._lines: list[np.ndarray] = []
+        self._identities: list[int] = []
+        self.sums: Counter[str] = Counter()
+
+    def add(self, document: Document, identity: int | None) -> None:
+        """Tokenises a document; sentences of no token, and documents of none, are dropped.
+        `identity`: to be remembered.
+        """
+        lengths, tokens = [], []
+        for first in range(0, len(document.sentences), SENTENCES):
+            some = document.sentences[first : first + SENTENCES]
+            sentences = [ids for ids in self._tokenizer.encode_batch(some) if ids.size]
+            if sentences:
+                lengths.append(np.fromiter(map(len, sentences), np.int32, len(sentences)))
+                tokens.append(np.concatenate(sentences).astype(self._token_type))
+        if not tokens:
+            self.sums['empty_documents'] += 1
+            return
+        key = digest64(self._recipe.seed, *document.name)
+        all_lengths, all_tokens = np.concatenate(lengths), np.concatenate(tokens)
+        self._documents.append((key, all_lengths, all_tokens))
+        self._tokens += all_tokens.size
+        if self._tokens > RUN_TOKENS:
+            self._write()
+        if identity is not None:
+            self._identities.append(identity)
+        self.sums.update(
+            documents=1, sentences=all_lengths.size, one_sentence_documents=all_lengths.size == 1
+        )
+
+    def finished(self) -> Tokenised:
+        """Writes what is left, and returns what all of it was."""
+        self._write()
+        sums = Counter({name: int(value) for name, value in self.sums.items()})
+        return Tokenised(
+            self._runs,
+            sums,
+            {},
+            np.concatenate([np.zeros(0, np.uint64), *self._lines]),
+            np.array(self._identities, np.uint64),
+        )
+
+    def _write(self) -> None:
+        """Writes the documents that are there as one run."""
+        if not self._documents:
+            return
+        self._documents.sort(key=lambda document: document[0])
+        keys, all_lengths, all_tokens = zip(*self._documents)
+        self._documents, self._tokens = [], 0
+        documents = np.empty(len(keys), DOCUMENT)
+        documents['language'] = self._language
+        documents['sentences'] = np.cumsum([some.size for some in all_lengths])
+        documents['tokens'] = np.cumsum([some.size for some in all_tokens])
+        lengths, tokens = np.concatenate(all_lengths), np.concatenate(all_tokens)
+        self._runs.append(f'{self._path}-{len(self._runs)}')
+        DocumentRun(np.array(keys, np.uint64), documents, lengths, tokens).write(self._runs[-1])
+        self.sums.update(
+            tokens=tokens.size,
+            unknown_tokens=int(np.count_nonzero(tokens == self._tokenizer.unk_id)),
+        )
+        hashes = hash_sentences(tokens, lengths)
+        self._lines.append(hashes[hashes % np.uint64(self._recipe.line_sample) == 0])
+
+
+def hash_sentences(tokens: np.ndarray, lengths: np.ndarray, salt: int = 0) -> np.ndarray:
+    """uint64, a hash of each sentence's tokens in their order; each `salt` gives another."""
+    starts = np.cumsum(lengths) - lengths
+    hashes = np.empty(lengths.size, np.uint64)
+    step = 1 << 16  # sentences at once, so that the 64-bit arrays stay small
+    for first in range(0, lengths.size, step):
+        some = lengths[first : first + step].astype(np.int64)
+        begin = starts[first]
+        part = tokens[begin : begin + some.sum()].astype(np.uint64)
+        place = np.arange(part.size) - np.repeat(np.cumsum(some) - some, some)
+        hashes[first : first + step] = np.add.reduceat(
+            mix(part, place + (salt << 32)), np.cumsum(some) - some
+        )
+    return hashes
+
+
+# ---- 2: one bucket of documents -> encoded records, sorted by key
+
+
+def read_bucket(inputs: Iterable[str | DocumentRun], low: int, high: int) -> Documents | None:
+    """The documents of all units whose keys lie in [low, high), those of a language together;
+    None where there are none.
+    """
+    runs = (DocumentRun.open(run) if isinstance(run, str) else run for run in inputs)
+    found = [part for run in runs if (part := run.within(low, high))]
+    if not found:
+        return None
+    keys, lengths, tokens = (
+        np.concatenate([getattr(run, name) for run in found])
+        for name in ('keys', 'lengths', 'tokens')
+    )
+    languages = np.concatenate([run.documents['language'] for run in found])
+    sentence_counts, token_counts = (
+        np.concatenate([np.diff(run.documents[name], prepend=0) for run in found])
+        for name in ('sentences', 'tokens')
+    )
+    del found
+    # An order that does not depend on which unit a document came from.
+    order = np.lexsort((keys, languages))
+    sentences = np.concatenate(
+        [[0], np.cumsum(_gather(lengths, sentence_counts, order), dtype=np.int64)]
+    )
+    documents = np.concatenate([[0], np.cumsum(sentence_counts[order])])
+    return Documents(
+        _gather(tokens, token_counts, order), sentences, documents, keys[order], languages[order]
+    )
+
+
+def _gather(values: np.ndarray, counts: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Runs of `counts` values, rearranged."""
+    ends = np.cumsum(counts)
+    starts = ends - counts
+    return np.concatenate(
+        [values[s:e] for s, e in zip(starts[order].tolist(), ends[order].tolist())]
+    )
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """One bucket's records: the sums of `records.count` over them, their number and their bytes."""
+
+    counts: dict[str, Any]
+    records: int = 0
+    bytes: int = 0
+
+
+def make_records(
+    recipe: Recipe,
+    split: str,
+    number: int,
+    buckets: int,
+    inputs: Sequence[str | DocumentRun],
+    path: str,
+) -> Bucket:
+    """Makes the records of one bucket: PATH.records, with PATH.keys.npy and PATH.offsets.npy, in
+    order of their keys.
+
+    `inputs`: the documents of all units, on disk, or as an engine has brought them here.
+    """
+    tokenizer, spec = _tokenizer(recipe.tokenizer), recipe.spec_of(split)
+    documents = read_bucket(inputs, *key_range(number, buckets))
+    if documents is None:
+        return Bucket({})
+    passes = recipe.passes_of(split, documents)
+    if not np.any(passes):
+        return Bucket({})
+    name = (recipe.seed, split, buckets, number)
+    examples = make_examples(
+        documents,
+        recipe.objective,
+        spec.seq_len,
+        passes,
+        recipe.short_seq_prob,
+        Stream(*name, 'pairs'),
+        tokenizer.starts_word[documents.tokens] if recipe.objective == 'sop' else None,
+    )
+    examples = examples.take(np.argsort(examples.keys, kind='stable'))
+    make = _Columns(recipe, spec, tokenizer, documents.tokens, Stream(*name, 'masks'))
+    keys, parts = (
+        _packed(examples, make) if spec.packed else (examples.keys, _unpacked(examples, make))
+    )
+    save(f'{path}.keys.npy', keys)
+    counts: dict[str, Any] = {}
+    sizes = [np.zeros(1, np.int64)]
+    with whole_file(f'{path}.records', durable=False) as file:
+        for columns in parts:
+            payload, offsets = records.encode(spec, columns)
+            file.write(payload)
+            sizes.append(np.diff(offsets))
+            add_counts(counts, records.count(spec, columns))
+    offsets = np.cumsum(np.concatenate(sizes))
+    save(f'{path}.offsets.npy', offsets)
+    return Bucket(counts, keys.size, int(offsets[-1]))
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Turns examples into the columns of records, an example a row."""
+
+    recipe: Recipe
+    spec: RecordSpec
+    tokenizer: Tokenizer
+    tokens: np.ndarray
+    stream: Stream  # of masks
+
+    def __call__(self, examples: Examples) -> dict[str, np.ndarray]:
+        tokenizer, rule = self.tokenizer, self.recipe.rule
+        rows = lay_out(self.tokens, examples, self.spec.seq_len, tokenizer.cls_id, tokenizer.sep_id)
+        columns = {
+            'input_ids': rows.input_ids,
+            'input_mask': rows.input_mask,
+            'segment_ids': rows.segment_ids,
+            'next_sentence_labels': examples.labels,
+        }
+        dynamic = self.spec.masking == 'dynamic'
+        if dynamic:
+            word_starts = rows.word_starts(tokenizer.starts_word)
+            return columns | {'word_starts': word_starts.astype(np.int32)}
+        masked = mask(
+            rows.input_ids,
+            rows.candidates,
+            rows.lengths,
+            rows.word_starts(tokenizer.starts_word) if rule.by_words else None,
+            rule,
+            tokenizer.mask_id,
+            tokenizer.vocab_size,
+            self.stream,
+        )
+        return columns | {
+            'input_ids': masked.input_ids,
+            'masked_lm_positions': masked.positions,
+            'masked_lm_ids': masked.ids,
+            'masked_lm_weights': masked.weights,
+        }
+
+
+def _unpacked(examples: Examples, make: _Columns) -> Iterator[dict[str, np.ndarray]]:
+    """The columns of some examples at a time."""
+    for first in range(0, examples.keys.size, ROWS):
+        yield make(examples.take(slice(first, first + ROWS)))
+
+
+def _packed(
+    examples: Examples, make: _Columns
+) -> tuple[np.ndarray, Iterator[dict[str, np.ndarray]]]:
+    """The keys of packed records, ascending, and their columns, some at a time."""
+    lengths = examples.tokens + special_tokens(make.recipe.objective)
+    packs = pack(lengths, prediction_counts(lengths, make.recipe.rule), make.spec)
+    # Mixed again: examples of a length fill rows in the order of their keys, which would leave like
+    # rows together.
+    keys = mix(examples.keys[packs.order[packs.bounds[:-1]]], 0)
+    by_key = np.argsort(keys, kind='stable')
+
+    def parts() -> Iterator[dict[str, np.ndarray]]:
+        step = max(1, ROWS * by_key.size // lengths.size)
+        for first in range(0, by_key.size, step):
+            some = packs.take(by_key[first : first + step])
+            yield join(make.spec, make(examples.take(some.order)), some.bounds)
+
+    return keys[by_key], parts()
+
+
+def add_counts(total: dict[str, Any], part: dict[str, Any]) -> None:
+    """Adds `part`, numbers and lists of numbers by name, into `total`."""
+    for name, value in part.items():
+        if isinstance(value, list):
+            total[name] = [a + b for a, b in zip(total.get(name, [0] * len(value)), value)]
+        else:
+            total[name] = total.get(name, 0) + value
+
+
+# ---- 3: the records of one shard, from all buckets
+
+
+def write_output(
+    number: int, count: int, pieces: int, inputs: Sequence[str | RecordRun], path: str
+) -> shards.ShardInfo:
+    """Writes shard `number` of `count`: the records of all buckets in its range of keys, sorted by
+    key.
+
+    A large shard is sorted in so many `pieces`, which lie on disk until it is written, unless its
+    records are in memory already. `inputs`: as for `make_records`.
+    """
+    if pieces == 1 or not isinstance(inputs[0], str):
+        texts = _sorted_records(inputs, *key_range(number, count))
+        return shards.write_shard(path, b''.join(texts), _ends(map(len, texts)))
+    lengths: list[int] = []
+    with tempfile.TemporaryFile(dir=os.path.dirname(path)) as file:
+        for piece in range(number * pieces, (number + 1) * pieces):
+            texts = _sorted_records(inputs, *key_range(piece, count * pieces))
+            lengths += map(len, texts)
+            file.write(b''.join(texts))
+        file.flush()
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as payload:
+            return shards.write_shard(path, payload, _ends(lengths))
+
+
+def _ends(lengths: Iterable[int]) -> np.ndarray:
+    """int64 [N + 1], where each of N pieces of these lengths begins, and the end."""
+    return np.concatenate([[0], np.cumsum(np.fromiter(lengths, np.int64))])
+
+
+def _sorted_records(inputs: Sequence[str | RecordRun], low: int, high: int) -> list[bytes]:
+    """The records of all buckets with keys in [low, high), in order of their keys."""
+    keys, texts = [], []
+    for run in inputs:
+        part = (RecordRun.open(run) if isinstance(run, str) else run).within(low, high)
+        if part is not None:
+            keys.append(part.keys)
+            texts += [part.payload[s:e] for s, e in itertools.pairwise(part.offsets.tolist())]
+    return (
+        [texts[i] for i in np.argsort(np.concatenate(keys), kind='stable').tolist()] if keys else []
+    )

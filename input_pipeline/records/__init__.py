@@ -1,0 +1,1 @@
+"""Examples on disk, and batches of them."""

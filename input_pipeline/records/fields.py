@@ -1,0 +1,302 @@
+"""The feature schema of a record: the one place that names record fields.
+
+A record is a serialised tf.train.Example. Static masking stores the seven features of
+google-research/bert (create_pretraining_data.py:133-139), so files interchange with it
+both ways; dynamic masking stores the unmasked ids and where words start. A packed record
+holds several examples one after the other, which google-research/bert cannot read. This
+file codes, checks and counts batches of records; it must not know about files, shards or
+the order in which records are read.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from input_pipeline.records import example_proto
+from input_pipeline.records.example_proto import BadRecord, Feature
+
+__all__ = [
+    'BadRecord',
+    'Feature',
+    'RecordSpec',
+    'check',
+    'count',
+    'decode_numpy',
+    'decode_tensorflow',
+    'encode',
+]
+
+
+@dataclass(frozen=True)
+class RecordSpec:
+    """What a record holds: S = seq_len token places and P = max_predictions masked places.
+
+    `static`: ids are masked already; `dynamic`: the train step draws the masks, and P is
+    how many it may draw. With K = max_packs > 1 a record holds up to K masked examples, each
+    from [CLS] to [SEP], and P counts for all of them: `pack_ids` [S] are 1 in the first
+    example, 2 in the second and so on, 0 in the padding; `position_ids` [S] count from 0 in
+    each; `cls_positions`, `next_sentence_labels` and `next_sentence_weights` [K] have a place
+    for each, with weight 0 where there are fewer.
+    """
+
+    seq_len: int
+    max_predictions: int
+    masking: Literal['static', 'dynamic']
+    max_packs: int = 1
+
+    @functools.cached_property
+    def features(self) -> tuple[Feature, ...]:
+        """The features in the order in which `encode` writes them."""
+        S, P, K = self.seq_len, self.max_predictions, self.max_packs
+        masks = (
+            Feature('masked_lm_positions', P, 'int'),
+            Feature('masked_lm_ids', P, 'int'),
+            Feature('masked_lm_weights', P, 'float'),
+        )
+        if self.packed:
+            tokens = tuple(
+                Feature(name, S, 'int')
+                for name in ('input_ids', 'segment_ids', 'pack_ids', 'position_ids')
+            )
+            firsts = (Feature('cls_positions', K, 'int'), Feature('next_sentence_labels', K, 'int'))
+            return tokens + masks + firsts + (Feature('next_sentence_weights', K, 'float'),)
+        tokens = tuple(
+            Feature(name, S, 'int') for name in ('input_ids', 'input_mask', 'segment_ids')
+        )
+        words = (Feature('word_starts', S, 'int'),)
+        return (
+            tokens
+            + (masks if self.masking == 'static' else words)
+            + (Feature('next_sentence_labels', 1, 'int'),)
+        )
+
+    @property
+    def packed(self) -> bool:
+        """Whether a record may hold several examples."""
+        return self.max_packs > 1
+
+
+def encode(spec: RecordSpec, columns: dict[str, np.ndarray]) -> tuple[bytes, np.ndarray]:
+    """Serialises a batch of N records.
+
+    Args:
+      spec: the schema.
+      columns: an array a feature, [N, S], [N, P], [N, K] or, for next_sentence_labels that are not
+      packed, [N]; ints must be in [0, 2**31).
+
+    Returns:
+      The N tf.train.Example messages one after the other, and int64 offsets [N + 1]:
+      record i is payload[offsets[i]:offsets[i + 1]].
+    """
+    return example_proto.encode(spec.features, columns)
+
+
+def most_bytes(spec: RecordSpec, vocab_size: int) -> int:
+    """Bytes of a record at most, its frame in the TFRecord file included: small numbers take
+    fewer.
+    """
+    most = {
+        'input_ids': vocab_size - 1,
+        'masked_lm_ids': vocab_size - 1,
+        'masked_lm_positions': spec.seq_len - 1,
+    }
+    columns = {
+        f.name: np.full(
+            (1, f.length), most.get(f.name, 1), np.float32 if f.kind == 'float' else np.int32
+        )
+        for f in spec.features
+    }
+    columns['next_sentence_labels'] = columns['next_sentence_labels'][:, 0]
+    return len(encode(spec, columns)[0]) + 16
+
+
+def decode_numpy(spec: RecordSpec, payloads: Sequence[bytes]) -> dict[str, np.ndarray]:
+    """Decodes N records: int32 [N, S], [N, P] and [N, K], float32 weights, int32 [N]
+    next_sentence_labels where they are not packed.
+
+    Raises:
+      BadRecord: a record is damaged, lacks a feature, or has one of another length.
+    """
+    return _flat_labels(spec, example_proto.decode(spec.features, payloads))
+
+
+def decode_tensorflow(spec: RecordSpec, serialized: Any) -> dict[str, Any]:
+    """`decode_numpy` for a string tensor [N], by tf.io.parse_example: for use inside tf.data."""
+    import tensorflow as tf
+
+    types = {'int': tf.int64, 'float': tf.float32}
+    parsed = tf.io.parse_example(
+        serialized,
+        {f.name: tf.io.FixedLenFeature([f.length], types[f.kind]) for f in spec.features},
+    )
+    # What is beyond 32 bits becomes the largest number there, which is out of range, and not its
+    # low bits.
+    whole = {
+        f.name: tf.saturate_cast(parsed[f.name], tf.int32) for f in spec.features if f.kind == 'int'
+    }
+    return _flat_labels(spec, parsed | whole)
+
+
+def _flat_labels(spec: RecordSpec, columns: dict[str, Any]) -> dict[str, Any]:
+    """One label a record, stored as a list of one, is [N] everywhere else."""
+    return (
+        columns
+        if spec.packed
+        else {**columns, 'next_sentence_labels': columns['next_sentence_labels'][:, 0]}
+    )
+
+
+def _limits(spec: RecordSpec, vocab_size: int) -> dict[str, tuple[int, str]]:
+    """The features of whole numbers, each with the number that it must stay below, and what that
+    is.
+    """
+    limits = {
+        'input_ids': (vocab_size, 'the vocabulary'),
+        'segment_ids': (2, 'two segments'),
+        'next_sentence_labels': (2, 'two labels'),
+    }
+    if spec.packed:
+        limits['pack_ids'] = (spec.max_packs + 1, 'the packs')
+        limits['position_ids'] = limits['cls_positions'] = (spec.seq_len, 'the sequence')
+    else:
+        limits['input_mask'] = (2, 'a mask')
+    if spec.masking == 'dynamic':
+        limits['word_starts'] = (2, 'a mask')
+    else:
+        limits['masked_lm_positions'] = (spec.seq_len, 'the sequence')
+        limits['masked_lm_ids'] = (vocab_size, 'the vocabulary')
+    return limits
+
+
+def in_range(spec: RecordSpec, columns: dict[str, np.ndarray], vocab_size: int) -> bool:
+    """Whether every number of a batch of decoded records is one that a model can look up.
+
+    One pass over each array, 1 % of what decoding takes; `check` says what is wrong, and where.
+    """
+    for name, (limit, _) in _limits(spec, vocab_size).items():
+        if columns[name].view(np.uint32).max(initial=0) >= limit:  # what is negative becomes large
+            return False
+    weights = (column for column in columns.values() if column.dtype == np.float32)
+    # False for what is not a number, too.
+    return all(w.min(initial=0) >= 0 and w.max(initial=0) <= 1 for w in weights)
+
+
+def check(
+    spec: RecordSpec, columns: dict[str, np.ndarray], vocab_size: int
+) -> list[tuple[int, str]]:
+    """What cannot be true of a batch of decoded records: (row, reason), the first reason for each
+    row, in row order.
+    """
+    found: dict[int, str] = {}
+
+    def within(name: str, limit: int, what: str) -> None:
+        values = columns[name].reshape(len(columns[name]), -1)
+        wrong = (values < 0) | (values >= limit)
+        for row in np.flatnonzero(wrong.any(axis=1)).tolist():
+            place = int(wrong[row].argmax())
+            found.setdefault(
+                row, f'{name}[{place}] = {int(values[row, place])} is outside [0, {limit}), {what}'
+            )
+
+    def report(rows: np.ndarray | np.bool, reason: str) -> None:
+        for row in np.flatnonzero(rows).tolist():
+            found.setdefault(row, reason)
+
+    for name, (limit, what) in _limits(spec, vocab_size).items():
+        within(name, limit, what)
+    if spec.packed:
+        for rows, reason in _wrong_packs(spec, columns):
+            report(rows, reason)
+        used = columns['pack_ids'] > 0
+    else:
+        used = columns['input_mask'] != 0
+        report(
+            ~used[:, 0] | (~used[:, :-1] & used[:, 1:]).any(axis=1),
+            'input_mask is not ones followed by zeros',
+        )
+    if spec.masking == 'static':
+        weights = columns['masked_lm_weights']
+        report(~np.isin(weights, (0, 1)).all(axis=1), 'masked_lm_weights are not all 0 or 1')
+        places = np.clip(columns['masked_lm_positions'], 0, spec.seq_len - 1)
+        report(
+            ((weights != 0) & ~np.take_along_axis(used, places, axis=1)).any(axis=1),
+            'a masked position lies in the padding',
+        )
+    return sorted(found.items())
+
+
+def _wrong_packs(
+    spec: RecordSpec, columns: dict[str, np.ndarray]
+) -> Iterator[tuple[np.ndarray, str]]:
+    """(bool [N], what is wrong with the packs of those records)."""
+    packs, positions = columns['pack_ids'], columns['position_ids']
+    count = packs.max(axis=1, initial=0)
+    steps = np.diff(packs, axis=1, prepend=0)
+    starts = steps == 1
+    ends = (packs == 0) & (steps == -count[:, None])  # the first place of the padding
+    strange = (~starts & ~ends & (steps != 0)).any(axis=1)
+    yield (
+        strange | ~starts[:, 0] | (starts.sum(axis=1) != count),
+        'pack_ids are not 1, 2, ... followed by zeros',
+    )
+    place = np.arange(spec.seq_len)
+    begin = np.maximum.accumulate(np.where(starts, place, 0), axis=1)
+    yield (
+        (positions != np.where(packs > 0, place - begin, 0)).any(axis=1),
+        'position_ids do not count from 0 in each pack',
+    )
+    slots = np.arange(spec.max_packs) < count[:, None]
+    yield (
+        (columns['next_sentence_weights'] != slots).any(axis=1),
+        'next_sentence_weights are not 1 for each pack and 0 beyond',
+    )
+    firsts = np.zeros(columns['cls_positions'].shape, np.int64)
+    row, first = np.nonzero(starts)
+    slot = np.clip(packs[row, first] - 1, 0, spec.max_packs - 1)
+    firsts[row, slot] = first
+    yield (
+        (columns['cls_positions'] != firsts).any(axis=1),
+        'cls_positions are not where the packs begin',
+    )
+
+
+def count(spec: RecordSpec, columns: dict[str, np.ndarray]) -> dict[str, int | list[int]]:
+    """Sums over a batch of records, which add up over batches.
+
+    records; examples (more than records where they are packed); tokens (padding not
+    counted); random_next (label 1); for static masking masked, kept (masked positions that
+    still show the original) and mask_histogram [P + 1]: how many records have 0, 1, ... P
+    masked positions; for packed records pack_histogram [K + 1] likewise.
+    """
+    labels = columns['next_sentence_labels']
+    if spec.packed:
+        packs = columns['pack_ids'].max(axis=1, initial=0)
+        sums: dict[str, int | list[int]] = {
+            'records': len(packs),
+            'examples': int(packs.sum()),
+            'tokens': int(np.count_nonzero(columns['pack_ids'])),
+            'random_next': int((labels * columns['next_sentence_weights']).sum()),
+            'pack_histogram': np.bincount(packs, minlength=spec.max_packs + 1).tolist(),
+        }
+    else:
+        rows, tokens = len(labels), int(columns['input_mask'].sum())
+        sums = {
+            'records': rows,
+            'examples': rows,
+            'tokens': tokens,
+            'random_next': int(labels.sum()),
+        }
+    if spec.masking == 'static':
+        weighted = columns['masked_lm_weights'] > 0
+        shown = np.take_along_axis(columns['input_ids'], columns['masked_lm_positions'], axis=1)
+        sums['masked'] = int(weighted.sum())
+        sums['kept'] = int((weighted & (shown == columns['masked_lm_ids'])).sum())
+        sums['mask_histogram'] = np.bincount(
+            weighted.sum(axis=1), minlength=spec.max_predictions + 1
+        ).tolist()
+    return sums

@@ -1,0 +1,491 @@
+"""Records on disk: TFRecord files, and the manifest that says what is in them.
+
+A TFRecord file is a row of frames: length (uint64), masked crc32c of the length, payload,
+masked crc32c of the payload (tensorflow/core/lib/io/record_writer.h). Such a file cut
+between two frames reads as merely shorter, and no reader names the file that is damaged;
+so the manifest keeps the size, the count and a checksum of every shard, and each fault
+found here names file, record and byte. This file must not know in which order records
+are read (stream.py does), nor how they were made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import mmap
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import google_crc32c
+import numpy as np
+from etils import epath
+
+from configs.errors import UserError
+from input_pipeline import typed_json
+from input_pipeline.atomic import whole_file
+from input_pipeline.records import fields as records
+from input_pipeline.records.fields import RecordSpec
+
+SCHEMA_VERSION = 1
+BLOCK = 256  # records between two entries of a shard's index: what the stream reads at once
+MANIFEST = 'manifest.json'
+_HEAD, _TAIL = 12, 4  # bytes of a frame before and after its payload
+_UINT32, _UINT64 = struct.Struct('<I'), struct.Struct('<Q')
+
+
+@dataclass(frozen=True)
+class ShardInfo:
+    """One shard: its file name, split, count, size, crc32c of all its bytes, and the byte offset of
+    every 256th record.
+    """
+
+    file: str
+    split: str
+    records: int
+    bytes: int
+    crc32c: int
+    index: tuple[int, ...]
+
+    def check(self) -> None:
+        """Raises ValueError where the numbers contradict each other."""
+        borders = np.array([*self.index, self.bytes], np.int64)
+        if (
+            len(self.index) != -(-self.records // BLOCK)
+            or borders[0] != 0
+            or (np.diff(borders) <= 0).any()
+        ):
+            raise ValueError(
+                f'the index of {self.file} does not fit its {self.records} records and {self.bytes}'
+                ' bytes'
+            )
+        if '/' in self.file:
+            raise ValueError(f'{self.file} is no name of a file beside it')
+
+    def block(self, number: int) -> tuple[int, int]:
+        """First byte, and the byte after the last, of the block of 256 records."""
+        return self.index[number], (
+            self.index[number + 1] if number + 1 < len(self.index) else self.bytes
+        )
+
+    def block_records(self, number: int) -> int:
+        """Records of the block: 256, or what is left for the last one."""
+        return min(BLOCK, self.records - number * BLOCK)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something wrong with a shard; `record` counts from 0 in its file, and `byte` is where that
+    record begins.
+    """
+
+    file: str
+    record: int | None
+    byte: int | None
+    what: str
+
+    def __str__(self) -> str:
+        place = '' if self.record is None else f' record {self.record} at byte {self.byte}:'
+        return f'{self.file}:{place} {self.what}'
+
+
+_DAMAGED = 'payload damaged (its crc32c does not match)'
+
+
+class BadFrame(ValueError):
+    """A frame that does not read; `record` and `byte` count from the start of the text given."""
+
+    def __init__(self, record: int, byte: int, reason: str):
+        super().__init__(f'record {record} at byte {byte}: {reason}')
+        self.record, self.byte, self.reason = record, byte, reason
+
+
+# ---- writing
+
+
+def masked_crc(data: bytes) -> int:
+    """TFRecord's checksum: crc32c rotated by 15 bits plus a constant, so that checksums of
+    checksums stay apart.
+    """
+    return _masked(google_crc32c.value(data)) & 0xFFFFFFFF
+
+
+def _masked(crc: Any) -> Any:
+    """The mask of a crc32c, to be cut to 32 bits, or of an array of them."""
+    return (crc >> 15 | crc << 17) + 0xA282EAD8
+
+
+@functools.lru_cache(1 << 14)
+def _head(size: int) -> bytes:
+    """The first 12 bytes of a frame; records have few different lengths."""
+    length = _UINT64.pack(size)
+    return length + _UINT32.pack(masked_crc(length))
+
+
+def write_shard(path: epath.PathLike, payload: bytes | mmap.mmap, offsets: np.ndarray) -> ShardInfo:
+    """Writes one TFRecord file, whole or not at all.
+
+    Args:
+      path: SPLIT-00000-of-00008.tfrecord; the split is read off the name.
+      payload: the serialised records one after the other, and
+      offsets: int64 [N + 1], where each begins (both as `records.encode` gives them).
+    """
+    bounds = offsets.tolist()
+    index, at, crc = [], 0, 0
+    with whole_file(path) as file:
+        for first in range(0, len(bounds) - 1, BLOCK):
+            parts: list[bytes] = []
+            for start, end in zip(
+                bounds[first : first + BLOCK], bounds[first + 1 : first + BLOCK + 1]
+            ):
+                data = payload[start:end]
+                parts += (_head(end - start), data, _UINT32.pack(masked_crc(data)))
+            text = b''.join(parts)
+            file.write(text)
+            index.append(at)
+            at += len(text)
+            crc = google_crc32c.extend(crc, text)
+    name = epath.Path(path).name
+    return ShardInfo(name, name.split('-')[0], len(bounds) - 1, at, crc, tuple(index))
+
+
+# ---- the manifest
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a records directory holds and how it was made; trainers read it and never ask again.
+
+    `options` are all options of the job that made it. `statistics` is free-form, but for
+    statistics['records'][SPLIT], which holds the sums of `records.count` over the split:
+    `verify` compares them with what it reads.
+    """
+
+    seq_len: int
+    max_predictions: int
+    masking: Literal['static', 'dynamic']
+    objective: str
+    vocab_size: int
+    tokenizer_fingerprint: str
+    seed: int
+    options: dict[str, Any]
+    statistics: dict[str, Any]
+    files: tuple[ShardInfo, ...]
+    max_packs: int = 1  # examples that a training record may hold
+
+    @property
+    def spec(self) -> RecordSpec:
+        """The schema of the training records."""
+        return self.spec_of('train')
+
+    def spec_of(self, split: str) -> RecordSpec:
+        """The schema of a split: held-out records are masked once, statically, and not packed,
+        whatever the training records are.
+        """
+        if split == 'train':
+            return RecordSpec(self.seq_len, self.max_predictions, self.masking, self.max_packs)
+        return RecordSpec(self.seq_len, self.max_predictions, 'static')
+
+    def shards(self, split: str) -> tuple[ShardInfo, ...]:
+        """The shards of a split, in order of their names."""
+        return tuple(sorted((s for s in self.files if s.split == split), key=lambda s: s.file))
+
+    def records(self, split: str) -> int:
+        """How many records a split has."""
+        return sum(s.records for s in self.shards(split))
+
+    def save(self, directory: epath.PathLike) -> None:
+        """Writes manifest.json, one line a shard; the last thing a job does, so a directory with it
+        is complete.
+        """
+        data = {
+            'schema_version': SCHEMA_VERSION,
+            **{
+                f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != 'files'
+            },
+        }
+        shards = [dataclasses.asdict(shard) for shard in self.files]
+        # as it will be read
+        data['crc32c'] = _checksum(json.loads(json.dumps({**data, 'shards': shards})))
+        lines = ',\n'.join('  ' + json.dumps(shard) for shard in shards)
+        text = json.dumps(data, indent=1)[:-2] + f',\n "shards": [\n{lines}\n ]\n}}\n'
+        with whole_file(epath.Path(directory) / MANIFEST) as file:
+            file.write(text.encode())
+
+    @classmethod
+    def load(cls, directory: epath.PathLike) -> Manifest:
+        """Reads what `save` wrote. Raises UserError for anything else."""
+        path = epath.Path(directory) / MANIFEST
+        try:
+            return cls._made(typed_json.parse(path.read_bytes()))
+        except (FileNotFoundError, NotADirectoryError):
+            raise UserError(
+                f'{directory}: no {MANIFEST} in it, so it is no finished records directory: make'
+                ' one with launch.preprocess'
+            ) from None
+        except OSError as error:
+            raise UserError(
+                f'{path}: cannot be read ({error.strerror}): see to its permissions, or copy it'
+                ' again'
+            ) from None
+        except (ValueError, OverflowError) as error:
+            raise UserError(
+                f'{path}: broken ({error}): make the records again with launch.preprocess'
+            ) from None
+
+    @classmethod
+    def _made(cls, data: Any) -> Manifest:
+        """What `save` wrote, parsed. Raises ValueError for anything else."""
+        version = data.pop('schema_version', None) if isinstance(data, dict) else None
+        if version != SCHEMA_VERSION:
+            raise ValueError(f'schema version {version}, and this program reads {SCHEMA_VERSION}')
+        if data.pop('crc32c', None) != _checksum(data | {'schema_version': version}):
+            raise ValueError('its crc32c does not match what it says')
+        data['files'] = data.pop('shards', None)
+        manifest = typed_json.make(cls, data)
+        typed_json.make(dict[str, dict[str, Any]], manifest.statistics.get('records', {}))
+        for name, least in (
+            ('seq_len', 1),
+            ('max_predictions', 0),
+            ('vocab_size', 1),
+            ('max_packs', 1),
+        ):
+            if getattr(manifest, name) < least:
+                raise ValueError(f'{name} is {getattr(manifest, name)}')
+        for shard in manifest.files:
+            shard.check()
+        return manifest
+
+
+def _checksum(data: dict[str, Any]) -> int:
+    """The crc32c of what a manifest says, however it is laid out."""
+    return google_crc32c.value(json.dumps(data, sort_keys=True).encode())
+
+
+def check_files(directory: epath.PathLike, shards: tuple[ShardInfo, ...]) -> list[Fault]:
+    """Shards that are missing or have another size than the manifest says: cheap enough for the
+    start of a run.
+    """
+    faults = []
+    for shard in shards:
+        try:
+            size = (epath.Path(directory) / shard.file).stat().length
+        except FileNotFoundError:
+            faults.append(Fault(shard.file, None, None, 'missing'))
+            continue
+        except OSError as error:
+            faults.append(unreadable(shard, error))
+            continue
+        if size != shard.bytes:
+            faults.append(
+                Fault(
+                    shard.file,
+                    None,
+                    None,
+                    f'{size} bytes long, and the manifest says {shard.bytes}',
+                )
+            )
+    return faults
+
+
+def unreadable(shard: ShardInfo, error: OSError) -> Fault:
+    """What to say of a shard that the system does not give."""
+    return Fault(shard.file, None, None, f'cannot be read ({error.strerror})')
+
+
+# ---- reading
+
+
+def frame_bounds(text: bytes) -> list[int]:
+    """Where each frame begins, and the end [N + 1]. Raises BadFrame for the first whose length is
+    damaged, or that is cut.
+    """
+    bounds, at = [0], 0
+    while at < len(text):
+        try:
+            at += _HEAD + _size(text[at : at + _HEAD]) + _TAIL
+        except ValueError as error:
+            raise BadFrame(len(bounds) - 1, at, str(error)) from None
+        if at > len(text):
+            raise BadFrame(len(bounds) - 1, bounds[-1], 'cut before its end')
+        bounds.append(at)
+    return bounds
+
+
+@functools.lru_cache(1 << 14)
+def _size(head: bytes) -> int:
+    """The length of the payload that follows a frame's first 12 bytes."""
+    if len(head) < _HEAD:
+        raise ValueError('cut inside its header')
+    (size,) = _UINT64.unpack_from(head)
+    if head != _head(size):
+        raise ValueError('length damaged (its crc32c does not match)')
+    return size
+
+
+def take_payloads(text: bytes, bounds: list[int], places: Sequence[int]) -> list[bytes]:
+    """The payloads of the frames at those places, in that order. Raises BadFrame for one that is
+    damaged.
+    """
+    payloads, damaged = _payloads(text, bounds, places)
+    if damaged:
+        place = min(places[i] for i in damaged)
+        raise BadFrame(place, bounds[place], _DAMAGED)
+    return payloads
+
+
+def split_frames(text: bytes) -> list[bytes]:
+    """The payloads of whole frames. Raises BadFrame for a frame that is damaged or cut."""
+    bounds = frame_bounds(text)
+    return take_payloads(text, bounds, range(len(bounds) - 1))
+
+
+def _payloads(
+    text: bytes, bounds: list[int], places: Sequence[int]
+) -> tuple[list[bytes], list[int]]:
+    """The payloads of the frames at those places, and which of them differ from their checksums."""
+    payloads = [text[bounds[i] + _HEAD : bounds[i + 1] - _TAIL] for i in places]
+    stored = np.frombuffer(
+        b''.join([text[bounds[i + 1] - _TAIL : bounds[i + 1]] for i in places]), '<u4'
+    )
+    found = _masked(np.fromiter(map(google_crc32c.value, payloads), np.uint32, len(payloads)))
+    return payloads, np.flatnonzero(stored != found).tolist()
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What `verify` found: faults, and for each split the sums of `records.count` over the records
+    that are whole.
+    """
+
+    faults: list[Fault]
+    counts: dict[str, dict[str, Any]]
+
+
+def verify(
+    directory: epath.PathLike, progress: Callable[[int], None] = lambda size: None
+) -> Verification:
+    """Reads every record of a directory back and compares it with all that the manifest promises.
+
+    `progress` is called after each shard with the bytes that shards take so far. Raises
+    UserError where there is no manifest to compare with.
+    """
+    manifest = Manifest.load(directory)
+    faults: list[Fault] = []
+    counts: dict[str, dict[str, Any]] = {}
+    size = 0
+    for shard in sorted(manifest.files, key=lambda s: s.file):
+        sums = counts.setdefault(shard.split, {})
+        path, spec = epath.Path(directory) / shard.file, manifest.spec_of(shard.split)
+        try:
+            for fault in _verify_shard(path, shard, spec, manifest.vocab_size, sums):
+                faults.append(fault)
+        except OSError as error:
+            faults.append(unreadable(shard, error))
+        size += shard.bytes
+        progress(size)
+    if not faults:
+        for split, promised in manifest.statistics.get('records', {}).items():
+            for name, value in promised.items():
+                if counts.get(split, {}).get(name) != value:
+                    faults.append(
+                        Fault(
+                            MANIFEST,
+                            None,
+                            None,
+                            f'{split} {name} is {value}, and the shards have'
+                            f' {counts.get(split, {}).get(name)}',
+                        )
+                    )
+    return Verification(faults, counts)
+
+
+def _verify_shard(
+    path: epath.Path, shard: ShardInfo, spec: RecordSpec, vocab_size: int, sums: dict[str, Any]
+) -> Iterator[Fault]:
+    """Faults of one shard, block by block, so that one damaged record does not hide the others;
+    adds to `sums`.
+    """
+    if not path.exists():
+        yield from check_files(path.parent, (shard,))
+        return
+    faults, crc, seen = 0, 0, 0
+    with path.open('rb') as file:
+        for number in range(len(shard.index)):
+            start, end = shard.block(number)
+            file.seek(start)
+            text = file.read(end - start)
+            crc = google_crc32c.extend(crc, text)
+            bounds, fault = _whole_frames(text)
+            if fault is None and len(bounds) - 1 < shard.block_records(number):
+                reason = (
+                    f'the file ends here, and the manifest says {shard.bytes} bytes and'
+                    f' {shard.records} records'
+                )
+                fault = BadFrame(len(bounds) - 1, bounds[-1], reason)
+            payloads, damaged = _payloads(text, bounds, range(len(bounds) - 1))
+            wrong = [(row, _DAMAGED) for row in damaged]
+            wrong += _check_block(
+                spec, payloads, set(range(len(payloads))) - set(damaged), vocab_size, sums
+            )
+            if fault is not None:
+                wrong.append((fault.record, fault.reason))
+            faults += len(wrong)
+            yield from (
+                Fault(shard.file, number * BLOCK + row, start + bounds[row], reason)
+                for row, reason in sorted(wrong)
+            )
+            seen += len(payloads)
+            if len(text) < end - start:
+                return
+        if file.read(1):
+            yield Fault(
+                shard.file, shard.records, shard.bytes, f'goes on after its {shard.records} records'
+            )
+        elif not faults and (crc != shard.crc32c or seen != shard.records):
+            yield Fault(
+                shard.file,
+                None,
+                None,
+                f'every record reads, but its crc32c is {crc} and the manifest says {shard.crc32c}:'
+                ' it is another file',
+            )
+
+
+def _whole_frames(text: bytes) -> tuple[list[int], BadFrame | None]:
+    """`frame_bounds` of the frames before the first of damaged length, and that one."""
+    try:
+        return frame_bounds(text), None
+    except BadFrame as error:
+        return frame_bounds(text[: error.byte]), error
+
+
+def _check_block(
+    spec: RecordSpec, payloads: list[bytes], rows: set[int], vocab_size: int, sums: dict[str, Any]
+) -> list[tuple[int, str]]:
+    """Those of the `rows` that do not hold what they should, with the reason; the counts of the
+    others are added to `sums`.
+    """
+    faults, good = [], sorted(rows)
+    while good:
+        try:
+            columns = records.decode_numpy(spec, [payloads[row] for row in good])
+            break
+        except records.BadRecord as error:
+            faults.append((good.pop(error.row), error.reason))
+    if not good:
+        return faults
+    wrong = records.check(spec, columns, vocab_size)
+    faults += [(good[row], reason) for row, reason in wrong]
+    keep = np.setdiff1d(np.arange(len(good)), [row for row, _ in wrong])
+    for name, value in records.count(
+        spec, {key: column[keep] for key, column in columns.items()}
+    ).items():
+        if name in sums and isinstance(value, list):
+            value = [a + b for a, b in zip(sums[name], value, strict=True)]
+        elif name in sums:
+            value += sums[name]
+        sums[name] = value
+    return faults

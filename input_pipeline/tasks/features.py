@@ -1,0 +1,138 @@
+"""Features: texts as rows of ids, and the folder that keeps those that take long to make.
+
+A row is [CLS] a [SEP] or [CLS] a [SEP] b [SEP] (run_classifier.py:377-460). What is kept is named
+by all that decides it. Must not know any one task, nor what its arrays mean.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import zipfile
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from absl import logging
+
+from input_pipeline.tasks.base import INPUT_KEYS, Example, Task
+
+
+def text_rows(
+    first: Sequence[str], second: Sequence[str | None], tokenizer: Any, max_seq_length: int
+) -> dict[str, np.ndarray]:
+    """INPUT_KEYS [N, max_seq_length] int32 of N texts, or pairs where the second is not None; cut
+    from the end of the longer.
+    """
+    features = {name: np.zeros((len(first), max_seq_length), np.int32) for name in INPUT_KEYS}
+    features['input_ids'].fill(tokenizer.pad_id)
+    pieces = zip(
+        tokenizer.encode_batch(first),
+        tokenizer.encode_batch([text or '' for text in second]),
+        strict=True,
+    )
+    for row, (a, b) in enumerate(pieces):
+        pair = second[row] is not None
+        a_length, b_length = truncated_lengths(len(a), len(b), max_seq_length - (3 if pair else 2))
+        end = a_length + 2
+        ids = features['input_ids'][row]
+        ids[0], ids[1 : end - 1], ids[end - 1] = tokenizer.cls_id, a[:a_length], tokenizer.sep_id
+        if pair:
+            ids[end : end + b_length], ids[end + b_length] = b[:b_length], tokenizer.sep_id
+            features['segment_ids'][row, end : end + b_length + 1] = 1
+            end += b_length + 1
+        features['input_mask'][row, :end] = 1
+    return features
+
+
+def truncated_lengths(a: int, b: int, budget: int) -> tuple[int, int]:
+    """How much of two texts is kept when the longer always gives its last token, b where they tie.
+
+    The loop of run_classifier.py:557-572, in closed form.
+    """
+    if a + b <= budget:
+        return a, b
+    half = budget // 2
+    if a <= half:
+        return a, budget - a
+    if b <= budget - half - 1:
+        return budget - b, b
+    return budget - half, half
+
+
+_VERSION = (
+    1  # of what `Task.features` makes of the same input; to be raised with every change to it
+)
+
+
+def features_of(
+    task: Task, examples: Sequence[Example], tokenizer: Any, max_seq_length: int, folder: str
+) -> dict[str, np.ndarray]:
+    """`task.features`, read from `folder` where they have been made before; '' for no folder.
+
+    Only tasks that say `slow_features` are kept. A damaged file is made again, with a warning.
+    """
+    if not folder or not task.slow_features or '://' in folder:
+        return task.features(examples, tokenizer, max_seq_length)
+    name = hashlib.sha256(
+        repr((_VERSION, task, max_seq_length, tokenizer.fingerprint, list(examples))).encode()
+    ).hexdigest()[:24]
+    path = os.path.join(folder, f'{name}.npz')
+    if os.path.exists(path):
+        try:
+            return _read(path)
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            logging.warning('%s is damaged (%s): the features are made again', path, error)
+    features = task.features(examples, tokenizer, max_seq_length)
+    partial = f'{path}.tmp{os.getpid()}.npz'
+    try:
+        os.makedirs(folder, exist_ok=True)
+        np.savez(partial, allow_pickle=False, **_packed(features))
+        os.replace(partial, path)
+    except OSError as error:
+        # a full disk, or a folder that cannot be written to: next time they are made again
+        logging.warning('%s: the features are not kept (%s)', path, error.strerror or error)
+        with contextlib.suppress(OSError):
+            os.remove(partial)
+    return features
+
+
+def _packed(features: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Arrays of every position as their values at real tokens and the one value at all others; rest
+    as it is.
+    """
+    real = features['input_mask'] > 0
+    packed: dict[str, np.ndarray] = {
+        'mask/shape': np.array(real.shape),
+        'mask/lengths': real.sum(axis=-1),
+    }
+    for name, value in features.items():
+        outside = value[~real] if value.shape == real.shape else np.empty(0)
+        if name == 'input_mask':
+            continue
+        if value.shape == real.shape and (outside == outside[:1]).all():
+            packed[f'tokens/{name}'], packed[f'fill/{name}'] = value[real], outside[:1]
+        else:
+            packed[f'whole/{name}'] = value
+    return packed
+
+
+def _read(path: str) -> dict[str, np.ndarray]:
+    with open(path, 'rb') as file, np.load(file, allow_pickle=False) as stored:
+        shape = tuple(stored['mask/shape'])
+        real = np.arange(shape[-1]) < stored['mask/lengths'][..., None]
+        features = {'input_mask': real.astype(np.int32)}
+        for key in stored.files:
+            group, name = key.split('/')
+            if group == 'whole':
+                features[name] = stored[key]
+            elif group == 'tokens':
+                value = stored[key]
+                features[name] = np.full(
+                    shape,
+                    stored[f'fill/{name}'][0] if stored[f'fill/{name}'].size else 0,
+                    value.dtype,
+                )
+                features[name][real] = value
+    return features

@@ -1,0 +1,92 @@
+"""Predictions as a table `index, prediction`, the form of a GLUE submission, for every task with
+one answer an example.
+
+This file owns that format and the refusal of what does not fit the task. It must not know how a
+task is scored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from configs.errors import UserError
+from input_pipeline.tasks.base import E, Predictions, Task, write_text
+from input_pipeline.text.tables import Table
+
+_LARGEST = 3.4e38  # of float32, in which numbers are learnt
+
+
+def label_table(answers: Mapping[str, Any]) -> str:
+    """A header `index, prediction`; labels as words, numbers with six digits."""
+    rows = [
+        f'{name}\t{answer:.6g}' if isinstance(answer, float) else f'{name}\t{answer}'
+        for name, answer in answers.items()
+    ]
+    return '\n'.join(['index\tprediction', *rows]) + '\n'
+
+
+def write_labels(path: str, predictions: Predictions) -> None:
+    """Writes `label_table`, whole or not at all."""
+    write_text(path, label_table(predictions.answers))
+
+
+def read_labels(task: Task, path: str) -> Predictions:
+    """Reads what `write_labels` wrote, or anyone else. Raises UserError for unknown labels, words
+    for numbers, and repeated ids.
+    """
+    answers: dict[str, Any] = {}
+    for where, row in Table(path, {'id': 'index', 'answer': 'prediction'}, format='tsv').rows():
+        name, answer = row['id'], row['answer']
+        if name in answers:
+            raise UserError(f'{where}: id {name!r} again')
+        if not task.labels:
+            answers[name] = number(answer, where)
+        elif answer in task.labels:
+            answers[name] = answer
+        else:
+            raise UserError(
+                f'{where}: unknown label {answer!r}; task {task.name} has {", ".join(task.labels)}'
+            )
+    return Predictions(answers)
+
+
+def number(text: str, where: str) -> float:
+    """The finite number that a text spells."""
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise UserError(f'{where}: the label {text!r} is not a number') from error
+    if not abs(value) <= _LARGEST:
+        raise UserError(f'{where}: the label {text!r} is not finite in 32 bits')
+    return value
+
+
+def require_labels(task: Task[E], examples: Sequence[E]) -> None:
+    """Raises UserError where labels are missing."""
+    if unknown := sum(not task.labelled([example]) for example in examples):
+        some = f'{unknown} of {len(examples)} examples have'
+        what = 'this split has' if unknown == len(examples) else some
+        raise UserError(f'task {task.name}: {what} no labels, so it cannot be scored')
+
+
+def complete(task: Task[E], examples: Sequence[E], predictions: Predictions) -> list[Any]:
+    """The answer to each example.
+
+    Raises UserError where labels are missing, or predictions, or there are some of other examples.
+    """
+    require_labels(task, examples)
+    missing = [example.id for example in examples if example.id not in predictions.answers]
+    if missing:
+        raise UserError(
+            f'task {task.name}: no prediction for {len(missing)} of {len(examples)} examples, the'
+            f' first is {missing[0]!r}'
+        )
+    if len(predictions.answers) > len(examples):
+        known = {example.id for example in examples}
+        others = [name for name in predictions.answers if name not in known]
+        raise UserError(
+            f'task {task.name}: {len(others)} predictions are of examples that the split does not '
+            f'have, the first is {others[0]!r}: are they of another split?'
+        )
+    return [predictions.answers[example.id] for example in examples]

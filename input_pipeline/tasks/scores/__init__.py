@@ -1,0 +1,1 @@
+"""Scores of predictions, with the figures of the official scorers."""

@@ -1,0 +1,141 @@
+"""The CoNLL shared tasks' column files, their B-/I- tags, and entity scores with the figures of
+conlleval.
+
+This file owns the format (a word a line with its tags beside it, a blank line after each sentence,
+-DOCSTART- before a document) and what counts as an entity. It must not know models or tasks.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from configs.errors import UserError
+from input_pipeline.text.whole_text import read_utf8
+
+_BLANKS = re.compile('[ \t]+')
+
+
+class Sentence(NamedTuple):
+    """A sentence of a column file: where it begins ('file:line'), its words, their tags (None in a
+    file without), its document.
+    """
+
+    where: str
+    words: list[str]
+    tags: list[str] | None
+    document: int
+
+
+def read_columns(
+    path: str, word: int = 0, tag: int = -1, comment: str = '', untagged: bool = False
+) -> Iterator[Sentence]:
+    """Yields the sentences of a column file; columns are counted from 0, or from the end.
+
+    Columns are parted by tabs where a line has one, otherwise by blanks. -DOCSTART- lines are left
+    out and counted.
+
+    Args:
+      comment: lines that begin with it are left out.
+      untagged: a file with one column is accepted, as words without tags.
+
+    Raises UserError for a line without those columns.
+    """
+    document, begin = 0, 0
+    words: list[str] = []
+    tags: list[str | None] = []
+    for number, line in enumerate([*read_utf8(path).split('\n'), ''], start=1):
+        line = line.removesuffix('\r')
+        cells = line.split('\t') if '\t' in line else _BLANKS.split(line.strip(' '))
+        if comment and line.startswith(comment):
+            continue
+        if not line.strip() or cells[0] == '-DOCSTART-':
+            if words:
+                known = [tag for tag in tags if tag is not None]
+                tagged = len(known) == len(tags)
+                yield Sentence(f'{path}:{begin}', words, known if tagged else None, document)
+            words, tags = [], []
+            document += cells[0] == '-DOCSTART-'
+            continue
+        begin = begin if words else number
+        bare = untagged and len(cells) == 1
+        if not all(-len(cells) <= column < len(cells) for column in (word, tag)) or (
+            len(cells) == 1 and not bare
+        ):
+            raise UserError(
+                f'{path}:{number}: {len(cells)} columns; expected a word in column {word} and its'
+                f' tag in column {tag}'
+            )
+        words.append(cells[word])
+        tags.append(None if bare else cells[tag])
+
+
+def as_bio(tags: Sequence[str]) -> list[str]:
+    """Tags in which every entity begins with B-: an I-X that does not go on with an X becomes B-X.
+
+    So IOB1 tags (where B- stands only between two entities of a kind) and BIO errors are read as
+    conlleval reads them.
+    """
+    found = []
+    for before, tag in zip(['O', *tags], tags, strict=False):
+        goes_on = tag.startswith('I-') and before[:2] in ('B-', 'I-') and before[2:] == tag[2:]
+        found.append(f'B-{tag[2:]}' if tag.startswith('I-') and not goes_on else tag)
+    return found
+
+
+def as_iob1(tags: Sequence[str]) -> list[str]:
+    """BIO tags as IOB1 has them: B-X only right after another entity of kind X, else I-X."""
+    found = []
+    for before, tag in zip(['O', *tags], tags, strict=False):
+        parts = before != 'O' and before[2:] == tag[2:]
+        found.append(f'I-{tag[2:]}' if tag.startswith('B-') and not parts else tag)
+    return found
+
+
+def is_iob1(sentences: Sequence[Sequence[str]]) -> bool:
+    """Whether more entities begin with an I- that BIO would not have than with a B- that IOB1
+    would not have.
+
+    So neither a few I- by mistake among BIO tags nor a few B- among IOB1 ones change the scheme.
+    """
+    against_bio = against_iob1 = 0
+    for tags in sentences:
+        against_bio += sum(a != b for a, b in zip(as_bio(tags), tags, strict=True))
+        against_iob1 += sum(a != b for a, b in zip(as_iob1(tags), tags, strict=True))
+    return against_bio > against_iob1
+
+
+def is_bio(labels: Sequence[str]) -> bool:
+    """Whether the labels are O and B-X, I-X of some kinds X."""
+    return (
+        'O' in labels
+        and len(labels) > 1
+        and all(label == 'O' or label[:2] in ('B-', 'I-') for label in labels)
+    )
+
+
+def entity_scores(
+    truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
+) -> dict[str, float]:
+    """entity_f1, entity_precision and entity_recall over all entities, as fractions, and
+    entity_f1_KIND of every kind.
+
+    An entity is right where its first and last word and its kind are. The figures of conlleval (in
+    percent there).
+    """
+    from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
+
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')  # an undefined precision, where nothing is predicted, is 0
+        precision, recall, f1, _ = precision_recall_fscore_support(
+            truth, predicted, average='micro', zero_division=0
+        )
+        _, _, by_kind, _ = precision_recall_fscore_support(
+            truth, predicted, average=None, zero_division=0
+        )
+    kinds = sorted({tag[2:] for tags in (*truth, *predicted) for tag in tags if tag != 'O'})
+    scores = {'entity_f1': f1, 'entity_precision': precision, 'entity_recall': recall}
+    scores |= {f'entity_f1_{kind}': value for kind, value in zip(kinds, by_kind, strict=True)}
+    return {name: float(value) for name, value in scores.items()}

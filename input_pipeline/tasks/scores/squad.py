@@ -1,0 +1,162 @@
+"""Exact match and F1 of answer texts, with the figures of SQuAD's and KorQuAD's official scorers.
+
+This file owns the normalisation of answers and the totals (evaluate-v1.1.py, evaluate-v2.0.py,
+evaluate-korquad_v1.0.py), in percent. It must not know examples or models: truths and answers are
+texts by question id.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+_ARTICLES = re.compile(r'\b(a|an|the)\b', re.UNICODE)
+_PUNCTUATION = str.maketrans('', '', string.punctuation)
+_KOREAN_SIGNS = str.maketrans(dict.fromkeys('\'"()<>《》〈〉‘’', ' '))
+
+
+def normalize(text: str) -> str:
+    """Lower case, without ASCII punctuation, articles and extra white space."""
+    return ' '.join(_ARTICLES.sub(' ', text.lower().translate(_PUNCTUATION)).split())
+
+
+def normalize_korquad(text: str) -> str:
+    """Brackets and quotes of KorQuAD's list as blanks; lower case, without ASCII punctuation and
+    extra white space.
+    """
+    return ' '.join(text.translate(_KOREAN_SIGNS).lower().translate(_PUNCTUATION).split())
+
+
+class Scorer(NamedTuple):
+    """What makes two answers the same, and the units that F1 counts."""
+
+    normalize: Callable[[str], str]
+    units: Callable[[str], Sequence[str]]
+
+
+SCORERS = {
+    'squad': Scorer(normalize, str.split),
+    'korquad': Scorer(
+        normalize_korquad, lambda text: list(text.replace(' ', ''))
+    ),  # characters: Korean words carry endings
+}
+
+
+def f1(truth: Sequence[str], answer: Sequence[str], empty_matches: bool) -> float:
+    """F1 of two token lists; with `empty_matches` (v2.0) two empty ones agree, else no common token
+    is 0.
+    """
+    if empty_matches and (not truth or not answer):
+        return float(truth == answer)
+    common = sum((Counter(truth) & Counter(answer)).values())
+    return 2.0 * common / (len(truth) + len(answer)) if common else 0.0
+
+
+def _scores(
+    truths: Sequence[str], answer: str, version2: bool, scorer: Scorer
+) -> tuple[float, float]:
+    """(exact match, F1) against the truth that suits best."""
+    given = scorer.normalize(answer)
+    if version2:
+        truths = [truth for truth in truths if scorer.normalize(truth)] or ['']
+    wanted = [scorer.normalize(truth) for truth in set(truths)]
+    units = scorer.units(given)
+    return float(given in wanted), max(
+        (f1(scorer.units(truth), units, version2) for truth in wanted), default=0.0
+    )
+
+
+def version1(
+    truths: Mapping[str, Sequence[str]],
+    answers: Mapping[str, str],
+    scorer: Scorer = SCORERS['squad'],
+) -> dict[str, float]:
+    """evaluate-v1.1.py: exact_match and f1; a question without an answer counts as 0."""
+    scores = [
+        _scores(truth, answers[name], False, scorer) if name in answers else (0.0, 0.0)
+        for name, truth in truths.items()
+    ]
+    return {'exact_match': _mean(exact for exact, _ in scores), 'f1': _mean(f for _, f in scores)}
+
+
+def version2(
+    truths: Mapping[str, Sequence[str]],
+    answers: Mapping[str, str],
+    null_odds: Mapping[str, float] | None = None,
+    best_texts: Mapping[str, str] | None = None,
+    scorer: Scorer = SCORERS['squad'],
+) -> dict[str, float]:
+    """evaluate-v2.0.py: exact and f1, also by HasAns and NoAns; unanswered ids are left out of the
+    mean, as it does.
+
+    These are of `answers` as they are; the official script, where it is given the odds too, first
+    empties those above its --na-prob-thresh, 1.0 unless told. With `null_odds` also its best_exact,
+    best_f1 and their thresholds: the scores had '' been answered where null_odds exceeds the
+    threshold, and otherwise `answers`. Those cannot find a threshold above the one that `answers`
+    were made with; with `best_texts`, the best answer that is not '', tuned_exact and tuned_f1 can.
+    `null_odds` and `best_texts` must have every id that `answers` has.
+    """
+    scores = {
+        name: _scores(truth, answers[name], True, scorer)
+        for name, truth in truths.items()
+        if name in answers
+    }
+    has_answer = {name: bool(truth) for name, truth in truths.items()}
+    report: dict[str, float] = {}
+    for prefix, names in (
+        ('', list(scores)),
+        ('HasAns_', [name for name in scores if has_answer[name]]),
+        ('NoAns_', [name for name in scores if not has_answer[name]]),
+    ):
+        if names or not prefix:
+            report |= {
+                f'{prefix}exact': _mean(scores[name][0] for name in names),
+                f'{prefix}f1': _mean(scores[name][1] for name in names),
+                f'{prefix}total': len(names),
+            }
+    for prefix, texts in (('best', answers), ('tuned', best_texts)):
+        if null_odds is not None and texts is not None:
+            texts = {name: text for name, text in texts.items() if name in scores}
+            of = has_answer if prefix == 'best' else {name: has_answer[name] for name in texts}
+            raw = (
+                scores
+                if prefix == 'best'
+                else {
+                    name: _scores(truths[name], text, True, scorer) for name, text in texts.items()
+                }
+            )
+            for place, metric in enumerate(('exact', 'f1')):
+                points = {name: raw[name][place] for name in texts}
+                best, threshold = best_threshold(points, texts, null_odds, of)
+                report |= {f'{prefix}_{metric}': best, f'{prefix}_{metric}_thresh': threshold}
+    return report
+
+
+def best_threshold(
+    scores: Mapping[str, float],
+    texts: Mapping[str, str],
+    null_odds: Mapping[str, float],
+    has_answer: Mapping[str, bool],
+) -> tuple[float, float]:
+    """(the best mean in percent over all thresholds on null_odds, that threshold): evaluate-v2.0.py
+    find_best_thresh.
+    """
+    current = best = float(sum(not answerable for answerable in has_answer.values()))
+    threshold = 0.0
+    # in the file's own order where odds tie, as there
+    for name in sorted(null_odds, key=lambda name: null_odds[name]):
+        if name not in scores:
+            continue
+        current += scores[name] if has_answer[name] else (-1.0 if texts[name] else 0.0)
+        if current > best:
+            best, threshold = current, null_odds[name]
+    return 100.0 * best / max(len(scores), 1), threshold
+
+
+def _mean(values: Iterable[float]) -> float:
+    """Mean in percent; 0 of nothing."""
+    listed = list(values)
+    return 100.0 * sum(listed) / len(listed) if listed else 0.0

@@ -1,0 +1,181 @@
+"""A user's own task as a JSON file: which file it is, and of what type each entry is.
+
+This file owns the types. It must not know what the entries mean, nor which of them a kind of
+task has: that is its family's (`from_description`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from configs.errors import UserError
+from input_pipeline.text.tables import FORMATS, Table
+from input_pipeline.text.whole_text import located, plain_name, read_json, well_formed
+
+
+def read(path: str) -> dict[str, Any]:
+    """The description in a task file. UserError where there is none, or a type is wrong."""
+    if located(path) is None:
+        raise UserError(f'--task={path}: no such file')
+    description = read_json(path, unique=True)
+    if not isinstance(description, dict) or 'kind' not in description:
+        raise UserError(f'--task={path}: a task file is a JSON object with "kind"')
+    check(f'--task={path}', description)
+    return description
+
+
+def is_task_file(name: str) -> bool:
+    """Whether that is the path of a task file, not the name of a task."""
+    return plain_name(name).endswith('.json')
+
+
+def check(where: str, entries: Mapping[str, Any]) -> None:
+    """Raises UserError, which begins with `where`, for an entry of another type than it must be."""
+    for name, value in entries.items():
+        if name in _TYPES and not _TYPES[name][0](value):
+            found = json.dumps(value)
+            found = found if len(found) <= 80 else f'{found[:80]}...'
+            raise UserError(f'{where}: "{name}" is {_TYPES[name][1]}, not {found}')
+
+
+def _text(value: Any) -> bool:
+    """A text that a file may hold; '' is none."""
+    return isinstance(value, str) and value != '' and well_formed(value)
+
+
+def _number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < math.inf
+
+
+def _scalar(value: Any) -> bool:
+    text = isinstance(value, str) and well_formed(value)
+    return text or isinstance(value, bool) or _number(value)
+
+
+def _column(value: Any) -> bool:
+    return _text(value) or type(value) is int
+
+
+def _listed(fits: Callable[[Any], bool], value: Any) -> bool:
+    """A list of one or more that fit."""
+    return isinstance(value, list) and value != [] and all(map(fits, value))
+
+
+def _columns(value: Any) -> bool:
+    fits = lambda column: _column(column) or _listed(_column, column)
+    return isinstance(value, dict) and all(map(fits, value.values()))
+
+
+def _flag(value: Any) -> bool:
+    return type(value) is bool
+
+
+# Entry -> (what it must be, the same in words).
+_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    'kind': (_text, 'a text'),
+    'files': (
+        lambda value: isinstance(value, dict),
+        'an object of split -> file, as in {"train": "train.tsv"}',
+    ),
+    'columns': (
+        _columns,
+        (
+            'an object of what -> the name or the place of its column, as in '
+            '{"text": "sentence", "label": 1}'
+        ),
+    ),
+    'labels': (
+        lambda value: value == [] or _listed(_scalar, value),
+        'a list of texts or numbers, as in ["neg", "pos"]',
+    ),
+    'metrics': (
+        lambda value: _listed(_text, value) and len(set(value)) == len(value),
+        'a list of different names, as in ["accuracy"]',
+    ),
+    'file': (_text, 'the name of a file'),
+    'tfds': (_text, 'the name of a data set of tensorflow-datasets'),
+    'split': (_text, 'a text'),
+    'data_dir': (_text, 'the name of a folder'),
+    'format': (_text, 'a text'),
+    'scorer': (_text, 'a text'),
+    'comment': (lambda value: isinstance(value, str), 'a text'),
+    'null_threshold': (_number, 'a finite number'),
+} | dict.fromkeys(
+    ('header', 'skip_bad_rows', 'class_names', 'document_context', 'unanswerable'),
+    (_flag, 'true or false'),
+)
+
+
+def tables_of(
+    name: str,
+    description: Mapping[str, Any],
+    folder: str,
+    roles: Mapping[str, bool],
+    formats: tuple[str, ...] = FORMATS,
+    lists: tuple[str, ...] = (),
+) -> dict[str, tuple[Table, ...]]:
+    """The `files` of a JSON task file: split -> its tables, read one after the other.
+
+    `files` maps a split to a file, a list of files, or an object {"file"} or {"tfds", "split"} that
+    may also override `columns`, `header`, `format` and `skip_bad_rows` of the description for it.
+
+    Args:
+      name: the task, for errors.
+      folder: what file names are relative to.
+      roles: the columns that this kind of task has, and whether they must be given.
+      lists: those of them that may be several columns.
+    """
+    where = f'task {name}'
+    shared = {
+        entry: description[entry]
+        for entry in ('columns', 'header', 'format', 'skip_bad_rows')
+        if entry in description
+    }
+    files: dict[str, tuple[Table, ...]] = {}
+    for split, entries in description['files'].items():
+        if not re.fullmatch(r'\w[\w.-]*', split):  # it names the files of results
+            raise UserError(
+                f'{where}: files: the name of a split is letters, digits, ".", "-" and "_", '
+                f'not {split!r}'
+            )
+        if entries == []:
+            raise UserError(f'{where}: files.{split} is an empty list')
+        tables = []
+        for entry in entries if isinstance(entries, list) else [entries]:
+            settings = {**shared, **(entry if isinstance(entry, dict) else {'file': entry})}
+            check(f'{where}: files.{split}', settings)
+            source = {'file', 'tfds'} & set(settings)
+            own = {'tfds', 'split', 'data_dir', 'class_names'} if 'tfds' in source else {'file'}
+            if (
+                len(source) != 1
+                or set(settings) - {*shared, 'columns', 'header', 'format', 'skip_bad_rows'} - own
+            ):
+                raise UserError(
+                    f'{where}: files.{split}={json.dumps(entry)}: expected a file name, a list of'
+                    ' them, or an object with "file", or with "tfds" and "split"'
+                )
+            if settings.get('format', '') not in ('', *formats):
+                raise UserError(
+                    f'{where}: format {settings["format"]!r} is none of {", ".join(formats)}'
+                )
+            columns = settings.pop('columns', {})
+            if unknown := sorted(set(columns) - set(roles)):
+                raise UserError(
+                    f'{where}: unknown columns {unknown}; columns are {", ".join(roles)}'
+                )
+            if missing := [
+                role for role, needed in roles.items() if needed and role not in columns
+            ]:
+                raise UserError(f'{where}: "columns" does not say which column is {missing}')
+            for role, column in columns.items():
+                if isinstance(column, list) and role not in lists:
+                    raise UserError(f'{where}: columns.{role} is one column, not a list')
+            path = settings.pop('file', None) or settings.pop('data_dir', '')
+            tables.append(Table(os.path.join(folder, path) if path else '', columns, **settings))
+        files[split] = tuple(tables)
+    return files

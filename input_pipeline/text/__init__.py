@@ -1,0 +1,1 @@
+"""Files of many forms as documents, sentences, and rows of tables."""

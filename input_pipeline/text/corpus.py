@@ -1,0 +1,406 @@
+"""Files of many forms as documents of sentences.
+
+Owns where documents begin and end. Knows nothing of globs and compression (text/files.py), of
+decoding and sentences (text/lines.py), of tokens or of vocabularies. Work is divided into units: a
+stretch of a plain file that begins and ends between documents, a row group of a parquet file, or a
+whole compressed file; each can be read by itself, in any process.
+
+What a document is:
+- text: lines up to a blank line (the form of google-research/bert), a line being a sentence, or
+  with `segment` a paragraph to be split into sentences. Unlike there, a file's end also ends a
+  document;
+- jsonl (by extension: .jsonl .ndjson .json, or by its first line): one object a line, its text in
+  `text_column`;
+- WikiExtractor output (by its first line): each <doc>, without the title that it repeats;
+- parquet (by its first bytes) and tfds:NAME/SPLIT: one row, its text in `text_column`.
+The first three plain or as gzip, bzip2, xz or zstd, told by content and not by name.
+"""
+
+from __future__ import annotations
+
+import functools
+import html
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO, Literal
+
+from etils import epath
+
+from configs.errors import UserError
+from input_pipeline.text import parquet, tfds_files
+from input_pipeline.text.files import (
+    CHUNK,
+    Compression,
+    chunks,
+    compression_of,
+    decompressed,
+    matching,
+    reaching,
+)
+from input_pipeline.text.lines import (
+    MAX_DOCUMENT_BYTES,
+    MAX_DOCUMENT_LINES,
+    Lines,
+    Report,
+    Text,
+    TextOptions,
+)
+
+UNIT_BYTES = 32 << 20  # size of the stretches that plain files are divided into
+_HEAD_BYTES = 1 << 16  # read of each file to tell its format
+_LONGEST_LINE = 4096  # bytes, on average, of lines that end in CR alone: one may stand in any
+_DOC = re.compile(r'<doc (?:[^">]|"[^"]*")*>')
+_TITLE = re.compile(r'title="([^"]*)"')
+_CONTROLS = bytes([*range(1, 8), *range(14, 27), *range(28, 32), 127])  # in no encoding of text
+_JSON_TYPES = {
+    bool: 'true or false',
+    int: 'a number',
+    float: 'a number',
+    str: 'a text',
+    list: 'a list',
+    dict: 'an object',
+    type(None): 'null',
+}
+_IMAGES = (b'\x89PNG', b'\xff\xd8\xff', b'GIF87a', b'GIF89a', b'II*\0', b'MM\0*')
+
+Format = Literal['text', 'jsonl', 'wikiextractor', 'parquet', 'tfds']
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A part of a corpus that is read by itself: a stretch of a plain file, a row group of a
+    parquet file, or a whole file.
+    """
+
+    path: str
+    name: str  # the path below the root of the glob: the same on every machine
+    start: int  # byte, or number of the row group
+    bytes: int  # as they lie on disk
+    format: Format
+    compression: Compression | None
+    whole: bool  # the unit is all of its file
+    changed: int  # when its file was last changed, in seconds
+    language: str = ''  # of its text, where the user named it
+
+
+@dataclass(frozen=True)
+class Document:
+    """`name` is (path below the glob's root, byte offset of the first line, uncompressed, or row of
+    a parquet file): unique and lasting.
+    """
+
+    name: tuple[str, int]
+    sentences: list[str]
+
+
+def read_documents(
+    pattern: str | Sequence[str],
+    options: TextOptions = TextOptions(),
+    report: Report | None = None,
+) -> Iterator[Document]:
+    """All documents of the files that match, in the order of their names.
+
+    Raises UserError where no file matches, no file has text, or a file cannot be read as what it
+    is.
+    """
+    report = Report() if report is None else report
+    for unit in units(pattern, options, report=report):
+        yield from read_unit(unit, options, report)
+    if not report.documents:
+        given = pattern if isinstance(pattern, str) else ','.join(pattern)
+        raise UserError(f'{given}: no text in it (empty files, or blank lines only)')
+
+
+def units(
+    pattern: str | Sequence[str],
+    options: TextOptions = TextOptions(),
+    unit_bytes: int = UNIT_BYTES,
+    report: Report | None = None,
+) -> list[Unit]:
+    """Divides the matching files into units, sorted by name and place.
+
+    `pattern`: one or more, each a file, a folder (all files below it), a glob (`**` for any depth),
+    or several with commas between, local or gs://; or tfds:NAME/SPLIT. A document belongs to the
+    unit in which it begins. What is not taken is added to `report`. Raises UserError as
+    `read_documents`.
+    """
+    patterns = [pattern] if isinstance(pattern, str) else list(pattern)
+    found = []
+    for dataset in dict.fromkeys(text for text in patterns if text.startswith('tfds:')):
+        for path in tfds_files.find(dataset, options.text_column):
+            stat = path.stat()
+            found.append(Unit(str(path), path.name, 0, stat.length, 'tfds', None, True, stat.mtime))
+    files = [text for text in patterns if not text.startswith('tfds:')]
+    left_out = None if report is None else report.left_out
+    for path, name in matching(files, left_out) if files else []:
+        with reaching(path), path.open('rb') as f:
+            stat = path.stat()
+            compression = compression_of(f)
+            begun = decompressed(f, compression, str(path), _HEAD_BYTES)
+            head = next((some for some in begun if some), b'')
+            form = _format(name, head, str(path), options)
+            if form == 'parquet':
+                if compression:
+                    raise UserError(
+                        f'{path}: is a parquet file inside {compression}: unpack it, for parquet'
+                        ' compresses by itself'
+                    )
+                stretches = [
+                    (i, size)
+                    for i, size in enumerate(parquet.row_groups(f, str(path), options.text_column))
+                ] or [(0, 0)]
+            else:
+                borders = (
+                    [0, stat.length]
+                    if compression
+                    else [0, *_borders(f, stat.length, form, unit_bytes), stat.length]
+                )
+                stretches = [(a, b - a) for a, b in itertools.pairwise(borders)]
+        whole = len(stretches) == 1
+        found += [
+            Unit(str(path), name, start, size, form, compression, whole, stat.mtime)
+            for start, size in stretches
+        ]
+    return found
+
+
+def read_unit(
+    unit: Unit, options: TextOptions = TextOptions(), report: Report | None = None
+) -> Iterator[Document]:
+    """The documents of one unit; counts into `report`. Raises UserError naming file and line."""
+    report = Report() if report is None else report
+    before = report.documents
+    text = Text(unit.path, options, report, segment=unit.format != 'text')
+    with reaching(unit.path):
+        for offset, sentences in _READERS[unit.format](unit, text, options):
+            report.documents += 1
+            report.sentences += len(sentences)
+            yield Document((unit.name, offset), sentences)
+    if unit.whole and report.documents == before:
+        report.empty_files.append(unit.name)
+
+
+def _lines(unit: Unit, text: Text, limit: int) -> Lines:
+    """The lines of a unit of text."""
+
+    def stretch() -> Iterator[bytes]:
+        with epath.Path(unit.path).open('rb') as f:
+            f.seek(unit.start)
+            yield from (
+                decompressed(f, unit.compression, unit.path)
+                if unit.compression
+                else chunks(f, unit.bytes)
+            )
+
+    def before() -> int:
+        with epath.Path(unit.path).open('rb') as f:
+            return sum(chunk.count(b'\n') for chunk in chunks(f, unit.start)) if unit.start else 0
+
+    return Lines(text, stretch(), unit.start, limit, before)
+
+
+def _text_documents(
+    unit: Unit, text: Text, options: TextOptions
+) -> Iterator[tuple[int, list[str]]]:
+    """(offset, sentences) of the stretches between blank lines."""
+    first, end = 0, 0
+    sentences: list[str] = []
+    for _, offset, line in _lines(unit, text, options.max_line_bytes):
+        if not line.strip() or _too_long(end - first, sentences):
+            if sentences:
+                text.report.cut_documents += bool(line.strip())
+                yield first, sentences
+            sentences = []
+        if not sentences:
+            first = offset
+        sentences += text.sentences(line)
+        end = offset
+    if sentences:
+        yield first, sentences
+
+
+def _too_long(size: int, sentences: list[str]) -> bool:
+    return size > MAX_DOCUMENT_BYTES or len(sentences) >= MAX_DOCUMENT_LINES
+
+
+def _jsonl_documents(
+    unit: Unit, text: Text, options: TextOptions
+) -> Iterator[tuple[int, list[str]]]:
+    """(offset, sentences) of each object's text."""
+    lines, cut_before = _lines(unit, text, MAX_DOCUMENT_BYTES), text.report.cut_lines
+    for number, offset, line in lines:
+        if text.report.cut_lines > cut_before:
+            raise UserError(
+                f'{lines.where(number)}: longer than {MAX_DOCUMENT_BYTES >> 20} MiB: jsonl has one'
+                ' object a line, and that is one document'
+            )
+        if line.strip():
+            sentences = text.document(_column(lines.where, number, line, text, options.text_column))
+            cut_before = text.report.cut_lines
+            if sentences:
+                yield offset, sentences
+
+
+def _column(where: Callable[[int], str], number: int, line: str, text: Text, name: str) -> str:
+    """The text of a line of JSON. Raises UserError where there is none."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UserError(
+            f'{where(number)}: not valid JSON ({error}): jsonl has one object a line'
+        ) from error
+    if not isinstance(record, dict):
+        what = _JSON_TYPES[type(record)]
+        raise UserError(f'{where(number)}: no object but {what}: jsonl has one object a line')
+    if name not in record:
+        raise text.column_missing(where(number), sorted(record))
+    if not isinstance(record[name], str | None):
+        what = _JSON_TYPES[type(record[name])]
+        raise UserError(
+            f'{where(number)}: no text in column {name!r}: it is {what}: '
+            'name another column with --text_column'
+        )
+    value = (record[name] or '').replace('\0', '')
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, as \\ud800
+        value = (
+            value.encode(errors='replace').decode()
+            if text.bad(lambda: where(number), 'half a surrogate pair')
+            else ''
+        )
+    return value
+
+
+def _wiki_documents(
+    unit: Unit, text: Text, options: TextOptions
+) -> Iterator[tuple[int, list[str]]]:
+    """(offset, sentences) of each <doc>; one without its end ends where the next begins."""
+    first: int | None = None
+    title = ''
+    sentences: list[str] = []  # none where `first` is None
+    for _, offset, line in _lines(unit, text, options.max_line_bytes):
+        line = line.strip()
+        if line.startswith('<doc '):
+            text.report.unclosed_documents += first is not None
+            if first is not None and sentences:
+                yield first, sentences
+            header = _DOC.match(line)
+            match = _TITLE.search(header[0] if header else line)
+            first, title, sentences = offset, html.unescape(match[1]) if match else '', []
+            line = line[header.end() :].strip() if header else ''
+        closed = line.endswith('</doc>')
+        line = line.removesuffix('</doc>').rstrip()
+        if first is None:
+            text.report.lines_outside += bool(line)
+        elif line and (sentences or line != title):
+            if _too_long(offset - first, sentences):
+                text.report.cut_documents += 1
+                yield first, sentences
+                first, sentences = offset, []
+            sentences += text.sentences(line)
+        if closed:
+            if first is not None and sentences:
+                yield first, sentences
+            first, sentences = None, []
+    text.report.unclosed_documents += first is not None
+    if first is not None and sentences:
+        yield first, sentences
+
+
+def _records_of(read: Callable[[Unit, str], Iterator[tuple[int, bytes]]], unit_of: str) -> Callable:
+    """A reader of files whose records have a column of text, each a document."""
+
+    def documents(unit: Unit, text: Text, options: TextOptions) -> Iterator[tuple[int, list[str]]]:
+        for place, raw in read(unit, options.text_column):
+            text.report.bytes += len(raw)
+            where = functools.partial('{} {} {}'.format, unit.path, unit_of, place)
+            decoded = text.decode(raw, where)
+            sentences = text.document(decoded) if decoded else []
+            if sentences:
+                yield place, sentences
+
+    return documents
+
+
+_READERS = {
+    'text': _text_documents,
+    'jsonl': _jsonl_documents,
+    'wikiextractor': _wiki_documents,
+    'parquet': _records_of(lambda unit, column: parquet.rows(unit.path, unit.start, column), 'row'),
+    'tfds': _records_of(lambda unit, column: tfds_files.texts(unit.path, column), 'record at byte'),
+}
+
+
+def _format(name: str, head: bytes, path: str, options: TextOptions) -> Format:
+    """What a file's name and first bytes say it is. Raises UserError where it is no text at all."""
+    if head.startswith(b'PAR1'):
+        return 'parquet'
+    if head.startswith((b'\xff\xfe', b'\xfe\xff', b'\0\0\xfe\xff')):
+        wide = head.startswith((b'\xff\xfe\0\0', b'\0\0\xfe\xff'))
+        name = 'UTF-32' if wide else 'UTF-16'
+        raise UserError(f'{path}: is {name}: convert it to UTF-8 (iconv -f {name} -t UTF-8)')
+    if head.startswith(b'PK\x03\x04') or head[257:262] == b'ustar':
+        raise UserError(f'{path}: is an archive: unpack it, and give the files in it')
+    controls = len(head) - len(head.translate(None, _CONTROLS))
+    if head.startswith((b'%PDF-', b'{\\rtf')):
+        raise UserError(f'{path}: is a document of its own format: give the text that is in it')
+    many_controls = head.count(b'\0') > len(head) // 8 or controls > max(8, len(head) // 100)
+    if head.startswith(_IMAGES) or many_controls:
+        raise UserError(
+            f'{path}: is not text: give text, jsonl or WikiExtractor files, '
+            'plain or compressed by gzip, bzip2, xz or zstd, or parquet files'
+        )
+    if len(head) - len(head.decode(errors='ignore').encode()) > max(8, len(head) * 0.3):
+        raise UserError(
+            f'{path}: is not UTF-8: convert it (iconv -f ENCODING -t UTF-8), if it is text at all'
+        )
+    if b'\n' not in head and head.count(b'\r') > len(head) // _LONGEST_LINE:
+        raise UserError(f"{path}: its lines end in CR alone: convert them (tr '\\r' '\\n')")
+    head = head.removeprefix(b'\xef\xbb\xbf').lstrip()
+    if re.search(r'\.(jsonl|ndjson|json)(\.\w+)?$', name) or _is_json(
+        head.split(b'\n', 1)[0], options.text_column
+    ):
+        return 'jsonl'
+    return 'wikiextractor' if head.startswith(b'<doc ') else 'text'
+
+
+def _is_json(line: bytes, column: str) -> bool:
+    """Whether a file's first line is an object with that column, as `WikiExtractor --json` writes
+    into files without extension.
+    """
+    if line.startswith(b'{'):
+        try:
+            return column in json.loads(line)
+        except RecursionError:
+            return True  # the reader refuses it, with its line
+        except ValueError:
+            pass
+    return False
+
+
+def _borders(f: BinaryIO, size: int, form: Format, unit_bytes: int) -> list[int]:
+    """Places at which a document begins for sure: the first at or after each multiple of
+    `unit_bytes`.
+    """
+    found = [0]
+    for wanted in range(unit_bytes, size, unit_bytes):
+        if wanted <= found[-1]:
+            continue
+        f.seek(wanted - 1)
+        fresh = False  # whether the next piece begins a line
+        while piece := f.readline(CHUNK):
+            begins, fresh = fresh, piece.endswith(b'\n')
+            if (form == 'text' and begins and fresh and not piece.strip()) or (
+                form == 'jsonl' and fresh
+            ):
+                found.append(f.tell())
+            elif form == 'wikiextractor' and begins and piece.startswith(b'<doc '):
+                found.append(f.tell() - len(piece))
+            else:
+                continue
+            break
+    return [place for place in found[1:] if place < size]

@@ -1,0 +1,257 @@
+"""What stands in files as text: bytes decoded, lines cut, sentences found, and what was wrong
+counted.
+
+Owns the options of reading and the report; must not know where documents begin and end, nor
+file formats (corpus.py does).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
+from typing import Literal
+
+from configs.errors import UserError
+
+# A "document" longer than this is cut, or refused where it is one record: nobody means it, and it
+# has to fit in memory
+MAX_DOCUMENT_BYTES = 64 << 20
+MAX_DOCUMENT_LINES = 1 << 20
+_PLACES = 5  # invalid lines that a report names
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """How files are read; alike in every binary that reads text."""
+
+    segment: bool | None = (
+        None  # split lines into sentences; None: all but text files, whose lines are sentences
+    )
+    language: str = 'en'  # ISO 639 code for the splitting
+    text_column: str = 'text'  # jsonl, parquet, tfds: the name of the text
+    on_bad_utf8: Literal['replace', 'skip', 'error'] = 'replace'  # for a line with invalid bytes
+    max_line_bytes: int = 1 << 20  # longer lines are cut at white space
+
+    def __post_init__(self) -> None:
+        if not 64 <= self.max_line_bytes <= MAX_DOCUMENT_BYTES:
+            raise UserError(
+                f'--max_line_bytes={self.max_line_bytes}: must be from 64 to {MAX_DOCUMENT_BYTES}'
+            )
+        if not re.fullmatch('[a-z]{2,3}(-[A-Za-z]+)*', self.language):
+            raise UserError(
+                f'--language={self.language}: must be an ISO 639 code such as en, de, ko or zh'
+            )
+
+
+@dataclass
+class Report:
+    """What was read and what was wrong with it; readers add to it and callers print `lines()`."""
+
+    documents: int = 0
+    sentences: int = 0
+    bytes: int = 0  # of text, uncompressed
+    bad_utf8: int = 0  # lines with invalid UTF-8, replaced or skipped
+    bad_places: list[str] = field(default_factory=list)  # 'FILE line N' of the first few
+    nul_bytes: int = 0  # removed
+    cut_lines: int = 0  # lines longer than max_line_bytes
+    cut_documents: int = 0  # documents longer than MAX_DOCUMENT_BYTES or _LINES
+    unclosed_documents: int = 0  # WikiExtractor's, without </doc>
+    lines_outside: int = 0  # lines of text outside of <doc> and </doc>, left out
+    left_out: list[str] = field(default_factory=list)  # 'PATH (why)' of what was not read
+    empty_files: list[str] = field(default_factory=list)  # files without a document
+
+    def merge(self, other: Report) -> None:
+        """Adds the report of another unit."""
+        for entry in fields(self):  # counts and lists alike
+            setattr(self, entry.name, getattr(self, entry.name) + getattr(other, entry.name))
+        self.bad_places = self.bad_places[:_PLACES]
+
+    def lines(self) -> list[str]:
+        """One line for each kind of trouble; none for clean text."""
+        found = []
+        if self.left_out:
+            found.append(f'{len(self.left_out)} left out, not read: {_some(self.left_out)}')
+        if self.unclosed_documents:
+            found.append(
+                f'no </doc> for {self.unclosed_documents} <doc>: '
+                'each ended where the next began, or with the file'
+            )
+        if self.lines_outside:
+            found.append(
+                f'{self.lines_outside} line(s) outside of <doc> and </doc> left out, '
+                'as in what WikiExtractor writes they are no text'
+            )
+        if self.empty_files:
+            found.append(f'no text in {len(self.empty_files)} file(s): {_some(self.empty_files)}')
+        if self.bad_utf8:
+            places = _some(self.bad_places, self.bad_utf8)
+            found.append(
+                f'invalid UTF-8 in {self.bad_utf8} line(s), replaced or skipped as --on_bad_utf8'
+                f' says: {places}'
+            )
+        if self.nul_bytes:
+            found.append(f'{self.nul_bytes} NUL byte(s) removed')
+        if self.cut_lines:
+            found.append(
+                f'{self.cut_lines} line(s) longer than --max_line_bytes cut at white space'
+            )
+        if self.cut_documents:
+            limit = f'{MAX_DOCUMENT_BYTES >> 20} MiB or {MAX_DOCUMENT_LINES:,} lines'
+            found.append(
+                f'no end of a document in {limit} of text: one ended there, {self.cut_documents}'
+                ' time(s)'
+            )
+        return found
+
+
+def _some(names: list[str], total: int | None = None) -> str:
+    total = len(names) if total is None else total
+    return ', '.join(names[:_PLACES]) + (' ...' if total > _PLACES else '')
+
+
+class Text:
+    """Decodes what a file holds, in the way the options say."""
+
+    def __init__(self, path: str, options: TextOptions, report: Report, segment: bool):
+        """`segment`: whether what the file holds is paragraphs, unless the options say."""
+        self.path, self.report, self._options = path, report, options
+        self._segment = segment if options.segment is None else options.segment
+
+    def decode(self, raw: bytes, where: Callable[[], str]) -> str | None:
+        """The text, without NUL; None where it is to be skipped. `where` names the place; it is
+        called for bad ones only.
+        """
+        if b'\0' in raw:
+            self.report.nul_bytes += raw.count(b'\0')
+            raw = raw.replace(b'\0', b'')
+        try:
+            return raw.decode()
+        except UnicodeDecodeError as error:
+            return (
+                raw.decode(errors='replace')
+                if self.bad(where, f'invalid UTF-8 ({error.reason})')
+                else None
+            )
+
+    def bad(self, where: Callable[[], str], what: str) -> bool:
+        """Counts invalid characters; whether their line is to be kept. Raises UserError where none
+        is wanted.
+        """
+        if self._options.on_bad_utf8 == 'error':
+            raise UserError(
+                f'{where()}: {what}: convert the file to UTF-8, or let --on_bad_utf8=replace or'
+                ' =skip pass over it'
+            )
+        self.report.bad_utf8 += 1
+        if len(self.report.bad_places) < _PLACES:
+            self.report.bad_places.append(where())
+        return self._options.on_bad_utf8 == 'replace'
+
+    def sentences(self, line: str) -> list[str]:
+        """The sentences of a line."""
+        line = line.strip()
+        if not line:
+            return []
+        if not self._segment:
+            return [line]
+        import sentencex
+
+        return [
+            sentence
+            for part in sentencex.segment(self._options.language, line)
+            if (sentence := part.strip())
+        ]
+
+    def document(self, text: str) -> list[str]:
+        """The sentences of a whole document that stands in one record; its lines are paragraphs."""
+        found, limit = [], self._options.max_line_bytes
+        for line in text.split('\n'):
+            if len(line) > limit // 4 and len(raw := line.encode()) > limit:
+                self.report.cut_lines += 1
+                for part, _ in _parts(raw, limit):
+                    found += self.sentences(part.decode())
+            else:
+                found += self.sentences(line)
+        return found
+
+    def column_missing(self, where: str, columns: list[str]) -> UserError:
+        """What to say where there is no text under the name that --text_column gives."""
+        names = ', '.join(columns[:20]) + (' ...' if len(columns) > 20 else '')
+        return UserError(
+            f'{where}: no text in column {self._options.text_column!r} (it has {names}): name the'
+            ' column with --text_column'
+        )
+
+
+class Lines:
+    """The decoded lines of a stretch of a file, which begins at byte `start` of its text."""
+
+    def __init__(
+        self, text: Text, chunks: Iterator[bytes], start: int, limit: int, before: Callable[[], int]
+    ):
+        """`limit`: bytes after which a line is cut. `before`: counts the lines before the stretch;
+        it is called for bad lines only.
+        """
+        self.text = text
+        self._chunks = chunks
+        self._start = start
+        self._limit = limit
+        self._before = functools.cache(before)
+
+    def __iter__(self) -> Iterator[tuple[int, int, str]]:
+        """(line from 0 within the stretch, byte offset, text without line end); a line that is too
+        long comes as several.
+        """
+        number, offset, rest, cut = 0, self._start, b'', False
+        for chunk in self._chunks:
+            self.text.report.bytes += len(chunk)
+            *lines, rest = (rest + chunk).split(b'\n')
+            for line in lines:
+                yield from self._decoded(number, offset, line, cut)
+                number, offset, cut = number + 1, offset + len(line) + 1, False
+            if len(rest) > self._limit:  # no line end in sight: all but its last part can go
+                end = _parts(rest, self._limit)[-1][1]
+                self.text.report.cut_lines += not cut
+                yield from self._decoded(number, offset, rest[:end], cut=True)
+                offset, rest, cut = offset + end, rest[end:], True
+        yield from self._decoded(number, offset, rest, cut)
+
+    def where(self, number: int) -> str:
+        """'FILE line N', counted from 1 over the whole file."""
+        return f'{self.text.path} line {self._before() + number + 1}'
+
+    def _decoded(
+        self, number: int, offset: int, line: bytes, cut: bool
+    ) -> Iterator[tuple[int, int, str]]:
+        """A line, in parts of at most `limit` bytes. `cut`: it is itself the later part of a
+        line.
+        """
+        parts = _parts(line, self._limit) if len(line) > self._limit else [(line, 0)]
+        self.text.report.cut_lines += len(parts) > 1 and not cut
+        for part, start in parts:
+            if number == 0 and offset + start == 0:
+                part = part.removeprefix(b'\xef\xbb\xbf')
+            text = self.text.decode(part, lambda: self.where(number))
+            # a blank part is not a blank line
+            if text is not None and not ((cut or len(parts) > 1) and not text.strip()):
+                yield number, offset + start, text
+
+
+def _parts(line: bytes, limit: int) -> list[tuple[bytes, int]]:
+    """A line in parts, each with where it begins:
+    they end after white space, or at least between characters, and are at most `limit` long.
+    """
+    starts = [0]
+    while len(line) - (start := starts[-1]) > limit:
+        end = 1 + max(
+            line.rfind(b' ', start, start + limit), line.rfind(b'\t', start, start + limit)
+        )
+        if end <= start:
+            end = start + limit
+            while end > start + limit - 3 and line[end] & 0xC0 == 0x80:  # inside a UTF-8 character
+                end -= 1
+        starts.append(end)
+    return [(line[start:end], start) for start, end in itertools.pairwise([*starts, len(line)])]

@@ -1,0 +1,88 @@
+"""The text column of parquet files, a row group at a time.
+
+Owns the use of pyarrow, which is imported inside functions. Must not know what a document is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any, BinaryIO
+
+from etils import epath
+
+from configs.errors import UserError
+
+_ROWS = 256  # read at once
+
+
+def row_groups(f: BinaryIO, path: str, column: str) -> list[int]:
+    """Bytes on disk of each row group's `column`. Raises UserError where there is no such column,
+    or it is no text.
+    """
+    pa, file = _open(f, path)
+    schema = file.schema_arrow
+    if schema.names.count(column) > 1:
+        many = schema.names.count(column)
+        raise UserError(
+            f'{path}: has {many} columns named {column!r}: write it again with a name for each'
+        )
+    if column not in schema.names:
+        names = ', '.join(schema.names[:20]) + (' ...' if len(schema.names) > 20 else '')
+        raise UserError(
+            f'{path}: no column {column!r} (it has {names}): name the column with --text_column'
+        )
+    kind = schema.field(column).type
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    texts = ('string', 'large_string', 'string_view', 'binary', 'large_binary', 'binary_view')
+    if not any(getattr(pa.types, f'is_{name}')(kind) for name in texts):
+        raise UserError(
+            f'{path}: column {column!r} holds {kind} and not text: name another with --text_column'
+        )
+    place = next(i for i in range(len(file.schema)) if file.schema.column(i).path == column)
+    return [
+        file.metadata.row_group(i).column(place).total_compressed_size
+        for i in range(file.num_row_groups)
+    ]
+
+
+def rows(path: str, group: int, column: str) -> Iterator[tuple[int, bytes]]:
+    """(row, counted over the whole file, its text) of each row of a row group, empty ones left
+    out.
+    """
+    with epath.Path(path).open('rb') as f:
+        pa, file = _open(f, path)
+        row = sum(file.metadata.row_group(i).num_rows for i in range(group))
+        try:
+            for batch in file.iter_batches(_ROWS, row_groups=[group], columns=[column]):
+                values = batch.column(0)
+                values = (
+                    values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+                )
+                for text in values.cast(pa.large_binary()).to_pylist():
+                    if text:
+                        yield row, text
+                    row += 1
+        except (pa.ArrowException, OSError) as error:
+            raise _damaged(path, error) from error
+
+
+def _open(f: BinaryIO, path: str) -> tuple[ModuleType, Any]:
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError:
+        raise UserError(
+            f'{path}: is a parquet file, and pyarrow is not installed: pip install pyarrow'
+        ) from None
+    try:
+        return pa, parquet.ParquetFile(f, page_checksum_verification=True)
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: str, error: Exception) -> UserError:
+    return UserError(
+        f'{path}: damaged parquet file ({" ".join(str(error).split())[:200]}): copy or make it'
+        ' again'
+    )

@@ -1,0 +1,93 @@
+"""Text from datasets of TensorFlow Datasets, without TensorFlow.
+
+Owns where a prepared dataset lies (tensorflow_datasets says it, imported inside a function) and
+the reading of its TFRecord files by our own decoder. Must not know what a document is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from etils import epath
+
+from configs.errors import UserError
+from input_pipeline.records.example_proto import bytes_of
+from input_pipeline.records.shards import masked_crc
+
+_HEAD, _TAIL = 12, 4  # bytes of a TFRecord frame before and after its payload
+
+
+def find(pattern: str, column: str) -> list[epath.Path]:
+    """The files of tfds:NAME/SPLIT, NAME as tfds.builder takes it. Raises UserError where they are
+    not there, or have no such text.
+    """
+    name, _, split = pattern.removeprefix('tfds:').rpartition('/')
+    if not name:
+        raise UserError(
+            f'{pattern}: must be tfds:NAME/SPLIT, as in tfds:wikipedia/20230601.en/train'
+        )
+    try:
+        import tensorflow_datasets as tfds
+    except ImportError:
+        raise UserError(
+            f'{pattern}: tensorflow_datasets is not installed: pip install tensorflow-datasets'
+        ) from None
+    try:
+        builder = tfds.builder(name, data_dir=os.environ.get('TFDS_DATA_DIR'))
+    except Exception as error:  # whatever a dataset's own code raises
+        raise UserError(f'{pattern}: {" ".join(str(error).split())[:150]}') from error
+    if not builder.info.splits:
+        raise UserError(
+            f'{pattern}: is not there in {builder.data_path} (TFDS_DATA_DIR names the folder of all'
+            f' datasets): run tfds build {name}'
+        )
+    if split not in builder.info.splits:
+        raise UserError(f'{pattern}: no split {split!r}, it has {", ".join(builder.info.splits)}')
+    if builder.info.file_format.value != 'tfrecord':
+        raise UserError(
+            f'{pattern}: stored as {builder.info.file_format.value}: run tfds build {name}'
+            ' --file_format=tfrecord'
+        )
+    texts = sorted(
+        name
+        for name, feature in _features(builder.info.features)
+        if isinstance(feature, tfds.features.Text)
+    )
+    if column not in texts:
+        raise UserError(
+            f'{pattern}: no text {column!r} (it has {", ".join(texts) or "none"}): name it with'
+            ' --text_column'
+        )
+    return sorted(epath.Path(path) for path in builder.info.splits[split].filepaths)
+
+
+def _features(features: Any, prefix: str = '') -> Iterator[tuple[str, Any]]:
+    """(name as the records have it, feature) of all features, nested ones as a/b."""
+    for name, feature in features.items():
+        if hasattr(feature, 'items'):
+            yield from _features(feature, f'{prefix}{name}/')
+        else:
+            yield f'{prefix}{name}', feature
+
+
+def texts(path: str, column: str) -> Iterator[tuple[int, bytes]]:
+    """(byte at which the record begins, its text) of each record of a file, empty ones left out."""
+    with epath.Path(path).open('rb') as f:
+        at = 0
+        while head := f.read(_HEAD):
+            size = int.from_bytes(head[:8], 'little')
+            whole = len(head) == _HEAD and masked_crc(head[:8]) == int.from_bytes(
+                head[8:], 'little'
+            )
+            body = f.read(size + _TAIL) if whole else b''
+            payload, crc = body[:size], int.from_bytes(body[size:], 'little')
+            if len(body) < size + _TAIL or masked_crc(payload) != crc:
+                raise UserError(
+                    f'{path}: the record at byte {at} is damaged or cut: prepare the dataset again'
+                )
+            text = b''.join(bytes_of(payload, column))
+            if text:
+                yield at, text
+            at += _HEAD + size + _TAIL

@@ -1,0 +1,103 @@
+"""A task's files as whole texts: plain or compressed, UTF-8, or JSON.
+
+This file owns how they are read and the line for one that cannot be. It must not know what
+they hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from etils import epath
+
+from configs.errors import UserError
+from input_pipeline.text.files import compression_of, decompressed
+
+_COMPRESSED = ('.gz', '.bz2', '.xz', '.zst')
+
+
+def plain_name(path: str) -> str:
+    """The name without what says that the file is compressed: `train.tsv` for `train.tsv.gz`."""
+    return next((path.removesuffix(end) for end in _COMPRESSED if path.endswith(end)), path)
+
+
+def located(path: str) -> epath.Path | None:
+    """The file, or where there is none the compressed one beside it (`train.tsv.gz`); or None."""
+    names = (path, *(path + end for end in _COMPRESSED))
+    with _reaching(path):
+        return next((epath.Path(name) for name in names if epath.Path(name).exists()), None)
+
+
+def read_utf8(path: str) -> str:
+    """The text of a file, without a BOM; a compressed one is told by its first bytes.
+
+    Raises UserError for no file, one that cannot be read, and names the line of a bad byte.
+    """
+    found = located(path)
+    if found is None:
+        raise UserError(f"{path}: no such file; a task's own files are looked for in --data_dir")
+    with _reaching(path), found.open('rb') as file:
+        raw = b''.join(decompressed(file, compression_of(file), str(found)))
+    try:
+        return raw.decode('utf-8-sig')
+    except UnicodeDecodeError as error:
+        line = raw.count(b'\n', 0, error.start) + 1
+        raise UserError(
+            f'{path}:{line}: byte {error.start} is not UTF-8; convert the file (iconv -t utf-8)'
+        ) from error
+
+
+@contextlib.contextmanager
+def _reaching(path: str) -> Iterator[None]:
+    """Says in one line what cannot be read; remote storage raises errors of its own kinds."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if '://' not in path and not isinstance(error, (OSError, ValueError)):
+            raise
+        why = getattr(error, 'strerror', None) or ' '.join(str(error).split())[:200]
+        if isinstance(error, KeyError):  # etils.epath, of the part before ://
+            why = 'no such kind of address is known'
+        raise UserError(f'{path}: cannot be read: {why}') from error
+
+
+def read_json(path: str, unique: bool = False) -> Any:
+    """Parses a JSON file. Raises UserError as `read_utf8`, and for what is no JSON.
+
+    unique: an object that has a name twice is refused; otherwise the last one counts.
+    """
+    return parsed(read_utf8(path), path, _once if unique else None)
+
+
+def parsed(text: str, where: str, pairs: Any = None) -> Any:
+    """JSON as Python values. UserError, which begins with `where`, for what is none."""
+    try:
+        return json.loads(text, object_pairs_hook=pairs)
+    except RecursionError as error:
+        raise UserError(f'{where}: not JSON that can be read: it nests too deep') from error
+    except ValueError as error:
+        raise UserError(f'{where}: not JSON ({error})') from error
+
+
+def well_formed(text: str) -> bool:
+    r"""Whether UTF-8 can hold it: JSON may spell half a character, as in "\ud83d"."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object, where all names are different."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f'{twice!r} is there more than once')
+    return found

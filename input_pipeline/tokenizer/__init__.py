@@ -1,0 +1,5 @@
+"""Text to word pieces: tokenizer directories, how they are trained and extended."""
+
+from input_pipeline.tokenizer.tokenizer import Tokenizer
+
+__all__ = ['Tokenizer']

@@ -1,0 +1,58 @@
+"""A WordPiece tokenizer.json whose rules are not BERT's own, run by the tokenizers library.
+
+Owns the one place that encodes through that library: other normalizers, pre-tokenizers and
+prefixes, and added tokens, which are found in the text before anything is split. Slower than the
+rules of wordpiece.py, whose memo of words needs words to be parted by white space. The five special
+tokens are not searched for, as everywhere here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import tokenizers
+
+from configs.errors import UserError
+
+
+class Compiled:
+    """Attributes: tokens (list), starts_word (bool [V], False for a piece that continues a
+    word).
+    """
+
+    def __init__(self, content: bytes, special_tokens: Sequence[str], where: str):
+        """`content`: the bytes of a tokenizer.json; `where` names the file in errors."""
+        self._content = content.decode()
+        about = json.loads(self._content)
+        about['added_tokens'] = [
+            t for t in about['added_tokens'] if t['content'] not in special_tokens
+        ]
+        about['post_processor'] = None
+        try:
+            self._engine = tokenizers.Tokenizer.from_str(json.dumps(about, ensure_ascii=False))
+        except Exception as error:  # the library has no kind of its own
+            raise UserError(f'{where}: the tokenizers library cannot read it ({error})') from error
+        ids = self._engine.get_vocab(with_added_tokens=True)
+        self.tokens = sorted(ids, key=ids.__getitem__)
+        prefix = about['model'].get('continuing_subword_prefix', '##')
+        added = {token['content'] for token in about['added_tokens']}
+        self.starts_word = np.array(
+            [not token.startswith(prefix) or token in added for token in self.tokens]
+        )
+
+    def encode_batch(self, texts: Iterable[str]) -> list[np.ndarray]:
+        """Ids of each text, int32."""
+        found = self._engine.encode_batch(list(texts), add_special_tokens=False)
+        return [np.array(encoding.ids, np.int32) for encoding in found]
+
+    def trace(self, text: str) -> list[tuple[int, int, int]]:
+        """(id, start, end) of each piece of a text; text[start:end] is what it was made from."""
+        found = self._engine.encode(text, add_special_tokens=False)
+        return [(piece, *place) for piece, place in zip(found.ids, found.offsets, strict=True)]
+
+    def tokenizer_json(self, special_tokens: Sequence[str]) -> str:
+        """The file's content."""
+        del special_tokens
+        return self._content

@@ -1,0 +1,132 @@
+"""New words for a WordPiece vocabulary that a trained model already has.
+
+Owns which words of a text are worth an entry, where they go ([unused] slots first, then the end, so
+that every old entry keeps its id), and which entries of a vocabulary are new against an older one.
+Must not know models: what becomes of the new entries' rows is launch/workdir/source.py's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from configs.errors import UserError
+from input_pipeline.tokenizer import Tokenizer
+
+_UNUSED = re.compile(r'\[unused\d+\]')
+
+
+class Extended(NamedTuple):
+    """A tokenizer with its new words, and how many of them took [unused] slots, were appended, and
+    were there already.
+    """
+
+    tokenizer: Tokenizer
+    in_slots: int
+    appended: int
+    known: int
+
+    def __str__(self) -> str:
+        there = f', {self.known} were there already' if self.known else ''
+        return (
+            f'{self.in_slots + self.appended} new words: {self.in_slots} in [unused] slots,'
+            f' {self.appended} appended{there}; {self.tokenizer.vocab_size} entries'
+        )
+
+
+def extend(tokenizer: Tokenizer, words: Iterable[str]) -> Extended:
+    """Gives each word that is no entry yet one of its own. The words are as `normalize` gives
+    them.
+    """
+    if tokenizer.kind != 'wordpiece':
+        why = (
+            'a SentencePiece model is trained as a whole'
+            if tokenizer.kind == 'sentencepiece'
+            else "this tokenizer.json has other rules than BERT's own"
+        )
+        raise UserError(f'only a WordPiece vocabulary can take new words: {why}')
+    entries = tokenizer.tokens(range(tokenizer.vocab_size))
+    known, slots = set(entries), [i for i, entry in enumerate(entries) if _UNUSED.fullmatch(entry)]
+    given = list(dict.fromkeys(words))
+    new = [word for word in given if word not in known]
+    for slot, word in zip(slots, new, strict=False):
+        entries[slot] = word
+    in_slots = min(len(slots), len(new))
+    entries += new[in_slots:]
+    extended = Tokenizer(
+        'wordpiece', '\n'.join(entries).encode(), tokenizer.normalizer, tokenizer.special_tokens
+    )
+    return Extended(extended, in_slots, len(new) - in_slots, len(given) - len(new))
+
+
+def normalize(tokenizer: Tokenizer, lines: Iterable[str], where: str) -> list[str]:
+    """A list of words, one a line, as the tokenizer sees them. UserError for a line that it splits
+    into several.
+    """
+    found = []
+    for number, line in enumerate(lines, 1):
+        pieces = [token for word in line.split() for token in tokenizer.normalizer.split(word)]
+        if len(pieces) > 1:
+            raise UserError(
+                f'{where}:{number}: {line.strip()!r} is {len(pieces)} words to this tokenizer'
+                f' ({", ".join(pieces)}), so an entry for it would never be used: give them one a'
+                ' line'
+            )
+        found += pieces
+    if not found:
+        raise UserError(f'{where}: no words in it')
+    return found
+
+
+def worthwhile(
+    tokenizer: Tokenizer, counts: Mapping[str, int], number: int, min_frequency: int
+) -> list[str]:
+    """The `number` words whose entries would save most pieces in a text of these words; words with
+    a letter alone.
+
+    What the vocabulary cannot spell counts as one piece saved. Ties go by the alphabet.
+    """
+    gains: dict[str, int] = {}
+    for word, count in counts.items():
+        if count >= min_frequency and any(char.isalpha() for char in word):
+            ids = tokenizer.encode(word)
+            saved = 1 if tokenizer.unk_id in ids else len(ids) - 1
+            if saved:
+                gains[word] = count * saved
+    return sorted(gains, key=lambda word: (-gains[word], word))[:number]
+
+
+def new_entries(old: Tokenizer, new: Tokenizer) -> dict[int, list[int]]:
+    """{id in `new` of an entry that `old` does not have: the old ids that spell it, empty where
+    none do}.
+
+    UserError where `new` is anything but `old` with its [unused] slots taken and entries appended.
+    """
+    if new.fingerprint == old.fingerprint:
+        return {}
+    if new.kind != 'wordpiece' or old.kind != 'wordpiece':
+        raise UserError(
+            'they are two tokenizers, and only a WordPiece vocabulary can take new words'
+        )
+    if (new.normalizer, new.special_tokens) != (old.normalizer, old.special_tokens):
+        raise UserError(
+            f'their casing or special tokens differ: {_casing(old)} there, {_casing(new)} here'
+        )
+    before, after = (t.tokens(range(t.vocab_size)) for t in (old, new))
+    if len(after) < len(before):
+        raise UserError(f'{len(before)} entries there, but only {len(after)} here')
+    changed = [i for i, entry in enumerate(before) if entry != after[i]]
+    if other := [i for i in changed if not _UNUSED.fullmatch(before[i])]:
+        raise UserError(
+            f'entry {other[0]} is {before[other[0]]!r} there and {after[other[0]]!r} here'
+            f' ({len(other)} differ in all)'
+        )
+    return {i: old.spell(after[i]) for i in (*changed, *range(len(before), len(after)))}
+
+
+def _casing(tokenizer: Tokenizer) -> str:
+    lower, accents = (
+        '' if on else 'not ' for on in (tokenizer.lower_case, tokenizer.strip_accents)
+    )
+    return f'{lower}lower-cased, accents {accents}stripped'

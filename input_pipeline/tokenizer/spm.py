@@ -1,0 +1,150 @@
+"""SentencePiece models as the tokenizer uses them, and their form for Hugging Face.
+
+Owns the one place that imports sentencepiece for encoding. Casing and accents are not the model's
+own normalisation but ours (`Normalizer.compose`), applied before it, so that they mean the same for
+every kind of vocabulary. Pieces never cross white space, so a word can be encoded by itself.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+import sentencepiece
+
+from configs.errors import UserError
+from input_pipeline.tokenizer.wordpiece import Normalizer, segments
+from input_pipeline.wire import fields, spans
+
+_BPE = 2  # sentencepiece_model.proto: TrainerSpec.ModelType
+WORD_MARK = '\u2581'  # stands for the space before a word
+
+
+class SentencePiece:
+    """A unigram or BPE model. Attributes: tokens (list), starts_word (bool [V])."""
+
+    def __init__(self, content: bytes, normalizer: Normalizer, where: str):
+        """`content`: the bytes of spm.model; `where` names the file in errors."""
+        self._processor, self._normalizer = sentencepiece.SentencePieceProcessor(), normalizer
+        try:
+            self._processor.load_from_serialized_proto(content)
+        except RuntimeError as error:
+            raise UserError(f'{where}: not a SentencePiece model ({error})') from error
+        ids = range(self._processor.get_piece_size())
+        self.tokens = [self._processor.id_to_piece(i) for i in ids]
+        special = [self._processor.is_control(i) or self._processor.is_unknown(i) for i in ids]
+        self.starts_word = np.array(
+            [token.startswith(WORD_MARK) for token in self.tokens]
+        ) | np.array(special)
+
+    def ids(self, word: str) -> list[int]:
+        """Ids of a whitespace word's pieces."""
+        return self._processor.encode(self._normalizer.compose(word))
+
+    def trace(self, word: str) -> list[tuple[int, int, int]]:
+        """(id, start, end) of each piece of a whitespace word; word[start:end] is what it was made
+        from.
+        """
+        cased = self._normalizer.compose(word)
+        origin = [
+            place for place in segments(word) for _ in self._normalizer.compose(word[slice(*place)])
+        ]
+        if len(origin) != len(cased):  # combining marks changed places: the word as a whole
+            origin = [(0, len(word))] * len(cased)
+        origin.append((len(word), len(word)))
+        found, traced = self._processor.encode(cased, return_type='offset_mapping'), []
+        for piece, (start, end) in zip(found['ids'], found['offsets'], strict=True):
+            traced.append(
+                (piece, origin[start][0], origin[end - 1][1] if end > start else origin[start][0])
+            )
+        return traced
+
+    def tokenizer_json(self, special_tokens: Sequence[str]) -> str:
+        """The content of a tokenizer.json with which Hugging Face gives the same ids;
+        [PAD], [UNK], [CLS], [SEP] and [MASK] in that order.
+        """
+        from tokenizers import (
+            AddedToken,
+            Regex,
+            Tokenizer,
+            decoders,
+            models,
+            normalizers,
+            pre_tokenizers,
+            processors,
+        )
+
+        kind, charsmap = _settings(self._processor.serialized_model_proto())
+        model: models.Model
+        if kind == _BPE:
+            ids = {piece: i for i, piece in enumerate(self.tokens)}
+            model = models.BPE(
+                ids, _merges(ids), unk_token=self.tokens[self._processor.unk_id()], fuse_unk=True
+            )
+        else:
+            scores = [(piece, self._processor.get_score(i)) for i, piece in enumerate(self.tokens)]
+            model = models.Unigram(scores, unk_id=self._processor.unk_id(), byte_fallback=False)
+        tokenizer, cased = Tokenizer(model), self._normalizer
+        # BertNormalizer here only decomposes and drops category Mn; StripAccents would drop the
+        # vowel signs (Mc) of Indic scripts too
+        tokenizer.normalizer = normalizers.Sequence(
+            [normalizers.NFC()] * cased.nfc
+            + [normalizers.Lowercase()] * cased.lower_case
+            + [normalizers.BertNormalizer(False, False, True, False), normalizers.NFC()]
+            * cased.strip_accents
+            + [normalizers.Precompiled(charsmap)]
+            + [normalizers.Strip(), normalizers.Replace(Regex(' {2,}'), ' ')]
+        )
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(WORD_MARK, prepend_scheme='always')
+        tokenizer.decoder = decoders.Metaspace(WORD_MARK, prepend_scheme='always')
+        cls, sep = special_tokens[2:4]
+        tokenizer.add_special_tokens(
+            [AddedToken(token, special=True, normalized=False) for token in special_tokens]
+        )
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f'{cls}:0 $A:0 {sep}:0',
+            pair=f'{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1',
+            special_tokens=[(token, self.tokens.index(token)) for token in (cls, sep)],
+        )
+        return tokenizer.to_str()
+
+
+def _settings(model: bytes) -> tuple[int, bytes]:
+    """The kind of a model, and its table of characters: trainer_spec.model_type,
+    normalizer_spec.precompiled_charsmap.
+    """
+    kind, charsmap = 1, b''
+    for number, spec in fields(model, 2, 3):
+        for _, value in fields(spec, 3 if number == 2 else 2):
+            kind, charsmap = (value[0], charsmap) if number == 2 else (kind, value)
+    return kind, charsmap
+
+
+def with_exact_sums(model: bytes) -> bytes:
+    """A unigram model with its scores rounded to 1/1024, so that 32 bits hold their sums exactly.
+
+    `00 0` and `0 00` cost the same, and which of them SentencePiece (32 bits) or Hugging Face (64)
+    takes would be a matter of rounding, and of what stands before. Where sums are exact both take
+    the first.
+    """
+    text = bytearray(model)
+    for _, start, end in spans(model, 0, len(model), 1):  # pieces
+        for _, at, _ in spans(model, start, end, 2):  # score
+            struct.pack_into(
+                '<f', text, at, round(struct.unpack_from('<f', text, at)[0] * 1024) / 1024
+            )
+    return bytes(text)
+
+
+def _merges(ids: dict[str, int]) -> list[tuple[str, str]]:
+    """Every way to make an entry of two others, in the order in which SentencePiece merges: its ids
+    fall with the score.
+    """
+    pairs = [
+        (ids[piece], ids[piece[:cut]], ids[piece[cut:]], piece[:cut], piece[cut:])
+        for piece in ids
+        for cut in range(1, len(piece))
+        if piece[:cut] in ids and piece[cut:] in ids
+    ]
+    return [(left, right) for _, _, _, left, right in sorted(pairs)]

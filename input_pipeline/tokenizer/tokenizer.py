@@ -1,0 +1,247 @@
+"""Tokenizer directories: text to word-piece ids and back to places in the text.
+
+Owns the files that hold a vocabulary and its casing, and fast encoding. Knows nothing of special
+tokens around a sequence, of corpora, or of how a vocabulary is trained (vocabulary.py); the rules
+that make pieces of a word are wordpiece.py's and spm.py's.
+
+Text is never searched for special tokens: `[MASK]` in a sentence is `[`, `mask`, `]`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+from etils import epath
+
+from configs.errors import UserError, reading
+from input_pipeline.tokenizer import settings as tokenizer_settings
+from input_pipeline.tokenizer.settings import SPECIAL_TOKENS, parse_vocab
+from input_pipeline.tokenizer.wordpiece import Normalizer, WordPiece
+
+if TYPE_CHECKING:
+    from input_pipeline.tokenizer.compiled import Compiled
+    from input_pipeline.tokenizer.spm import SentencePiece
+
+_MEMO_WORDS = 1 << 20  # words remembered: about 200 MB when full
+_MEMO_WORD_CHARS = 64  # longer ones (a Chinese sentence is one "word") hardly ever return
+# str.split() takes these control characters for spaces, but Google's cleaning deletes them first
+_NOT_SPACE = '\x0b\x0c\x1c\x1d\x1e\x1f\x85'
+_NOT_SPACE_RE = re.compile(f'[{_NOT_SPACE}]')
+_WORD_RE = re.compile(rf'(?:\S|[{_NOT_SPACE}])+')
+
+
+class Encoding(NamedTuple):
+    """One text's pieces, as [N] arrays; text[starts[i]:ends[i]] is what piece i was made from."""
+
+    ids: np.ndarray  # int32
+    starts: np.ndarray  # int32, in characters of the original text
+    ends: np.ndarray  # int32
+    word_starts: np.ndarray  # bool, False for pieces that continue a word
+
+
+class _Memo(dict):
+    """Whitespace word -> the bytes of its ids as int32; bounded."""
+
+    def __init__(self, ids_of: Callable[[str], list[int]]):
+        super().__init__()
+        self._ids_of = ids_of
+
+    def __missing__(self, word: str) -> bytes:
+        value = array('i', self._ids_of(word)).tobytes()
+        # frequent words come early: the first ones stay
+        if len(self) < _MEMO_WORDS and len(word) <= _MEMO_WORD_CHARS:
+            self[word] = value
+        return value
+
+
+class Tokenizer:
+    """A vocabulary with its casing.
+
+    Attributes: kind ('wordpiece', 'sentencepiece' or 'compiled', which is WordPiece by foreign
+    rules), vocab_size, pad_id, unk_id, cls_id, sep_id, mask_id, lower_case, strip_accents,
+    fingerprint (sha256 of vocabulary and casing), starts_word (bool [V], False for a piece that
+    continues a word).
+    """
+
+    def __init__(
+        self,
+        kind: Literal['wordpiece', 'sentencepiece', 'compiled'],
+        vocabulary: bytes,
+        normalizer: Normalizer,
+        special_tokens: Sequence[str] = tuple(SPECIAL_TOKENS.values()),
+        where: str = 'vocabulary',
+    ):
+        """`vocabulary`: the content of vocab.txt, spm.model or, for `compiled`, tokenizer.json;
+        `special_tokens` in the order of SPECIAL_TOKENS; `where` names the file in errors.
+        """
+        self.kind, self.normalizer, self.special_tokens = kind, normalizer, list(special_tokens)
+        self.lower_case, self.strip_accents = normalizer.lower_case, normalizer.strip_accents
+        self._model: WordPiece | SentencePiece | Compiled
+        ids_of: Callable[[str], list[int]] | None = None  # foreign rules look at whole texts
+        if kind == 'wordpiece':
+            self._tokens = parse_vocab(vocabulary, where)
+            vocabulary = ('\n'.join(self._tokens) + '\n').encode()
+            self.starts_word = np.array([not token.startswith('##') for token in self._tokens])
+        elif kind == 'compiled':
+            from input_pipeline.tokenizer.compiled import Compiled
+
+            compiled = Compiled(vocabulary, special_tokens, where)
+            self._model, self._encode_texts = compiled, compiled.encode_batch
+            self._tokens = compiled.tokens
+            self.starts_word = compiled.starts_word
+        else:
+            from input_pipeline.tokenizer.spm import SentencePiece
+
+            pieces = SentencePiece(vocabulary, normalizer, where)
+            self._model, ids_of = pieces, pieces.ids
+            self._tokens = pieces.tokens
+            self.starts_word = pieces.starts_word
+        self._vocabulary, self.vocab_size = vocabulary, len(self._tokens)
+        index = {token: i for i, token in enumerate(self._tokens)}
+        missing = [token for token in special_tokens if token not in index]
+        if missing:
+            raise UserError(
+                f'{where}: no {" ".join(missing)} among its {self.vocab_size} entries: not the'
+                ' vocabulary of a BERT'
+            )
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
+            index[token] for token in special_tokens
+        )
+        if kind == 'wordpiece':
+            greedy = WordPiece(self._tokens, self.unk_id, normalizer)
+            self._model, ids_of = greedy, greedy.ids
+        rules = asdict(normalizer)
+        if rules['ideographs']:
+            # as ever: records that are there already keep the fingerprint of their tokenizer
+            del rules['ideographs']
+        settings = json.dumps([kind, rules, self.special_tokens])
+        self.fingerprint = hashlib.sha256(settings.encode() + b'\0' + vocabulary).hexdigest()
+        self._memo = None if ids_of is None else _Memo(ids_of)
+
+    @classmethod
+    def load(cls, directory: str | os.PathLike) -> Tokenizer:
+        """Reads a tokenizer directory: ours, or one released by Google or Hugging Face.
+
+        Casing is read from tokenizer_config.json, else from tokenizer.json, else from the
+        vocabulary: one that has words with capitals is cased, one that has words without is not.
+        Raises UserError where none of them tells.
+        """
+        with reading(os.fspath(directory)):
+            path = epath.Path(directory)
+            if not path.is_dir():
+                raise UserError(
+                    f'{path}: no such tokenizer directory (it holds vocab.txt or spm.model)'
+                )
+            stated = tokenizer_settings.read(path)
+        return cls(*stated)
+
+    def save(self, directory: str | os.PathLike) -> None:
+        """Writes the tokenizer directory, whole or not at all, with its casing stated.
+
+        A directory that already holds this very tokenizer is left as it is; one that holds anything
+        else is refused.
+        """
+        path = epath.Path(directory)
+        if path.is_dir() and any(path.iterdir()):
+            if (
+                not (path / 'tokenizer_config.json').exists()
+                or Tokenizer.load(path).fingerprint != self.fingerprint
+            ):
+                raise UserError(
+                    f'{path}: holds something else already: name another directory, or remove it'
+                )
+            return
+        plain = self.kind == 'wordpiece' and not self.normalizer.nfc
+        config = {
+            'type': self.kind,
+            'do_lower_case': self.lower_case,
+            'strip_accents': self.strip_accents,
+            'nfc': self.normalizer.nfc,
+            # BertTokenizer knows no composing, and passes over the rules of a tokenizer.json
+            'tokenizer_class': 'BertTokenizer' if plain else 'PreTrainedTokenizerFast',
+            'tokenize_chinese_chars': self.normalizer.ideographs,
+            **dict(zip(SPECIAL_TOKENS, self.special_tokens, strict=True)),
+        }
+        files = {'tokenizer_config.json': (json.dumps(config, indent=2) + '\n').encode()}
+        if not plain:
+            files['tokenizer.json'] = self.tokenizer_json().encode()
+        if self.kind != 'compiled':
+            files['vocab.txt' if self.kind == 'wordpiece' else 'spm.model'] = self._vocabulary
+        _write_directory(path, files)
+
+    def tokenizer_json(self) -> str:
+        """The content of a tokenizer.json, for programs that have the tokenizers library but not
+        this one.
+        """
+        return self._model.tokenizer_json(self.special_tokens)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of `text`, without special tokens."""
+        return self.encode_batch([text])[0].tolist()
+
+    def encode_batch(self, texts: Iterable[str]) -> list[np.ndarray]:
+        """Ids of each text, without special tokens, as read-only int32 arrays."""
+        if self._memo is None:
+            return self._encode_texts(texts)
+        look_up = self._memo.__getitem__
+        return [np.frombuffer(b''.join(map(look_up, words(text))), np.int32) for text in texts]
+
+    def encode_with_offsets(self, text: str) -> Encoding:
+        """Ids as `encode` gives them, and for each the stretch of `text` that it was made from."""
+        if self._memo is None:
+            pieces = self._model.trace(text)
+        else:
+            pieces = [
+                (piece, match.start() + start, match.start() + end)
+                for match in _WORD_RE.finditer(text)
+                for piece, start, end in self._model.trace(match.group())
+            ]
+        ids, starts, ends = np.array(pieces, np.int32).reshape(-1, 3).T
+        return Encoding(ids, starts, ends, self.starts_word[ids])
+
+    def spell(self, entry: str) -> list[int]:
+        """Ids that together spell an entry of another vocabulary (`##` continues a word); empty
+        where none do. WordPiece alone.
+        """
+        assert isinstance(self._model, WordPiece), 'only WordPiece vocabularies are extended'
+        found = [i for i, _ in self._model.pieces(entry.removeprefix('##'), entry.startswith('##'))]
+        return [] if self.unk_id in found else found
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """The entries of the vocabulary, with their `##` or SentencePiece word marks."""
+        return [self._tokens[i] for i in ids]
+
+
+def words(text: str) -> list[str]:
+    """The whitespace words of `text`, as Google's cleaning and str.split together see them."""
+    if not text.isprintable():  # a quick test that most text passes
+        text = _NOT_SPACE_RE.sub('', text)
+    return text.split()
+
+
+def _write_directory(path: epath.Path, files: dict[str, bytes]) -> None:
+    """Writes `files` into a new directory that appears under its name only when complete."""
+    partial = path.parent / f'.{path.name}.partial-{os.getpid()}'
+    partial.mkdir(parents=True, exist_ok=True)
+    try:
+        for name, content in files.items():
+            with (partial / name).open('wb') as f:
+                f.write(content)
+                f.flush()
+                if '://' not in str(path):
+                    os.fsync(f.fileno())
+        if path.is_dir():  # empty, as `save` found it
+            path.rmdir()
+        partial.rename(path)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise

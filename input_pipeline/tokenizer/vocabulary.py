@@ -1,0 +1,309 @@
+"""Vocabularies from text: WordPiece, and SentencePiece unigram and BPE.
+
+Owns counting the words of a corpus and training on the counts; knows nothing of files of text
+(corpus.py gives the lines) or of tokenizer files (tokenizer.py writes them). All three kinds
+train on the same table of words and counts, made with the same `Normalizer` that the tokenizer
+then uses, so memory does not grow with the corpus and the result depends on the text alone.
+
+The WordPiece trainer is the `tokenizers` library's: merges by pair frequency, as BPE. Google never
+published its own.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from configs.errors import UserError
+from input_pipeline.tokenizer import Tokenizer
+from input_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, words
+from input_pipeline.tokenizer.wordpiece import Normalizer
+
+# words as they stand in the text, before they are normalised and added to the table
+_RAW_WORDS = 1 << 20
+_TABLE_WORDS = 1 << 22  # normalised words; when there are more, the rarest go (about 500 MB)
+_MOST_ENTRIES = 1 << 24  # of a vocabulary; more are a slip of the finger
+_SPECIALS = tuple(SPECIAL_TOKENS.values())
+_HANGUL_SHARE = 0.01  # of the words, from which on Hangul is more than a quotation
+_HANGUL = re.compile('[\u1100-\u11ff\u3130-\u318f\uac00-\ud7a3]')
+
+
+@dataclass(frozen=True)
+class VocabularyOptions:
+    """What to train. `strip_accents` None: as lower_case."""
+
+    vocab_size: int = 30522
+    model: Literal['wordpiece', 'unigram', 'bpe'] = 'wordpiece'
+    lower_case: bool = True
+    strip_accents: bool | None = None
+    character_coverage: float = (
+        0.9999  # share of the text's characters whose kinds get entries of their own
+    )
+    min_frequency: int = 2  # WordPiece: pairs seen less often are not merged
+
+    def __post_init__(self) -> None:
+        if self.vocab_size > _MOST_ENTRIES:
+            raise UserError(f'--vocab_size={self.vocab_size}: must be at most {_MOST_ENTRIES}')
+        if self.vocab_size < len(_SPECIALS) + 2:
+            raise UserError(
+                f'--vocab_size={self.vocab_size}: must be above {len(_SPECIALS) + 1}:'
+                f' {len(_SPECIALS)} are special tokens'
+            )
+        if not 0 < self.character_coverage <= 1:
+            raise UserError(
+                f'--character_coverage={self.character_coverage}: must be above 0 and at most 1'
+            )
+        if not 1 <= self.min_frequency < 1 << 31:
+            raise UserError(f'--min_frequency={self.min_frequency}: must be from 1 to 2^31 - 1')
+
+    @property
+    def normalizer(self) -> Normalizer:
+        """NFC unless accents go (stripping decomposes), so that Hangul typed in parts meets its
+        entries.
+        """
+        strip_accents = self.lower_case if self.strip_accents is None else self.strip_accents
+        return Normalizer(self.lower_case, strip_accents, nfc=not strip_accents)
+
+
+@dataclass(frozen=True)
+class Report:
+    """How a vocabulary fits the text it was trained on; shares are of running text."""
+
+    vocab_size: int
+    words: int  # whitespace words read
+    characters_covered: float  # share of characters that have an entry
+    unknown: float  # share of pieces that are [UNK]
+    fertility: float  # pieces a whitespace word
+    warnings: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return (
+            f'{self.vocab_size} entries from {self.words} words: {self.characters_covered:.4%} of'
+            f' characters covered, {self.unknown:.4%} of pieces unknown, {self.fertility:.3f}'
+            ' pieces a word'
+        )
+
+
+class WordTable:
+    """Counts of normalised words; bounded."""
+
+    def __init__(self, normalize: Callable[[str], list[str]]):
+        """`normalize` gives the words to count of a whitespace word: basic tokens for WordPiece."""
+        self._normalize = normalize
+        self._raw: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
+        self.words = 0
+        self.hangul = 0  # words with Hangul in them
+        self.pruned = 0
+
+    def add(self, text: str) -> None:
+        """Counts the words of one line."""
+        self._raw.update(words(text))
+        if len(self._raw) > _RAW_WORDS:
+            self.fold()
+
+    def fold(self) -> None:
+        """Moves what was counted as it stands into the table."""
+        for word, count in self._raw.items():
+            self.words += count
+            self.hangul += count * bool(_HANGUL.search(word))
+            for token in self._normalize(word):
+                self.counts[token] += count
+        self._raw.clear()
+        # rare words hardly move the pieces; frequent ones are never lost
+        while len(self.counts) > _TABLE_WORDS:
+            self.pruned += 1
+            self.counts = Counter(
+                {word: count for word, count in self.counts.items() if count > self.pruned}
+            )
+
+
+def train(texts: Iterable[str], options: VocabularyOptions) -> tuple[Tokenizer, Report]:
+    """Trains on lines of text and returns the tokenizer and how well it fits them.
+
+    The result depends only on the text, not on the machine or the order of the lines (unless the
+    corpus has over 4 million different words, when rare ones may be forgotten). Raises UserError
+    where the text has no words, or vocab_size cannot even hold its characters.
+    """
+    normalizer = options.normalizer
+    wordpiece = options.model == 'wordpiece'
+    table = WordTable(
+        normalizer.split if wordpiece else lambda word: normalizer.compose(word).split()
+    )
+    for text in texts:
+        table.add(text)
+    table.fold()
+    if not table.counts:
+        raise UserError('no words in the text: nothing to train a vocabulary on')
+    warnings = []
+    if wordpiece and normalizer.strip_accents and table.hangul > _HANGUL_SHARE * table.words:
+        warnings.append(
+            'the text has Hangul, and stripping accents takes its syllables apart (a word of 3'
+            ' characters becomes 8): train with --nolower_case or --nostrip_accents'
+        )
+    if table.pruned:
+        warnings.append(
+            f'over {_TABLE_WORDS} different words: those seen at most {table.pruned} times may have'
+            ' been left out'
+        )
+    # sorted: the trainers break ties by the order in which they see words
+    counts = dict(sorted(table.counts.items()))
+    if wordpiece:
+        tokenizer = Tokenizer('wordpiece', _train_wordpiece(counts, options), normalizer)
+    else:
+        tokenizer = Tokenizer('sentencepiece', _train_sentencepiece(counts, options), normalizer)
+    if tokenizer.vocab_size < options.vocab_size:
+        warnings.append(
+            f'the text is too small for --vocab_size={options.vocab_size}: it gives'
+            f' {tokenizer.vocab_size} entries, and that many were made'
+        )
+    return tokenizer, measure(tokenizer, counts, table.words, warnings)
+
+
+def _characters(counts: dict[str, int]) -> Counter[str]:
+    """How often each character occurs in running text."""
+    characters: Counter[str] = Counter()
+    for word, count in counts.items():
+        for char in word:
+            characters[char] += count
+    return characters
+
+
+def _alphabet(
+    characters: Counter[str], options: VocabularyOptions, entries: dict[str, int]
+) -> tuple[set[str], float]:
+    """The most frequent characters up to the wanted coverage, or to half the vocabulary, and the
+    share they cover.
+
+    `entries`: how many places of the vocabulary a character takes. Half, so that scripts of
+    thousands of characters leave room for words.
+    """
+    kept, covered, places = set(), 0, 0
+    for char, count in sorted(characters.items(), key=lambda item: (-item[1], item[0])):
+        places += entries[char]
+        if (
+            covered >= options.character_coverage * characters.total()
+            or places > options.vocab_size // 2
+        ):
+            break
+        kept.add(char)
+        covered += count
+    return kept, covered / characters.total()
+
+
+def _train_wordpiece(counts: dict[str, int], options: VocabularyOptions) -> bytes:
+    """The content of a vocab.txt: special tokens, single characters, then merged pieces by falling
+    frequency.
+    """
+    from tokenizers import Tokenizer as Pipeline
+    from tokenizers import models, pre_tokenizers, trainers
+
+    entries = Counter(set().union(*counts))  # one as a head, one more as a tail
+    entries.update(set().union(*(word[1:] for word in counts)))
+    kept, _ = _alphabet(_characters(counts), options, entries)
+    # a word with a character outside is [UNK] as a whole, so nothing is to be learnt from it
+    usable = {word: count for word, count in counts.items() if kept.issuperset(word)}
+    inside = {char for word in usable for char in word[1:]}
+    # listed beforehand, because the trainer numbers `##x` in the order of a hash map, differently
+    # at every run
+    first = [*_SPECIALS, *sorted(kept), *(f'##{char}' for char in sorted(inside))]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=options.vocab_size,
+        min_frequency=options.min_frequency,
+        special_tokens=first,
+        continuing_subword_prefix='##',
+        show_progress=False,
+    )
+    pipeline = Pipeline(models.WordPiece(unk_token='[UNK]'))
+    pipeline.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    pipeline.train_from_iterator(_running_text(usable), trainer)
+    ids = pipeline.get_vocab()
+    return '\n'.join(sorted(ids, key=lambda token: ids[token])).encode()
+
+
+def _running_text(counts: dict[str, int]) -> Iterator[str]:
+    """Text in which every word occurs as often as counted: the trainer takes no counts."""
+    chunk, size = [], 0
+    for word, count in counts.items():
+        while count:
+            times = min(count, 10_000)
+            chunk.append(f'{word} ' * times)
+            count, size = count - times, size + times * (len(word) + 1)
+            if size > 1 << 16:
+                yield ''.join(chunk)
+                chunk, size = [], 0
+    yield ''.join(chunk)
+
+
+def _train_sentencepiece(counts: dict[str, int], options: VocabularyOptions) -> bytes:
+    """The content of an spm.model with the five special tokens first."""
+    import sentencepiece
+
+    from input_pipeline.tokenizer.spm import with_exact_sums
+
+    pad, unk, cls, sep, mask = _SPECIALS
+    characters = _characters(counts)
+    _, coverage = _alphabet(characters, options, dict.fromkeys(characters, 1))
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=(f'{word}\t{count}' for word, count in counts.items()),
+            input_format='tsv',
+            model_writer=model,
+            model_type=options.model,
+            vocab_size=options.vocab_size,
+            hard_vocab_limit=False,
+            character_coverage=coverage,
+            normalization_rule_name='nmt_nfkc',
+            pad_id=0,
+            unk_id=1,
+            bos_id=2,
+            eos_id=3,
+            pad_piece=pad,
+            unk_piece=unk,
+            bos_piece=cls,
+            eos_piece=sep,
+            control_symbols=[mask],
+            # The sums, and with them the model, depend on it: the same on every machine
+            num_threads=4,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        if 'required_chars' not in str(error):
+            raise
+        raise UserError(
+            f'--vocab_size={options.vocab_size}: less than the characters of the text: raise it, or'
+            ' lower --character_coverage'
+        ) from error
+    return with_exact_sums(model.getvalue()) if options.model == 'unigram' else model.getvalue()
+
+
+def measure(
+    tokenizer: Tokenizer, counts: dict[str, int], total_words: int, warnings: list[str]
+) -> Report:
+    """Measures `tokenizer` on a text of these words."""
+    known = set(
+        ''.join(
+            token.removeprefix('##')
+            for token in tokenizer.tokens(range(len(_SPECIALS), tokenizer.vocab_size))
+        )
+    )
+    characters = _characters(counts)
+    pieces = unknown = 0
+    for word, count in counts.items():
+        ids = tokenizer.encode(word)
+        pieces += count * len(ids)
+        unknown += count * ids.count(tokenizer.unk_id)
+    return Report(
+        vocab_size=tokenizer.vocab_size,
+        words=total_words,
+        characters_covered=sum(count for char, count in characters.items() if char in known)
+        / characters.total(),
+        unknown=unknown / pieces,
+        fertility=pieces / total_words,
+        warnings=tuple(warnings),
+    )

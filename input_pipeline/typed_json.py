@@ -1,0 +1,111 @@
+"""Values as JSON, and back by their declared types.
+
+Nothing in the text says what is made of it: `load` makes what its caller declares (dataclasses,
+containers, numbers, strings and arrays of numbers) and refuses anything else, so a text from a
+stranger's hand can be wrong, but runs nothing. It must not know what the values mean.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import functools
+import json
+import types
+import typing
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+_PLAIN = (int, float, str, bool, types.NoneType)
+
+
+def dump(value: Any) -> str:
+    """A value as JSON. Raises TypeError for what has no form there."""
+    return json.dumps(value, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in 'iuf':
+        return {'dtype': value.dtype.str, 'base64': base64.b64encode(value.tobytes()).decode()}
+    raise TypeError(f'{type(value).__name__} has no form in JSON')
+
+
+def load(kind: Any, text: str | bytes) -> Any:
+    """What `dump` made of a value of the type `kind`. Raises ValueError where it is no such
+    thing.
+    """
+    return make(kind, parse(text))
+
+
+def parse(text: str | bytes) -> Any:
+    """json.loads, but nothing nests too deep for it. Raises ValueError where it is no JSON."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError('it nests too deep') from error
+
+
+def make(kind: Any, data: Any) -> Any:
+    """A value of the type `kind` from parsed JSON. Raises ValueError where it is no such thing."""
+    try:
+        return _make(kind, data)
+    except (TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise ValueError(f'not of the form that is expected: {error}') from error
+
+
+_hints = functools.cache(typing.get_type_hints)
+
+
+def _make(kind: Any, data: Any) -> Any:
+    """A value of this type."""
+    if kind in _PLAIN:
+        return _of(kind, data)
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return data
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        return kind(
+            **{name: _make(_hints(kind)[name], value) for name, value in _of(dict, data).items()}
+        )
+    if origin is typing.Literal:
+        if data not in inner:
+            raise TypeError(f'{data!r} in place of one of {inner}')
+        return data
+    if kind is np.ndarray:
+        return np.frombuffer(
+            base64.b64decode(data['base64'], validate=True), _number(data['dtype'])
+        )
+    if origin in (types.UnionType, typing.Union):
+        fits = [each for each in inner if (data is None) == (each is types.NoneType)]
+        return _make(fits[0], data)
+    if origin is Counter:
+        return Counter({_make(inner[0], name): _of(int, count) for name, count in data.items()})
+    if origin is dict:
+        return {_make(inner[0], name): _make(inner[1], value) for name, value in data.items()}
+    if origin is list:
+        return [_make(inner[0], value) for value in _of(list, data)]
+    if origin is tuple and inner[-1] is ...:
+        if inner[0] in _PLAIN and set(map(type, data)) <= {inner[0]}:  # long lists of numbers
+            return tuple(_of(list, data))
+        return tuple(_make(inner[0], value) for value in _of(list, data))
+    if origin is tuple:
+        return tuple(_make(one, value) for one, value in zip(inner, _of(list, data), strict=True))
+    raise TypeError(f'{kind} has no form in JSON')
+
+
+def _number(name: str) -> np.dtype:
+    dtype = np.dtype(_of(str, name))
+    if dtype.kind not in 'iuf':
+        raise TypeError(f'an array of {dtype}')
+    return dtype
+
+
+def _of(kind: type, data: Any) -> Any:
+    """The data, which must be of this type itself."""
+    if type(data) is not kind:
+        raise TypeError(f'{type(data).__name__} in place of {kind.__name__}')
+    return data

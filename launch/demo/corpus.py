@@ -1,0 +1,148 @@
+"""Where the quickstart's text comes from, and the fine-tuning task that is cut from it.
+
+Two sources with one interface: the docstrings of the installed packages, and the user's own
+corpus. Owns what identifies a source (so that a second run knows it again); how text is read,
+split and cut into a task is input_pipeline's.
+"""
+
+from __future__ import annotations
+
+import abc
+import heapq
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from configs.errors import UserError
+
+PACKAGES = 20
+
+
+class Source(abc.ABC):
+    """A text. `title` says what it is, `inputs` (JSON values) what it depends on, `question` what
+    the task asks.
+    """
+
+    title: str
+    question: str
+    inputs: dict[str, Any]
+
+    @abc.abstractmethod
+    def make(self, folder: Path) -> None:
+        """Writes the text folder (launch/demo/text_split.py)."""
+
+    @abc.abstractmethod
+    def make_task(self, text: Path, folder: Path) -> None:
+        """Writes the fine-tuning task cut from the text folder."""
+
+
+class Docstrings(Source):
+    """The documentation of the installed packages with most Python source."""
+
+    question = 'which library does a docstring come from?'
+
+    def __init__(self) -> None:
+        from launch.demo import docstrings
+
+        self._packages = docstrings.installed_packages(PACKAGES)
+        if not self._packages:
+            raise UserError(
+                'no Python packages are installed here: install this one with its dependencies, or'
+                ' give --corpus'
+            )
+        self.title = f'the docstrings of {len(self._packages)} installed packages'
+        self.inputs = {
+            'packages': {p.name: [p.distribution, p.version, p.bytes] for p in self._packages}
+        }
+
+    def make(self, folder: Path) -> None:
+        from launch.demo import docstrings, text_split
+        from launch.demo.stages import say
+
+        counts = text_split.split(docstrings.read(self._packages), str(folder))
+        say(describe(counts, 'modules'))
+
+    def make_task(self, text: Path, folder: Path) -> None:
+        from launch.demo import tasks, text_split
+
+        tasks.library_task(text_split.read(str(text)), str(folder))
+
+
+class Corpus(Source):
+    """The user's text, at most about `limit` bytes of it, documents chosen by a hash."""
+
+    question = 'do two passages come from one document?'
+
+    def __init__(self, patterns: list[str], language: str, limit: int):
+        from input_pipeline.text.corpus import TextOptions, units
+        from launch.demo.stages import fingerprint
+
+        self._patterns, self._limit = patterns, limit
+        self._options = TextOptions(segment=True, language=language)
+        found = units(patterns, self._options)
+        files = fingerprint(sorted({Path(unit.path) for unit in found if '://' not in unit.path}))
+        files += [[unit.path, unit.bytes, unit.changed] for unit in found if '://' in unit.path]
+        self.title = ', '.join(patterns)
+        self.inputs = {'corpus': files, 'language': language, 'limit': limit}
+
+    def make(self, folder: Path) -> None:
+        from launch.demo import text_split
+        from launch.demo.stages import say
+
+        counts = text_split.split(self._sample(), str(folder))
+        say(describe(counts, 'documents'))
+
+    def make_task(self, text: Path, folder: Path) -> None:
+        from launch.demo import tasks, text_split
+
+        tasks.pair_task(text_split.read(str(text)), str(folder))
+
+    def _sample(self) -> Iterator[Any]:
+        """The documents with the smallest hashes that together stay within the limit, in their
+        order.
+        """
+        from input_pipeline.text.corpus import Report, read_documents
+        from launch.demo.stages import say
+        from launch.demo.text_split import Document, hashed
+
+        kept: list[tuple[float, int, int, Document]] = []
+        report, size, total = Report(), 0, 0
+        for number, read in enumerate(read_documents(self._patterns, self._options, report)):
+            name = f'{read.name[0]}:{read.name[1]}'
+            document = Document('', name, '', tuple(read.sentences))
+            length = sum(len(sentence.encode()) for sentence in read.sentences)
+            total += length
+            size += length
+            heapq.heappush(kept, (-hashed(f'sample {name}'), number, length, document))
+            while size > self._limit and len(kept) > 1:
+                size -= heapq.heappop(kept)[2]
+        for line in report.lines():  # invalid bytes, lines that were cut
+            say(line)
+        if size < total:
+            part = f'{size / 1e6:.1f} of {total / 1e6:.1f} MB are used'
+            say(f'{self.title}: {part}, documents chosen by a hash (--corpus_mb for more)')
+        yield from (document for _, _, _, document in sorted(kept, key=lambda item: item[1]))
+
+
+def source(corpus: list[str] | None, language: str, limit: int) -> Source:
+    """The source that --corpus names; the docstrings without one."""
+    return Corpus(corpus, language, limit) if corpus else Docstrings()
+
+
+def describe(counts: dict[str, Any], groups: str) -> str:
+    """One line about a text folder."""
+    train, out, dropped = counts['train'], counts['held_out'], counts['dropped']
+    return (
+        f'{train["bytes"] / 1e6:.1f} MB of {train["sentences"]:,} sentences in'
+        f' {train["documents"]:,} documents to learn from; {out["bytes"] / 1e6:.1f} MB held out'
+        f' ({out["groups"]:,} of {train["groups"] + out["groups"]:,} {groups});'
+        f' {dropped["near_copy_documents"]:,} documents and {dropped["near_copy_sentences"]:,}'
+        ' sentences dropped as near-copies'
+    )
+
+
+def is_latin(path: Path) -> bool:
+    """Whether most letters of a text are Latin, judged by its first 200,000 characters."""
+    with open(path, encoding='utf-8') as file:
+        letters = [c for c in file.read(200_000) if c.isalpha()]
+    return 2 * sum(c < '\u0250' for c in letters) > len(letters)

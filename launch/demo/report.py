@@ -1,0 +1,500 @@
+"""The quickstart's results: one table for the terminal, report.md, results.json and the plots.
+
+Every number is read from a file that a stage has written (counts, manifest, metrics, sweeps), or
+counted from the records. This file owns which numbers are shown, beside which baseline, and when
+pre-training is said to have won. It must not know how any of them came about.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import statistics
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from launch.demo.stages import Stages, say
+
+SCORES = ('mlm_accuracy', 'mlm_loss', 'mlm_perplexity', 'nsp_accuracy', 'nsp_loss')
+PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
+
+
+def write(stages: Stages, title: str, question: str) -> str:
+    """Writes results.json, report.md and the plots into the workdir; returns the table."""
+    from launch.workdir.plots import plot_run
+
+    results = gather(stages, title, question)
+    folder = stages.workdir
+    (folder / 'results.json').write_text(json.dumps(results, indent=2) + '\n')
+    plots = [
+        Path(path).relative_to(folder)
+        for path in plot_run(stages.done['pretrain'].folder / 'metrics.jsonl', folder / 'plots')
+    ]
+    plots.append(
+        _plot_finetuning(results['finetuning'], folder / 'plots' / 'finetuning.png').relative_to(
+            folder
+        )
+    )
+    (folder / 'report.md').write_text(markdown(results, plots))
+    say(f'written: {folder}/report.md, {folder}/results.json, {folder}/plots/*.png')
+    return table(results)
+
+
+# --- numbers ---------------------------------------------------------------------------
+
+
+def gather(stages: Stages, title: str, question: str) -> dict[str, Any]:
+    """All results of finished stages, as JSON values; accuracies are fractions, losses nats, times
+    seconds.
+    """
+    done = {name: stage.folder for name, stage in stages.done.items()}
+    sweeps = {
+        int(name.removeprefix('finetune_')): folder
+        for name, folder in done.items()
+        if name.startswith('finetune_')
+    }
+    return {
+        'text': {'source': title, **_json(done['text'] / 'counts.json')},
+        'pretraining': pretraining(done['pretrain'], done['records']),
+        'finetuning': finetuning(done['task'], question, sweeps),
+        'seconds': {name: stage.seconds for name, stage in stages.done.items()},
+        'machine': {
+            'python': platform.python_version(),
+            'system': f'{platform.system()} {platform.machine()}',
+            'cpus': _cpus(),
+            'packages': {name: metadata.version(name) for name in PACKAGES},
+        },
+    }
+
+
+def pretraining(workdir: Path, records: Path) -> dict[str, Any]:
+    """The pre-training run, its final scores on all held-out records, and what guessing scores
+    there.
+    """
+    from launch.pretraining.baselines import baselines
+    from launch.workdir.metrics import read_metrics
+
+    config, manifest, final = (
+        _json(path)
+        for path in (
+            workdir / 'config.json',
+            records / 'manifest.json',
+            workdir / 'eval' / 'eval.json',
+        )
+    )
+    lines = read_metrics(workdir / 'metrics.jsonl')
+    timed = [line for line in lines if line['split'] == 'train' and 'tokens_per_s' in line]
+    seconds = sum(line['seconds'] for line in timed)  # 0 for a run of one step: it compiled
+    pieces = sum(line['tokens_per_s'] * line['seconds'] for line in timed)
+    guess = baselines(str(records))
+    sequences = sum(phase['steps'] * phase['batch_size'] for phase in config['phases'])
+    fill = manifest['statistics']['text']['train']['fill']
+
+    def scores(measured: dict[str, Any]) -> dict[str, float]:
+        return {name: measured[name] for name in SCORES} | {
+            'nats_gained': guess.unigram_nll - measured['mlm_loss']
+        }
+
+    return {
+        'config': config['name'],
+        'vocab_size': manifest['vocab_size'],
+        'seq_len': manifest['seq_len'],
+        'steps': final['step'],
+        'sequences': sequences,
+        'tokens': round(sequences * manifest['seq_len'] * fill),
+        'records': {
+            split: sum(s['records'] for s in manifest['shards'] if s['split'] == split)
+            for split in ('train', 'eval')
+        },
+        'tokens_per_s': fill * pieces / seconds if seconds else 0.0,
+        'final': {
+            **scores(final['metrics']),
+            'masked': round(final['metrics']['masked']),
+            'examples': round(final['metrics']['examples']),
+        },
+        'curve': [
+            {'step': line['step'], 'examples': round(line['examples']), **scores(line)}
+            for line in lines
+            if line['split'] == 'eval'
+        ],
+        'guessing': {
+            'mlm_accuracy': guess.unigram_accuracy,
+            'mlm_loss': guess.unigram_nll,
+            'mlm_perplexity': math.exp(guess.unigram_nll),
+            'nsp_accuracy': guess.nsp_accuracy,
+            'nsp_loss': guess.nsp_nll,
+            'nats_gained': 0.0,
+        },
+    }
+
+
+def finetuning(task: Path, question: str, sweeps: dict[int, Path]) -> dict[str, Any]:
+    """The accuracies of the sweeps by training set size, beside always answering with the most
+    frequent label.
+    """
+    labels = [
+        json.loads(line)['label']
+        for line in (task / 'held_out.jsonl').read_text(encoding='utf-8').splitlines()
+    ]
+    rows = []
+    for size, folder in sorted(sweeps.items()):
+        sweep = _json(folder / 'sweep.json')
+        row: dict[str, Any] = {'train_examples': size, 'steps': sweep['runs'][0]['step']}
+        right: dict[str, list[list[bool]]] = {'source': [], 'random': []}
+        for run in sweep['runs']:
+            right[run['settings']['init']].append(
+                _right(
+                    folder / 'runs' / run['name'] / 'predictions' / 'dev' / 'predictions.tsv',
+                    labels,
+                )
+            )
+        for entry in sweep['summary']:
+            found = entry['metrics']['accuracy']
+            row[entry['settings']['init']] = {
+                'mean': found['mean'],
+                'sd': found['sd'],
+                'runs': entry['runs'],
+            }
+        rows.append({**row, **compare(right['source'], right['random'])})
+    return {
+        'question': question,
+        'labels': sorted(set(labels)),
+        'held_out_examples': len(labels),
+        'majority': max(map(labels.count, set(labels))) / len(labels),
+        'rows': rows,
+    }
+
+
+def _right(predictions: Path, labels: list[str]) -> list[bool]:
+    """Which held-out examples a run answered as labelled, by its predictions file (index,
+    answer).
+    """
+    rows = (line.split('\t') for line in predictions.read_text(encoding='utf-8').splitlines()[1:])
+    answers = {int(index): answer for index, answer in rows}
+    return [answers[i] == label for i, label in enumerate(labels)]
+
+
+def compare(source: list[list[bool]], random: list[list[bool]]) -> dict[str, Any]:
+    """The difference of two mean accuracies, its standard error, and the verdict: 'wins', 'loses'
+    or 'no clear difference'.
+
+    `source`, `random`: for each run, which examples were right. Two things are up to chance, and
+    both are counted: the seeds, by the spread of the runs' accuracies, and which examples happen
+    to be held out, by the spread over examples of the difference (the same examples on both
+    sides). A difference is clear beyond two standard errors; with one run a side, never.
+    """
+    means = [[statistics.fmean(run) for run in runs] for runs in (source, random)]
+    difference = statistics.fmean(means[0]) - statistics.fmean(means[1])
+    if min(map(len, means)) < 2:
+        return {'difference': difference, 'standard_error': None, 'verdict': 'no clear difference'}
+    by_example = [
+        statistics.fmean(a) - statistics.fmean(b)
+        for a, b in zip(zip(*source), zip(*random), strict=True)
+    ]
+    variance = statistics.variance(by_example) / len(by_example) + sum(
+        statistics.variance(found) / len(found) for found in means
+    )
+    error = math.sqrt(variance)
+    verdict = (
+        'no clear difference'
+        if abs(difference) <= 2 * error
+        else 'wins'
+        if difference > 0
+        else 'loses'
+    )
+    return {'difference': difference, 'standard_error': error, 'verdict': verdict}
+
+
+# --- words -----------------------------------------------------------------------------
+
+
+def table(results: dict[str, Any]) -> str:
+    """The results as text, at most 100 columns wide."""
+    run, tuned = results['pretraining'], results['finetuning']
+    last, guess = run['final'], run['guessing']
+    lines = [
+        f'Pre-training on {results["text"]["source"]}',
+        (
+            f'  {run["steps"]:,} steps of {run["sequences"] // run["steps"]} rows:'
+            f' {run["tokens"] / 1e6:.1f} million word pieces in'
+            f' {results["seconds"]["pretrain"]:.0f} s'
+        ),
+        '',
+        *_columns(
+            [
+                [f'{last["examples"]:,} held-out rows', 'model', 'guessing', ''],
+                [
+                    'masked tokens, accuracy',
+                    _percent(last['mlm_accuracy']),
+                    _percent(guess['mlm_accuracy']),
+                    'the most frequent token',
+                ],
+                [
+                    'masked tokens, NLL (nats)',
+                    f'{last["mlm_loss"]:.3f}',
+                    f'{guess["mlm_loss"]:.3f}',
+                    f'unigram; {last["nats_gained"]:.3f} nats gained over it',
+                ],
+                [
+                    'masked tokens, perplexity',
+                    f'{last["mlm_perplexity"]:.1f}',
+                    f'{guess["mlm_perplexity"]:.1f}',
+                    'unigram',
+                ],
+                [
+                    'next sentence, accuracy',
+                    _percent(last['nsp_accuracy']),
+                    _percent(guess['nsp_accuracy']),
+                    'the more frequent label (chance)',
+                ],
+            ]
+        ),
+        '',
+        f'Fine-tuning: {tuned["question"]}',
+        (
+            f'  {tuned["held_out_examples"]:,} held-out examples of {len(tuned["labels"])} classes;'
+            f' the most frequent class gives {_percent(tuned["majority"])}'
+        ),
+        '',
+        *_columns([_FINETUNING_HEAD, *map(_finetuning_row, tuned['rows'])]),
+        '',
+        *conclusions(results),
+    ]
+    return '\n'.join(lines) + '\n'
+
+
+def conclusions(results: dict[str, Any]) -> list[str]:
+    """What the numbers say, in sentences: also where pre-training did not help."""
+    last = results['pretraining']['final']
+    guess = results['pretraining']['guessing']
+    rows = results['finetuning']['rows']
+    gained = last['nats_gained']
+    if gained > 0.05:
+        lines = [f'Pre-training gained {gained:.2f} nats a masked token over the unigram baseline.']
+    else:
+        lines = [
+            f'Pre-training learned hardly more than how frequent tokens are ({gained:+.2f} nats'
+            ' over the unigram baseline): it needs more steps.'
+        ]
+    if last['nsp_accuracy'] < guess['nsp_accuracy'] + 0.02:
+        lines.append('Next sentence prediction was not learned: it is at chance.')
+    wording = {
+        'wins': 'Fine-tuning is better from the pre-trained weights',
+        'loses': 'Fine-tuning is WORSE from the pre-trained weights',
+        'no clear difference': 'Pre-training makes no clear difference',
+    }
+    for kind, words in wording.items():
+        sizes = [f'{row["train_examples"]:,}' for row in rows if row['verdict'] == kind]
+        if sizes:
+            lines.append(f'{words} at {", ".join(sizes)} training examples.')
+    return lines
+
+
+def markdown(results: dict[str, Any], plots: list[Path]) -> str:
+    """report.md: the table, and how each number came about."""
+    run = results['pretraining']
+    tuned = results['finetuning']
+    text = results['text']
+    machine = results['machine']
+    last, seconds = run['final'], results['seconds']
+    sides = [['side', 'held together', 'documents', 'sentences', 'MB']]
+    for name in ('train', 'held_out'):
+        side = text[name]
+        sides.append(
+            [
+                name.replace('_', ' '),
+                *(f'{side[key]:,}' for key in ('groups', 'documents', 'sentences')),
+                f'{side["bytes"] / 1e6:.2f}',
+            ]
+        )
+    curve = [
+        ['step', 'rows', 'MLM accuracy', 'MLM NLL', 'perplexity', 'nats gained', 'NSP accuracy']
+    ]
+    curve += [
+        [f'{line["step"]:,}', f'{line["examples"]:,}', *_scores(line)] for line in run['curve']
+    ]
+    curve += [
+        ['the end', f'{last["examples"]:,}', *_scores(last)],
+        ['guessing', f'{last["examples"]:,}', *_scores(run['guessing'])],
+    ]
+    times = [
+        ['stage', 'seconds'],
+        *([name, f'{value:.1f}'] for name, value in seconds.items()),
+        ['all', f'{sum(seconds.values()):.1f}'],
+    ]
+    words = {
+        'text': (
+            f"""
+            Source: {text['source']}. Near-copies were dropped over the whole text before it was
+            split: {text['dropped']['near_copy_documents']:,} documents and
+            {text['dropped']['near_copy_sentences']:,} single sentences. The held-out side is
+            chosen by a hash of the name of the module (of the document, in a corpus of yours),
+            and seen neither in pre-training nor in fine-tuning."""
+        ),
+        'pretraining': (
+            f"""
+            Configuration `{run['config']}`, vocabulary {run['vocab_size']:,}, rows of
+            {run['seq_len']}, {run['steps']:,} steps, {run['sequences']:,} rows,
+            {run['tokens']:,} word pieces ({run['tokens_per_s']:,.0f} a second while training)
+            out of {run['records']['train']:,} records. At the end all
+            {run['records']['eval']:,} held-out records ({last['masked']:,} masked tokens) are
+            scored, at intervals the first of them. Guessing gives each masked token its frequency
+            in the training records (unigram), and always the more frequent label of next sentence
+            prediction."""
+        ),
+        'finetuning': (
+            f"""
+            {tuned['question'].capitalize()} Same shape, recipe and {tuned['rows'][0]['steps']}
+            steps from the pre-trained and from random weights; mean ± sample standard deviation
+            over {tuned['rows'][0]['source']['runs']} seeds, on {tuned['held_out_examples']:,}
+            held-out examples, by which nothing was selected. A difference is called clear beyond
+            two standard errors, which count the seeds and the sampling of the held-out examples.
+            Classes: {', '.join(tuned['labels'])}."""
+        ),
+        'machine': (
+            f"""
+            Python {machine['python']}, {machine['system']}, {machine['cpus']} CPUs;
+            {', '.join(f'{name} {version}' for name, version in machine['packages'].items())}."""
+        ),
+    }
+    words = {name: ' '.join(value.split()) for name, value in words.items()}
+    lines = [
+        '# Quickstart report',
+        '',
+        '```',
+        table(results).rstrip(),
+        '```',
+        '',
+        '## Text',
+        '',
+        words['text'],
+        '',
+        *_grid(sides),
+        '',
+    ]
+    lines += ['## Pre-training', '', words['pretraining'], '', *_grid(curve), '']
+    lines += [
+        '## Fine-tuning',
+        '',
+        words['finetuning'],
+        '',
+        *_grid([_FINETUNING_HEAD, *map(_finetuning_row, tuned['rows'])]),
+        '',
+    ]
+    lines += [
+        '## Time and machine',
+        '',
+        *_grid(times),
+        '',
+        words['machine'],
+        '',
+        *(f'![{plot.stem}]({plot.as_posix()})' for plot in plots),
+    ]
+    return '\n'.join(lines) + '\n'
+
+
+def _scores(line: dict[str, float]) -> list[str]:
+    """The cells of one evaluation."""
+    mlm = [
+        _percent(line['mlm_accuracy']),
+        f'{line["mlm_loss"]:.3f}',
+        f'{line["mlm_perplexity"]:.1f}',
+        f'{line["nats_gained"]:.3f}',
+    ]
+    return [*mlm, _percent(line['nsp_accuracy'])]
+
+
+_FINETUNING_HEAD = [
+    'training examples',
+    'pre-trained',
+    'random weights',
+    'difference',
+    'pre-training',
+]
+
+
+def _finetuning_row(row: dict[str, Any]) -> list[str]:
+    spread = lambda found: (
+        _percent(found['mean']) + (f' ± {100 * found["sd"]:.1f}' if found['sd'] is not None else '')
+    )
+    return [
+        f'{row["train_examples"]:,}',
+        spread(row['source']),
+        spread(row['random']),
+        f'{100 * row["difference"]:+.1f}',
+        row['verdict'],
+    ]
+
+
+def _percent(fraction: float) -> str:
+    return f'{100 * fraction:.1f} %'
+
+
+def _columns(rows: list[list[str]]) -> list[str]:
+    """Rows with their columns aligned: the first to the left, numbers to the right, the last as it
+    is.
+    """
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return [
+        '  '
+        + '  '.join(
+            [
+                row[0].ljust(widths[0]),
+                *(cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:-1])),
+                row[-1],
+            ]
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _grid(rows: list[list[str]]) -> list[str]:
+    """A Markdown table; the first row is its head."""
+    bar = lambda cells: '| ' + ' | '.join(cells) + ' |'
+    return [bar(rows[0]), bar(['---'] + ['---:'] * (len(rows[0]) - 1)), *map(bar, rows[1:])]
+
+
+def _plot_finetuning(results: dict[str, Any], path: Path) -> Path:
+    """Accuracy against the number of training examples, from both starting points."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout='constrained')
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot(
+        xlabel='training examples',
+        ylabel='accuracy on held-out examples',
+        xscale='log',
+        title=results['question'],
+    )
+    sizes = [row['train_examples'] for row in results['rows']]
+    for init, label in (('source', 'pre-trained'), ('random', 'random weights')):
+        found = [row[init] for row in results['rows']]
+        axes.errorbar(
+            sizes,
+            [f['mean'] for f in found],
+            [f['sd'] or 0 for f in found],
+            marker='o',
+            capsize=3,
+            label=label,
+        )
+    axes.axhline(results['majority'], color='gray', linestyle=':', label='most frequent class')
+    axes.set_xticks(sizes, [f'{size:,}' for size in sizes])
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)
+    axes.legend()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    return path
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding='utf-8'))
+
+
+def _cpus() -> int:
+    import os
+
+    return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1

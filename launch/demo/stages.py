@@ -1,0 +1,121 @@
+"""A job of several stages in one folder, each done once for the same inputs.
+
+Owns the record of a stage (stages/NAME.json: a hash of its inputs, whether it is done, how
+long it took), and so what a second run reuses. It must not know what the stages do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from configs.errors import UserError
+from input_pipeline.atomic import write_whole
+from launch.workdir.folder import read_object
+
+
+@dataclasses.dataclass(frozen=True)
+class Done:
+    """A finished stage: its folder, the hash of its inputs (an input of the stages after it), and
+    its seconds.
+    """
+
+    folder: Path
+    key: str
+    seconds: float
+
+
+class Stages:
+    """The stages of the job in `workdir`."""
+
+    def __init__(self, workdir: str):
+        self.workdir = Path(workdir)
+        self.done: dict[str, Done] = {}
+
+    def run(self, name: str, inputs: dict[str, Any], make: Callable[[Path], None]) -> Done:
+        """Calls `make(folder)`, unless the folder was made from equal `inputs` (JSON values)
+        before.
+
+        A stage that was interrupted goes on in its folder; one made from other inputs is made
+        again from nothing. Raises UserError where the folder holds what no stage has made.
+        """
+        folder, record = self.workdir / name, self.workdir / 'stages' / f'{name}.json'
+        key = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+        before = read_object(record, 'the record of a stage') if record.exists() else None
+        if before is None and folder.exists():
+            raise UserError(
+                f'{folder} exists, and was not made by the quickstart: use another --workdir'
+            )
+        if before and before['key'] == key and before['done'] and folder.exists():
+            say(f'{name}: reused, made from the same inputs in {before["seconds"]:.0f} s')
+            self.done[name] = Done(folder, key, before['seconds'])
+            return self.done[name]
+        earlier = 0.0
+        if before and before['key'] == key:
+            say(f'{name}: goes on where it was interrupted')
+            earlier = before['seconds']
+        else:
+            say(f'{name}: made again, its inputs have changed' if before else name)
+            shutil.rmtree(folder, ignore_errors=True)
+        state: dict[str, Any] = {'key': key, 'done': False, 'seconds': earlier, 'inputs': inputs}
+        made = [path for path in (record.parent, *record.parents[1:]) if not path.exists()]
+        _write(record, state)
+        start = time.perf_counter()
+        try:
+            make(folder)
+            state['done'] = True
+        except UserError:  # a refusal is not gone on with, and leaves nothing
+            shutil.rmtree(folder, ignore_errors=True)
+            record.unlink()
+            for path in made:
+                path.rmdir()
+            raise
+        finally:
+            if record.exists():
+                state['seconds'] = earlier + time.perf_counter() - start
+                _write(record, state)
+        say(f'{name}: done in {state["seconds"]:.0f} s')
+        self.done[name] = Done(folder, key, state['seconds'])
+        return self.done[name]
+
+
+def binary(name: str, *arguments: str) -> None:
+    """Runs `python -m launch.NAME`, its output going to the terminal; ends this program where it
+    fails.
+    """
+    command = ['-m', f'launch.{name}', *arguments]
+    say('$ ' + ' '.join(['python', *command]))
+    # A package of the user's in the current folder may have the name of one of ours: -P passes it.
+    here = [] if Path.cwd() == Path(__file__).parents[1] else ['-P']
+    code = subprocess.run([sys.executable, *here, *command], check=False).returncode
+    if code:
+        say(
+            f'launch.{name} failed (exit code {code}), see above; the same command goes on from'
+            ' here'
+        )
+        sys.exit(code if code > 0 else 128 - code)
+
+
+def say(message: str) -> None:
+    """A line of progress."""
+    print(f'[{time.strftime("%H:%M:%S")}] {message}', flush=True)
+
+
+def fingerprint(files: Sequence[Path]) -> list[list[Any]]:
+    """Names, sizes and times of change of a user's files: what says that they are the same as
+    before.
+    """
+    return [[str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
+
+
+def _write(path: Path, data: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps(data, indent=2) + '\n')

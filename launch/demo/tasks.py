@@ -1,0 +1,279 @@
+"""Fine-tuning tasks cut from a text folder (see text_split.py), with labels that the text itself
+gives.
+
+Two tasks: which library does a docstring come from, and do two passages come from one
+document. Owns how their examples are chosen, balanced and cleared of what would give the
+label away, and writes them as JSONL files with a JSON task file. Training examples come
+from the side that pre-training saw, held-out examples from the other side alone. It must
+not know how a model is trained on them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from configs.errors import UserError
+from input_pipeline.atomic import whole_file, write_whole
+from launch.demo.text_split import Document, hashed
+
+MAX_TRAIN, MAX_HELD_OUT = 4000, 1000
+# `dev` is what launch.finetune scores; the quickstart selects nothing on it
+FILES = {
+    'train': 'train.jsonl',
+    'dev': 'held_out.jsonl',
+}
+
+# --- which library does a docstring come from? -----------------------------------------
+
+MAX_CLASSES, MIN_CLASSES = 10, 2
+# What a library is also called: in `import numpy as np`, on the package index, in its own class
+# names.
+ALIASES = {
+    'numpy': ('np',),
+    'tensorflow': ('tf', 'tfl', 'tflite'),
+    'tensorflow_datasets': ('tfds', 'tensorflow', 'tf'),
+    'jax': ('jnp', 'jaxlib'),
+    'jaxlib': ('jnp', 'jax'),
+    'matplotlib': ('mpl', 'plt', 'pyplot', 'pylab'),
+    'sklearn': ('scikit', 'scikitlearn'),
+    'huggingface_hub': ('hf', 'hub', 'huggingface', 'hugging'),
+    'orbax': ('ocp',),
+    'flax': ('nnx', 'linen'),
+    'tensorboard': ('tb',),
+    'PIL': ('pillow',),
+    'google': ('protobuf',),
+}
+_TOKEN = re.compile(r'\w+(?:[.-]\w+)*', re.ASCII)
+_PARTS = re.compile(r'[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+')
+_IMPORT = re.compile(r'\b(?:import\s+\w+|from\s+[\w.]+\s+import)\b')
+
+
+class NameRemover:
+    """Takes the names of libraries out of a text: `np.array` -> `array`, `KerasTensor` ->
+    nothing.
+    """
+
+    def __init__(self, labels: Iterable[str]):
+        names = {name.lower() for label in labels for name in (label, *ALIASES.get(label, ()))}
+        self._long = tuple(sorted(name for name in names if len(name) > 4))
+        self._short = tuple(sorted(name for name in names if len(name) <= 4))
+
+    def __call__(self, text: str) -> str:
+        """The text without the names, the module aliases and the words made with one."""
+        return re.sub(r'\s+', ' ', _TOKEN.sub(self._clean, text)).strip()
+
+    def _clean(self, match: re.Match) -> str:
+        pieces = re.split(r'([.-])', match[0])
+        kept = [i for i in range(0, len(pieces), 2) if not self._tells(pieces[i])]
+        if 2 * len(kept) > len(pieces):
+            return match[0]
+        return ''.join(
+            pieces[i - 1] + pieces[i] if n and i else pieces[i] for n, i in enumerate(kept)
+        )
+
+    def _tells(self, word: str) -> bool:
+        """Whether a word holds a library's name: a long one anywhere, a short one at the beginning
+        of a part (`JaxArray`, `is_tf`).
+        """
+        parts = [
+            part.lower() for piece in word.split('_') for part in (piece, *_PARTS.findall(piece))
+        ]
+        return any(name in word.lower() for name in self._long) or any(
+            part.startswith(self._short) for part in parts
+        )
+
+
+def library_task(
+    documents: Iterable[Document], directory: str, min_train: int = 200, min_held_out: int = 50
+) -> Path:
+    """Writes the task: which library does a docstring come from?
+
+    The classes are the labels with most documents (at most MAX_CLASSES, each with at least
+    `min_train` and `min_held_out`), balanced within each split by a hash of the names. Returns
+    the task file. Raises UserError where fewer than MIN_CLASSES labels have enough.
+    """
+    sides: dict[bool, dict[str, list[Document]]] = {
+        False: defaultdict(list),
+        True: defaultdict(list),
+    }
+    for document in documents:
+        sides[document.held_out][document.label].append(document)
+    enough = [
+        label
+        for label, train in sides[False].items()
+        if len(train) >= min_train and len(sides[True][label]) >= min_held_out
+    ]
+    classes = sorted(
+        sorted(enough, key=lambda label: (-len(sides[False][label]), label))[:MAX_CLASSES]
+    )
+    if len(classes) < MIN_CLASSES:
+        raise UserError(
+            f'{len(classes)} of the installed packages have {min_train} docstrings or more: too few'
+            ' for a task; install the dependencies'
+        )
+    remove = NameRemover(sides[False] | sides[True])
+    splits = {}
+    for split, side, most in (
+        ('train', sides[False], MAX_TRAIN),
+        ('dev', sides[True], MAX_HELD_OUT),
+    ):
+        size = min(most // len(classes), *(len(side[label]) for label in classes))
+        rows = []
+        for label in classes:
+            for document in sorted(side[label], key=_order)[:size]:
+                prose = [
+                    remove(sentence)
+                    for sentence in document.sentences
+                    if not _IMPORT.search(sentence)
+                ]
+                rows.append(
+                    (
+                        _order(document),
+                        {
+                            'text': ' '.join(filter(None, prose)),
+                            'label': label,
+                            'source': f'{document.group}:{document.name}',
+                        },
+                    )
+                )
+        splits[split] = [row for _, row in sorted(rows, key=lambda pair: pair[0]) if row['text']]
+    return _write(
+        Path(directory), splits, 'classification', classes, {'text': 'text', 'label': 'label'}
+    )
+
+
+def _order(document: Document) -> float:
+    """Where a document stands in a shuffle that depends on its names alone."""
+    return hashed(f'task {document.group} {document.name}')
+
+
+# --- do two passages come from one document? -------------------------------------------
+
+PASSAGE_CHARS = 160
+MAX_PAIRS_OF_DOCUMENT = 6
+_SAME, _DIFFERENT = 'same', 'different'
+
+
+def pair_task(documents: Iterable[Document], directory: str) -> Path:
+    """Writes the task: do two passages come from one document?
+
+    A pair is a passage and a later one, not the next, of the same document. For the
+    negatives the second passages change places among themselves, each with one of the
+    nearest length, from the same part of its document (its first or second half), of
+    another document: neither passage alone, nor length, nor position tells the label.
+    Returns the task file. Raises UserError where the documents are too few or too short.
+    """
+    sides: dict[bool, list[tuple[Document, list[str]]]] = {False: [], True: []}
+    for document in documents:
+        sides[document.held_out].append((document, passages(document.sentences)))
+    splits = {}
+    for split, side, most in (
+        ('train', sides[False], MAX_TRAIN),
+        ('dev', sides[True], MAX_HELD_OUT),
+    ):
+        rows = sorted(_pairs(side, most // 2), key=lambda row: hashed(row['source']))
+        if len(rows) < 20:
+            raise UserError(
+                f'the documents give {len(rows)} pairs for the {split} split, '
+                '20 are needed: use more documents, of three or more passages each'
+            )
+        splits[split] = rows
+    return _write(
+        Path(directory),
+        splits,
+        'pair',
+        [_DIFFERENT, _SAME],
+        {'text': 'text', 'text_b': 'text_b', 'label': 'label'},
+    )
+
+
+def passages(sentences: Sequence[str]) -> list[str]:
+    """Neighbouring sentences joined to passages of about PASSAGE_CHARS characters."""
+    found, current = [], ''
+    for sentence in sentences:
+        current = f'{current} {sentence}'.strip()
+        if len(current) >= PASSAGE_CHARS:
+            found.append(current)
+            current = ''
+    return found
+
+
+def _pairs(side: Sequence[tuple[Document, list[str]]], most: int) -> list[dict[str, str]]:
+    """At most `most` positive pairs, and as many negatives, of one side's documents."""
+    positives = []
+    for document, texts in side:
+        name = f'{document.group} {document.name}'
+        places = sorted(range(len(texts) - 2), key=lambda i: hashed(f'pair {name} {i}'))[
+            :MAX_PAIRS_OF_DOCUMENT
+        ]
+        for i in places:
+            j = i + 2 + int(hashed(f'second {name} {i}') * (len(texts) - i - 2))
+            positives.append((name, i, j, texts[i], texts[j], 2 * j >= len(texts)))
+    positives = sorted(positives, key=lambda p: hashed(f'{p[0]} {p[1]}'))[:most]
+    rows = []
+    for half in (False, True):
+        chosen = sorted(
+            (p for p in positives if p[5] is half), key=lambda p: (len(p[4]), p[0], p[1])
+        )
+        seconds = _exchanged(chosen)
+        for (name, i, j, first, second, _), other in zip(chosen, seconds):
+            if other is not None:
+                rows.append(
+                    {'text': first, 'text_b': second, 'label': _SAME, 'source': f'{name} {i} {j}'}
+                )
+                rows.append(
+                    {
+                        'text': first,
+                        'text_b': other[4],
+                        'label': _DIFFERENT,
+                        'source': f'{name} {i} / {other[0]} {other[2]}',
+                    }
+                )
+    return rows
+
+
+def _exchanged(chosen: list[tuple]) -> list[tuple | None]:
+    """For each pair, sorted by the length of its second passage, another pair whose second it gets;
+    a permutation.
+
+    Neighbours of different documents swap; a pair that finds none within reach gets None.
+    """
+    partner: list[tuple | None] = [None] * len(chosen)
+    for place, pair in enumerate(chosen):
+        if partner[place] is None:
+            for other in range(place + 1, min(place + 20, len(chosen))):
+                if partner[other] is None and chosen[other][0] != pair[0]:
+                    partner[place], partner[other] = chosen[other], pair
+                    break
+    return partner
+
+
+# --- files -----------------------------------------------------------------------------
+
+
+def _write(
+    folder: Path,
+    splits: dict[str, list[dict[str, str]]],
+    kind: str,
+    labels: list[str],
+    columns: dict[str, str],
+) -> Path:
+    """Writes a JSONL file for each split, and task.json; returns the latter."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, rows in splits.items():
+        with whole_file(folder / FILES[split], 'w') as file:
+            file.writelines(json.dumps(row, ensure_ascii=False) + '\n' for row in rows)
+    task: dict[str, Any] = {
+        'kind': kind,
+        'files': FILES,
+        'columns': columns,
+        'labels': labels,
+        'metrics': ['accuracy'],
+    }
+    write_whole(folder / 'task.json', json.dumps(task, indent=2) + '\n')
+    return folder / 'task.json'

@@ -1,0 +1,80 @@
+"""The best weights of a run so far, by the dev score: kept in best/ beside the checkpoints, so that
+a resumed run knows them.
+
+Owns best/checkpoints/STEP (weights alone) and best/score.json, which comes after them. It must not
+know what is scored.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import Any
+
+from absl import logging
+from etils import epath
+
+from bert_jax.train import checkpoint
+from configs.errors import UserError, no_room
+from launch.workdir.folder import write_whole
+
+
+class Best:
+    """See above.
+
+    Attributes:
+      step: of the best weights; 0 before the first score.
+      score: theirs.
+    """
+
+    def __init__(self, folder: str, must: bool = True, resumed: bool = True):
+        """Takes up what an interrupted run left in `folder`.
+
+        resumed: whether it had a checkpoint to go on from; otherwise it may have been another run.
+        must: whether a full disk ends the run; otherwise weights that do not fit are passed over,
+        in a line.
+        """
+        self._folder, self._must = epath.Path(folder) / 'best', must
+        self.step, self.score = 0, float('-inf')
+        saved, score = self._folder / 'checkpoints', self._folder / 'score.json'
+        if score.exists():
+            try:
+                known = json.loads(score.read_text())
+                step, value = int(known['step']), float(known['score'])
+            except (ValueError, LookupError, TypeError) as error:
+                raise UserError(f'{score}: not a score ({error}): use another --workdir') from error
+            if resumed and (saved / str(step)).exists():
+                self.step, self.score = step, value
+        for step in checkpoint.saved_steps(self._folder):
+            if step != self.step:  # interrupted before its score was saved, or another run's
+                shutil.rmtree(saved / str(step))
+
+    def offer(self, state: Any, score: float) -> None:
+        """Keeps the weights of `state` where their score is higher than all before."""
+        if score <= self.score:
+            return
+        # The one before stays until the new score is written.
+        with checkpoint.Checkpoints(self._folder, keep=2) as checkpoints:
+            checkpoints.save(state._replace(opt_state={}), {'kind': 'finetune'}, must=self._must)
+        if int(state.step) not in checkpoint.saved_steps(self._folder):
+            return
+        try:
+            text = json.dumps({'step': int(state.step), 'score': score}) + '\n'
+            write_whole(self._folder / 'score.json', text)
+        except OSError as error:
+            if self._must or not no_room(error):
+                raise
+            logging.warning('%s: the best score is NOT SAVED (%s)', self._folder, error)
+            return
+        self.step, self.score = int(state.step), score
+
+    def params(self) -> dict[str, Any]:
+        """The best weights, as numpy arrays. NoRoom where a full disk kept them all from being
+        saved.
+        """
+        if not self.step:
+            raise checkpoint.NoRoom(
+                f'{self._folder}: no weights that were scored could be saved, so there are no best:'
+                ' make room and run the same command again, or --set select=last'
+            )
+        return checkpoint.load_params(self._folder, self.step)[0]

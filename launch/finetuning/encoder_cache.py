@@ -1,0 +1,190 @@
+"""A frozen encoder's output for every word of a split, of every layer, computed once and kept on
+disk (paper section 5.3).
+
+Owns the files and the numbers of the words. A word's state is that of its first piece, as in
+fine-tuning, and the encoder reads the same rows as there. A folder is named by the weights and the
+rows, so another encoder, tokenizer, task or length has another one. Must not know what the states
+are for.
+
+Dims: L + 1 layers (0 is the embeddings), W words, H width; B rows, T pieces, K chosen layers.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import logging
+
+from bert_jax.mesh import sharding
+from bert_jax.model.hidden_states import make_features
+from configs.errors import UserError
+from configs.schema import ModelConfig
+from input_pipeline.progress import Progress
+from input_pipeline.tasks.base import INPUT_KEYS, cut
+from input_pipeline.tasks.batching import evaluation_batches, length_groups
+from launch.finetuning.evaluation import eval_batch_size, place
+from launch.workdir.source import Source
+
+Arrays = dict[str, np.ndarray]
+_VERSION = 1  # of what the files hold for the same weights and rows
+_LENGTHS = 4  # programs that the encoder is compiled to at most
+# states come out of a layer norm: half the size of float32, and three digits
+_DTYPE = np.dtype(np.float16)
+
+
+class WordStates:
+    """The states of one split, of which `need` computes those that are not there.
+
+    Attributes:
+      sentences: a row for each sentence, [N, T] padded: input_ids (the words' numbers, from 0),
+        input_mask and segment_ids; of the tagging task's arrays label_ids, label_weights,
+        word_index and, [N], example_index. Words without pieces are left out.
+    """
+
+    def __init__(self, folder: str, source: Source, rows: Arrays):
+        """`rows` are a tagging task's features; files are in a folder of their own in `folder`.
+        UserError where that is not local.
+        """
+        if '://' in folder:
+            raise UserError(
+                f'{folder}: features are kept in files that grow, which remote storage has not: use'
+                ' a local --workdir'
+            )
+        self._source, self._rows, self.sentences = source, rows, _sentences(rows)
+        # row r has words begins[r] to begins[r + 1]
+        self._begins = np.concatenate([[0], np.cumsum((rows['word_index'] >= 0).sum(axis=1))])
+        self._shape = (source.model.num_layers + 1, int(self._begins[-1]), source.model.hidden_size)
+        self._folder = os.path.join(folder, _digest(source, rows))
+        self._done, self._states = (
+            os.path.join(self._folder, name) for name in ('done', 'states.f16')
+        )
+        sizes = {
+            self._done: len(rows['input_ids']),
+            self._states: int(np.prod(self._shape)) * _DTYPE.itemsize,
+        }
+        if any(
+            not os.path.exists(path) or os.path.getsize(path) != size
+            for path, size in sizes.items()
+        ):
+            os.makedirs(self._folder, exist_ok=True)
+            for path, size in sizes.items():  # `done` comes first: what it marks must be there
+                with open(path, 'wb') as file:
+                    file.truncate(size)
+
+    def lookup(self, words: np.ndarray, layers: Sequence[int]) -> np.ndarray:
+        """float16 [..., K, H] of the words with these numbers; zeros for one that was not
+        needed.
+        """
+        states = np.memmap(self._states, _DTYPE, 'r', shape=self._shape)
+        return np.stack([states[layer][words] for layer in layers], axis=-2)
+
+    def need(
+        self, examples: Sequence[int], mesh: jax.sharding.Mesh, between: Callable[[], None]
+    ) -> None:
+        """Computes the states of these sentences as far as they are not there. `between` batches
+        may raise: what is done is kept.
+        """
+        rows = self._rows
+        left = np.isin(rows['example_index'], examples) & (np.fromfile(self._done, np.uint8) == 0)
+        if not left.any():
+            return
+        logging.info('%s: %d rows through %s', self._folder, left.sum(), self._source.where)
+        encode, params = _encoder(self._source.model, mesh), self._source.params['encoder']
+        params = jax.device_put(params, sharding.shardings(params, mesh))
+        progress, finished = Progress('encode', int(left.sum()), 'rows'), 0
+        with jax.set_mesh(mesh):
+            for length, members in length_groups(rows, _LENGTHS):
+                size = eval_batch_size(mesh, length, len(members))
+                members = members[left[members]]
+                part = cut(
+                    {name: rows[name][members] for name in INPUT_KEYS},
+                    rows['input_mask'].shape[1],
+                    length,
+                )
+                for number, batch in enumerate(evaluation_batches(part, INPUT_KEYS, size)):
+                    some = members[number * size : (number + 1) * size]
+                    states_BTKH = np.asarray(encode(params, place(batch, mesh, size))['features'])[
+                        : len(some)
+                    ]
+                    self._keep(some, states_BTKH[rows['word_index'][some, :length] >= 0])
+                    finished += len(some)
+                    progress.update(finished)
+                    between()
+        progress.done()
+
+    def _keep(self, rows: np.ndarray, states_WKH: np.ndarray) -> None:
+        """Writes the states of the words of some rows, and then that these are done."""
+        if not np.isfinite(states_WKH).all():
+            raise UserError(
+                f'{self._source.where}: its hidden states are not finite numbers: its weights are'
+                ' damaged'
+            )
+        begins = self._begins[rows]
+        ends = np.cumsum(self._begins[rows + 1] - begins)
+        with open(self._states, 'r+b') as file:
+            for layer in range(self._shape[0]):
+                for begin, part in zip(
+                    begins, np.split(states_WKH[:, layer], ends[:-1]), strict=True
+                ):
+                    file.seek(
+                        (layer * self._shape[1] + int(begin)) * self._shape[2] * _DTYPE.itemsize
+                    )
+                    file.write(part.tobytes())
+            file.flush()
+            os.fsync(file.fileno())
+        with open(self._done, 'r+b') as file:
+            for row in rows:
+                file.seek(int(row))
+                file.write(b'\1')
+
+
+@functools.cache
+def _encoder(model: ModelConfig, mesh: jax.sharding.Mesh) -> Callable[..., dict[str, jax.Array]]:
+    """function(encoder's parameters, batch) -> {'features': [B, T, L + 1, H]}, of float32
+    arithmetic.
+    """
+    function = make_features(
+        model, range(model.num_layers + 1), 'none', jnp.dtype(jnp.float32), jnp.dtype(_DTYPE)
+    )
+    return jax.jit(function, out_shardings=sharding.replicated(mesh))
+
+
+def _sentences(rows: Arrays) -> Arrays:
+    """See WordStates.sentences. A long sentence's words are in several rows, which follow each
+    other.
+    """
+    row, place = np.nonzero(rows['word_index'] >= 0)
+    examples, first, which = np.unique(
+        rows['example_index'][row], return_index=True, return_inverse=True
+    )
+    at = which, np.arange(len(row)) - first[which]
+    N, T = len(examples), -(-(int(at[1].max(initial=0)) + 1) // 32) * 32
+    found = {name: np.zeros((N, T), np.int32) for name in (*INPUT_KEYS, 'label_ids')}
+    found |= {
+        'label_weights': np.zeros((N, T), np.float32),
+        'word_index': np.full((N, T), -1, np.int32),
+    }
+    found['input_ids'][at], found['input_mask'][at] = np.arange(len(row)), 1
+    for name in ('label_ids', 'label_weights', 'word_index'):
+        found[name][at] = rows[name][row, place]
+    return found | {'example_index': examples.astype(np.int32)}
+
+
+def _digest(source: Source, rows: Arrays) -> str:
+    """Names what the states depend on: the encoder's shape and weights, and the rows that it
+    reads.
+    """
+    digest = hashlib.sha256(repr((_VERSION, source.model)).encode())
+    for array in (
+        *jax.tree.leaves(source.params['encoder']),
+        *(rows[name] for name in (*INPUT_KEYS, 'word_index', 'example_index')),
+    ):
+        digest.update(repr((array.shape, array.dtype)).encode())
+        digest.update(np.asarray(array).tobytes())
+    return digest.hexdigest()[:24]

@@ -1,0 +1,257 @@
+"""All of GLUE at once: the dev scores of many runs as the paper's table, and their test predictions
+as a submission.
+
+Owns which run stands for a task, the table's columns, and the zip that the GLUE site takes. It must
+not know how a model predicts (finetuning/evaluation.py), nor the tasks' files.
+"""
+
+from __future__ import annotations
+
+import collections
+import glob
+import os
+import zipfile
+from typing import Any, NamedTuple
+
+from absl import logging
+
+from configs.errors import UserError
+from input_pipeline.tasks import load_task
+from input_pipeline.tasks.predictions import label_table
+from input_pipeline.text.whole_text import read_json
+from launch.finetuning.results import best_of
+
+# Column of the paper's Table 1 -> task, split and metric of each number in it.
+_COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
+    'MNLI-(m/mm)': (('mnli', 'dev', 'accuracy'), ('mnli', 'dev_mismatched', 'accuracy')),
+    'QQP': (('qqp', 'dev', 'f1'),),
+    'QNLI': (('qnli', 'dev', 'accuracy'),),
+    'SST-2': (('sst2', 'dev', 'accuracy'),),
+    'CoLA': (('cola', 'dev', 'matthews'),),
+    'STS-B': (('stsb', 'dev', 'spearman'),),
+    'MRPC': (('mrpc', 'dev', 'f1'),),
+    'RTE': (('rte', 'dev', 'accuracy'),),
+}
+# File of a submission -> task and split; AX is answered by the MNLI model, WNLI by a model or by
+# the majority.
+_FILES = {
+    'AX': ('ax', 'test'),
+    'CoLA': ('cola', 'test'),
+    'MNLI-m': ('mnli', 'test'),
+    'MNLI-mm': ('mnli', 'test_mismatched'),
+    'MRPC': ('mrpc', 'test'),
+    'QNLI': ('qnli', 'test'),
+    'QQP': ('qqp', 'test'),
+    'RTE': ('rte', 'test'),
+    'SST-2': ('sst2', 'test'),
+    'STS-B': ('stsb', 'test'),
+    'WNLI': ('wnli', 'test'),
+}
+# Rows that the site expects of each file: the sizes of its test sets.
+_ROWS = {
+    'AX': 1104,
+    'CoLA': 1063,
+    'MNLI-m': 9796,
+    'MNLI-mm': 9847,
+    'MRPC': 1725,
+    'QNLI': 5463,
+    'QQP': 390_965,
+    'RTE': 3000,
+    'SST-2': 1821,
+    'STS-B': 1379,
+    'WNLI': 146,
+}
+_SIMILARITY = (0.0, 5.0)  # what the site takes for STS-B
+_NEEDED = ('cola', 'sst2', 'mrpc', 'stsb', 'qqp', 'mnli', 'qnli', 'rte')
+_FOLDERS = {'ax': ('diagnostic', 'AX'), 'wnli': ('WNLI',)}  # as the GLUE download names them
+
+
+class Run(NamedTuple):
+    """A finished run: its folder, what eval/dev.json says, and where its task's data are."""
+
+    folder: str
+    result: dict[str, Any]
+    data_dir: str
+
+
+def find_runs(pattern: str) -> dict[str, Run]:
+    """Task -> the run that is best on dev, of all finished runs and sweeps that match. UserError
+    where none does.
+    """
+    found: dict[str, list[Run]] = collections.defaultdict(list)
+    for path in sorted(glob.glob(pattern)):
+        for folder in [path, *sorted(glob.glob(os.path.join(glob.escape(path), 'runs', '*')))]:
+            files = [os.path.join(folder, name) for name in ('eval/dev.json', 'data.json')]
+            if all(map(os.path.exists, files)):
+                result, data = map(read_json, files)
+                if 'task' in result:  # a workdir of launch.pretrain may have a split called dev
+                    found[result['task']].append(Run(folder, result, data['data_dir']))
+    if not found:
+        raise UserError(
+            f'--runs={pattern}: no folder that matches is a finished run or sweep of'
+            ' launch.finetune (put the glob in quotes)'
+        )
+    best = {}
+    for task, runs in found.items():
+        highest = best_of([run.result for run in runs])
+        best[task] = next(run for run in runs if run.result is highest)
+        metric = best[task].result['metric']
+        score = best[task].result['metrics'][metric]
+        logging.info(
+            '%s: %s, the best of %d on dev (%s %.4f)',
+            task,
+            best[task].folder,
+            len(runs),
+            metric,
+            score,
+        )
+        if best[task].result.get('failed'):
+            said = '%s: %s has learnt nothing (FAILED), and no other run has'
+            logging.warning(said, task, best[task].folder)
+    return best
+
+
+def table(runs: dict[str, Run]) -> str:
+    """The row of the paper's Table 1 for these runs, on dev: percent, `-` where there is no run,
+    the mean where all are there.
+    """
+    cells, numbers = {}, []
+    for column, entries in _COLUMNS.items():
+        values = [
+            100 * _result(runs[task], split)['metrics'][metric]
+            for task, split, metric in entries
+            if task in runs
+        ]
+        numbers += values
+        cells[column] = '/'.join(f'{value:.1f}' for value in values) or '-'
+    complete = len(numbers) == sum(map(len, _COLUMNS.values()))
+    cells['Average'] = f'{sum(numbers) / len(numbers):.1f}' if complete else '-'
+    widths = {column: max(len(column), len(cell)) for column, cell in cells.items()}
+    return '\n'.join(
+        '  '.join(line[column].rjust(width) for column, width in widths.items())
+        for line in ({c: c for c in cells}, cells)
+    )
+
+
+def submit(runs: dict[str, Run], glue: str | None, output: str) -> None:
+    """Writes the zip with a file for each task, predicting the test splits that have not been
+    predicted yet.
+
+    glue: the folder of the GLUE download, for AX and WNLI; none: the one that holds the MNLI data.
+    Raises UserError that names every run and test file that is missing, or has other rows than
+    the site's, before anything is predicted.
+    """
+    missing = [f'a run of {task}' for task in _NEEDED if task not in runs]
+    folders: dict[str, str] = {}
+    for task, names in _FOLDERS.items():
+        parent = glue or ''
+        if 'mnli' in runs and not glue:
+            parent = (
+                runs['mnli'].data_dir
+                if runs['mnli'].data_dir.startswith('tfds:')
+                else os.path.dirname(runs['mnli'].data_dir)
+            )
+        folders[task] = next(
+            (
+                os.path.join(parent, name)
+                for name in names
+                if os.path.isdir(os.path.join(parent, name))
+            ),
+            '',
+        )
+        if parent.startswith('tfds:'):
+            folders[task] = parent
+        if task in runs and not folders[task]:
+            folders[task] = runs[task].data_dir
+        if not folders[task]:
+            missing.append(f'the folder {names[0]} in {parent or "the GLUE folder (--data_dir)"}')
+    examples: dict[str, list[Any]] = {}
+    for name, (task, split) in _FILES.items():
+        folder = folders[task] if task in folders else runs[task].data_dir if task in runs else ''
+        if folder:
+            try:
+                examples[name] = load_task(task, folder).examples(split)
+            except UserError as error:
+                missing.append(str(error))
+    others = [
+        f'{name}: {len(found)} rows in the {split} split of {task}, {_ROWS[name]} on the site'
+        for name, (task, split) in _FILES.items()
+        if (found := examples.get(name)) and len(found) != _ROWS[name]
+    ]
+    if missing or others:
+        problems = [f'missing {"; ".join(missing)}'] if missing else []
+        if others:
+            problems.append(f"test files that are not the GLUE site's: {'; '.join(others)}")
+        raise UserError(f'no submission: {"; and ".join(problems)}')
+    texts = {}
+    for name, (task, split) in _FILES.items():
+        if task == 'wnli' and task not in runs:
+            answers: dict[str, Any] = dict.fromkeys(
+                (example.id for example in examples[name]), majority(folders['wnli'])
+            )
+        else:
+            run = runs['mnli' if task == 'ax' else task]
+            answers = _answers(run, task, split, folders.get(task) if task == 'ax' else None)
+        if task == 'stsb':
+            answers = clipped(answers)
+        if lacking := [example.id for example in examples[name] if example.id not in answers]:
+            raise UserError(
+                f'{run.folder}: its predictions of {task} {split} lack {len(lacking)} examples, the'
+                f' first is {lacking[0]!r}: predict again (launch.evaluate --workdir={run.folder}'
+                f' --split={split})'
+            )
+        texts[name] = label_table({example.id: answers[example.id] for example in examples[name]})
+    partial = f'{output}.tmp{os.getpid()}'
+    with zipfile.ZipFile(partial, 'w', zipfile.ZIP_DEFLATED) as archive:
+        for name, text in texts.items():
+            archive.writestr(f'{name}.tsv', text)
+    os.replace(partial, output)
+
+
+def clipped(answers: dict[str, float]) -> dict[str, float]:
+    """STS-B's numbers within 0 to 5, as the site wants them; how many were beyond is logged.
+
+    Not for scores on dev.
+    """
+    low, high = _SIMILARITY
+    found = {name: min(max(answer, low), high) for name, answer in answers.items()}
+    if changed := sum(found[name] != answer for name, answer in answers.items()):
+        said = 'STS-B: %d of %d predictions were beyond %g to %g and are clipped'
+        logging.info(said, changed, len(found), low, high)
+    return found
+
+
+def majority(folder: str) -> str:
+    """The commoner label of the WNLI training set: what the paper submits, because no model beats
+    it (section 4.1).
+    """
+    task = load_task('wnli', folder)
+    found = collections.Counter(example.label for example in task.examples('train'))
+    [(commonest, _)] = found.most_common(1)
+    return task.labels[commonest]
+
+
+def _result(
+    run: Run, split: str, task: str | None = None, data_dir: str | None = None
+) -> dict[str, Any]:
+    """The results of a run on a split, made now where they are not there or are of other
+    weights.
+    """
+    name = f'{task}-{split}' if task else split
+    path = os.path.join(run.folder, 'eval', f'{name}.json')
+    if os.path.exists(path):
+        result = read_json(path)
+        if all(result[key] == run.result[key] for key in ('step', 'config_hash')):
+            return result
+    from launch.finetuning import evaluation
+
+    return evaluation.evaluate(run.folder, task, data_dir, split)
+
+
+def _answers(run: Run, task: str, split: str, other_data: str | None) -> dict[str, Any]:
+    """The predictions of a run for a split, or for another task's."""
+    other = task if other_data else None
+    _result(run, split, other, other_data)
+    found = load_task(task, other_data or run.data_dir)
+    folder = os.path.join(run.folder, 'predictions', f'{task}-{split}' if other else split)
+    return found.read_predictions(os.path.join(folder, 'predictions.tsv'), []).answers

@@ -1,0 +1,175 @@
+"""A sweep's runs in order, its results as a table (mean, sd, max over seeds), and the best run.
+
+Owns the layout of a sweep's folder: runs/NAME/ for each point, sweep.json with all rows. It must
+not know how a run is carried out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from absl import logging
+from etils import epath
+
+from configs.errors import UserError
+from configs.sweep import Point
+from input_pipeline.atomic import write_whole
+from input_pipeline.tasks.scores.chance import LEARNT
+from input_pipeline.text.whole_text import read_json
+
+
+def run_sweep(tuner: Any, points: Sequence[Point], folder: str) -> list[dict[str, Any]]:
+    """Runs every point, or takes it as it is where it is done; writes sweep.json; returns its
+    rows.
+    """
+    for point in points:
+        tuner.check(point.config)
+    rows, reused = [], 0
+    for number, point in enumerate(points, start=1):
+        result, done_before = tuner.run(point.config, os.path.join(folder, 'runs', point.name))
+        reused += done_before
+        rows.append({'name': point.name, 'settings': point.settings, **result})
+        logging.info(
+            'run %d of %d, %s: %s', number, len(points), point.name, describe(result, done_before)
+        )
+    if reused:
+        logging.info('%d of %d runs were done before and are reused', reused, len(points))
+    best = best_of(rows)
+    report = {
+        'task': best['task'],
+        'metric': best['metric'],
+        'best': best['name'],
+        'summary': summarize(rows),
+        'runs': rows,
+    }
+    write_whole(epath.Path(folder) / 'sweep.json', json.dumps(report, indent=2) + '\n')
+    return rows
+
+
+def best_of(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The highest dev score of the runs that have learnt something; of all where none has."""
+    score = lambda result: result['metrics'][result['metric']]
+    return max(results, key=lambda result: (not result.get('failed'), score(result)))
+
+
+def refuse_sweep(folder: str, flag: str = '--workdir') -> None:
+    """Raises UserError, which names the best run, where a folder is a sweep's and not a run's."""
+    runs = sorted(path.parent.name for path in epath.Path(folder).glob('runs/*/config.json'))
+    if not runs or (epath.Path(folder) / 'config.json').exists():
+        return
+    said = f'{len(runs)} runs'
+    if (report := epath.Path(folder) / 'sweep.json').exists():
+        best = read_json(str(report))['best']
+        runs, said = [best], f'{len(runs)} runs, of which {best} is best'
+    one = epath.Path(folder) / 'runs' / runs[0]
+    raise UserError(
+        f'{flag}={folder} holds a sweep of {said}: name one of them, as in {flag}={one}'
+    )
+
+
+def summarize(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One entry for each combination of settings but the seed: runs, how many failed, and mean, sd
+    and max of every metric.
+
+    Failed runs, whose training loss stays at what a constant answer has, count in all of them.
+    sd is the sample standard deviation, none for a single run.
+    """
+    groups: dict[tuple, list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(
+            tuple((k, v) for k, v in row['settings'].items() if k != 'seed'), []
+        ).append(row)
+    summary = []
+    for settings, members in groups.items():
+        failed = sum(member.get('failed', False) for member in members)
+        entry: dict[str, Any] = {
+            'settings': dict(settings),
+            'runs': len(members),
+            'failed': failed,
+            'metrics': {},
+        }
+        for name in members[0]['metrics']:
+            values = [member['metrics'][name] for member in members]
+            sd = statistics.stdev(values) if len(values) > 1 else None
+            entry['metrics'][name] = {
+                'mean': statistics.fmean(values),
+                'sd': sd,
+                'max': max(values),
+            }
+        summary.append(entry)
+    return summary
+
+
+def table(rows: Sequence[dict[str, Any]], metric: str) -> str:
+    """The summary of a sweep as text, and its best run by the selecting dev metric."""
+    entries = summarize(rows)
+    names = list(entries[0]['settings'])
+    lines = [[*names, 'runs', 'failed', f'{metric} mean', 'sd', 'max']]
+    for entry in entries:
+        found = entry['metrics'][metric]
+        sd = '-' if found['sd'] is None else f'{found["sd"]:.4f}'
+        counts = [str(entry['runs']), str(entry['failed'] or '-')]
+        lines.append(
+            [
+                *(str(entry['settings'][name]) for name in names),
+                *counts,
+                f'{found["mean"]:.4f}',
+                sd,
+                f'{found["max"]:.4f}',
+            ]
+        )
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    best = best_of(rows)
+    failed = [row['name'] for row in rows if row.get('failed')]
+    text = '\n'.join(
+        '  '.join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+        for line in lines
+    )
+    if failed:
+        why = f'training loss not below {LEARNT:.0%} of what a constant answer has'
+        text += f'\nfailed ({why}): {"; ".join(failed)}'
+    score = f'{metric} {best["metrics"][metric]:.4f}'
+    return f'{text}\nbest on {best["split"]}: {best["name"]} ({score}){_caveat(rows, best)}'
+
+
+def _caveat(rows: Sequence[dict[str, Any]], best: dict[str, Any]) -> str:
+    """What must be said of the best run where runs have failed; '' where nothing must."""
+    if best.get('failed'):
+        return '; it has FAILED, as all runs have'
+    score = lambda row: row['metrics'][best['metric']]
+    highest = max(rows, key=score)
+    if score(highest) <= score(best):
+        return ''
+    return f'; {highest["name"]} has {score(highest):.4f} but has failed'
+
+
+def describe(result: dict[str, Any], done_before: bool = False) -> str:
+    """A result in one line."""
+    shown = [
+        f'{name} {value:.4f}'
+        for name, value in result['metrics'].items()
+        if not name.endswith('total')
+    ]
+    scores = ', '.join(shown) or 'no labels, predictions only'
+    note = f'; FAILED: {_failure(result)}' if result.get('failed') else ''
+    note += ' (done before, reused)' if done_before else ''
+    step = result.get('selected_step', result['step'])
+    return (
+        f'{result["task"]} {result["split"]}: {scores} on {result["examples"]} examples at step'
+        f' {step}{note}'
+    )
+
+
+def _failure(result: dict[str, Any]) -> str:
+    """Why a run counts as failed."""
+    if result['train_loss'] is None:
+        return 'no training loss that is finite'
+    chance = result['chance_loss']
+    return (
+        f'training loss {result["train_loss"]:.4f} is not below {LEARNT:.0%} of what a constant '
+        f'answer has ({LEARNT * chance:.4f} of {chance:.4f})'
+    )

@@ -1,0 +1,444 @@
+"""What each class of model is asked and what it answers: records of text in, JSON objects out.
+
+Owns, for each class of transformers, the roles of a record, its rows, what of the outputs leaves
+the device, and the answer. Rows and spans are made as in fine-tuning (input_pipeline/tasks). Must
+not know files, batches or how rows get to the device.
+
+A record is a dictionary of role -> text; 'text' of a token classifier may be a list of words,
+'choices' is a list.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.interchange.parameters import Model
+from configs.errors import UserError
+from input_pipeline.tasks.features import text_rows
+from input_pipeline.tasks.squad import SpanExample, SpanTask
+from input_pipeline.tasks.tagging import TaggedExample, TaggingTask
+from input_pipeline.tokenizer import Tokenizer
+
+Record = Mapping[str, Any]
+Arrays = dict[str, np.ndarray]
+_MASKS = (
+    20  # masked words of a text that are answered, as in pre-training (max_predictions_per_seq)
+)
+
+
+@dataclass(frozen=True)
+class Answerer:
+    """One class of model.
+
+    Attributes:
+      labels: what its outputs are called.
+      tokenizer: the model's.
+      max_length: word pieces of its longest row.
+      top: how many candidates an answer lists.
+      required, optional: roles of a record.
+      lists: those of them that may be a list of texts.
+      architecture: the class of transformers that gives `outputs`.
+      per_position: whether outputs are [N, S, ...].
+    """
+
+    labels: tuple[str, ...]
+    tokenizer: Tokenizer
+    max_length: int
+    top: int
+
+    required: ClassVar[tuple[str, ...]] = ('text',)
+    optional: ClassVar[tuple[str, ...]] = ('text_b',)
+    lists: ClassVar[tuple[str, ...]] = ()
+    architecture = 'BertForSequenceClassification'
+    per_position = False
+
+    def rows(self, records: Sequence[Record]) -> Arrays:
+        """INPUT_KEYS [N, S] and what else `answers` needs; a record has one row unless the class
+        says otherwise.
+
+        UserError where one of the records cannot be answered: by itself it raises the same.
+        """
+        return text_rows(
+            [r['text'] for r in records],
+            [r.get('text_b') for r in records],
+            self.tokenizer,
+            self.max_length,
+        )
+
+    def reduce(self, outputs: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        """On the device: what is wanted of the outputs."""
+        return outputs
+
+    def answers(
+        self, records: Sequence[Record], rows: Arrays, outputs: Arrays
+    ) -> list[dict[str, Any]]:
+        """An answer for each record."""
+        raise NotImplementedError
+
+
+class Classes(Answerer):
+    """One of the labels."""
+
+    def answers(
+        self, records: Sequence[Record], rows: Arrays, outputs: Arrays
+    ) -> list[dict[str, Any]]:
+        """{'label', 'probability', 'probabilities': {label: p}}."""
+        found = []
+        for row in _softmax(outputs['logits']):
+            best = int(row.argmax())
+            found.append(
+                {
+                    'label': self.labels[best],
+                    'probability': float(row[best]),
+                    'probabilities': _named(self.labels, row),
+                }
+            )
+        return found
+
+
+class ManyLabels(Answerer):
+    """Any number of the labels, each by itself (problem_type multi_label_classification)."""
+
+    def answers(
+        self, records: Sequence[Record], rows: Arrays, outputs: Arrays
+    ) -> list[dict[str, Any]]:
+        """{'labels': those above one half, 'probabilities': {label: p}}."""
+        probabilities = 1 / (1 + np.exp(-outputs['logits'].astype(np.float64)))
+        return [
+            {
+                'labels': [label for label, p in zip(self.labels, row, strict=True) if p > 0.5],
+                'probabilities': _named(self.labels, row),
+            }
+            for row in probabilities
+        ]
+
+
+class Number(Answerer):
+    """A regression."""
+
+    def answers(
+        self, records: Sequence[Record], rows: Arrays, outputs: Arrays
+    ) -> list[dict[str, Any]]:
+        """{'value'}."""
+        return [{'value': float(row[0])} for row in outputs['logits']]
+
+
+class NextSentence(Answerer):
+    """Whether the second text follows the first."""
+
+    required, optional = ('text', 'text_b'), ()
+    architecture = 'BertForNextSentencePrediction'
+
+    def answers(
+        self, records: Sequence[Record], rows: Arrays, outputs: Arrays
+    ) -> list[dict[str, Any]]:
+        """{'is_next', 'probability' that it is}; class 0 is the next sentence, 1 a random one."""
+        return [
+            {'is_next': bool(p > 0.5), 'probability': float(p)}
+            for p in _softmax(outputs['logits'])[:, 0]
+        ]
+
+
+class MaskedWords(Answerer):
+    """The words for each mask token that stands in a text (up to 20), and for a pair whether the
+    second text follows.
+    """
+
+    architecture = 'BertForMaskedLM'
+
+    def rows(self, records: Sequence[Record]) -> Arrays:
+        """INPUT_KEYS, masked_lm_positions [N, 20], and masks [N]: how many of those are real."""
+        tokenizer = _WithMasks(self.tokenizer)
+        rows = text_rows(
+            [r['text'] for r in records],
+            [r.get('text_b') for r in records],
+            tokenizer,
+            self.max_length,
+        )
+        masked = rows['input_ids'] == self.tokenizer.mask_id
+        rows['masks'] = masked.sum(axis=1)
+        if (most := int(rows['masks'].max(initial=0))) > _MASKS:
+            raise UserError(
+                f'a text with {most} mask tokens: at most {_MASKS} are answered; split it'
+            )
+        rows['masked_lm_positions'] = np.argsort(~masked, axis=1, kind='stable')[:, :_MASKS].astype(
+            np.int32
+        )
+        return rows
+
+    def reduce(self, outputs: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        """The best words, [B, 20, top], in place of the whole vocabulary."""
+        logits_BPV = outputs['logits' if 'logits' in outputs else 'prediction_logits']
+        best_BPK, words_BPK = jax.lax.top_k(logits_BPV, min(self.top, logits_BPV.shape[-1]))
+        found = {
+            'words': words_BPK,
+            'probabilities': jnp.exp(
+                best_BPK - jax.nn.logsumexp(logits_BPV, axis=-1, keepdims=True)
+            ),
+        }
+        return found | (
+            {'next': jax.nn.softmax(outputs['seq_relationship_logits'])[:, 0]}
+            if 'seq_relationship_logits' in outputs
+            else {}
+        )
+
+    def answers(
+        self, records: Sequence[Record], rows: Arrays, outputs: Arrays
+    ) -> list[dict[str, Any]]:
+        """{'masks': for each in turn [{'token', 'probability'}, ...], and for a pair 'is_next',
+        'next_probability'}.
+        """
+        found = []
+        for i, record in enumerate(records):
+            masks = range(rows['masks'][i])
+            tokens = [self.tokenizer.tokens(outputs['words'][i, m]) for m in masks]
+            words = [
+                _ranked('token', t, outputs['probabilities'][i, m])
+                for m, t in zip(masks, tokens, strict=True)
+            ]
+            answer: dict[str, Any] = {'masks': words}
+            if 'text_b' in record and 'next' in outputs:
+                p = float(outputs['next'][i])
+                answer |= {'is_next': p > 0.5, 'next_probability': p}
+            found.append(answer)
+        return found
+
+
+class MaskedWordsAndNext(MaskedWords):
+    """What a pre-trained model with both its heads says."""
+
+    architecture = 'BertForPreTraining'
+
+
+@dataclass(frozen=True)
+class Spans(Answerer):
+    """An answer to a question, found in a context of any length.
+
+    Attributes:
+      task: how contexts are cut into windows, and whether there may be no answer.
+    """
+
+    task: SpanTask
+
+    required, optional = ('question', 'context'), ()
+    architecture = 'BertForQuestionAnswering'
+    per_position = True
+
+    def _examples(self, records: Sequence[Record]) -> list[SpanExample]:
+        return [SpanExample(str(i), r['question'], r['context'], ()) for i, r in enumerate(records)]
+
+    def rows(self, records: Sequence[Record]) -> Arrays:
+        """A row for each window of a context; `example_index` says whose."""
+        for question in self.tokenizer.encode_batch([r['question'] for r in records]):
+            pieces = min(len(question), self.task.max_query_length)
+            if pieces > self.max_length - 4:
+                raise UserError(
+                    f'a question of {pieces} word pieces leaves no room for its context in a row of'
+                    f' {self.max_length}; shorten it, or use a larger --max_seq_length'
+                )
+        return self.task.features(self._examples(records), self.tokenizer, self.max_length)
+
+    def answers(
+        self, records: Sequence[Record], rows: Arrays, outputs: Arrays
+    ) -> list[dict[str, Any]]:
+        """{'answer', 'probability', 'nbest': [{'text', 'probability'}, ...]}; '' where there is
+        none.
+        """
+        real = rows['input_mask'] > 0
+        best = {'null_scores': outputs['start_logits'][:, 0] + outputs['end_logits'][:, 0]}
+        for side in ('start', 'end'):
+            scores = np.where(real, outputs[f'{side}_logits'], -1e9)
+            best[f'{side}_indices'] = np.argsort(-scores, axis=1, kind='stable')[
+                :, : self.task.n_best
+            ]
+            best[f'{side}_scores'] = np.take_along_axis(scores, best[f'{side}_indices'], axis=1)
+        examples = self._examples(records)
+        predictions = self.task.decode(examples, rows, best)
+        found = []
+        for example in examples:
+            text, nbest = predictions.answers[example.id], predictions.extras['nbest'][example.id]
+            probability = next((item['probability'] for item in nbest if item['text'] == text), 0.0)
+            shown = [
+                {name: item[name] for name in ('text', 'probability')} for item in nbest[: self.top]
+            ]
+            found.append({'answer': text, 'probability': probability, 'nbest': shown})
+        return found
+
+
+class WordLabels(Answerer):
+    """A label for each word: those of a list, or those of a text as the tokenizer splits it, signs
+    by themselves.
+    """
+
+    optional = ()
+    lists = ('text',)
+    architecture = 'BertForTokenClassification'
+    per_position = True
+
+    def _task(self) -> TaggingTask:
+        return TaggingTask('predict', self.labels, (), {})
+
+    def _examples(self, records: Sequence[Record]) -> list[TaggedExample]:
+        words = [
+            words_of(r['text'], self.tokenizer) if isinstance(r['text'], str) else r['text']
+            for r in records
+        ]
+        return [TaggedExample(str(i), tuple(w), None, str(i)) for i, w in enumerate(words)]
+
+    def rows(self, records: Sequence[Record]) -> Arrays:
+        """One row, or more for a long text; word_index [N, S] has the place of the word that begins
+        there, else -1.
+        """
+        examples = self._examples(records)
+        if any(
+            isinstance(r['text'], str) and not e.words
+            for r, e in zip(records, examples, strict=True)
+        ):
+            raise UserError('a text without any words to label')
+        return self._task().features(examples, self.tokenizer, self.max_length)
+
+    def answers(
+        self, records: Sequence[Record], rows: Arrays, outputs: Arrays
+    ) -> list[dict[str, Any]]:
+        """{'words', 'labels', 'probabilities'}, each a list; by the first piece of a word (paper
+        section 5.3).
+        """
+        examples, probabilities = self._examples(records), _softmax(outputs['logits'])
+        labels = self._task().decode(examples, rows, outputs).answers
+        certain = [[0.0] * len(example.words) for example in examples]
+        for row, place in zip(*np.nonzero(rows['word_index'] >= 0), strict=True):
+            certain[rows['example_index'][row]][rows['word_index'][row, place]] = float(
+                probabilities[row, place].max()
+            )
+        return [
+            {'words': list(e.words), 'labels': labels[e.id], 'probabilities': certain[i]}
+            for i, e in enumerate(examples)
+        ]
+
+
+class Choices(Answerer):
+    """One of several continuations; each is a row of its own, so their number is free."""
+
+    required, optional = ('text', 'choices'), ('start',)
+    lists = ('choices',)
+    architecture = (  # of one output, row by row: what BertForMultipleChoice is
+        'BertForSequenceClassification'
+    )
+
+    def rows(self, records: Sequence[Record]) -> Arrays:
+        """A row for each choice, as multiple_choice.py has it."""
+        for record in records:
+            if isinstance(record['choices'], str) or len(record['choices']) < 2:
+                raise UserError('"choices" must be a list of two or more texts')
+        first = [r['text'] for r in records for _ in r['choices']]
+        second = [
+            f'{r.get("start", "")} {choice}'.strip() for r in records for choice in r['choices']
+        ]
+        return text_rows(first, second, self.tokenizer, self.max_length)
+
+    def answers(
+        self, records: Sequence[Record], rows: Arrays, outputs: Arrays
+    ) -> list[dict[str, Any]]:
+        """{'choice': its place from 0, 'label' where the model has as many labels, 'probability',
+        'probabilities'}.
+        """
+        found, at = [], 0
+        for record in records:
+            count = len(record['choices'])
+            p = _softmax(outputs['logits'][at : at + count, 0])
+            best, at = int(p.argmax()), at + count
+            label = {'label': self.labels[best]} if len(self.labels) == count else {}
+            found.append(
+                {
+                    'choice': best,
+                    **label,
+                    'probability': float(p[best]),
+                    'probabilities': p.tolist(),
+                }
+            )
+        return found
+
+
+def answerer(
+    model: Model, tokenizer: Tokenizer, max_length: int, top: int, options: Mapping[str, Any]
+) -> Answerer:
+    """What belongs to the model's class; `options` are those of a span task. UserError for a model
+    without a head.
+    """
+    labels = tuple(model.labels) or tuple(f'LABEL_{i}' for i in range(model.outputs))
+    shared = (labels, tokenizer, max_length, top)
+    match model.architecture:
+        case 'BertForSequenceClassification' if model.problem_type == 'multi_label_classification':
+            return ManyLabels(*shared)
+        case 'BertForSequenceClassification':
+            return (
+                Number if model.problem_type == 'regression' or model.outputs == 1 else Classes
+            )(*shared)
+        case 'BertForQuestionAnswering':
+            return Spans(*shared, task=SpanTask('predict', {}, **options))
+        case 'BertForTokenClassification':
+            return WordLabels(*shared)
+        case 'BertForMultipleChoice':
+            return Choices(tuple(model.labels), *shared[1:])
+        case 'BertForPreTraining':
+            return MaskedWordsAndNext(*shared)
+        case 'BertForMaskedLM':
+            return MaskedWords(*shared)
+        case 'BertForNextSentencePrediction':
+            return NextSentence(*shared)
+    raise UserError(
+        f'{model.architecture} has no head that answers: its hidden states are what'
+        ' launch.extract_features writes'
+    )
+
+
+def words_of(text: str, tokenizer: Tokenizer) -> list[str]:
+    """The words of a text, as they stand in it: white space parts them, and every sign or ideograph
+    is one.
+    """
+    encoding = tokenizer.encode_with_offsets(text)
+    if not len(encoding.ids):
+        return []
+    begins = np.flatnonzero(encoding.word_starts)
+    ends = np.append(begins[1:], len(encoding.ids)) - 1
+    return [text[encoding.starts[a] : encoding.ends[b]] for a, b in zip(begins, ends, strict=True)]
+
+
+class _WithMasks:
+    """The tokenizer, but the mask token's spelling in a text is the token itself."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self._tokenizer, self._spelling = tokenizer, tokenizer.special_tokens[4]
+        self.pad_id, self.cls_id, self.sep_id = tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        parts = [text.split(self._spelling) for text in texts]
+        pieces = iter(self._tokenizer.encode_batch(itertools.chain.from_iterable(parts)))
+        mask = np.array([self._tokenizer.mask_id], np.int32)
+        return [
+            np.concatenate([array for _ in text for array in (mask, next(pieces))][1:])
+            for text in parts
+        ]
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    """Over the last axis, in float64, so that probabilities add up."""
+    weights = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+def _named(labels: Sequence[str], probabilities: np.ndarray) -> dict[str, float]:
+    return dict(zip(labels, probabilities.tolist(), strict=True))
+
+
+def _ranked(name: str, texts: Sequence[str], probabilities: np.ndarray) -> list[dict[str, Any]]:
+    return [
+        {name: text, 'probability': float(p)} for text, p in zip(texts, probabilities, strict=True)
+    ]

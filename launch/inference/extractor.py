@@ -1,0 +1,209 @@
+"""Texts to hidden states: rows whose pieces know their words, and their trip through the device.
+
+Owns that trip. The features are bert_jax/model/hidden_states.py's; the files that hold them are
+feature_files.py's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import logging
+
+from bert_jax.model import hidden_states as features
+from configs.errors import UserError
+from input_pipeline.tasks.features import truncated_lengths
+from input_pipeline.text.record_files import BadRecord
+from input_pipeline.tokenizer import Tokenizer
+from input_pipeline.tokenizer.tokenizer import Encoding
+from launch.inference.batching import Batches, Buckets
+from launch.workdir.source import Source
+
+_CHUNK_TOKENS = 8192  # word pieces that go together: what bounds the memory
+
+
+class Row(NamedTuple):
+    """A text or pair as the model reads it: what each of its T pieces is.
+
+    word_index: the place of the piece's word in its text (words are parted by white space, or given
+    as a list); -1 for [CLS] and [SEP]. starts, ends: the characters of the text that it was made
+    from; 0 for [CLS] and [SEP].
+    cut: whether there was more.
+    fault: what is wrong with the record; it has no pieces then.
+    """
+
+    input_ids: np.ndarray
+    segment_ids: np.ndarray
+    word_index: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
+    cut: bool
+    fault: str = ''
+
+
+class Part(NamedTuple):
+    """Some records in a row: their line numbers, rows, and features [T, K, H] of each (pooled: [K,
+    H]); how many were cut.
+    """
+
+    lines: list[int]
+    rows: list[Row]
+    features: list[np.ndarray]
+
+    @property
+    def cut(self) -> int:
+        """How many texts were too long."""
+        return sum(row.cut for row in self.rows)
+
+    @property
+    def bad(self) -> int:
+        """How many records could not be read: their features are of no token, or pooled NaN."""
+        return sum(row.fault != '' for row in self.rows)
+
+
+class Extractor:
+    """Runs records through the encoder of a model. Attributes: max_seq_length."""
+
+    def __init__(
+        self,
+        source: Source,
+        layers: Sequence[int],
+        pool: features.Pool,
+        max_seq_length: int,
+        compute_dtype: str,
+        dtype: str,
+    ):
+        """See launch.extract_features' flags for the arguments."""
+        if not 3 <= max_seq_length <= source.model.max_position:
+            raise UserError(
+                f'--max_seq_length={max_seq_length}: this model reads 3 to'
+                f' {source.model.max_position} word pieces'
+            )
+        self.max_seq_length = max_seq_length
+        self._tokenizer = source.tokenizer
+        self._pooled = pool != 'none'
+        function = features.make_features(
+            source.model, layers, pool, jnp.dtype(compute_dtype), jnp.dtype(dtype)
+        )
+        self._buckets = Buckets(function, source.params['encoder'], max_seq_length)
+
+    def __call__(
+        self,
+        records: Iterator[tuple[int, dict[str, Any] | BadRecord]],
+        where: str,
+        skip_bad: bool = False,
+    ) -> Iterator[Part]:
+        """The records' features, a part at a time; the next one is made ready while the device
+        works.
+
+        UserError for a bad record, which names its line of `where`, or with `skip_bad` a warning.
+        """
+        before: tuple[list[int], list[Row], Batches] | None = None
+        for lines, rows in self._chunks(records, where, skip_bad):
+            started = lines, rows, self._start(rows)
+            if before:
+                yield self._finish(*before)
+            before = started
+        if before:
+            yield self._finish(*before)
+
+    def _chunks(
+        self, records: Iterator[tuple[int, dict[str, Any] | BadRecord]], where: str, skip_bad: bool
+    ) -> Iterator[tuple[list[int], list[Row]]]:
+        lines: list[int] = []
+        rows: list[Row] = []
+        tokens = 0
+        for line, record in records:
+            if isinstance(record, BadRecord):
+                fault = f'{where}:{line}: {record.reason}'
+                if not skip_bad:
+                    raise UserError(
+                        f'{fault}; mend it, or leave such records out with --skip_bad_records'
+                    )
+                logging.warning('%s', fault)
+                nothing = np.empty(0, np.int32)
+                columns = nothing, nothing, nothing, nothing, nothing
+                rows.append(Row(*columns, cut=False, fault=record.reason))
+            else:
+                text, text_b = record['text'], record.get('text_b')
+                rows.append(row_of(text, text_b, self._tokenizer, self.max_seq_length))
+            lines.append(line)
+            tokens += max(len(rows[-1].input_ids), 1)
+            if tokens >= _CHUNK_TOKENS:
+                yield lines, rows
+                lines, rows, tokens = [], [], 0
+        if rows:
+            yield lines, rows
+
+    def _start(self, rows: list[Row]) -> Batches:
+        batch = {
+            name: np.zeros((len(rows), self.max_seq_length), np.int32)
+            for name in ('input_ids', 'input_mask', 'segment_ids')
+        }
+        batch['input_ids'].fill(self._tokenizer.pad_id)
+        for number, row in enumerate(rows):
+            length = len(row.input_ids)
+            batch['input_ids'][number, :length] = row.input_ids
+            batch['segment_ids'][number, :length] = row.segment_ids
+            batch['input_mask'][number, :length] = 1
+        return self._buckets(batch)
+
+    def _finish(self, lines: list[int], rows: list[Row], batches: Batches) -> Part:
+        found: list[np.ndarray] = [np.empty(0)] * len(rows)
+        for places, outputs in batches:
+            values = jax.device_get(outputs['features'])
+            # what fills the batch up comes after
+            for place, value in zip(places, values, strict=False):
+                if not self._pooled:
+                    value = value[: len(rows[place].input_ids)]
+                elif rows[place].fault:
+                    value = np.full_like(value, np.nan)
+                found[place] = value
+        return Part(lines, rows, found)
+
+
+def row_of(
+    text: str | list[str], text_b: str | list[str] | None, tokenizer: Tokenizer, max_seq_length: int
+) -> Row:
+    """[CLS] text [SEP], or [CLS] text [SEP] text_b [SEP], cut from the end of the longer; a text
+    may be a list of words.
+    """
+    sides = [_pieces(side, tokenizer) for side in (text, text_b) if side is not None]
+    lengths = [len(encoding.ids) for encoding, _ in sides]
+    kept = truncated_lengths(
+        lengths[0], lengths[1] if len(sides) > 1 else 0, max_seq_length - 1 - len(sides)
+    )
+    columns: list[list[np.ndarray]] = [[] for _ in range(5)]
+
+    def add(*values: np.ndarray | int) -> None:
+        for column, value in zip(columns, values, strict=True):
+            column.append(np.atleast_1d(np.asarray(value, np.int32)))
+
+    add(tokenizer.cls_id, 0, -1, 0, 0)
+    for segment, ((encoding, words), length) in enumerate(zip(sides, kept, strict=False)):
+        add(
+            encoding.ids[:length],
+            np.full(length, segment),
+            words[:length],
+            encoding.starts[:length],
+            encoding.ends[:length],
+        )
+        add(tokenizer.sep_id, segment, -1, 0, 0)
+    ids, segments, places, starts, ends = (np.concatenate(column) for column in columns)
+    return Row(ids, segments, places, starts, ends, cut=sum(kept) < sum(lengths))
+
+
+def _pieces(text: str | list[str], tokenizer: Tokenizer) -> tuple[Encoding, np.ndarray]:
+    """A text's pieces, and the place of each one's word."""
+    if isinstance(text, str):
+        begins = np.array([match.start() for match in re.finditer(r'\S+', text)], np.int64)
+    else:
+        begins = np.cumsum([0, *(len(word) + 1 for word in text)])[:-1]
+        text = ' '.join(text)
+    encoding = tokenizer.encode_with_offsets(text)
+    return encoding, np.searchsorted(begins, encoding.starts, side='right') - 1

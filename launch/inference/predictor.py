@@ -1,0 +1,215 @@
+"""A trained model that stays in memory and answers: `Predictor.from_workdir(...)`.
+
+  from launch.inference.predictor import Predictor
+
+  predictor = Predictor.from_workdir('runs/mrpc')
+  predictor(('He said so.', 'So he said.'))            # {'label': '1', 'probability': 0.97,
+                                                       'probabilities': {...}}
+  predictor([{'text': 'One.', 'text_b': 'Another.'}])  # a list of records gives a list of answers
+
+Owns the way from records to answers through the device. What a record and an answer are is
+answers.py's; to score a split of a task is finetuning/evaluation.py's.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from etils import epath
+
+from bert_jax.interchange import huggingface, serving
+from configs import schema
+from configs.errors import UserError
+from input_pipeline.text.record_files import BadRecord
+from launch.inference.answers import Answerer, answerer
+from launch.inference.batching import Batches, Buckets, gather
+from launch.workdir.source import Source, read_source, workdir_config, workdir_data
+
+_CHUNK = 512  # records that go together through `stream`
+_ROW_ARRAYS = ('input_ids', 'input_mask', 'segment_ids', 'masked_lm_positions')
+
+
+class _Started(NamedTuple):
+    """Records on their way through the device.
+
+    faults: what is wrong with a record, by its place; `records` are the others.
+    """
+
+    faults: dict[int, str]
+    records: Sequence[Mapping[str, Any]]
+    rows: dict[str, np.ndarray]
+    batches: Batches
+
+
+class Predictor:
+    """Answers records of text with one trained model; programs are compiled when a length first
+    comes up, and kept.
+
+    Attributes:
+      roles: (those that a record must have, those that it may have).
+      source: the model, its tokenizer, where it came from.
+      settings: what decides its answers besides the model: the longest row, `top`, the arithmetic,
+      a span task's options.
+      compilations: how many programs were compiled, under 'predict'.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        max_seq_length: int,
+        options: Mapping[str, Any],
+        top: int = 5,
+        compute_dtype: str = 'float32',
+    ):
+        """See `from_workdir`; `options` are the span task's that the model was trained with."""
+        most = source.model.max_position
+        if not 8 <= max_seq_length <= most:
+            raise UserError(
+                f'max_seq_length={max_seq_length}: this model reads 8 to {most} word pieces'
+            )
+        self.source = source
+        self.settings = [max_seq_length, top, compute_dtype, dict(options)]
+        self._answerer: Answerer = answerer(
+            source.bert, source.tokenizer, max_seq_length, top, options
+        )
+        self.roles = (self._answerer.required, self._answerer.optional)
+        forward = serving.forward(
+            source.bert._replace(architecture=self._answerer.architecture), jnp.dtype(compute_dtype)
+        )
+        self._buckets = Buckets(
+            lambda params, batch: self._answerer.reduce(forward(params, batch)),
+            source.params,
+            max_seq_length,
+        )
+        self.compilations = self._buckets.compilations
+
+    @classmethod
+    def from_workdir(
+        cls,
+        where: str,
+        max_seq_length: int | None = None,
+        top: int = 5,
+        compute_dtype: str = 'float32',
+    ) -> Predictor:
+        """Loads a workdir of launch.finetune or launch.pretrain, or any other source that
+        --init_from takes.
+
+        Args:
+          where: the workdir.
+          max_seq_length: word pieces of the longest row; default: as fine-tuned, else as many as
+          the model has positions.
+          top: how many candidates an answer lists (n-best answers, words for a mask).
+          compute_dtype: arithmetic of the layers, float32 or bfloat16.
+        """
+        source, options = read_source(where), {}
+        ours = (epath.Path(where) / 'config.json').exists() and not huggingface.is_directory(where)
+        config = workdir_config(where) if ours else None
+        if isinstance(config, schema.FinetuneConfig):
+            options = workdir_data(where, options=dict)['options']
+            max_seq_length = max_seq_length or config.max_seq_length
+        return cls(source, max_seq_length or source.model.max_position, options, top, compute_dtype)
+
+    def __call__(self, inputs: Any) -> Any:
+        """Answers: one for a text, a tuple of texts (in the order of the roles) or a record; a list
+        of them for a list.
+        """
+        if isinstance(inputs, list):
+            return list(self.stream(inputs))
+        return next(self.stream([inputs]))
+
+    def stream(self, inputs: Iterable[Any], errors: bool = False) -> Iterator[dict[str, Any]]:
+        """The answers to any number of inputs, in order; the next ones are made ready while the
+        device works.
+
+        An input that cannot be answered is a UserError when its turn comes, or with `errors` is
+        answered by {'error': what is wrong with it}, as a BadRecord among the inputs is.
+        """
+        numbers, items = itertools.count(), iter(inputs)
+        before: _Started | None = None
+        while chunk := list(itertools.islice(items, _CHUNK)):
+            started = self._start(chunk)
+            yield from self._finish(before, numbers, errors)
+            before = started
+        yield from self._finish(before, numbers, errors)
+
+    def _record(self, item: Any) -> Mapping[str, Any]:
+        """An input as a record. UserError where a role is missing or unknown, or holds no text."""
+        if isinstance(item, BadRecord):
+            raise UserError(item.reason)
+        roles = (*self.roles[0], *self.roles[1])
+        if isinstance(item, str):
+            item = (item,)
+        if isinstance(item, tuple):
+            item = dict(zip(roles, item, strict=False)) if len(item) <= len(roles) else item
+        if not isinstance(item, Mapping):
+            raise UserError(
+                f'expected a text, a tuple of texts or a record of {", ".join(roles)}, not'
+                f' {str(item)[:80]!r}'
+            )
+        if missing := [role for role in self.roles[0] if role not in item]:
+            raise UserError(
+                f'a record needs {" and ".join(self.roles[0])}: no {missing[0]!r} in'
+                f' {str(dict(item))[:80]}'
+            )
+        if unknown := [role for role in item if role not in roles]:
+            raise UserError(f'a record has {", ".join(roles)}: {unknown[0]!r} is none of them')
+        item = {role: text for role, text in item.items() if text is not None}
+        for role, text in item.items():
+            texts = (
+                text if isinstance(text, list | tuple) and role in self._answerer.lists else [text]
+            )
+            if not all(isinstance(text, str) for text in texts):
+                also = ' or a list of texts' if role in self._answerer.lists else ''
+                raise UserError(f'{role!r} must be a text{also}, not {str(text)[:80]}')
+        return item
+
+    def _start(self, items: Sequence[Any]) -> _Started:
+        """Sends what can be answered of some inputs to the device."""
+        faults: dict[int, str] = {}
+        records: dict[int, Mapping[str, Any]] = {}
+        for place, item in enumerate(items):
+            try:
+                records[place] = self._record(item)
+            except UserError as error:
+                faults[place] = str(error)
+        try:
+            rows = self._rows(list(records.values()))
+        except UserError:  # of one of them, and one by one they show which
+            for place in list(records):
+                try:
+                    self._rows([records[place]])
+                except UserError as error:
+                    faults[place] = str(error)
+                    del records[place]
+            rows = self._rows(list(records.values()))
+        arrays = {name: rows[name] for name in _ROW_ARRAYS if name in rows}
+        return _Started(
+            faults, list(records.values()), rows, self._buckets(arrays) if records else []
+        )
+
+    def _rows(self, records: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+        return self._answerer.rows(records) if records else {}
+
+    def _finish(
+        self, started: _Started | None, numbers: Iterator[int], errors: bool
+    ) -> Iterator[dict[str, Any]]:
+        """The answers of what has been started, and the faults between them."""
+        if started is None:
+            return
+        answers: Iterator[dict[str, Any]] = iter(())
+        if started.records:
+            positions = self._buckets.max_length if self._answerer.per_position else None
+            outputs = gather(started.batches, len(started.rows['input_ids']), positions)
+            answers = iter(self._answerer.answers(started.records, started.rows, outputs))
+        for place in range(len(started.faults) + len(started.records)):
+            number, fault = next(numbers), started.faults.get(place)
+            if fault is None:
+                yield next(answers)
+            elif errors:
+                yield {'error': fault}
+            else:
+                raise UserError(f'inputs[{number}]: {fault}')

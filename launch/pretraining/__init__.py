@@ -1,0 +1,1 @@
+"""What the pre-training commands share."""

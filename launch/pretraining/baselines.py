@@ -1,0 +1,92 @@
+"""What guessing without a model scores on held-out records: the yardstick beside every result.
+
+Owns the unigram baseline for masked tokens and the majority baseline for next sentence
+prediction, both counted from the records themselves. It must not know any model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from input_pipeline.records.stream import RecordStream
+from input_pipeline.tokenizer import Tokenizer
+
+_BATCH = 2048
+
+
+@dataclasses.dataclass(frozen=True)
+class Baselines:
+    """Scores on the held-out records; losses in nats, accuracies as fractions.
+
+    unigram_nll, unigram_accuracy: each masked token predicted from the frequencies of tokens
+    in the training records (one added to each count). nsp_accuracy, nsp_nll: always the more
+    frequent label, and its entropy. masked, examples: what the scores were taken over.
+    """
+
+    unigram_nll: float
+    unigram_accuracy: float
+    nsp_nll: float
+    nsp_accuracy: float
+    masked: int
+    examples: int
+
+
+def baselines(directory: str, examples: int = 0, train_examples: int = 0) -> Baselines:
+    """The baselines over the first `examples` held-out records of a directory, in the order
+    evaluation reads them.
+
+    Frequencies are those of the first `train_examples` training records, which are a sample of all
+    because records lie in the order of a hash. 0 stands for all records, in both.
+    """
+    tokenizer = Tokenizer.load(f'{directory}/tokenizer')
+    counts = token_counts(directory, tokenizer, train_examples)
+    log_p = np.log(counts + 1) - np.log(counts.sum() + len(counts))
+    masked_ids, labels = [], []
+    for batch in RecordStream(directory, 'eval', _BATCH, 0, 'numpy').evaluation(
+        -(-examples // _BATCH)
+    ):
+        real = batch['example_weights'] > 0
+        labels.append(batch['next_sentence_labels'][real])
+        masked_ids.append(
+            np.where(batch['masked_lm_weights'] > 0, batch['masked_lm_ids'], -1)[real]
+        )
+    ids, label = np.concatenate(masked_ids), np.concatenate(labels)
+    if examples:
+        ids, label = ids[:examples], label[:examples]
+    ids = ids[ids >= 0]
+    share = label.mean()
+    entropy = -sum(p * np.log(p) for p in (share, 1 - share) if p > 0)
+    return Baselines(
+        unigram_nll=float(-log_p[ids].mean()),
+        unigram_accuracy=float((ids == counts.argmax()).mean()),
+        nsp_nll=float(entropy),
+        nsp_accuracy=float(max(share, 1 - share)),
+        masked=int(ids.size),
+        examples=int(label.size),
+    )
+
+
+def token_counts(directory: str, tokenizer: Tokenizer, examples: int = 0) -> np.ndarray:
+    """How often each id [V] stands in the training records: masked places count as what they hid,
+    special tokens not at all.
+
+    The first `examples` records, rounded up to whole batches of 2,048; 0: all.
+    """
+    counts = np.zeros(tokenizer.vocab_size, np.int64)
+    for batch in RecordStream(directory, 'train', _BATCH, 0, 'numpy').evaluation(
+        -(-examples // _BATCH)
+    ):
+        ids = batch['input_ids'].copy()
+        if 'masked_lm_weights' in batch:  # else the train step masks
+            rows, places = np.nonzero(batch['masked_lm_weights'])
+            ids[rows, batch['masked_lm_positions'][rows, places]] = batch['masked_lm_ids'][
+                rows, places
+            ]
+        real = (batch['pack_ids' if 'pack_ids' in batch else 'input_mask'] > 0) & (
+            batch['example_weights'] > 0
+        )[:, None]
+        counts += np.bincount(ids[real], minlength=tokenizer.vocab_size)
+    counts[[tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]] = 0
+    return counts

@@ -1,0 +1,205 @@
+"""A plan in words: what launch.plan prints of the data that it also writes as JSON.
+
+Owns the wording and the units; it computes nothing. Every size is of one chip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from bert_jax.costs import search
+from bert_jax.costs.memory import size
+
+_BUFFERS, _COSTLIEST = 5, 3  # so many of the largest are shown
+_SHAPE = 60  # letters of a shape; those of tuples are long
+
+
+def lines(found: dict[str, Any]) -> Iterator[str]:
+    """The whole plan."""
+    chip, mesh = found['chip'], ' x '.join(f'{axis} {n}' for axis, n in found['mesh'].items())
+    yield f'{found["config"]} on {found["topology"]}: {found["chips"]} chips, mesh {mesh}'
+    yield f'{found["parameters"]:,} parameters'
+    yield (
+        f'chip {chip["name"]}: {_si(chip["peak_flops"])}FLOP/s bf16, {size(chip["hbm_usable"])}'
+        f' usable at {_si(chip["hbm_bandwidth"])}B/s, links {_si(chip["ici"])}B/s out;'
+        f' {chip["source"]}'
+    )
+    yield from (f'WARNING {warning}' for warning in found['warnings'])
+    for i, phase in enumerate(found['phases']):
+        yield from _phase(i, phase, found)
+    if 'schedule' not in found:
+        return
+    read = sum(phase['bytes_read_per_step'] * phase['steps'] for phase in found['phases'])
+    yield f'whole run reads at most {_si(read)}B of records'
+    titles = {
+        'floor': 'at the floors',
+        'mfu': f'at {found["mfu"]:.0%} MFU (assumed)',
+        'expected': 'as the compiler expects',
+    }
+    for name, total in found['schedule'].items():
+        price = f', price {total["price"]:,.0f}' if 'price' in total else ''
+        yield (
+            f'whole run {titles[name]}: {_hours(total["hours"])}, {total["chip_hours"]:,.0f}'
+            f' chip-hours{price}'
+        )
+
+
+def _phase(i: int, phase: dict[str, Any], found: dict[str, Any]) -> Iterator[str]:
+    memory, chip = phase['memory'], found['chip']
+    yield ''
+    yield (
+        f'phase {i}: seq_len {phase["seq_len"]}, batch {phase["batch_size"]:,}'
+        f' ({phase["batch_per_chip"]:g} a chip), {phase["max_predictions"]} masked positions,'
+        f' {phase["steps"]:,} steps'
+    )
+    yield (
+        f'  FLOPs          {_si(phase["flops_per_token"])}FLOP a token,'
+        f' {_si(phase["flops_per_step"])}FLOP a step (the model)'
+    )
+    if compiler := phase.get('compiler'):
+        once = '; it counts what loops once' if compiler['counts_loops_once'] else ''
+        total = compiler['flops_per_chip'] * found['chips']
+        yield (
+            f'  compiler says  {_si(total)}FLOP a step, {_si(compiler["bytes_per_chip"])}B moved a'
+            f' chip{once}'
+        )
+        if 'expected_s' in compiler:
+            yield (
+                f'  it expects     {1e3 * compiler["expected_s"]:.3g} ms a step, without'
+                ' collectives, as if nothing overlapped; most in:'
+            )
+            for c in compiler['costliest'][:_COSTLIEST]:
+                yield (
+                    f'    {c["share"]:4.0%} {c["count"]} x {c["opcode"]} {c["shape"][:_SHAPE]} at'
+                    f' {"/".join(c["origin"].split("/")[-3:])}'
+                )
+    state = (
+        f'parameters {size(memory["parameters"])}, optimizer {size(memory["optimizer"])}, batch'
+        f' {size(memory["batch"])}'
+    )
+    if 'total' in memory:
+        named = sum(
+            memory[k] for k in ('parameters', 'optimizer', 'batch', 'activations', 'workspace')
+        )
+        yield (
+            f'  memory         {state}, activations {size(memory["activations"])}, workspace'
+            f' {size(memory["workspace"])}, program and padding {size(memory["total"] - named)}:'
+            f' {size(memory["total"])}, left {size(memory["left"])}'
+        )
+        for row in phase['collectives']:
+            axes = '+'.join(row['axes']) or '?'
+            yield (
+                f'  {row["kind"]:<18} over {axes} ({row["chips"]} chips): {row["count"]} a step,'
+                f' {_si(row["bytes"])}B'
+            )
+        yield from (f'  WARNING        {warning}' for warning in phase['warnings'])
+    elif 'needs' in phase:
+        yield f'  memory         {state}'
+        yield from _refused(phase)
+    else:
+        yield f'  memory         {state}'
+        yield f'  estimated      {_parts(phase["estimate"])}'
+        if phase['likely_change'] != {}:
+            yield (
+                f'  WARNING        that is more than {size(chip["hbm_usable"])};'
+                f' {_likely(phase["likely_change"])}'
+            )
+    rates = {
+        'compute': ('peak_flops', 'FLOP'),
+        'memory': ('hbm_bandwidth', 'B'),
+        'interconnect': ('ici', 'B'),
+    }
+    title = 'step at least'
+    for name, seconds in phase['floor_s'].items():
+        figure, unit = rates[name]
+        yield (
+            f'  {title:<14} {name} {1e3 * seconds:.3g} ms: {_si(seconds * chip[figure])}{unit} at'
+            f' {_si(chip[figure])}{unit}/s'
+        )
+        title = ''
+    if 'schedule' in found:
+        yield from _times(i, phase, found)
+    if 'search' in phase:
+        yield (
+            '  search, best first, each compiled (rows a chip at a time, remat, mesh data x fsdp x'
+            ' model;'
+        )
+        yield (
+            '  a step takes at least the first time if all floors overlap, the second if none does;'
+            ' the compiler expects the third):'
+        )
+        yield from (f'    {search.describe(row)}' for row in phase['search'])
+
+
+def _refused(phase: dict[str, Any]) -> Iterator[str]:
+    """What takes the memory of a phase that does not fit, and what was tried."""
+    yield f'  DOES NOT FIT   it needs {size(phase["needs"])}, and there is {size(phase["has"])}'
+    yield f'  estimated      {_parts(phase["estimate"])}'
+    if phase['buffers']:
+        yield '  the largest buffers, as the compiler lists them:'
+    for buffer in phase['buffers'][:_BUFFERS]:
+        yield (
+            f'    {buffer["count"]} x {buffer["shape"]}, {size(buffer["bytes"])} in all:'
+            f' {buffer["origin"] or "not named"}'
+        )
+    if not phase['changes']:
+        yield '  no change was tried'
+        return
+    yield (
+        '  changes of the settings that keep the result, each compiled (rows a chip at a time,'
+        ' remat, mesh data x fsdp x model):'
+    )
+    yield from (f'    {search.describe(row)}' for row in phase['changes'])
+    if not any(row['fits'] for row in phase['changes']):
+        yield '    none of them fits: give more --tries, more chips or a smaller batch_size'
+
+
+def _likely(change: dict[str, Any] | None) -> str:
+    return (
+        'no change of these settings is enough'
+        if change is None
+        else f'by estimate this fits: {search.settings(change)}'
+    )
+
+
+def _parts(estimate: dict[str, float]) -> str:
+    """The estimate's parts, largest first, and their sum."""
+    parts = sorted(estimate.items(), key=lambda part: -part[1])
+    return (
+        f'{", ".join(f"{name} {size(count)}" for name, count in parts)}: about'
+        f' {size(sum(estimate.values()))}'
+    )
+
+
+def _times(i: int, phase: dict[str, Any], found: dict[str, Any]) -> Iterator[str]:
+    titles = {
+        'floor': 'at the floor',
+        'mfu': f'at {found["mfu"]:.0%} MFU',
+        'expected': 'as expected',
+    }
+    for name, total in found['schedule'].items():
+        row = total['phases'][i]
+        reached = phase['floor_s']['compute'] / row['step_s']
+        note = (
+            f' (out of reach: {reached:.0%} at most)'
+            if name == 'mfu' and reached < 0.999 * found['mfu']
+            else ''
+        )
+        note = f' ({reached:.0%} MFU)' if name == 'expected' else note
+        yield (
+            f'  {titles[name]:<14} {1e3 * row["step_s"]:.3g} ms a step, {row["tokens_per_s"]:,.0f}'
+            f' tokens/s, {_hours(row["hours"])}{note}'
+        )
+
+
+def _si(value: float) -> str:
+    for unit in ('', 'k', 'M', 'G', 'T', 'P'):
+        if abs(value) < 1000 or unit == 'P':
+            return f'{value:.4g} {unit}'
+        value /= 1000
+    raise AssertionError('unreachable')
+
+
+def _hours(hours: float) -> str:
+    return f'{hours:,.1f} hours' if hours >= 1 else f'{60 * hours:.1f} minutes'

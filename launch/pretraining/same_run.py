@@ -1,0 +1,103 @@
+"""What must be the same in all processes of a run: settings, records, program.
+
+Owns which settings may differ from host to host. Must not know how the processes compare them
+(bert_jax/mesh/company.py).
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import time
+import zlib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from etils import epath
+
+from configs import schema
+from launch import app
+from launch.workdir.folder import leaves
+
+if TYPE_CHECKING:
+    from launch.workdir.source import Source
+
+# How a host reads its records, where it keeps compiled programs, and when it gives itself up.
+FREE_SETTINGS = ('runtime.compilation_cache', 'runtime.decoder', 'runtime.stall_minutes')
+# Paths of records and text, which each host may have in a place of its own.
+FREE_OPTIONS = ('input', 'eval_input', 'tokenizer')
+_LIBRARIES = ('jax', 'jaxlib', 'libtpu', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
+_PACKAGES = ('configs', 'bert_jax', 'input_pipeline', 'launch')
+# Where a process stands, and what it keeps or prints on its own host.
+_FREE_VARIABLES = (
+    'JAX_COORDINATOR_', 'JAX_LOCAL_DEVICE_IDS', 'JAX_PROCESS_', 'JAX_NUM_PROCESSES',
+    'JAX_COMPILATION_CACHE_', 'JAX_DUMP_', 'JAX_LOG', 'JAX_DEBUG_LOG', 'JAX_TRACEBACK_FILTERING',
+    'JAX_CUDA_VISIBLE_DEVICES', 'JAX_ROCM_VISIBLE_DEVICES',
+)  # fmt: skip
+
+
+def description(
+    config: schema.Config, records: Iterable[Any], named: dict[str, Any]
+) -> dict[str, Any]:
+    """{name: JSON value} of all that decides what a process computes.
+
+    records: the `Records` of each phase; named: further values, by the flag they come from.
+    """
+    settings = leaves(schema.to_dict(config))
+    found = {name: value for name, value in settings.items() if name not in FREE_SETTINGS}
+    for number, phase in enumerate(records):
+        manifest = phase.manifest
+        facts = {
+            **phase.identity(),
+            'tokenizer_fingerprint': manifest.tokenizer_fingerprint,
+            'max_predictions': manifest.max_predictions,
+            'masking': manifest.masking,
+            'max_packs': manifest.max_packs,
+            'options': {k: v for k, v in manifest.options.items() if k not in FREE_OPTIONS},
+        }
+        found |= {f'--data: phase {number}: {name}': value for name, value in facts.items()}
+    return found | _program() | named
+
+
+def _program() -> dict[str, Any]:
+    """Our source by file, the versions beneath it, the variables that change what jax compiles."""
+    found: dict[str, Any] = {}
+    for package in _PACKAGES:
+        for path in sorted((app.ROOT / package).rglob('*.py')):
+            name = f'source of {path.relative_to(app.ROOT).as_posix()}'
+            found[name] = f'{zlib.crc32(path.read_bytes()):08x}'
+    for library in _LIBRARIES:
+        try:
+            found[f'version of {library}'] = importlib.metadata.version(library)
+        except importlib.metadata.PackageNotFoundError:
+            found[f'version of {library}'] = None
+    for name, value in os.environ.items():
+        if name.startswith('JAX_') and not name.startswith(_FREE_VARIABLES):
+            found[name] = value
+    for name in ('XLA_FLAGS', 'LIBTPU_INIT_ARGS', 'NVIDIA_TF32_OVERRIDE'):
+        words = [w for w in os.environ.get(name, '').split() if not w.startswith('--xla_dump')]
+        found[name] = ' '.join(words)
+    return found
+
+
+def before_the_first_step(folder: str, start: Source | None) -> dict[str, Any]:
+    """{name: JSON value}: from which checkpoint or weights a process is about to go on."""
+    from bert_jax.train.checkpoint import fingerprints, saved_steps
+
+    found: dict[str, Any] = {'checkpoints in --workdir': saved_steps(folder)}
+    if start:
+        text = repr(sorted(fingerprints(start.params).items()))
+        found['weights of --init_from'] = f'{zlib.crc32(text.encode()):08x}'
+    return found
+
+
+def claimed(folder: str, patience_s: float = 30.0) -> dict[str, Any]:
+    """{name: JSON value}: what a process finds in the workdir that the first has claimed.
+
+    A file system between hosts may take a while to show it.
+    """
+    path, deadline = epath.Path(folder) / 'config.json', time.monotonic() + patience_s
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.5)
+    found = f'{zlib.crc32(path.read_bytes()):08x}' if path.exists() else None
+    return {'config.json in --workdir': found}

@@ -1,0 +1,281 @@
+"""What a run reports: metrics.jsonl, TensorBoard events, and the same as lines of the log.
+
+Owns the files' form and how they survive an interruption: after a resume metrics.jsonl is what an
+undisturbed run would have written. It must not know what the metrics mean, and it imports neither
+jax nor TensorFlow (which tensorboard would load where it is installed: 18 s).
+
+A line of metrics.jsonl: {"step": int, "split": "train" | "eval", name: number or null, ...}; null
+stands for a number that is not finite.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import io
+import json
+import math
+import os
+import socket
+import sys
+import time
+import types
+from collections.abc import Mapping
+from typing import Any, BinaryIO
+
+from absl import logging
+from etils import epath
+
+from configs.errors import UserError, no_room
+
+FILE = 'metrics.jsonl'
+
+# In the log line these come first, and those are left out; files have all.
+_FIRST = (
+    'loss',
+    'mlm_loss',
+    'mlm_accuracy',
+    'nsp_accuracy',
+    'learning_rate',
+    'tokens_per_s',
+    'mfu',
+)
+_LEFT_OUT = (
+    'nsp_loss',
+    'nsp_accuracy_is_next',
+    'nsp_accuracy_random',
+    'param_norm',
+    'seconds',
+    'sequences_per_s',
+    'step_ms',
+    'model_tflops',
+)
+
+
+class MetricWriter:
+    """Appends the metrics of a run to its workdir; to be closed at the end.
+
+    resume_step: the step of the checkpoint that the run goes on from (0: from the start); what an
+    interrupted run wrote beyond it is dropped, because it will be written again: all of it where
+    that run had no checkpoint yet.
+    must: whether a full disk ends the run; otherwise what does not fit is written when there is
+    room again.
+    """
+
+    def __init__(self, workdir: epath.PathLike, resume_step: int = 0, must: bool = True):
+        folder = epath.Path(workdir)
+        folder.mkdir(parents=True, exist_ok=True)
+        truncate_after(folder / FILE, resume_step)
+        self._file = _Appended(folder / FILE, must)
+        self._events = _event_writer(folder, resume_step, must)
+
+    def write(
+        self,
+        step: int,
+        metrics: Mapping[str, Any],
+        total: int | None = None,
+        eta: float | None = None,
+    ) -> None:
+        """Records one set of metrics; `total` steps and `eta` seconds left are for the log line
+        alone.
+        """
+        values = {name: _plain(value) for name, value in metrics.items()}
+        logging.info('%s', describe(step, values, total, eta))
+        self._file.append(json.dumps({'step': step, **values}).encode() + b'\n')
+        self._add_events(step, values)
+
+    def close(self) -> None:
+        """Writes what is buffered. The writer is of no use afterwards."""
+        self._file.close()
+        self._events.close()
+
+    def _add_events(self, step: int, values: Mapping[str, Any]) -> None:
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+
+        split = values.get('split', 'train')
+        scalars = [
+            summary_pb2.Summary.Value(tag=f'{split}/{name}', simple_value=value)
+            for name, value in values.items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        ]
+        self._events.add_event(
+            event_pb2.Event(
+                wall_time=time.time(), step=step, summary=summary_pb2.Summary(value=scalars)
+            )
+        )
+
+
+class _Appended:
+    """A file that grows by whole pieces, also on a full disk: there, unless they `must`, pieces
+    wait until there is room.
+    """
+
+    def __init__(self, path: epath.Path, must: bool):
+        self._path, self._must = path, must
+        self._file: BinaryIO | None = None
+        self._waiting: list[bytes] = []
+        self._size = path.stat().length if path.exists() else 0
+
+    def append(self, piece: bytes) -> None:
+        """Writes what waits, and `piece`."""
+        self._waiting.append(piece)
+        try:
+            file = self._file = self._file or self._path.open('ab')
+            file.write(b''.join(self._waiting))
+            file.flush()
+        except OSError as error:
+            self._cut()
+            if self._must or not no_room(error):  # a failing write names no file
+                raise OSError(error.errno, error.strerror, os.fspath(self._path)) from error
+            if len(self._waiting) == 1:  # said once, not with each line
+                logging.warning('%s: %s; lines are kept until there is room', self._path, error)
+        else:
+            self._size += sum(map(len, self._waiting))
+            self._waiting.clear()
+
+    def _cut(self) -> None:
+        """Drops the part of a piece that was still written, and what the file's buffer holds."""
+        file, self._file = self._file, None
+        with contextlib.suppress(OSError):
+            if file:
+                file.close()  # which tries once more to write
+        if '://' not in os.fspath(self._path) and self._path.exists():
+            os.truncate(self._path, self._size)
+
+    def close(self) -> None:
+        """Writes what waits, or says that it cannot."""
+        with contextlib.suppress(OSError):
+            if self._waiting:
+                self.append(b'')
+        if self._waiting:
+            logging.warning('%s: its last lines are lost (the disk is full)', self._path)
+        if self._file:
+            self._file.close()
+
+
+class _Events:
+    """A TensorBoard event file, written record by record.
+
+    TensorBoard's own writer does so in a thread, which a full disk ends with a traceback.
+    """
+
+    def __init__(self, folder: epath.Path, must: bool):
+        from tensorboard.compat.proto import event_pb2
+
+        now = time.time()
+        process = f'{socket.gethostname()}.{os.getpid()}'
+        name = f'events.out.tfevents.{int(now):010}.{process}.{time.monotonic_ns()}'
+        self._file = _Appended(folder / name, must)
+        self.add_event(event_pb2.Event(wall_time=now, file_version='brain.Event:2'))
+
+    def add_event(self, event: Any) -> None:
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        record = io.BytesIO()
+        RecordWriter(record).write(event.SerializeToString())
+        self._file.append(record.getvalue())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class NoWriter:
+    """Stands in for a MetricWriter in the processes of a run that are not its first."""
+
+    def write(
+        self,
+        step: int,
+        metrics: Mapping[str, Any],
+        total: int | None = None,
+        eta: float | None = None,
+    ) -> None:
+        """Records nothing."""
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+def read_metrics(path: epath.PathLike) -> list[dict[str, Any]]:
+    """The lines of a metrics.jsonl. A last line that was cut off by an interruption is left out.
+
+    Raises UserError where there is no such file, or another line is not JSON.
+    """
+    path, found = epath.Path(path), []
+    if not path.exists():
+        raise UserError(f'{os.fspath(path)}: no such file; a run writes it at its first log line')
+    lines = path.read_bytes().split(b'\n')
+    for number, line in enumerate(lines[:-1], start=1):
+        try:
+            found.append(json.loads(line))
+            if not isinstance(found[-1].get('step'), int):
+                raise ValueError('it has no step')
+        except (ValueError, AttributeError, RecursionError) as error:
+            raise UserError(
+                f'{os.fspath(path)}:{number}: not a line of metrics ({error}); delete it to go on'
+            ) from error
+    return found
+
+
+def truncate_after(path: epath.PathLike, step: int) -> None:
+    """Drops the lines beyond `step` from a metrics.jsonl, and a last line that was cut off."""
+    path = epath.Path(path)
+    if not path.exists():
+        return
+    keep = bisect.bisect_right([line['step'] for line in read_metrics(path)], step)
+    content = b''.join(path.read_bytes().splitlines(keepends=True)[:keep])
+    if '://' in os.fspath(path):
+        path.write_bytes(content)
+    else:
+        os.truncate(path, len(content))  # which a full disk allows too
+
+
+def describe(
+    step: int, values: Mapping[str, Any], total: int | None = None, eta: float | None = None
+) -> str:
+    """One readable line: 'step 200/1000 train  loss 6.31  mlm_accuracy 0.153  ... eta 1:02:03'."""
+    names = [name for name in _FIRST if name in values] + [
+        name for name in values if name not in _FIRST + _LEFT_OUT
+    ]
+    shown = [
+        f'{name} {_short(values[name])}'
+        for name in names
+        if values[name] is None or isinstance(values[name], float)
+    ]
+    if discarded := values.get('discarded_steps'):
+        shown.append(f'discarded_steps {discarded}')
+    if eta is not None:
+        minutes, seconds = divmod(round(eta), 60)
+        shown.append(f'eta {minutes // 60}:{minutes % 60:02}:{seconds:02}')
+    return '  '.join(
+        [
+            f'step {step}' + (f'/{total}' if total else '') + f' {values.get("split", "train")}',
+            *shown,
+        ]
+    )
+
+
+def _short(value: float | None) -> str:
+    if value is None:
+        return 'not finite'
+    return f'{value:,.0f}' if abs(value) >= 1000 else f'{value:.4g}'
+
+
+def _plain(value: Any) -> Any:
+    """A JSON value for a Python, numpy or jax scalar; None for a number that is not finite."""
+    value = value.item() if hasattr(value, 'item') else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _event_writer(folder: epath.Path, resume_step: int, must: bool) -> _Events:
+    """A new event file, made without the TensorFlow that TensorBoard would import."""
+    sys.modules.setdefault('tensorboard.compat.notf', types.ModuleType('tensorboard.compat.notf'))
+    from tensorboard.compat.proto import event_pb2
+
+    interrupted = resume_step or any(folder.glob('events.out.tfevents.*'))
+    writer = _Events(folder, must)
+    if interrupted:  # TensorBoard then forgets what that run wrote from this step on
+        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        writer.add_event(
+            event_pb2.Event(wall_time=time.time(), step=resume_step + 1, session_log=start)
+        )
+    return writer

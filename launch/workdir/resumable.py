@@ -1,0 +1,161 @@
+"""Output that grows record by record, and survives its process being killed.
+
+Owns the hidden folder beside the output in which its files grow, and the note there of how far they
+are whole: what a killed process wrote after its last note is cut off by the next one, so no record
+is lost and none comes twice. Must not know what the files hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import logging
+from etils import epath
+
+from configs.errors import UserError
+from launch.workdir.folder import lock, write_whole
+
+_NOTE = 'progress.json'
+
+
+class GrowingOutput:
+    """Files that are appended to; see `growing`.
+
+    Attributes:
+      records: how many records are in them.
+      bad: how many of those could not be read or answered.
+      folder: where they are.
+    """
+
+    def __init__(self, output: str, folder: Path, identity: dict[str, Any], names: Sequence[str]):
+        self.folder, self._output, self._identity = folder, output, identity
+        note = json.loads((folder / _NOTE).read_text()) if (folder / _NOTE).exists() else None
+        if note and note['identity'] != identity:
+            changed = [name for name in identity if note['identity'].get(name) != identity[name]]
+            raise UserError(
+                f'{folder} holds the beginning of another run (other {", ".join(changed)}): remove'
+                ' it, or use the same settings to go on'
+            )
+        self.records: int = note['records'] if note else 0
+        self.bad: int = note['bad'] if note else 0
+        sizes = note['bytes'] if note else {}
+        for name, size in sizes.items():
+            if not (folder / name).exists() or (folder / name).stat().st_size < size:
+                raise UserError(
+                    f'{folder / name} is shorter than it was: remove {folder} to begin anew'
+                )
+        self._files = {}
+        for name in names:
+            file = self._files[name] = open(folder / name, 'ab')  # noqa: SIM115 - closed by `close`
+            file.truncate(sizes.get(name, 0))
+            file.seek(0, os.SEEK_END)
+        if self.records:
+            logging.info('%s: goes on after %d records', folder, self.records)
+
+    def append(self, records: int, contents: Mapping[str, bytes], bad: int = 0) -> None:
+        """Adds what `records` more records, `bad` ones among them, came to; they are safe when this
+        returns.
+
+        UserError where the disk takes no more.
+        """
+        try:
+            for name, content in contents.items():
+                self._files[name].write(content)
+            for file in self._files.values():
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise UserError(
+                f'--output={self._output}: {error.strerror or error}: mend that, and the same'
+                f' command goes on after {self.records} records'
+            ) from error
+        self.records, self.bad = self.records + records, self.bad + bad
+        note = {
+            'identity': self._identity,
+            'records': self.records,
+            'bad': self.bad,
+            'bytes': {name: file.tell() for name, file in self._files.items()},
+        }
+        write_whole(epath.Path(self.folder / _NOTE), json.dumps(note) + '\n')
+
+    def finish(self, facts: dict[str, Any], move: Callable[[], object]) -> None:
+        """Notes beside the output what made it (OUTPUT.json), has `move` put the files where they
+        belong, and removes the folder.
+        """
+        self.close()
+        counts = {'records': self.records, 'bad_records': self.bad}
+        about = {**facts, **counts, 'identity': self._identity}
+        write_whole(epath.Path(f'{self._output}.json'), json.dumps(about, indent=1) + '\n')
+        move()
+        shutil.rmtree(self.folder)
+
+    def of_them_bad(self) -> str:
+        """The end of a line that counts the records: ', 3 of them bad records', or nothing."""
+        return f', {self.bad} of them bad records' if self.bad else ''
+
+    def close(self) -> None:
+        """Closes the files."""
+        for file in self._files.values():
+            with contextlib.suppress(OSError):  # what is not noted counts for nothing
+                file.close()
+
+
+@contextlib.contextmanager
+def growing(output: str, identity: dict[str, Any], names: Sequence[str]) -> Iterator[GrowingOutput]:
+    """The files `names` of the output, grown as far as an earlier process of the same `identity`
+    (JSON values) brought them.
+
+    The caller ends with `finish`. UserError where another identity, or another process, has them,
+    or the output is not local.
+    """
+    if '://' in output:
+        raise UserError(
+            f'--output={output}: output grows by appending, which remote storage cannot: write'
+            ' locally and copy it'
+        )
+    target = Path(output)
+    if not target.parent.is_dir():
+        raise UserError(f'--output={output}: no folder {target.parent}')
+    if not os.access(target.parent, os.W_OK):
+        raise UserError(
+            f'--output={output}: {target.parent} cannot be written to: name another folder'
+        )
+    folder = target.parent / f'.{target.name}.partial'
+    with lock(str(folder), '--output'):
+        files = GrowingOutput(output, folder, identity, names)
+        try:
+            yield files
+        finally:
+            files.close()
+
+
+def was_finished(output: str, identity: dict[str, Any]) -> bool:
+    """Whether this output is there already, made by the same `identity`. UserError where something
+    else is there.
+    """
+    target, about = Path(output), Path(f'{output}.json')
+    if not target.exists():
+        return False
+    try:
+        facts = json.loads(about.read_bytes())
+    except (OSError, ValueError, RecursionError):  # none there, or another program's
+        facts = None
+    before = facts.get('identity') if isinstance(facts, dict) else None
+    if before == identity:
+        return True
+    changed = (
+        [name for name in identity if before.get(name) != identity[name]]
+        if isinstance(before, dict)
+        else []
+    )
+    other = f' (other {", ".join(changed)})' if changed else ''
+    raise UserError(
+        f'--output={output} is there already, and not from these settings{other}: name another, or'
+        ' remove it'
+    )

@@ -1,0 +1,345 @@
+"""What --init_from and --workdir name: the shape, weights and tokenizer of a trained model, from
+any of four kinds of place.
+
+  DIR                                a workdir of launch.pretrain or launch.finetune: its newest
+                                     checkpoint
+  DIR                                a Hugging Face BERT directory (config.json)
+  DIR, or DIR/bert_model.ckpt        a Google TensorFlow checkpoint (bert_config.json)
+  google-bert/bert-base-uncased      a model on the Hugging Face Hub, downloaded once
+
+Owns how these are told apart and read, and how what a source lacks is made. It must not know what
+is done with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from absl import logging
+from etils import epath
+
+from bert_jax.interchange import google, hub, huggingface
+from bert_jax.interchange.parameters import Model, Reading
+from bert_jax.mesh.sharding import path_of
+from bert_jax.model.encoder import padded_vocab
+from bert_jax.model.heads import Pretraining
+from bert_jax.train.checkpoint import load_params
+from bert_jax.train.state import init_params
+from configs import schema
+from configs.errors import UserError, reading
+from input_pipeline.tokenizer import Tokenizer, extension
+
+_KINDS = (
+    'a workdir of launch.pretrain or launch.finetune, a Hugging Face BERT directory, or a Google'
+    ' checkpoint with its bert_config.json'
+)
+# transformers' class for each head that fine-tuning makes; a regressor is a classifier of one
+# output there.
+_CLASSES = {
+    'classifier': 'BertForSequenceClassification',
+    'regressor': 'BertForSequenceClassification',
+    'span': 'BertForQuestionAnswering',
+    'tokens': 'BertForTokenClassification',
+    'choice': 'BertForMultipleChoice',
+}
+
+
+class Source(NamedTuple):
+    """A trained model: shape, parameters (numpy) and what its head is for; its tokenizer; where it
+    came from, and at which step.
+    """
+
+    bert: Model
+    tokenizer: Tokenizer
+    where: str
+    step: int
+
+    @property
+    def model(self) -> schema.ModelConfig:
+        """The encoder's shape."""
+        return self.bert.config
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The encoder's parameters, and those of the heads that are there."""
+        return self.bert.params
+
+    def fingerprint(self) -> str:
+        """24 hex digits that change with any weight, setting, label or entry of the tokenizer, and
+        not with the place.
+
+        A path and a step do not name a model: other weights may lie in the same folder tomorrow.
+        """
+        facts = (self.bert._replace(params={}), self.tokenizer.fingerprint)
+        digest = hashlib.sha256(repr(facts).encode())
+        for path, array in jax.tree_util.tree_flatten_with_path(self.params)[0]:
+            digest.update(repr((path_of(path), array.shape, str(array.dtype))).encode())
+            digest.update(np.asarray(array).tobytes())
+        return digest.hexdigest()[:24]
+
+
+def workdir_config(workdir: str) -> schema.Config:
+    """The configuration that a workdir of pretrain or finetune holds. UserError where it is none,
+    or damaged.
+    """
+    with reading(workdir):
+        file = epath.Path(workdir) / 'config.json'
+        there = file.exists()
+    if not there:
+        raise UserError(f'{workdir}: no config.json in it; expected {_KINDS}')
+    return schema.read(file)
+
+
+def workdir_data(workdir: str, **kinds: type) -> dict[str, Any]:
+    """What data.json of a workdir says its run read; `kinds` are the entries that must be there,
+    and their types.
+    """
+    file = epath.Path(workdir) / 'data.json'
+    mend = 'copy the whole workdir again'
+    if not file.exists():
+        raise UserError(f'{file}: no such file: {mend}')
+    try:
+        with reading(workdir):
+            data = json.loads(file.read_text())
+    except (ValueError, RecursionError) as error:
+        raise UserError(f'{file}: damaged ({error}): {mend}') from None
+    for name, kind in kinds.items():
+        if not isinstance(data, dict) or not isinstance(data.get(name), kind):
+            raise UserError(f'{file}: damaged, its {name!r} is missing or of another type: {mend}')
+    return data
+
+
+def model_config(workdir: str) -> schema.ModelConfig:
+    """The model's shape that a workdir of pretrain or finetune holds. UserError where it is no
+    workdir.
+    """
+    config = workdir_config(workdir)
+    if isinstance(config, schema.PretrainConfig):
+        return config.model
+    data = workdir_data(workdir, model=dict)
+    return config.encoder(
+        schema.from_dict(schema.ModelConfig, data['model'], f'{workdir}/data.json')
+    )
+
+
+def load_source(where: str, print_map: bool = False) -> Source:
+    """`read_source`, whose encoder has a pooler: a fresh one, named in the log, where the source
+    has none.
+    """
+    return complete(read_source(where, print_map), ('pooler',))
+
+
+def read_source(where: str, print_map: bool = False) -> Source:
+    """Reads a source as it is. With print_map, prints every name there and the array here that it
+    holds.
+
+    UserError, in one line, where it is none of the four kinds, cannot be read, is damaged, or its
+    vocabulary is of another size.
+    """
+    with reading(where):
+        return _read_source(where, print_map)
+
+
+def _read_source(where: str, print_map: bool) -> Source:
+    if prefix := google.prefix_of(where):
+        reading, step, folder = google.read(prefix), 0, epath.Path(prefix).parent
+    elif huggingface.is_directory(where):
+        reading, step, folder = huggingface.read(where), 0, epath.Path(where)
+    elif not epath.Path(where).exists() and hub.is_name(where):
+        folder = epath.Path(hub.fetch(where))
+        where = f'{where.partition("@")[0]}@{folder.name}'  # the revision that it is
+        reading, step = huggingface.read(folder), 0
+    elif '://' not in where and epath.Path(where).is_file():
+        raise UserError(f'{where} is a file: name its folder; expected {_KINDS}')
+    else:
+        reading, step = _read_workdir(where)
+        folder = epath.Path(where) / 'tokenizer'
+    _say(where, reading, print_map)
+    tokenizer, wanted = Tokenizer.load(folder), reading.model.config.vocab_size
+    if tokenizer.vocab_size != wanted:
+        more = wanted - tokenizer.vocab_size
+        mend = f'restore the right one in {folder}'
+        if more > 0:
+            # A line for an added token would be a word piece, not what the model was trained with.
+            mend += (
+                f'; where {more} tokens were added to it, the added_tokens.json or tokenizer.json'
+                f' that names them too; where its table was only padded, add {more} further'
+                ' [unused...] lines to vocab.txt'
+            )
+        raise UserError(
+            f'{where}: its tokenizer has {tokenizer.vocab_size} entries but its model {wanted}:'
+            f' {mend}'
+        )
+    return Source(
+        reading.model,
+        tokenizer,
+        os.path.abspath(where) if epath.Path(where).exists() and '://' not in where else where,
+        step,
+    )
+
+
+def complete(source: Source, parts: Sequence[str], seed: int = 0) -> Source:
+    """The source with those of `parts` (pooler, mlm, nsp) that it lacks made fresh from `seed`,
+    which the log says.
+    """
+    lacking = [part for part in parts if part not in source.bert.parts]
+    if not lacking:
+        return source
+    logging.warning(
+        '%s: %s has no %s: made fresh', source.where, source.bert.architecture, ', '.join(lacking)
+    )
+    fresh = jax.device_get(jax.jit(lambda: init_params(Pretraining(source.model), seed))())
+    params = dict(source.params)
+    for part in lacking:
+        if part == 'pooler':
+            params['encoder'] = {**params['encoder'], 'pooler': fresh['encoder']['pooler']}
+        else:
+            params[part] = fresh[part]
+    return source._replace(bert=source.bert._replace(params=params))
+
+
+def for_pretraining(
+    where: str, tokenizer: Tokenizer, config: schema.ModelConfig, seed: int, print_map: bool = False
+) -> Source:
+    """What pre-training goes on from: encoder, masked-LM and next-sentence head of shape `config`,
+    with `tokenizer`'s vocabulary.
+
+    UserError where the source is a model of another shape, or the vocabulary is not the source's or
+    an extension of it.
+    """
+    source = with_vocabulary(read_source(where, print_map), tokenizer)
+    # what training may choose anew
+    free = (
+        'hidden_dropout',
+        'attention_dropout',
+        'initializer_range',
+    )
+    given, wanted = schema.to_dict(source.model), schema.to_dict(config)
+    if differ := [
+        f'--set model.{name}={value}'
+        for name, value in given.items()
+        if value != wanted[name] and name not in free
+    ]:
+        raise UserError(
+            f'--init_from={where} is of another model than the configuration: add'
+            f' {" ".join(differ)}'
+        )
+    parts = ('pooler', 'mlm', 'nsp')
+    if unused := [part for part in source.bert.parts if part not in parts]:
+        logging.info('%s: its %s is not used', where, ', '.join(unused))
+    source = complete(source, parts, seed)
+    return source._replace(
+        bert=source.bert._replace(
+            params={name: source.params[name] for name in ('encoder', 'mlm', 'nsp')}
+        )
+    )
+
+
+def with_vocabulary(source: Source, tokenizer: Tokenizer) -> Source:
+    """The source with rows for the entries that only `tokenizer` has, in the word table and the
+    masked-LM head's bias.
+
+    A new row is the mean of the rows of the pieces that spelled the entry before, or of all rows
+    where none did. UserError where the vocabulary is not the source's, with [unused] slots taken or
+    entries appended.
+    """
+    if tokenizer.fingerprint == source.tokenizer.fingerprint:
+        return source
+    try:
+        new = extension.new_entries(source.tokenizer, tokenizer)
+    except UserError as error:
+        raise UserError(
+            f'the vocabulary of --data is not that of {source.where}, nor an extension of it:'
+            f' {error}; make the records with the tokenizer there, or with one that'
+            ' launch.train_vocab --extend makes of it'
+        ) from None
+    old_size, size = source.model.vocab_size, tokenizer.vocab_size
+
+    def grown(table: np.ndarray) -> np.ndarray:
+        rows = np.zeros((padded_vocab(size), *table.shape[1:]), table.dtype)
+        rows[:old_size] = table[:old_size]
+        for entry, pieces in new.items():
+            rows[entry] = table[pieces or slice(old_size)].mean(0)
+        return rows
+
+    encoder = source.params['encoder']
+    embeddings = encoder['embeddings']
+    params = {
+        **source.params,
+        'encoder': {**encoder, 'embeddings': {**embeddings, 'word': grown(embeddings['word'])}},
+    }
+    if 'mlm' in params:
+        params['mlm'] = {**params['mlm'], 'bias': grown(params['mlm']['bias'])}
+    slots = sum(entry < old_size for entry in new)
+    unspelled = sum(not pieces for pieces in new.values())
+    logging.info(
+        '%s: %d new words, %d in [unused] slots, %d appended: a row starts as the mean of the'
+        ' pieces that spelled it (%d: of all rows)',
+        source.where,
+        len(new),
+        slots,
+        len(new) - slots,
+        unspelled,
+    )
+    config = dataclasses.replace(source.model, vocab_size=size)
+    return Source(
+        source.bert._replace(config=config, params=params), tokenizer, source.where, source.step
+    )
+
+
+def _read_workdir(where: str) -> tuple[Reading, int]:
+    """A workdir's newest checkpoint, with the class of transformers that its head is, and its
+    step.
+    """
+    model = model_config(where)
+    config = workdir_config(where)
+    if isinstance(config, schema.FeatureConfig):
+        encoder = workdir_data(where, init_from=str)['init_from']
+        raise UserError(
+            f'{where} holds a BiLSTM for the features of a frozen encoder and no encoder, which is'
+            f' {encoder}'
+        )
+    params, step = load_params(where)
+    if isinstance(config, schema.PretrainConfig):
+        bert = Model(model, params, 'BertForPreTraining')
+    else:
+        data = workdir_data(where, head=str, labels=list)
+        # a head that has no class goes by its own name
+        architecture = _CLASSES.get(data['head'], data['head'])
+        problem = 'regression' if data['head'] == 'regressor' else None
+        bert = Model(
+            model, params, architecture, tuple(data['labels']), config.head_dropout, problem
+        )
+    names = [path_of(path) for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]]
+    return Reading(bert, dict(zip(names, names, strict=True)), (), ()), step
+
+
+def _say(where: str, reading: Reading, print_map: bool) -> None:
+    """What was found, in the log and, with print_map, name by name on stdout."""
+    model, heads = reading.model, [part for part in reading.model.parts if part != 'pooler']
+    logging.info(
+        '%s: %s, %d arrays read; heads: %s',
+        where,
+        model.architecture,
+        len(reading.names),
+        ', '.join(heads) or 'none',
+    )
+    for remark in reading.remarks:
+        logging.info('%s: %s', where, remark)
+    if print_map:
+        print_names(reading)
+
+
+def print_names(reading: Reading) -> None:
+    """Prints the whole name map, a line for each name there."""
+    for theirs, ours in sorted(reading.names.items()):
+        print(f'{theirs}  {ours}')
+    for name in sorted(reading.ignored):
+        print(f'{name}  (ignored)')

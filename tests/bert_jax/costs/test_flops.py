@@ -1,0 +1,92 @@
+"""Golden counts: published parameter numbers for every preset, and published FLOPs a sequence."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+
+import pytest
+
+from bert_jax.costs import flops
+from configs import load
+from configs.schema import ModelConfig
+
+# name: (pre-training total, encoder with pooler); google-research/bert shapes, vocabulary 30522,
+# decoder counted once.
+GOLDEN = {
+    'bert_tiny': (4_433_468, 4_385_920),
+    'bert_mini': (11_267_900, 11_170_560),
+    'bert_mini_cpu': (11_267_900, 11_170_560),
+    'bert_small': (29_058_876, 28_763_648),
+    'bert_medium': (41_668_412, 41_373_184),
+    'bert_base': (110_106_428, 109_482_240),
+    'bert_large': (336_226_108, 335_141_888),
+}
+
+
+def test_every_preset_has_a_golden_count():
+    assert sorted(GOLDEN) == [name for name in load.presets() if name.startswith('bert_')]
+
+
+@pytest.mark.parametrize('name', GOLDEN)
+def test_golden_parameter_counts(name):
+    model = load.load(name).model
+    assert (
+        flops.parameter_count(model),
+        flops.parameter_count(model, pretraining=False),
+    ) == GOLDEN[name]
+    assert f'{GOLDEN[name][0]:,}' in importlib.import_module(f'configs.presets.{name}').__doc__
+
+
+@pytest.mark.parametrize(
+    ('name', 'vocab_size', 'encoder'),
+    [
+        ('bert_base', 28996, 108_310_272),  # cased
+        ('bert_large', 28996, 333_579_264),
+        ('bert_base', 119547, 177_853_440),  # multilingual cased
+        ('bert_base', 21128, 102_267_648),  # Chinese
+    ],
+)
+def test_other_published_vocabularies(name, vocab_size, encoder):
+    model = dataclasses.replace(load.load(name).model, vocab_size=vocab_size)
+    assert flops.parameter_count(model, pretraining=False) == encoder
+
+
+def test_parts():
+    base = flops.parameters(ModelConfig())
+    assert base == {
+        'embeddings': 23_837_184,
+        'layers': 85_054_464,
+        'pooler': 590_592,
+        'mlm_head': 622_650,
+        'nsp_head': 1_538,
+    }
+
+
+@pytest.mark.parametrize(
+    ('name', 'seq_len', 'predictions', 'gflop'),
+    [
+        ('bert_base', 128, 20, 69.9),
+        ('bert_base', 512, 76, 300.9),
+        ('bert_large', 128, 20, 240.6),
+        ('bert_large', 512, 76, 1019.8),
+        ('bert_base', 128, 128, 85.5),  # without gathering the masked positions
+        ('bert_base', 512, 512, 363.7),
+    ],
+)
+def test_training_flops(name, seq_len, predictions, gflop):
+    assert (
+        round(
+            flops.training_flops_per_sequence(load.load(name).model, seq_len, predictions) / 1e9, 1
+        )
+        == gflop
+    )
+
+
+def test_shares_of_the_parts():
+    parts = flops.training_flops(ModelConfig(), 512, 76)
+    total = sum(parts.values())
+    assert (round(parts['mlm_head'] / total, 3), round(parts['attention'] / total, 3)) == (
+        0.036,
+        0.096,
+    )

@@ -1,0 +1,499 @@
+"""The part of a plan that follows from shapes: against counts by hand and published numbers. The
+compiled part: tests/plan.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+
+import numpy as np
+import pytest
+
+from bert_jax.costs import hlo, plan, search
+from bert_jax.costs.chips import CHIPS, topology
+from bert_jax.model import splits
+from configs.errors import UserError
+from configs.load import load
+from configs.overrides import apply
+from configs.schema import ModelConfig, PretrainConfig, RuntimeConfig
+
+BASE = 110_106_428
+PADDING = 70 * 768 + 70  # 30592 rows for 30522 entries: in the table and in the head's bias
+
+
+def phase_of(name: str, where: str, *changes: str, predictions: int = 20) -> dict:
+    config = apply(load(name), changes)
+    return plan.analytic(config, config.phases[0], predictions, topology(where))
+
+
+def test_state_of_base_on_one_chip():
+    memory = phase_of('bert_base', 'v6e:1x1')['memory']
+    assert memory['parameters'] == 4 * (BASE + PADDING)
+    assert memory['optimizer'] == 2 * memory['parameters'] + 4  # two moments and a count
+    assert memory['batch'] == 256 * 4 * (3 * 128 + 3 * 20 + 2)
+
+
+def test_fsdp_divides_the_matrices_and_nothing_else():
+    whole, split = (
+        phase_of('bert_base', 'v5e:4x4', f'runtime.fsdp={n}')['memory'] for n in (1, 16)
+    )
+    H, F, L = 768, 3072, 12
+    matrices = (
+        30592 * H + L * (4 * H * H + 2 * H * F) + 2 * H * H
+    )  # word table, layers, pooler and the head's transform
+    left = whole['parameters'] / 4 - matrices * 15 / 16
+    # What else the rules may split is at most the vectors of the tables.
+    assert left - 30592 <= split['parameters'] / 4 <= left
+    assert split['optimizer'] == 2 * split['parameters'] + 4
+    assert split['batch'] == whole['batch']
+
+
+def test_flops_and_floors_of_base():
+    phase = phase_of('bert_base', 'v5e:4x4')
+    assert (
+        round(phase['flops_per_step'] / 256e9, 1) == 69.9
+    )  # published a sequence, as in test_flops
+    assert phase['flops_per_token'] * 128 * 256 == pytest.approx(phase['flops_per_step'])
+    assert phase['floor_s']['compute'] == pytest.approx(256 * 69.9e9 / (16 * 197e12), rel=1e-3)
+    assert phase['floor_s']['memory'] == pytest.approx(2 * 3 * 4 * BASE / 819e9, rel=2e-3)
+    assert phase['batch_per_chip'] == 16
+
+
+def test_schedule_adds_up():
+    phases = [
+        {
+            'batch_size': 100,
+            'seq_len': 128,
+            'steps': 3600,
+            'floor_s': {'compute': 0.1, 'memory': 0.05},
+        },
+        {
+            'batch_size': 10,
+            'seq_len': 512,
+            'steps': 1800,
+            'floor_s': {'compute': 0.1, 'memory': 0.8},
+        },
+    ]
+    found = plan.schedule(phases, chips=16, mfu=0.5, price=2.0)
+    assert found['floor']['hours'] == pytest.approx(0.1 + 0.4)
+    assert found['mfu']['hours'] == pytest.approx(
+        0.2 + 0.4
+    )  # the second phase cannot be faster than its memory
+    assert (found['mfu']['chip_hours'], found['mfu']['price']) == (
+        pytest.approx(9.6),
+        pytest.approx(19.2),
+    )
+    assert found['mfu']['phases'][0]['tokens_per_s'] == pytest.approx(100 * 128 / 0.2)
+    assert 'price' not in plan.schedule(phases, 16, 0.5, None)['floor']
+    assert 'expected' not in plan.schedule(
+        [phases[0] | {'compiler': {'expected_s': 0.3}}, phases[1]], 16, 0.5, None
+    )
+    said = [phase | {'compiler': {'expected_s': 0.3}} for phase in phases]
+    steps = [row['step_s'] for row in plan.schedule(said, 16, 0.5, None)['expected']['phases']]
+    assert steps == [0.3, 0.8]  # the second phase, again, is bound by its memory
+
+
+def test_masked_positions_default_to_those_of_the_records():
+    config = load('bert_base')
+    assert plan.predictions_of(config, []) == [20, 77]
+    assert plan.predictions_of(config, [20, 76]) == [20, 76]
+    for wrong in ([20], [20, 513], [0, 76]):
+        with pytest.raises(UserError, match='--max_predictions'):
+            plan.predictions_of(config, wrong)
+
+
+SIZES = {'v5e:2x4': 8, 'v6e:16x16': 256, 'v4:2x2x1': 4, 'v5p:8x8x12': 768, 'h100:8': 8, 'a100:1': 1}
+
+
+@pytest.mark.parametrize(('name', 'chips'), SIZES.items())
+def test_topologies(name, chips):
+    where = topology(name)
+    assert (where.name, where.chips) == (name, chips)
+
+
+UNKNOWN = [
+    'v5e',
+    'v5e:3x5',
+    'v5e:2x2x2',
+    'v5p:4x4',
+    'v5p:4x4x6',
+    'v5p:8x4x4',
+    'v5p:0x4x4',
+    'h100:3',
+    'h100:2x4',
+    '',
+]
+
+
+@pytest.mark.parametrize('name', UNKNOWN)
+def test_unknown_topologies_are_refused_with_those_that_exist(name):
+    with pytest.raises(UserError, match='4x4x4.*16x16.*1, 2, 4, 8') as refused:
+        topology(name)
+    assert all(chip in str(refused.value) for chip in CHIPS)
+
+
+def test_a_mesh_that_does_not_divide_is_refused():
+    with pytest.raises(UserError, match='8 chips.*fsdp=3'):
+        phase_of('bert_tiny', 'v5e:2x4', 'runtime.fsdp=3')
+    with pytest.raises(UserError, match=r'phases\.0\.batch_size=100'):
+        phase_of('bert_tiny', 'v5e:2x4', 'phases.0.batch_size=100')
+
+
+@pytest.mark.parametrize(
+    ('changes', 'message'),
+    [
+        ('model_parallel=5', 'divides none of model.num_heads=12, .* take 4 or 6'),
+        ('fsdp=5', 'divides none of model.hidden_size=768, .* take 4 or 6'),
+        ('model_parallel=13', 'divides none of .* take 12'),
+    ],
+)
+def test_an_axis_that_would_split_nothing_is_refused_with_what_divides(changes, message):
+    runtime = apply(PretrainConfig(), [f'runtime.{changes}']).runtime
+    with pytest.raises(UserError, match=f'runtime.{changes} {message}'):
+        splits.left_whole(ModelConfig(), runtime)
+
+
+def test_what_an_axis_leaves_whole_is_told(binary):
+    flags = ('--config=bert_base', '--topology=v5e:4x4', '--nocompile')
+    told = binary('plan', *flags, '--set=runtime.model_parallel=8').stdout
+    message = 'WARNING runtime.model_parallel = 8 does not divide model.num_heads=12: not split'
+    assert message in told and '; 4 would' in told
+    assert 'WARNING' not in binary('plan', *flags, '--set=runtime.model_parallel=4').stdout
+    whole = splits.left_whole(ModelConfig(), RuntimeConfig(fsdp=64, model_parallel=4))
+    assert len(whole) == 1 and 'the 30,592 rows of the word table' in whole[0] and '128' in whole[0]
+
+
+def test_gpus_are_planned_by_the_figures_of_their_data_sheet():
+    phase = phase_of('bert_base', 'h100:8')
+    assert phase['floor_s']['compute'] == pytest.approx(256 * 69.9e9 / (8 * 989e12), rel=1e-3)
+    assert phase['floor_s']['memory'] == pytest.approx(2 * 3 * 4 * BASE / 3.35e12, rel=2e-3)
+    assert (
+        plan.obstacle(topology('h100:8'))
+        == 'XLA compiles for a GPU where there is one: here are 0 H100, not 8'
+    )
+
+
+class Compiler:
+    """Stands for the TPU compiler: a step needs the state, its gradients and 0.3 GB a row of a
+    chip, less where remat is on.
+    """
+
+    def __init__(self, monkeypatch, has: float, expects: bool = False):
+        self.has, self.expects, self.seen = has, expects, []
+        monkeypatch.setattr(search.plan, 'compiled', self.compiled)
+
+    def needs(self, config, phase, predictions, where) -> float:
+        memory, runtime = plan.analytic(config, phase, predictions, where)['memory'], config.runtime
+        rows = phase.batch_size / where.chips / runtime.accumulation
+        return (
+            2 * memory['parameters']
+            + memory['optimizer']
+            + 3e8 * rows * {'none': 1, 'dots': 0.7, 'full': 0.2}[runtime.remat]
+        )
+
+    def compiled(self, *task) -> dict:
+        self.seen.append(task[0].runtime)
+        needs = self.needs(*task)
+        if needs > self.has:
+            raise plan.DoesNotFit('', needs, self.has, [])
+        floors = {'compute': 1.0, 'memory': needs, 'interconnect': 0.0}
+        memory = {'total': needs, 'left': self.has - needs}
+        return {
+            'memory': memory,
+            'floor_s': floors,
+            'compiler': {'expected_s': 1e21 / needs} if self.expects else {},
+        }
+
+    def refusal(self, task: search.Task) -> plan.DoesNotFit:
+        return plan.DoesNotFit('', self.needs(*task), self.has, [])
+
+
+def large(*changes: str) -> search.Task:
+    config = apply(load('bert_large'), ['phases.0.batch_size=256', *changes])
+    return search.Task(config, config.phases[0], 20, topology('v5e:2x4'))
+
+
+def test_the_least_change_of_each_setting_that_fits_is_found_by_compiling(monkeypatch):
+    compiler = Compiler(
+        monkeypatch, has=11e9
+    )  # 5.4 GB of state and 9.6 of 32 rows are too much; so are 6.7 with dots
+    rows = search.smallest_changes(large(), compiler.refusal(large()), budget=20)
+    alone = [row['changes'] for row in rows if row['fits'] and len(row['changes']) == 1]
+    assert sorted(alone, key=str) == [{'accumulation': 2}, {'fsdp': 8}, {'remat': 'full'}]
+    assert [
+        row for row in rows if row['fits'] and len(row['changes']) > 1
+    ] == []  # each is enough by itself
+    assert len(compiler.seen) == len(rows) and {
+        runtime.model_parallel for runtime in compiler.seen
+    } == {1}
+
+
+def test_settings_are_changed_together_where_one_is_not_enough(monkeypatch):
+    compiler = Compiler(monkeypatch, has=1.5e9)
+    rows = search.smallest_changes(large(), compiler.refusal(large()), budget=30)
+    found = [row['changes'].keys() for row in rows if row['fits']]
+    assert {'accumulation', 'fsdp'} in found and all(
+        keys > {'fsdp'} for keys in found
+    )  # the state alone is 4 GB
+    assert search.smallest_changes(large(), compiler.refusal(large()), budget=1) == rows[:1]
+
+
+def test_a_search_spends_its_budget_on_what_fits_and_puts_the_fastest_first(monkeypatch):
+    compiler = Compiler(monkeypatch, has=15.5 * 2**30)
+    rows = search.search(
+        large('phases.0.batch_size=128')._replace(topology=topology('v5e:2x2')), budget=5
+    )
+    assert len(rows) == len(compiler.seen) == 5 and all(row['fits'] for row in rows)
+    assert len({tuple(row['changes'].items()) for row in rows}) == 5
+    assert [row['floor_s']['memory'] for row in rows] == sorted(
+        row['floor_s']['memory'] for row in rows
+    )  # the only one that differs
+    assert {row['remat'] for row in rows} == {
+        'none'
+    }  # nothing is recomputed where there is no need
+    Compiler(monkeypatch, has=15.5 * 2**30, expects=True)  # a longer time for less memory
+    again = search.search(
+        large('phases.0.batch_size=128')._replace(topology=topology('v5e:2x2')), budget=5
+    )
+    assert [row['needs'] for row in again] == sorted((row['needs'] for row in rows), reverse=True)
+    assert ', expected ' in search.describe(again[0]) and 'expected' not in search.describe(rows[0])
+
+
+def test_a_candidate_that_cannot_be_made_is_left_out_and_the_next_one_tried(monkeypatch, caplog):
+    compiler = Compiler(monkeypatch, has=11e9)
+
+    def choosy(*task) -> dict:
+        if task[0].runtime.fsdp > 1:
+            raise UserError('there is no such mesh')
+        return compiler.compiled(*task)
+
+    monkeypatch.setattr(search.plan, 'compiled', choosy)
+    rows = search.smallest_changes(large(), compiler.refusal(large()), budget=20)
+    enough = [row['changes'] for row in rows if row['fits']]
+    assert sorted(enough, key=str) == [{'accumulation': 2}, {'remat': 'full'}]
+    message = '--set runtime.fsdp=8: left out, for it cannot be made: there is no such mesh'
+    assert message in caplog.text
+    found = search.search(large(), budget=3)
+    assert [row['fits'] for row in found] == [True, True, True]
+    assert {row['mesh']['fsdp'] for row in found} == {1}
+
+
+def test_a_candidate_that_the_compiler_fails_on_is_told_and_counted(monkeypatch):
+    import jax
+
+    def failing(*task) -> dict:
+        raise jax.errors.JaxRuntimeError('INTERNAL: a defect of it')
+
+    monkeypatch.setattr(search.plan, 'compiled', failing)
+    rows = search.search(large(), budget=2)
+    assert [row['fits'] for row in rows] == [False, False]
+    assert all('cannot be compiled' in search.describe(row) for row in rows)
+
+
+def test_a_refusal_is_told_with_what_was_tried(monkeypatch):
+    from launch.pretraining import plan_text
+
+    task, compiler = large(), Compiler(monkeypatch, has=11e9)
+    buffers = [{'bytes': 2**30, 'count': 2, 'shape': 'f32[7]', 'origin': 'a/b'}]
+    phase = plan.analytic(*task) | {'needs': 38e9, 'has': 10e9, 'buffers': buffers}
+    phase['estimate'] = search.estimate(task).parts
+    phase['changes'] = search.smallest_changes(task, compiler.refusal(task), budget=9)
+    chip = dataclasses.asdict(task.topology.chip)
+    about = {'config': 'c', 'topology': 'v5e:2x4', 'chips': 8, 'mesh': {'data': 8}}
+    found = about | {'chip': chip, 'parameters': 1, 'warnings': [], 'phases': [phase]}
+    text = '\n'.join(plan_text.lines(found))
+    assert (
+        'DOES NOT FIT' in text
+        and '2 x f32[7], 1.00 GiB in all: a/b' in text
+        and 'whole run' not in text
+    )
+    assert '--set runtime.accumulation=2' in text and '--set runtime.remat=full' in text
+
+
+def test_the_memory_that_is_told_before_the_first_step_costs_no_second_compilation(caplog):
+    import jax
+    import jax.numpy as jnp
+
+    from bert_jax.costs import memory
+    from bert_jax.mesh import sharding
+    from bert_jax.train.state import TrainState
+    from bert_jax.train.step import jit_train_step
+
+    mesh = sharding.make_mesh(RuntimeConfig())
+    put = lambda x: jax.device_put(x, sharding.replicated(mesh))
+    state = TrainState(
+        {'w': put(jnp.ones((2**18,)))},
+        {'mu': put(jnp.ones((2**19,)))},
+        put(jnp.int32(0)),
+        put(jnp.int32(0)),
+    )
+    batch = sharding.place({'x': np.ones((16, 2**15), np.float32)}, mesh, 16)
+    plus = lambda state, batch, h: (
+        jax.tree.map(lambda x: x + 1, state),
+        {'sum': batch['x'].sum() * h},
+    )
+    step = jit_train_step(plus, state)
+    with jax.set_mesh(mesh), jax.log_compiles():
+        line = memory.line(step.lower(state, batch, np.float32(2)).compile(), state, batch)
+        _, metrics = step(state, batch, np.float32(2))
+    assert line.startswith(
+        'on each of 8 device(s): parameters 1.0 MiB, optimizer 2.0 MiB, batch 0.2 MiB, activations'
+        ' and workspace '
+    )
+    assert line.endswith(' in all') and float(metrics['sum']) == 2 * 16 * 2**15
+    assert (
+        len(
+            [
+                r
+                for r in caplog.records
+                if 'Finished XLA compilation of jit(<lambda>)' in r.getMessage()
+            ]
+        )
+        == 1
+    )
+
+
+@pytest.mark.slow
+def test_a_step_is_compiled_for_the_devices_that_are_here(monkeypatch):
+    """What a machine with GPUs does, with two of the test's own devices as the GPUs."""
+    import jax
+
+    monkeypatch.setattr(plan, '_gpus', lambda where: jax.devices()[:2])
+    sizes = (
+        'model.vocab_size=200',
+        'model.num_layers=1',
+        'model.max_position=16',
+        'phases.0.seq_len=16',
+        'phases.0.batch_size=4',
+    )
+    config = apply(load('bert_tiny'), sizes)
+    found = plan.compiled(config, config.phases[0], 3, topology('h100:2'))
+    assert found['memory']['left'] == 60e9 - found['memory']['total']
+    assert [row['axes'] for row in found['collectives'] if row['kind'] == 'all-reduce'] == [
+        ['data']
+    ]
+    small = dataclasses.replace(
+        topology('h100:2'), chip=dataclasses.replace(CHIPS['h100'], hbm_usable=1e6)
+    )
+    with pytest.raises(
+        plan.DoesNotFit,
+        match=r'does not fit h100:2: it needs [\d.]+ MiB a chip, and there is 1.0 MiB',
+    ):
+        plan.compiled(config, config.phases[0], 3, small)
+
+
+def test_the_command_without_compiling(binary, tmp_path):
+    result = binary(
+        'plan',
+        '--config=bert_large',
+        '--topology=v5e:16x16',
+        '--nocompile',
+        f'--json={tmp_path / "plan.json"}',
+    )
+    assert (result.returncode, result.stderr) == (0, '')
+    assert '336,226,108 parameters' in result.stdout
+    assert 'NOT COMPILED' in result.stdout
+    found = json.loads((tmp_path / 'plan.json').read_text())
+    assert (found['compiled'], found['chips'], found['parameters'], len(found['phases'])) == (
+        False,
+        256,
+        336_226_108,
+        2,
+    )
+    assert 'collectives' not in found['phases'][0]
+    assert [p.name for p in tmp_path.iterdir()] == ['plan.json']
+
+
+@pytest.mark.parametrize(
+    ('path', 'message'),
+    [
+        ('', 'is empty'),
+        ('made', 'that is a folder'),
+        ('new/folder/', 'that is a folder'),
+        ('file/plan.json', 'file is no folder'),
+        ('link/plan.json', 'link is no folder'),
+        ('file/folder/plan.json', 'file is no folder'),
+        ('/proc/plan.json', '/proc cannot be written in'),
+    ],
+)
+def test_a_plan_that_cannot_be_written_is_refused_at_once(binary, tmp_path, path, message):
+    (tmp_path / 'made').mkdir()
+    (tmp_path / 'file').touch()
+    (tmp_path / 'link').symlink_to('nowhere')
+    given = path and str(tmp_path / path) + '/' * path.endswith('/')
+    result = binary('plan', '--config=bert_tiny', '--topology=v5e:2x4', f'--json={given}')
+    assert (result.returncode, result.stdout, result.stderr.count('\n')) == (2, '', 1)
+    assert result.stderr.startswith('plan: error: --json=') and message in result.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ['file', 'link', 'made']
+
+
+def test_cycles_become_seconds_and_much_reordering_a_warning():
+    costs = [
+        hlo.Cost(600, 2, 'fusion', 'f32[8]', 'a/b'),
+        hlo.Cost(300, 1, 'broadcast', 'u32[8,2]', 'a/c'),
+        hlo.Cost(100, 1, 'copy', 'f32[8]', ''),
+    ]
+    found = plan.expected(costs, CHIPS['v5e'])
+    assert found['expected_s'] == pytest.approx(1000 / 1.503e9, rel=1e-3) and found[
+        'moving'
+    ] == pytest.approx(0.4)
+    assert [row['share'] for row in found['costliest']] == [0.6, 0.3, 0.1]
+    assert plan.reordering(found) == [
+        'the compiler expects 40% of a step to copy and spread out arrays, computing nothing, most'
+        ' of all u32[8,2] at a/c'
+    ]
+    assert plan.reordering(plan.expected(costs[:1], CHIPS['v5e'])) == [] == plan.reordering({})
+    assert plan.expected(costs, CHIPS['h100']) == {} == plan.expected([], CHIPS['v5e'])
+
+
+def test_without_compiling_an_estimate_above_the_memory_is_said_with_a_change_that_is_enough(
+    binary,
+):
+    result = binary('plan', '--config=bert_base', '--topology=l4:1', '--nocompile')
+    first, second = result.stdout.split('phase 1:')
+    assert 'WARNING' not in first  # about 10 of 16.76 GiB
+    assert (
+        'that is more than 16.76 GiB; by estimate this fits: --set runtime.accumulation=4' in second
+    )
+    mended = binary(
+        'plan',
+        '--config=bert_base',
+        '--topology=l4:1',
+        '--nocompile',
+        '--set',
+        'runtime.accumulation=4',
+    )
+    assert 'WARNING' not in mended.stdout and 'phase 1:' in mended.stdout
+    hopeless = binary(
+        'plan',
+        '--config=bert_tiny',
+        '--topology=l4:1',
+        '--nocompile',
+        '--set',
+        'model.vocab_size=20000000',
+    )
+    assert (
+        'WARNING        that is more than 16.76 GiB; no change of these settings is enough'
+        in hopeless.stdout
+    )
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec('libtpu') is not None,
+    reason='libtpu is installed: tests/plan compiles',
+)
+def test_without_libtpu_the_command_says_how_to_install_it(binary):
+    result = binary('plan', '--config=bert_tiny', '--topology=v5e:2x4')
+    assert (result.returncode, result.stderr) == (0, '')
+    assert (
+        "NOT COMPILED (libtpu is not installed: pip install -c constraints.txt '.[plan]')"
+        in result.stdout
+    )
+
+
+def test_the_command_refuses_in_one_line(binary):
+    result = binary('plan', '--config=bert_tiny', '--topology=v5e:3x3')
+    assert (result.returncode, result.stdout, result.stderr.count('\n')) == (2, '', 1)
+    assert '--topology=v5e:3x3' in result.stderr

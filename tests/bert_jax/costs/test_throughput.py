@@ -1,0 +1,90 @@
+"""The figures of a log line against arithmetic by hand, and a trace where --profile asks for
+one.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from bert_jax.costs import chips, throughput
+from bert_jax.train import loop
+from configs.load import load
+
+
+def test_figures_by_hand():
+    """BERT-base at S=128 with 20 predictions takes 69.9 GFLOP a sequence (see test_flops.py); 8
+    fake devices share the work.
+    """
+    found = throughput.figures(load('bert_base').model, 128, 20, batch_size=256, step_ms=200.0)
+    assert (found['sequences_per_s'], found['tokens_per_s']) == (1280.0, 163840.0)
+    assert found['model_tflops'] == pytest.approx(1280 * 69.9e9 / 8 / 1e12, rel=1e-3)
+    assert 'mfu' not in found  # a CPU has no peak here
+
+
+@pytest.mark.parametrize(
+    ('kind', 'peak'),
+    [
+        ('TPU v4', 275e12),
+        ('TPU v5 lite', 197e12),
+        ('TPU v5e', 197e12),
+        ('TPU v5p', 459e12),
+        ('TPU v5', 459e12),
+        ('TPU v6 lite', 918e12),
+        ('NVIDIA H100 80GB HBM3', 989e12),
+        ('NVIDIA H200', 989e12),
+        ('NVIDIA H100 PCIe', None),
+        ('NVIDIA A100-SXM4-80GB', 312e12),
+        ('cpu', None),
+    ],
+)
+def test_peak_of_a_device(kind, peak):
+    assert chips.peak_flops(kind) == peak
+
+
+def test_meter_counts_waiting(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(loop.time, 'perf_counter', lambda: now[0])
+    meter = loop.Meter(max_bad_steps=1)
+    with meter.waiting():
+        now[0] += 3.0
+    now[0] += 9.0
+    assert meter.drain()['input_wait'] == 0.25
+    now[0] += 1.0
+    assert meter.drain()['input_wait'] == 0.0
+
+
+def test_compiling_evaluating_and_saving_are_in_no_rate(monkeypatch):
+    """A step of 1 second, of which the first and the fourth waited 3 seconds for records and
+    compiled for 60.
+    """
+    now, one = [0.0], (jnp.ones(()), jnp.ones(()))
+    monkeypatch.setattr(loop.time, 'perf_counter', lambda: now[0])
+    meter = loop.Meter(max_bad_steps=1)
+    for step in range(1, 6):
+        compiled = step in (1, 4)
+        with meter.waiting():
+            now[0] += 3.0 if compiled else 0.25
+        now[0] += 60.0 if compiled else 0.75
+        meter.push(step, {'loss': one, 'bad_steps': (jnp.zeros(()), jnp.ones(()))}, compiled)
+        with meter.paused():
+            now[0] += 100.0
+        if step == 1:
+            assert 'step_ms' not in meter.drain()  # not a step yet that tells of those to come
+    told = meter.drain()
+    assert (told['steps'], told['seconds'], told['step_ms']) == (4, 3.0, 1000.0)
+    assert told['input_wait'] == 0.25 and loop.eta(7, told) == 7.0
+
+
+@pytest.mark.parametrize(
+    ('steps', 'last', 'traced'), [(2, 100, True), (5, 12, True), (2, 10, False), (0, 100, False)]
+)
+def test_profile(tmp_path, monkeypatch, steps, last, traced):
+    calls = []
+    monkeypatch.setattr(jax.profiler, 'start_trace', lambda folder: calls.append(('start', folder)))
+    monkeypatch.setattr(jax.profiler, 'stop_trace', lambda: calls.append(('stop',)))
+    profile = loop.Profile(str(tmp_path), steps, 0, last)
+    for step in range(1, last + 1):
+        profile.after(step, {'loss': (jnp.zeros(()), jnp.ones(()))})
+    assert calls == ([('start', str(tmp_path)), ('stop',)] if traced else [])

@@ -1,0 +1,452 @@
+"""Hugging Face directories without PyTorch: against files that transformers wrote
+(tests/parity/make_golden.py), and every refusal.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import pickle
+import shutil
+import sys
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from bert_jax.interchange import huggingface
+from bert_jax.model import heads
+from bert_jax.train import losses
+from configs.errors import UserError
+from launch.workdir.source import load_source
+
+GOLDEN = pathlib.Path(__file__).parents[2] / 'golden' / 'huggingface'
+EXPECTED = load_file(GOLDEN / 'expected.safetensors')
+BATCH = {
+    name.removeprefix('batch/'): value
+    for name, value in EXPECTED.items()
+    if name.startswith('batch/')
+}
+WORDS = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *(f'word{i}' for i in range(35))]
+
+
+@pytest.fixture
+def folder(tmp_path) -> pathlib.Path:
+    """A copy of the golden model that a test may change."""
+    for name in ('config.json', 'model.safetensors'):
+        shutil.copyfile(GOLDEN / name, tmp_path / name)
+    return tmp_path
+
+
+def settings(folder: pathlib.Path, *absent: str, **changes) -> None:
+    """Changes config.json."""
+    data = json.loads((folder / 'config.json').read_text())
+    (folder / 'config.json').write_text(
+        json.dumps({k: v for k, v in data.items() if k not in absent} | changes)
+    )
+
+
+def tensors(folder: pathlib.Path, change) -> None:
+    """Changes model.safetensors: change(name, array) -> {name: array}."""
+    changed: dict[str, np.ndarray] = {}
+    for name, array in load_file(folder / 'model.safetensors').items():
+        changed |= change(name, array)
+    save_file(changed, folder / 'model.safetensors')
+
+
+def refused(folder: pathlib.Path) -> str:
+    """The one line with which a directory is refused."""
+    with pytest.raises(UserError) as caught:
+        huggingface.read(folder)
+    assert '\n' not in str(caught.value) and str(folder) in str(caught.value)
+    return str(caught.value)
+
+
+def equal(a, b) -> bool:
+    return jax.tree.structure(a) == jax.tree.structure(b) and jax.tree.all(
+        jax.tree.map(np.array_equal, a, b)
+    )
+
+
+@pytest.mark.parametrize('act', ['gelu', 'gelu_new', 'relu'])
+def test_outputs_are_those_of_transformers(folder, act):
+    settings(folder, hidden_act=act)
+    config, params = huggingface.read(folder).model[:2]
+    everywhere = {**BATCH, 'masked_lm_positions': np.tile(np.arange(12, dtype=np.int32), (4, 1))}
+    mlm, nsp = heads.Pretraining(config).apply({'params': params}, everywhere)
+    hidden, pooled, _ = heads.Encoder(config).apply(
+        {'params': params['encoder']},
+        *(BATCH[k] for k in ('input_ids', 'input_mask', 'segment_ids')),
+    )
+    for name, found in {
+        'hidden': hidden,
+        'pooled': pooled,
+        'mlm': mlm[..., :40],
+        'nsp': nsp,
+    }.items():
+        np.testing.assert_allclose(
+            found, EXPECTED[f'{act}/{name}'], atol=2e-5, rtol=0, err_msg=name
+        )
+
+
+def test_gradients_are_those_of_transformers(folder):
+    config, params = huggingface.read(folder).model[:2]
+    objective = losses.pretraining_objective(heads.Pretraining(config), nsp=True)
+    weights = objective.weights(BATCH)
+
+    def loss(params):
+        sums = objective.sums(params, BATCH, None)
+        return sum(sums[name][0] / weight for name, weight in weights.items())
+
+    value, found = jax.value_and_grad(loss)(params)
+    assert abs(float(value) - float(EXPECTED['gelu/loss'][0])) < 2e-5
+    # Saved as if they were weights, so that reading them brings them into our tree.
+    save_file(
+        {n.removeprefix('gradient/'): a for n, a in EXPECTED.items() if n.startswith('gradient/')},
+        folder / 'model.safetensors',
+    )
+    wanted = huggingface.read(folder).model.params
+    norm = np.sqrt(sum(np.square(w).sum() for w in jax.tree.leaves(wanted)))
+    bound = jax.tree.map(lambda w: 1e-4 * max(np.abs(w).max(), 1e-3 * norm), wanted)
+    fits = jax.tree.map(lambda g, w, b: bool(np.abs(g - w).max() <= b), found, wanted, bound)
+    assert jax.tree.all(fits), fits
+    assert np.abs(found['encoder']['layers']['key']['bias']).max() < 1e-6 * norm
+
+
+def test_padding_rows_of_the_vocabulary_come_and_go(folder, tmp_path):
+    model = huggingface.read(folder).model
+    word, bias = model.params['encoder']['embeddings']['word'], model.params['mlm']['bias']
+    assert (
+        word.shape == (128, 16)
+        and bias.shape == (128,)
+        and not word[40:].any()
+        and not bias[40:].any()
+    )
+    huggingface.write(tmp_path / 'out', model)
+    written = load_file(tmp_path / 'out' / 'model.safetensors')
+    assert written['bert.embeddings.word_embeddings.weight'].shape == (40, 16) and written[
+        'cls.predictions.bias'
+    ].shape == (40,)
+
+
+def test_what_is_written_is_what_was_read(folder, tmp_path):
+    """Same names and same bits as transformers wrote, and the settings that make a model."""
+    huggingface.write(tmp_path / 'out', huggingface.read(folder).model)
+    before, after = (load_file(f / 'model.safetensors') for f in (folder, tmp_path / 'out'))
+    assert before.keys() == after.keys() and all(
+        np.array_equal(before[n], after[n]) for n in before
+    )
+    before, after = (
+        json.loads((f / 'config.json').read_text()) for f in (folder, tmp_path / 'out')
+    )
+    new = {'position_embedding_type': 'absolute'}
+    assert {k: v for k, v in after.items() if k not in new} == {
+        k: before[k] for k in after if k not in new
+    }
+    assert equal(huggingface.read(tmp_path / 'out').model, huggingface.read(folder).model)
+
+
+@pytest.mark.parametrize('ours', ['gelu_tanh', 'gelu_erf', 'relu'])
+def test_activations_go_out_and_come_back(folder, tmp_path, ours):
+    model = huggingface.read(folder).model
+    changed = model._replace(
+        config=type(model.config)(**{**vars(model.config), 'hidden_act': ours})
+    )
+    huggingface.write(tmp_path / 'out', changed)
+    theirs = json.loads((tmp_path / 'out' / 'config.json').read_text())['hidden_act']
+    assert theirs == {'gelu_tanh': 'gelu_new', 'gelu_erf': 'gelu', 'relu': 'relu'}[ours]
+    assert huggingface.read(tmp_path / 'out').model.config.hidden_act == ours
+
+
+@pytest.mark.parametrize(
+    'spelling',
+    [
+        lambda name, array: {name.removeprefix('bert.'): array},
+        lambda name, array: {
+            name.replace('LayerNorm.weight', 'LayerNorm.gamma').replace(
+                'LayerNorm.bias', 'LayerNorm.beta'
+            ): array
+        },
+        lambda name, array: {name: array, 'bert.embeddings.position_ids': np.arange(12)[None]},
+        lambda name, array: (
+            {name: array}
+            | ({'cls.predictions.decoder.weight': array} if 'word_embeddings' in name else {})
+        ),
+        lambda name, array: (
+            {name: array}
+            | ({'cls.predictions.decoder.bias': array} if name == 'cls.predictions.bias' else {})
+        ),
+        lambda name, array: {
+            'cls.predictions.decoder.bias' if name == 'cls.predictions.bias' else name: array
+        },
+    ],
+    ids=[
+        'no prefix',
+        'gamma and beta',
+        'position_ids',
+        'tied decoder',
+        'tied bias',
+        "the decoder's bias alone",
+    ],
+)
+def test_other_spellings_of_the_same_model(folder, spelling):
+    wanted = huggingface.read(folder).model
+    tensors(folder, spelling)
+    reading = huggingface.read(folder)
+    assert equal(reading.model, wanted)
+    assert set(reading.ignored) <= {'bert.embeddings.position_ids'}
+
+
+def test_shards_with_an_index(folder):
+    wanted = huggingface.read(folder).model
+    whole = load_file(folder / 'model.safetensors')
+    places = {name: f'model-0000{i % 3 + 1}-of-00003.safetensors' for i, name in enumerate(whole)}
+    for file in set(places.values()):
+        save_file({n: whole[n] for n in whole if places[n] == file}, folder / file)
+    (folder / 'model.safetensors').unlink()
+    (folder / 'model.safetensors.index.json').write_text(json.dumps({'weight_map': places}))
+    assert equal(huggingface.read(folder).model, wanted)
+    (folder / 'model-00002-of-00003.safetensors').unlink()
+    assert 'names model-00002-of-00003.safetensors, which is not beside it' in refused(folder)
+    for odd in (None, [], 'x', {'a': 3}, {'a': None}, {'a': ['b']}):
+        (folder / 'model.safetensors.index.json').write_text(json.dumps({'weight_map': odd}))
+        assert 'its weight_map does not give every tensor the name of a file' in refused(folder)
+    for odd in ('', '.', '../there', 'a\0b'):
+        (folder / 'model.safetensors.index.json').write_text(json.dumps({'weight_map': {'a': odd}}))
+        assert 'which is not beside it' in refused(folder)
+
+
+@pytest.mark.parametrize('dtype', [np.float16, ml_dtypes.bfloat16, np.float64])
+def test_other_precisions_become_float32_and_are_said(folder, dtype):
+    tensors(folder, lambda name, array: {name: array.astype(dtype)})
+    reading = huggingface.read(folder)
+    name = np.dtype(dtype).name
+    assert reading.remarks == (f'46 tensors are {name}: read as float32',)
+    key = load_file(GOLDEN / 'model.safetensors')['bert.encoder.layer.1.attention.self.key.weight']
+    found = reading.model.params['encoder']['layers']['key']['kernel'][1]
+    assert found.dtype == np.float32 and np.array_equal(
+        found, key.astype(dtype).astype(np.float32).T
+    )
+
+
+def test_a_model_without_mlm_head_and_pooler(folder):
+    settings(folder, architectures=['BertForQuestionAnswering'])
+    tensors(
+        folder,
+        lambda name, array: (
+            {}
+            if name.startswith(('cls.', 'bert.pooler'))
+            else {name: array, 'qa_outputs.weight': np.eye(2, 16, dtype='f')}
+        ),
+    )
+    assert 'missing qa_outputs.bias' in refused(folder)
+    tensors(folder, lambda name, array: {name: array, 'qa_outputs.bias': np.array([1, 2], 'f')})
+    model = huggingface.read(folder).model
+    assert model.parts == ('span',) and np.array_equal(
+        model.params['span']['kernel'], np.eye(16, 2)
+    )
+
+
+def test_labels_come_with_a_classifier(folder, tmp_path):
+    names = {
+        '10': 'k',
+        **{str(i): f'{i}' for i in range(10)},
+    }  # not in order, and "10" sorts before "2" as text
+    settings(
+        folder,
+        architectures=['BertForSequenceClassification'],
+        id2label=names,
+        classifier_dropout=0.3,
+    )
+    head = {'classifier.weight': np.ones((11, 16), 'f'), 'classifier.bias': np.zeros(11, 'f')}
+    tensors(folder, lambda name, array: {} if name.startswith('cls.') else {name: array} | head)
+    model = huggingface.read(folder).model
+    assert model.labels == (*map(str, range(10)), 'k') and model.head_dropout == 0.3
+    huggingface.write(tmp_path / 'out', model)
+    assert equal(huggingface.read(tmp_path / 'out').model, model)
+    settings(folder, id2label={'0': 'a', '1': 'b'})
+    assert 'classifier.weight: (11, 16) in the file, (2, 16) by config.json' in refused(folder)
+
+
+@pytest.mark.parametrize(
+    ('model_type', 'architecture'),
+    [
+        ('roberta', 'RobertaForMaskedLM'),
+        ('modernbert', 'ModernBertModel'),
+        ('gpt2', 'GPT2LMHeadModel'),
+        ('bert', 'RobertaModel'),
+    ],
+)
+def test_other_architectures_are_refused(folder, model_type, architecture):
+    settings(folder, model_type=model_type, architectures=[architecture])
+    assert f'describes {architecture} (model_type {model_type!r}), which is not BERT' in refused(
+        folder
+    )
+
+
+@pytest.mark.parametrize(
+    ('changes', 'message'),
+    [
+        ({'hidden_act': 'silu'}, "hidden_act='silu' is not built here: only gelu_new, gelu, relu"),
+        (
+            {'position_embedding_type': 'relative_key'},
+            "position_embedding_type='relative_key' is not built here: only 'absolute' is",
+        ),
+        ({'is_decoder': True}, 'is_decoder=True is not built here'),
+        ({'num_attention_heads': 3}, 'num_heads=3: must be a divisor of hidden_size=16'),
+        ({'hidden_size': 'wide'}, "hidden_size='wide': expected int"),
+        (
+            {'vocab_size': 48},
+            'bert.embeddings.word_embeddings.weight: (40, 16) in the file, (48, 16) by config.json',
+        ),
+        (
+            {'num_hidden_layers': 1},
+            'missing nothing; not known here bert.encoder.layer.1.attention.output.LayerNorm.bias,',
+        ),
+        (
+            {'num_hidden_layers': 5},
+            'encoder.layer.{2,3,4}.output.dense.weight; not known here nothing',
+        ),
+        ({'id2label': {'zero': 'a'}}, 'id2label has keys that are no numbers: zero'),
+        ({'id2label': ['a', 'b']}, 'must give each number a name'),
+        ({'id2label': {'0': None}}, 'must give each number a name'),
+        ({'hidden_size': '768'}, "hidden_size='768': expected int"),
+        ({'hidden_act': ['gelu']}, "hidden_act=['gelu'] is not built here"),
+        ({'architectures': 'BertModel'}, "architectures='BertModel': must be a list"),
+        ({'architectures': [1]}, 'architectures=[1]: must be a list'),
+        ({'num_hidden_layers': 10**12}, 'num_layers=1000000000000: must be in'),
+        ({'vocab_size': 10**30}, 'must be in [1, 2147483647]'),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(folder, changes, message):
+    settings(folder, **changes)
+    assert message in refused(folder)
+
+
+@pytest.mark.parametrize(
+    ('change', 'message'),
+    [
+        (
+            lambda n, a: {} if 'layer.1.output.dense.bias' in n else {n: a},
+            'missing encoder.layer.1.output.dense.bias; not known here nothing',
+        ),
+        (
+            lambda n, a: {n: a, 'bert.embeddings.extra': a},
+            'missing nothing; not known here bert.embeddings.extra',
+        ),
+        (lambda n, a: {n: a, n.removeprefix('bert.'): a}, 'are two names of one array'),
+        (
+            lambda n, a: {n: a, 'cls.predictions.decoder.weight': np.ones((40, 16), 'f')},
+            'but here they are one array',
+        ),
+        (
+            lambda n, a: {n: np.full_like(a, np.nan) if 'pooler.dense.bias' in n else a},
+            'bert.pooler.dense.bias: NaN or infinite',
+        ),
+        (lambda n, a: {n: a, 'bert.odd': np.zeros(2, np.uint8)}, 'tensors of type U8'),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(folder, change, message):
+    tensors(folder, change)
+    assert message in refused(folder)
+
+
+def test_damaged_and_absent_files_are_refused(folder, monkeypatch):
+    content = (folder / 'model.safetensors').read_bytes()
+    for damaged in (content[:-100], content[:100], b''):
+        (folder / 'model.safetensors').write_bytes(damaged)
+        assert 'not a whole safetensors file' in refused(folder)
+    (folder / 'model.safetensors').unlink()
+    assert 'no model.safetensors' in refused(folder)
+    monkeypatch.setitem(sys.modules, 'torch', None)
+    (folder / 'pytorch_model.bin').write_bytes(pickle.dumps(print))
+    assert 'only safetensors are read without PyTorch' in refused(folder)
+    for content in (b'{"model_type": "bert",', b'{"a": "\xff"}', b'[' * 100_000):
+        (folder / 'config.json').write_bytes(content)
+        assert 'not valid JSON' in refused(folder)
+    (folder / 'config.json').write_text('[1]')
+    assert 'not a JSON object' in refused(folder)
+    (folder / 'config.json').unlink()
+    assert 'no config.json in it' in refused(folder)
+
+
+def test_a_class_that_needs_more_than_there_is_is_refused(folder, tmp_path):
+    model = huggingface.read(folder).model
+    with pytest.raises(
+        UserError, match='BertForQuestionAnswering needs span, which this model does not have'
+    ):
+        huggingface.write(tmp_path / 'out', model._replace(architecture='BertForQuestionAnswering'))
+    assert huggingface.write(tmp_path / 'out', model._replace(architecture='BertForMaskedLM')) == (
+        'pooler',
+        'nsp',
+    )
+    assert huggingface.read(tmp_path / 'out').model.parts == ('mlm',)
+
+
+def test_as_a_source_it_brings_its_tokenizer_and_lacks_nothing_of_an_encoder(folder):
+    (folder / 'vocab.txt').write_text('\n'.join(WORDS) + '\n')
+    whole = load_source(str(folder))
+    assert (
+        whole.model.hidden_act == 'gelu_erf'
+        and whole.tokenizer.encode('word3 Word0') == [8, 5]
+        and whole.step == 0
+    )
+    tensors(
+        folder,
+        lambda name, array: {} if name.startswith(('bert.pooler', 'cls.seq')) else {name: array},
+    )
+    partial = load_source(str(folder))
+    pooler = partial.params['encoder'].pop('pooler')
+    assert (
+        pooler['kernel'].shape == (16, 16) and 0.2 < jnp.std(pooler['kernel']) < 0.5
+    )  # initializer_range is 0.4 there
+    del whole.params['encoder']['pooler']
+    assert equal(partial.params['encoder'], whole.params['encoder'])
+    (folder / 'vocab.txt').write_text('\n'.join(WORDS[:-1]) + '\n')
+    with pytest.raises(UserError, match='its tokenizer has 39 entries but its model 40'):
+        load_source(str(folder))
+
+
+@pytest.mark.slow
+def test_finetuning_starts_from_one_and_what_comes_of_it_goes_back(folder, tmp_path, binary):
+    (folder / 'vocab.txt').write_text('\n'.join(WORDS) + '\n')
+    rows = [
+        {'text': f'word{i} word{i % 7}', 'label': 'low' if i < 15 else 'high'} for i in range(30)
+    ]
+    (folder / 'task.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in rows))
+    columns = {'text': 'text', 'label': 'label'}
+    task = {
+        'kind': 'classification',
+        'files': {'train': 'task.jsonl', 'dev': 'task.jsonl'},
+        'columns': columns,
+        'labels': ['low', 'high'],
+    }
+    (folder / 'task.json').write_text(json.dumps(task))
+    settings = ['--set=max_seq_length=8', '--set=batch_size=10', '--set=epochs=2']
+    run = binary(
+        'finetune',
+        f'--task={folder}/task.json',
+        f'--init_from={folder}',
+        f'--workdir={tmp_path}/run',
+        *settings,
+    )
+    assert run.returncode == 0, run.stderr
+    assert (
+        'BertForPreTraining, 46 arrays read; heads: mlm, nsp' in run.stderr
+        and 'the classifier head is fresh' in run.stderr
+    )
+    run = binary('export', f'--workdir={tmp_path}/run', f'--output={tmp_path}/out')
+    assert run.returncode == 0, run.stderr
+    before, after = huggingface.read(folder).model, huggingface.read(tmp_path / 'out').model
+    assert (after.config, after.labels, after.architecture) == (
+        before.config,
+        ('low', 'high'),
+        'BertForSequenceClassification',
+    )
+    moved = jax.tree.map(
+        lambda a, b: float(np.abs(a - b).max()), before.params['encoder'], after.params['encoder']
+    )
+    assert 0 < max(jax.tree.leaves(moved)) < 1e-3  # six steps at 2e-5

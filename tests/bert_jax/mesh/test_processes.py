@@ -1,0 +1,504 @@
+"""Several processes: the roll call, the watchdog, and a run of two that is killed, restarted and
+equal to a run of one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from bert_jax.mesh import processes as distributed
+from bert_jax.mesh import roll_call
+from bert_jax.train.checkpoint import load_params
+from configs.errors import UserError
+from launch.workdir.metrics import read_metrics
+
+ROOT = pathlib.Path(__file__).parents[3]
+
+
+def free_port() -> int:
+    """A port with a free one after it."""
+    while True:
+        with socket.socket() as one, socket.socket() as two:
+            one.bind(('', 0))
+            port = one.getsockname()[1]
+            try:
+                two.bind(('', port + 1))
+            except OSError:
+                continue
+            return port
+
+
+def outcomes(calls: list[Callable[[], None]]) -> list[str]:
+    """What each call said, all made at once; '' for one that returned."""
+    found = [''] * len(calls)
+
+    def make(place: int) -> None:
+        try:
+            calls[place]()
+        except UserError as error:
+            found[place] = str(error)
+
+    threads = [threading.Thread(target=make, args=(i,)) for i in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return found
+
+
+def call(port: int, process: int, processes: int, timeout_s: float = 20, **says: object) -> None:
+    met = roll_call.roll_call(
+        ('localhost', port), process, processes, timeout_s, {'seed': 1, **says}
+    )
+    met.end()
+    met.close()
+
+
+def connected(port: int) -> socket.socket:
+    """A connection to `port`, as soon as somebody listens there."""
+    until = time.monotonic() + 10
+    while True:
+        try:
+            return socket.create_connection(('localhost', port), timeout=5)
+        except OSError:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+
+
+def test_all_arrive():
+    port = free_port()
+    assert outcomes([lambda i=i: call(port, i, 4) for i in range(4)]) == [''] * 4
+
+
+def test_who_is_missing_is_named_everywhere():
+    port = free_port()
+    found = outcomes([lambda i=i: call(port, i, 5, 1.0) for i in (0, 1, 3)])
+    assert all('3 of 5 processes arrived within 1 s; missing: 2, 4' in line for line in found), (
+        found
+    )
+
+
+def test_process_0_is_missing():
+    port = free_port()
+    found = outcomes([lambda: call(port, 1, 2, 0.5)])[0]
+    assert (
+        f'process 0 did not answer at localhost:{port} within 0.5 s (Connection refused)' in found
+    )
+
+
+BAD_CALLERS = [
+    b'',  # says nothing
+    b'99\n',
+    b'1\n',
+    b'GET / HTTP/1.1\r\nHost: here\r\n\r\n',
+    b'\x16\x03\x01\x02\x00\xff\n',
+    b'[' * 100_000 + b'\n',
+    b'{"bert_jax": 2}\n',
+    *(
+        b'{"bert_jax": 2, "process": %s, "says": {}}\n' % number
+        for number in (b'99', b'-1', b'0', b'true', b'"1"')
+    ),
+]
+
+
+def test_callers_that_are_no_processes_of_the_run_neither_count_nor_hold_it_up():
+    port, held = free_port(), []
+
+    def strangers() -> None:
+        for text in BAD_CALLERS:
+            held.append(connected(port))
+            held[-1].sendall(text)
+        held.append(connected(port))
+        with contextlib.suppress(OSError):  # dropped at last
+            for _ in range(1000):
+                held[-1].sendall(b'x' * 65536)
+
+    def late(process: int) -> None:
+        time.sleep(1)  # after the strangers
+        call(port, process, 3)
+
+    started = time.monotonic()
+    assert (
+        outcomes([lambda: call(port, 0, 3), strangers, lambda: late(1), lambda: late(2)])
+        == [''] * 4
+    )
+    assert time.monotonic() - started < 8
+    for stranger in held:
+        stranger.close()
+
+
+def test_strangers_alone_are_not_taken_for_the_process_that_is_missing():
+    port, held = free_port(), []
+
+    def stray() -> None:
+        held.append(connected(port))
+        held[-1].sendall(b'1\n')
+
+    found = outcomes([lambda: call(port, 0, 2, 1.5), stray])
+    assert '1 of 2 processes arrived within 1.5 s; missing: 1' in found[0]
+    held[0].close()
+
+
+def test_a_process_that_is_started_again_counts_once():
+    port = free_port()
+    hello = b'{"bert_jax": 2, "process": 1, "says": {"seed": 1, "--num_processes": 3}}\n'
+
+    def restarted() -> None:
+        for _ in range(2):  # is killed while it waits for the others
+            with connected(port) as before:
+                before.sendall(hello)
+                assert b'heard' in before.recv(100)
+        time.sleep(1)
+        call(port, 1, 3)
+
+    def late() -> None:
+        time.sleep(0.5)
+        call(port, 2, 3)
+
+    assert outcomes([lambda: call(port, 0, 3), restarted, late]) == ['', '', '']
+
+
+def test_two_processes_of_one_number_are_told_so():
+    port = free_port()
+    found = outcomes([lambda: call(port, 0, 3, 2.0)] + [lambda: call(port, 1, 3, 2.0)] * 2)
+    assert 'missing: 2' in found[0]
+    assert sum('another process says --process_id=1 too' in line for line in found[1:]) == 1
+
+
+def test_what_differs_is_named_in_every_process():
+    port = free_port()
+    found = outcomes(
+        [lambda i=i: call(port, i, 4, peak_lr=0.1 * (i == 2), seed=7 if i else 8) for i in range(4)]
+    )
+    line = (
+        'differ in peak_lr: 0.0 in processes 0, 1, 3, 0.1 in process 2; seed: 8 in process 0, 7 in'
+        ' processes 1, 2, 3'
+    )
+    assert all(line in text for text in found), found
+
+
+@pytest.mark.parametrize('wrong', [0, 1])
+def test_a_process_that_refuses_to_start_ends_the_others_with_its_reason(wrong):
+    port = free_port()
+    found = outcomes(
+        [
+            lambda i=i: call(port, i, 3, **{'refused': 'no such file'} if i == wrong else {})
+            for i in range(3)
+        ]
+    )
+    assert all('no such file' in line for line in found), found
+    assert f'process {wrong} refused to start: no such file' in found[2]
+
+
+def test_a_process_started_for_another_number_of_processes_is_told_so():
+    port = free_port()
+    found = outcomes([lambda: call(port, 0, 2), lambda: call(port, 1, 3)])
+    assert all('--num_processes: 2 in process 0, 3 in process 1' in line for line in found), found
+
+
+# argv: port, process, processes, what it does once all are there
+MEMBER = """
+import sys, time
+from bert_jax.mesh import company, roll_call
+from configs.errors import UserError
+company._GRACE_S = 0.5
+port, process, processes = map(int, sys.argv[1:4])
+met = roll_call.roll_call(('localhost', port), process, processes, 60, {})
+print('met', flush=True)
+try:
+    if sys.argv[4] == 'refuse':
+        raise UserError('record 7 is damaged')
+    if sys.argv[4] == 'fail':
+        raise RuntimeError('a defect')
+    time.sleep(60 if sys.argv[4] == 'stuck' else float(sys.argv[4]))
+except UserError as error:
+    met.end(error)
+    sys.exit(error.exit_code)
+except BaseException as error:
+    met.end(error)
+    raise
+met.end()
+time.sleep(1)
+"""
+
+
+def members(*acts: str) -> list[subprocess.Popen]:
+    """Processes of a run that have met, process i doing acts[i]."""
+    port, found = free_port(), []
+    for process, act in enumerate(acts):
+        command = [sys.executable, '-c', MEMBER, str(port), str(process), str(len(acts)), act]
+        found.append(
+            subprocess.Popen(
+                command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+        )
+    assert [member.stdout.readline() for member in found] == ['met\n'] * len(acts)
+    return found
+
+
+def ends(found: list[subprocess.Popen]) -> list[tuple[int, str]]:
+    """(exit code, stderr) of each."""
+    texts = [member.communicate(timeout=60)[1] for member in found]
+    return [(member.returncode, text) for member, text in zip(found, texts, strict=True)]
+
+
+@pytest.mark.parametrize('dead', [0, 2])
+def test_a_process_that_is_killed_is_named_by_all_others_which_end_to_be_started_again(dead):
+    found = members('stuck', 'stuck', 'stuck')
+    found[dead].kill()
+    for process, (code, text) in enumerate(ends(found)):
+        if process != dead:
+            assert code == distributed.TRY_AGAIN and text.count('\n') == 1
+            assert f'process {dead} of 3 is gone' in text
+
+
+@pytest.mark.parametrize('wrong', [0, 1])
+def test_a_mistake_that_ends_one_process_ends_the_others_with_its_line(wrong):
+    acts = ['stuck'] * 3
+    acts[wrong] = 'refuse'
+    for process, (code, text) in enumerate(ends(members(*acts))):
+        assert code == 2
+        assert process == wrong or f'process {wrong} of 3 has ended: record 7 is damaged' in text
+
+
+def test_a_defect_in_one_process_keeps_its_traceback_and_is_named_in_the_others():
+    (code, text), (other, named) = ends(members('fail', 'stuck'))
+    assert code == 1 and 'Traceback' in text
+    assert (
+        other == distributed.TRY_AGAIN
+        and 'process 0 of 2 has ended: RuntimeError: a defect' in named
+    )
+
+
+def test_processes_that_end_one_after_the_other_raise_no_alarm():
+    assert ends(members('0', '1', '2')) == [(0, '')] * 3
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        (('nowhere', 2, 0), 'must be HOST:PORT'),
+        (('h:0', 2, 0), 'must be HOST:PORT'),
+        (('h:65535', 2, 0), 'a PORT from 1 to 65534'),
+        (('h:1', None, 0), '--num_processes'),
+        (('h:1', 2, 2), 'from 0 to 1'),
+    ],
+)
+def test_mistakes(arguments, message):
+    place = distributed.Place(*arguments, timeout_s=1, heartbeat_s=1)
+    with pytest.raises(UserError, match=message), distributed.joined(place, dict, dict):
+        pass
+
+
+@pytest.mark.parametrize('offset', [0, 1])
+def test_a_port_that_is_taken_is_named(offset):
+    port = free_port()
+    place = distributed.Place(f'localhost:{port}', 1, 0, timeout_s=1, heartbeat_s=1)
+    with (
+        roll_call.listening(port + offset),
+        pytest.raises(UserError, match=f'port {port + offset} cannot be used'),
+    ):
+        with distributed.joined(place, dict, dict):
+            pass
+
+
+def test_watchdog_ends_a_process_in_which_nothing_moves():
+    program = """
+import time
+from bert_jax.mesh.processes import watchdog
+with watchdog(0.02) as beat:  # 1.2 seconds
+    for _ in range(20):
+        time.sleep(0.1)
+        beat()
+    print('alive', flush=True)
+    time.sleep(60)
+"""
+    done = subprocess.run(
+        [sys.executable, '-c', program], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == distributed.TRY_AGAIN and done.stdout == 'alive\n'
+    assert (
+        'no step was done for 0.02 minutes' in done.stderr and 'time.sleep' in done.stderr
+    ) or 'Thread' in done.stderr
+
+
+TRAINING = [
+    'phases.0.steps=40',
+    'phases.0.batch_size=16',
+    'phases.0.seq_len=32',
+    'optimizer.warmup_steps=5',
+    'runtime.log_every=5',
+]
+TRAINING += [
+    'runtime.eval_every=20',
+    'runtime.checkpoint_every=10',
+    'model.hidden_dropout=0.1',
+    'runtime.fsdp=2',
+]
+
+
+def make_records(folder: pathlib.Path, binary: Callable, seed: int) -> pathlib.Path:
+    """Records of length 32 of a random text, with the vocabulary that the first text of a folder
+    gave.
+    """
+    words = (
+        'the ship sailed over deep water while farmers ploughed a field before rain fell on barley'
+    ).split()
+    rng = np.random.default_rng(seed)
+    documents = [
+        '\n'.join(' '.join(rng.choice(words, 9)) + '.' for _ in range(8)) for _ in range(60)
+    ]
+    text, output = folder / f'text{seed}.txt', folder / f'records{seed}'
+    text.write_text('\n\n'.join(documents) + '\n')
+    if not (folder / 'vocab').exists():
+        binary('train_vocab', f'--input={text}', f'--output={folder}/vocab', '--vocab_size=120')
+    options = ['--seq_len=32', '--dupe_factor=2', '--eval_fraction=0.1']
+    made = binary(
+        'preprocess',
+        f'--input={text}',
+        f'--tokenizer={folder}/vocab',
+        f'--output={output}',
+        *options,
+    )
+    assert made.returncode == 0, made.stderr
+    return output
+
+
+def pretraining(records: pathlib.Path, workdir: pathlib.Path) -> list[str]:
+    """The command of a short run."""
+    size = json.loads((records / 'manifest.json').read_text())['vocab_size']
+    changes = [f'--set={change}' for change in (*TRAINING, f'model.vocab_size={size}')]
+    places = [f'--data={records}', f'--workdir={workdir}']
+    return [sys.executable, '-m', 'launch.pretrain', '--config=quickstart', *places, *changes]
+
+
+def test_processes_of_other_settings_records_and_flags_refuse_to_train_and_say_why(
+    tmp_path, binary
+):
+    records, others = make_records(tmp_path, binary, 0), make_records(tmp_path, binary, 1)
+    port, environment = free_port(), {**os.environ, 'JAX_NUM_CPU_DEVICES': '1'}
+    processes = []
+    for number, extra in enumerate(
+        (['--set=runtime.stall_minutes=5'], ['--set=optimizer.peak_lr=0.01'])
+    ):
+        command = [
+            *pretraining((records, others)[number], tmp_path / 'run'),
+            *extra,
+            f'--coordinator=localhost:{port}',
+        ]
+        command += ['--num_processes=2', f'--process_id={number}', '--arrival_timeout_s=60']
+        environment['XLA_FLAGS'] = '--xla_cpu_enable_fast_math=true' if number else ''
+        processes.append(
+            subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+        )
+    lines = [process.communicate(timeout=120)[1] for process in processes]
+    assert [process.returncode for process in processes] == [2, 2], lines
+    for line in lines:
+        assert (
+            line.startswith('pretrain: error: the processes of this run differ in')
+            and line.count('\n') == 1
+        )
+        assert 'optimizer.peak_lr: 0.0012 in process 0, 0.01 in process 1' in line
+        assert 'XLA_FLAGS: "" in process 0' in line and '--data: phase 0: checksum: ' in line
+        assert 'stall_minutes' not in line and 'decoder' not in line
+    assert not (tmp_path / 'run').exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('count', [2, 4])
+def test_processes_of_which_one_is_killed_restart_and_equal_one_process(tmp_path, binary, count):
+    records = make_records(tmp_path, binary, 0)
+
+    def command(run: str) -> list[str]:
+        return pretraining(records, tmp_path / run)
+
+    environment = {**os.environ, 'JAX_NUM_CPU_DEVICES': '4'}
+    one = subprocess.run(command('one'), cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert one.returncode == 0, one.stderr
+
+    port, environment = free_port(), {**os.environ, 'JAX_NUM_CPU_DEVICES': str(4 // count)}
+    supervise = [
+        sys.executable,
+        '-m',
+        'launch.supervise',
+        '--pause_s=0.5',
+        '--max_restarts=8',
+        '--',
+    ]
+    flags = [
+        f'--coordinator=localhost:{port}',
+        f'--num_processes={count}',
+        '--arrival_timeout_s=120',
+        '--heartbeat_s=20',
+    ]
+    logs = [tmp_path / f'process{i}.log' for i in range(count)]
+    processes = []
+    for i, log in enumerate(logs):
+        with log.open('w') as file:
+            full = [*supervise, *command('many'), *flags, f'--process_id={i}']
+            processes.append(
+                subprocess.Popen(full, cwd=ROOT, env=environment, stdout=file, stderr=file)
+            )
+    kill_the_second(tmp_path / 'many')
+    assert [process.wait(timeout=400) for process in processes] == [0] * count, '\n'.join(
+        log.read_text()[-3000:] for log in logs
+    )
+    assert (
+        all('restart 1 of' in log.read_text() for log in logs)
+        and 'resumed at step' in logs[0].read_text()
+    )
+    for number, log in enumerate(logs):  # one line of ours, and none of jax's
+        told = (
+            f'process 1 of {count} is gone' in log.read_text()
+            and 'restart 1 of at most 8' in log.read_text()
+        )
+        assert number == 1 or (
+            told and 'Fatal' not in log.read_text() and 'exit code 75 after' in log.read_text()
+        )
+
+    losses = [
+        {
+            m['step']: m['mlm_loss']
+            for m in read_metrics(tmp_path / run / 'metrics.jsonl')
+            if m['split'] == 'train'
+        }
+        for run in ('one', 'many')
+    ]
+    assert losses[0].keys() == losses[1].keys() and len(losses[0]) == 8
+    assert list(losses[0].values()) == pytest.approx(list(losses[1].values()), rel=1e-4)
+    (want, _), (got, step) = (load_params(tmp_path / run) for run in ('one', 'many'))
+    assert step == 40
+    np.testing.assert_allclose(
+        got['encoder']['embeddings']['word'], want['encoder']['embeddings']['word'], atol=1e-4
+    )
+
+
+def kill_the_second(workdir: pathlib.Path) -> None:
+    """SIGKILL to process 1 (not to its supervisor) when a checkpoint is there."""
+    until = time.monotonic() + 200
+    while time.monotonic() < until:
+        if any(path.name.isdecimal() for path in (workdir / 'checkpoints').glob('*')):
+            for entry in pathlib.Path('/proc').glob('[0-9]*/cmdline'):
+                words = entry.read_bytes().split(b'\0')
+                if (
+                    b'--process_id=1' in words
+                    and b'launch.supervise' not in words
+                    and f'--workdir={workdir}'.encode() in words
+                ):
+                    os.kill(int(entry.parent.name), signal.SIGKILL)
+                    return
+        time.sleep(0.02)
+    raise AssertionError('no checkpoint appeared')

@@ -1,0 +1,382 @@
+"""Checkpoints: whole round trips, another mesh, one flipped bit, nothing left."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import functools
+import gc
+import os
+import pathlib
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.mesh import sharding
+from bert_jax.model import heads
+from bert_jax.train import checkpoint_faults
+from bert_jax.train.checkpoint import (
+    Checkpoints,
+    NoRoom,
+    _load_params,
+    fingerprints,
+    load_params,
+    saved_steps,
+    standing,
+)
+from bert_jax.train.checkpoint_faults import Unreadable
+from bert_jax.train.state import create_state, graft
+from configs.errors import UserError
+from configs.schema import ModelConfig, OptimizerConfig, RuntimeConfig
+from tests.helpers.full_disk import files_of_at_most
+
+CONFIG = ModelConfig(
+    vocab_size=300, hidden_size=32, num_layers=2, num_heads=4, intermediate_size=64, max_position=24
+)
+MODEL = heads.Pretraining(CONFIG)
+
+
+@functools.cache
+def make(seed: int = 1, **runtime):
+    """A fresh state on a mesh of eight devices."""
+    return create_state(
+        MODEL, seed, OptimizerConfig(), sharding.make_mesh(RuntimeConfig(**runtime))
+    )
+
+
+def saved(folder: pathlib.Path, steps=(1, 2), keep: int = 3):
+    """Checkpoints of one state at several steps, with its fingerprints."""
+    state, checkpoints = make(), Checkpoints(folder, keep)
+    for step in steps:
+        checkpoints.save(
+            state._replace(step=state.step + step), {'kind': 'pretrain'}, (0.0, -float(step))
+        )
+    checkpoints.wait()
+    return state, checkpoints
+
+
+def array_files(folder: pathlib.Path, step: int) -> list[pathlib.Path]:
+    """The files that hold a step's parameters; some hold what a later one of them holds again, so
+    tests damage all.
+    """
+    return [
+        p
+        for p in (folder / 'checkpoints' / str(step) / 'params').rglob('*')
+        if p.is_file() and p.parent.name == 'd'
+    ]
+
+
+def test_restores_the_same_bits_on_another_mesh(tmp_path):
+    state, checkpoints = saved(tmp_path)
+    target = make(seed=2, fsdp=2, model_parallel=2)
+    restored, meta = checkpoints.restore(target)
+    assert meta['step'] == 2 == int(restored.step)
+    jax.tree.map(np.testing.assert_array_equal, restored.params, state.params)
+    assert (
+        restored.params['encoder']['embeddings']['word'].sharding
+        == target.params['encoder']['embeddings']['word'].sharding
+    )
+
+
+def test_keeps_the_newest_and_the_best(tmp_path):
+    _, checkpoints = saved(tmp_path, steps=(1, 2, 3, 4, 5), keep=2)
+    assert checkpoints.steps() == [1, 4, 5]  # step 1 has the lowest loss
+
+
+def test_a_flipped_bit_is_never_restored(tmp_path):
+    """Whatever bit is flipped: the damaged step is passed over for the one before, or the bit was
+    of no use to it.
+    """
+    state, checkpoints = saved(tmp_path)
+    checkpoints.close()
+    want, used = fingerprints(state.params), []
+    whole = {path: path.read_bytes() for path in array_files(tmp_path, 2)}
+    for share in np.linspace(0.05, 0.95, 12):
+        for path, content in whole.items():
+            damaged = bytearray(content)
+            damaged[int(share * len(content))] ^= 1
+            path.write_bytes(damaged)
+        params, step = load_params(tmp_path)
+        assert fingerprints(params) == want
+        used.append(step)
+    assert 1 in used
+    restored, meta = Checkpoints(tmp_path).restore(make(seed=2))  # the last damage still stands
+    assert meta['step'] == used[-1] == int(restored.step)
+    jax.tree.map(np.testing.assert_array_equal, restored.params, state.params)
+
+
+def test_a_workdir_without_a_good_checkpoint(tmp_path):
+    assert Checkpoints(tmp_path / 'new').restore(make()) is None
+    with pytest.raises(UserError, match='no checkpoint that can be read'):
+        load_params(tmp_path / 'none')
+    _, checkpoints = saved(tmp_path / 'damaged', steps=(1,))
+    for path in array_files(tmp_path / 'damaged', 1):
+        os.truncate(path, 10)
+    with pytest.raises(UserError, match='no checkpoint can be restored .step 1: '):
+        checkpoints.restore(make())
+
+
+def test_fingerprint_changes_with_any_bit():
+    x = np.random.RandomState(0).normal(size=(7, 5)).astype(np.float32)
+    want = fingerprints({'x': x})
+    for place in range(x.size):
+        for bit in (0, 13, 31):
+            other = x.copy()
+            other.reshape(-1).view(np.uint32)[place] ^= np.uint32(1 << bit)
+            assert fingerprints({'x': other}) != want
+    assert fingerprints({'x': x[::-1].copy()}) != want
+
+
+def test_graft_takes_the_encoder_and_names_what_does_not_fit():
+    params, source = make(seed=1).params, jax.device_get(make(seed=2).params)
+    mixed = graft(params, source, 'there', 'encoder')
+    np.testing.assert_array_equal(
+        mixed['encoder']['embeddings']['word'], source['encoder']['embeddings']['word']
+    )
+    np.testing.assert_array_equal(mixed['nsp']['kernel'], params['nsp']['kernel'])
+    source['encoder']['embeddings']['position'] = source['encoder']['embeddings']['position'][:10]
+    with pytest.raises(UserError, match=r'position: \(10, 32\) there, \(24, 32\) here'):
+        graft(params, source, 'there', 'encoder')
+
+
+def test_no_room_is_said_before_anything_is_written_and_training_may_go_on(tmp_path, monkeypatch):
+    state, checkpoints = make(), Checkpoints(tmp_path)
+    full = [True]
+    usage = shutil.disk_usage
+    monkeypatch.setattr(
+        shutil,
+        'disk_usage',
+        lambda path: usage(path)._replace(free=1000) if full[0] else usage(path),
+    )
+    with pytest.raises(NoRoom, match='a checkpoint needs .* MB and 0 MB are free'):
+        checkpoints.save(state._replace(step=state.step + 1), {'kind': 'pretrain'})
+    checkpoints.save(state._replace(step=state.step + 1), {'kind': 'pretrain'}, must=False)
+    full[0] = False
+    checkpoints.save(state._replace(step=state.step + 2), {'kind': 'pretrain'}, must=False)
+    checkpoints.close()
+    assert checkpoints.steps() == [2]
+
+
+def test_a_disk_that_fills_up_within_a_checkpoint_is_one_line_and_training_may_go_on(
+    tmp_path, caplog, capfd
+):
+    state, checkpoints = make(), Checkpoints(tmp_path, keep=2)
+    at = lambda step: state._replace(step=state.step + step)
+    for step in (1, 2):
+        checkpoints.save(at(step), {'kind': 'pretrain'})
+    checkpoints.wait()
+    with files_of_at_most(4000):
+        for step in (3, 4):
+            checkpoints.save(at(step), {'kind': 'pretrain'}, must=False)
+        checkpoints.wait()
+        assert standing(tmp_path, 4) == 'NOT saved at step 4; the newest checkpoint is of step 2'
+        said = r'limit on the size of files.*ulimit -f.*the newest checkpoint is of step 2'
+        with pytest.raises(NoRoom, match=said):
+            checkpoints.save(at(5), {'kind': 'pretrain'})
+            checkpoints.wait()
+    assert [record.getMessage()[:21] for record in caplog.records] == [
+        'NOT SAVED at step 3 (',
+        'NOT SAVED at step 4 (',
+    ]
+    assert sorted(os.listdir(tmp_path / 'checkpoints')) == [
+        '1',
+        '2',
+    ]  # nothing half written takes up room
+    checkpoints.save(at(6), {'kind': 'pretrain'}, must=False)
+    checkpoints.close()
+    assert saved_steps(tmp_path) == [2, 6] == checkpoints.steps()
+    assert standing(tmp_path, 6) == 'saved at step 6'
+    assert 'Event loop is closed' not in capfd.readouterr().err
+
+
+def test_of_many_arrays_that_cannot_be_written_only_the_first_is_told(caplog):
+    """Orbax asks for the first failure and forgets the other tasks, as here."""
+    checkpoint_faults.quiet()
+
+    async def fails(name: str) -> None:
+        raise ValueError(f'{name}: File too large')
+
+    async def writes() -> None:
+        names = ('query', 'key', 'value')
+        done, _ = await asyncio.wait([asyncio.ensure_future(fails(name)) for name in names])
+        await done.pop()
+
+    with pytest.raises(ValueError, match='File too large'):
+        asyncio.run(writes())
+    gc.collect()
+    assert not caplog.records
+
+
+def test_the_room_for_all_that_will_be_kept_is_asked_for_before(tmp_path, monkeypatch, caplog):
+    state, checkpoints = saved(tmp_path, steps=(1,), keep=3)
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+    usage = shutil.disk_usage
+    monkeypatch.setattr(
+        shutil, 'disk_usage', lambda path: usage(path)._replace(free=int(3.5 * size))
+    )
+    checkpoints.check_room(state, saves=3)
+    with pytest.raises(
+        NoRoom,
+        match=(
+            r'4 more checkpoints of \d+ MB each \(runtime.keep_checkpoints=3, the best, one being'
+        ),
+    ):
+        checkpoints.check_room(state, saves=100)
+    checkpoints.check_room(state, saves=100, must=False)
+    assert 'are free' in caplog.text
+
+
+def test_the_best_is_kept_whenever_it_was_and_over_a_restart(tmp_path):
+    state, checkpoints = make(), Checkpoints(tmp_path, keep=1)
+    at = lambda step: state._replace(step=state.step + step)
+    scores = {1: (0.0, -3.0), 2: (0.0, -2.0), 3: (0.0, -2.5)}
+    found = []
+    for step, score in scores.items():
+        found.append(checkpoints.is_best(score))
+        checkpoints.save(at(step), {}, score)
+    assert found == [True, True, False]
+    checkpoints.close()
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    assert (
+        not checkpoints.is_best((0.0, -2.2))
+        and checkpoints.is_best((0.0, -1.9))
+        and not checkpoints.is_best(None)
+    )
+    checkpoints.save(at(4), {})
+    checkpoints.close()
+    assert saved_steps(tmp_path) == [2, 4]
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    assert checkpoints.is_best((1.0, -9.0))  # of the next phase, whose losses are others
+    checkpoints.save(at(5), {}, (1.0, -9.0))
+    checkpoints.close()
+    assert saved_steps(tmp_path) == [5]
+
+
+def cut(folder):
+    for path in folder.rglob('*'):
+        if path.parent.name == 'd':
+            os.truncate(path, path.stat().st_size // 2)
+
+
+def without_params(folder):
+    shutil.rmtree(folder / 'params')
+
+
+def null_tree(folder):
+    (folder / 'rest' / '_METADATA').write_text('null')
+
+
+def other_names(folder):
+    """One flipped bit in a name in the list of fingerprints."""
+    path = folder / 'meta' / 'metadata'
+    path.write_text(path.read_text().replace('bad_steps', 'bad_stepr'))
+
+
+@pytest.mark.parametrize('damage', [cut, without_params, null_tree, other_names])
+def test_a_damaged_checkpoint_is_set_aside_in_one_line(tmp_path, damage, caplog, capfd):
+    state, checkpoints = saved(tmp_path)
+    checkpoints.close()
+    damage(tmp_path / 'checkpoints' / '2')
+    files = sorted(path.name for path in (tmp_path / 'checkpoints' / '2').rglob('*'))
+    checkpoints = Checkpoints(tmp_path)
+    restored, _ = checkpoints.restore(make(seed=2))
+    assert int(restored.step) == 1 and checkpoints.steps() == [1] == saved_steps(tmp_path)
+    aside = tmp_path / 'checkpoints' / '2.damaged'
+    assert sorted(path.name for path in aside.rglob('*')) == files
+    (line,) = caplog.messages
+    assert line.startswith(f'checkpoint of step 2 is damaged and set aside as {aside}: ')
+    assert capfd.readouterr().err.count('Event loop is closed') == 0
+    checkpoints.save(state._replace(step=state.step + 2), {'kind': 'pretrain'})
+    checkpoints.close()
+    assert Checkpoints(tmp_path).steps() == [1, 2] and aside.exists()
+
+
+FAULTS = [
+    OSError(5, 'Input/output error'),
+    TimeoutError('timed out'),
+    MemoryError(),
+    ValueError('DEADLINE_EXCEEDED: no answer from the store'),
+    ValueError('UNKNOWN: reading local file "d/0": Input/output error [os_error_code=\'5\']'),
+    jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: Out of memory allocating 12 bytes'),
+]
+
+
+@pytest.mark.parametrize('fault', FAULTS, ids=lambda fault: str(fault)[:18])
+def test_a_fault_that_may_pass_is_no_damage(fault):
+    wrapped = Exception('Encountered error while reading an array')
+    wrapped.__cause__ = fault
+    for error in (fault, wrapped):
+        assert checkpoint_faults.may_pass(error) and not checkpoint_faults.is_damage(error)
+
+
+def test_a_fault_that_may_pass_is_waited_for_and_no_checkpoint_is_touched(
+    tmp_path, monkeypatch, caplog
+):
+    _, checkpoints = saved(tmp_path)
+    times = [2]
+
+    def failing(read):
+        def attempt(*arguments):
+            if times[0]:
+                times[0] -= 1
+                raise FAULTS[times[0] % len(FAULTS)]
+            return read(*arguments)
+
+        return attempt
+
+    monkeypatch.setattr(checkpoint_faults, 'PAUSES', (0.0, 0.0, 0.0))
+    monkeypatch.setattr(Checkpoints, '_restore_step', failing(Checkpoints._restore_step))
+    monkeypatch.setattr('bert_jax.train.checkpoint._load_params', failing(_load_params))
+    restored, _ = checkpoints.restore(make(seed=2))
+    assert int(restored.step) == 2 and caplog.text.count('trying again in') == 2
+    times[0] = 2
+    assert load_params(tmp_path)[1] == 2
+    for read in (lambda: checkpoints.restore(make(seed=2)), lambda: load_params(tmp_path)):
+        times[0] = 99
+        with pytest.raises(
+            Unreadable, match=r'checkpoints/2: cannot be read now .*proves no damage'
+        ) as told:
+            read()
+        assert told.value.exit_code == 75 and '\n' not in str(told.value)
+    checkpoints.close()
+    assert sorted(os.listdir(tmp_path / 'checkpoints')) == ['1', '2']
+
+
+def test_a_folder_that_may_not_be_looked_into_is_no_damage(tmp_path, monkeypatch):
+    """Such a folder is told by orbax as one that is not there."""
+    _, checkpoints = saved(tmp_path)
+    closed, scandir = tmp_path / 'checkpoints/2/params', os.scandir
+
+    def permitted(path):
+        if pathlib.Path(path) == closed:
+            raise PermissionError(errno.EACCES, 'Permission denied', str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(checkpoint_faults, 'PAUSES', (0.0,))
+    monkeypatch.setattr(os, 'scandir', permitted)  # a chmod would not stop a root
+    for read in (lambda: checkpoints.restore(make(seed=2)), lambda: load_params(tmp_path)):
+        with pytest.raises(Unreadable, match='2/params.*proves no damage'):
+            read()
+    checkpoints.close()
+    assert saved_steps(tmp_path) == [1, 2]
+
+
+def test_a_checkpoint_of_another_program_is_no_damage(tmp_path):
+    state, checkpoints = saved(tmp_path)
+    target = make(seed=2)
+    with pytest.raises(
+        UserError, match=r'checkpoints/2: holds other arrays than this program trains'
+    ):
+        checkpoints.restore(target._replace(params={'more': state.step, **target.params}))
+    checkpoints.close()
+    assert saved_steps(tmp_path) == [1, 2]
+
+
+def test_whatever_ends_a_run_the_save_under_way_is_on_the_disk(tmp_path):
+    state = make()
+    with pytest.raises(UserError, match='non-finite'), Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(state._replace(step=state.step + 7), {'kind': 'pretrain'})
+        raise UserError('3 steps in a row had a non-finite loss')
+    assert saved_steps(tmp_path) == [7] and load_params(tmp_path)[1] == 7

@@ -1,0 +1,209 @@
+"""Masks drawn in the step against the offline job's: the same rule, the same distributions, the
+same on every mesh.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.mesh import sharding
+from bert_jax.model import heads
+from bert_jax.train import losses
+from bert_jax.train.masking import DynamicMasking
+from bert_jax.train.schedule import hyper
+from bert_jax.train.state import create_state
+from bert_jax.train.step import jit_train_step, make_train_step
+from configs.schema import ModelConfig, OptimizerConfig, RuntimeConfig
+from input_pipeline.examples.masking import MaskingRule, mask
+from input_pipeline.randomness import Stream
+from tests.helpers.masking import MASK, VOCAB, batch
+
+RULE = DynamicMasking(
+    probability=0.15,
+    max_predictions=20,
+    mix=(0.8, 0.1, 0.1),
+    whole_word=False,
+    mask_id=MASK,
+    vocab_size=VOCAB,
+)
+
+
+def rows_of(**sizes) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+    """Unmasked records as a batch, and what the offline job knows of them: candidates and
+    lengths.
+    """
+    ids, candidates, lengths, starts = batch(**sizes)
+    real = np.arange(ids.shape[1]) < lengths[:, None]
+    second = (
+        np.cumsum(~candidates & real, axis=1) - (~candidates & real) >= 2
+    )  # two special tokens lie before B
+    columns = {
+        'input_ids': ids,
+        'input_mask': real,
+        'segment_ids': second & real,
+        'word_starts': starts,
+    }
+    return {name: x.astype(np.int32) for name, x in columns.items()}, candidates, lengths
+
+
+def draw(
+    rule: DynamicMasking, records: dict[str, np.ndarray], seed: int = 0
+) -> dict[str, np.ndarray]:
+    rows = np.arange(len(records['input_ids']), dtype=np.uint32)
+    return jax.tree.map(np.asarray, jax.jit(rule.draw)(records, jax.random.key(seed), rows))
+
+
+def words_of(records: dict[str, np.ndarray]) -> np.ndarray:
+    return np.cumsum(records['word_starts'], axis=1)
+
+
+@pytest.mark.parametrize('whole_word', [False, True])
+def test_masks_are_those_of_the_offline_job_in_kind_and_number(whole_word):
+    records, candidates, lengths = rows_of(rows=4000, seq_len=128)
+    rule = MaskingRule(RULE.probability, RULE.max_predictions, RULE.mix, whole_word)
+    offline = mask(
+        records['input_ids'],
+        candidates,
+        lengths,
+        records['word_starts'] > 0,
+        rule,
+        MASK,
+        VOCAB,
+        Stream(1, 'x'),
+    )
+    drawn = draw(dataclasses.replace(RULE, whole_word=whole_word), records)
+    places, weights = drawn['masked_lm_positions'], drawn['masked_lm_weights'] > 0
+    counts = weights.sum(1)
+    row = np.arange(len(counts))[:, None]
+
+    chosen = np.zeros_like(candidates)
+    chosen[np.nonzero(weights)[0], places[weights]] = True
+    assert (chosen.sum(1) == counts).all() and (
+        chosen <= candidates
+    ).all()  # no place twice, no special token
+    assert (
+        (np.diff(weights.astype(int), axis=1) <= 0).all()
+        and not places[~weights].any()
+        and not drawn['masked_lm_ids'][~weights].any()
+    )
+    assert (np.diff(np.where(weights, places, 1000 + np.arange(20)), axis=1) > 0).all()
+    restored = drawn['input_ids'].copy()
+    restored[chosen] = drawn['masked_lm_ids'][weights]
+    np.testing.assert_array_equal(restored, records['input_ids'])
+
+    wanted = offline.weights.sum(1)
+    if whole_word:
+        assert (counts <= np.minimum(20, np.maximum(1, np.rint(lengths * 0.15)))).all()
+        assert counts.mean() == pytest.approx(wanted.mean(), abs=0.03)
+        word = np.where(candidates, words_of(records), -1)
+        for i in range(200):  # a word is masked as a whole or not at all
+            assert set(word[i][chosen[i]]).isdisjoint(word[i][candidates[i] & ~chosen[i]])
+    else:
+        np.testing.assert_array_equal(counts, wanted)
+
+    shown, labels = drawn['input_ids'][row, places][weights], drawn['masked_lm_ids'][weights]
+    was_mask, was_same = shown == MASK, shown == labels
+    spread = 4 * 0.4 / np.sqrt(weights.sum())
+    assert was_mask.mean() == pytest.approx(0.8, abs=spread) and was_same.mean() == pytest.approx(
+        0.1 + 0.1 / VOCAB, abs=spread
+    )
+    random = shown[~was_mask & ~was_same]
+    assert (
+        random.min() < 10
+        and random.max() >= VOCAB - 10
+        and random.mean() == pytest.approx(VOCAB / 2, rel=0.03)
+    )
+    share = lambda taken: np.array(
+        [taken[:, i : i + 16].sum() / candidates[:, i : i + 16].sum() for i in range(0, 128, 16)]
+    )
+    put = np.zeros_like(candidates)
+    put[np.nonzero(offline.weights)[0], offline.positions[offline.weights > 0]] = True
+    np.testing.assert_allclose(
+        share(chosen), share(put), atol=0.012
+    )  # no part of a row is preferred
+
+
+def test_full_rows_have_nineteen_masks_and_every_pass_has_its_own():
+    random = np.random.RandomState(0)
+    records = {
+        'input_ids': random.randint(10, VOCAB, (2000, 128)),
+        'input_mask': np.ones((2000, 128)),
+    }
+    records |= {
+        'segment_ids': np.arange(128) >= 64 + np.zeros((2000, 1)),
+        'word_starts': random.rand(2000, 128) < 0.6,
+    }
+    records = {name: x.astype(np.int32) for name, x in records.items()}
+    records['word_starts'][:, [1, 64]] = 1
+    rule = dataclasses.replace(RULE, whole_word=True)
+    first, second = draw(rule, records), draw(rule, records, seed=1)
+    assert first['masked_lm_weights'].sum(1).mean() == pytest.approx(
+        19.0, abs=0.02
+    )  # 18.2 without filling up
+    same = (
+        (first['masked_lm_positions'][:, :19, None] == second['masked_lm_positions'][:, None, :19])
+        .any(2)
+        .mean()
+    )
+    assert same == pytest.approx(19 / 125, abs=0.01)
+
+
+@pytest.mark.parametrize(('mix', 'index'), [((1.0, 0.0, 0.0), 0), ((0.0, 1.0, 0.0), 1)])
+def test_the_mix_is_a_setting(mix, index):
+    records, _, _ = rows_of(rows=50)
+    drawn = draw(dataclasses.replace(RULE, mix=mix), records)
+    weights = drawn['masked_lm_weights'] > 0
+    shown = np.take_along_axis(drawn['input_ids'], drawn['masked_lm_positions'], 1)[weights]
+    assert (shown == (MASK, drawn['masked_lm_ids'][weights])[index]).all()
+
+
+@pytest.mark.slow
+def test_losses_do_not_depend_on_mesh_or_accumulation():
+    """And a step resumed alone draws what it drew in the run."""
+    config, optimizer = (
+        ModelConfig(VOCAB, 16, 1, 2, 32, 64),
+        OptimizerConfig(peak_lr=1e-2, warmup_steps=2),
+    )
+    records, _, _ = rows_of(rows=16, seq_len=32)
+    records |= {
+        'next_sentence_labels': np.arange(16, dtype=np.int32) % 2,
+        'example_weights': np.ones(16, np.float32),
+    }
+
+    def losses_of(**change) -> list[float]:
+        runtime = RuntimeConfig(**change)
+        mesh, model = sharding.make_mesh(runtime), heads.Pretraining(config)
+        state, found = create_state(model, 7, optimizer, mesh), []
+        objective = losses.pretraining_objective(model, nsp=True)
+        step = jit_train_step(
+            make_train_step(objective, optimizer, runtime.accumulation, RULE), state
+        )
+        with jax.set_mesh(mesh):
+            placed = sharding.place(records, mesh, 16)
+            for _ in range(3):
+                state, metrics = step(state, placed, hyper(optimizer, 7, 100))
+                found.append(float(metrics['loss'][0]))
+        assert step._cache_size() == 1
+        return found
+
+    baseline = losses_of()
+    assert (
+        baseline[0] != baseline[1]
+    )  # the rate of step 0 is 0: the same parameters, other masks and dropout
+    np.testing.assert_allclose(
+        losses_of(fsdp=2, model_parallel=2, accumulation=2), baseline, rtol=2e-6
+    )
+
+
+def test_a_row_has_its_own_masks_wherever_it_lies():
+    records, _, _ = rows_of(rows=8)
+    key, half = jax.random.key(3), {name: x[4:] for name, x in records.items()}
+    whole = draw(RULE, records, seed=3)
+    part = jax.jit(RULE.draw)(half, key, jnp.arange(4, 8, dtype=jnp.uint32))
+    for name, x in part.items():
+        np.testing.assert_array_equal(x, whole[name][4:], err_msg=name)

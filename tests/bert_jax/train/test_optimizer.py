@@ -1,0 +1,229 @@
+"""Every optimizer against numpy on a list of layers, each block on its own; schedules; rates by
+layer; freezing.
+"""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.mesh.sharding import path_of
+from bert_jax.model import heads
+from bert_jax.train import schedule
+from bert_jax.train.optimizer import decay_mask, layer_rates, make_optimizer
+from bert_jax.train.state import init_params
+from configs.errors import UserError
+from configs.schema import ModelConfig, OptimizerConfig, PretrainConfig
+
+L = 3
+RNG = np.random.RandomState(0)
+SHAPES = {
+    'embeddings/word': (7, 4),
+    'embeddings/norm/scale': (4,),
+    'layers/query/kernel': (L, 4, 5),
+    'layers/query/bias': (L, 5),
+    'layers/output_norm/scale': (L, 4),
+    'pooler/kernel': (4, 4),
+    'nsp/bias': (2,),
+}
+
+
+def draw(scale: float) -> dict[str, np.ndarray]:
+    """A flat tree of parameters or gradients; the blocks differ in size, so that one ratio for all
+    of them would show.
+    """
+    size = lambda name, shape: (
+        (1.0 + np.arange(L) * 3).reshape(-1, *(1,) * (len(shape) - 1)) if 'layers/' in name else 1.0
+    )
+    return {
+        name: (RNG.normal(0, scale, shape) * size(name, shape)).astype(np.float32)
+        for name, shape in SHAPES.items()
+    }
+
+
+def unstacked(tree: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The same with one entry a block: layers/query/kernel [L, ...] -> layer_0/query/kernel and so
+    on, in float64.
+    """
+    flat = {}
+    for name, x in tree.items():
+        parts = (
+            {name.replace('layers', f'layer_{i}'): x[i] for i in range(L)}
+            if 'layers/' in name
+            else {name: x}
+        )
+        flat |= {n: np.array(part, np.float64) for n, part in parts.items()}
+    return flat
+
+
+def numpy_step(c: OptimizerConfig, lr: float, t: int, params, grads, m, v) -> None:
+    """Step t (from 1) on a list of layers, from the sources that facts name: optimization.py,
+    lamb_optimizer.py, apex.
+    """
+
+    def rate(name: str) -> float:
+        if 'embeddings' in name:
+            return 0.0 if c.freeze_embeddings else c.layer_decay ** (L + 1)
+        if 'layer_' in name:
+            i = int(name.split('/')[0].removeprefix('layer_'))
+            return 0.0 if i < c.freeze_layers else c.layer_decay ** (L - i)
+        return 1.0
+
+    free = [n for n in params if rate(n)]
+    norm = math.sqrt(sum((grads[n] ** 2).sum() for n in free))
+    for n in free:
+        g = grads[n] / max(norm / c.clip_norm, 1.0) if c.clip_norm else grads[n]
+        m[n] = c.b1 * m[n] + (1 - c.b1) * g
+        v[n] = c.b2 * v[n] + (1 - c.b2) * g * g
+        corrected = c.algorithm in ('adamw', 'lamb_mlperf', 'lamb_nvidia', 'lamb_nvlamb')
+        m_hat, v_hat = (m[n] / (1 - c.b1**t), v[n] / (1 - c.b2**t)) if corrected else (m[n], v[n])
+        u = m_hat / (np.sqrt(v_hat) + c.eps)
+        excluded = n.endswith(('bias', 'scale'))
+        decay = 0.0 if excluded else c.weight_decay
+        u = u + decay * params[n]
+        match c.algorithm:
+            case 'lamb_albert' | 'lamb_mlperf':
+                adapts = not excluded
+            case 'lamb_nvidia':
+                adapts = decay != 0.0
+            case _:
+                adapts = c.algorithm == 'lamb_nvlamb'
+        w_norm, u_norm = np.linalg.norm(params[n]), np.linalg.norm(u)
+        ratio = w_norm / u_norm if adapts and w_norm > 0 and u_norm > 0 else 1.0
+        params[n] = params[n] - lr * rate(n) * ratio * u
+
+
+@pytest.mark.parametrize(
+    'change',
+    [
+        {'algorithm': 'bert_adamw'},
+        {'algorithm': 'adamw'},
+        {'algorithm': 'lamb_albert'},
+        {'algorithm': 'lamb_mlperf', 'clip_norm': None},
+        {'algorithm': 'lamb_nvidia'},
+        {'algorithm': 'lamb_nvidia', 'weight_decay': 0.0},
+        {'algorithm': 'lamb_nvlamb'},
+        {'algorithm': 'lamb_mlperf', 'layer_decay': 0.8},
+        {'algorithm': 'lamb_mlperf', 'freeze_embeddings': True, 'freeze_layers': 2},
+        {'layer_decay': 0.8, 'freeze_layers': 1},
+    ],
+    ids=lambda change: '-'.join(map(str, change.values())),
+)
+def test_optimizers_equal_numpy_on_a_list_of_layers(change):
+    config = OptimizerConfig(
+        **{
+            'peak_lr': 0.1,
+            'schedule': 'constant',
+            'warmup_steps': 0,
+            'clip_norm': 0.5,
+            'weight_decay': 0.1,
+            **change,
+        }
+    )
+    params = draw(1.0)
+    params['embeddings/word'][5:] = 0.0
+    params['nsp/bias'][:] = 0.0  # |w| = 0: the ratio is 1
+    want, m = unstacked(params), {n: np.zeros_like(x) for n, x in unstacked(params).items()}
+    v = {n: x.copy() for n, x in m.items()}
+    optimizer = make_optimizer(config, schedule.hyper(config, 0, 10), 0)
+    state, update = optimizer.init(params), jax.jit(optimizer.update)
+    for t in (1, 2, 3):
+        grads = draw(10.0 if t == 1 else 0.01)  # clipped in the first step alone
+        updates, state = update(grads, state, params)
+        params = {n: np.asarray(params[n] + updates[n]) for n in params}
+        numpy_step(config, 0.1, t, want, unstacked(grads), m, v)
+        for name, got in unstacked(params).items():
+            np.testing.assert_allclose(
+                got,
+                want[name],
+                rtol=2e-5,
+                atol=2e-6 * max(1, np.abs(want[name]).max()),
+                err_msg=f'{name}, step {t}',
+            )
+
+
+MODEL = ModelConfig(vocab_size=300, hidden_size=8, num_layers=4, num_heads=2, intermediate_size=16)
+
+
+def test_what_decays_and_what_has_which_rate_in_the_model_itself():
+    params = jax.eval_shape(lambda: init_params(heads.Pretraining(MODEL), 0))
+    flat = lambda tree: {
+        path_of(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
+    }
+    decayed = {name for name, decays in flat(decay_mask(params)).items() if decays}
+    kernels = ('query', 'key', 'value', 'attention_output', 'intermediate', 'output')
+    tables = {f'encoder/embeddings/{name}' for name in ('word', 'position', 'segment')}
+    heads_ = {'encoder/pooler/kernel', 'mlm/transform/kernel', 'nsp/kernel'}
+    assert decayed == tables | heads_ | {f'encoder/layers/{name}/kernel' for name in kernels}
+    rates = flat(layer_rates(OptimizerConfig(layer_decay=0.5, freeze_layers=1), params))
+    assert rates['encoder/layers/query/kernel'].ravel().tolist() == [0, 0.125, 0.25, 0.5]
+    assert {float(rates[name]) for name in tables | {'encoder/embeddings/norm/scale'}} == {0.03125}
+    assert {float(rates[name]) for name in heads_ | {'mlm/bias', 'mlm/norm/scale'}} == {1.0}
+
+
+def test_more_frozen_layers_than_there_are_are_refused():
+    with pytest.raises(UserError, match='optimizer.freeze_layers=5: the model has 4 layers'):
+        layer_rates(OptimizerConfig(freeze_layers=5), {'layers': {'bias': np.ones((4, 2))}})
+    with pytest.raises(
+        UserError, match='optimizer.freeze_layers=5 is more than model.num_layers=4'
+    ):
+        PretrainConfig(model=MODEL, optimizer=OptimizerConfig(freeze_layers=5))
+
+
+@pytest.mark.parametrize(
+    ('change', 'at', 'want'),
+    [
+        ('bert', 0, 0.0),
+        ('bert', 5, 0.5),
+        ('bert', 10, 0.9),
+        ('bert', 55, 0.45),
+        ('bert', 100, 0.0),
+        ('bert', 130, 0.0),
+        ('polynomial', 5, 0.5),
+        ('polynomial', 19, 0.9),
+        ('polynomial', 75, 0.5),
+        ('polynomial', 100, 0.0),
+        ('polynomial', 130, 0.0),
+        ('linear', 10, 1.0),
+        ('linear', 55, 0.5),
+        ('linear', 100, 0.0),
+        ('cosine', 10, 1.0),
+        ('cosine', 55, 0.5),
+        ('cosine', 100, 0.0),
+        ('wsd', 50, 1.0),
+        ('wsd', 90, 0.5),
+        ('wsd', 100, 0.0),
+        ('constant', 99, 1.0),
+    ],
+)
+def test_learning_rate(change, at, want):
+    config = OptimizerConfig(peak_lr=1.0, schedule=change, warmup_steps=10, power=0.5)
+    assert float(
+        schedule.learning_rate(config, schedule.hyper(config, 0, 100), at)
+    ) == pytest.approx(want, abs=1e-6)
+
+
+@pytest.mark.parametrize('name', ['bert', 'polynomial', 'linear', 'cosine', 'wsd', 'constant'])
+def test_no_warm_up_starts_at_the_peak_and_ends_at_the_end(name):
+    config = OptimizerConfig(peak_lr=1.0, end_lr=0.25, schedule=name, warmup_steps=0)
+    rates = schedule.learning_rate(config, schedule.hyper(config, 0, 100), np.array([0, 100, 1000]))
+    np.testing.assert_allclose(rates, [1.0, *[1.0 if name == 'constant' else 0.25] * 2], atol=1e-6)
+
+
+def test_print_schedule(binary):
+    """Appendix A.2 of the paper and optimization.py:32-54: 0 at first, 1e-4 * 0.99 when 10,000
+    steps are warm, two phases.
+
+    Steps count from 1, as in the log: the 10,001st is the first that is warm.
+    """
+    result = binary('pretrain', '--config=bert_base', '--print_schedule')
+    assert result.returncode == 0, result.stderr
+    rows = [line.split() for line in result.stdout.splitlines()[3:]]
+    rates = {int(step): (int(phase), float(rate)) for step, phase, rate in rows}
+    assert rates[1] == (0, 0.0) and rates[10_000] == (0, pytest.approx(9.999e-5))
+    assert rates[10_001] == (0, pytest.approx(9.9e-5))
+    assert rates[900_000][0] == 0 and rates[900_001] == (1, pytest.approx(1e-5))
+    assert rates[1_000_000] == (1, pytest.approx(1e-10, rel=0.1))

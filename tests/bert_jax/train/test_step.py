@@ -1,0 +1,285 @@
+"""One train step against numpy; the same losses on every mesh; what happens to bad steps."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.mesh import sharding
+from bert_jax.model import heads
+from bert_jax.train import losses
+from bert_jax.train.checkpoint import Checkpoints
+from bert_jax.train.schedule import hyper
+from bert_jax.train.state import TrainState, create_state, fresh_state
+from bert_jax.train.step import jit_train_step, make_eval_step, make_train_step
+from configs.errors import UserError
+from configs.schema import ModelConfig, OptimizerConfig, RuntimeConfig
+from tests.helpers.numpy_bert import make_batch
+from tests.helpers.packed import pack
+
+CONFIG = ModelConfig(
+    vocab_size=300, hidden_size=32, num_layers=2, num_heads=4, intermediate_size=64, max_position=24
+)
+OPTIMIZER = OptimizerConfig(peak_lr=1e-2, warmup_steps=2)
+
+
+def run(
+    runtime: RuntimeConfig,
+    steps: int = 5,
+    rows: int = 32,
+    resume: Checkpoints | None = None,
+    batch: dict | None = None,
+) -> tuple[TrainState, list[float]]:
+    """A few steps on one batch with dropout on, from the newest of `resume`; the state and the
+    losses.
+    """
+    mesh = sharding.make_mesh(runtime)
+    model = heads.Pretraining(
+        CONFIG, jnp.dtype(runtime.compute_dtype), runtime.remat, runtime.scan_layers
+    )
+    state = create_state(model, 7, OPTIMIZER, mesh, runtime.shard_optimizer)
+    if resume:
+        state, _ = resume.restore(state)
+    objective, rng = losses.pretraining_objective(model, nsp=True), runtime.dropout_rng
+    step = jit_train_step(
+        make_train_step(objective, OPTIMIZER, runtime.accumulation, dropout_rng=rng), state
+    )
+    scalars, found = hyper(OPTIMIZER, 7, 100), []
+    with jax.set_mesh(mesh):
+        batch = sharding.place(batch or make_batch(CONFIG, rows), mesh, rows)
+        for _ in range(steps):
+            state, metrics = step(state, batch, scalars)
+            found.append(float(metrics['loss'][0]))
+    assert step._cache_size() == 1  # one compilation, whatever the mesh
+    return state, found
+
+
+@pytest.fixture(scope='module')
+def baseline() -> list[float]:
+    """Losses on a mesh of eight data-parallel devices."""
+    return run(RuntimeConfig())[1]
+
+
+# One factor at a time, from all eight devices along `data`; then six combinations, of which the
+# test's name has the seed.
+ONE_FACTOR = [
+    {'fsdp': 2},
+    {'fsdp': 8},
+    {'model_parallel': 2},
+    {'model_parallel': 4},
+    {'fsdp': 2, 'model_parallel': 2},
+    {'fsdp': 4, 'model_parallel': 2},
+    {'accumulation': 2},
+    {'accumulation': 4},
+    {'scan_layers': True},
+    {'remat': 'dots'},
+    {'remat': 'full'},
+    {'shard_optimizer': True},
+]
+SEED = int(os.environ['BERT_JAX_TEST_SEED'])  # drawn in conftest.py where it is not given
+CHOICES = {
+    'accumulation': (1, 2, 4),
+    'scan_layers': (False, True),
+    'remat': ('none', 'dots', 'full'),
+    'shard_optimizer': (False, True),
+}
+
+
+def combination(number: int) -> dict:
+    rng = random.Random(f'{SEED} {number}')
+    mesh = rng.choice([change for change in ONE_FACTOR if {'fsdp', 'model_parallel'} & set(change)])
+    return mesh | {name: rng.choice(values) for name, values in CHOICES.items()}
+
+
+def equal_losses(baseline, change, capfd):
+    np.testing.assert_allclose(run(RuntimeConfig(**change))[1], baseline, rtol=2e-6)
+    assert 'Involuntary full rematerialization' not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    'change',
+    [
+        {'fsdp': 8, 'remat': 'full'},
+        {'accumulation': 4, 'shard_optimizer': True},
+        pytest.param({'fsdp': 2, 'model_parallel': 2, 'accumulation': 2}, marks=pytest.mark.slow),
+        pytest.param(
+            {'model_parallel': 4, 'scan_layers': True, 'remat': 'dots'}, marks=pytest.mark.slow
+        ),
+    ],
+    ids=str,
+)
+def test_losses_do_not_depend_on_mesh_accumulation_scan_or_remat(baseline, change, capfd):
+    equal_losses(baseline, change, capfd)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('change', ONE_FACTOR, ids=str)
+def test_losses_do_not_depend_on_any_one_factor(baseline, change, capfd):
+    equal_losses(baseline, change, capfd)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    'number', range(6), ids=lambda number: f'BERT_JAX_TEST_SEED={SEED}-{number}'
+)
+def test_losses_do_not_depend_on_random_combinations(baseline, number, capfd):
+    equal_losses(baseline, combination(number), capfd)
+
+
+@pytest.mark.slow
+def test_losses_go_on_when_a_run_moves_to_other_meshes(baseline, tmp_path):
+    state, found = run(RuntimeConfig(), steps=2)
+    for change in (
+        {'fsdp': 2, 'model_parallel': 4},
+        {'fsdp': 8, 'shard_optimizer': True},
+        {'model_parallel': 2, 'accumulation': 2},
+    ):
+        checkpoints = Checkpoints(tmp_path)
+        checkpoints.save(state, {'kind': 'pretrain'})
+        checkpoints.wait()
+        state, losses_there = run(RuntimeConfig(**change), steps=1, resume=checkpoints)
+        checkpoints.close()
+        found += losses_there
+    np.testing.assert_allclose(found, baseline, rtol=2e-6)
+
+
+@pytest.mark.slow
+def test_packed_rows_have_the_same_losses_on_every_mesh():
+    single = make_batch(CONFIG, rows=40, length=12)
+    batch = pack(single, [(5 * i + a, 5 * i + b) for i in range(8) for a, b in ((0, 3), (1, 2))])
+    want = run(RuntimeConfig(), rows=16, batch=batch)[1]
+    for change in ({'fsdp': 4, 'model_parallel': 2}, {'model_parallel': 4, 'accumulation': 4}):
+        np.testing.assert_allclose(
+            run(RuntimeConfig(**change), rows=16, batch=batch)[1], want, rtol=2e-6
+        )
+
+
+@pytest.mark.slow
+def test_rbg_masks_do_not_depend_on_the_mesh():
+    changes = (
+        {'dropout_rng': 'rbg', 'accumulation': 2},
+        {
+            'dropout_rng': 'rbg',
+            'accumulation': 2,
+            'fsdp': 2,
+            'model_parallel': 2,
+        },
+    )
+    one, other = (run(RuntimeConfig(**change), steps=3)[1] for change in changes)
+    np.testing.assert_allclose(one, other, rtol=2e-6)
+
+
+def test_moments_are_split_over_data_too_where_asked():
+    state, _ = run(RuntimeConfig(fsdp=2, model_parallel=2, shard_optimizer=True), steps=1)
+    word = lambda tree: tree['encoder']['embeddings']['word'].sharding.shard_shape((384, 32))
+    assert (word(state.params), word(state.opt_state[1].mu)) == ((96, 32), (48, 32))
+
+
+def test_losses_fall_and_dropout_is_on(baseline):
+    longer = run(RuntimeConfig(), steps=16)[
+        1
+    ]  # at this rate single losses leap up in the first ten steps, whatever the masks
+    assert longer[-1] < longer[0] - 0.5
+    assert (
+        baseline[0] != baseline[1]
+    )  # step 0 has lr 0: the parameters are the same, the masks are not
+
+
+def test_padding_rows_of_the_table_stay_zero():
+    state, _ = run(RuntimeConfig(fsdp=2, model_parallel=2))
+    word = np.asarray(state.params['encoder']['embeddings']['word'])
+    assert word.shape == (384, 32) and not word[300:].any()
+    assert not np.asarray(state.params['mlm']['bias'])[300:].any()
+
+
+def numpy_adamw(params, grads, m, v, lr, config):
+    """optimization.py:120-151, leaf by leaf, after one global clip."""
+    norm = np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in grads.values()))
+    for name, g in grads.items():
+        g = g * min(1.0, config.clip_norm / norm)
+        m[name] = config.b1 * m[name] + (1 - config.b1) * g
+        v[name] = config.b2 * v[name] + (1 - config.b2) * g**2
+        update = m[name] / (np.sqrt(v[name]) + config.eps)
+        if not name.endswith(('bias', 'scale')):
+            update = update + config.weight_decay * params[name]
+        params[name] = params[name] - lr * update
+
+
+def test_steps_equal_numpy_adamw():
+    """Three steps with the gradients of jax.grad and the optimizer of numpy."""
+    config = OptimizerConfig(peak_lr=1e-2, warmup_steps=0, clip_norm=0.3)
+    model = heads.Pretraining(
+        ModelConfig(**{**CONFIG.__dict__, 'hidden_dropout': 0.0, 'attention_dropout': 0.0})
+    )
+    objective, batch = losses.pretraining_objective(model, nsp=True), make_batch(CONFIG)
+    state = fresh_state(model.init(jax.random.key(0), batch)['params'], config)
+    step, h = jax.jit(make_train_step(objective, config)), hyper(config, 0, 10)
+
+    def loss(params):
+        mlm, nsp = model.apply({'params': params}, batch)
+        pick = lambda logits, labels: (
+            -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], -1)
+        )
+        return (
+            pick(mlm, batch['masked_lm_ids']).mean()
+            + pick(nsp, batch['next_sentence_labels']).mean()
+        )
+
+    flat = lambda tree: {
+        sharding.path_of(p): np.asarray(x, np.float64)
+        for p, x in jax.tree_util.tree_flatten_with_path(tree)[0]
+    }
+    params = flat(state.params)
+    m, v = ({k: np.zeros_like(x) for k, x in params.items()} for _ in range(2))
+    for t in range(3):
+        grads = flat(jax.grad(loss)(state.params))
+        numpy_adamw(params, grads, m, v, 1e-2 * (1 - t / 10), config)
+        want = float(loss(state.params))
+        state, metrics = step(state, batch, h)
+        assert float(metrics['loss'][0]) == pytest.approx(want, rel=1e-4)
+    for name, got in flat(state.params).items():
+        if 'key/bias' not in name:  # its gradient is mathematically zero: noise divided by noise
+            np.testing.assert_allclose(got, params[name], atol=2e-4, err_msg=name)
+
+
+def test_a_non_finite_step_is_discarded_and_counted():
+    model = heads.Pretraining(CONFIG)
+    batch = make_batch(CONFIG)
+    state = fresh_state(model.init(jax.random.key(0), batch)['params'], OPTIMIZER)
+    step = jax.jit(make_train_step(losses.pretraining_objective(model, nsp=True), OPTIMIZER))
+    bad = {**batch, 'masked_lm_weights': batch['masked_lm_weights'] * np.float32('nan')}
+    after, metrics = step(state, bad, hyper(OPTIMIZER, 0, 10))
+    assert (
+        int(after.step) == 1 and int(after.bad_steps) == 1 and not np.isfinite(metrics['loss'][0])
+    )
+    jax.tree.map(np.testing.assert_array_equal, after.params, state.params)
+    after, _ = step(after, batch, hyper(OPTIMIZER, 0, 10))
+    assert int(after.step) == 2 and int(after.bad_steps) == 0
+
+
+def test_evaluation_counts_padding_rows_for_nothing():
+    model = heads.Pretraining(CONFIG)
+    batch = make_batch(CONFIG)
+    params = model.init(jax.random.key(0), batch)['params']
+    evaluate = make_eval_step(losses.pretraining_objective(model, nsp=True))
+    half = {k: v[:2] for k, v in batch.items()}
+    weights = np.array([1, 1, 0, 0], np.float32)
+    padded, alone = evaluate(params, {**batch, 'example_weights': weights}), evaluate(params, half)
+    for name in alone:
+        np.testing.assert_allclose(padded[name], alone[name], rtol=1e-5)
+
+
+def test_sizes_that_do_not_divide_are_refused_by_name():
+    with pytest.raises(
+        UserError, match='data_parallel=3 x fsdp=1 x model_parallel=1 = 3, but there are 8'
+    ):
+        sharding.make_mesh(RuntimeConfig(data_parallel=3))
+    mesh = sharding.make_mesh(RuntimeConfig())
+    with pytest.raises(UserError, match='phases.0.batch_size=12 does not divide over 8 devices'):
+        sharding.check_divides(mesh, 12, 1, 'phases.0.batch_size')
+    assert sharding.local_rows(mesh, 32) == ((0, 32),)

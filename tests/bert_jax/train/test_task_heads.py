@@ -1,0 +1,160 @@
+"""Task heads and their losses against numpy, and that neither depends on where a batch is computed.
+
+The encoder under them is compared in test_model.py, and the heads with transformers' in
+tests/parity.
+"""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.mesh import sharding
+from bert_jax.model import heads
+from bert_jax.model.dropout import Noise
+from bert_jax.train import task_heads
+from configs.errors import UserError
+from configs.schema import FinetuneConfig, ModelConfig, RuntimeConfig
+from input_pipeline.tasks.base import trim
+from tests.helpers.numpy_bert import make_batch, noisy_params, numpy_forward
+
+CONFIG = ModelConfig(
+    vocab_size=60, hidden_size=16, num_layers=1, num_heads=4, intermediate_size=32, max_position=16
+)
+KEYS = ('input_ids', 'input_mask', 'segment_ids')
+ROWS, CHOICES, LABELS = 8, 3, 5
+
+
+def task_batch(head: str) -> dict[str, np.ndarray]:
+    """A batch as a task with that head gives it; the last example has weight 0, as at the tail of
+    an evaluation.
+    """
+    rng = np.random.RandomState(1)
+    found = make_batch(CONFIG, ROWS * CHOICES if head == 'choice' else ROWS)
+    rows = {
+        name: found[name].reshape(ROWS, CHOICES, -1) if head == 'choice' else found[name]
+        for name in KEYS
+    }
+    weights = {'example_weights': np.append(np.ones(ROWS - 1), 0).astype(np.float32)}
+    if head == 'choice':
+        return rows | weights | {'labels': rng.randint(0, CHOICES, ROWS).astype(np.int32)}
+    length = rows['input_ids'].shape[1]
+    labelled = rows['input_mask'] * (rng.rand(ROWS, length) < 0.6)
+    return (
+        rows
+        | weights
+        | {
+            'label_ids': rng.randint(0, LABELS, (ROWS, length)).astype(np.int32),
+            'label_weights': labelled.astype(np.float32),
+        }
+    )
+
+
+def make(head: str, dropout: float = 0.1):
+    """-> (the model with that head, parameters in which every term shows)."""
+    model = task_heads.make_model(head, CONFIG, LABELS, dropout, RuntimeConfig())
+    return model, noisy_params(model)
+
+
+def numpy_logits(head: str, params, batch) -> np.ndarray:
+    """From the hidden states of the numpy encoder; each choice is a row of its own."""
+    rows = {name: batch[name].reshape(-1, batch[name].shape[-1]) for name in KEYS}
+    rows['masked_lm_positions'] = np.zeros((len(rows['input_ids']), 1), np.int32)
+    other = noisy_params(heads.Pretraining(CONFIG))
+    hidden, pooled, _, _ = numpy_forward({**other, 'encoder': params['encoder']}, CONFIG, rows)
+    kernel, bias = params['classifier']['kernel'], params['classifier']['bias']
+    logits = (hidden if head == 'tokens' else pooled) @ kernel + bias
+    return logits.reshape(ROWS, CHOICES) if head == 'choice' else logits
+
+
+@pytest.mark.parametrize('head', ['tokens', 'choice'])
+def test_logits_and_losses_equal_numpy(head):
+    model, params = make(head)
+    batch = task_batch(head)
+    wanted = numpy_logits(head, params, batch)
+    logits = jax.jit(task_heads.make_predict(head, model, 1))(params, batch)['logits']
+    np.testing.assert_allclose(logits, wanted, atol=2e-5)
+    log_p = wanted - np.log(np.exp(wanted).sum(-1, keepdims=True))
+    labels = batch['labels' if head == 'choice' else 'label_ids']
+    weights = (
+        batch['example_weights']
+        if head == 'choice'
+        else batch['label_weights'] * batch['example_weights'][:, None]
+    )
+    losses = -np.take_along_axis(log_p, labels[..., None], -1)[..., 0]
+    objective = task_heads.make_objective(head, model)
+    sums = jax.jit(lambda params, batch: objective.sums(params, batch, None))(params, batch)
+    assert float(sums['loss'][0] / objective.weights(batch)['loss']) == pytest.approx(
+        (losses * weights).sum() / weights.sum(), rel=1e-5
+    )
+    right = ((wanted.argmax(-1) == labels) * weights).sum() / weights.sum()
+    assert (
+        float(sums['accuracy'][0] / sums['accuracy'][1]) == pytest.approx(right) and 0 < right < 1
+    )
+
+
+def test_every_choice_has_dropout_of_its_own():
+    """Equal inputs score alike without dropout, and differ with it; the masks of an example do not
+    depend on its batch.
+    """
+    model, params = make('choice')
+    batch = {
+        name: np.repeat(task_batch('choice')[name][:1, :1], 6, 0).repeat(CHOICES, 1)
+        for name in KEYS
+    }
+    variables = {'params': jax.device_put(params)}
+    apply = jax.jit(lambda batch, noise: model.apply(variables, batch, noise))
+    plain = np.asarray(apply(batch, None))
+    np.testing.assert_allclose(plain, plain[0, 0], atol=1e-6)
+    key = jax.random.key(3)
+    noisy = np.asarray(apply(batch, Noise(key, np.arange(6, dtype=np.uint32))))
+    assert len(np.unique(noisy)) == noisy.size
+    part = apply(
+        {name: batch[name][2:4] for name in KEYS}, Noise(key, np.arange(2, 4, dtype=np.uint32))
+    )
+    np.testing.assert_allclose(part, noisy[2:4], atol=1e-6)
+
+
+def test_choices_on_a_mesh():
+    """Losses with dropout are those of one device: a mask is named by its example and choice,
+    wherever it is computed.
+    """
+    model, params = make('choice')
+    params, batch = jax.device_put(params), task_batch('choice')
+    sums = jax.jit(task_heads.make_objective('choice', model).sums)
+    noise = Noise(jax.random.key(3), np.arange(ROWS, dtype=np.uint32))
+    alone = sums(params, batch, noise)
+    mesh = sharding.make_mesh(RuntimeConfig(fsdp=2, model_parallel=4))
+    with jax.set_mesh(mesh):
+        placed = jax.device_put(params, sharding.shardings(params, mesh))
+        together = sums(placed, sharding.place(batch, mesh, ROWS), noise)
+    np.testing.assert_allclose(together['loss'], alone['loss'], rtol=2e-6)
+    assert (
+        abs(float(alone['loss'][0]) - float(sums(params, batch, None)['loss'][0])) > 1e-3
+    )  # dropout is on
+
+
+def test_features_of_choices_are_trimmed_like_others():
+    mask = np.zeros((4, CHOICES, 128), np.int32)
+    mask[:, :, :20], mask[2, 1, :40] = 1, 1
+    features = trim(
+        {
+            'input_ids': mask * 7,
+            'input_mask': mask,
+            'segment_ids': mask,
+            'labels': np.zeros(4, np.int32),
+        }
+    )
+    assert {name: value.shape for name, value in features.items()} == dict.fromkeys(
+        KEYS, (4, CHOICES, 64)
+    ) | {'labels': (4,)}
+
+
+def test_finetuning_may_have_dropout_of_its_own():
+    source = ModelConfig(hidden_dropout=0.2, attention_dropout=0.3)
+    assert FinetuneConfig().encoder(source) == source
+    own = FinetuneConfig(hidden_dropout=0.0, attention_dropout=0.05).encoder(source)
+    assert (own.hidden_dropout, own.attention_dropout) == (0.0, 0.05)
+    with pytest.raises(UserError, match='attention_dropout=1.0: must be in'):
+        FinetuneConfig(attention_dropout=1.0)

@@ -1,0 +1,179 @@
+"""`--config`: presets, Python files and saved configurations."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import typing
+
+import pytest
+
+from configs import schema
+from configs.errors import UserError
+from configs.load import load, presets
+
+MODELS = ['bert_base', 'bert_large', 'bert_medium', 'bert_mini', 'bert_small', 'bert_tiny']
+
+
+def test_presets():
+    assert set(MODELS) <= set(presets()) and not {'load', 'schema', 'overrides'} & set(presets())
+    for name in presets():
+        config = load(name)
+        assert config.name == name or name not in MODELS
+        assert schema.loads(schema.dumps(config)) == config
+    assert all(load(name).model.num_heads * 64 == load(name).model.hidden_size for name in MODELS)
+
+
+def test_base_is_the_papers_recipe():
+    """Appendix A.2 of the paper: batch 256, 1M steps, 90 % of them at 128; Adam 1e-4, 10,000
+    warm-up steps.
+    """
+    config = load('bert_base')
+    assert config.phases == (schema.Phase(128, 900_000, 256), schema.Phase(512, 100_000, 256))
+    assert (config.optimizer, config.model) == (schema.OptimizerConfig(), schema.ModelConfig())
+    assert (config.optimizer.peak_lr, config.optimizer.warmup_steps, config.optimizer.schedule) == (
+        1e-4,
+        10_000,
+        'bert',
+    )
+
+
+def test_a_python_file(tmp_path):
+    path = tmp_path / 'mine.py'
+    lines = (
+        'import dataclasses',
+        'from configs.presets import bert_tiny',
+        'def get_config():',
+        '    return dataclasses.replace(bert_tiny.get_config(), seed=5)',
+    )
+    path.write_text('\n'.join(lines))
+    assert load(str(path)).seed == 5
+
+
+def test_a_saved_configuration(tmp_path):
+    path = tmp_path / 'config.json'
+    for config in (
+        load('bert_mini'),
+        schema.FinetuneConfig(seed=3),
+        schema.FeatureConfig(features='last'),
+    ):
+        path.write_text(schema.dumps(config))
+        assert load(str(path)) == config
+
+
+@pytest.mark.parametrize(
+    ('name', 'text', 'message'),
+    [
+        ('a.py', 'x = 1\n', 'a.py: defines no get_config'),
+        ('a.py', 'def get_config(:\n', 'a.py:1: '),
+        (
+            'a.py',
+            'import nothing_like_it\n',
+            "a.py:1: ModuleNotFoundError: No module named 'nothing_like_it'",
+        ),
+        ('a.py', '\n\ndef get_config():\n    return {}["k"]\n', "a.py:4: KeyError: 'k'"),
+        ('a.py', 'def get_config():\n    return 3\n', 'returned int, not a PretrainConfig'),
+        (
+            'a.py',
+            (
+                'from configs.schema import ModelConfig\ndef get_config():\n    return'
+                ' ModelConfig(num_heads=7)\n'
+            ),
+            'a.py:3: ModelConfig.num_heads=7: must be a divisor',
+        ),
+        ('a.py', 'import sys\nsys.exit(0)\n', 'a.py:2: SystemExit: 0'),
+        ('a.json', '{', 'a.json: not a saved configuration'),
+        ('a.json', '[1]', 'a.json: not a saved configuration .its "kind" is none of "pretrain"'),
+        ('a.json', '{"kind": ["pretrain"]}', 'its "kind" is none of "pretrain", "finetune"'),
+        ('a.json', '{"kind": {}}', 'its "kind" is none of'),
+        ('a.json', '{"seed": 1}', 'its "kind" is none of'),
+        ('a.json', '[' * 100_000, 'it nests too deep'),
+        ('a.json', b'{"kind": "\xff"}', "a.json: not a saved configuration .'utf-8' codec"),
+        ('a.json', '9' * 5000, 'a.json: not a saved configuration'),
+        ('a.json', '{"kind": "pretrain", "seed": 1}', 'missing settings'),
+        ('a.yaml', '', 'expected a .py or .json file'),
+    ],
+)
+def test_mistakes_are_named(tmp_path, name, text, message):
+    path = tmp_path / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(UserError, match=message) as refused:
+        load(str(path))
+    assert len(str(refused.value)) < 400
+
+
+# Of every kind of setting one, with what a file may hold in its place.
+WRONG = [
+    ('seed', '-1'), ('seed', '4294967296'), ('seed', 'NaN'), ('seed', 'true'), ('seed', '"3"'),
+    ('seed', '[1]'), ('seed', '1.0'), ('seed', 'null'),
+    ('model.vocab_size', '0'), ('model.vocab_size', '9999999999'), ('model.num_heads', 'Infinity'),
+    ('model.hidden_size', '-768'), ('model.hidden_dropout', '1.0'), ('model.hidden_dropout', 'NaN'),
+    ('model.initializer_range', '-1'), ('model.initializer_range', '0'),
+    ('model.initializer_range', 'Infinity'), ('model.layer_norm_eps', '-1e-12'),
+    ('model.hidden_act', '["relu"]'), ('model.bilstm', '1'), ('model', '[]'),
+    ('optimizer.peak_lr', 'Infinity'), ('optimizer.peak_lr', '1e300'), ('optimizer.eps', '1e-300'),
+    ('optimizer.clip_norm', 'NaN'), ('optimizer.weight_decay', '-0.1'), ('optimizer.b2', 'NaN'),
+    ('optimizer.power', 'Infinity'), ('optimizer.warmup_steps', 'false'),
+    ('runtime.stall_minutes', 'Infinity'), ('runtime.fsdp', '0'), ('runtime.data_parallel', '0'),
+    ('phases', '3'), ('phases', '"abc"'), ('phases', '{}'), ('phases', '[3]'), ('phases', '[]'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(('name', 'value'), WRONG)
+def test_a_value_that_no_run_can_have_is_refused_by_name_in_a_saved_file(tmp_path, name, value):
+    data = json.loads(schema.dumps(schema.PretrainConfig()))
+    *sections, leaf = name.split('.')
+    section = data
+    for part in sections:
+        section = section[part]
+    section[leaf] = json.loads(value)
+    path = tmp_path / 'config.json'
+    path.write_text(json.dumps(data))
+    with pytest.raises(UserError, match=f'config.json: .*{leaf}'):
+        load(str(path))
+
+
+def test_a_number_that_no_run_can_have_is_refused_in_a_python_file(tmp_path):
+    path = tmp_path / 'mine.py'
+    for wrong in ('PretrainConfig(seed=-5)', 'FinetuneConfig(epochs=float("nan"))'):
+        path.write_text(f'from configs.schema import *\ndef get_config():\n    return {wrong}\n')
+        message = r'mine.py:3: .*Config.(seed=-5|epochs=nan): must be in'
+        with pytest.raises(UserError, match=message):
+            load(str(path))
+
+
+def sections(cls):
+    """A configuration class and those inside it."""
+    yield cls
+    for hint in typing.get_type_hints(cls).values():
+        inner = typing.get_args(hint)[0] if typing.get_origin(hint) is tuple else hint
+        if dataclasses.is_dataclass(inner):
+            yield from sections(inner)
+
+
+def test_every_number_has_an_interval_and_its_default_lies_in_it():
+    classes = {c for cls in schema._KINDS.values() for c in sections(cls)}
+    for cls in classes:
+        hints = typing.get_type_hints(cls)
+        for field in dataclasses.fields(cls):
+            number = {int, float} & {hints[field.name], *typing.get_args(hints[field.name])}
+            if number and not dataclasses.is_dataclass(hints[field.name]):
+                assert field.metadata['within'], (cls, field.name)
+                assert not schema.inside(math.nan, field.metadata['within'])
+                assert not schema.inside(math.inf, field.metadata['within'])
+
+
+def test_the_ends_of_an_interval():
+    assert schema.inside(0, '[0, 1)') and schema.inside(0.5, '[0, 1)')
+    assert not schema.inside(1, '[0, 1)') and not schema.inside(-1, '[0, 1)')
+    assert schema.inside(1, '(0, 1]') and not schema.inside(0, '(0, 1]')
+    assert schema.inside(2**32 - 1, schema.SEED) and not schema.inside(2**32, schema.SEED)
+    assert not schema.inside(10**400, schema.COUNT)
+
+
+def test_no_such_configuration():
+    with pytest.raises(
+        UserError, match='neither a file nor a preset; the presets are bert_base, bert_large'
+    ):
+        load('bert_huge')

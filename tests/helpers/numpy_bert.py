@@ -1,0 +1,134 @@
+"""The paper's forward pass written in numpy, and batches for it."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import numpy as np
+
+from bert_jax.train.state import init_params
+from configs.schema import ModelConfig
+
+
+def make_batch(
+    config: ModelConfig, rows: int = 4, length: int = 16, masked: int = 3, seed: int = 0
+) -> dict[str, np.ndarray]:
+    """Random ids, the later rows padded, both segments in use."""
+    rng = np.random.RandomState(seed)
+    lengths = rng.randint(length // 2, length + 1, rows)
+    mask = (np.arange(length)[None] < lengths[:, None]).astype(np.int32)
+    positions = np.stack([rng.choice(n, masked, replace=False) for n in lengths])
+    return {
+        'input_ids': (rng.randint(0, config.vocab_size, (rows, length)) * mask).astype(np.int32),
+        'input_mask': mask,
+        'segment_ids': ((np.arange(length)[None] >= lengths[:, None] // 2) * mask).astype(np.int32),
+        'masked_lm_positions': positions.astype(np.int32),
+        'masked_lm_ids': rng.randint(0, config.vocab_size, (rows, masked)).astype(np.int32),
+        'masked_lm_weights': np.ones((rows, masked), np.float32),
+        'next_sentence_labels': rng.randint(0, 2, rows).astype(np.int32),
+        'example_weights': np.ones(rows, np.float32),
+    }
+
+
+def noisy_params(model, seed: int = 0):
+    """Parameters away from their initial zeros and ones, padding rows of the vocabulary apart, so
+    that every term shows.
+    """
+    rng = np.random.RandomState(seed)
+
+    def draw(path, leaf):
+        return (path[-1].key == 'scale') + rng.normal(0, 0.1, leaf.shape).astype(np.float32)
+
+    params = jax.tree_util.tree_map_with_path(
+        draw, jax.eval_shape(lambda: init_params(model, seed))
+    )
+    params['encoder']['embeddings']['word'][model.config.vocab_size :] = 0
+    return params
+
+
+ACTIVATION = {
+    'gelu_tanh': lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    'gelu_erf': lambda x: 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
+    'relu': lambda x: np.maximum(x, 0),
+}
+
+
+def numpy_bilstm(p, x, lengths):
+    """Row by row over the real tokens alone, each direction from a zero state (Hochreiter and
+    Schmidhuber's cell with a forget gate).
+    """
+    sigmoid = lambda z: 1 / (1 + np.exp(-z))
+    D = len(p['forward']['hi']['kernel'])
+    out = np.zeros((*x.shape[:2], 2 * D))
+    for row, length in enumerate(lengths):
+        for direction, columns, order in (
+            ('forward', slice(D), range(length)),
+            ('backward', slice(D, None), reversed(range(length))),
+        ):
+            w = p[direction]
+            c, h = np.zeros(D), np.zeros(D)
+            for t in order:
+                i, f, g, o = (
+                    x[row, t] @ w[f'i{n}']['kernel'] + h @ w[f'h{n}']['kernel'] + w[f'h{n}']['bias']
+                    for n in 'ifgo'
+                )
+                c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+                h = sigmoid(o) * np.tanh(c)
+                out[row, t, columns] = h
+    return out
+
+
+def numpy_forward(p, c: ModelConfig, batch):
+    """Hidden states, pooled output, masked-LM logits and NSP logits, in float64, one block after
+    the other.
+    """
+    as64 = lambda t: jax.tree.map(lambda x: np.asarray(x, np.float64), t)
+    p = as64(p)
+    e, layers = p['encoder']['embeddings'], p['encoder']['layers']
+
+    def norm(x, n):
+        return (x - x.mean(-1, keepdims=True)) / np.sqrt(
+            x.var(-1, keepdims=True) + c.layer_norm_eps
+        ) * n['scale'] + n['bias']
+
+    def dense(x, d):
+        return x @ d['kernel'] + d['bias']
+
+    x = (
+        e['word'][batch['input_ids']]
+        + e['segment'][batch['segment_ids']]
+        + e['position'][: batch['input_ids'].shape[1]]
+    )
+    x = norm(x, e['norm'])
+    B, T, H = x.shape
+    D = H // c.num_heads
+    for i in range(c.num_layers):
+        layer = jax.tree.map(lambda w, i=i: w[i], layers)
+        q, k, v = (
+            dense(x, layer[n]).reshape(B, T, c.num_heads, D).transpose(0, 2, 1, 3)
+            for n in ('query', 'key', 'value')
+        )
+        scores = (
+            q @ k.transpose(0, 1, 3, 2) / math.sqrt(D)
+            + (1 - batch['input_mask'][:, None, None, :]) * -10000.0
+        )
+        if c.attention == 'left_to_right':
+            scores = np.where(np.arange(T)[:, None] >= np.arange(T), scores, -np.inf)
+        probs = np.exp(scores - scores.max(-1, keepdims=True))
+        probs /= probs.sum(-1, keepdims=True)
+        context = (probs @ v).transpose(0, 2, 1, 3).reshape(B, T, H)
+        x = norm(x + dense(context, layer['attention_output']), layer['attention_norm'])
+        x = norm(
+            x + dense(ACTIVATION[c.hidden_act](dense(x, layer['intermediate'])), layer['output']),
+            layer['output_norm'],
+        )
+    if c.bilstm:
+        x = numpy_bilstm(p['encoder']['bilstm'], x, batch['input_mask'].sum(1))
+    at = batch['input_mask'].sum(1) - 1 if c.attention == 'left_to_right' else 0
+    pooled = np.tanh(dense(x[np.arange(B), at], p['encoder']['pooler']))
+    m = p['mlm']
+    at = x[np.arange(B)[:, None], batch['masked_lm_positions']]
+    at = norm(ACTIVATION[c.hidden_act](dense(at, m['transform'])), m['norm'])
+    logits = at @ e['word'][: c.vocab_size].T + m['bias'][: c.vocab_size]
+    return x, pooled, logits, dense(pooled, p['nsp'])

@@ -1,0 +1,74 @@
+"""Columns of random records, and their coding by TensorFlow."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from input_pipeline.records import fields
+from input_pipeline.records.fields import RecordSpec
+
+
+def example_columns(
+    spec: RecordSpec, count: int, seed: int = 0, vocab_size: int = 30_522
+) -> dict[str, np.ndarray]:
+    """Random but lawful columns of `count` records."""
+    rng = np.random.default_rng(seed)
+    S, P = spec.seq_len, spec.max_predictions
+    lengths = rng.integers(5, S + 1, count)
+    mask = (np.arange(S) < lengths[:, None]).astype(np.int32)
+    if spec.packed:
+        return packed_columns(spec, rng, lengths, vocab_size)
+    columns = {
+        'input_ids': rng.integers(0, vocab_size, (count, S), np.int32) * mask,
+        'input_mask': mask,
+        'segment_ids': mask * (np.arange(S) >= lengths[:, None] // 2),
+        'next_sentence_labels': rng.integers(0, 2, count, np.int32),
+    }
+    if spec.masking == 'dynamic':
+        return {**columns, 'word_starts': rng.integers(0, 2, (count, S), np.int32) * mask}
+    used = np.arange(P) < rng.integers(1, min(P, 4) + 1, count)[:, None]
+    return {
+        **columns,
+        'masked_lm_positions': (
+            np.sort(rng.integers(0, lengths[:, None], (count, P), np.int32), axis=1) * used
+        ),
+        'masked_lm_ids': rng.integers(0, vocab_size, (count, P), np.int32) * used,
+        'masked_lm_weights': used.astype(np.float32),
+    }
+
+
+def packed_columns(
+    spec: RecordSpec, rng: np.random.Generator, lengths: np.ndarray, vocab_size: int
+) -> dict[str, np.ndarray]:
+    """Records of these lengths, each of 1 to K packs, row by row."""
+    columns = {
+        f.name: np.zeros((len(lengths), f.length), np.int32 if f.kind == 'int' else np.float32)
+        for f in spec.features
+    }
+    for row, length in enumerate(lengths.tolist()):
+        starts = np.append(
+            0,
+            np.sort(rng.choice(np.arange(1, length), rng.integers(spec.max_packs), replace=False)),
+        )
+        for pack, (start, end) in enumerate(itertools.pairwise([*starts.tolist(), length])):
+            columns['pack_ids'][row, start:end] = pack + 1
+            columns['position_ids'][row, start:end] = range(end - start)
+            columns['segment_ids'][row, (start + end) // 2 : end] = 1
+            columns['cls_positions'][row, pack] = start
+            columns['next_sentence_weights'][row, pack] = 1
+            columns['next_sentence_labels'][row, pack] = rng.integers(2)
+        columns['input_ids'][row, :length] = rng.integers(0, vocab_size, length)
+        masked = rng.integers(1, min(spec.max_predictions, length) + 1)
+        columns['masked_lm_positions'][row, :masked] = np.sort(
+            rng.choice(length, masked, replace=False)
+        )
+        columns['masked_lm_ids'][row, :masked] = rng.integers(0, vocab_size, masked)
+        columns['masked_lm_weights'][row, :masked] = 1
+    return columns
+
+
+def encoded(spec: RecordSpec, columns: dict[str, np.ndarray]) -> list[bytes]:
+    payload, offsets = fields.encode(spec, columns)
+    return [payload[a:b] for a, b in itertools.pairwise(offsets)]

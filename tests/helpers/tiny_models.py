@@ -1,0 +1,85 @@
+"""Very small models of every class, for tests of what is done with trained models."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import numpy as np
+
+from bert_jax.interchange.parameters import ARCHITECTURES, Model
+from bert_jax.model import heads
+from bert_jax.train.state import init_params
+from configs import schema
+from input_pipeline.tokenizer import Tokenizer
+from input_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS
+from input_pipeline.tokenizer.wordpiece import Normalizer
+
+WORDS = [
+    'paris',
+    'is',
+    'the',
+    'capital',
+    'of',
+    'france',
+    'who',
+    'what',
+    '?',
+    '.',
+    ',',
+    'a',
+    'good',
+    'bad',
+    'film',
+    'un',
+    '##able',
+    '##s',
+]
+CONFIG = schema.ModelConfig(
+    vocab_size=5 + len(WORDS),
+    hidden_size=16,
+    num_layers=2,
+    num_heads=2,
+    intermediate_size=32,
+    max_position=64,
+    initializer_range=0.5,
+)
+LABELS = ('no', 'yes', 'maybe')
+
+
+def tokenizer() -> Tokenizer:
+    """The tokenizer of all these models: lower-cased WordPiece."""
+    return Tokenizer(
+        'wordpiece',
+        ('\n'.join([*SPECIAL_TOKENS.values(), *WORDS]) + '\n').encode(),
+        Normalizer(True, True),
+    )
+
+
+@functools.cache
+def _pretraining(seed: int) -> dict:
+    return jax.device_get(jax.jit(lambda: init_params(heads.Pretraining(CONFIG), seed))())
+
+
+def model(architecture: str, labels: tuple[str, ...] = LABELS, seed: int = 0) -> Model:
+    """A random model of that class, its numbers large enough for answers to differ."""
+    rng = np.random.default_rng(seed)
+    parts = ARCHITECTURES[architecture]
+    shared = jax.tree.map(
+        lambda leaf: leaf, _pretraining(seed)
+    )  # dictionaries of its own, which a test may change
+    params = {name: value for name, value in shared.items() if name == 'encoder' or name in parts}
+    if 'pooler' not in parts:
+        params['encoder'] = {
+            name: value for name, value in params['encoder'].items() if name != 'pooler'
+        }
+    outputs = {'BertForMultipleChoice': 1, 'BertForQuestionAnswering': 2}.get(
+        architecture, max(len(labels), 1)
+    )
+    for head in {'classifier', 'span'} & set(parts):
+        params[head] = {
+            'kernel': rng.normal(size=(16, outputs)).astype(np.float32),
+            'bias': rng.normal(size=outputs).astype(np.float32),
+        }
+    named = architecture in ('BertForSequenceClassification', 'BertForTokenClassification')
+    return Model(CONFIG, params, architecture, labels if named else ())

@@ -1,0 +1,223 @@
+"""The arrows between the packages, proved on the source: configs <- bert_jax <- launch, configs <-
+input_pipeline <- launch.
+"""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import pathlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+PACKAGES = ('configs', 'bert_jax', 'input_pipeline', 'launch')
+ACCELERATOR = {'jax', 'jaxlib', 'flax', 'optax', 'orbax'}
+TENSORFLOW = {'tensorflow', 'tensorflow_datasets', 'tf_keras', 'keras'}
+# Where TensorFlow may be imported, and there only inside functions.
+TENSORFLOW_READERS = (
+    'input_pipeline/records/stream.py',
+    'input_pipeline/records/fields.py',
+    'input_pipeline/text/tfds',
+    'bert_jax/interchange/',
+)
+
+
+class Import(NamedTuple):
+    """One import statement: the file it stands in, what it names, and whether importing the file
+    does not run it.
+    """
+
+    file: str
+    line: int
+    name: str
+    deferred: bool
+
+    @property
+    def top(self) -> str:
+        return self.name.split('.')[0]
+
+
+def imports_of(tree: ast.AST, file: str, deferred: bool = False) -> Iterator[Import]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            yield from (Import(file, node.lineno, alias.name, deferred) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f'{file}:{node.lineno}: relative import'
+            yield from (
+                Import(file, node.lineno, f'{node.module}.{alias.name}', deferred)
+                for alias in node.names
+            )
+        else:
+            never_runs = isinstance(node, ast.If) and ast.unparse(node.test) == 'TYPE_CHECKING'
+            inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            yield from imports_of(node, file, deferred or never_runs or inside)
+
+
+def sources(package: str) -> list[pathlib.Path]:
+    return sorted((ROOT / package).rglob('*.py'))
+
+
+IMPORTS = {
+    package: [
+        found
+        for path in sources(package)
+        for found in imports_of(ast.parse(path.read_text()), path.relative_to(ROOT).as_posix())
+    ]
+    for package in PACKAGES
+}
+BINARIES = sorted(
+    path.stem for path in sources('launch') if "\nif __name__ == '__main__':" in path.read_text()
+)
+
+
+def refuse(found: list[Import]) -> None:
+    assert not found, '\n'.join(f'{i.file}:{i.line} imports {i.name}' for i in found)
+
+
+def test_the_walk_sees_imports_wherever_they_stand():
+    function = 'def f():\n try:\n  import g\n finally:\n  pass\n'
+    text = (
+        f'import a.b\nfrom c import d\nif x: import e\n{function}class C: import h\nif'
+        ' TYPE_CHECKING: import i'
+    )
+    found = [(i.name, i.deferred) for i in imports_of(ast.parse(text), 'x.py')]
+    assert found == [
+        ('a.b', False),
+        ('c.d', False),
+        ('e', False),
+        ('g', True),
+        ('h', False),
+        ('i', True),
+    ]
+
+
+def test_there_is_something_to_check():
+    assert all(len(IMPORTS[package]) > 10 for package in PACKAGES)
+    assert 'pretrain' in BINARIES
+
+
+@pytest.mark.parametrize(
+    ('package', 'may_import'),
+    [
+        ('configs', {'configs'}),
+        ('bert_jax', {'configs', 'bert_jax'}),
+        ('input_pipeline', {'configs', 'input_pipeline'}),
+        ('launch', set(PACKAGES)),
+    ],
+)
+def test_arrows_point_one_way(package, may_import):
+    refuse(
+        [i for i in IMPORTS[package] if i.top in {*PACKAGES, 'tests', 'benchmarks'} - may_import]
+    )
+
+
+def test_configs_is_standard_library_only():
+    refuse([i for i in IMPORTS['configs'] if i.top not in sys.stdlib_module_names | {'configs'}])
+
+
+def test_input_pipeline_knows_no_accelerator():
+    refuse([i for i in IMPORTS['input_pipeline'] if i.top in ACCELERATOR])
+
+
+def test_tensorflow_only_where_it_reads_and_only_inside_functions():
+    everywhere = [i for package in PACKAGES for i in IMPORTS[package] if i.top in TENSORFLOW]
+    refuse([i for i in everywhere if not (i.deferred and i.file.startswith(TENSORFLOW_READERS))])
+
+
+def test_orbax_is_imported_in_one_file():
+    refuse(
+        [
+            i
+            for package in PACKAGES
+            for i in IMPORTS[package]
+            if i.top == 'orbax' and i.file != 'bert_jax/train/checkpoint.py'
+        ]
+    )
+
+
+def test_no_data_format_runs_code():
+    """What is read back from disk is data: no pickle, nor arrays of objects, which are pickles
+    inside.
+    """
+    names = {'pickle', 'cPickle', '_pickle', 'cloudpickle', 'dill', 'marshal', 'shelve', 'joblib'}
+    refuse([i for package in PACKAGES for i in IMPORTS[package] if i.top in names])
+    for path in (path for package in PACKAGES for path in sources(package)):
+        for call in (
+            node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)
+        ):
+            if ast.unparse(call.func) in ('np.load', 'np.lib.format.read_array'):
+                assert 'allow_pickle=False' in ast.unparse(call), f'{path}:{call.lineno}'
+
+
+def test_nothing_private_or_abandoned():
+    names = (
+        'jax._src',
+        'jaxlib._',
+        'flax.training',
+        'flax.linen.partitioning',
+        'jax.experimental.pjit',
+    )
+    refuse([i for package in PACKAGES for i in IMPORTS[package] if i.name.startswith(names)])
+
+
+def test_binaries_import_at_their_top_only_what_help_needs():
+    files = {f'launch/{name}.py' for name in BINARIES}
+    allowed = sys.stdlib_module_names | {'absl', 'configs'}
+    light = ('launch.app', 'bert_jax.mesh.determinism')
+    at_top = [i for i in IMPORTS['launch'] if i.file in files and not i.deferred]
+    refuse([i for i in at_top if i.top not in allowed and i.name not in light])
+
+
+@pytest.mark.parametrize('name', BINARIES)
+def test_help_imports_nothing_heavy(name):
+    code = f"""
+import runpy, sys
+sys.argv = ['{name}', '--help']
+try:
+    runpy.run_module('launch.{name}', run_name='__main__', alter_sys=True)
+except SystemExit as end:
+    assert end.code == 0, end.code
+heavy = {sorted(ACCELERATOR | TENSORFLOW | {'numpy', 'scipy', 'tokenizers', 'etils'})}
+assert not set(heavy) & set(sys.modules), set(heavy) & set(sys.modules)
+"""
+    result = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (0, '')
+    assert f'usage: python -m launch.{name}' in result.stdout
+
+
+@pytest.mark.parametrize(
+    ('package', 'absent'), [('bert_jax', TENSORFLOW), ('input_pipeline', TENSORFLOW | ACCELERATOR)]
+)
+def test_importing_a_whole_package_loads_neither_of_the_others(package, absent):
+    """Third-party packages may import each other; this sees what the source cannot show."""
+    modules = [
+        '.'.join(path.relative_to(ROOT).with_suffix('').parts)
+        for path in sources(package)
+        if path.name != '__init__.py'
+    ]
+    code = f"""
+import importlib, sys
+for module in {modules}:
+    importlib.import_module(module)
+assert not set({sorted(absent)}) & set(sys.modules), set({sorted(absent)}) & set(sys.modules)
+"""
+    result = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (0, '')
+
+
+def test_setup_cfg_lists_every_package_and_every_binary():
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / 'setup.cfg')
+    folders = {
+        path.parent.relative_to(ROOT).as_posix().replace('/', '.')
+        for package in PACKAGES
+        for path in sources(package)
+    }
+    assert set(settings['options']['packages'].split()) == folders
+    scripts = {f'bert-{name.replace("_", "-")} = launch.app:console' for name in BINARIES}
+    assert set(settings['options.entry_points']['console_scripts'].strip().splitlines()) == scripts

@@ -1,0 +1,295 @@
+"""Masking against the reference's rule, restated slowly (google-research/bert
+create_pretraining_data.py:342-415).
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from configs.errors import UserError
+from input_pipeline.examples.masking import MaskingRule, mask, prediction_counts
+from input_pipeline.randomness import Stream, mix
+from tests.helpers.masking import MASK, VOCAB, batch
+
+
+def run(rule, name='a', **kwargs):
+    ids, candidates, lengths, starts = batch(**kwargs)
+    return (
+        ids,
+        candidates,
+        lengths,
+        starts,
+        mask(ids, candidates, lengths, starts, rule, MASK, VOCAB, Stream(1, name)),
+    )
+
+
+@pytest.mark.parametrize('by_words', [{}, {'whole_word': True}, {'ngram': 3}])
+@pytest.mark.parametrize('most', [1, 5, 8, 80])
+def test_rows_are_well_formed(by_words, most):
+    ids, candidates, lengths, _, masked = run(MaskingRule(0.15, most, **by_words))
+    for i in range(len(ids)):
+        count = int(masked.weights[i].sum())
+        places = masked.positions[i, :count]
+        budget = min(most, max(1, round(lengths[i] * 0.15)), candidates[i].sum())
+        assert count <= budget if by_words else count == budget
+        assert (np.diff(places) > 0).all() and candidates[i, places].all()
+        assert (
+            masked.weights[i, :count].all()
+            and not masked.positions[i, count:].any()
+            and not masked.ids[i, count:].any()
+        )
+        restored = masked.input_ids[i].copy()
+        restored[places] = masked.ids[i, :count]
+        np.testing.assert_array_equal(restored, ids[i])
+
+
+def test_counts_round_half_to_even_and_include_special_tokens():
+    lengths = np.array([2, 8, 10, 30, 50, 70, 128, 512])
+    assert prediction_counts(lengths, MaskingRule(0.15, 100)).tolist() == [
+        1,
+        1,
+        2,
+        4,
+        8,
+        10,
+        19,
+        77,
+    ]
+    assert prediction_counts(lengths, MaskingRule(0.15, 20)).tolist() == [
+        min(20, max(1, round(n * 0.15))) for n in lengths.tolist()
+    ]
+
+
+@pytest.mark.parametrize(
+    'mix_', [(0.8, 0.1, 0.1), (1.0, 0.0, 0.0), (0.0, 0.2, 0.8), (0.0, 0.0, 1.0), (0.5, 0.5, 0.0)]
+)
+def test_mix_of_mask_same_and_random(mix_):
+    _, _, _, _, masked = run(MaskingRule(0.15, 20, mix_), rows=8000)
+    shown = np.take_along_axis(masked.input_ids, masked.positions, axis=1)[masked.weights > 0]
+    labels = masked.ids[masked.weights > 0]
+    as_mask, as_same = (shown == MASK).mean(), (shown == labels).mean()
+    # A random token is [MASK] or the same token once in VOCAB.
+    assert abs(as_mask - mix_[0] - mix_[2] / VOCAB) < 0.01
+    assert abs(as_same - mix_[1] - mix_[2] / VOCAB) < 0.01
+    if mix_[2]:
+        random = shown[(shown != MASK) & (shown != labels)]
+        assert (
+            random.min() < 10 and random.max() > VOCAB - 20
+        )  # the whole vocabulary, special entries too
+        assert abs(random.mean() - VOCAB / 2) < 12
+
+
+def test_every_place_is_chosen_equally_often():
+    ids = np.full((20000, 32), 50, np.int32)
+    candidates = np.ones((20000, 32), bool)
+    candidates[:, [0, 31]] = False
+    masked = mask(
+        ids, candidates, np.full(20000, 32), None, MaskingRule(0.15, 20), MASK, VOCAB, Stream(5)
+    )
+    chosen = np.bincount(masked.positions[masked.weights > 0], minlength=32)[1:31]
+    expected = 20000 * 5 / 30
+    assert (np.abs(chosen - expected) < 5 * expected**0.5).all()
+
+
+def test_whole_words_are_masked_whole_and_as_many_as_fit():
+    _, candidates, lengths, starts, masked = run(MaskingRule(0.15, 20, whole_word=True))
+    totals = []
+    for i in range(len(lengths)):
+        chosen = set(masked.positions[i][masked.weights[i] > 0].tolist())
+        words, word = [], []
+        for place in np.flatnonzero(candidates[i]).tolist():
+            if starts[i, place] and word:
+                words.append(word)
+                word = []
+            word.append(place)
+        words.append(word)
+        taken = [w for w in words if chosen & set(w)]
+        assert {place for w in taken for place in w} == chosen
+        left = min(20, max(1, round(lengths[i] * 0.15))) - len(chosen)
+        # A word is passed over only when it does not fit what is left at its turn, and less is left
+        # at the end.
+        assert all(len(w) > left for w in words if w not in taken)
+        totals.append(left)
+    assert np.mean(totals) < 0.5
+
+
+def test_whole_word_choice_agrees_with_a_slow_greedy_one():
+    """Chance of a long word to be masked: greedy over a random order, skipping what does not fit
+    (:379-391).
+    """
+    sizes = [1, 1, 2, 3, 1, 2]
+    length = sum(sizes) + 2
+    candidates = np.ones((1, length), bool)
+    candidates[0, [0, -1]] = False
+    starts = np.zeros((1, length), bool)
+    starts[0, 1 + np.cumsum(sizes) - sizes] = True
+    rows, rule = 20000, MaskingRule(0.34, 20, whole_word=True)
+    ids = np.full((rows, length), 50, np.int32)
+    masked = mask(
+        ids,
+        np.repeat(candidates, rows, 0),
+        np.full(rows, length),
+        np.repeat(starts, rows, 0),
+        rule,
+        MASK,
+        VOCAB,
+        Stream(2),
+    )
+    firsts = np.flatnonzero(starts[0])
+    ours = np.bincount(masked.positions[masked.weights > 0], minlength=length)[firsts] / rows
+    random, budget, theirs = np.random.RandomState(0), round(length * 0.34), np.zeros(len(sizes))
+    for _ in range(rows):
+        left = budget
+        for word in random.permutation(len(sizes)):
+            if left == 0:
+                break
+            if sizes[word] <= left:
+                left -= sizes[word]
+                theirs[word] += 1
+    np.testing.assert_allclose(ours, theirs / rows, atol=0.02)
+
+
+def slow_ngrams(sizes, ends, budget, longest, random):
+    """Words chosen one run at a time (ALBERT section 4.1): `ends` are the words after which a
+    segment ends.
+    """
+    chosen, left = set(), budget
+    for word in random.permutation(len(sizes)).tolist():
+        if not left:
+            break
+        reach = min(longest, 1 + min(end for end in ends if end >= word) - word)
+        shares = np.array([1 / n for n in range(1, reach + 1)])
+        run = random.choice(np.arange(1, reach + 1), p=shares / shares.sum())
+        while run > 1 and sum(sizes[word : word + run]) > left:
+            run -= 1
+        words = set(range(word, word + run))
+        if sum(sizes[word : word + run]) <= left and not words & chosen:
+            chosen |= words
+            left -= sum(sizes[word : word + run])
+    return chosen
+
+
+@pytest.mark.parametrize('longest, share', [(2, 0.3), (3, 0.6), (5, 0.4)])
+def test_runs_of_words_are_chosen_as_by_a_slow_greedy_one(longest, share):
+    """How often each word is chosen, and with its neighbour: two segments, words of one to three
+    tokens.
+    """
+    segments = [[1, 1, 2, 1, 3, 1], [2, 1, 1, 1, 2]]
+    sizes = [size for segment in segments for size in segment]
+    length = sum(sizes) + 3
+    place, firsts, candidates = 1, [], np.ones((1, length), bool)
+    for segment in segments:
+        firsts += (place + np.cumsum(segment) - segment).tolist()
+        place += sum(segment) + 1
+        candidates[0, place - 1] = False
+    candidates[0, 0] = False
+    starts = np.zeros((1, length), bool)
+    starts[0, firsts] = True
+    rows = 10000
+    shape = lambda array: np.repeat(array, rows, 0)
+    rule = MaskingRule(share, 40, ngram=longest)
+    masked = mask(
+        np.full((rows, length), 50, np.int32),
+        shape(candidates),
+        np.full(rows, length),
+        shape(starts),
+        rule,
+        MASK,
+        VOCAB,
+        Stream(4),
+    )
+    chosen = np.zeros((rows, length), bool)
+    row, rank = np.nonzero(masked.weights)
+    chosen[row, masked.positions[row, rank]] = True
+    word = np.cumsum(starts[0]) - 1
+    for i in range(len(sizes)):  # whole words only
+        assert (chosen[:, candidates[0] & (word == i)] == chosen[:, firsts[i], None]).all()
+    ours = chosen[:, firsts].astype(float)
+    theirs = np.zeros((3000, len(sizes)))
+    random = np.random.RandomState(0)
+    for i in range(len(theirs)):
+        theirs[i, list(slow_ngrams(sizes, (5, 10), round(length * share), longest, random))] = 1
+    np.testing.assert_allclose(
+        ours.T @ ours / len(ours), theirs.T @ theirs / len(theirs), atol=0.04
+    )
+
+
+def test_a_run_of_n_words_has_a_chance_like_one_in_n():
+    rows, length = 20000, 200
+    candidates = np.ones((rows, length), bool)
+    candidates[:, [0, -1]] = False
+    rule = MaskingRule(
+        3 / length, 3, ngram=3
+    )  # room for one run of three, so the first run is often all there is
+    masked = mask(
+        np.full((rows, length), 50, np.int32),
+        candidates,
+        np.full(rows, length),
+        candidates,
+        rule,
+        MASK,
+        VOCAB,
+        Stream(8),
+    )
+    assert (masked.weights.sum(1) == 3).all()
+    runs = 3 - (np.diff(masked.positions, axis=1) == 1).sum(1)
+    # One run of three: 2/11. A run of two and one word: 3/11, and 6/11 (a word first) times 5/11
+    # (then no other single word; 3 shrinks to 2).
+    np.testing.assert_allclose(
+        np.bincount(runs, minlength=4)[1:] / rows, [2 / 11, 3 / 11 + 30 / 121, 36 / 121], atol=0.02
+    )
+
+
+def test_numbers_belong_to_names():
+    assert (Stream(1, 'a').bits(8) == Stream(1, 'a').bits(8)).all()
+    assert (Stream(1, 'a').bits(8) != Stream(1, 'b').bits(8)).all()
+    one, other = run(MaskingRule(), 'x')[-1], run(MaskingRule(), 'x')[-1]
+    np.testing.assert_array_equal(one.input_ids, other.input_ids)
+
+
+def test_numbers_are_the_same_for_ever():
+    """Records made elsewhere, or by another numpy, must have the same bytes: these digests may
+    never change.
+    """
+    digest = hashlib.sha256()
+    for array in (
+        Stream(7, 'golden').bits(100),
+        mix(np.arange(100), 3),
+        Stream(7, 'h').half_of(np.arange(200)),
+    ):
+        digest.update(array.astype('<u8').tobytes())
+    masked = run(MaskingRule(), 'golden')[-1]
+    digest.update(masked.input_ids.tobytes() + masked.positions.tobytes())
+    assert digest.hexdigest()[:16] == GOLDEN
+
+
+GOLDEN = 'c276c69b31a010f1'
+
+
+def test_coin_tosses_are_binomial():
+    counts = np.repeat([0, 1, 7, 64, 65, 300], 5000)
+    heads = Stream(3).half_of(counts).reshape(6, 5000)
+    for n, drawn in zip([0, 1, 7, 64, 65, 300], heads):
+        assert drawn.min() >= 0 and drawn.max() <= n
+        assert (
+            abs(drawn.mean() - n / 2) < 0.05 * max(1, n**0.5)
+            and abs(drawn.var() - n / 4) < 0.08 * max(n, 1) / 4 + 1e-9
+        )
+
+
+@pytest.mark.parametrize(
+    'rule',
+    [
+        {'probability': 0},
+        {'max_predictions': 0},
+        {'ngram': 0},
+        {'mix': (0.8, 0.1, 0.2)},
+        {'mix': (1.2, -0.1, -0.1)},
+    ],
+)
+def test_bad_rules_are_refused(rule):
+    with pytest.raises(UserError, match='--'):
+        MaskingRule(**rule)

@@ -1,0 +1,254 @@
+"""Pairs against the reference's algorithm, restated slowly (google-research/bert
+create_pretraining_data.py:225-340, 418-433).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random as python_random
+
+import numpy as np
+import pytest
+
+from configs.errors import UserError
+from input_pipeline.examples.pairs import Documents, make_examples, truncate
+from input_pipeline.examples.rows import lay_out
+from input_pipeline.randomness import Stream
+from tests.helpers.documents import make_documents
+
+
+def reference_lengths(documents, seq_len, passes, short_seq_prob, seed):
+    """(length of A, length of B, label) of every example, by the reference's loop."""
+    rng = python_random.Random(seed)
+    sizes = np.diff(documents.sentences).tolist()
+    bounds = documents.documents.tolist()
+    texts = [sizes[s:e] for s, e in itertools.pairwise(bounds)]
+    found = []
+    for _ in range(passes):
+        for d, document in enumerate(texts):
+            longest = target = seq_len - 3
+            if rng.random() < short_seq_prob:
+                target = rng.randint(2, longest)
+            chunk, i = [], 0
+            while i < len(document):
+                chunk.append(document[i])
+                if i == len(document) - 1 or sum(chunk) >= target:
+                    a_end = rng.randint(1, len(chunk) - 1) if len(chunk) >= 2 else 1
+                    a = sum(chunk[:a_end])
+                    label = len(chunk) == 1 or rng.random() < 0.5
+                    if label:
+                        other = rng.choice([x for x in range(len(texts)) if x != d])
+                        b = 0
+                        for size in texts[other][rng.randint(0, len(texts[other]) - 1) :]:
+                            b += size
+                            if b >= target - a:
+                                break
+                        i -= len(chunk) - a_end
+                    else:
+                        b = sum(chunk[a_end:])
+                    while a + b > longest:
+                        if a > b:
+                            a -= 1
+                        else:
+                            b -= 1
+                    found.append((a, b, int(label)))
+                    chunk = []
+                i += 1
+    return np.array(found)
+
+
+@pytest.mark.parametrize(
+    'seq_len, most_tokens, short', [(64, 40, 0.1), (64, 40, 1.0), (32, 100, 0.1), (512, 30, 0.1)]
+)
+def test_nsp_has_the_lengths_labels_and_counts_of_the_reference(seq_len, most_tokens, short):
+    documents = make_documents(most_tokens=most_tokens)
+    examples = make_examples(documents, 'nsp', seq_len, 10, short, Stream(1))
+    ours = np.stack([examples.a_end - examples.a, examples.b_end - examples.b, examples.labels], 1)
+    theirs = reference_lengths(documents, seq_len, 10, short, 1)
+    assert abs(len(ours) / len(theirs) - 1) < 0.03
+    np.testing.assert_allclose(ours.mean(0), theirs.mean(0), rtol=0.05)
+    for quantile in (5, 25, 50, 75, 95):
+        total_ours, total_theirs = (
+            np.percentile(x[:, 0] + x[:, 1], quantile) for x in (ours, theirs)
+        )
+        assert abs(total_ours - total_theirs) <= 0.06 * seq_len
+    assert ours[:, :2].min() >= 1 and (ours[:, :2].sum(1) <= seq_len - 3).all()
+    assert ours[:, 2].mean() > 0.5  # chunks of one sentence are always random
+
+
+def test_nsp_labels_tell_the_truth():
+    documents = make_documents(most_tokens=8)
+    examples = make_examples(
+        documents, 'nsp', 512, 4, 0.0, Stream(2)
+    )  # nothing is long enough to be truncated
+    starts = documents.sentences[documents.documents]
+    of = lambda token: np.searchsorted(starts, token, 'right') - 1
+    same = of(examples.a) == of(examples.b)
+    assert (of(examples.a) == of(examples.a_end - 1)).all() and (
+        of(examples.b) == of(examples.b_end - 1)
+    ).all()
+    np.testing.assert_array_equal(same, examples.labels == 0)
+    follows = examples.labels == 0
+    np.testing.assert_array_equal(examples.a_end[follows], examples.b[follows])
+    for edge in (examples.a, examples.a_end, examples.b, examples.b_end):
+        assert np.isin(edge, documents.sentences).all()
+    assert 0.4 < follows.mean() < 0.5
+
+
+def test_random_b_comes_evenly_from_all_other_documents():
+    documents = make_documents(count=6, most_sentences=1)
+    examples = make_examples(documents, 'nsp', 512, 3000, 0.0, Stream(3))
+    starts = documents.sentences[documents.documents]
+    table = np.zeros((6, 6))
+    np.add.at(
+        table,
+        (
+            np.searchsorted(starts, examples.a, 'right') - 1,
+            np.searchsorted(starts, examples.b, 'right') - 1,
+        ),
+        1,
+    )
+    assert not table.diagonal().any()
+    assert (np.abs(table[~np.eye(6, dtype=bool)] - 600) < 120).all()
+
+
+def test_random_b_is_of_the_same_language_where_there_is_another():
+    documents = dataclasses.replace(make_documents(count=5), languages=np.array([0, 0, 0, 1, 2]))
+    examples = make_examples(documents, 'nsp', 32, 400, 0.1, Stream(4))
+    starts = documents.sentences[documents.documents]
+    a, b = (np.searchsorted(starts, place, 'right') - 1 for place in (examples.a, examples.b))
+    table = np.zeros((5, 5))
+    np.add.at(table, (a[examples.labels == 1], b[examples.labels == 1]), 1)
+    # Languages 1 and 2 have one document each, so theirs come from all others.
+    wanted = ~np.eye(5, dtype=bool)
+    wanted[:3, 3:] = False
+    np.testing.assert_array_equal(table > 0, wanted)
+
+
+@pytest.mark.parametrize('objective', ['nsp', 'sop', 'full_sentences'])
+def test_each_document_has_its_own_number_of_passes(objective):
+    documents = make_documents(count=50)
+    starts = documents.sentences[documents.documents]
+
+    def examples_of(passes):
+        examples = make_examples(
+            documents, objective, 64, passes, 0.0, Stream(13), np.ones(documents.tokens.size, bool)
+        )
+        assert np.unique(examples.keys).size == examples.keys.size
+        return np.bincount(np.searchsorted(starts, examples.a, 'right') - 1, minlength=50)
+
+    passes = np.arange(50) % 4
+    each = examples_of(passes) / examples_of(40) * 40
+    assert not each[passes == 0].any()
+    np.testing.assert_allclose(each[:48].reshape(12, 4).mean(0), [0, 1, 2, 3], rtol=0.2)
+    np.testing.assert_array_equal(examples_of(np.full(50, 3)), examples_of(3))
+
+
+def test_one_document_is_refused():
+    with pytest.raises(UserError, match='one document only.*full_sentences'):
+        make_examples(make_documents(count=1), 'nsp', 64, 1, 0.1, Stream(1))
+    for objective in ('sop', 'full_sentences'):
+        documents = make_documents(count=1)
+        assert make_examples(
+            documents, objective, 64, 1, 0.1, Stream(1), np.ones(documents.tokens.size, bool)
+        ).a.size
+
+
+def test_truncation_has_the_lengths_of_the_loop_and_a_fair_coin():
+    random = np.random.RandomState(0)
+    a, b = random.randint(1, 200, (2, 5000))
+    longest = 61
+    zero = np.zeros(5000, np.int64)
+    a0, a1, b0, b1 = truncate(zero, a, zero + 1000, 1000 + b, longest, Stream(6))
+    for i in range(5000):
+        x, y = int(a[i]), int(b[i])
+        while x + y > longest:
+            if x > y:
+                x -= 1
+            else:
+                y -= 1
+        assert (a1[i] - a0[i], b1[i] - b0[i]) == (x, y)
+    assert (a0 >= 0).all() and (a1 <= a).all() and (b0 >= 1000).all() and (b1 <= 1000 + b).all()
+    dropped = (a - (a1 - a0)).sum() + (b - (b1 - b0)).sum()
+    assert abs((a0.sum() + (b0 - 1000).sum()) / dropped - 0.5) < 0.01
+
+
+def test_sop_pairs_neighbours_and_swaps_half():
+    documents = make_documents(most_tokens=8)
+    examples = make_examples(
+        documents, 'sop', 512, 4, 0.1, Stream(7), np.ones(documents.tokens.size, bool)
+    )
+    swapped = examples.labels == 1
+    assert (examples.a_end[~swapped] == examples.b[~swapped]).all() and (
+        examples.b_end[swapped] == examples.a[swapped]
+    ).all()
+    assert 0.45 < swapped.mean() < 0.55
+
+
+def test_sop_cuts_a_single_sentence_at_a_word():
+    tokens = np.arange(60, dtype=np.int32)
+    starts = np.arange(60) % 3 == 0
+    documents = Documents(
+        tokens, np.array([0, 59, 60]), np.array([0, 1, 2]), np.arange(2, dtype=np.uint64)
+    )
+    examples = make_examples(documents, 'sop', 128, 500, 0.0, Stream(8), starts)
+    assert examples.a.size == 500  # a sentence of one word makes none
+    cuts = np.where(examples.labels == 1, examples.a, examples.b)
+    assert (cuts % 3 == 0).all() and set(cuts.tolist()) == set(range(3, 59, 3))
+
+
+def test_full_sentences_lose_and_repeat_nothing():
+    documents = make_documents(count=20, most_tokens=100)
+    examples = make_examples(documents, 'full_sentences', 64, 1, 0.0, Stream(9))
+    order = np.argsort(examples.a)
+    assert (
+        (examples.a[order][1:] == examples.a_end[order][:-1]).all()
+        and examples.a.min() == 0
+        and examples.a_end.max() == documents.tokens.size
+    )
+    size = examples.a_end - examples.a
+    assert size.max() == 62 and not examples.labels.any() and (examples.b == examples.b_end).all()
+    at_sentence = np.isin(examples.a_end, documents.sentences)
+    assert (size[~at_sentence] == 62).all()  # only what is longer than a row is cut
+    long = make_examples(documents, 'full_sentences', 64, 50, 1.0, Stream(9))
+    assert (long.a_end - long.a).max() <= 62 and (long.a_end - long.a).mean() < 40
+
+
+@pytest.mark.parametrize('objective', ['nsp', 'sop', 'full_sentences'])
+def test_examples_are_named_apart_and_repeat_exactly(objective):
+    documents = make_documents()
+    make = lambda: make_examples(
+        documents, objective, 64, 5, 0.1, Stream(10), np.ones(documents.tokens.size, bool)
+    )
+    one, other = make(), make()
+    assert np.unique(one.keys).size == one.keys.size
+    for name in ('a', 'a_end', 'b', 'b_end', 'labels', 'keys'):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+
+
+@pytest.mark.parametrize('objective', ['nsp', 'full_sentences'])
+def test_rows_are_laid_out_as_bert_reads_them(objective):
+    documents = make_documents()
+    examples = make_examples(documents, objective, 64, 2, 0.1, Stream(11))
+    rows = lay_out(documents.tokens, examples, 64, 2, 3)
+    for i in range(examples.a.size):
+        a = documents.tokens[examples.a[i] : examples.a_end[i]].tolist()
+        b = documents.tokens[examples.b[i] : examples.b_end[i]].tolist()
+        ids = [2, *a, 3, *b, 3] if b else [2, *a, 3]
+        segments = [0] * (len(a) + 2) + [1] * (len(ids) - len(a) - 2)
+        places = [1 <= j < len(ids) - 1 and j != len(a) + 1 for j in range(64)]
+        assert rows.input_ids[i].tolist() == ids + [0] * (64 - len(ids))
+        assert rows.segment_ids[i].tolist() == segments + [0] * (64 - len(ids))
+        assert rows.input_mask[i].tolist() == [1] * len(ids) + [0] * (64 - len(ids))
+        assert rows.candidates[i].tolist() == places and rows.lengths[i] == len(ids)
+
+
+def test_words_start_anew_after_sep():
+    documents = make_documents()
+    examples = make_examples(documents, 'nsp', 64, 1, 0.1, Stream(12))
+    rows = lay_out(documents.tokens, examples, 64, 2, 3)
+    starts = rows.word_starts(np.zeros(1000, bool))  # as if every piece continued a word
+    assert starts.sum() == 2 * examples.a.size
+    row, place = np.nonzero(starts)
+    assert np.isin(rows.input_ids[row, place - 1], (2, 3)).all()

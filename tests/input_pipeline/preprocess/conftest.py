@@ -1,0 +1,20 @@
+"""What the tests of the offline job share."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.helpers.jobs import PLAIN, SPECIAL
+
+
+@pytest.fixture(scope='module')
+def vocabulary(tmp_path_factory):
+    """A tokenizer whose words name themselves: plain words, words of two pieces, and one word for
+    each document.
+    """
+    names = [f'doc{chr(97 + i)}{chr(97 + j)}' for i in range(20) for j in range(20)]
+    tokens = SPECIAL + PLAIN + ['##ing', '##s', '.', '!', ','] + names
+    path = tmp_path_factory.mktemp('vocabulary')
+    (path / 'vocab.txt').write_text('\n'.join(tokens) + '\n')
+    (path / 'tokenizer_config.json').write_text('{"do_lower_case": true}')
+    return path, {token: i for i, token in enumerate(tokens)}, names

@@ -1,0 +1,248 @@
+"""What goes wrong with text and machines, each through the whole job: a clear line, and correct
+files or none.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from configs.errors import UserError
+from input_pipeline.records import shards
+from input_pipeline.text.corpus import TextOptions
+from tests.helpers.jobs import digests, run, write_text
+
+
+def put(folder, name, content):
+    (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return str(folder / name)
+
+
+def text_of(manifest):
+    return {
+        name: manifest.statistics['text']['train'][name]
+        for name in ('documents', 'sentences', 'tokens', 'unknown_rate')
+    }
+
+
+@pytest.fixture
+def clean(tmp_path, vocabulary):
+    """Good text, and what the job counts in it."""
+    write_text(tmp_path / 'a.txt', vocabulary[2][:20])
+    manifest = run(tmp_path, vocabulary, output=f'{tmp_path}/clean', eval_fraction=0)
+    return (tmp_path / 'a.txt').read_text(), text_of(manifest)
+
+
+@pytest.mark.parametrize('kind', ['crlf', 'nul', 'bom'])
+def test_the_same_text_in_other_bytes(tmp_path, vocabulary, clean, kind, capsys):
+    text, counts = clean
+    other = {
+        'crlf': text.replace('\n', '\r\n'),
+        'nul': text.replace('w', '\0w', 7),
+        'bom': '\ufeff' + text,
+    }[kind]
+    assert (
+        text_of(run(tmp_path, vocabulary, input=put(tmp_path, 'b', other), eval_fraction=0))
+        == counts
+    )
+    assert shards.verify(tmp_path / 'out').faults == []
+    assert ('7 NUL byte(s) removed' in capsys.readouterr().err) == (kind == 'nul')
+
+
+def test_one_long_line(tmp_path, vocabulary, capsys):
+    path = put(tmp_path, 'long', 'waa wab wac ' * 50_000 + '\n\nwad wae .\nwaf .\n')
+    manifest = run(
+        tmp_path, vocabulary, input=path, eval_fraction=0, text=TextOptions(max_line_bytes=10_000)
+    )
+    said = capsys.readouterr().err
+    assert '1 line(s) longer than --max_line_bytes cut at white space' in said
+    assert (
+        'tokens on average, and what is beyond --seq_len=64 is cut off: are these paragraphs, which'
+        ' need --segment?' in said
+    )
+    assert text_of(manifest) == {
+        'documents': 2,
+        'sentences': 62,
+        'tokens': 150_005,
+        'unknown_rate': 0,
+    }
+    assert shards.verify(tmp_path / 'out').faults == []
+
+
+def test_an_empty_file_alone_and_among_others(tmp_path, vocabulary, clean, capsys):
+    put(tmp_path, 'empty.txt', '')
+    with pytest.raises(UserError, match='no text in it'):
+        run(tmp_path, vocabulary, input=f'{tmp_path}/empty.txt')
+    assert 'held' not in capsys.readouterr().err and not (tmp_path / 'out').exists()
+    assert text_of(run(tmp_path, vocabulary, eval_fraction=0)) == clean[1]
+    assert 'no text in 1 file(s): empty.txt' in capsys.readouterr().err
+
+
+def test_a_truncated_gz_leaves_nothing(tmp_path, vocabulary, clean):
+    content = gzip.compress(clean[0].encode())
+    put(tmp_path, 'b.txt', content[: len(content) // 2])
+    with pytest.raises(UserError, match=r'b\.txt: damaged gzip file .*truncated'):
+        run(tmp_path, vocabulary)
+    assert not (tmp_path / 'out').exists()
+    put(tmp_path, 'b.txt', content)
+    assert run(tmp_path, vocabulary, eval_fraction=0).statistics['text']['train']['documents'] == 40
+
+
+def test_mixed_encodings(tmp_path, vocabulary, clean, capsys):
+    lines = 'waa wéb .\nwac wad .\n'
+    path = put(
+        tmp_path,
+        'mixed',
+        clean[0].encode()
+        + lines.encode()
+        + lines.encode('latin-1')
+        + '안녕하세요 .\n'.encode('euc-kr'),
+    )
+    with pytest.raises(UserError, match=r'mixed line \d+: invalid UTF-8.*--on_bad_utf8'):
+        run(tmp_path, vocabulary, input=path, text=TextOptions(on_bad_utf8='error'))
+    assert not (tmp_path / 'out').exists()
+    manifest = run(tmp_path, vocabulary, input=path, eval_fraction=0)
+    number = clean[0].count('\n')
+    assert (
+        f'invalid UTF-8 in 2 line(s), replaced or skipped as --on_bad_utf8 says: {path} line'
+        f' {number + 3}, {path} line {number + 5}' in capsys.readouterr().err
+    )
+    assert text_of(manifest)['sentences'] == clean[1]['sentences'] + 5
+
+
+def test_documents_of_one_sentence(tmp_path, vocabulary, clean, capsys):
+    path = put(tmp_path, 'one', clean[0].replace('\n', '\n\n'))
+    manifest = run(tmp_path, vocabulary, input=path, eval_fraction=0)
+    assert '100% of the documents have one sentence' in capsys.readouterr().err
+    assert (
+        manifest.statistics['text']['train']['random_next_share'] == 1
+        and shards.verify(tmp_path / 'out').faults == []
+    )
+
+
+def test_ten_thousand_copies_of_one_line(tmp_path, vocabulary, capsys):
+    for name, lines in (('together', 'waa wab wac .\n'), ('apart', 'waa wab wac .\n\n')):
+        put(tmp_path, name, lines * 10_000)
+    with pytest.raises(UserError, match='one document only'):
+        run(tmp_path, vocabulary, input=f'{tmp_path}/together')
+    with pytest.raises(UserError, match='one document only'):
+        run(tmp_path, vocabulary, input=f'{tmp_path}/apart', dedup='documents', eval_fraction=0)
+    assert not (tmp_path / 'out').exists()
+    manifest = run(tmp_path, vocabulary, input=f'{tmp_path}/apart', dupe_factor=1, eval_fraction=0)
+    assert (
+        manifest.records('train') == 10_000
+        and '100% of the sentences of train are repetitions' in capsys.readouterr().err
+    )
+    manifest = run(
+        tmp_path,
+        vocabulary,
+        input=f'{tmp_path}/together',
+        objective='full_sentences',
+        output=f'{tmp_path}/lines',
+        dedup='lines',
+        eval_fraction=0,
+    )
+    assert manifest.statistics['text']['train']['sentences'] == 1
+
+
+# ---- the real command line, stopped by the system
+
+
+@pytest.fixture(scope='module')
+def text(tmp_path_factory, vocabulary):
+    """A folder of four files, and what the job makes of them when nothing stops it."""
+    folder = tmp_path_factory.mktemp('text')
+    source, words = random.Random(0), [word for word in vocabulary[1] if word[0] in 'wd']
+    for i in range(4):
+        documents = (
+            '\n'.join(' '.join(source.choices(words, k=12)) for _ in range(source.randint(5, 25)))
+            for _ in range(100)
+        )
+        put(folder, f'{i}.txt', '\n\n'.join(documents))
+    run(folder, vocabulary, output=f'{folder}/whole', dupe_factor=5)
+    return folder
+
+
+@pytest.fixture
+def start(tmp_path, text, vocabulary):
+    """Starts the same job by its command line."""
+    flags = [
+        f'--input={text}/*.txt',
+        f'--tokenizer={vocabulary[0]}',
+        f'--output={tmp_path}/out',
+        '--seq_len=64',
+        '--dupe_factor=5',
+        '--workers=2',
+    ]
+
+    def start(*through):
+        command = [*through, sys.executable, '-m', 'launch.preprocess', *flags]
+        return subprocess.Popen(
+            command,
+            cwd=Path(__file__).parents[3],
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    return start
+
+
+def wait(job, folder, count):
+    """Until so many results of a stage are there."""
+    while not (folder.is_dir() and len(list(folder.glob('0*'))) >= count):
+        assert job.poll() is None
+        time.sleep(0.005)
+
+
+def finish(start, tmp_path, text):
+    """The same command ends the job, with the bytes of one that was not stopped."""
+    job = start()
+    out, err = job.communicate(timeout=300)
+    assert job.returncode == 0, err
+    assert 'goes on with the job that was interrupted' in out
+    assert (
+        digests(tmp_path / 'out') == digests(text / 'whole')
+        and not (tmp_path / 'out' / '.tmp').exists()
+    )
+
+
+def test_a_worker_and_then_the_job_killed_in_the_middle(tmp_path, text, start):
+    results = tmp_path / 'out' / '.tmp' / 'results' / 'unit'
+    job = start()
+    wait(job, results, 1)
+    worker = Path(f'/proc/{job.pid}/task/{job.pid}/children').read_text().split()[-1]
+    os.kill(int(worker), signal.SIGKILL)
+    _, err = job.communicate(timeout=60)
+    assert job.returncode == 2 and 'a worker process died' in err and 'Traceback' not in err
+    assert [path.name for path in (tmp_path / 'out').iterdir()] == ['.tmp']
+    job = start()
+    wait(job, results, 4)
+    job.kill()
+    job.communicate(timeout=60)
+    assert {path.name for path in (tmp_path / 'out').iterdir()} == {'.tmp', '.lock'}
+    finish(start, tmp_path, text)
+
+
+def test_a_file_that_may_not_grow(tmp_path, text, start):
+    """The limit of ulimit -f stands for a full disk, which only root can make."""
+    job = start('bash', '-c', 'ulimit -f 195; exec "$@"', 'bash')  # KiB
+    _, err = job.communicate(timeout=300)
+    assert job.returncode == 2 and err.strip().split('\n')[-1].startswith(
+        'preprocess: error: --output='
+    ), err
+    assert (
+        'a file grew beyond the limit' in err
+        and 'same command again' in err
+        and 'Traceback' not in err
+    )
+    assert [path.name for path in (tmp_path / 'out').iterdir()] == ['.tmp']
+    finish(start, tmp_path, text)

@@ -1,0 +1,155 @@
+"""Exact deduplication against Python's own sets and dictionaries."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from input_pipeline.preprocess import deduplication, stages
+from input_pipeline.preprocess.runs import DocumentRun
+from input_pipeline.records import shards
+from input_pipeline.text import corpus
+from tests.helpers.jobs import digests, run
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Everything in several parts: buckets, runs of a unit, ranges of hashes."""
+    monkeypatch.setattr('input_pipeline.preprocess.job.MIN_BUCKET_TOKENS', 2000)
+    monkeypatch.setattr(stages, 'RUN_TOKENS', 4000)
+    monkeypatch.setattr(deduplication, 'RANGE_ITEMS', 100)
+
+
+@pytest.fixture(scope='module')
+def text(tmp_path_factory, vocabulary):
+    """Three files of 400 documents, a third of them copies, with a third of the lines from a common
+    stock; and the documents.
+    """
+    source, (_, index, _) = random.Random(0), vocabulary
+    plain = [word for word in index if word[0] == 'w']
+    stock = [' '.join(source.choices(plain, k=6)) + ' .' for _ in range(40)]
+    documents = []
+    for i in range(400):
+        if documents and i % 3 == 0:
+            documents.append(source.choice(documents))
+        else:
+            lines = [
+                (
+                    source.choice(stock)
+                    if source.random() < 0.3
+                    else ' '.join(source.choices(plain, k=8))
+                )
+                for _ in range(source.randint(2, 12))
+            ]
+            documents.append(tuple(lines))
+    documents.append(documents[1][:-1])  # the beginning of another is no copy of it
+    documents.append(('zzz .', *documents[1]))
+    documents.append((documents[1][1], documents[1][0], *documents[1][2:]))
+    folder = tmp_path_factory.mktemp('copies')
+    for i in range(3):
+        (folder / f'{i}.txt').write_text('\n\n'.join('\n'.join(lines) for lines in documents[i::3]))
+    return folder, documents
+
+
+def left_by(text, vocabulary, kind, monkeypatch, tmp_path, **options):
+    """The documents that are in the buckets, as tuples of tuples of tokens, and the manifest."""
+    kept, make = {}, stages.make_records
+
+    def look(recipe, split, number, buckets, inputs, path):
+        for file in inputs if number == 0 else ():
+            one = DocumentRun.open(file)
+            lines = [
+                tuple(line.tolist()) for line in np.split(one.tokens, np.cumsum(one.lengths)[:-1])
+            ]
+            places = np.split(np.arange(len(lines)), one.documents['sentences'][:-1])
+            kept.update(
+                (int(key), tuple(lines[i] for i in some)) for key, some in zip(one.keys, places)
+            )
+        return make(recipe, split, number, buckets, inputs, path)
+
+    monkeypatch.setattr(stages, 'make_records', look)
+    manifest = run(
+        text[0], vocabulary, dedup=kind, eval_fraction=0, output=f'{tmp_path}/{kind}', **options
+    )
+    return list(kept.values()), manifest
+
+
+def ids(vocabulary, line):
+    return tuple(vocabulary[1].get(word, 1) for word in line.split())
+
+
+def test_one_of_each_document_is_left(text, vocabulary, monkeypatch, tmp_path):
+    found, manifest = left_by(text, vocabulary, 'documents', monkeypatch, tmp_path)
+    wanted = {tuple(ids(vocabulary, line) for line in lines) for lines in text[1]}
+    assert len(found) == len(wanted) == len(set(text[1])) and set(found) == wanted
+    statistics = manifest.statistics['text']['train']
+    assert (statistics['documents'], statistics['duplicates_dropped']) == (
+        len(wanted),
+        403 - len(wanted),
+    )
+    assert statistics['sentences'] == sum(map(len, set(text[1]))) and statistics['tokens'] == sum(
+        len(line.split()) for lines in set(text[1]) for line in lines
+    )
+    assert shards.verify(tmp_path / 'documents').faults == []
+
+
+def test_one_of_each_line_is_left_in_its_document(text, vocabulary, monkeypatch, tmp_path):
+    found, manifest = left_by(text, vocabulary, 'lines', monkeypatch, tmp_path)
+    everything = [line for document in found for line in document]
+    different = {ids(vocabulary, line) for lines in text[1] for line in lines}
+    assert len(everything) == len(set(everything)) and set(everything) == different
+    originals = [[ids(vocabulary, line) for line in lines] for lines in text[1]]
+    for document in found:  # in the order of one of the originals
+        assert any(iter_in(document, lines) for lines in originals)
+    statistics = manifest.statistics['text']['train']
+    assert (statistics['sentences'], statistics['duplicate_line_rate']) == (len(different), 0)
+    assert statistics['duplicates_dropped'] == sum(map(len, text[1])) - len(different)
+    assert statistics['documents'] == len(found) and statistics['one_sentence_documents'] == sum(
+        len(document) == 1 for document in found
+    )
+
+
+def iter_in(part, lines):
+    rest = iter(lines)
+    return all(line in rest for line in part)
+
+
+@pytest.mark.parametrize('kind', ['documents', 'lines'])
+def test_bytes_do_not_depend_on_workers_nor_on_where_files_are_cut(
+    text, vocabulary, monkeypatch, tmp_path, kind
+):
+    options = {'dedup': kind, 'eval_fraction': 0.2, 'num_shards': 2}
+    manifest = run(text[0], vocabulary, output=f'{tmp_path}/one', **options)
+    assert {
+        manifest.statistics['text'][split]['duplicates_dropped'] > 0 for split in ('train', 'eval')
+    } == {True}
+    with monkeypatch.context() as patch:
+        patch.setattr(stages, 'RUN_TOKENS', 500)
+        patch.setattr(deduplication, 'RANGE_ITEMS', 1 << 20)
+        patch.setattr(corpus.units, '__defaults__', (*corpus.units.__defaults__[:-1], 2000))
+        run(text[0], vocabulary, output=f'{tmp_path}/other', **options)
+    run(text[0], vocabulary, output=f'{tmp_path}/two', workers=2, **options)
+    assert digests(tmp_path / 'one') == digests(tmp_path / 'other') == digests(tmp_path / 'two')
+
+
+def test_languages_are_counted_without_copies(text, vocabulary, tmp_path):
+    """The same file as two languages: the copies are dropped from one or the other."""
+    manifest = run(
+        text[0],
+        vocabulary,
+        input=(f'en={text[0]}/0.txt', f'de={text[0]}/0.txt'),
+        dedup='documents',
+        eval_fraction=0,
+        output=str(tmp_path / 'out'),
+    )
+    statistics = manifest.statistics['text']['train']
+    assert (
+        statistics['documents']
+        == len(set(text[1][0::3]))
+        == sum(found['documents'] for found in statistics['languages'].values())
+    )
+    assert statistics['tokens'] == sum(
+        found['tokens'] for found in statistics['languages'].values()
+    )

@@ -1,0 +1,214 @@
+"""An interrupted offline job goes on where it was, and ends with the bytes of one that was not."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+
+from configs.errors import UserError
+from input_pipeline.preprocess import job_directory
+from input_pipeline.preprocess.kept_results import KeptResults
+from input_pipeline.records import shards
+from input_pipeline.tokenizer import Tokenizer
+from tests.helpers.jobs import digests, run, write_text
+
+OPTIONS = {
+    'num_shards': 2,
+    'eval_fraction': 0.2,
+}  # of a job of 2 units, several buckets and 3 shards
+
+
+class Killed(BaseException):
+    """What no code of ours catches, as no code catches SIGKILL."""
+
+
+@pytest.fixture(scope='module')
+def text(tmp_path_factory, vocabulary):
+    """A folder of two files, and what the job makes of them when nothing interrupts it."""
+    folder = tmp_path_factory.mktemp('text')
+    write_text(folder / 'a.txt', vocabulary[2][:150], seed=1)
+    write_text(folder / 'b.txt', vocabulary[2][150:200], seed=2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr('input_pipeline.preprocess.job.MIN_BUCKET_TOKENS', 5000)
+        run(folder, vocabulary, output=f'{folder}/whole', **OPTIONS)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def several_buckets(monkeypatch):
+    """In every test, as above."""
+    monkeypatch.setattr('input_pipeline.preprocess.job.MIN_BUCKET_TOKENS', 5000)
+
+
+def test_after_a_kill_at_any_task(tmp_path, text, vocabulary, monkeypatch, capsys):
+    """Killed before a task, or when its files are there and its result is not, then killed again at
+    the next one.
+    """
+    tasks = 0
+    keep = KeptResults.run
+
+    def killed_once(kept, number, function, task):
+        nonlocal tasks
+        tasks += 1
+        result = keep(kept, number, function, task)
+        if tasks % 2:
+            Path(kept.folder, f'{number:06}').unlink()  # killed just before its result was kept
+        raise Killed(result)
+
+    attempts = 0
+    monkeypatch.setattr(KeptResults, 'run', killed_once)
+    while not (tmp_path / 'out' / 'manifest.json').exists():
+        attempts += 1
+        assert attempts < 40
+        try:
+            run(text, vocabulary, output=f'{tmp_path}/out', **OPTIONS)
+        except Killed:
+            assert not list((tmp_path / 'out').glob('*.tfrecord'))
+    assert attempts == tasks + 1 and tasks >= 14
+    assert (
+        digests(tmp_path / 'out') == digests(text / 'whole')
+        and shards.verify(tmp_path / 'out').faults == []
+    )
+    assert (tmp_path / 'out' / 'manifest.json').read_bytes() == (
+        text / 'whole' / 'manifest.json'
+    ).read_bytes()
+    assert {path.name for path in (tmp_path / 'out').iterdir()} == {
+        path.name for path in (text / 'whole').iterdir()
+    }
+    last = capsys.readouterr().out
+    assert (
+        last.count('goes on with the job that was interrupted') == attempts - 1
+        and 'done before' in last
+    )
+
+
+@pytest.mark.parametrize('overwrite', [False, True])
+@pytest.mark.parametrize('place', ['tokenizer', 'manifest', 'after'])
+def test_after_a_kill_while_files_get_their_names(
+    tmp_path, text, vocabulary, monkeypatch, place, overwrite
+):
+    def killed(*_):
+        raise Killed
+
+    if overwrite:
+        run(text, vocabulary, output=f'{tmp_path}/out', seed=1, num_shards=3)
+    with monkeypatch.context() as patch:
+        if place == 'tokenizer':
+            patch.setattr(Tokenizer, 'save', killed)
+        elif place == 'manifest':
+            save = shards.Manifest.save
+            patch.setattr(
+                shards.Manifest,
+                'save',
+                lambda self, folder: killed() if folder.name == 'out' else save(self, folder),
+            )
+        else:
+            patch.setattr(
+                job_directory,
+                '_remove',
+                lambda folder: (
+                    killed()
+                    if (folder.parent / 'manifest.json').exists() and not overwrite
+                    else None
+                ),
+            )
+            if overwrite:
+                patch.setattr('input_pipeline.preprocess.job._report', killed)
+        with pytest.raises(Killed):
+            run(text, vocabulary, output=f'{tmp_path}/out', overwrite=overwrite, **OPTIONS)
+    run(text, vocabulary, output=f'{tmp_path}/out', **OPTIONS)
+    assert digests(tmp_path / 'out') == digests(text / 'whole')
+    assert {path.name for path in (tmp_path / 'out').iterdir()} == {
+        path.name for path in (text / 'whole').iterdir()
+    }
+
+
+def test_another_job_does_not_go_on_with_it(tmp_path, text, vocabulary, monkeypatch):
+    def killed(*_):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr('input_pipeline.preprocess.stages.write_output', killed)
+        with pytest.raises(Killed):
+            run(text, vocabulary, output=f'{tmp_path}/out', **OPTIONS)
+    with pytest.raises(
+        UserError,
+        match=r'unfinished work of another job .seed is 12345 there and 3 here.*--overwrite',
+    ):
+        run(text, vocabulary, output=f'{tmp_path}/out', seed=3, **OPTIONS)
+    shutil.copytree(text, tmp_path / 'text')
+    (tmp_path / 'text' / 'b.txt').write_text((text / 'b.txt').read_text() + 'waa .\n')
+    with pytest.raises(
+        UserError, match=r'unfinished work of another job .the input files have changed'
+    ):
+        run(tmp_path / 'text', vocabulary, output=f'{tmp_path}/out', **OPTIONS)
+    manifest = run(text, vocabulary, output=f'{tmp_path}/out', seed=3, overwrite=True, **OPTIONS)
+    assert manifest.seed == 3 and not (tmp_path / 'out' / '.tmp').exists()
+
+
+class Runs:
+    """What a pickle of it does when it is read: it writes a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.write_text, (self.path, 'it ran')
+
+
+@pytest.mark.parametrize(
+    'place', ['results/unit/000000', 'results/shards-train/000000', '*.keys.npy']
+)
+@pytest.mark.parametrize('engine', ['local', 'beam'])
+def test_code_in_the_scratch_folder_is_not_run(
+    tmp_path, text, vocabulary, monkeypatch, place, engine
+):
+    def killed(*_):
+        raise Killed
+
+    if engine == 'beam':
+        pytest.importorskip(
+            'apache_beam', reason='Apache Beam is not installed: bash launch/test.sh --beam'
+        )
+    options = OPTIONS | {'output': f'{tmp_path}/out'}
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr('input_pipeline.preprocess.stages.write_output', killed)
+        run(text, vocabulary, **options)
+    places = list((tmp_path / 'out' / '.tmp').glob(place)) or [tmp_path / 'out' / '.tmp' / place]
+    for path in places:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(pickle.dumps(Runs(tmp_path / 'ran')))
+    with pytest.raises(
+        UserError, match='(not what this job wrote|damaged, or shorter).*begins anew'
+    ):
+        run(text, vocabulary, engine=engine, **options)
+    assert not (tmp_path / 'ran').exists()
+    run(text, vocabulary, engine=engine, **options)
+    assert digests(tmp_path / 'out') == digests(text / 'whole')
+
+
+def test_files_that_became_shorter_are_seen(tmp_path, text, vocabulary, monkeypatch):
+    def killed(*_):
+        raise Killed
+
+    for name in ('tokens.npy', 'records'):
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                (
+                    'input_pipeline.preprocess.stages.make_records'
+                    if name == 'tokens.npy'
+                    else 'input_pipeline.preprocess.stages.write_output'
+                ),
+                killed,
+            )
+            with pytest.raises(Killed):
+                run(text, vocabulary, output=f'{tmp_path}/out', **OPTIONS)
+        for path in (tmp_path / 'out' / '.tmp').glob(f'*.{name}'):
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+        with pytest.raises(UserError, match='shorter than it was made.*begins anew'):
+            run(text, vocabulary, output=f'{tmp_path}/out', **OPTIONS)
+    run(text, vocabulary, output=f'{tmp_path}/out', **OPTIONS)
+    assert digests(tmp_path / 'out') == digests(text / 'whole')

@@ -1,0 +1,66 @@
+"""Languages: how inputs name them, and how often each is gone through."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from configs.errors import UserError
+from input_pipeline.preprocess.languages import language_passes, split_inputs, whole_passes
+from input_pipeline.randomness import mix
+
+
+def test_inputs_name_their_languages(tmp_path, monkeypatch):
+    one = {'': ('text/*.txt',)}
+    assert split_inputs('input', 'text/*.txt') == one == split_inputs('input', ('text/*.txt',))
+    assert split_inputs('input', ('b.txt', 'c.txt')) == {'': ('b.txt', 'c.txt')}
+    given = ('ko=b=1/*.txt,c.txt', 'en=a.txt', 'zh-Hans=tfds:x/train', 'ko=d.txt')
+    assert split_inputs('input', given) == {
+        'en': ('a.txt',),
+        'ko': ('b=1/*.txt,c.txt', 'd.txt'),
+        'zh-Hans': ('tfds:x/train',),
+    }
+    assert split_inputs('input', '/data/x=1/a.txt') == {'': ('/data/x=1/a.txt',)}
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'en=a.txt').touch()  # a file of that name is that file
+    assert split_inputs('input', 'en=a.txt') == {'': ('en=a.txt',)}
+    for given, said in (
+        (
+            ('en=b.txt', 'c.txt'),
+            '--input=c.txt: names no language, and others do: write --input=CODE=c.txt',
+        ),
+        (('',), '--input=: is empty'),
+        (('en=b.txt', 'ko='), '--input=ko=: is empty'),
+        (('a.txt', ' , '), '--input= , : is empty'),
+    ):
+        with pytest.raises(UserError, match=said):
+            split_inputs('input', given)
+
+
+@pytest.mark.parametrize('exponent', [0.0, 0.3, 0.7, 1.0])
+def test_shares_of_tokens_are_raised_to_the_exponent(exponent):
+    """multilingual.md: P(L) of the text becomes P(L) ** S, and the sum of these is 1 again."""
+    tokens = {'en': 21_000_000, 'de': 8_000_000, 'is': 30_000, 'la': 0}
+    passes = language_passes(tokens, exponent, 10)
+    seen = {language: passes[language] * tokens[language] for language in ('en', 'de', 'is')}
+    assert sum(seen.values()) == pytest.approx(10 * sum(tokens.values()))
+    for one, other in (('en', 'de'), ('is', 'en')):
+        assert seen[one] / seen[other] == pytest.approx((tokens[one] / tokens[other]) ** exponent)
+    assert 'la' not in passes and (exponent == 1) == (
+        passes['en'] == pytest.approx(10) == passes['is']
+    )
+
+
+def test_fractions_of_passes_are_shares_of_documents():
+    names = mix(np.arange(20_000), 1)
+    for passes in (0.25, 3.0, 7.9):
+        found = whole_passes(np.full(20_000, passes), names, 5)
+        assert (
+            set(found.tolist()) <= {int(passes), int(passes) + (passes % 1 > 0)}
+            and abs(found.mean() - passes) < 0.02
+        )
+    some = whole_passes(np.full(10_000, 0.25), names[::2], 5)
+    np.testing.assert_array_equal(
+        some, whole_passes(np.full(20_000, 0.25), names, 5)[::2]
+    )  # whichever others are there
+    assert (some != whole_passes(np.full(10_000, 0.25), names[::2], 6)).mean() > 0.2

@@ -1,0 +1,289 @@
+"""The coding of records, against TensorFlow's protobuf and tf.io.parse_example."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from input_pipeline.records import fields
+from input_pipeline.records.fields import RecordSpec
+from tests.helpers.records import encoded, example_columns
+
+STATIC, DYNAMIC, PACKED = (
+    RecordSpec(128, 20, 'static'),
+    RecordSpec(64, 10, 'dynamic'),
+    RecordSpec(64, 10, 'static', 4),
+)
+
+
+def their_example(tf, spec: RecordSpec, columns: dict[str, np.ndarray], row: int):
+    """What google-research/bert puts into its writer (create_pretraining_data.py:127-141)."""
+    features = {}
+    for feature in spec.features:
+        values = np.atleast_1d(columns[feature.name][row]).tolist()
+        if feature.kind == 'int':
+            features[feature.name] = tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+        else:
+            features[feature.name] = tf.train.Feature(float_list=tf.train.FloatList(value=values))
+    return tf.train.Example(features=tf.train.Features(feature=features))
+
+
+def assert_equal(found: dict, wanted: dict) -> None:
+    assert found.keys() == wanted.keys()
+    for name, values in wanted.items():
+        np.testing.assert_array_equal(found[name], values, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    'spec', [STATIC, DYNAMIC, PACKED, RecordSpec(512, 77, 'static'), RecordSpec(8, 1, 'static')]
+)
+def test_encoded_records_are_the_examples_of_tensorflow(spec):
+    tf = pytest.importorskip('tensorflow')
+    columns = example_columns(spec, 50, vocab_size=120_000)
+    for row, payload in enumerate(encoded(spec, columns)):
+        theirs = their_example(tf, spec, columns, row)
+        assert tf.train.Example.FromString(payload) == theirs
+        assert len(payload) == theirs.ByteSize()  # canonical: no varint longer than it needs to be
+
+
+def test_parse_example_reads_them_with_the_spec_of_google_bert():
+    tf = pytest.importorskip('tensorflow')
+    columns = example_columns(STATIC, 40)
+    spec = {
+        name: tf.io.FixedLenFeature([128], tf.int64)
+        for name in ('input_ids', 'input_mask', 'segment_ids')
+    }
+    spec |= {
+        name: tf.io.FixedLenFeature([20], tf.int64)
+        for name in ('masked_lm_positions', 'masked_lm_ids')
+    }
+    spec |= {
+        'masked_lm_weights': tf.io.FixedLenFeature([20], tf.float32),
+        'next_sentence_labels': tf.io.FixedLenFeature([1], tf.int64),
+    }
+    parsed = tf.io.parse_example(tf.constant(encoded(STATIC, columns)), spec)
+    assert_equal({name: value.numpy().squeeze() for name, value in parsed.items()}, columns)
+
+
+@pytest.mark.parametrize('spec', [STATIC, DYNAMIC, PACKED, RecordSpec(8, 1, 'static')])
+def test_both_decoders_give_back_what_was_encoded(spec):
+    columns = example_columns(spec, 2500, vocab_size=3_000_000)
+    payloads = encoded(spec, columns)
+    found = fields.decode_numpy(spec, payloads)
+    assert_equal(found, columns)
+    assert {name: array.dtype for name, array in found.items()} == {
+        f.name: np.dtype(np.int32 if f.kind == 'int' else np.float32) for f in spec.features
+    }
+    tf = pytest.importorskip('tensorflow')
+    theirs = fields.decode_tensorflow(spec, tf.constant(payloads))
+    assert_equal({name: value.numpy() for name, value in theirs.items()}, columns)
+    assert {name: value.numpy().dtype for name, value in theirs.items()} == {
+        name: array.dtype for name, array in found.items()
+    }
+
+
+def test_files_of_google_bert_are_read():
+    """Written by TensorFlow itself: its order of features, and batches that mix both writers."""
+    tf = pytest.importorskip('tensorflow')
+    columns = example_columns(STATIC, 30)
+    theirs = [their_example(tf, STATIC, columns, row).SerializeToString() for row in range(30)]
+    assert_equal(fields.decode_numpy(STATIC, theirs), columns)
+    mixed = [
+        a if i % 3 else b
+        for i, (a, b) in enumerate(zip(theirs, encoded(STATIC, columns), strict=True))
+    ]
+    assert_equal(fields.decode_numpy(STATIC, mixed), columns)
+
+
+def varint(value: int) -> bytes:
+    value %= 1 << 64
+    text = b''
+    while value > 127:
+        text, value = text + bytes([value & 127 | 128]), value >> 7
+    return text + bytes([value])
+
+
+def field(number: int, body: bytes) -> bytes:
+    return varint(number << 3 | 2) + varint(len(body)) + body
+
+
+def test_unpacked_lists_and_unknown_features_are_read():
+    """Protobuf lets a writer spell a list value by value, split it into parts, and add what we do
+    not know.
+    """
+    spec = RecordSpec(4, 2, 'dynamic')
+    columns = {
+        'input_ids': np.array([[7, 300, 0, 2**31 - 1]], np.int32),
+        'input_mask': np.array([[1, 1, 0, 0]], np.int32),
+        'segment_ids': np.array([[0, -1, 1, 0]], np.int32),
+        'word_starts': np.array([[1, 1, 0, 1]], np.int32),
+        'next_sentence_labels': np.array([1], np.int32),
+    }
+
+    def unpacked(values) -> bytes:
+        return b''.join(varint(1 << 3) + varint(int(v)) for v in values)
+
+    def in_parts(values) -> bytes:
+        return (
+            field(1, varint(int(values[0])))
+            + unpacked(values[1:2])
+            + field(1, b''.join(varint(int(v)) for v in values[2:]))
+        )
+
+    entries = b''
+    for i, (name, values) in enumerate(columns.items()):
+        numbers = (unpacked, in_parts)[i % 2](np.atleast_1d(values[0]))
+        entries += field(
+            1, field(2, field(3, numbers)) + field(1, name.encode())
+        )  # the value before the key
+    entries += field(1, field(1, b'extra') + field(2, field(1, field(1, b'text'))))
+    assert_equal(fields.decode_numpy(spec, [field(1, entries)]), columns)
+
+
+def test_a_feature_written_twice_does_not_hide_one_that_is_missing():
+    columns = example_columns(DYNAMIC, 1)
+    (payload,) = encoded(DYNAMIC, columns)
+    with pytest.raises(fields.BadRecord, match='word_starts is missing'):
+        fields.decode_numpy(DYNAMIC, [payload.replace(b'word_starts', b'segment_ids')])
+
+
+def test_a_bad_record_is_named():
+    columns = example_columns(DYNAMIC, 10)
+    payloads = encoded(DYNAMIC, columns)
+    shorter = RecordSpec(63, 10, 'dynamic')
+    for bad, reason in [
+        (payloads[4][:-3], 'not a tf.train.Example'),
+        (payloads[4][:-1] + b'\x80', 'not a tf.train.Example'),
+        (b'\xff' * 20, 'not a tf.train.Example'),
+        (b'', 'feature input_ids is missing'),
+        (
+            encoded(shorter, example_columns(shorter, 1))[0],
+            'feature input_ids has 63 values, not 64',
+        ),
+        (payloads[4].replace(b'segment_ids', b'Segment_ids'), 'feature segment_ids is missing'),
+    ]:
+        for place in (0, 4):
+            batch = [bad if i == place else payload for i, payload in enumerate(payloads)]
+            with pytest.raises(fields.BadRecord, match=reason) as error:
+                fields.decode_numpy(DYNAMIC, batch)
+            assert error.value.row == place
+
+
+def test_random_damage_never_escapes_as_another_error():
+    """Whatever the bytes, the decoder answers with arrays of the right shape or with BadRecord."""
+    rng = np.random.default_rng(0)
+    payloads = encoded(STATIC, example_columns(STATIC, 8))
+    for _ in range(300):
+        damaged = bytearray(payloads[3])
+        for place in rng.integers(0, len(damaged), 3):
+            damaged[place] = rng.integers(256)
+        try:
+            found = fields.decode_numpy(STATIC, [*payloads[:3], bytes(damaged), *payloads[4:]])
+        except fields.BadRecord as error:
+            assert error.row == 3
+        else:
+            assert found['input_ids'].shape == (8, 128)
+
+
+def test_encode_refuses_what_it_cannot_write():
+    columns = example_columns(STATIC, 3)
+    for wrong in (np.full((3, 128), -1), np.full((3, 128), 2**31), np.zeros((2, 128), int)):
+        with pytest.raises(ValueError, match='segment_ids'):
+            fields.encode(STATIC, {**columns, 'segment_ids': wrong})
+    assert fields.encode(STATIC, {name: column[:0] for name, column in columns.items()})[0] == b''
+
+
+def test_check_and_count():
+    columns = example_columns(STATIC, 6)
+    assert fields.check(STATIC, columns, 30_522) == []
+    sums = fields.count(STATIC, columns)
+    weights = columns['masked_lm_weights']
+    assert (sums['records'], sums['tokens'], sums['masked']) == (
+        6,
+        columns['input_mask'].sum(),
+        weights.sum(),
+    )
+    assert sums['mask_histogram'] == [sum(row.sum() == k for row in weights) for k in range(21)]
+    kept = sum(
+        columns['input_ids'][r, columns['masked_lm_positions'][r, p]]
+        == columns['masked_lm_ids'][r, p]
+        and weights[r, p] > 0
+        for r in range(6)
+        for p in range(20)
+    )
+    assert sums['kept'] == kept
+    columns['input_mask'][2, :4] = 0
+    columns['masked_lm_positions'][5, 0] = -1
+    assert [row for row, _ in fields.check(STATIC, columns, 30_522)] == [2, 5]
+
+
+def test_check_and_count_of_packed_records():
+    columns = example_columns(PACKED, 40)
+    assert fields.check(PACKED, columns, 30_522) == []
+    sums = fields.count(PACKED, columns)
+    packs, weights = columns['pack_ids'], columns['next_sentence_weights']
+    assert (sums['records'], sums['examples'], sums['tokens']) == (
+        40,
+        weights.sum(),
+        (packs > 0).sum(),
+    )
+    assert sums['pack_histogram'] == [sum(row.max() == k for row in packs) for k in range(5)]
+    assert (
+        sums['random_next'] == columns['next_sentence_labels'].sum()
+        and sums['masked'] == columns['masked_lm_weights'].sum()
+    )
+    rows = np.flatnonzero((weights.sum(1) == 3) & (packs[:, -2:] == 0).all(1))
+    assert rows.size
+    row = int(rows[0])
+    second = int(columns['cls_positions'][row, 1])
+    last = int((packs[row] > 0).sum())
+    wrong = [
+        ('pack_ids', 0, 0, 'pack_ids are not'),
+        ('pack_ids', 0, 2, 'pack_ids are not'),
+        ('pack_ids', second, 3, 'pack_ids are not'),
+        (
+            'pack_ids',
+            last,
+            4,
+            'position_ids',
+        ),  # a fourth pack, of which nothing else knows but its position 0
+        ('pack_ids', last + 1, 1, 'pack_ids are not'),
+        ('pack_ids', second, 5, r'pack_ids\[\d+\] = 5 is outside'),
+        ('position_ids', second, second, 'position_ids do not'),
+        ('position_ids', last, 1, 'position_ids do not'),
+        ('cls_positions', 1, second + 1, 'cls_positions are not'),
+        ('cls_positions', 3, 1, 'cls_positions are not'),
+        ('next_sentence_weights', 3, 1, 'next_sentence_weights are not'),
+        ('next_sentence_weights', 1, 0, 'next_sentence_weights are not'),
+        ('next_sentence_labels', 1, 2, 'next_sentence_labels'),
+        ('masked_lm_positions', 0, last, 'in the padding'),
+    ]
+    for name, place, value, reason in wrong:
+        damaged = {**columns, name: columns[name].copy()}
+        damaged[name][row, place] = value
+        found = fields.check(PACKED, damaged, 30_522)
+        assert [r for r, _ in found] == [row], (name, place)
+        if reason != 'position_ids':
+            assert re.search(reason, found[0][1]), found
+
+
+def test_no_record_is_larger_than_its_bound():
+    rng, S, P = np.random.default_rng(0), 128, 20
+    draw = lambda high, *shape: rng.integers(0, high, (50, *shape), dtype=np.int32)
+    ids = {
+        'input_ids': draw(30522, S),
+        'masked_lm_ids': draw(30522, P),
+        'masked_lm_positions': draw(S, P),
+    }
+    marks = {'input_mask': draw(2, S), 'segment_ids': draw(2, S), 'next_sentence_labels': draw(2)}
+    spec = RecordSpec(S, P, 'static')
+    _, offsets = fields.encode(
+        spec, {**ids, **marks, 'masked_lm_weights': np.ones((50, P), np.float32)}
+    )
+    assert (
+        0.9 * fields.most_bytes(spec, 30522)
+        < np.diff(offsets).max() + 16
+        <= fields.most_bytes(spec, 30522)
+    )

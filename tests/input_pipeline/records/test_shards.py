@@ -1,0 +1,211 @@
+"""TFRecord files and their manifest, against TensorFlow's reader and writer, and against damage."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import google_crc32c
+import numpy as np
+import pytest
+
+from configs.errors import UserError
+from input_pipeline.atomic import whole_file, write_whole
+from input_pipeline.records import fields, shards
+from input_pipeline.records.fields import RecordSpec
+from input_pipeline.records.shards import Manifest
+from tests.helpers.full_disk import files_of_at_most
+from tests.helpers.records import example_columns
+from tests.helpers.shards import SPEC, VOCAB, make_directory, payloads_of
+
+
+def test_the_file_is_byte_for_byte_what_tensorflow_writes(tmp_path):
+    tf = pytest.importorskip('tensorflow')
+    payload, offsets = fields.encode(SPEC, example_columns(SPEC, 600, 1))
+    info = shards.write_shard(tmp_path / 'train-00000-of-00001.tfrecord', payload, offsets)
+    with tf.io.TFRecordWriter(str(tmp_path / 'theirs')) as writer:
+        for item in payloads_of(600, 1):
+            writer.write(item)
+    ours = (tmp_path / info.file).read_bytes()
+    assert ours == (tmp_path / 'theirs').read_bytes()
+    assert info == shards.ShardInfo(
+        info.file, 'train', 600, len(ours), google_crc32c.value(ours), info.index
+    )
+    assert len(info.index) == 3 and info.block_records(2) == 88
+    start, end = info.block(1)
+    assert shards.split_frames(ours[start:end]) == payloads_of(600, 1)[256:512]
+
+
+def test_a_failed_write_leaves_nothing(tmp_path):
+    with pytest.raises(ZeroDivisionError), whole_file(tmp_path / 'file') as file:
+        file.write(b'half')
+        1 / 0  # noqa: B018
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_told_with_the_file_and_keeps_what_is_there(tmp_path):
+    path = tmp_path / 'data.json'
+    write_whole(path, 'x' * 400)
+    with files_of_at_most(100):
+        write_whole(path, 'x' * 400)  # it holds that already: nothing is written
+        with pytest.raises(OSError) as full:
+            write_whole(path, 'y' * 400)
+    assert full.value.filename == str(path)
+    assert path.read_text() == 'x' * 400 and list(tmp_path.iterdir()) == [path]
+
+
+def test_manifest_round_trip(tmp_path):
+    manifest = make_directory(tmp_path)
+    assert Manifest.load(tmp_path) == manifest
+    assert manifest.records('train') == 820 and manifest.records('eval') == 0
+    assert [s.file for s in manifest.shards('train')] == [
+        'train-00000-of-00002.tfrecord',
+        'train-00001-of-00002.tfrecord',
+    ]
+    assert manifest.spec == SPEC
+    dynamic = dataclasses.replace(manifest, masking='dynamic')
+    assert dynamic.spec.masking == 'dynamic' and dynamic.spec_of('eval').masking == 'static'
+
+
+@pytest.mark.parametrize(
+    ('text', 'message'),
+    [
+        (None, 'no manifest.json'),
+        ('{"seq_len": 1', 'broken'),
+        ('[]', 'schema version'),
+        ('{"schema_version": 99}', 'schema version 99'),
+        ('{"schema_version": 1, "shards": []}', 'broken'),
+        ('{"schema_version": 1, "shards": [{"file": "x"}]}', 'broken'),
+    ],
+)
+def test_what_is_no_manifest_is_refused_in_one_line(tmp_path, text, message):
+    if text is not None:
+        (tmp_path / 'manifest.json').write_text(text)
+    with pytest.raises(UserError, match=message) as error:
+        Manifest.load(tmp_path)
+    assert str(tmp_path) in str(error.value) and '\n' not in str(error.value)
+
+
+def test_verify_counts_and_finds_nothing_wrong(tmp_path):
+    make_directory(tmp_path)
+    found = shards.verify(tmp_path)
+    assert found.faults == []
+    assert found.counts['train']['records'] == 820
+    assert sum(found.counts['train']['mask_histogram']) == 820
+
+
+def record_bytes(path, shard, record) -> tuple[int, int]:
+    """First and last byte of a record's frame, found by walking the file."""
+    text, at = (path / shard).read_bytes(), 0
+    for _ in range(record):
+        at += 16 + int.from_bytes(text[at : at + 8], 'little')
+    return at, at + 16 + int.from_bytes(text[at : at + 8], 'little')
+
+
+@pytest.mark.parametrize(
+    ('place', 'what'),
+    [
+        (2, 'length damaged'),
+        (9, 'length damaged'),
+        (40, 'payload damaged'),
+        (-2, 'payload damaged'),
+        (0, 'length damaged'),
+    ],
+)
+@pytest.mark.parametrize('record', [0, 255, 256, 299])
+def test_a_flipped_bit_is_found(tmp_path, record, place, what):
+    make_directory(tmp_path)
+    file = 'train-00000-of-00002.tfrecord'
+    start, end = record_bytes(tmp_path, file, record)
+    text = bytearray((tmp_path / file).read_bytes())
+    text[start + place if place >= 0 else end + place] ^= 0x10
+    (tmp_path / file).write_bytes(text)
+    (fault,) = shards.verify(tmp_path).faults
+    assert (fault.file, fault.record, fault.byte) == (file, record, start)
+    assert what in fault.what
+
+
+@pytest.mark.parametrize('record', [0, 1, 256, 299])
+@pytest.mark.parametrize('extra', [0, 5, 12, 40])
+def test_a_cut_file_is_found_even_between_records(tmp_path, record, extra):
+    make_directory(tmp_path)
+    file = 'train-00000-of-00002.tfrecord'
+    start, _ = record_bytes(tmp_path, file, record)
+    (tmp_path / file).write_bytes((tmp_path / file).read_bytes()[: start + extra])
+    (fault,) = shards.verify(tmp_path).faults
+    assert (fault.file, fault.record, fault.byte) == (file, record, start)
+    assert len(shards.check_files(tmp_path, Manifest.load(tmp_path).files)) == 1
+
+
+def test_a_missing_shard_is_found(tmp_path):
+    make_directory(tmp_path)
+    (tmp_path / 'train-00001-of-00002.tfrecord').unlink()
+    (fault,) = shards.verify(tmp_path).faults
+    assert str(fault) == 'train-00001-of-00002.tfrecord: missing'
+
+
+def test_bytes_after_the_end_and_another_file_of_equal_size_are_found(tmp_path):
+    make_directory(tmp_path, sizes=(300, 300))
+    first, second = (tmp_path / f'train-0000{i}-of-00002.tfrecord' for i in (0, 1))
+    with second.open('ab') as file:
+        file.write(bytes(7))
+    (fault,) = shards.verify(tmp_path).faults
+    assert (fault.file, fault.record) == (second.name, 300)
+    # Two records of equal length change places: every frame reads, only the checksum of the file
+    # can tell.
+    items = payloads_of(300, 0)
+    i, j = next(
+        (i, j)
+        for i in range(256)
+        for j in range(i)
+        if len(items[i]) == len(items[j]) and items[i] != items[j]
+    )
+    items[i], items[j] = items[j], items[i]
+    shards.write_shard(first, b''.join(items), np.cumsum([0, *map(len, items)]))
+    assert any(
+        fault.file == first.name and 'another file' in fault.what
+        for fault in shards.verify(tmp_path).faults
+    )
+
+
+@pytest.mark.parametrize(
+    ('name', 'value', 'what'),
+    [
+        ('input_ids', VOCAB, 'outside'),
+        ('masked_lm_ids', VOCAB, 'outside'),
+        ('masked_lm_positions', 16, 'outside'),
+        ('next_sentence_labels', 2, 'outside'),
+        ('segment_ids', 2, 'outside'),
+        ('masked_lm_weights', 0.5, 'weights'),
+    ],
+)
+def test_a_value_out_of_range_is_found(tmp_path, name, value, what):
+    columns = example_columns(SPEC, 400, 3)
+    column = columns[name].reshape(400, -1)
+    column[333, 0] = value
+    make_directory(tmp_path, sizes=(400,), columns={**columns, name: column})
+    faults = shards.verify(tmp_path).faults
+    start, _ = record_bytes(tmp_path, 'train-00000-of-00001.tfrecord', 333)
+    assert [(fault.record, fault.byte) for fault in faults] == [(333, start)]
+    assert name in faults[0].what and what in faults[0].what
+
+
+def test_a_record_of_another_shape_is_found(tmp_path):
+    make_directory(tmp_path, sizes=(300,))
+    path = tmp_path / 'train-00000-of-00001.tfrecord'
+    items = payloads_of(300, 0)
+    items[7] = fields.encode(
+        RecordSpec(15, 4, 'static'), example_columns(RecordSpec(15, 4, 'static'), 1)
+    )[0]
+    shards.write_shard(path, b''.join(items), np.cumsum([0, *map(len, items)]))
+    assert any(
+        fault.record == 7 and 'input_ids has 15 values, not 16' in fault.what
+        for fault in shards.verify(tmp_path).faults
+    )
+
+
+def test_counts_that_differ_from_the_manifest_are_found(tmp_path):
+    manifest = make_directory(tmp_path)
+    wrong = {'records': {'train': {'records': 820, 'masked': 1}}}
+    dataclasses.replace(manifest, statistics=wrong).save(tmp_path)
+    (fault,) = shards.verify(tmp_path).faults
+    assert 'train masked is 1' in fault.what

@@ -1,0 +1,422 @@
+"""The stream: one order for any batch size, start, share of rows and decoder; and what it says of
+damage.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from configs.errors import UserError
+from input_pipeline.records import fields, shards
+from input_pipeline.records.fields import RecordSpec
+from input_pipeline.records.stream import Order, RecordStream
+from tests.helpers.records import encoded, example_columns
+
+SPEC = RecordSpec(16, 4, 'static')
+
+
+def write_directory(path, sizes: dict[str, list[int]], masking='static', max_packs=1):
+    """Shards of the given sizes; record i of a split begins with the ids (i, 1, ...)."""
+    path.mkdir(parents=True, exist_ok=True)
+    infos = []
+    for split, counts in sizes.items():
+        spec = (
+            dataclasses.replace(SPEC, masking=masking, max_packs=max_packs)
+            if split == 'train'
+            else SPEC
+        )
+        columns = example_columns(spec, sum(counts), seed=5)
+        columns['input_ids'][:, 0] = np.arange(sum(counts))
+        for i, (first, end) in enumerate(itertools.pairwise(np.cumsum([0, *counts]))):
+            part = {name: column[first:end] for name, column in columns.items()}
+            infos.append(
+                shards.write_shard(
+                    path / f'{split}-{i:05d}-of-{len(counts):05d}.tfrecord',
+                    *fields.encode(spec, part),
+                )
+            )
+    shards.Manifest(
+        16, 4, masking, 'nsp', 30_522, 'ab' * 32, 0, {}, {}, tuple(infos), max_packs
+    ).save(path)
+
+
+@pytest.fixture
+def directory(tmp_path):
+    write_directory(tmp_path, {'train': [300, 520, 256, 3], 'eval': [270, 40]})
+    return tmp_path
+
+
+def take(stream: RecordStream, steps: int, start: int = 0) -> list[dict]:
+    return list(itertools.islice(stream.batches(start), steps))
+
+
+def names(batches: list[dict]) -> np.ndarray:
+    """The record that stands in each row."""
+    return np.concatenate([batch['input_ids'][:, 0] for batch in batches])
+
+
+def assert_same(found: list[dict], wanted: list[dict]) -> None:
+    assert len(found) == len(wanted)
+    for a, b in zip(found, wanted, strict=True):
+        assert a.keys() == b.keys()
+        for name, values in a.items():
+            np.testing.assert_array_equal(values, b[name], err_msg=name)
+            assert values.dtype == b[name].dtype, name
+
+
+@pytest.mark.parametrize('batch_size', [1, 13, 83, 256, 1079, 2500])
+def test_every_record_comes_once_an_epoch(directory, batch_size):
+    stream = RecordStream(directory, 'train', batch_size, seed=3, decoder='numpy')
+    assert stream.records == 1079
+    found = names(take(stream, -(-3 * 1079 // batch_size)))
+    epochs = [found[i * 1079 : (i + 1) * 1079] for i in range(3)]
+    for epoch in epochs:
+        assert sorted(epoch) == list(range(1079))
+    assert (epochs[0] != epochs[1]).mean() > 0.99 and (epochs[1] != epochs[2]).mean() > 0.99
+    one = RecordStream(directory, 'train', 83, seed=3, decoder='numpy')
+    np.testing.assert_array_equal(epochs[0], names(take(one, 13)))  # whatever the batch size
+
+
+def test_records_are_whole_and_typed(directory):
+    columns = example_columns(SPEC, 1079, seed=5)
+    columns['input_ids'][:, 0] = np.arange(1079)
+    (batch,) = take(RecordStream(directory, 'train', 200, seed=0, decoder='numpy'), 1)
+    rows = batch['input_ids'][:, 0]
+    for name, column in columns.items():
+        np.testing.assert_array_equal(batch[name], column[rows], err_msg=name)
+    assert {name: (values.shape, values.dtype.name) for name, values in batch.items()} == {
+        'input_ids': ((200, 16), 'int32'),
+        'input_mask': ((200, 16), 'int32'),
+        'segment_ids': ((200, 16), 'int32'),
+        'masked_lm_positions': ((200, 4), 'int32'),
+        'masked_lm_ids': ((200, 4), 'int32'),
+        'masked_lm_weights': ((200, 4), 'float32'),
+        'next_sentence_labels': ((200,), 'int32'),
+        'example_weights': ((200,), 'float32'),
+    }
+    assert batch['example_weights'].all()
+
+
+def test_another_seed_is_another_order_and_one_block_is_shuffled_too(tmp_path):
+    write_directory(tmp_path, {'train': [200]})
+    first, again, other = (
+        names(take(RecordStream(tmp_path, 'train', 200, seed, 'numpy'), 1)) for seed in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).mean() > 0.9 and (first != np.arange(200)).mean() > 0.9
+
+
+def test_the_order_is_the_documented_one():
+    """Against a spelled-out computation. Another answer means that resumed runs would see other
+    data than they began with.
+    """
+    sizes, seed = [256, 44, 256, 3], 12345
+
+    def mix(name: int, salt: int) -> int:
+        z = (name + (salt + 1) * 0x9E3779B97F4A7C15) % 2**64
+        z = ((z ^ z >> 30) * 0xBF58476D1CE4E5B9) % 2**64
+        z = ((z ^ z >> 27) * 0x94D049BB133111EB) % 2**64
+        return z ^ z >> 31
+
+    wanted = []
+    for epoch in range(3):
+        text = f'records\x1f{seed}\x1f{epoch}'.encode()
+        key = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), 'little')
+        for block in sorted(range(4), key=lambda block: mix(block, key)):
+            wanted += [
+                (block, place)
+                for place in sorted(
+                    range(sizes[block]), key=lambda place: mix(place, mix(block, key))
+                )
+            ]
+    blocks, places = Order(np.array(sizes), seed).locate(np.arange(3 * 559))
+    assert list(zip(blocks.tolist(), places.tolist(), strict=True)) == wanted
+
+
+@pytest.mark.parametrize('decoder', ['numpy', 'tfdata'])
+@pytest.mark.parametrize('start', [1, 7, 20])
+def test_resume_gives_the_rest_of_the_uninterrupted_stream(directory, decoder, start):
+    if decoder == 'tfdata':
+        pytest.importorskip('tensorflow')
+    whole = take(RecordStream(directory, 'train', 100, 1, decoder), 25)
+    assert_same(
+        take(RecordStream(directory, 'train', 100, 1, decoder), 25 - start, start), whole[start:]
+    )
+
+
+@pytest.mark.parametrize('masking, max_packs', [('static', 1), ('dynamic', 1), ('static', 4)])
+def test_both_decoders_give_equal_batches(tmp_path, masking, max_packs):
+    pytest.importorskip('tensorflow')
+    write_directory(tmp_path, {'train': [300, 520], 'eval': [70]}, masking, max_packs)
+    for batch_size in (31, 700):
+        ours, theirs = (
+            RecordStream(tmp_path, 'train', batch_size, 1, decoder)
+            for decoder in ('numpy', 'tfdata')
+        )
+        assert_same(take(ours, 40), take(theirs, 40))
+        ours, theirs = (
+            RecordStream(tmp_path, 'eval', batch_size, 1, decoder)
+            for decoder in ('numpy', 'tfdata')
+        )
+        assert_same(list(ours.evaluation()), list(theirs.evaluation()))
+
+
+@pytest.mark.parametrize('decoder', ['numpy', 'tfdata'])
+def test_shares_of_rows_make_up_the_whole(directory, decoder):
+    if decoder == 'tfdata':
+        pytest.importorskip('tensorflow')
+    whole = take(RecordStream(directory, 'train', 96, 1, 'numpy'), 15)
+    shares = [((0, 48),), ((48, 96),)]
+    first, second = (
+        take(RecordStream(directory, 'train', 96, 1, decoder, rows), 15) for rows in shares
+    )
+    assert_same(
+        [
+            {name: np.concatenate([a[name], b[name]]) for name in a}
+            for a, b in zip(first, second, strict=True)
+        ],
+        whole,
+    )
+    ranges = take(RecordStream(directory, 'train', 96, 1, decoder, ((90, 96), (4, 10))), 15)
+    wanted = np.r_[90:96, 4:10]
+    assert_same(
+        ranges, [{name: values[wanted] for name, values in batch.items()} for batch in whole]
+    )
+
+
+def test_a_share_reads_only_the_blocks_its_rows_touch(directory):
+    stream = RecordStream(directory, 'train', 512, 1, 'numpy', rows=((0, 4),))
+    read = []
+    original = stream._block
+    stream._block = lambda block: read.append(block) or original(block)
+    stream._payloads(*stream._order.locate(stream._rows))
+    assert len(read) == 1
+
+
+@pytest.mark.parametrize('rows', [None, ((64, 128), (0, 8)), ((120, 128),)])
+def test_evaluation_pads_its_tail_and_drops_nothing(directory, rows):
+    stream = RecordStream(directory, 'eval', 128, 1, 'numpy', rows)
+    batches = list(stream.evaluation())
+    chosen = np.concatenate([np.arange(a, b) for a, b in rows or ((0, 128),)])
+    assert [len(batch['input_ids']) for batch in batches] == [len(chosen)] * 3
+    wanted = np.concatenate([step * 128 + chosen for step in range(3)])
+    weights = np.concatenate([batch['example_weights'] for batch in batches])
+    np.testing.assert_array_equal(weights, wanted < 310)
+    np.testing.assert_array_equal(names(batches)[weights == 1], wanted[wanted < 310])
+    masked = np.concatenate([batch['masked_lm_weights'] for batch in batches]).sum(axis=1)
+    assert (masked[weights == 1] > 0).all() and (masked[weights == 0] == 0).all()
+    assert (
+        len(list(stream.evaluation(max_batches=2))) == 2
+        and len(list(stream.evaluation(max_batches=9))) == 3
+    )
+
+
+def frame_start(text: bytes, record: int) -> int:
+    at = 0
+    for _ in range(record):
+        at += 16 + int.from_bytes(text[at : at + 8], 'little')
+    return at
+
+
+@pytest.mark.parametrize('decoder', ['numpy', 'tfdata'])
+def test_damage_is_named_by_file_record_and_byte(directory, decoder):
+    if decoder == 'tfdata':
+        pytest.importorskip('tensorflow')
+    file = directory / 'train-00001-of-00004.tfrecord'
+    text = file.read_bytes()
+    at = frame_start(text, 290)
+    file.write_bytes(text[: at + 50] + bytes([text[at + 50] ^ 4]) + text[at + 51 :])
+    with pytest.raises(UserError) as error:
+        take(RecordStream(directory, 'train', 64, 1, decoder), 20)
+    message = str(error.value)
+    assert f'{file}: record 290 at byte {at}: payload damaged' in message and '\n' not in message
+
+
+@pytest.mark.parametrize('decoder', ['numpy', 'tfdata'])
+def test_a_record_of_another_shape_is_named(tmp_path, decoder):
+    """Frames and checksums are right, and yet the record is not what the manifest says."""
+    if decoder == 'tfdata':
+        pytest.importorskip('tensorflow')
+    items = encoded(SPEC, example_columns(SPEC, 300))
+    other = RecordSpec(15, 4, 'static')
+    items[270] = encoded(other, example_columns(other, 1))[0]
+    info = shards.write_shard(
+        tmp_path / 'train-00000-of-00001.tfrecord',
+        b''.join(items),
+        np.cumsum([0, *map(len, items)]),
+    )
+    shards.Manifest(16, 4, 'static', 'nsp', 30_522, '', 0, {}, {}, (info,)).save(tmp_path)
+    at = frame_start((tmp_path / info.file).read_bytes(), 270)
+    with pytest.raises(
+        UserError,
+        match=f'{info.file}: record 270 at byte {at}: feature input_ids has 15 values, not 16',
+    ):
+        take(RecordStream(tmp_path, 'train', 64, 1, decoder), 5)
+
+
+OUT_OF_RANGE = [
+    (
+        'static',
+        'input_ids',
+        30_522,
+        r'input_ids\[2\] = 30522 is outside \[0, 30522\), the vocabulary',
+    ),
+    ('static', 'input_mask', 2, r'input_mask\[2\] = 2 is outside \[0, 2\)'),
+    ('static', 'segment_ids', 2, r'segment_ids\[2\] = 2 is outside \[0, 2\), two segments'),
+    ('static', 'next_sentence_labels', 2, r'next_sentence_labels\[0\] = 2 is outside \[0, 2\)'),
+    ('static', 'masked_lm_positions', 16, r'masked_lm_positions\[2\] = 16 is outside \[0, 16\)'),
+    ('static', 'masked_lm_ids', 99_999, r'masked_lm_ids\[2\] = 99999 is outside'),
+    ('static', 'masked_lm_weights', 2.5, 'masked_lm_weights are not all 0 or 1'),
+    ('static', 'masked_lm_weights', np.nan, 'masked_lm_weights are not all 0 or 1'),
+    ('dynamic', 'word_starts', 2, r'word_starts\[2\] = 2 is outside'),
+    ('packed', 'pack_ids', 9, r'pack_ids\[2\] = 9 is outside'),
+    ('packed', 'position_ids', 16, r'position_ids\[2\] = 16 is outside'),
+    ('packed', 'cls_positions', 16, r'cls_positions\[2\] = 16 is outside'),
+    ('packed', 'next_sentence_weights', np.inf, 'next_sentence_weights are not 1'),
+]
+
+
+@pytest.mark.parametrize('kind, name, value, said', OUT_OF_RANGE)
+@pytest.mark.parametrize('decoder', ['tfdata', 'numpy'])
+@pytest.mark.parametrize('pass_over', ['batches', 'evaluation'])
+def test_a_number_that_no_model_can_look_up_is_refused(
+    tmp_path, kind, name, value, said, decoder, pass_over
+):
+    """The checksums are right: someone wrote such records, or the tokenizer is another one."""
+    if decoder == 'tfdata':
+        pytest.importorskip('tensorflow')
+    masking, packs = ('dynamic' if kind == 'dynamic' else 'static'), 3 if kind == 'packed' else 1
+    spec = dataclasses.replace(SPEC, masking=masking, max_packs=packs)
+    columns = example_columns(spec, 300, seed=5)
+    columns[name].reshape(300, -1)[270, min(2, columns[name].size // 300 - 1)] = value
+    info = shards.write_shard(
+        tmp_path / 'train-00000-of-00001.tfrecord', *fields.encode(spec, columns)
+    )
+    shards.Manifest(16, 4, masking, 'nsp', 30_522, '', 0, {}, {}, (info,), packs).save(tmp_path)
+    at = frame_start((tmp_path / info.file).read_bytes(), 270)
+    batches = getattr(RecordStream(tmp_path, 'train', 64, 1, decoder), pass_over)()
+    with pytest.raises(
+        UserError, match=f'{info.file}: record 270 at byte {at}: {said}.*verify_data .* lists every'
+    ):
+        list(itertools.islice(batches, 5))
+
+
+@pytest.mark.parametrize('value', [2**31, 2**32 + 5, -1, -(2**32) + 5])
+@pytest.mark.parametrize('decoder', ['tfdata', 'numpy'])
+def test_a_number_beyond_32_bits_is_not_taken_for_its_low_bits(tmp_path, decoder, value):
+    tf = pytest.importorskip('tensorflow')
+    items = encoded(SPEC, example_columns(SPEC, 300))
+    strange = tf.train.Example.FromString(items[270])
+    strange.features.feature['input_ids'].int64_list.value[2] = value
+    items[270] = strange.SerializeToString()
+    offsets = np.cumsum([0, *map(len, items)])
+    info = shards.write_shard(tmp_path / 'train-00000-of-00001.tfrecord', b''.join(items), offsets)
+    shards.Manifest(16, 4, 'static', 'nsp', 30_522, '', 0, {}, {}, (info,)).save(tmp_path)
+    with pytest.raises(UserError, match=f'{info.file}: record 270 at byte .*input_ids'):
+        take(RecordStream(tmp_path, 'train', 64, 1, decoder), 5)
+
+
+def test_what_is_wrong_at_the_start_is_said_at_the_start(directory, tmp_path_factory):
+    with pytest.raises(UserError, match='no test records'):
+        RecordStream(directory, 'test', 8, 0, 'numpy')
+    with pytest.raises(UserError, match='no manifest'):
+        RecordStream(tmp_path_factory.mktemp('empty'), 'train', 8, 0, 'numpy')
+    with pytest.raises(ValueError, match='ranges'):
+        RecordStream(directory, 'train', 8, 0, 'numpy', rows=((4, 9),))
+    file = directory / 'train-00001-of-00004.tfrecord'
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(UserError, match='train-00001-of-00004.tfrecord: .* bytes long'):
+        RecordStream(directory, 'train', 8, 0, 'numpy')
+    file.unlink()
+    with pytest.raises(UserError, match='train-00001-of-00004.tfrecord: missing'):
+        RecordStream(directory, 'train', 8, 0, 'numpy')
+    RecordStream(directory, 'eval', 8, 0, 'numpy')
+
+
+def test_a_file_that_goes_away_during_the_run_is_named(directory):
+    batches = RecordStream(directory, 'train', 300, 0, 'numpy').batches()
+    next(batches)
+    for file in directory.glob('train-*'):
+        file.unlink()
+    with pytest.raises(UserError, match='gone since the start'):
+        list(itertools.islice(batches, 20))
+
+
+def test_seeking_in_a_hundred_million_records_is_quick(tmp_path):
+    """The whole way of a resumed run, to its first batch: a thousand shards, which are one file
+    under as many names.
+    """
+    count, per_shard = 1000, 100_000
+    columns = example_columns(SPEC, shards.BLOCK, seed=5)
+    columns['input_ids'][:, 0] = np.arange(shards.BLOCK)
+    first = tmp_path / 'train-00000-of-01000.tfrecord'
+    block = shards.write_shard(first, *fields.encode(SPEC, columns)).bytes
+    text = first.read_bytes()
+    blocks, rest = divmod(per_shard, shards.BLOCK)
+    first.write_bytes(text * blocks + text[: frame_start(text, rest)])
+    size, index = first.stat().st_size, tuple(range(0, (blocks + 1) * block, block))
+    infos = [
+        shards.ShardInfo(f'train-{i:05d}-of-01000.tfrecord', 'train', per_shard, size, i, index)
+        for i in range(count)
+    ]
+    for info in infos[1:]:
+        (tmp_path / info.file).hardlink_to(first)
+    shards.Manifest(16, 4, 'static', 'nsp', 30_522, '', 0, {}, {}, tuple(infos)).save(tmp_path)
+
+    begin = time.process_time()  # not the clock, which on a busy machine measures its other work
+    stream = RecordStream(tmp_path, 'train', 4096, 1, 'numpy')
+    batch = next(stream.batches(1_234_567))
+    seconds = time.process_time() - begin
+    assert stream.records == 10**8 and seconds < 2, seconds
+    located, places = stream._order.locate(1_234_567 * 4096 + np.arange(4096))
+    assert len(set(zip(located.tolist(), places.tolist(), strict=True))) == 4096
+    np.testing.assert_array_equal(batch['input_ids'][:, 0], places)
+
+
+def test_a_stream_left_unfinished_says_nothing_at_the_exit(directory):
+    code = (
+        'from input_pipeline.records.stream import RecordStream\n'
+        f'batches = RecordStream({str(directory)!r}, "train", 64, 0, "numpy").batches()\n'
+        'next(batches)'
+    )
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
+    assert done.stderr == ''
+
+
+def test_a_program_that_an_error_ends_does_not_hang_on_its_unfinished_stream(directory):
+    """The error holds the stream's frame until the interpreter has gone, as a refusal's does."""
+    pytest.importorskip('tensorflow')
+    code = (
+        'import sys\n'
+        'from input_pipeline.records.stream import RecordStream\n'
+        'def train():\n'
+        f'    batches = RecordStream({str(directory)!r}, "train", 64, 0, "tfdata").batches()\n'
+        '    next(batches)\n'
+        '    raise ValueError("refused")\n'
+        'try:\n'
+        '    train()\n'
+        'except ValueError as error:\n'
+        '    sys.exit(2)\n'
+    )
+    done = subprocess.run([sys.executable, '-c', code], timeout=120, check=False)
+    assert done.returncode == 2
+
+
+def test_a_stream_left_unfinished_leaves_no_thread(directory):
+    before = threading.active_count()
+    batches = RecordStream(directory, 'train', 64, 0, 'numpy').batches()
+    next(batches)
+    batches.close()
+    deadline = time.monotonic() + 30
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() == before

@@ -1,0 +1,164 @@
+"""Length-aware batches: which lengths, which rows, the order of training, features kept on disk,
+and chance.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+
+from input_pipeline.tasks import load_task
+from input_pipeline.tasks.batching import bucketed_batches, length_groups
+from input_pipeline.tasks.features import features_of
+from input_pipeline.tasks.scores.chance import chance_loss
+
+
+def features_with(lengths, S=160):
+    mask = (np.arange(S)[None] < np.asarray(lengths)[:, None]).astype(np.int32)
+    return {
+        'input_ids': mask * np.arange(1, len(lengths) + 1)[:, None],
+        'input_mask': mask,
+        'labels': np.arange(len(lengths)),
+    }
+
+
+def test_lengths_pad_as_little_as_so_many_can():
+    """Against every choice of lengths."""
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        lengths = rng.integers(1, 161, 100)
+        rounded = -(-lengths // 8) * 8
+        for buckets in (1, 2, 3, 4):
+            groups = length_groups(features_with(lengths), buckets)
+            assert (
+                sorted(np.concatenate([rows for _, rows in groups])) == list(range(100))
+                and len(groups) <= buckets
+            )
+            assert all((lengths[rows] <= length).all() for length, rows in groups)
+            cost = lambda tops: sum(min(top for top in tops if top >= n) for n in rounded)
+            tops = [c for k in range(buckets) for c in itertools.combinations(range(8, 160, 8), k)]
+            assert sum(length * len(rows) for length, rows in groups) == min(
+                cost((*c, 160)) for c in tops if len(c) < buckets
+            )
+
+
+def test_few_rows_of_a_length_join_the_next():
+    lengths = [10] * 50 + [70] * 3 + [150] * 40
+    assert [
+        (length, len(rows)) for length, rows in length_groups(features_with(lengths), 3, fewest=1)
+    ] == [(16, 50), (72, 3), (152, 40)]
+    assert [
+        (length, len(rows)) for length, rows in length_groups(features_with(lengths), 3, fewest=8)
+    ] == [(16, 50), (152, 43)]
+    assert [length for length, _ in length_groups(features_with([10, 12]), 4)] == [16]
+    choices = {
+        'input_mask': np.array(
+            [[[1] * 40 + [0] * 24, [1] * 5 + [0] * 59], [[1] * 9 + [0] * 55] * 2]
+        )
+    }
+    assert [(length, rows.tolist()) for length, rows in length_groups(choices, 2)] == [
+        (16, [1]),
+        (40, [0]),
+    ]
+
+
+def test_bucketed_training_sees_every_row_and_resumes_anywhere():
+    lengths = [20] * 40 + [60] * 24 + [150] * 16
+    features = features_with(lengths)
+    take = lambda start, count: list(
+        itertools.islice(bucketed_batches(features, list(features), 8, 3, 3, start), count)
+    )
+    batches = take(0, 100)
+    assert {batch['input_ids'].shape for batch in batches} == {(8, 24), (8, 64), (8, 152)}
+    for batch in batches:  # whole rows, and their own labels
+        assert (batch['input_mask'].sum(1) == np.array(lengths)[batch['labels']]).all()
+        assert (batch['input_ids'].max(1) == batch['labels'] + 1).all() and batch[
+            'example_weights'
+        ].sum() == 8
+    seen = np.bincount(np.concatenate([batch['labels'] for batch in batches]), minlength=80)
+    assert (
+        seen.sum() == 800 and (abs(seen - 10) <= 1).all()
+    )  # 10 epochs of each row, whatever its length
+    widths = [batch['input_ids'].shape[1] for batch in batches]
+    assert len({tuple(widths[i : i + 10]) for i in range(0, 100, 10)}) > 5  # in no fixed order
+    for later, batch in zip(take(37, 5), batches[37:42], strict=True):
+        assert all(np.array_equal(later[name], batch[name]) for name in batch)
+    assert [
+        b['labels'].tolist()
+        for b in itertools.islice(bucketed_batches(features, list(features), 8, 4, 3), 9)
+    ] != [b['labels'].tolist() for b in batches[:9]]
+
+
+class _Tokenizer:
+    """Counts how often it is used."""
+
+    fingerprint, pad_id, calls = 'x', 7, 0
+
+    def features(self, lengths):
+        self.calls += 1
+        found = features_with(lengths)
+        found['input_ids'][found['input_mask'] == 0] = self.pad_id
+        return found | {
+            'odd': np.arange(found['input_ids'].size).reshape(found['input_ids'].shape),
+            'flags': found['input_mask'] > 0,
+        }
+
+
+def test_slow_features_are_made_once(tmp_path, monkeypatch, caplog):
+    task = load_task('squad_v1', str(tmp_path))
+    tokenizer = _Tokenizer()
+    monkeypatch.setattr(
+        type(task),
+        'features',
+        lambda self, examples, tokenizer, length: tokenizer.features(examples),
+    )
+    get = lambda task=task, examples=(5, 160, 33), length=160: features_of(
+        task, examples, tokenizer, length, str(tmp_path / 'cache')
+    )
+    first, again = get(), get()
+    assert tokenizer.calls == 1 and set(first) == set(again)
+    assert all(
+        np.array_equal(first[name], again[name]) and first[name].dtype == again[name].dtype
+        for name in first
+    )
+    get(dataclasses.replace(task, doc_stride=64)), get(examples=(5, 160, 34)), get(length=128)
+    assert tokenizer.calls == 4 and len(list((tmp_path / 'cache').iterdir())) == 4
+    for path in (tmp_path / 'cache').iterdir():
+        path.write_bytes(path.read_bytes()[:200])
+    assert (
+        np.array_equal(get()['odd'], first['odd'])
+        and tokenizer.calls == 5
+        and 'is damaged' in caplog.text
+    )
+    (tmp_path / 'file').write_text('')  # where nothing can be kept they are made, and that is said
+    kept = features_of(task, (5, 160, 33), tokenizer, 160, str(tmp_path / 'file' / 'cache'))
+    assert np.array_equal(kept['odd'], first['odd']) and 'the features are not kept' in caplog.text
+
+
+@pytest.mark.parametrize(
+    ('head', 'features', 'expected'),
+    [
+        (
+            'classifier',
+            {'labels': np.array([0, 0, 0, 1])},
+            -(0.75 * np.log(0.75) + 0.25 * np.log(0.25)),
+        ),
+        ('regressor', {'labels': np.array([1.0, 3.0])}, 1.0),
+        ('choice', {'input_ids': np.zeros((2, 4, 8))}, np.log(4)),
+        (
+            'span',
+            {'start_positions': np.array([0, 3]), 'end_positions': np.array([0, 0])},
+            np.log(2) / 2,
+        ),
+        (
+            'tokens',
+            {'label_ids': np.array([[1, 2, 0]]), 'label_weights': np.array([[1.0, 1.0, 0.0]])},
+            np.log(2),
+        ),
+    ],
+)
+def test_chance(head, features, expected):
+    assert chance_loss(head, features) == pytest.approx(expected)

@@ -1,0 +1,281 @@
+"""GLUE's table and submission from a glob of runs: the best run of each task, the site's names and
+labels, and what is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+
+import pytest
+
+from configs.errors import UserError
+from input_pipeline.tasks import load_task
+from launch.finetuning import evaluation
+from launch.finetuning import glue as glue_suite
+
+# task -> (folder of the download, its test files, their columns, the metric that selects)
+TASKS = {
+    'cola': ('CoLA', ['test.tsv'], ['index', 'sentence'], 'matthews'),
+    'sst2': ('SST-2', ['test.tsv'], ['index', 'sentence'], 'accuracy'),
+    'mrpc': ('MRPC', ['test.tsv'], ['index', '#1 ID', '#2 ID', '#1 String', '#2 String'], 'f1'),
+    'stsb': ('STS-B', ['test.tsv'], ['index', *'abcdef', 'sentence1', 'sentence2'], 'spearman'),
+    'qqp': ('QQP', ['test.tsv'], ['id', 'question1', 'question2'], 'f1'),
+    'mnli': (
+        'MNLI',
+        ['test_matched.tsv', 'test_mismatched.tsv'],
+        ['index', *'abcdefg', 'sentence1', 'sentence2'],
+        'accuracy',
+    ),
+    'qnli': ('QNLI', ['test.tsv'], ['index', 'question', 'sentence'], 'accuracy'),
+    'rte': ('RTE', ['test.tsv'], ['index', 'sentence1', 'sentence2'], 'accuracy'),
+}
+# The paper's Table 1, BERT-base.
+PAPER = {
+    'mnli': (84.6, 83.4),
+    'qqp': 71.2,
+    'qnli': 90.5,
+    'sst2': 93.5,
+    'cola': 52.1,
+    'stsb': 85.8,
+    'mrpc': 88.9,
+    'rte': 66.4,
+}
+
+
+def write(folder, name, text):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(text)
+
+
+@pytest.fixture
+def glue(tmp_path):
+    """Three test rows of every task, WNLI's training set, and the diagnostic set."""
+    for folder, files, header, _ in TASKS.values():
+        for name in files:
+            rows = ['\t'.join([str(i), *['x'] * (len(header) - 1)]) for i in range(3)]
+            write(tmp_path / 'glue' / folder, name, '\n'.join(['\t'.join(header), *rows]) + '\n')
+    write(
+        tmp_path / 'glue/WNLI',
+        'train.tsv',
+        'index\tsentence1\tsentence2\tlabel\n0\ta\tb\t0\n1\ta\tb\t1\n2\ta\tb\t0\n',
+    )
+    write(tmp_path / 'glue/WNLI', 'test.tsv', 'index\tsentence1\tsentence2\n0\ta\tb\n1\ta\tb\n')
+    write(
+        tmp_path / 'glue/diagnostic',
+        'diagnostic.tsv',
+        'index\tsentence1\tsentence2\n0\ta\tb\n1\ta\tb\n',
+    )
+    return tmp_path / 'glue'
+
+
+def run_folder(folder, glue, task, score, splits=('dev', 'test'), step=3):
+    """What launch.finetune and launch.evaluate leave: results by split, and predictions."""
+    known = load_task(task, str(glue / TASKS[task][0]))
+    write(folder, 'data.json', json.dumps({'task': task, 'data_dir': str(glue / TASKS[task][0])}))
+    for split in splits:
+        result = {
+            'task': task,
+            'split': split,
+            'metric': TASKS[task][3],
+            'step': step,
+            'config_hash': 'h',
+        }
+        write(
+            folder / 'eval',
+            f'{split}.json',
+            json.dumps(result | {'metrics': {TASKS[task][3]: score} if 'dev' in split else {}}),
+        )
+        answers = [known.labels[0] if known.labels else 2.5] * 3
+        lines = ['index\tprediction', *(f'{i}\t{answer}' for i, answer in enumerate(answers))]
+        write(folder / 'predictions' / split, 'predictions.tsv', '\n'.join(lines) + '\n')
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """A site whose test sets are those of `glue`."""
+    monkeypatch.setattr(
+        glue_suite, '_ROWS', {name: 2 if name in ('AX', 'WNLI') else 3 for name in glue_suite._ROWS}
+    )
+
+
+@pytest.fixture
+def runs(tmp_path, glue):
+    for task, score in PAPER.items():
+        run_folder(
+            tmp_path / 'runs' / task, glue, task, (score if task != 'mnli' else score[0]) / 100
+        )
+    mnli = tmp_path / 'runs/mnli'
+    run_folder(mnli, glue, 'mnli', 0.834, ('dev_mismatched', 'test_mismatched', 'ax-test'))
+    write(
+        mnli / 'predictions/ax-test',
+        'predictions.tsv',
+        'index\tprediction\n1\tneutral\n0\tentailment\n',
+    )
+    return tmp_path / 'runs'
+
+
+def test_the_table_is_the_papers(runs):
+    header, row = (
+        line.split() for line in glue_suite.table(glue_suite.find_runs(f'{runs}/*')).splitlines()
+    )
+    assert header == [
+        'MNLI-(m/mm)',
+        'QQP',
+        'QNLI',
+        'SST-2',
+        'CoLA',
+        'STS-B',
+        'MRPC',
+        'RTE',
+        'Average',
+    ]
+    assert row == ['84.6/83.4', '71.2', '90.5', '93.5', '52.1', '85.8', '88.9', '66.4', '79.6']
+
+
+def test_the_best_run_on_dev_stands_for_its_task(tmp_path, runs, glue):
+    for seed, score in enumerate((0.1, 0.71, 0.3)):
+        run_folder(runs / f'sweep/runs/seed={seed}', glue, 'rte', score)
+    assert glue_suite.find_runs(f'{runs}/*')['rte'].folder.endswith('sweep/runs/seed=1')
+    best = runs / 'sweep/runs/seed=1/eval/dev.json'
+    best.write_text(json.dumps(json.loads(best.read_text()) | {'failed': True}))
+    assert glue_suite.find_runs(f'{runs}/*')['rte'].folder == str(runs / 'rte')
+    with pytest.raises(UserError, match='no folder that matches is a finished run'):
+        glue_suite.find_runs(f'{tmp_path}/nothing*')
+
+
+def test_the_zip_is_what_the_site_takes(tmp_path, runs, small):
+    output = tmp_path / 'out.zip'
+    glue_suite.submit(glue_suite.find_runs(f'{runs}/*'), None, str(output))
+    with zipfile.ZipFile(output) as archive:
+        files = {name: archive.read(name).decode().splitlines() for name in archive.namelist()}
+    names = [
+        'AX',
+        'CoLA',
+        'MNLI-m',
+        'MNLI-mm',
+        'MRPC',
+        'QNLI',
+        'QQP',
+        'RTE',
+        'SST-2',
+        'STS-B',
+        'WNLI',
+    ]
+    assert sorted(files) == [f'{name}.tsv' for name in names]
+    assert all(lines[0] == 'index\tprediction' for lines in files.values())
+    assert files['AX.tsv'][1:] == ['0\tentailment', '1\tneutral']  # in the order of the test file
+    assert files['WNLI.tsv'][1:] == ['0\t0', '1\t0']  # the majority of its training set
+    first = [
+        files[f'{name}.tsv'][1].split('\t')[1]
+        for name in ('MNLI-mm', 'QNLI', 'RTE', 'MRPC', 'STS-B')
+    ]
+    assert first == ['contradiction', 'entailment', 'entailment', '0', '2.5']
+
+
+def test_what_has_not_been_predicted_is_predicted(tmp_path, runs, small, glue, monkeypatch):
+    """A run without test predictions, and one whose test predictions are of older weights."""
+    (runs / 'rte/eval/test.json').unlink()
+    run_folder(runs / 'cola', glue, 'cola', 0.5, ('dev',), step=9)
+    asked = []
+
+    def evaluate(folder, task, data_dir, split):
+        asked.append((folder.rsplit('/', 1)[-1], task, data_dir, split))
+        write(
+            runs / 'rte/predictions/test',
+            'predictions.tsv',
+            'index\tprediction\n0\tnot_entailment\n1\tentailment\n2\tentailment\n',
+        )
+        return {}
+
+    monkeypatch.setattr(evaluation, 'evaluate', evaluate)
+    glue_suite.submit(glue_suite.find_runs(f'{runs}/*'), None, str(tmp_path / 'out.zip'))
+    assert asked == [('cola', None, None, 'test'), ('rte', None, None, 'test')]
+    with zipfile.ZipFile(tmp_path / 'out.zip') as archive:
+        assert archive.read('RTE.tsv').decode().splitlines()[1] == '0\tnot_entailment'
+
+
+def test_similarities_are_clipped_in_the_zip_and_nowhere_else(tmp_path, runs, small, caplog):
+    caplog.set_level('INFO')
+    answers = 'index\tprediction\n0\t-0.25\n1\t5.125\n2\t4.5\n'
+    write(runs / 'stsb/predictions/test', 'predictions.tsv', answers)
+    glue_suite.submit(glue_suite.find_runs(f'{runs}/*'), None, str(tmp_path / 'out.zip'))
+    with zipfile.ZipFile(tmp_path / 'out.zip') as archive:
+        assert archive.read('STS-B.tsv').decode() == 'index\tprediction\n0\t0\n1\t5\n2\t4.5\n'
+    assert 'STS-B: 2 of 3 predictions were beyond 0 to 5 and are clipped' in caplog.text
+    assert (runs / 'stsb/predictions/test/predictions.tsv').read_text() == answers
+
+
+def test_test_files_of_other_sizes_than_the_sites_are_refused(tmp_path, runs, monkeypatch):
+    found = glue_suite.find_runs(f'{runs}/*')
+    with pytest.raises(
+        UserError,
+        match="not the GLUE site's: AX: 2 rows in the test split of ax, 1104 on the site; CoLA: 3",
+    ) as caught:
+        glue_suite.submit(found, None, str(tmp_path / 'out.zip'))
+    assert 'QQP: 3 rows in the test split of qqp, 390965 on the site' in str(caught.value)
+    del found['qqp']
+    with pytest.raises(
+        UserError,
+        match=(
+            "no submission: missing a run of qqp; and test files that are not the GLUE site's: AX"
+        ),
+    ):
+        glue_suite.submit(found, None, str(tmp_path / 'out.zip'))
+    assert not (tmp_path / 'out.zip').exists()
+
+
+def test_the_sites_sizes_are_those_of_the_real_test_sets(test_data):
+    folders = {
+        'cola': 'CoLA',
+        'sst2': 'SST-2',
+        'mrpc': 'MRPC',
+        'stsb': 'STS-B',
+        'qnli': 'QNLI',
+        'rte': 'RTE',
+        'wnli': 'WNLI',
+    }
+    folders['ax'] = 'diagnostic'
+    for name, (task, split) in glue_suite._FILES.items():
+        if task in folders:
+            examples = load_task(task, str(test_data / 'glue' / folders[task])).examples(split)
+            assert len(examples) == glue_suite._ROWS[name]
+
+
+def test_predictions_that_lack_examples_are_refused(tmp_path, runs, small):
+    write(
+        runs / 'rte/predictions/test',
+        'predictions.tsv',
+        'index\tprediction\n0\tentailment\n2\tentailment\n',
+    )
+    with pytest.raises(
+        UserError,
+        match=(
+            "runs/rte: its predictions of rte test lack 1 examples, the first is '1': predict again"
+        ),
+    ):
+        glue_suite.submit(glue_suite.find_runs(f'{runs}/*'), None, str(tmp_path / 'out.zip'))
+
+
+def test_what_is_missing_is_named(tmp_path, runs, small, glue):
+    found = glue_suite.find_runs(f'{runs}/*')
+    partial = {task: run for task, run in found.items() if task not in ('qqp', 'mnli')}
+    assert glue_suite.table(partial).splitlines()[1].split()[:2] == ['-', '-']
+    (glue / 'QNLI/test.tsv').unlink()
+    message = (
+        r'missing a run of qqp; a run of mnli; the folder diagnostic in .*QNLI/test.tsv: no such'
+        r' file'
+    )
+    with pytest.raises(UserError, match=message) as caught:
+        glue_suite.submit(partial, None, str(tmp_path / 'out.zip'))
+    assert '\n' not in str(caught.value) and not (tmp_path / 'out.zip').exists()
+
+
+def test_command_line(tmp_path, runs, binary):
+    done = binary('evaluate', '--suite=glue', f'--runs={runs}/[mr]*', f'--output={tmp_path}/o.zip')
+    assert (
+        done.returncode == 2
+        and 'Average' in done.stdout
+        and 'missing a run of cola; a run of sst2; a run of stsb' in done.stderr
+    )
+    assert len([line for line in done.stderr.splitlines() if 'error' in line]) == 1

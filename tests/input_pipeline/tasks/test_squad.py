@@ -1,0 +1,663 @@
+"""Span tasks: windows, positions, decoding and scores, against loops written out as the reference
+has them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+
+import numpy as np
+import pytest
+
+from configs.errors import UserError
+from input_pipeline.tasks import load_task
+from input_pipeline.tasks.base import Predictions
+from input_pipeline.tasks.scores import squad
+from input_pipeline.tasks.squad import answer_in_context, windows_of
+from input_pipeline.tokenizer import Tokenizer
+
+CONTEXT = "The Quick, brown   fox (it was Zoë's) jumped over 13 lazy dogs in 1999."
+
+
+@pytest.fixture
+def tokenizer(tmp_path):
+    """Single characters: every letter of a word is a piece."""
+    folder = tmp_path / 'tokenizer'
+    folder.mkdir()
+    signs = [chr(c) for c in range(33, 127) if not chr(c).isupper()]
+    tails = ['##' + s for s in signs if s.isalnum()]
+    (folder / 'vocab.txt').write_text(
+        '\n'.join(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *signs, *tails]) + '\n'
+    )
+    (folder / 'tokenizer_config.json').write_text('{"do_lower_case": true}')
+    return Tokenizer.load(folder)
+
+
+def squad_file(tmp_path, questions, name='train-v1.1.json', context=CONTEXT):
+    """A file in the SQuAD format: (question, [answer text, ...] or [(text, offset)]) on one
+    context.
+    """
+    entries = []
+    for number, (question, answers) in enumerate(questions):
+        listed = [(a, context.index(a)) if isinstance(a, str) else a for a in answers]
+        entries.append(
+            {
+                'id': f'q{number}',
+                'question': question,
+                'answers': [{'text': t, 'answer_start': s} for t, s in listed],
+            }
+        )
+        if not answers:
+            entries[-1]['is_impossible'] = True
+    (tmp_path / name).write_text(
+        json.dumps(
+            {
+                'version': '1.1',
+                'data': [{'title': 't', 'paragraphs': [{'context': context, 'qas': entries}]}],
+            }
+        )
+    )
+
+
+def perfect(features, k=5):
+    """Outputs of a model that is sure of the labels: the true start and end first, then other
+    positions.
+    """
+    rows = len(features['input_ids'])
+    outputs = {}
+    for side in ('start', 'end'):
+        first = features[f'{side}_positions'][:, None]
+        others = np.broadcast_to(np.arange(k - 1)[None], (rows, k - 1))
+        outputs[f'{side}_indices'] = np.concatenate([first, others], 1).astype(np.int32)
+        scores = np.concatenate([np.where(first > 0, 9.0, 0.0), np.zeros((rows, k - 1))], 1)
+        outputs[f'{side}_scores'] = scores.astype(np.float32)
+    outputs['null_scores'] = np.where(features['start_positions'] > 0, -9.0, 3.0).astype(np.float32)
+    return outputs
+
+
+def test_windows_are_those_of_the_reference():
+    """run_squad.py:318-332 and :534-570, written out."""
+    for length in (0, 1, 5, 12, 13, 29, 30, 31):
+        for room, stride in ((5, 3), (12, 4), (12, 20), (1, 1), (30, 128)):
+            spans, start = [], 0
+            while start < length:
+                size = min(room, length - start)
+                spans.append((start, size))
+                if start + size == length:
+                    break
+                start += min(size, stride)
+            spans = spans or [(0, 0)]
+            found = windows_of(length, room, stride)
+            assert [(w.start, w.stop - w.start) for w, _ in found] == spans
+            for index, (start, size) in enumerate(spans):
+                for piece in range(start, start + size):
+                    scores = [
+                        min(piece - s, s + n - 1 - piece) + 0.01 * n if s <= piece < s + n else -1
+                        for s, n in spans
+                    ]
+                    assert found[index][1][piece - start] == (scores.index(max(scores)) == index)
+
+
+@pytest.mark.parametrize('length', [40, 64, 128])
+@pytest.mark.parametrize(
+    'answer',
+    ['The Quick', 'Quick', 'brown   fox', "Zoë's", 'Zoë', '13', '1999', 'lazy dogs in 1999.'],
+)
+def test_positions_hold_the_answer_and_decode_to_the_original_text(
+    tmp_path, tokenizer, answer, length
+):
+    squad_file(tmp_path, [('who is it ?', [answer])])
+    # windows that overlap by more than the longest answer, so that one of them holds it whole
+    task = dataclasses.replace(load_task('squad_v1', str(tmp_path)), doc_stride=4)
+    examples = task.examples('train')
+    features = task.features(examples, tokenizer, length)
+    held = np.flatnonzero(features['start_positions'])
+    assert len(held) and (features['input_mask'].sum(1) <= length).all()
+    for row in held:
+        start, end = features['start_positions'][row], features['end_positions'][row]
+        assert CONTEXT[features['starts'][row, start] : features['ends'][row, end]] == answer
+        assert features['segment_ids'][row, start] == 1 and features['segment_ids'][row, 0] == 0
+    predictions = task.decode(examples, features, perfect(features))
+    assert predictions.answers == {'q0': ' '.join(answer.split())}
+    assert task.score(examples, predictions) == {'exact_match': 100.0, 'f1': 100.0}
+
+
+def test_rows_by_hand(tmp_path, tokenizer):
+    squad_file(tmp_path, [('a b ?', ['cd'])], context='ab cd ef gh')
+    features = load_task('squad_v1', str(tmp_path)).features(
+        load_task('squad_v1', str(tmp_path)).examples('train'), tokenizer, 12
+    )
+    rows = [' '.join(tokenizer.tokens(ids)) for ids in features['input_ids']]
+    assert rows == [
+        '[CLS] a b ? [SEP] a ##b c ##d e ##f [SEP]',
+        '[CLS] a b ? [SEP] g ##h [SEP] [PAD] [PAD] [PAD] [PAD]',
+    ]
+    assert features['start_positions'].tolist() == [7, 0] and features[
+        'end_positions'
+    ].tolist() == [8, 0]
+    assert features['starts'][0].tolist() == [0, 0, 0, 0, 0, 0, 1, 3, 4, 6, 7, 0] and features[
+        'ends'
+    ][1, 5:7].tolist() == [10, 11]
+
+
+def test_decoding_is_that_of_the_reference(tmp_path, tokenizer):
+    """All pairs of the 20 best of each window, the rules of run_squad.py:765-800, in plain loops;
+    random logits.
+    """
+    squad_file(tmp_path, [('why ?', ['fox']), ('what is that thing ?', ['13'])], 'dev-v1.1.json')
+    task = load_task('squad_v1', str(tmp_path))
+    examples = task.examples('dev')
+    features = task.features(examples, tokenizer, 40)
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(2, *features['input_ids'].shape)) * features['input_mask'] * 3
+    best = np.argsort(-logits, axis=-1, kind='stable')[..., :20]
+    outputs = {'null_scores': logits[:, :, 0].sum(0)}
+    for side in (0, 1):
+        name = ('start', 'end')[side]
+        outputs |= {
+            f'{name}_indices': best[side],
+            f'{name}_scores': np.take_along_axis(logits[side], best[side], -1),
+        }
+    predictions = task.decode(examples, features, outputs)
+    for index, example in enumerate(examples):
+        spans = []
+        for row in np.flatnonzero(features['example_index'] == index):
+            for i in best[0, row]:
+                for j in best[1, row]:
+                    inside = (
+                        features['ends'][row, i]
+                        and features['ends'][row, j]
+                        and features['best_context'][row, i]
+                    )
+                    if inside and i <= j and j - i + 1 <= 30:
+                        text = example.context[
+                            features['starts'][row, i] : features['ends'][row, j]
+                        ]
+                        spans.append(
+                            (-(logits[0, row, i] + logits[1, row, j]), ' '.join(text.split()))
+                        )
+        texts = list(dict.fromkeys(text for _, text in sorted(spans, key=lambda span: span[0])))[
+            :20
+        ]
+        nbest = predictions.extras['nbest'][example.id]
+        assert [item['text'] for item in nbest] == texts and predictions.answers[
+            example.id
+        ] == texts[0]
+        assert sum(item['probability'] for item in nbest) == pytest.approx(1)
+
+
+def test_no_answer_is_the_smallest_null_score_against_the_best_span(tmp_path, tokenizer):
+    squad_file(tmp_path, [('who ?', ['fox']), ('when ?', [])], 'dev-v2.0.json')
+    task = load_task('squad_v2', str(tmp_path))
+    examples = task.examples('dev')
+    features = task.features(examples, tokenizer, 40)
+    outputs = perfect(features)
+    predictions = task.decode(examples, features, outputs)
+    assert predictions.answers == {'q0': 'fox', 'q1': ''}
+    assert predictions.extras['null_odds']['q0'] == pytest.approx(-9 - 18)
+    scores = task.score(examples, predictions)
+    assert scores['exact'] == scores['f1'] == scores['NoAns_exact'] == scores['best_f1'] == 100.0
+    # No span allowed at all: '' without a crash, and a file that any JSON reader takes.
+    nothing = outputs | {'start_indices': np.zeros_like(outputs['start_indices'])}
+    predictions = task.decode(examples, features, nothing)
+    assert predictions.answers == {'q0': '', 'q1': ''}
+    task.write_predictions(str(tmp_path / 'out'), examples, predictions)
+    for name in ('predictions', 'nbest', 'null_odds'):
+        json.loads(
+            (tmp_path / f'out/{name}.json').read_text(),
+            parse_constant=lambda constant: pytest.fail(constant),
+        )
+    assert task.read_predictions(str(tmp_path / 'out/predictions.json'), []) == predictions
+
+
+def test_the_best_threshold_may_lie_on_either_side():
+    """Brute force over every threshold, with the answer that is not '' behind each."""
+    truths = {'a': ['x'], 'b': ['y'], 'c': [], 'd': []}
+    best = {'a': 'x', 'b': 'y', 'c': 'z', 'd': 'w'}
+    odds = {'a': 2.0, 'b': -1.0, 'c': 3.0, 'd': 1.0}
+    answers = {name: '' if odds[name] > 0 else best[name] for name in best}
+    report = squad.version2(truths, answers, odds, best)
+    brute = max(
+        (
+            100
+            * np.mean([('' if odds[n] > t else best[n]) == (truths[n] or [''])[0] for n in best]),
+            -t,
+        )
+        for t in [-9, *odds.values()]
+    )
+    assert report['exact'] == 75.0 and report['tuned_exact'] == brute[0] == 75.0
+    odds['d'] = 2.5
+    report = squad.version2(truths, {n: '' if odds[n] > 0 else best[n] for n in best}, odds, best)
+    assert report['tuned_exact'] == 100.0 and report['tuned_exact_thresh'] == 2.0
+
+
+def test_best_threshold_is_the_official_search():
+    """find_best_thresh of evaluate-v2.0.py by brute force: every threshold on the odds, '' above
+    it, else the answer given.
+    """
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        names = [str(i) for i in range(30)]
+        truths = {name: ['x'] if rng.random() < 0.6 else [] for name in names}
+        answers = {name: ['x', 'y', ''][rng.integers(3)] for name in names[:25]}
+        odds = {name: float(np.round(rng.normal(), 1)) for name in rng.permutation(names)}
+        report = squad.version2(truths, answers, odds)
+        unanswerable = sum(not truth for truth in truths.values())
+        # as there, questions without a prediction count among the unanswerable but not in the mean
+        gain = {
+            n: float(answers[n] == 'x') if truths[n] else -float(answers[n] != '') for n in answers
+        }
+        cumulative = unanswerable + np.cumsum(
+            [0.0, *(gain[n] for n in sorted(odds, key=odds.get) if n in gain)]
+        )
+        assert report['best_exact'] == pytest.approx(100 * cumulative.max() / 25)
+        assert 'tuned_exact' not in report
+
+
+def test_korquad_counts_characters():
+    """evaluate-korquad_v1.0.py by hand: 4 of 5 and of 6 characters are common; its list of signs
+    parts words.
+    """
+    scorer = squad.SCORERS['korquad']
+    assert squad.normalize_korquad("《대한(민국)》 '서울', A.") == '대한 민국 서울 a'
+    report = squad.version1({'q': ['대한민국 서울']}, {'q': '대한민국은'}, scorer)
+    assert report == pytest.approx(
+        {'exact_match': 0.0, 'f1': 100 * 2 * (4 / 5) * (4 / 6) / (4 / 5 + 4 / 6)}
+    )
+    assert (
+        squad.version1({'q': ['대한민국 서울']}, {'q': '<대한민국> 서울!'}, scorer)['exact_match']
+        == 100.0
+    )
+    assert squad.version1({'q': ['대한민국 서울']}, {'q': '대한민국은'})['f1'] == 0.0
+
+
+@pytest.mark.parametrize(
+    ('truth', 'answer', 'exact', 'f1'),
+    [
+        (['the Eiffel Tower'], 'Eiffel tower.', 100, 100),
+        (['Eiffel Tower', 'a tower in Paris'], 'tower in Paris, France', 0, 100 * 6 / 7),
+        (['one two two'], 'two two two', 0, 100 * 2 / 3),
+        (['The'], 'a', 100, 0),
+    ],
+)
+def test_scores_by_hand(truth, answer, exact, f1):
+    report = squad.version1({'q': truth}, {'q': answer})
+    assert report == pytest.approx({'exact_match': exact, 'f1': f1})
+
+
+def test_missing_predictions_count_as_wrong(tmp_path):
+    squad_file(tmp_path, [('who ?', ['fox']), ('how many ?', ['13'])], 'dev-v1.1.json')
+    task = load_task('squad_v1', str(tmp_path))
+    assert task.score(task.examples('dev'), Predictions({'q0': 'fox'})) == {
+        'exact_match': 50.0,
+        'f1': 50.0,
+    }
+
+
+def test_training_questions_take_their_first_answer_and_must_have_it(tmp_path, tokenizer, caplog):
+    squad_file(
+        tmp_path,
+        [('who ?', ['fox', 'brown   fox']), ('lost ?', [('cat', 3)]), ('where ?', [('  ', 17)])],
+    )
+    caplog.set_level('INFO')
+    task = load_task('squad_v1', str(tmp_path))
+    examples = task.examples('train')
+    assert [example.id for example in examples] == ['q0']
+    assert '1 of 3 questions have several answers; the first is used' in caplog.text
+    assert (
+        'left out 2 of 3 questions whose answer is not at its offset: 0 have it at another offset,'
+        ' 2 not in' in caplog.text
+    )
+    row = task.features(examples, tokenizer, 128)
+    assert row['end_positions'][0] - row['start_positions'][0] == 2
+
+
+def test_an_answer_beside_its_offset_is_taken_where_the_original_takes_it(
+    tmp_path, tokenizer, caplog
+):
+    """Offsets that are off by a little, by a word, and by much; what run_squad.py:274-296 does,
+    written out.
+    """
+    there = CONTEXT.index("Zoë's")
+    questions = [
+        ('a ?', [('Zoë', there - 1)]),
+        ('b ?', [("Zoë's", there + 2)]),
+        ('c ?', [('brown fox', 13)]),
+        ('d ?', [('Zoë', 0)]),
+    ]
+    squad_file(tmp_path, questions)
+    examples = load_task('squad_v1', str(tmp_path)).examples('train')
+    assert [(e.id, e.answers[0]) for e in examples] == [
+        ('q0', ('Zoë', there)),
+        ('q1', ("Zoë's", there)),
+        ('q2', ('brown   fox', 11)),
+    ]
+    assert '3 of 4 questions have their answer beside its offset' in caplog.text
+    assert '1 have it at another offset, 0 not in the context at all' in caplog.text
+    squad_file(tmp_path, questions[3:])
+    with pytest.raises(
+        UserError,
+        match='no question has its answer at its offset: 1 have it at another offset, 0 not',
+    ):
+        load_task('squad_v1', str(tmp_path)).examples('train')
+
+    words, word_of = [], []  # as run_squad.py:249-272 counts them
+    for place, sign in enumerate(CONTEXT):
+        if not sign.isspace():
+            if place == 0 or CONTEXT[place - 1].isspace():
+                words.append('')
+            words[-1] += sign
+        word_of.append(len(words) - 1)
+    for text in ('Quick', 'brown fox', "Zoë's", '13', 'in', '(it was', '19'):
+        for start in range(len(CONTEXT) - len(text) + 1):
+            found = answer_in_context(CONTEXT, text, start)
+            touched = ' '.join(words[word_of[start] : word_of[start + len(text) - 1] + 1])
+            assert (found is not None) == (text in touched), (text, start)
+            if found:
+                assert CONTEXT[found[1] :].startswith(found[0]) and found[0].split() == text.split()
+
+
+def _without(entry, name):
+    return {key: value for key, value in entry.items() if key != name}
+
+
+@pytest.mark.parametrize('version', ['v1.1', 'v2.0'])
+def test_questions_without_labels_are_not_taken_for_unanswerable_ones(tmp_path, version):
+    """No `answers`, null, and all empty: refused for train and dev, and in a test split predicted
+    but not scored.
+    """
+    entry = {
+        'id': '1',
+        'question': 'who ?',
+        'answers': [{'text': 'fox', 'answer_start': CONTEXT.index('fox')}],
+    }
+    none_at_all = (
+        [_without(entry, 'answers')],
+        [entry | {'answers': None}],
+        [entry | {'answers': []}],
+    )
+    some = [entry, _without(entry, 'answers') | {'id': '2'}]
+    (tmp_path / 'task.json').write_text(
+        json.dumps(
+            {
+                'kind': 'span',
+                'files': {'test': f'dev-{version}.json'},
+                'unanswerable': version == 'v2.0',
+            }
+        )
+    )
+    for entries in (*none_at_all, some):
+        for split in ('train', 'dev'):
+            text = json.dumps({'data': [{'paragraphs': [{'context': CONTEXT, 'qas': entries}]}]})
+            (tmp_path / f'{split}-{version}.json').write_text(text)
+            message = (
+                "question '2' has no .answers."
+                if entries is some
+                else 'no labels: none of the 1 questions'
+            )
+            with pytest.raises(UserError, match=message):
+                load_task(f'squad_v{version[1]}', str(tmp_path)).examples(split)
+        task = load_task(str(tmp_path / 'task.json'))
+        examples = task.examples('test')
+        assert examples[-1].answers is None and not task.labelled(examples)
+        with pytest.raises(
+            UserError,
+            match='1 of 2 examples have no labels' if entries is some else 'split has no labels',
+        ):
+            task.score(examples, Predictions({'1': 'fox', '2': ''}))
+
+
+def test_no_answer_at_all_is_an_answer_where_the_file_says_so(tmp_path):
+    squad_file(tmp_path, [('who ?', [])], 'dev-v2.0.json')
+    task = load_task('squad_v2', str(tmp_path))
+    assert task.score(task.examples('dev'), Predictions({'q0': ''}))['exact'] == 100.0
+
+
+QUESTION = {'id': '1', 'question': 'who ?', 'answers': [{'text': 'a', 'answer_start': 0}]}
+
+
+@pytest.mark.parametrize(
+    ('paragraph', 'problem'),
+    [
+        (None, r'data\[0\].paragraphs\[0\]: null, where an object is expected'),
+        ({'context': None, 'qas': [QUESTION]}, "'context' is null, where a text is expected"),
+        ({'context': 'a', 'qas': None}, "'qas' is null, where a list is expected"),
+        ({'context': 'a', 'qas': ['who ?']}, r'qas\[0\]: a text, where an object is expected'),
+        ({'context': 'a', 'qas': [_without(QUESTION, 'id')]}, "'id' is missing"),
+        (
+            {'context': 'a', 'qas': [QUESTION | {'id': None}]},
+            "'id' is null, where a text or a whole number is expected",
+        ),
+        ({'context': 'a', 'qas': [QUESTION | {'question': None}]}, "'question' is null"),
+        (
+            {'context': 'a', 'qas': [QUESTION | {'question': '\ud83d'}]},
+            "'question' holds half a character",
+        ),
+        (
+            {'context': 'a', 'qas': [QUESTION | {'answers': {'text': ['a']}}]},
+            "'answers' is an object, where a list",
+        ),
+        (
+            {'context': 'a', 'qas': [QUESTION | {'answers': ['a']}]},
+            'answers: a text, where an object',
+        ),
+        (
+            {'context': 'a', 'qas': [QUESTION | {'answers': [{'text': None, 'answer_start': 0}]}]},
+            "'text' is null",
+        ),
+        (
+            {'context': 'a', 'qas': [QUESTION | {'answers': [{'text': 'a', 'answer_start': 0.5}]}]},
+            "'answer_start' is a number",
+        ),
+        (
+            {'context': 'a', 'qas': [QUESTION | {'is_impossible': 'false'}]},
+            "'is_impossible' is a text, where true or false",
+        ),
+    ],
+)
+def test_a_field_of_the_wrong_type_is_named(tmp_path, paragraph, problem):
+    (tmp_path / 'dev-v2.0.json').write_text(json.dumps({'data': [{'paragraphs': [paragraph]}]}))
+    with pytest.raises(UserError, match=f'dev-v2.0.json: not in the SQuAD format .*{problem}'):
+        load_task('squad_v2', str(tmp_path)).examples('dev')
+
+
+@pytest.mark.parametrize(
+    ('name', 'content', 'message'),
+    [
+        (
+            'null_odds',
+            {'q0': 0.1},
+            "null_odds.json lacks 1 of the 2 questions that are answered, the first is 'q1'",
+        ),
+        (
+            'null_odds',
+            {'q0': '0.1', 'q1': 0.0},
+            "null_odds.json: expected a JSON object of .* finite number: 'q0'",
+        ),
+        ('null_odds', {'q0': float('nan'), 'q1': 0.0}, "finite number: 'q0'"),
+        ('null_odds', {'q0': True, 'q1': 0.0}, "finite number: 'q0'"),
+        ('null_odds', {'q0': 10**400, 'q1': None}, "finite number: 'q1'"),
+        ('null_odds', [0.1, 0.2], 'null_odds.json: expected a JSON object'),
+        ('null_odds', '{"q0": 1, "q0": 2}', "'q0' is there more than once"),
+        ('nbest', {'q0': [{'text': 'fox'}]}, 'nbest.json lacks 1 of the 2'),
+        ('nbest', {'q0': 'fox', 'q1': []}, "nbest.json: expected a JSON object of .*: 'q0'"),
+        ('nbest', {'q0': [{'text': None}], 'q1': []}, "nbest.json: expected .*: 'q0'"),
+        ('nbest', {'q0': ['fox'], 'q1': []}, "nbest.json: expected .*: 'q0'"),
+        ('nbest', '{"q0": ', 'nbest.json: not JSON'),
+        (
+            'predictions',
+            {'q0': None, 'q1': ''},
+            "question id -> answer text: 'q0' has something else",
+        ),
+        ('predictions', ['fox'], 'question id -> answer text'),
+        ('predictions', {'other': 'fox'}, 'none of the 1 predictions is of one of the 2 questions'),
+        ('predictions', {}, 'none of the 0 predictions'),
+        ('predictions', '{"q0": "a", "q0": "b"}', "'q0' is there more than once"),
+    ],
+)
+def test_predictions_that_cannot_be_scored_are_refused(tmp_path, name, content, message):
+    """Each of the three files that a system gives for v2.0; the other two are right."""
+    squad_file(tmp_path, [('who ?', ['fox']), ('when ?', [])], 'dev-v2.0.json')
+    files = {
+        'predictions': {'q0': 'fox', 'q1': ''},
+        'null_odds': {'q0': -1.0, 'q1': 1.0},
+        'nbest': {'q0': [{'text': 'fox'}], 'q1': [{'text': ''}]},
+    }
+    (tmp_path / 'answers').mkdir()
+    for stem, right in (files | {name: content}).items():
+        (tmp_path / f'answers/{stem}.json').write_text(
+            right if isinstance(right, str) else json.dumps(right)
+        )
+    task = load_task('squad_v2', str(tmp_path))
+    with pytest.raises(UserError, match=message):
+        task.score(
+            task.examples('dev'),
+            task.read_predictions(str(tmp_path / 'answers/predictions.json'), []),
+        )
+
+
+def test_questions_that_nobody_asked_or_answered_are_said(tmp_path, caplog):
+    squad_file(tmp_path, [('who ?', ['fox']), ('when ?', []), ('why ?', [])], 'dev-v2.0.json')
+    task = load_task('squad_v2', str(tmp_path))
+    given = Predictions(
+        {'q0': 'fox', 'x': 'y'}, {'null_odds': {'q0': 0.0}, 'nbest': {'q0': [{'text': 'fox'}]}}
+    )
+    report = task.score(task.examples('dev'), given)
+    assert (
+        report['best_exact'] == 300.0 and report['tuned_exact'] == 100.0
+    )  # the official figure, and ours
+    for said in (
+        '1 predictions are of other questions',
+        '2 of 3 questions have no prediction',
+        'they may exceed 100',
+    ):
+        assert said in caplog.text
+
+
+def test_bad_input(tmp_path, tokenizer):
+    (tmp_path / 'dev-v1.1.json').write_text('{"data": [{"title": "t"}]}')
+    with pytest.raises(UserError, match="not in the SQuAD format .*'paragraphs'"):
+        load_task('squad_v1', str(tmp_path)).examples('dev')
+    (tmp_path / 'dev-v1.1.json').write_text('{')
+    with pytest.raises(UserError, match='not JSON'):
+        load_task('squad_v1', str(tmp_path)).examples('dev')
+    squad_file(tmp_path, [('who ?', [])], 'dev-v1.1.json')
+    with pytest.raises(UserError, match="question 'q0' has no answer; use squad_v2"):
+        load_task('squad_v1', str(tmp_path)).examples('dev')
+    squad_file(tmp_path, [('a ' * 40, ['fox'])])
+    task = load_task('squad_v1', str(tmp_path))
+    with pytest.raises(UserError, match='leaves no room'):
+        task.features(task.examples('train'), tokenizer, 40)
+    (tmp_path / 'p.json').write_text('[1]')
+    with pytest.raises(UserError, match='question id -> answer text'):
+        task.read_predictions(str(tmp_path / 'p.json'), [])
+    (tmp_path / 'task.json').write_text(
+        '{"kind": "span", "files": {"dev": "x"}, "doc_stride": "64"}'
+    )
+    with pytest.raises(UserError, match="doc_stride='64'"):
+        load_task(str(tmp_path / 'task.json'))
+
+
+def test_a_span_task_by_json(tmp_path):
+    squad_file(tmp_path, [('who ?', ['fox'])], 'one.json')
+    squad_file(tmp_path, [('who ?', ['13'])], 'two.json')
+    (tmp_path / 'task.json').write_text(
+        '{"kind": "span", "files": {"train": ["one.json", "two.json"]}, "doc_stride": 64}'
+    )
+    task = load_task(str(tmp_path / 'task.json'))
+    assert task.options['doc_stride'] == 64 and json.dumps(task.options)
+    assert [example.answers[0][0] for example in task.examples('train')] == ['fox', '13']
+
+
+def test_a_span_task_of_tables(tmp_path):
+    """A question a row: an answer by its place or by its text, several in JSON, none where some
+    have none.
+    """
+
+    def read(name, text, **changes):
+        (tmp_path / name).write_text(text)
+        columns = {'question': 'q', 'context': 'c', 'answer': 'a', 'start': 's', 'id': 'id'}
+        (tmp_path / 'task.json').write_text(
+            json.dumps({'kind': 'span', 'files': {'dev': name}, 'columns': columns} | changes)
+        )
+        return load_task(str(tmp_path / 'task.json')).examples('dev')
+
+    assert read('dev.csv', 'id,q,c,a,s\n7,who ?,"a fox, a fox",fox,9\n')[0].answers == (('fox', 9),)
+    flat = {
+        'id': 1,
+        'q': 'who ?',
+        'c': 'a fox',
+        'answers': {'text': ['fox', 'a fox'], 'start': [2, 0]},
+    }
+    columns = {
+        'question': 'q',
+        'context': 'c',
+        'answer': 'answers.text',
+        'start': 'answers.start',
+        'id': 'id',
+    }
+    assert read('dev.jsonl', json.dumps(flat), columns=columns)[0].answers == (
+        ('fox', 2),
+        ('a fox', 0),
+    )
+    three = {'question': 'q', 'context': 'c', 'answer': 'a'}
+    found = read(
+        'dev.tsv', 'q\tc\ta\nb\ta fox\tfox\nb\ta fox\t\n', columns=three, unanswerable=True
+    )
+    assert [e.answers for e in found] == [(('fox', 2),), ()]
+    for text, message in {
+        'id,q,c,a,s\n7,b,a fox,fox,x\n': 'dev.csv:2: the start of an answer is not a whole number',
+        'id,q,c,a,s\n7,b,a fox,fox,2\n8,b,a fox,,0\n': (
+            "dev.csv:3: question '8' has no answer; use squad_v2"
+        ),
+        'id,q,c,a,s\n7,b,a fox,,0\n': (
+            'dev.csv: no labels: none of the 1 questions of split dev has an answer'
+        ),
+        'id,q,c,a,s\n7,b,c,c,0\n7,b,c,c,0\n': "dev.csv:3: id '7' again",
+        'id,q,a,s\n7,b,c,0\n': "no column 'c' for 'context'",
+    }.items():
+        with pytest.raises(UserError, match=message):
+            read('dev.csv', text)
+    with pytest.raises(UserError, match="scorer 'rouge' is none of squad, korquad"):
+        read('dev.csv', '', scorer='rouge')
+    with pytest.raises(UserError, match=r'does not say which column is'):
+        read('dev.csv', '', columns={'question': 'q'})
+
+
+@pytest.mark.parametrize(
+    ('name', 'file', 'expected'),
+    [
+        ('squad_v1', 'v1.1-match-lstm.json', {'exact_match': 67.6348, 'f1': 76.7556}),
+        (
+            'squad_v2',
+            'v2.0-nlnet.json',
+            {
+                'exact': 75.8275,
+                'f1': 78.7778,
+                'HasAns_exact': 69.6188,
+                'HasAns_f1': 75.5277,
+                'NoAns_f1': 82.0185,
+            },
+        ),
+    ],
+)
+def test_published_predictions_have_their_official_figures(test_data, name, file, expected):
+    task = load_task(name, str(test_data / 'squad'))
+    started = time.process_time()
+    report = task.score(
+        task.examples('dev'),
+        task.read_predictions(str(test_data / 'squad/published_predictions' / file), []),
+    )
+    assert time.process_time() - started < 5
+    assert {metric: round(report[metric], 4) for metric in expected} == expected
+
+
+def test_a_sure_model_answers_the_real_dev_set(test_data):
+    """Windows, positions and decoding lose no answer but those that are part of a word piece."""
+    task = load_task('squad_v1', str(test_data / 'squad'))
+    examples = task.examples('dev')[:2000]
+    features = task.features(examples, Tokenizer.load(test_data / 'vocab/bert-base-uncased'), 256)
+    report = task.score(examples, task.decode(examples, features, perfect(features)))
+    assert report['exact_match'] > 99

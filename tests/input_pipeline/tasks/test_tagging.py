@@ -1,0 +1,367 @@
+"""Tagging: column files, rows with and without context, and entity scores against conlleval's rules
+written out.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from configs.errors import UserError
+from input_pipeline.tasks import load_task
+from input_pipeline.tasks.base import Predictions
+from input_pipeline.tasks.scores import entities
+from input_pipeline.tokenizer import Tokenizer
+
+LABELS = ['O', 'B-PER', 'I-PER', 'B-LOC', 'I-LOC']
+
+
+@pytest.fixture
+def tokenizer(tmp_path):
+    """Two-letter pieces of one letter each: `ab` is `a ##b`."""
+    folder = tmp_path / 'tokenizer'
+    folder.mkdir()
+    letters = 'abcdefghijklmnopqrstuvwxyz'
+    entries = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *letters, *('##' + c for c in letters)]
+    (folder / 'vocab.txt').write_text('\n'.join(entries) + '\n')
+    (folder / 'tokenizer_config.json').write_text('{"do_lower_case": true}')
+    return Tokenizer.load(folder)
+
+
+def task_file(tmp_path, text, name='train.txt', **changes):
+    (tmp_path / name).write_text(text)
+    settings = {'kind': 'tagging', 'files': {'train': name}, 'labels': LABELS} | changes
+    (tmp_path / 'names.json').write_text(json.dumps(settings))
+    return load_task(str(tmp_path / 'names.json'))
+
+
+def read(task):
+    return [
+        (e.id, ' '.join(e.words), ' '.join(task.labels[t] for t in e.label or ()), e.document)
+        for e in task.examples('train')
+    ]
+
+
+def test_column_files(tmp_path, caplog):
+    """Blanks or tabs, -DOCSTART-, a BOM, CRLF, comments, a word that is a blank, IOB1 tags and BIO
+    errors.
+    """
+    caplog.set_level('INFO')
+    text = (
+        '\ufeff-DOCSTART- -X- O O\n\na NN I-PER\nb NN I-PER\r\nc NN B-PER\n\n\n# note\nd NN'
+        ' O\n-DOCSTART- -X- O O\ne\tI-LOC\n \tO\n#\tI-PER\nf  X I-LOC'
+    )
+    task = task_file(tmp_path, text, comment='# ')
+    assert read(task) == [
+        ('0', 'a b c', 'B-PER I-PER B-PER', '0:1'),
+        ('1', 'd', 'O', '0:1'),
+        ('2', 'e   # f', 'B-LOC O B-PER B-LOC', '0:2'),
+    ]
+    assert '4 tags I-X that begin an entity are read as B-X' in caplog.text
+
+
+def test_tables_of_sentences(tmp_path):
+    columns = {'tokens': 'w', 'tags': 't', 'document': 'd'}
+    rows = [
+        {'w': ['New York', 'is'], 't': ['B-LOC', 'O'], 'd': 1},
+        {'w': ['a'], 't': ['B-PER'], 'd': 1},
+    ]
+    task = task_file(tmp_path, json.dumps(rows), 'train.json', columns=columns)
+    assert [(e.words, e.document) for e in task.examples('train')] == [
+        (('New York', 'is'), '0:1'),
+        (('a',), '0:1'),
+    ]
+    task = task_file(tmp_path, 'w,t,d\nx y,B-PER O,7\n', 'train.csv', columns=columns)
+    assert read(task) == [('0', 'x y', 'B-PER O', '0:7')]
+    task = task_file(tmp_path, 'w,t,d\nx y,B-PER,7\n', 'train.csv', columns=columns)
+    with pytest.raises(UserError, match='train.csv:2: 2 tokens but 1 tags'):
+        task.examples('train')
+
+
+@pytest.mark.parametrize(
+    ('text', 'changes', 'message'),
+    [
+        (
+            'a O\nb S-PER\n',
+            {},
+            (
+                "train.txt:1: unknown label 'S-PER'; task names has O, B-PER.*IOBES and BILOU are"
+                ' not read'
+            ),
+        ),
+        (
+            'a O\nb\n',
+            {},
+            'train.txt:2: 1 columns; expected a word in column 0 and its tag in column -1',
+        ),
+        ('\n\n', {}, 'train.txt: no sentences'),
+        (
+            'a O\n',
+            {'labels': ['O', 'PER'], 'metrics': ['entity_f1']},
+            'entity_f1 needs labels O, B-X and I-X',
+        ),
+        ('a O\n', {'labels': ['O']}, 'two or more'),
+        ('a O\n', {'document_context': 'yes'}, '"document_context" is true or false'),
+        ('a O\n', {'format': 'csv'}, r"does not say which column of train is \['tokens', 'tags'\]"),
+        ('a O\n', {'format': 'xml'}, "format 'xml' is none of conll, tsv"),
+    ],
+)
+def test_bad_input_is_refused(tmp_path, text, changes, message):
+    with pytest.raises(UserError, match=message):
+        task_file(tmp_path, text, **changes).examples('train')
+
+
+def test_rows_by_hand(tmp_path, tokenizer):
+    text = 'ab O\nc B-PER\n\nd O\n\u200b O\nef B-LOC\n\n-DOCSTART- O\n\ng O\n'
+    task = task_file(tmp_path, text)
+    examples = task.examples('train')
+    features = task.features(examples, tokenizer, 8)
+    words = [
+        ' '.join(tokenizer.tokens(ids[:n]))
+        for ids, n in zip(features['input_ids'], features['input_mask'].sum(1), strict=True)
+    ]
+    assert words == ['[CLS] a ##b c [SEP]', '[CLS] d e ##f [SEP]', '[CLS] g [SEP]']
+    assert features['label_weights'].tolist()[0] == [0, 1, 0, 1, 0, 0, 0, 0]
+    assert features['label_ids'].tolist()[0] == [0, 0, 0, 1, 0, 0, 0, 0]
+    assert features['word_index'].tolist()[1] == [-1, 0, 2, -1, -1, -1, -1, -1]
+    around = task_file(tmp_path, text, document_context=True)
+    features = around.features(examples, tokenizer, 8)
+    words = [
+        ' '.join(tokenizer.tokens(ids[:n]))
+        for ids, n in zip(features['input_ids'], features['input_mask'].sum(1), strict=True)
+    ]
+    assert words == ['[CLS] a ##b c d e ##f [SEP]', '[CLS] a ##b c d e ##f [SEP]', '[CLS] g [SEP]']
+    assert features['label_weights'].tolist()[:2] == [
+        [0, 1, 0, 1, 0, 0, 0, 0],
+        [0, 0, 0, 0, 1, 1, 0, 0],
+    ]
+    outputs = {'logits': np.zeros((3, 8, 5))}
+    outputs['logits'][0, 3, 1] = outputs['logits'][1, 5, 3] = outputs['logits'][1, 6, 1] = 1.0
+    predictions = around.decode(examples, features, outputs)
+    assert predictions.answers == {'0': ['O', 'B-PER'], '1': ['O', 'O', 'B-LOC'], '2': ['O']}
+    assert around.score(examples, predictions)['entity_f1'] == 1.0
+
+
+@pytest.mark.parametrize('context', [False, True])
+def test_no_word_is_lost_however_short_the_rows(tmp_path, tokenizer, context):
+    """Every word is labelled once, at its first piece, and what surrounds it is the document's own
+    text in order.
+    """
+    rng = np.random.default_rng(0)
+    word = lambda: ''.join(rng.choice(list('abcdefgh'), rng.integers(1, 12)))
+    sentences = [[word() for _ in range(rng.integers(1, 15))] for _ in range(30)]
+    text = ''.join(
+        ('-DOCSTART- O\n\n' if i % 7 == 0 else '') + ''.join(f'{w} O\n' for w in s) + '\n'
+        for i, s in enumerate(sentences)
+    )
+    task = task_file(tmp_path, text, document_context=context)
+    examples = task.examples('train')
+    for length in (5, 12, 40):
+        features = task.features(examples, tokenizer, length)
+        seen = Counter()
+        for row, index in enumerate(features['example_index']):
+            real = features['input_ids'][row, : features['input_mask'][row].sum()]
+            for place in np.flatnonzero(features['word_index'][row] >= 0):
+                number = features['word_index'][row, place]
+                seen[index, number] += 1
+                first = tokenizer.encode(examples[index].words[number])[: len(real) - 1 - place]
+                assert real[place : place + len(first)].tolist() == first
+            own = [
+                i
+                for i, e in enumerate(examples)
+                if (e.document == examples[index].document if context else i == index)
+            ]
+            stream = [
+                piece for i in own for w in examples[i].words for piece in tokenizer.encode(w)
+            ]
+            inner = real[1:-1].tolist()
+            assert any(stream[k : k + len(inner)] == inner for k in range(len(stream)))
+            assert not context or len(inner) == min(length - 2, len(stream))
+        assert seen == {(i, w): 1 for i, e in enumerate(examples) for w in range(len(e.words))}
+
+
+def conlleval(truth, predicted):
+    """Precision, recall and F1 by the transitions of the shared task's script (startOfChunk,
+    endOfChunk), over one long list.
+    """
+
+    def chunks(tags):
+        found, begin, kind = set(), None, None
+        for place, tag in enumerate([*tags, 'O']):
+            side, new = (tag[0], tag[2:]) if tag != 'O' else ('O', '')
+            before = tags[place - 1] if place else 'O'
+            ends = before != 'O' and (side in 'BO' or before[2:] != new)
+            starts = side == 'B' or (side == 'I' and (before == 'O' or before[2:] != new))
+            if ends:
+                found.add((begin, place - 1, kind))
+            if starts:
+                begin, kind = place, new
+        return found
+
+    joined = lambda sentences: [tag for tags in sentences for tag in [*tags, 'O']]
+    a, b = chunks(joined(truth)), chunks(joined(predicted))
+    right = len(a & b)
+    return (
+        right / len(b) if b else 0.0,
+        right / len(a) if a else 0.0,
+        2 * right / (len(a) + len(b)) if right else 0.0,
+    )
+
+
+def test_entity_scores_are_those_of_conlleval():
+    rng = np.random.default_rng(0)
+    for trial in range(60):
+        truth = [[LABELS[i] for i in rng.integers(0, 5, rng.integers(1, 9))] for _ in range(20)]
+        wrong = [
+            [tag if rng.random() < trial / 60 else LABELS[rng.integers(0, 5)] for tag in tags]
+            for tags in truth
+        ]
+        scores = entities.entity_scores(truth, wrong)
+        assert (
+            scores['entity_precision'],
+            scores['entity_recall'],
+            scores['entity_f1'],
+        ) == pytest.approx(conlleval(truth, wrong))
+        kept = [
+            [tag if tag == 'O' or tag[2:] == 'LOC' else 'O' for tag in tags]
+            for tags in (*truth, *wrong)
+        ]
+        assert scores['entity_f1_LOC'] == pytest.approx(conlleval(kept[:20], kept[20:])[2])
+        assert conlleval(truth, [entities.as_bio(tags) for tags in truth])[2] == 1.0
+    assert entities.entity_scores([['O']], [['O']])['entity_f1'] == 0.0
+
+
+@pytest.mark.parametrize('files', ['IOB1', 'BIO'])
+@pytest.mark.parametrize('given', ['IOB1', 'BIO'])
+def test_gold_tags_score_one_in_either_scheme_against_either(tmp_path, files, given, caplog):
+    """The gold file itself as predictions, and with noise the accuracy that conlleval gives in the
+    predictions' scheme.
+    """
+    rng = np.random.default_rng(1)
+    gold = [
+        entities.as_bio([LABELS[i] for i in rng.integers(0, 5, rng.integers(2, 9))])
+        for _ in range(200)
+    ]
+    of = {'IOB1': entities.as_iob1, 'BIO': list}
+    assert entities.is_iob1([of['IOB1'](tags) for tags in gold]) and not entities.is_iob1(gold)
+    text = lambda sentences: ''.join(
+        ''.join(f'w {tag}\n' for tag in tags) + '\n' for tags in sentences
+    )
+    task = task_file(tmp_path, text([of[files](tags) for tags in gold]))
+    examples = task.examples('train')
+    path = tmp_path / 'given.txt'
+
+    def score(sentences):
+        path.write_text(text(sentences))
+        return task.score(examples, task.read_predictions(str(path), examples))
+
+    scores = score([of[given](tags) for tags in gold])
+    assert scores['accuracy'] == scores['entity_f1'] == scores['entity_f1_LOC'] == 1.0
+    noisy = [
+        of[given](
+            entities.as_bio(
+                [LABELS[rng.integers(5)] if rng.random() < 0.2 else tag for tag in tags]
+            )
+        )
+        for tags in gold
+    ]
+    if given == 'BIO':
+        noisy[0][-1] = 'I-LOC'  # a mistake in BIO tags is counted as one
+    pairs = [
+        (a, b)
+        for tags, others in zip(gold, noisy, strict=True)
+        for a, b in zip(of[given](tags), others, strict=True)
+    ]
+    assert score(noisy)['accuracy'] == pytest.approx(np.mean([a == b for a, b in pairs]))
+
+
+@pytest.mark.parametrize('scheme', [entities.as_iob1, list], ids=['IOB1', 'BIO'])
+def test_one_tag_of_the_other_scheme_costs_one_word_of_the_accuracy(tmp_path, scheme):
+    gold = [['B-PER', 'I-PER', 'O'], ['O', 'B-LOC', 'O'], ['B-LOC', 'O', 'B-PER']]
+    lines = [''.join(f'w {tag}\n' for tag in tags) for tags in gold]
+    task = task_file(tmp_path, '\n'.join(lines))
+    examples = task.examples('train')
+    given = [scheme(tags) for tags in gold]
+    given[1][1] = 'I-LOC' if given[1][1] == 'B-LOC' else 'B-LOC'
+    answers = {example.id: tags for example, tags in zip(examples, given, strict=True)}
+    scores = task.score(examples, Predictions(answers))
+    assert (scores['accuracy'], scores['entity_f1']) == (pytest.approx(8 / 9), 1.0)
+
+
+@pytest.mark.parametrize('file', ['eng.testa.gz', 'valid.txt.gz', 'eng.testa', 'valid.txt'])
+def test_the_dev_split_of_conll2003_is_enough_to_score_it(tmp_path, file):
+    """By either of its names, plain or compressed, where the training set is not at hand."""
+    content = b'EU NNP I-NP I-ORG\nrejects VBZ I-VP O\n'
+    (tmp_path / file).write_bytes(gzip.compress(content) if file.endswith('.gz') else content)
+    assert len(load_task('conll2003', str(tmp_path)).examples('dev')) == 1
+
+
+def test_predictions_of_anyone(tmp_path):
+    task = task_file(tmp_path, 'a B-PER\nb I-PER\n\nc B-LOC\n')
+    examples = task.examples('train')
+    (tmp_path / 'p.txt').write_text('a I-PER\nb I-PER\n\nc O\n')
+    predictions = task.read_predictions(str(tmp_path / 'p.txt'), examples)
+    scores = task.score(examples, predictions)
+    assert scores == pytest.approx(
+        {
+            'entity_f1': 2 / 3,
+            'accuracy': 2 / 3,
+            'entity_precision': 1,
+            'entity_recall': 0.5,
+            'entity_f1_PER': 1,
+            'entity_f1_LOC': 0,
+        }
+    )
+    assert next(iter(scores)) == task.metric == 'entity_f1'
+    task.write_predictions(str(tmp_path / 'out'), examples, predictions)
+    assert (
+        tmp_path / 'out/predictions.txt'
+    ).read_text() == 'a B-PER I-PER\nb I-PER I-PER\n\nc B-LOC O\n\n'
+    assert task.read_predictions(str(tmp_path / 'out/predictions.txt'), examples) == predictions
+    for text, message in {
+        'a O\n': '1 sentences where the split has 2',
+        'a O\n\nc O\n': '1 words where sentence 0 has 2',
+        'a O\nb X\n\nc O\n': "unknown label 'X'",
+    }.items():
+        (tmp_path / 'p.txt').write_text(text)
+        with pytest.raises(UserError, match=message):
+            task.read_predictions(str(tmp_path / 'p.txt'), examples)
+
+
+def test_real_conll2003_has_its_published_counts(test_data, tmp_path, caplog):
+    """Sentences and entities as the shared task's paper counts them, from BIO tags and from the
+    original IOB1 ones.
+    """
+    caplog.set_level('INFO')
+    task = load_task('conll2003', str(test_data / 'conll2003'))
+    published = {
+        'train': (14041, 7140, 3438, 6321, 6600),
+        'dev': (3250, 1837, 922, 1341, 1842),
+        'test': (3453, 1668, 702, 1661, 1617),
+    }
+    for split, counts in published.items():
+        examples = task.examples(split)
+        begun = Counter(task.labels[t] for e in examples for t in e.label)
+        assert (
+            len(examples),
+            *(begun[f'B-{kind}'] for kind in ('LOC', 'MISC', 'ORG', 'PER')),
+        ) == counts
+    assert len({e.document for e in task.examples('train')}) == 946
+    lines = (test_data / 'conll2003/test.txt').read_text().split('\n')
+    # IOB1: B- only right after an entity of the same kind
+    before = ['', *(line.split(' ')[-1] for line in lines)]
+    changed = [
+        line if kind[2:] == line.split(' ')[-1][2:] else line.replace(' B-', ' I-')
+        for kind, line in zip(before, lines, strict=False)
+    ]
+    (tmp_path / 'eng.train').write_text('')
+    (tmp_path / 'eng.testb').write_text('\n'.join(changed))
+    assert sum(line.split(' ')[-1].startswith('B-') for line in changed if line) < 100
+    old = load_task('conll2003', str(tmp_path))
+    assert (
+        old.examples('test') == task.examples('test') and 'I-X that begin an entity' in caplog.text
+    )

@@ -1,0 +1,527 @@
+"""Text tasks: reading files, features, scores and batches, against hand-written oracles and the
+real GLUE files.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import pathlib
+import re
+
+import numpy as np
+import pytest
+
+from configs.errors import UserError
+from input_pipeline.tasks import load_task
+from input_pipeline.tasks.base import Predictions, trim
+from input_pipeline.tasks.batching import evaluation_batches, permutation, subset, training_batches
+from input_pipeline.tasks.features import truncated_lengths
+from input_pipeline.tasks.scores.labels import LABEL_METRICS, NUMBER_METRICS
+from input_pipeline.text.tables import Table
+from input_pipeline.tokenizer import Tokenizer
+
+WORDS = [
+    '[PAD]',
+    '[UNK]',
+    '[CLS]',
+    '[SEP]',
+    '[MASK]',
+    *'abcdefghijklmnopqrstuvwxyz',
+    'good',
+    'bad',
+    'film',
+    '"',
+    ',',
+    '.',
+]
+
+
+@pytest.fixture
+def tokenizer(tmp_path):
+    """Letters and a few words, lower-cased."""
+    folder = tmp_path / 'tokenizer'
+    folder.mkdir()
+    (folder / 'vocab.txt').write_text('\n'.join(WORDS) + '\n')
+    (folder / 'tokenizer_config.json').write_text('{"do_lower_case": true}')
+    return Tokenizer.load(folder)
+
+
+def task_file(tmp_path, name='mine.json', **changes):
+    """A JSON task file for train.tsv and dev.tsv beside it; an entry set to None is left out."""
+    settings = {
+        'kind': 'classification',
+        'files': {'train': 'train.tsv', 'dev': 'dev.tsv'},
+        'columns': {'text': 'text', 'label': 'label'},
+        'labels': ['neg', 'pos'],
+        'metrics': ['accuracy', 'f1'],
+    } | changes
+    (tmp_path / name).write_text(json.dumps({k: v for k, v in settings.items() if v is not None}))
+    return str(tmp_path / name)
+
+
+def write(tmp_path, text, name='train.tsv'):
+    (tmp_path / name).write_bytes(text.encode() if isinstance(text, str) else text)
+
+
+def test_tsv_has_no_quoting_and_may_carry_a_bom(tmp_path):
+    write(tmp_path, '\ufeffid\ttext\tlabel\r\nx1\t"good\tpos\r\nx2\tbad" film\u2028here\tneg\r\n')
+    columns = {'id': 'id', 'text': 'text', 'label': 'label'}
+    found = load_task(task_file(tmp_path, columns=columns)).examples('train')
+    assert [(e.id, e.text, e.text_b, e.label) for e in found] == [
+        ('x1', '"good', None, 1),
+        ('x2', 'bad" film\u2028here', None, 0),
+    ]
+
+
+def test_csv_has_quoting_and_jsonl_any_scalar_label(tmp_path):
+    write(tmp_path, 'text,label\n"good, ""very""\nfilm",pos\n', 'train.csv')
+    write(tmp_path, '{"text": "a", "label": 1}\n\n{"text": "b", "label": 0}\n', 'train.jsonl')
+    found = load_task(task_file(tmp_path, files={'train': 'train.csv'})).examples('train')
+    assert [(e.text, e.label) for e in found] == [('good, "very"\nfilm', 1)]
+    found = load_task(task_file(tmp_path, files={'train': 'train.jsonl'}, labels=[0, 1])).examples(
+        'train'
+    )
+    assert [(e.id, e.text, e.label) for e in found] == [('0', 'a', 1), ('1', 'b', 0)]
+
+
+def test_several_files_and_columns_by_place_from_either_end(tmp_path):
+    write(tmp_path, 'pos\tx\ta\n', 'one.tsv')
+    write(tmp_path, 'neg\tx\tb\n', 'two.tsv')
+    path = task_file(
+        tmp_path,
+        files={'train': ['one.tsv', {'file': 'two.tsv'}]},
+        columns={'text': -1, 'label': 0},
+        header=False,
+    )
+    assert [(e.id, e.text, e.label) for e in load_task(path).examples('train')] == [
+        ('0', 'a', 1),
+        ('1', 'b', 0),
+    ]
+
+
+def test_data_dir_takes_the_place_of_the_folder_of_the_json(tmp_path):
+    (tmp_path / 'data').mkdir()
+    write(tmp_path / 'data', 'text\tlabel\na\tpos\n')
+    assert len(load_task(task_file(tmp_path), str(tmp_path / 'data')).examples('train')) == 1
+
+
+@pytest.mark.parametrize(
+    ('text', 'message'),
+    [
+        ('text\tlabel\na\tgreat\n', r"train.tsv:2: unknown label 'great'; task mine has neg, pos"),
+        (
+            'text\tlabel\na\tb\tpos\n',
+            r'train.tsv:2: 3 columns where the first line has 2 \(a tab inside',
+        ),
+        ('text\tlabel\na\n', r'train.tsv:2: 1 columns'),
+        (
+            'sentence\tlabel\na\tpos\n',
+            r"train.tsv: no column 'text' for 'text'; it has 2: sentence, label",
+        ),
+        ('text\tlabel\n', r'train.tsv: no examples'),
+        (b'text\tlabel\na\tpos\n\xff\tpos\n', r'train.tsv:3: byte 17 is not UTF-8'),
+    ],
+)
+def test_bad_files_are_refused_in_one_line(tmp_path, text, message):
+    write(tmp_path, text)
+    with pytest.raises(UserError, match=message) as caught:
+        load_task(task_file(tmp_path)).examples('train')
+    assert '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ('changes', 'message'),
+    [
+        ({'kind': 'guess'}, "kind 'guess' is none of classification"),
+        ({'kind': 'pair'}, r"which column is \['text_b'\]"),
+        ({'labels': ['pos']}, 'two or more'),
+        ({'labels': None}, r"missing entries \['labels'\]"),
+        ({'metrics': ['rouge']}, "metric 'rouge' is none of accuracy"),
+        ({'colums': {}}, r"unknown entries \['colums'\]"),
+        ({'columns': {'text': 'text', 'lable': 'label'}}, r"unknown columns \['lable'\]"),
+        ({'files': {'train': {'path': 'x'}}}, 'files.train=.*expected a file name'),
+    ],
+)
+def test_bad_task_files_are_refused(tmp_path, changes, message):
+    with pytest.raises(UserError, match=message):
+        load_task(task_file(tmp_path, **changes))
+
+
+def test_other_mistakes(tmp_path):
+    with pytest.raises(UserError, match='mrcp: unknown; use one of cola'):
+        load_task('mrcp', 'x')
+    with pytest.raises(UserError, match='needs --data_dir'):
+        load_task('mrpc')
+    with pytest.raises(UserError, match='no such file'):
+        load_task('mrpc', str(tmp_path)).examples('train')
+    with pytest.raises(UserError, match="no split 'validation': it has train, dev, test"):
+        load_task('mrpc', str(tmp_path)).examples('validation')
+    write(tmp_path, 'id\ttext\tlabel\n7\ta\tpos\n7\tb\tneg\n')
+    with pytest.raises(UserError, match=r"train.tsv:3: id '7' again, it was at .*train.tsv:2"):
+        load_task(
+            task_file(tmp_path, columns={'id': 'id', 'text': 'text', 'label': 'label'})
+        ).examples('train')
+    with pytest.raises(UserError, match='cannot tell the format'):
+        list(Table(str(tmp_path / 'x.parquet'), {'text': 0}).rows())
+
+
+def test_qqp_leaves_out_torn_rows(tmp_path):
+    head = 'id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n'
+    write(tmp_path, head + '1\t2\t3\tA?\tB?\t0\n4\t5\t6\tC?\n7\t8\t9\tD?\tE?\t1\n')
+    assert [
+        (e.text, e.text_b, e.label) for e in load_task('qqp', str(tmp_path)).examples('train')
+    ] == [('A?', 'B?', 0), ('D?', 'E?', 1)]
+
+
+def test_mnli_reads_both_layouts(tmp_path):
+    """The training file has one label column, the dev files six; the gold label is the last of
+    either.
+    """
+    write(
+        tmp_path,
+        '\t'.join(['h'] * 12)
+        + '\n'
+        + '\t'.join([*'01234567', 'A', 'B', 'neutral', 'entailment'])
+        + '\n',
+    )
+    write(
+        tmp_path,
+        '\t'.join(['h'] * 16)
+        + '\n'
+        + '\t'.join(['i9', *'1234567', 'A', 'B', *'lllll', 'contradiction'])
+        + '\n',
+        'dev_mismatched.tsv',
+    )
+    task = load_task('mnli', str(tmp_path))
+    assert [(e.text, e.text_b, task.labels[e.label]) for e in task.examples('train')] == [
+        ('A', 'B', 'entailment')
+    ]
+    assert [(e.id, task.labels[e.label]) for e in task.examples('dev_mismatched')] == [
+        ('i9', 'contradiction')
+    ]
+
+
+def test_features_by_hand(tmp_path, tokenizer):
+    write(
+        tmp_path, 'text\tother\tlabel\ngood film\tbad\tpos\na b c d e f\tg h i j\tneg\n\tz\tneg\n'
+    )
+    path = task_file(
+        tmp_path, kind='pair', columns={'text': 'text', 'text_b': 'other', 'label': 'label'}
+    )
+    task = load_task(path)
+    features = task.features(task.examples('train'), tokenizer, 10)
+    words = lambda row: ' '.join(tokenizer.tokens(features['input_ids'][row]))
+    assert words(0) == '[CLS] good film [SEP] bad [SEP] [PAD] [PAD] [PAD] [PAD]'
+    assert words(1) == '[CLS] a b c d [SEP] g h i [SEP]'
+    assert words(2).startswith('[CLS] [SEP] z [SEP] [PAD]')
+    assert features['input_mask'].tolist() == [[1] * 6 + [0] * 4, [1] * 10, [1] * 4 + [0] * 6]
+    assert features['segment_ids'].tolist() == [
+        [0] * 4 + [1] * 2 + [0] * 4,
+        [0] * 6 + [1] * 4,
+        [0] * 2 + [1] * 2 + [0] * 6,
+    ]
+    assert features['labels'].tolist() == [1, 0, 0] and all(
+        value.dtype == np.int32 for value in features.values()
+    )
+
+
+def test_single_texts_are_cut_at_the_end_and_trimmed_together(tmp_path, tokenizer):
+    write(tmp_path, 'text\tlabel\n' + 'a ' * 50 + '\tpos\nb\tneg\n')
+    task = load_task(task_file(tmp_path))
+    features = task.features(task.examples('train'), tokenizer, 40)
+    assert features['input_mask'].sum(1).tolist() == [40, 3] and not features['segment_ids'].any()
+    assert trim(features)['input_ids'].shape == (2, 40)
+    short = trim({name: value[1:] for name, value in features.items()})
+    assert short['input_ids'].shape == (1, 32) and short['labels'].shape == (1,)
+
+
+def test_truncation_is_the_loop_of_the_reference():
+    for a in range(14):
+        for b in range(14):
+            for budget in range(12):
+                kept = [a, b]
+                while sum(kept) > budget:
+                    kept[0 if kept[0] > kept[1] else 1] -= 1
+                assert truncated_lengths(a, b, budget) == tuple(kept)
+
+
+def test_decode_score_and_file_round_trip(tmp_path):
+    labels = ['pos', 'neg', 'pos', 'pos', 'neg', 'neg']
+    write(tmp_path, 'text\tlabel\n' + ''.join(f'a\t{label}\n' for label in labels))
+    task = load_task(task_file(tmp_path, metrics=['f1', 'accuracy', 'matthews', 'macro_f1']))
+    examples = task.examples('train')
+    logits = np.array([[0, 1], [1, 0], [0, 2], [3, 1], [0, 1], [1, 0]], np.float32)
+    predictions = task.decode(examples, {}, {'logits': logits})
+    # true: P N P P N N, said: P N P N P N -> 2 true, 1 false positive, 1 false negative, 2 true
+    # negative
+    expected = {'f1': 2 / 3, 'accuracy': 4 / 6, 'matthews': (2 * 2 - 1 * 1) / 9, 'macro_f1': 2 / 3}
+    assert task.score(examples, predictions) == pytest.approx(expected) and task.metric == 'f1'
+    task.write_predictions(str(tmp_path / 'out'), examples, predictions)
+    lines = (tmp_path / 'out/predictions.tsv').read_text().splitlines()
+    assert lines[:3] == ['index\tprediction', '0\tpos', '1\tneg']
+    assert task.read_predictions(str(tmp_path / 'out/predictions.tsv'), examples) == predictions
+    write(tmp_path, 'index\tprediction\n0\tpos\n', 'few.tsv')
+    with pytest.raises(UserError, match="no prediction for 5 of 6 examples, the first is '1'"):
+        task.score(examples, task.read_predictions(str(tmp_path / 'few.tsv'), examples))
+
+
+def test_a_test_split_without_labels_is_predicted_but_not_scored(tmp_path, tokenizer):
+    write(tmp_path, 'text\na\nb\n', 'test.tsv')
+    task = load_task(task_file(tmp_path, files={'test': 'test.tsv'}))
+    examples = task.examples('test')
+    assert [e.label for e in examples] == [None, None]
+    assert task.features(examples, tokenizer, 8)['labels'].tolist() == [0, 0]
+    with pytest.raises(UserError, match='no labels'):
+        task.score(examples, task.decode(examples, {}, {'logits': np.zeros((2, 2))}))
+
+
+def test_regression(tmp_path, tokenizer):
+    write(tmp_path, 'text\tlabel\n' + ''.join(f'a\t{x}\n' for x in (1.0, 2.5, 4.0, 0.0)))
+    task = load_task(task_file(tmp_path, kind='regression', labels=None, metrics=None))
+    examples = task.examples('train')
+    features = task.features(examples, tokenizer, 8)
+    assert (
+        task.num_outputs == 1
+        and features['labels'].dtype == np.float32
+        and features['labels'].tolist() == [1.0, 2.5, 4.0, 0.0]
+    )
+    predicted = np.array([0.5, 3.0, 2.0, 1.0])
+    scores = task.score(examples, task.decode(examples, features, {'logits': predicted[:, None]}))
+    ranks = np.array([1.0, 2, 3, 0]), np.array([0.0, 3, 2, 1])
+    assert scores == pytest.approx(
+        {
+            'pearson': np.corrcoef(features['labels'], predicted)[0, 1],
+            'spearman': np.corrcoef(*ranks)[0, 1],
+        }
+    )
+    write(tmp_path, 'text\tlabel\na\tlots\n')
+    with pytest.raises(UserError, match="the label 'lots' is not a number"):
+        task.examples('train')
+    for label in ('nan', '-inf', '1e39'):
+        write(tmp_path, f'text\tlabel\na\t{label}\n')
+        with pytest.raises(
+            UserError, match=f"train.tsv:2: the label '{label}' is not finite in 32 bits"
+        ):
+            task.examples('train')
+
+
+def test_undefined_scores_are_zero_without_a_warning():
+    truth, same = np.array([0, 1, 1, 0]), np.zeros(4, np.int64)
+    assert [LABEL_METRICS[name](truth, same) for name in ('accuracy', 'f1', 'matthews')] == [
+        0.5,
+        0.0,
+        0.0,
+    ]
+    assert [metric(truth, same) for metric in NUMBER_METRICS.values()] == [0.0, 0.0]
+
+
+def test_training_batches_shuffle_every_epoch_and_resume_anywhere():
+    features = {'input_ids': np.arange(10)[:, None]}
+    batches = training_batches(features, ['input_ids'], 4, seed=3)
+    seen = np.concatenate([next(batches)['input_ids'][:, 0] for _ in range(5)])
+    epochs = seen.reshape(2, 10)
+    assert (
+        all(sorted(epoch) == list(range(10)) for epoch in epochs.tolist())
+        and epochs[0].tolist() != epochs[1].tolist()
+    )
+    later = next(training_batches(features, ['input_ids'], 4, seed=3, start_step=3))
+    assert (
+        later['input_ids'][:, 0].tolist() == seen[12:16].tolist()
+        and later['example_weights'].tolist() == [1.0] * 4
+    )
+    other = next(training_batches(features, ['input_ids'], 10, seed=4))['input_ids'][:, 0]
+    assert other.tolist() != epochs[0].tolist()
+
+
+def test_batches_larger_than_the_set_still_hold_every_example_equally():
+    first = next(training_batches({'x': np.arange(3)}, ['x'], 7, seed=0))['x']
+    assert np.bincount(first).tolist() in ([2, 2, 3], [2, 3, 2], [3, 2, 2])
+
+
+def test_evaluation_batches_lose_nothing():
+    batches = list(
+        evaluation_batches(
+            {'x': np.arange(10), 'y': np.zeros((10, 2)), 'host_only': [None] * 10}, ['x', 'y'], 4
+        )
+    )
+    assert [batch['x'].shape for batch in batches] == [(4,)] * 3 and 'host_only' not in batches[0]
+    kept = np.concatenate([batch['x'][batch['example_weights'] > 0] for batch in batches])
+    assert (
+        kept.tolist() == list(range(10))
+        and sum(batch['example_weights'].sum() for batch in batches) == 10
+    )
+
+
+def test_subsets_are_drawn_by_seed():
+    assert subset(range(5), 0, 1) == subset(range(5), 9, 1) == list(range(5))
+    drawn = {seed: tuple(subset(range(100), 10, seed)) for seed in range(3)}
+    assert len(set(drawn.values())) == 3 and all(
+        len(set(d)) == 10 and list(d) == sorted(d) for d in drawn.values()
+    )
+    counts = np.bincount(np.concatenate([subset(range(20), 5, seed) for seed in range(400)]))
+    assert abs(counts - 100).max() < 6 * math.sqrt(400 * 0.25 * 0.75)
+    assert sorted(permutation(50, 1, 'x')) == list(range(50))
+
+
+GLUE_ROWS = {
+    'CoLA': ('cola', 8551, 1043, 1063, 0.704),
+    'SST-2': ('sst2', 67349, 872, 1821, 0.558),
+    'MRPC': ('mrpc', 3668, 408, 1725, 0.674),
+    'STS-B': ('stsb', 5749, 1500, 1379, None),
+    'RTE': ('rte', 2490, 277, 3000, 0.502),
+    'WNLI': ('wnli', 635, 71, 146, 0.508),
+}
+
+
+@pytest.mark.parametrize('folder', GLUE_ROWS)
+def test_real_glue_files_have_their_published_rows(test_data, folder):
+    """Rows as published; the share of the commoner training label shows that the label column is
+    the right one.
+    """
+    name, train, dev, test, majority = GLUE_ROWS[folder]
+    task = load_task(name, str(test_data / 'glue' / folder))
+    assert [len(task.examples(split)) for split in ('train', 'dev', 'test')] == [train, dev, test]
+    labels = np.array([example.label for example in task.examples('train')])
+    if majority is None:
+        assert labels.min() == 0 and labels.max() == 5
+    else:
+        assert max(np.bincount(labels)) / len(labels) == pytest.approx(majority, abs=0.012)
+    assert all(example.label is None for example in task.examples('test'))
+
+
+def documented(name: str) -> str:
+    """The task file of that name in docs/finetuning.md."""
+    text = (pathlib.Path(__file__).parents[3] / 'docs/finetuning.md').read_text()
+    return re.search(rf'`{name}`[^\n]*\n```json\n(.*?)```', text, re.DOTALL)[1]
+
+
+def test_documented_task_files_read_their_layouts(tmp_path):
+    """A few rows as each data set has them; quotes and tabs of a JSON text stay in it."""
+    span = {'id': 'q', 'question': '수도는?', 'answers': [{'text': '서울', 'answer_start': 0}]}
+    squad = {
+        'version': 'KorQuAD_v1.0_dev',
+        'data': [{'title': 't', 'paragraphs': [{'context': '서울은 수도다', 'qas': [span]}]}],
+    }
+    files = {
+        'nsmc': ('ratings_test.txt', 'id\tdocument\tlabel\n9\t"재밌다\t1\n8\t\t0\n'),
+        'korsts': (
+            'sts-dev.tsv',
+            'genre\tfilename\tyear\tid\tscore\tsentence1\tsentence2\nm\tM\t2012\t1\t3.8\t"가"\t나\n',
+        ),
+        'xnli': (
+            'xnli.dev.en.tsv',
+            'genre\tsentence1\tsentence2\tgold_label\nf\tA.\tB.\tneutral\n',
+        ),
+        'korquad': ('KorQuAD_v1.0_dev.json', json.dumps(squad)),
+        'names': ('dev.tsv', '## klue-ner-0\t<서울:LC> a\n서\tB-LC\n울\tI-LC\n \tO\n'),
+        'exam': (
+            'dev.jsonl',
+            '{"question": "a\\tb", "options": ["c", "d", "e", "f"], "answer": "B"}\n',
+        ),
+    }
+    found = {}
+    for name, (file, text) in files.items():
+        write(tmp_path, text, file)
+        write(tmp_path, documented(f'{name}.json'), f'{name}.json')
+        found[name] = load_task(str(tmp_path / f'{name}.json')).examples('dev')
+    assert [(e.id, e.text, e.label) for e in found['nsmc']] == [('9', '"재밌다', 1), ('8', '', 0)]
+    assert [(e.text, e.text_b, e.label) for e in found['korsts'] + found['xnli']] == [
+        ('"가"', '나', 3.8),
+        ('A.', 'B.', 2),
+    ]
+    task = load_task(str(tmp_path / 'korquad.json'))
+    report = task.score(found['korquad'], Predictions({'q': '서울은'}))
+    assert report == pytest.approx({'exact_match': 0.0, 'f1': 80.0})  # 2 of 3 and of 2 characters
+    assert [(e.words, e.label) for e in found['names']] == [(('서', '울', ' '), (3, 4, 0))]
+    assert [(e.context, e.label) for e in found['exam']] == [('a\tb', 1)]
+
+
+def test_real_user_tasks_by_the_documented_files(test_data, tmp_path):
+    """NSMC, KorSTS and XNLI; the rows of NSMC that are here are under other names."""
+    nsmc = (
+        documented('nsmc.json')
+        .replace('ratings_train.txt', 'nsmc_train_30k.tsv')
+        .replace('ratings_test.txt', 'nsmc_test_10k.tsv')
+    )
+    files = {
+        'nsmc.json': nsmc,
+        'korsts.json': documented('korsts.json'),
+        'xnli.json': documented('xnli.json'),
+    }
+    folders = {'nsmc.json': 'korean', 'korsts.json': 'korean/KorSTS', 'xnli.json': 'xnli'}
+    for name, text in files.items():
+        write(tmp_path, text, name)
+    task = {
+        name: load_task(str(tmp_path / name), str(test_data / folder))
+        for name, folder in folders.items()
+    }
+    assert (
+        len(task['nsmc.json'].examples('train')) == 30_000
+        and len(task['nsmc.json'].examples('dev')) == 10_000
+    )
+    assert len(task['korsts.json'].examples('train')) == 5749
+    found = task['xnli.json'].examples('dev')
+    assert (
+        len(found) == 2490
+        and np.bincount([example.label for example in found]).tolist() == [830] * 3
+    )
+
+
+@pytest.mark.slow
+def test_tensorflow_datasets(tmp_path):
+    """A data set with class labels, lists and nested answers, as the library stores it on disk."""
+    import tensorflow as tf
+    import tensorflow_datasets as tfds
+
+    features = tfds.features.FeaturesDict({
+        'text': tfds.features.Text(),
+        'label': tfds.features.ClassLabel(names=['bad', 'good']),
+        'answers': tfds.features.Sequence({'text': tfds.features.Text(), 'start': tf.int32}),
+    })  # fmt: skip
+    folder = tmp_path / 'store/mini/1.0.0'
+    folder.mkdir(parents=True)
+    with tf.io.TFRecordWriter(str(folder / 'mini-train.tfrecord-00000-of-00001')) as writer:
+        for i in range(4):
+            writer.write(
+                features.serialize_example(
+                    {'text': f'é {i}', 'label': i % 2, 'answers': {'text': ['é'], 'start': [0]}}
+                )
+            )
+    template = tfds.core.ShardedFileTemplate(
+        data_dir=folder, dataset_name='mini', split='train', filetype_suffix='tfrecord'
+    )
+    split = tfds.core.SplitInfo(
+        name='train', shard_lengths=[4], num_bytes=0, filename_template=template
+    )
+    tfds.folder_dataset.write_metadata(data_dir=folder, features=features, split_infos=[split])
+    source = {'tfds': 'mini', 'split': 'train', 'data_dir': 'store'}
+    task = load_task(task_file(tmp_path, files={'train': source}, labels=['bad', 'good']))
+    assert sorted((e.text, e.label) for e in task.examples('train')) == [
+        (f'é {i}', i % 2) for i in range(4)
+    ]
+    path = task_file(tmp_path, files={'train': source | {'class_names': False}}, labels=[0, 1])
+    assert sorted(e.label for e in load_task(path).examples('train')) == [0, 0, 1, 1]
+    columns = {
+        'question': 'text',
+        'context': 'text',
+        'answer': 'answers.text',
+        'start': 'answers.start',
+    }
+    path = task_file(
+        tmp_path, kind='span', files={'train': source}, columns=columns, labels=None, metrics=None
+    )
+    assert {e.answers for e in load_task(path).examples('train')} == {(('é', 0),)}
+    # The named tasks ask for columns that their data sets have (which cannot be downloaded here).
+    for name in ('cola', 'mrpc', 'stsb', 'qqp', 'mnli', 'qnli', 'ax', 'squad_v1', 'squad_v2'):
+        for split, (table,) in load_task(name, 'tfds:').files.items():
+            known = tfds.builder(table.tfds, data_dir=str(tmp_path / 'none')).info.features
+            assert all(column.split('.')[0] in known for column in table.columns.values()), (
+                name,
+                split,
+            )
+            if 'label' in table.columns and table.class_names and name != 'stsb':
+                assert set(known['label'].names) == set(load_task(name, 'tfds:').labels)
+    for wrong in ({'tfds': 'no_such_set_of_data'}, {'split': 'testing'}):
+        with pytest.raises(UserError, match='tensorflow-datasets .*cannot be read'):
+            load_task(task_file(tmp_path, files={'train': source | wrong})).examples('train')

@@ -1,0 +1,674 @@
+"""Documents and sentences from files of every form, and what is said about damaged ones."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+import os
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import zstandard
+from pyarrow import parquet
+
+from configs.errors import UserError
+from input_pipeline.records.shards import masked_crc
+from input_pipeline.text import corpus
+from input_pipeline.text.corpus import Report, TextOptions, read_documents, read_unit, units
+from input_pipeline.text.files import compression_of, decompressed, matching
+
+TEXT = 'One sentence.\nAnother one.\n\nA second document.\n'
+DOCUMENTS = [['One sentence.', 'Another one.'], ['A second document.']]
+
+
+def read(pattern, report=None, **options):
+    return [d.sentences for d in read_documents(str(pattern), TextOptions(**options), report)]
+
+
+def put(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    'content',
+    [
+        TEXT,
+        TEXT.replace('\n', '\r\n'),
+        '\ufeff' + TEXT,
+        '\n\n' + TEXT + '\n \t\n',
+        TEXT.rstrip('\n'),
+        TEXT.replace('\n\n', '\n\u3000\n'),
+    ],
+    ids=['plain', 'crlf', 'bom', 'extra_blanks', 'no_last_newline', 'unicode_blank'],
+)
+def test_line_ends_and_blank_lines(tmp_path, content):
+    assert read(put(tmp_path / 'a.txt', content)) == DOCUMENTS
+
+
+def test_only_line_feeds_end_lines(tmp_path):
+    """str.splitlines would also split at these; a sentence may contain them."""
+    assert read(put(tmp_path / 'a.txt', 'a\u2028b\x85c\x0bd\x0ce\n')) == [
+        ['a\u2028b\x85c\x0bd\x0ce']
+    ]
+
+
+@pytest.mark.parametrize(
+    'compress', [gzip.compress, bz2.compress, lzma.compress, zstandard.compress]
+)
+class TestCompressed:
+    def test_is_told_by_content(self, tmp_path, compress):
+        assert read(put(tmp_path / 'no_extension', compress(TEXT.encode()))) == DOCUMENTS
+
+    def test_several_members_are_one_stream(self, tmp_path, compress):
+        whole = TEXT.encode()
+        assert read(put(tmp_path / 'a', compress(whole[:20]) + compress(whole[20:]))) == DOCUMENTS
+
+    def test_truncated_or_damaged_is_refused_by_name(self, tmp_path, compress):
+        content = compress(os.urandom(4000).hex().encode())
+        damaged = [content[:-5], content[:1500]]
+        if compress is not zstandard.compress:  # by default it writes no checksum
+            damaged.append(content[:1000] + b'garbage' + content[1007:])
+        for bad in damaged:
+            with pytest.raises(UserError, match='broken.*damaged'):
+                read(put(tmp_path / 'broken', bad))
+
+
+def test_names_are_relative_and_carry_the_offset_of_the_first_line(tmp_path):
+    put(tmp_path / 'x/b.txt', '\n\n' + TEXT)
+    put(tmp_path / 'x/y/a.txt.gz', gzip.compress(('\ufeff' + TEXT).encode()))
+    found = [d.name for d in read_documents(str(tmp_path / '**/*'))]
+    second = TEXT.index('A second')
+    assert found == [
+        ('x/b.txt', 2),
+        ('x/b.txt', 2 + second),
+        ('x/y/a.txt.gz', 0),
+        ('x/y/a.txt.gz', 3 + second),
+    ]
+    assert (
+        [d.name for d in read_documents(str(tmp_path))]
+        == found
+        == [d.name for d in read_documents(str(tmp_path / '**'))]
+    )
+    content = (tmp_path / 'x/b.txt').read_bytes()
+    assert content[found[1][1] :].startswith(b'A second')
+
+
+def test_a_file_ends_a_document_and_files_are_sorted(tmp_path):
+    put(tmp_path / 'b.txt', 'B.')
+    put(tmp_path / 'a.txt', 'A.')
+    assert (
+        read(tmp_path / '*.txt') == read(f'{tmp_path}/b.txt,{tmp_path}/a.txt') == [['A.'], ['B.']]
+    )
+
+
+@pytest.mark.parametrize('unit_bytes', [1, 7, 50, 333, 10**6])
+@pytest.mark.parametrize('kind', ['text', 'crlf', 'jsonl', 'wiki'])
+def test_units_give_every_document_once_in_order(tmp_path, unit_bytes, kind):
+    documents = [
+        [f'Sentence {i} {j} é.' * (i % 4 + 1) for j in range(i % 5 + 1)] for i in range(60)
+    ]
+    if kind == 'jsonl':
+        path = put(
+            tmp_path / 'a.jsonl',
+            ''.join(json.dumps({'text': '\n'.join(d)}) + '\n' for d in documents),
+        )
+    elif kind == 'wiki':
+        articles = (
+            f'<doc id="{i}" title="T">\nT\n\n' + '\n\n'.join(d) + '\n</doc>\n'
+            for i, d in enumerate(documents)
+        )
+        path = put(tmp_path / 'a', ''.join(articles))
+    else:
+        newline = '\r\n' if kind == 'crlf' else '\n'
+        path = put(tmp_path / 'a.txt', (newline * 2).join(newline.join(d) for d in documents))
+    options = TextOptions(segment=False)
+    parts = units(str(path), options, unit_bytes)
+    assert sum(unit.bytes for unit in parts) == path.stat().st_size
+    assert len(parts) > 20 or unit_bytes > 300
+    found = [d for unit in parts for d in read_unit(unit, options)]
+    assert [d.sentences for d in found] == documents
+    assert [d.name for d in found] == [d.name for d in read_documents(str(path), options)]
+    assert len({d.name for d in found}) == len(documents)
+
+
+class TestParagraphs:
+    TEXT = 'Dr. Smith went home. He slept.\nA new paragraph! Is it?\n'
+
+    def test_are_split_into_sentences_when_asked(self, tmp_path):
+        path = put(tmp_path / 'a.txt', self.TEXT)
+        assert read(path) == [self.TEXT.strip().split('\n')]
+        assert read(path, segment=True) == [
+            ['Dr. Smith went home.', 'He slept.', 'A new paragraph!', 'Is it?']
+        ]
+
+    def test_of_jsonl_and_wikiextractor_are_split_by_themselves(self, tmp_path):
+        expected = [['Dr. Smith went home.', 'He slept.', 'A new paragraph!', 'Is it?']]
+        assert (
+            read(
+                put(tmp_path / 'a.jsonl', json.dumps({'body': self.TEXT}) + '\n'),
+                text_column='body',
+            )
+            == expected
+        )
+        wiki = f'<doc id="1" url="u" title="A &amp; B">\nA & B\n\n{self.TEXT}\n</doc>\n'
+        assert read(put(tmp_path / 'wiki_00.bz2', bz2.compress(wiki.encode()))) == expected
+
+    def test_language(self, tmp_path):
+        assert read(put(tmp_path / 'a.txt', '我来了。你呢？'), segment=True, language='zh') == [
+            ['我来了。', '你呢？']
+        ]
+        with pytest.raises(UserError, match='--language=german'):
+            TextOptions(language='german')
+
+
+class TestBadUtf8:
+    CONTENT = b'Good.\nBad \xff\xfe here.\n\nFine.\n' + b'x\xe9\n' * 6
+
+    def test_replace_keeps_the_line_and_says_where(self, tmp_path):
+        report = Report()
+        found = read(put(tmp_path / 'a.txt', self.CONTENT), report)
+        assert found == [['Good.', 'Bad \ufffd\ufffd here.'], ['Fine.'] + ['x\ufffd'] * 6]
+        assert report.bad_utf8 == 7
+        assert [place.split()[-1] for place in report.bad_places] == ['2', '5', '6', '7', '8']
+        assert 'a.txt line 2' in report.lines()[0] and 'a.txt line 8 ...' in report.lines()[0]
+
+    def test_skip_drops_the_line(self, tmp_path):
+        assert read(put(tmp_path / 'a.txt', self.CONTENT), on_bad_utf8='skip') == [
+            ['Good.'],
+            ['Fine.'],
+        ]
+
+    def test_error_refuses(self, tmp_path):
+        with pytest.raises(UserError, match='a.txt line 2: invalid UTF-8'):
+            read(put(tmp_path / 'a.txt', self.CONTENT), on_bad_utf8='error')
+
+    def test_line_numbers_count_over_the_whole_file_in_every_unit(self, tmp_path):
+        path, report = put(tmp_path / 'a.txt', b'Fine.\n\n' * 100 + b'\xff\n'), Report()
+        for unit in units(str(path), unit_bytes=50):
+            list(read_unit(unit, TextOptions(), report))
+        assert report.bad_places == [f'{path} line 201']
+
+    def test_half_a_surrogate_pair_in_json(self, tmp_path):
+        report = Report()
+        assert read(put(tmp_path / 'a.jsonl', '{"text": "a \\ud800 b"}\n'), report) == [['a ? b']]
+        assert report.bad_utf8 == 1
+
+
+def test_nul_bytes_are_removed_and_counted(tmp_path):
+    report = Report()
+    assert read(put(tmp_path / 'a.txt', 'a long enough l\0ine\n'), report) == [
+        ['a long enough line']
+    ]
+    assert report.nul_bytes == 1 and 'NUL' in report.lines()[0]
+
+
+class TestLongLines:
+    @pytest.mark.parametrize(
+        'content',
+        [b'word ' * 300_000, b'word ' * 300_000 + b'\nnext\n', b'x' + b' ' * 1_200_000 + b'y\n'],
+    )
+    def test_are_cut_at_white_space_and_stay_one_document(self, tmp_path, content):
+        report = Report()
+        (sentences,) = read(put(tmp_path / 'a.txt', content), report, max_line_bytes=10_000)
+        assert ' '.join(sentences).split() == content.decode().split()
+        assert max(map(len, sentences)) <= 10_000
+        assert report.cut_lines == 1 and report.lines()
+
+    def test_without_white_space_are_cut_between_characters(self, tmp_path):
+        report, content = Report(), 'xx' + '한국어' * 50_000
+        (sentences,) = read(put(tmp_path / 'a.txt', content), report, max_line_bytes=1000)
+        assert ''.join(sentences) == content and (report.bad_utf8, report.cut_lines) == (0, 1)
+        report = Report()
+        assert (
+            ''.join(*read(put(tmp_path / 'b.txt', b'x' * (3 << 20)), report)) == 'x' * (3 << 20)
+            and report.cut_lines == 1
+        )
+
+
+class TestNothingToRead:
+    def test_no_file_matches(self, tmp_path):
+        for pattern in ('none-*.txt', 'none.txt', 'no/where/*', '**'):
+            with pytest.raises(UserError, match='no file matches'):
+                read(tmp_path / pattern)
+
+    def test_empty_corpus(self, tmp_path):
+        put(tmp_path / 'a.txt', '')
+        put(tmp_path / 'b.txt', ' \n\n')
+        report = Report()
+        with pytest.raises(UserError, match='no text in it'):
+            read(tmp_path / '*', report)
+        assert report.empty_files == ['a.txt', 'b.txt']
+
+    def test_one_empty_file_among_others_is_reported(self, tmp_path):
+        put(tmp_path / 'a.txt', '')
+        put(tmp_path / 'c.gz', gzip.compress(b''))
+        put(tmp_path / 'b.txt', TEXT)
+        report = Report()
+        assert read(tmp_path / '*', report) == DOCUMENTS
+        assert report.lines() == ['no text in 2 file(s): a.txt, c.gz']
+
+
+@pytest.mark.parametrize(
+    ('name', 'content', 'message'),
+    [
+        ('a.txt', TEXT.encode('utf-16'), 'UTF-16'),
+        ('a.txt', TEXT.encode('utf-32-le'), 'not text'),
+        ('a.txt', TEXT.encode('utf-32'), 'is UTF-32'),
+        ('a', b'{"text":' * 100_000 + b'\n', 'a line 1: not valid JSON'),
+        ('a.tar', b'a.txt' + bytes(252) + b'ustar' + TEXT.encode(), 'archive: unpack it'),
+        ('a.txt', b'PK\x03\x04 zip', 'archive: unpack it'),
+        ('a.txt', TEXT.replace('\n', '\r').encode(), 'CR alone'),
+        ('a.png', b'\x89PNG\r\n\x1a\n' + b'abc\n' * 100, 'not text'),
+        ('a.jpg', b'\xff\xd8\xff\xe0' + b'abc\n' * 100, 'not text'),
+        ('a.gif.gz', gzip.compress(b'GIF89a' + b'abc\n' * 100, mtime=0), 'not text'),
+        ('a.bin', random.Random(0).randbytes(5000).replace(b'\0', b''), 'not text'),
+        ('a.npy', b'x\n' + bytes(range(128, 256)) * 20, 'not UTF-8.*iconv'),
+        ('a.pdf', b'%PDF-1.4\n' + b'abc\n' * 100, 'of its own format'),
+        ('a.rtf', b'{\\rtf1 abc}', 'of its own format'),
+        ('a.txt', ('\u043c\u0438\u0440 ' * 50).encode('koi8-r'), 'not UTF-8.*iconv'),
+        ('a.jsonl', b'{"text": "a"}\nnot json\n', 'a.jsonl line 2: not valid JSON'),
+        ('a.jsonl', b'{"body": "a", "id": 1}\n', "column 'text' .it has body, id.*--text_column"),
+        ('a.jsonl', b'{"text": 3}\n', "line 1: no text in column 'text': it is a number"),
+        ('a.jsonl', b'{"text": ["a"]}\n', "line 1: no text in column 'text': it is a list"),
+        ('a.jsonl', b'[1]\n', 'line 1: no object but a list: jsonl has one object a line'),
+        ('a.jsonl', b'null\n', 'line 1: no object but null: jsonl has one object a line'),
+    ],
+)
+def test_what_is_not_text_is_refused_with_the_way_out(tmp_path, name, content, message):
+    with pytest.raises(UserError, match=message):
+        read(put(tmp_path / name, content))
+
+
+def test_report_counts_and_merges(tmp_path):
+    first, second = Report(), Report()
+    read(put(tmp_path / 'a.txt', TEXT), first)
+    read(put(tmp_path / 'b.txt', b'\xff\n'), second)
+    first.merge(second)
+    assert (first.documents, first.sentences, first.bytes, first.bad_utf8) == (
+        3,
+        4,
+        len(TEXT) + 2,
+        1,
+    )
+
+
+class TestParquet:
+    """pyarrow writes, and says what a column holds."""
+
+    def put(self, path, column, **options):
+        parquet.write_table(
+            pa.table({'id': list(range(len(column))), 'text': column}), path, **options
+        )
+        return path
+
+    def test_row_groups_are_units_and_rows_are_documents(self, tmp_path):
+        texts = ['Ä one. And two.\nThree.', '', None, 'Four.', ' \n ', 'Five.\n\nSix.']
+        path = self.put(tmp_path / 'a.parquet', texts, row_group_size=2, compression='zstd')
+        parts = units(str(path))
+        assert [(unit.start, unit.format, unit.whole) for unit in parts] == [
+            (0, 'parquet', False),
+            (1, 'parquet', False),
+            (2, 'parquet', False),
+        ]
+        assert all(unit.bytes > 0 for unit in parts)
+        found = [d for unit in parts for d in read_unit(unit)]
+        assert [d.name for d in found] == [('a.parquet', 0), ('a.parquet', 3), ('a.parquet', 5)]
+        assert [d.sentences for d in found] == [
+            ['Ä one.', 'And two.', 'Three.'],
+            ['Four.'],
+            ['Five.', 'Six.'],
+        ]
+        assert read(path, segment=False)[0] == ['Ä one. And two.', 'Three.']
+
+    @pytest.mark.parametrize(
+        'kind',
+        [
+            pa.large_string(),
+            pa.string_view(),
+            pa.binary(),
+            pa.large_binary(),
+            pa.binary_view(),
+            pa.dictionary(pa.int32(), pa.string()),
+        ],
+    )
+    def test_kinds_of_text(self, tmp_path, kind):
+        raw = kind in (pa.binary(), pa.large_binary(), pa.binary_view())
+        column = pa.array([b'One.', b'Two.'] if raw else ['One.', 'Two.'], kind)
+        assert read(self.put(tmp_path / 'a', column)) == [['One.'], ['Two.']]
+
+    def test_invalid_text_is_named_by_row(self, tmp_path):
+        path = self.put(tmp_path / 'a.parquet', pa.array([b'One.', b'T\xffo.\0']), row_group_size=1)
+        report = Report()
+        assert read(path, report) == [['One.'], ['T\ufffdo.']]
+        assert (report.bad_utf8, report.bad_places, report.nul_bytes, report.bytes) == (
+            1,
+            [f'{path} row 1'],
+            1,
+            9,
+        )
+        with pytest.raises(UserError, match='a.parquet row 1: invalid UTF-8'):
+            read(path, on_bad_utf8='error')
+
+    def test_what_is_refused(self, tmp_path, monkeypatch):
+        path = self.put(tmp_path / 'a.parquet', ['One.'])
+        with pytest.raises(
+            UserError, match=r"a.parquet: no column 'body' .it has id, text.*--text_column"
+        ):
+            read(path, text_column='body')
+        with pytest.raises(UserError, match=r"column 'id' holds int64 and not text"):
+            read(path, text_column='id')
+        twice = pa.Table.from_arrays([pa.array(['One.'])] * 2, names=['text', 'text'])
+        parquet.write_table(twice, tmp_path / 'two.parquet')
+        with pytest.raises(UserError, match="two.parquet: has 2 columns named 'text'"):
+            read(tmp_path / 'two.parquet')
+        with pytest.raises(UserError, match='parquet file inside gzip: unpack it'):
+            read(put(tmp_path / 'b.parquet.gz', gzip.compress(path.read_bytes())))
+        content = path.read_bytes()
+        with pytest.raises(UserError, match='damaged parquet file'):
+            read(put(tmp_path / 'cut', content[: len(content) // 2]))
+        content = self.put(
+            tmp_path / 'c.parquet',
+            ['One and some more.'],
+            write_page_checksum=True,
+            compression='none',
+        ).read_bytes()
+        with pytest.raises(UserError, match='damaged parquet file'):
+            read(put(tmp_path / 'flipped', content.replace(b'some', b'same', 1)))
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, 'pyarrow', None)
+            with pytest.raises(UserError, match='pyarrow is not installed: pip install pyarrow'):
+                read(path)
+
+
+class TestTfds:
+    """A prepared dataset as tfds lays it down; tfds itself says where the files are."""
+
+    @pytest.fixture
+    def prepared(self, tmp_path, monkeypatch):
+        folder = tmp_path / 'tfds' / 'made_text' / '1.0.0'
+        text = {
+            'pythonClassName': 'tensorflow_datasets.core.features.text_feature.Text',
+            'text': {},
+        }
+        nested = {
+            'pythonClassName': 'tensorflow_datasets.core.features.features_dict.FeaturesDict',
+            'featuresDict': {'features': {'body': text}},
+        }
+        both = {**nested, 'featuresDict': {'features': {'text': text, 'inner': nested}}}
+        put(folder / 'features.json', json.dumps(both))
+        template = '{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}'
+        split = {
+            'name': 'train',
+            'shardLengths': ['2', '1'],
+            'numBytes': '100',
+            'filepathTemplate': template,
+        }
+        put(
+            folder / 'dataset_info.json',
+            json.dumps(
+                {
+                    'name': 'made_text',
+                    'version': '1.0.0',
+                    'fileFormat': 'tfrecord',
+                    'splits': [split],
+                }
+            ),
+        )
+        for i, texts in enumerate([['One. Two.\nThree.', 'Vier.'], ['', 'Five.']]):
+            frames = b''.join(self.frame(text.encode(), b'inner %d' % i) for text in texts)
+            put(folder / f'made_text-train.tfrecord-0000{i}-of-00002', frames)
+        monkeypatch.setenv('TFDS_DATA_DIR', str(tmp_path / 'tfds'))
+        return folder
+
+    def frame(self, text, inner):
+        """A tf.train.Example written out by hand, in a TFRecord frame."""
+
+        def field(number, content):
+            assert len(content) < 128
+            return bytes([number << 3 | 2, len(content)]) + content
+
+        entries = [
+            field(1, field(1, key) + field(2, field(1, field(1, value))))
+            for key, value in ((b'inner/body', inner), (b'text', text))
+        ]
+        example = field(1, b''.join(entries))
+        head = len(example).to_bytes(8, 'little')
+        return (
+            head
+            + masked_crc(head).to_bytes(4, 'little')
+            + example
+            + masked_crc(example).to_bytes(4, 'little')
+        )
+
+    def test_files_are_units_and_records_are_documents(self, prepared):
+        before = set(sys.modules)
+        found = list(read_documents('tfds:made_text/train'))
+        assert [d.sentences for d in found] == [['One.', 'Two.', 'Three.'], ['Vier.'], ['Five.']]
+        assert [d.name[0][-19:] for d in found] == [
+            'cord-00000-of-00002',
+            'cord-00000-of-00002',
+            'cord-00001-of-00002',
+        ]
+        options = TextOptions(text_column='inner/body')
+        assert next(read_documents('tfds:made_text/train', options)).sentences == ['inner 0']
+        assert not {'tensorflow', 'jax'} & (set(sys.modules) - before)
+
+    @pytest.mark.parametrize(
+        ('pattern', 'column', 'said'),
+        [
+            ('tfds:made_text', 'text', 'must be tfds:NAME/SPLIT'),
+            ('tfds:no_such_text/train', 'text', 'no_such_text not found'),
+            ('tfds:made_text/test', 'text', "no split 'test', it has train"),
+            (
+                'tfds:made_text/train',
+                'body',
+                r"no text 'body' .it has inner/body, text.*--text_column",
+            ),
+            ('tfds:ag_news_subset/train', 'text', 'run tfds build ag_news_subset'),
+        ],
+    )
+    def test_what_is_refused(self, prepared, pattern, column, said):
+        with pytest.raises(UserError, match=said):
+            read(pattern, text_column=column)
+
+    def test_damage_is_named_by_file_and_byte(self, prepared):
+        path = prepared / 'made_text-train.tfrecord-00000-of-00002'
+        content = path.read_bytes()
+        for bad in (content[:-3], content[:100] + b'x' + content[101:], content[:3]):
+            path.write_bytes(bad)
+            with pytest.raises(
+                UserError, match='00000-of-00002: the record at byte .* is damaged or cut'
+            ):
+                read('tfds:made_text/train')
+
+
+def test_wikiextractor_json_is_told_by_its_first_line(tmp_path):
+    content = json.dumps({'id': '1', 'text': 'One. Two.'}) + '\n'
+    assert read(put(tmp_path / 'AA' / 'wiki_00', content)) == [['One.', 'Two.']]
+    assert read(put(tmp_path / 'b.txt', '{braces} are text\n')) == [['{braces} are text']]
+
+
+@pytest.mark.parametrize(
+    'compress', [gzip.compress, bz2.compress, lzma.compress]
+)  # zstd's bound is larger
+def test_a_small_file_that_holds_much_is_read_in_small_chunks(tmp_path, compress):
+    content = b'a' * 10_000_000
+    with open(put(tmp_path / 'a', compress(content)), 'rb') as f:
+        found = list(decompressed(f, compression_of(f), 'a'))
+    assert b''.join(found) == content and max(map(len, found)) <= 1 << 20
+
+
+def test_documents_without_an_end_are_cut(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, 'MAX_DOCUMENT_LINES', 100)
+    report = Report()
+    assert [len(d) for d in read(put(tmp_path / 'a.txt', 'a b.\n' * 250), report)] == [100, 100, 50]
+    assert report.cut_documents == 2 and 'no end of a document' in report.lines()[0]
+    assert [
+        len(d)
+        for d in read(put(tmp_path / 'b.txt', '<doc id="1">\n' + 'a b.\n' * 250 + '</doc>\n'))
+    ] == [100, 100, 50]
+
+
+def test_a_document_in_one_record(tmp_path, monkeypatch):
+    """Its long lines are cut as those of text are, and it may not be larger than memory allows."""
+    report, text = Report(), 'word ' * 1000
+    (sentences,) = read(
+        put(tmp_path / 'a.jsonl', json.dumps({'text': text}) + '\n'), report, max_line_bytes=100
+    )
+    assert (
+        max(map(len, sentences)) <= 100
+        and ' '.join(sentences).split() == text.split()
+        and report.cut_lines == 1
+    )
+    monkeypatch.setattr(corpus, 'MAX_DOCUMENT_BYTES', 1000)
+    with pytest.raises(
+        UserError, match='a.jsonl line 2: longer than .* MiB: jsonl has one object a line'
+    ):
+        read(
+            put(
+                tmp_path / 'a.jsonl',
+                json.dumps({'text': 'a'}) + '\n' + json.dumps({'text': text}) + '\n',
+            )
+        )
+
+
+class TestWhatIsNotRead:
+    """Text that lies there and is not taken is named; what cannot be read is refused."""
+
+    def said(self, pattern):
+        report = Report()
+        found = read(pattern, report)
+        return len(found), ' '.join(report.lines())
+
+    def test_links_to_folders_hidden_files_and_pipes_are_named(self, tmp_path):
+        put(tmp_path / 'text/a.txt', TEXT)
+        put(tmp_path / 'text/.b.txt', TEXT)
+        put(tmp_path / 'elsewhere/c.txt', TEXT)
+        os.symlink(tmp_path / 'elsewhere', tmp_path / 'text/link')
+        os.symlink(tmp_path / 'elsewhere/c.txt', tmp_path / 'text/d.txt')
+        os.mkfifo(tmp_path / 'text/pipe')
+        found, said = self.said(tmp_path / 'text')
+        assert found == 4 and '3 left out, not read: ' in said
+        for name in ('link (a link to a folder', '.b.txt (hidden)', 'pipe (no regular file)'):
+            assert f'{tmp_path}/text/{name}' in said
+        found, said = self.said(tmp_path / 'text/**/*.txt')  # which matches hidden ones too
+        assert found == 6 and f'1 left out, not read: {tmp_path}/text/link' in said
+        with pytest.raises(UserError, match='no file matches .*pipe.*no regular file'):
+            read(tmp_path / 'text/pipe')
+
+    def test_a_folder_that_a_glob_matches_is_named(self, tmp_path):
+        put(tmp_path / 'a.txt', TEXT)
+        put(tmp_path / 'sub/b.txt', TEXT)
+        assert self.said(tmp_path / '*')[1].startswith(f'1 left out, not read: {tmp_path}/sub')
+        assert self.said(tmp_path / '**/*') == (4, '')
+
+    @pytest.mark.parametrize('pattern', ['', '*', '**', '*.txt', 'gone.txt'])
+    def test_a_link_to_nothing_is_refused(self, tmp_path, pattern):
+        put(tmp_path / 'a.txt', TEXT)
+        os.symlink('/no/where', tmp_path / 'gone.txt')
+        with pytest.raises(UserError, match='gone.txt: cannot be read .*/no/where'):
+            read(tmp_path / pattern)
+
+    @pytest.fixture
+    def locked(self):
+        """A folder of a file and a folder that may not be read, seen by one who is not root."""
+        with tempfile.TemporaryDirectory() as folder:
+            root, closed = Path(folder), Path(folder, 'closed')
+            put(root / 'a.txt', TEXT)
+            put(closed / 'b.txt', TEXT)
+            put(root / 'secret.txt', TEXT).chmod(0)
+            closed.chmod(0)
+            root.chmod(0o755)
+            user = os.geteuid()
+            if user == 0:
+                os.seteuid(65534)
+            yield root
+            os.seteuid(user)
+            closed.chmod(0o755)
+
+    @pytest.mark.parametrize(
+        'pattern', ['', '**', '**/*.txt', '*/*.txt', 'closed/*', 'closed/b.txt', 'closed']
+    )
+    def test_a_folder_that_may_not_be_read_is_refused(self, locked, pattern):
+        with pytest.raises(UserError, match='closed.*: cannot be read .Permission denied'):
+            matching(str(locked / pattern))
+
+    def test_a_file_that_may_not_be_read_is_refused(self, locked):
+        with pytest.raises(UserError, match='secret.txt: cannot be read .Permission denied'):
+            read(locked / '*.txt')
+
+    def test_a_file_that_goes_away_while_it_is_read(self, tmp_path):
+        (unit,) = units(str(put(tmp_path / 'a.txt', TEXT)))
+        (tmp_path / 'a.txt').unlink()
+        with pytest.raises(UserError, match='a.txt: cannot be read .No such file'):
+            list(read_unit(unit))
+
+    def test_a_name_that_is_not_utf8_is_refused(self, tmp_path):
+        put(tmp_path / os.fsdecode(b'caf\xe9.txt'), TEXT)
+        with pytest.raises(UserError, match=r'caf.udce9.txt: .*name is not UTF-8') as error:
+            read(tmp_path)
+        str(error.value).encode()
+
+    @pytest.mark.parametrize('pattern', ['xx://a/b', 'https://host/a.txt', 'hf://datasets/a'])
+    def test_storage_that_is_not_known_is_refused(self, pattern):
+        with pytest.raises(UserError, match=f'{pattern}: cannot be read from there'):
+            read(pattern)
+
+    @pytest.mark.parametrize('pattern', ['', ',', ' , '])
+    def test_an_empty_pattern_is_not_the_current_folder(self, pattern):
+        with pytest.raises(UserError, match='names no file'):
+            read(pattern)
+
+
+def test_absolute_and_relative_inputs_together(tmp_path, monkeypatch):
+    put(tmp_path / 'x/a.txt', 'A.')
+    put(tmp_path / 'y/b.txt', 'B.')
+    monkeypatch.chdir(tmp_path / 'x')
+    for given in (['a.txt', f'{tmp_path}/y/*.txt'], [f'../y/b.txt,{tmp_path}/x']):
+        assert [d.name[0] for d in read_documents(given)] == ['x/a.txt', 'y/b.txt']
+    assert [d.name[0] for d in read_documents(['a.txt', f'{tmp_path}/x/a.txt'])] == ['a.txt']
+    many = ','.join(['./a.txt'] * 200)  # longer than a name may be
+    assert [d.sentences for d in read_documents(many)] == [['A.']]
+
+
+def test_zstd_that_looks_back_very_far(tmp_path):
+    """As `zstd --long=31` writes: its window is the largest that there is."""
+    far = zstandard.ZstdCompressionParameters(window_log=31, strategy=1, enable_ldm=True)
+    stream = zstandard.ZstdCompressor(compression_params=far).compressobj()
+    content = stream.compress(TEXT.encode()) + stream.flush()
+    assert zstandard.get_frame_parameters(content).window_size == 1 << 31
+    assert read(put(tmp_path / 'a', content)) == DOCUMENTS
+
+
+def test_a_stray_carriage_return_in_a_long_first_line(tmp_path):
+    line = 'word ' * 5_000 + '\rmore ' + 'word ' * 20_000
+    first, second = read(put(tmp_path / 'a.txt', line + '\n\n' + 'B.\n'))
+    assert ' '.join(first) == line.strip() and second == ['B.']
+
+
+class TestWikiExtractor:
+    def article(self, number, end='\n</doc>\n'):
+        return f'<doc id="{number}" title="T{number}">\nT{number}\n\nText {number}.{end}'
+
+    @pytest.mark.parametrize('unclosed', [{3}, {0, 1, 9}, set(range(10))])
+    def test_an_article_without_its_end_is_read_and_counted(self, tmp_path, unclosed):
+        articles = (self.article(i, '\n' if i in unclosed else '\n</doc>\n') for i in range(10))
+        report = Report()
+        found = read(put(tmp_path / 'wiki', ''.join(articles)), report)
+        assert found == [[f'Text {i}.'] for i in range(10)]
+        assert report.unclosed_documents == len(unclosed)
+        assert f'no </doc> for {len(unclosed)} <doc>' in ' '.join(report.lines())
+
+    def test_text_beside_the_tags_is_kept_and_outside_of_them_counted(self, tmp_path):
+        text = '<doc id="1" title="A > B">One.</doc>\nLost.\n' + self.article(2, end='</doc>\n')
+        report = Report()
+        assert read(put(tmp_path / 'wiki', text), report) == [['One.'], ['Text 2.']]
+        assert '1 line(s) outside of <doc> and </doc> left out' in ' '.join(report.lines())

@@ -1,0 +1,152 @@
+"""Records streamed from files: every format, compressed or not, and what is said of what is
+wrong.
+"""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+
+from configs.errors import UserError
+from input_pipeline.text import files
+from input_pipeline.text.record_files import BadRecord, Reader, parse_columns, parse_shard
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read(
+        name: str, content: str | bytes, required=('text',), optional=('text_b', 'id'), **settings
+    ):
+        content = content.encode() if isinstance(content, str) else content
+        (tmp_path / name).write_bytes(content)
+        return list(Reader(str(tmp_path / name), required, optional, **settings))
+
+    return read
+
+
+def test_each_format(read):
+    a, b = {'text': 'a "b', 'text_b': 'c', 'id': '7'}, {'text': 'é', 'text_b': 'f', 'id': '8'}
+    assert read('x.tsv', 'id\ttext_b\ttext\n7\tc\ta "b\n8\tf\té\n') == [(2, a), (3, b)]
+    assert read('x.csv', 'id,text,text_b\r\n7,"a ""b",c\r\n8,é,f') == [(2, a), (3, b)]
+    assert read(
+        'x.jsonl',
+        '{"id": 7, "text": "a \\"b", "text_b": "c"}\n\n{"id": 8, "text_b": "f", "text": "é"}',
+    ) == [(1, a), (3, b)]
+    assert read('x.txt', 'one\n\ntwo\u2028\tstill\n') == [
+        (1, {'text': 'one'}),
+        (2, {'text': ''}),
+        (3, {'text': 'two\u2028\tstill'}),
+    ]
+    assert read('x.csv', 'text\n"two\nlines"\nlast\n') == [
+        (3, {'text': 'two\nlines'}),
+        (4, {'text': 'last'}),
+    ]
+    assert read('x', 'a\tb\n', form='tsv', header=False, columns={'text': 1, 'id': 0}) == [
+        (1, {'text': 'b', 'id': 'a'})
+    ]
+    assert read('x.tsv', 's\nt\n', columns={'text': 's'}) == [(2, {'text': 't'})]
+    assert read('x.jsonl', '{"tokens": ["a", 1]}', columns={'text': 'tokens'}) == [
+        (1, {'text': ['a', '1']})
+    ]
+    assert read('x.txt.gz', gzip.compress(b'\xef\xbb\xbfone\ntwo')) == [
+        (1, {'text': 'one'}),
+        (2, {'text': 'two'}),
+    ]
+
+
+def test_lines_do_not_depend_on_how_the_file_is_read(read, monkeypatch):
+    text = '\ufeff' + ''.join(f'{"é" * (i % 7)} line {i}\r\n' for i in range(50))
+    whole = read('x.txt', text)
+    monkeypatch.setattr(files.decompressed, '__defaults__', (3,))
+    assert (
+        read('x.txt', text) == whole and len(whole) == 50 and whole[0] == (1, {'text': ' line 0'})
+    )
+
+
+def test_parts_together_are_the_whole(tmp_path):
+    (tmp_path / 'x.txt').write_text(''.join(f'{i}\n' for i in range(11)))
+    reader = Reader(str(tmp_path / 'x.txt'), ('text',))
+    parts = [[line for line, _ in reader.part((i, 3), 0)] for i in range(3)]
+    assert sorted(sum(parts, [])) == list(range(1, 12)) and parts[1] == [2, 5, 8, 11]
+    assert [line for line, _ in reader.part((1, 3), 2)] == [8, 11]
+    assert reader.position == reader.size == 23
+
+
+@pytest.mark.parametrize(
+    ('name', 'content', 'reason'),
+    [
+        (
+            'x.tsv',
+            'text\tid\nx\ty\tz\n',
+            '3 columns where the first line has 2 (a tab inside a text?)',
+        ),
+        ('x.jsonl', '{"text": \n', 'not JSON'),
+        ('x.jsonl', '[1]\n', 'not a JSON object'),
+        ('x.jsonl', '{"txt": "a"}\n', "no 'text' for 'text'; it has txt"),
+        ('x.jsonl', '{"txt": "a", "text": null}\n', "null in 'text' for 'text'"),
+        ('x.jsonl', '{"text": {"a": 1}}\n', 'neither a text nor a list'),
+        ('x.txt', b'\xff\n', 'byte 0 of the line is not UTF-8'),
+        ('x.csv', b'text,id\na,1\n"\xff,\n"",",2\n', 'bytes that are not UTF-8'),
+        ('x.jsonl', '{"text": "\\ud800"}\n', "'text' holds half of a surrogate pair"),
+        pytest.param('x.jsonl', '[' * 100_000 + '\n', 'too many brackets', id='deep'),
+    ],
+)
+def test_a_bad_record_is_one_of_its_own(read, name, content, reason):
+    *_, (_, found) = read(name, content)
+    assert isinstance(found, BadRecord) and reason in found.reason
+
+
+@pytest.mark.parametrize(
+    ('name', 'content', 'settings', 'message'),
+    [
+        (
+            'x.tsv',
+            'a\tb\n1\t2\n',
+            {},
+            "no column 'text' for 'text'; it has 2: a, b; name it as in --columns=text=NAME",
+        ),
+        ('x.tsv', 'text\n', {}, 'no records in it'),
+        ('x.txt', '', {}, 'no records in it'),
+        ('x.tsv', 'text\n1\n', {'columns': {'text_b': 'there'}}, "no column 'there' for 'text_b'"),
+        (
+            'x.tsv',
+            'text\n1\n',
+            {'columns': {'txt': 'there'}},
+            "'txt' is no part of what this model reads: text, text_b, id",
+        ),
+        ('x.tsv', '1\n', {'header': False, 'columns': {'text': 3}}, 'it has 1 without names'),
+        ('x.csv', 'text\n"a\n', {}, 'not CSV'),
+        ('x.foo', 'text\n', {}, 'cannot tell the format from the name'),
+        (
+            'x.txt',
+            'text\n',
+            {'required': ('question', 'context')},
+            'reads question and context, and a line of text is one',
+        ),
+        ('x.txt.gz', gzip.compress(b'one\n' * 1000, mtime=0)[:-9], {}, 'damaged gzip file'),
+    ],
+)
+def test_what_cannot_be_read_is_refused(read, name, content, settings, message):
+    with pytest.raises(UserError) as error:
+        read(name, content, **settings)
+    assert message in str(error.value)
+
+
+def test_flags():
+    assert parse_columns('text=a b,id=-1') == {'text': 'a b', 'id': -1} and parse_columns('') == {}
+    assert parse_shard('2/4') == (2, 4)
+    for shard in ('4/4', '1', 'a/b', '-1/2', '0/0'):
+        with pytest.raises(UserError, match='--shard='):
+            parse_shard(shard)
+    with pytest.raises(UserError, match='write ROLE=COLUMN'):
+        parse_columns('text')
+    with pytest.raises(UserError, match='No such file'):
+        list(Reader('/nowhere.txt', ('text',)))
+
+
+@pytest.mark.parametrize('name', ['predict', 'extract_features'])
+def test_a_second_input_is_refused_and_not_read_in_place_of_the_first(binary, tmp_path, name):
+    refused = binary(name, '--input=a.txt', '--input=b.txt', f'--output={tmp_path}/out')
+    assert refused.returncode == 2 and refused.stderr.count('\n') == 1
+    assert '--input=b.txt: already defined as a.txt' in refused.stderr

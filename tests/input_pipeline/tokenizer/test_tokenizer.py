@@ -1,0 +1,472 @@
+"""WordPiece against rules written out from google-research/bert and against Hugging Face's engine;
+offsets; directories.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import unicodedata
+
+import numpy as np
+import pytest
+import tokenizers
+
+from configs.errors import UserError
+from input_pipeline.tokenizer import Tokenizer
+from input_pipeline.tokenizer import tokenizer as tokenizer_module
+from input_pipeline.tokenizer.wordpiece import Normalizer
+from tests.helpers import tokenizer_folders
+
+DATA = os.environ.get('BERT_JAX_TEST_DATA')
+needs_data = pytest.mark.skipif(not DATA, reason='BERT_JAX_TEST_DATA is not set')
+SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
+WORDS = 'un ##aff ##able hello , ! [ ] mask 中 国 e ##te ete οδος x ##x i s 한국 ##어'.split()
+
+
+def make(tokens=(*SPECIAL, *WORDS), lower_case=True, **settings):
+    settings = {'strip_accents': lower_case, **settings}
+    return Tokenizer('wordpiece', '\n'.join(tokens).encode(), Normalizer(lower_case, **settings))
+
+
+def put(path, tokens=(*SPECIAL, *WORDS), config=None):
+    path.mkdir()
+    (path / 'vocab.txt').write_text('\n'.join(tokens) + '\n', encoding='utf-8')
+    if config is not None:
+        (path / 'tokenizer_config.json').write_text(json.dumps(config))
+    return path
+
+
+def google_pieces(text, vocab, lower):
+    """The reference, character by character, from its description (cleaning, ideographs, case,
+    accents, signs, greedy match).
+    """
+    cleaned = ''
+    for c in text:
+        category = unicodedata.category(c)
+        if c in '\t\n\r ' or category == 'Zs':
+            cleaned += ' '
+        elif ord(c) in (0, 0xFFFD) or category in ('Cc', 'Cf'):
+            continue
+        elif (
+            0x4E00 <= ord(c) <= 0x9FFF
+            or 0x3400 <= ord(c) <= 0x4DBF
+            or 0xF900 <= ord(c) <= 0xFAFF
+            or 0x20000 <= ord(c) <= 0x2A6DF
+        ):
+            cleaned += f' {c} '
+        else:
+            cleaned += c
+    found = []
+    for token in cleaned.split():
+        if lower:
+            token = ''.join(
+                c
+                for c in unicodedata.normalize('NFD', token.lower())
+                if unicodedata.category(c) != 'Mn'
+            )
+        basic, new = [], True
+        for c in token:
+            code = ord(c)
+            ascii_sign = (
+                33 <= code <= 47 or 58 <= code <= 64 or 91 <= code <= 96 or 123 <= code <= 126
+            )
+            if ascii_sign or unicodedata.category(c)[0] == 'P':
+                basic.append(c)
+                new = True
+            else:
+                if new:
+                    basic.append('')
+                new = False
+                basic[-1] += c
+        for word in basic:
+            pieces, start = [], 0
+            while start < len(word):
+                end = len(word)
+                while end > start and ('##' if start else '') + word[start:end] not in vocab:
+                    end -= 1
+                if end == start:
+                    break
+                pieces.append(('##' if start else '') + word[start:end])
+                start = end
+            found += pieces if start == len(word) and len(word) <= 200 else ['[UNK]']
+    return found
+
+
+@pytest.mark.parametrize(
+    ('text', 'expected'),
+    [
+        ('Hello, UNaffable!', 'hello , un ##aff ##able !'),
+        ('été e\u0301te\u0301', 'ete ete'),
+        ('中国x', '中 国 x'),
+        ('[MASK]', '[ mask ]'),
+        ('hel\u200blo hel\x0clo \ufffdhello\x00', 'hello hello hello'),
+        ('\xa0hello\u3000x\t,', 'hello x ,'),
+        ('ΟΔΟΣ', 'οδος'),
+        ('İ', 'i'),
+        ('\ue000x', '[UNK]'),
+        ('x' * 200, 'x' + ' ##x' * 199),
+        ('x' * 201, '[UNK]'),
+        ('xyx', '[UNK]'),
+        ('', ''),
+    ],
+)
+def test_google_rules(text, expected):
+    tokenizer = make()
+    assert tokenizer.tokens(tokenizer.encode(text)) == expected.split()
+    assert google_pieces(text, {*SPECIAL, *WORDS}, True) == expected.split()
+
+
+def test_cased_and_accents_apart():
+    tokens = [*SPECIAL, 'É', 'é', 'e', 'E']
+    cases = {(False, False): 'É', (True, False): 'é', (True, True): 'e', (False, True): 'E'}
+    for (lower_case, strip_accents), expected in cases.items():
+        tokenizer = make(tokens, lower_case, strip_accents=strip_accents)
+        assert tokenizer.tokens(tokenizer.encode('É')) == [expected]
+    assert make(tokens, False).tokens(make(tokens, False).encode('E\u0301')) == ['[UNK]']
+    assert make(tokens, False, nfc=True).tokens(
+        make(tokens, False, nfc=True).encode('E\u0301')
+    ) == ['É']
+
+
+def test_nfc_composes_hangul():
+    tokenizer = make(lower_case=False, nfc=True)
+    text = unicodedata.normalize('NFD', '한국어')
+    assert tokenizer.tokens(tokenizer.encode(text)) == ['한국', '##어']
+    encoding = tokenizer.encode_with_offsets(f' {text}')
+    assert [text[a - 1 : b - 1] for a, b in zip(encoding.starts, encoding.ends)] == [
+        text[:6],
+        text[6:],
+    ]
+
+
+def test_random_strings_agree_with_the_rules_written_out():
+    rng = random.Random(0)
+    alphabet = (
+        'aebxX'
+        " ,'-\t\u2028\x85\x1c中國\ufa0c\u200bÉİΣσAßﬁ\u0301"
+        '한\u1100\u1161\ue000🤣\U0001e944\U00020001\xa0\xad՛'
+    )
+    tokens = [
+        *SPECIAL,
+        *"aebx,'-中國éiσςßﬁ🤣",
+        '##a',
+        '##b',
+        '##x',
+        '##ς',
+        '##σ',
+        'ab',
+        '##bx',
+        '##ab',
+    ]
+    for lower_case in (True, False):
+        tokenizer = make(tokens, lower_case)
+        for _ in range(5000):
+            text = ''.join(rng.choices(alphabet, k=rng.randint(0, 12)))
+            assert tokenizer.tokens(tokenizer.encode(text)) == google_pieces(
+                text, set(tokens), lower_case
+            ), repr(text)
+
+
+def test_offsets_point_into_the_original_text():
+    tokenizer = make()
+    text = '  Hello,\u200b unAFF\u0301able! ét\x00é 中国 zzz İ'
+    encoding = tokenizer.encode_with_offsets(text)
+    assert encoding.ids.tolist() == tokenizer.encode(text)
+    assert [text[a:b] for a, b in zip(encoding.starts, encoding.ends)] == [
+        'Hello', ',', 'un', 'AFF\u0301', 'able', '!', 'ét\x00é', '中', '国', 'zzz', 'İ'
+    ]  # fmt: skip
+    assert encoding.word_starts.tolist() == [True] * 3 + [False] * 2 + [True] * 6
+    assert tokenizer.encode_with_offsets('').ids.shape == (0,)
+
+
+@needs_data
+@pytest.mark.parametrize(
+    'vocab', ['bert-base-uncased', 'bert-base-cased', 'bert-base-multilingual-cased']
+)
+def test_released_vocabularies_agree_with_hugging_face_on_real_text(vocab):
+    lower = 'uncased' in vocab
+    tokenizer = Tokenizer.load(f'{DATA}/vocab/{vocab}')
+    assert (tokenizer.lower_case, tokenizer.strip_accents) == (lower, lower)
+    engine = tokenizers.BertWordPieceTokenizer(
+        f'{DATA}/vocab/{vocab}/vocab.txt', lowercase=lower, strip_accents=lower
+    )
+    corpus = 'wiki_ko.txt' if 'multi' in vocab else 'wiki_en_small.txt'
+    with open(f'{DATA}/corpora/{corpus}', encoding='utf-8') as f:
+        lines = [line for line in f.read(1_500_000).split('\n') if line]
+    expected = engine.encode_batch(lines, add_special_tokens=False)
+    for line, ours, theirs in zip(lines, tokenizer.encode_batch(lines), expected, strict=True):
+        assert ours.tolist() == theirs.ids, line
+    for line, theirs in list(zip(lines, expected))[:300]:
+        ours = tokenizer.encode_with_offsets(line)
+        assert ours.ids.tolist() == theirs.ids
+        if line.isascii() or not lower:
+            assert list(zip(ours.starts.tolist(), ours.ends.tolist())) == theirs.offsets
+
+
+@needs_data
+def test_hugging_face_folder():
+    tokenizer = Tokenizer.load(f'{DATA}/minilm')
+    special = (
+        tokenizer.pad_id,
+        tokenizer.unk_id,
+        tokenizer.cls_id,
+        tokenizer.sep_id,
+        tokenizer.mask_id,
+    )
+    assert (tokenizer.vocab_size, tokenizer.lower_case, special) == (
+        30522,
+        True,
+        (0, 100, 101, 102, 103),
+    )
+
+
+class TestDirectory:
+    def test_round_trip(self, tmp_path):
+        first = make(lower_case=False, nfc=True)
+        first.save(tmp_path / 'new' / 'dir')
+        second = Tokenizer.load(tmp_path / 'new' / 'dir')
+        assert second.fingerprint == first.fingerprint and second.normalizer == first.normalizer
+        assert np.array_equal(
+            second.starts_word, [not token.startswith('##') for token in (*SPECIAL, *WORDS)]
+        )
+        first.save(tmp_path / 'new' / 'dir')  # again: nothing to do
+        assert sorted(os.listdir(tmp_path / 'new')) == ['dir']
+
+    def test_another_tokenizer_or_other_files_are_never_overwritten(self, tmp_path):
+        make().save(tmp_path / 'a')
+        (tmp_path / 'b').mkdir()
+        (tmp_path / 'b' / 'letter.txt').write_text('mine')
+        for name in 'ab':
+            with pytest.raises(UserError, match='something else'):
+                make(lower_case=False).save(tmp_path / name)
+        assert Tokenizer.load(tmp_path / 'a').lower_case and os.listdir(tmp_path / 'b') == [
+            'letter.txt'
+        ]
+
+    def test_failure_leaves_nothing(self, tmp_path, monkeypatch):
+        def full(fd):
+            raise OSError(28, 'No space left on device')
+
+        monkeypatch.setattr(tokenizer_module.os, 'fsync', full)
+        with pytest.raises(OSError, match='No space'):
+            make().save(tmp_path / 'a')
+        assert os.listdir(tmp_path) == []
+
+    def test_fingerprint_covers_entries_and_casing(self):
+        different = [
+            make(),
+            make(lower_case=False),
+            make(strip_accents=False),
+            make([*SPECIAL, 'y']),
+        ]
+        assert len({tokenizer.fingerprint for tokenizer in different}) == 4
+        assert make().fingerprint == make().fingerprint
+
+    @pytest.mark.parametrize(
+        ('tokens', 'config', 'expected'),
+        [
+            (['The', 'the'], None, (False, False)),
+            (['the'], None, (True, True)),
+            (['thé'], None, (True, False)),
+            (['the'], {'do_lower_case': False}, (False, False)),
+            (['the'], {'do_lower_case': True, 'strip_accents': None}, (True, True)),
+            (['the'], {'do_lower_case': True, 'strip_accents': False}, (True, False)),
+        ],
+    )
+    def test_casing_stated_or_seen(self, tmp_path, tokens, config, expected):
+        tokenizer = Tokenizer.load(put(tmp_path / 'a', [*SPECIAL, *tokens], config))
+        assert (tokenizer.lower_case, tokenizer.strip_accents) == expected
+
+    def test_only_tokenizer_json(self, tmp_path):
+        engine = tokenizers.BertWordPieceTokenizer(
+            {t: i for i, t in enumerate((*SPECIAL, *WORDS))}, lowercase=True, strip_accents=False
+        )
+        (tmp_path / 'a').mkdir()
+        engine.save(str(tmp_path / 'a' / 'tokenizer.json'))
+        tokenizer = Tokenizer.load(tmp_path / 'a')
+        assert (tokenizer.lower_case, tokenizer.strip_accents, tokenizer.vocab_size) == (
+            True,
+            False,
+            5 + len(WORDS),
+        )
+        assert (
+            tokenizer.encode('Unaffable')
+            == engine.encode('Unaffable', add_special_tokens=False).ids
+        )
+
+    @pytest.mark.parametrize(
+        ('tokens', 'config', 'message'),
+        [
+            ([*SPECIAL, '中'], None, 'nothing says whether it is lower-cased.*do_lower_case'),
+            ([*SPECIAL, 'The', 'A'], {'do_lower_case': True}, 'capitals.*set it to false'),
+            (['[PAD]', 'a'], None, r'no \[UNK\] \[CLS\] \[SEP\] \[MASK\] among its 2 entries'),
+        ],
+    )
+    def test_what_cannot_be_a_vocabulary(self, tmp_path, tokens, config, message):
+        with pytest.raises(UserError, match=message):
+            Tokenizer.load(put(tmp_path / 'a', tokens, config))
+
+    def test_not_a_directory(self, tmp_path):
+        with pytest.raises(UserError, match='no such tokenizer directory'):
+            Tokenizer.load(tmp_path / 'none')
+        with pytest.raises(UserError, match='neither vocab.txt nor spm.model'):
+            Tokenizer.load(tmp_path)
+        (put(tmp_path / 'a') / 'tokenizer_config.json').write_text('{')
+        with pytest.raises(UserError, match='tokenizer_config.json: not valid JSON'):
+            Tokenizer.load(tmp_path / 'a')
+
+
+class TestForeignSettings:
+    """What another program's directory says is obeyed, or refused by name; never passed over."""
+
+    @pytest.mark.parametrize('name', tokenizer_folders.FOREIGN)
+    def test_ids_are_those_of_the_tokenizers_library(self, tmp_path, name):
+        folder = tokenizer_folders.write(tmp_path / 'a', **tokenizer_folders.FOREIGN[name])
+        engine, ours = (
+            tokenizers.Tokenizer.from_file(str(folder / 'tokenizer.json')),
+            Tokenizer.load(folder),
+        )
+        rules = {'cased', 'lower-cased with accents', 'ideographs joined', 'composed'}
+        assert ours.kind == (
+            'wordpiece' if name in rules else 'compiled'
+        )  # BERT's own stay on the fast path
+        ours.save(tmp_path / 'saved')
+        again = Tokenizer.load(tmp_path / 'saved')
+        assert again.fingerprint == ours.fingerprint
+        written = (
+            tokenizers.Tokenizer.from_file(str(tmp_path / 'saved/tokenizer.json'))
+            if name not in rules - {'composed'}
+            else engine
+        )
+        for text in tokenizer_folders.TEXTS:
+            wanted = engine.encode(text, add_special_tokens=False)
+            assert ours.encode(text) == again.encode(text) == wanted.ids, text
+            assert written.encode(text).ids == engine.encode(text).ids
+            encoding = ours.encode_with_offsets(text)
+            assert encoding.ids.tolist() == wanted.ids and len(encoding.word_starts) == len(
+                wanted.ids
+            )
+            if ours.kind == 'compiled':
+                assert (
+                    list(zip(encoding.starts.tolist(), encoding.ends.tolist(), strict=True))
+                    == wanted.offsets
+                )
+
+    @pytest.mark.parametrize(
+        ('settings', 'message'),
+        [
+            ({'config': {'do_basic_tokenize': False}}, 'do_basic_tokenize=False is not built here'),
+            ({'config': {'never_split': ['covid']}}, r"never_split=\['covid'\] is not built here"),
+            (
+                {'config': {'word_tokenizer_type': 'mecab'}},
+                "word_tokenizer_type='mecab' is not built here",
+            ),
+            (
+                {'config': {'subword_tokenizer_type': 'character'}},
+                "subword_tokenizer_type='character' is not built",
+            ),
+            (
+                {'config': {'do_lower_case': 'false'}},
+                "do_lower_case='false': must be true, false or null",
+            ),
+            (
+                {'config': {'do_lower_case': True}},
+                'in tokenizer_config.json, but .* in tokenizer.json: make them agree',
+            ),
+            ({'config': {'cls_token': 7}}, 'cls_token is not a text'),
+            (
+                {
+                    'config': {'tokenizer_class': 'BertTokenizer'},
+                    'pre_tokenizer': tokenizers.pre_tokenizers.WhitespaceSplit(),
+                },
+                'pre_tokenizer WhitespaceSplit is not as in BERT.*PreTrainedTokenizerFast',
+            ),
+            (
+                {
+                    'post_processor': tokenizers.processors.RobertaProcessing(
+                        ('[SEP]', 3), ('[CLS]', 2)
+                    )
+                },
+                r'post_processor \(RobertaProcessing\) does not make rows',
+            ),
+        ],
+    )
+    def test_what_cannot_be_obeyed_is_refused_by_name(self, tmp_path, settings, message):
+        folder = tokenizer_folders.write(tmp_path / 'a', **settings)
+        with pytest.raises(UserError, match=message):
+            Tokenizer.load(folder)
+
+    def test_a_japanese_tokenizer_is_refused_by_name(self, tmp_path):
+        config = {'tokenizer_class': 'BertJapaneseTokenizer', 'do_lower_case': False}
+        with pytest.raises(
+            UserError, match='tokenizer_class=BertJapaneseTokenizer is not built here'
+        ):
+            Tokenizer.load(put(tmp_path / 'a', config=config))
+
+    def test_added_tokens_of_an_older_folder_are_whole(self, tmp_path):
+        folder = put(tmp_path / 'a', config={'do_lower_case': True})
+        size = len(SPECIAL) + len(WORDS)
+        (folder / 'added_tokens.json').write_text(json.dumps({'hello x': size, 'qqq': size + 1}))
+        tokenizer = Tokenizer.load(folder)
+        assert tokenizer.vocab_size == size + 2
+        assert tokenizer.tokens(tokenizer.encode('hello, Hello x qqq!')) == [
+            'hello',
+            ',',
+            'hello x',
+            'qqq',
+            '!',
+        ]
+        (folder / 'added_tokens.json').write_text(json.dumps({'qqq': size + 3}))
+        with pytest.raises(UserError, match='do not follow its'):
+            Tokenizer.load(folder)
+
+    def test_a_tokenizer_json_of_another_vocabulary_is_refused(self, tmp_path):
+        folder = tokenizer_folders.write(tmp_path / 'a')
+        (folder / 'vocab.txt').write_text('\n'.join([*SPECIAL, *WORDS]))
+        with pytest.raises(UserError, match='its entries are not those of vocab.txt'):
+            Tokenizer.load(folder)
+
+
+def test_memo_is_bounded_and_changes_nothing(monkeypatch):
+    monkeypatch.setattr(tokenizer_module, '_MEMO_WORDS', 3)
+    tokenizer, text = make(), 'hello hello, x un unx hello! ' + 'x' * 100
+    expected = google_pieces(text, {*SPECIAL, *WORDS}, True)
+    for _ in range(2):
+        assert tokenizer.tokens(tokenizer.encode(text)) == expected
+    assert set(tokenizer._memo) == {'hello', 'hello,', 'x'}
+
+
+def test_import_is_light():
+    heavy = ('tensorflow', 'jax', 'sentencepiece', 'tokenizers')
+    code = (
+        f'import sys, input_pipeline.tokenizer.tokenizer; print([m for m in {heavy} if m in'
+        ' sys.modules])'
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, '-c', code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == '[]'
+    )
+
+
+def test_sentencepiece_needs_no_protobuf_module(tmp_path):
+    """Its generated code refuses every protobuf that is older than its own; Apache Beam needs such
+    a one.
+    """
+    code = f"""
+import sys
+sys.modules['google.protobuf'] = None
+from input_pipeline.tokenizer.tokenizer import Tokenizer
+from input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
+for model in ('unigram', 'bpe'):
+    tokenizer, _ = train(['one two three', 'two three four'] * 5, VocabularyOptions(30, model))
+    tokenizer.save({str(tmp_path)!r} + '/' + model)
+    assert len(Tokenizer.load({str(tmp_path)!r} + '/' + model).encode_with_offsets('one').ids)
+"""
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

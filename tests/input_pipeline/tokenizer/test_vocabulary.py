@@ -1,0 +1,346 @@
+"""Vocabularies trained on text: what they hold, that they are repeatable, and that Hugging Face's
+engine agrees with them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import unicodedata
+
+import pytest
+import tokenizers
+
+from configs.errors import UserError
+from input_pipeline.tokenizer import Tokenizer, vocabulary
+from input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
+
+MODELS = ('wordpiece', 'unigram', 'bpe')
+SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
+KOREAN = [
+    '한국어 사전을 학습합니다.',
+    '한국의 언어를 배우고 사전을 만듭니다.',
+    '언어 학습은 재미있습니다.',
+] * 5
+
+
+def english(lines=300):
+    rng = random.Random(1)
+    stems = ['learn', 'teach', 'walk', 'train', 'token', 'form', 'Café', 'naïve', 'word', 'state']
+    ends = ['', 'ing', 'ed', 's', 'er', 'ers', 'able']
+    return [
+        ' '.join(rng.choice(stems) + rng.choice(ends) for _ in range(12)) + ', "so" it went (1990).'
+        for _ in range(lines)
+    ]
+
+
+@pytest.mark.parametrize('model', MODELS)
+class TestEveryModel:
+    def test_special_ids_size_and_no_unknown_words(self, model):
+        tokenizer, report = train(english(), VocabularyOptions(150, model, character_coverage=1.0))
+        assert (
+            tokenizer.tokens(range(5)) == SPECIAL
+            and tokenizer.vocab_size == report.vocab_size <= 150
+        )
+        assert report.warnings == () or (model == 'unigram' and 'too small' in report.warnings[0])
+        assert (
+            tokenizer.pad_id,
+            tokenizer.unk_id,
+            tokenizer.cls_id,
+            tokenizer.sep_id,
+            tokenizer.mask_id,
+        ) == (0, 1, 2, 3, 4)
+        assert report.unknown == 0 and report.characters_covered == 1
+        for text in english():  # what it was trained on is not unknown to it
+            assert 1 not in tokenizer.encode(text)
+
+    def test_report_is_what_encoding_the_text_again_gives(self, model):
+        text = [*english(), 'rare Ω characters ж here']
+        tokenizer, report = train(text, VocabularyOptions(100, model, character_coverage=0.999))
+        ids = [i for line in tokenizer.encode_batch(text) for i in line.tolist()]
+        assert report.words == sum(len(line.split()) for line in text)
+        assert report.fertility == pytest.approx(len(ids) / report.words)
+        assert report.unknown == pytest.approx(ids.count(1) / len(ids)) and report.unknown > 0
+        assert 0.99 < report.characters_covered < 1
+
+    def test_depends_on_the_text_alone(self, model, tmp_path):
+        options = VocabularyOptions(150, model)
+        prints = {
+            train(text, options)[0].fingerprint
+            for text in (english(), english()[::-1], [' '.join(english())])
+        }
+        code = (
+            'from tests.input_pipeline.tokenizer.test_vocabulary import *\n'
+            f'print(train(english(), VocabularyOptions(150, {model!r}))[0].fingerprint)'
+        )
+        root = str(pathlib.Path(__file__).parents[3])
+        for seed in '12':  # other processes hash otherwise
+            env = {**os.environ, 'PYTHONHASHSEED': seed, 'RAYON_NUM_THREADS': seed}
+            done = subprocess.run(
+                [sys.executable, '-c', code],
+                cwd=root,
+                env=env,
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            prints.add(done.stdout.strip())
+        assert len(prints) == 1
+
+    def test_too_small_a_text_gives_what_can_be_had_and_says_so(self, model):
+        tokenizer, report = train(['hello world', 'hello there'], VocabularyOptions(1000, model))
+        assert 10 < tokenizer.vocab_size < 1000
+        assert (
+            len(report.warnings) == 1
+            and f'it gives {tokenizer.vocab_size} entries' in report.warnings[0]
+        )
+
+    def test_no_text(self, model):
+        with pytest.raises(UserError, match='no words'):
+            train(['', ' '], VocabularyOptions(100, model))
+
+    def test_casing_reaches_the_directory(self, model, tmp_path):
+        for i, (lower, strip, kept) in enumerate(
+            [(True, None, 'cafe'), (True, False, 'café'), (False, None, 'Café')]
+        ):
+            tokenizer, _ = train(
+                english(), VocabularyOptions(200, model, lower, strip, character_coverage=1.0)
+            )
+            tokenizer.save(tmp_path / str(i))
+            loaded = Tokenizer.load(tmp_path / str(i))
+            assert loaded.fingerprint == tokenizer.fingerprint
+            assert (loaded.lower_case, loaded.strip_accents) == (
+                lower,
+                lower if strip is None else strip,
+            )
+            assert (
+                ''.join(
+                    t.removeprefix('##').removeprefix('▁')
+                    for t in loaded.tokens(loaded.encode('Café'))
+                )
+                == kept
+            )
+
+    def test_hangul(self, model):
+        tokenizer, report = train(
+            KOREAN, VocabularyOptions(120, model, lower_case=False, character_coverage=1.0)
+        )
+        assert not [w for w in report.warnings if 'Hangul' in w]
+        text = KOREAN[0]
+        assert tokenizer.encode(unicodedata.normalize('NFD', text)) == tokenizer.encode(
+            text
+        ) and 1 not in tokenizer.encode(text)
+        assert (
+            ''.join(tokenizer.tokens(tokenizer.encode('한국어'))).replace('##', '').replace('▁', '')
+            == '한국어'
+        )
+        stripping, report = train(KOREAN, VocabularyOptions(300, model, character_coverage=1.0))
+        if model == 'wordpiece':  # as Google's rules have it
+            assert 'takes its syllables apart' in ' '.join(report.warnings)
+        else:
+            assert (
+                ''.join(stripping.tokens(stripping.encode('한국어'))).replace('▁', '') == '한국어'
+            )
+
+    def test_offsets(self, model):
+        text = '  Learning,  CAFÉ cafe\u0301s ﬁ 中 trained'
+        tokenizer, _ = train(english(), VocabularyOptions(150, model))
+        encoding = tokenizer.encode_with_offsets(text)
+        assert encoding.ids.tolist() == tokenizer.encode(text)
+        spans = [text[a:b] for a, b in zip(encoding.starts, encoding.ends)]
+        assert ''.join(spans).replace(' ', '') == text.replace(' ', '')
+        starts = [
+            i
+            for i, token in enumerate(tokenizer.tokens(encoding.ids))
+            if not token.startswith('##')
+        ]
+        if model != 'wordpiece':
+            starts = [
+                i for i in starts if tokenizer.tokens(encoding.ids)[i].startswith(('▁', '[UNK]'))
+            ]
+        assert encoding.word_starts.nonzero()[0].tolist() == starts
+
+
+@pytest.mark.parametrize('lower_case', [True, False])
+class TestHuggingFaceAgrees:
+    TEXT = (*english(), 'Unseen WORDS: “Ünïted” №5 \u00bd zzz中国  two  spaces ', '한국어 ﬁne')
+
+    def test_wordpiece(self, tmp_path, lower_case):
+        tokenizer, _ = train(self.TEXT, VocabularyOptions(200, 'wordpiece', lower_case))
+        tokenizer.save(tmp_path / 'v')
+        engine = tokenizers.BertWordPieceTokenizer(
+            str(tmp_path / 'v' / 'vocab.txt'), lowercase=lower_case, strip_accents=lower_case
+        )
+        for text in self.TEXT:
+            assert tokenizer.encode(text) == engine.encode(text, add_special_tokens=False).ids
+
+    @pytest.mark.parametrize('model', ['unigram', 'bpe'])
+    def test_sentencepiece(self, tmp_path, lower_case, model):
+        import sentencepiece
+
+        tokenizer, _ = train(self.TEXT, VocabularyOptions(200, model, lower_case))
+        tokenizer.save(tmp_path / 'v')
+        engine = tokenizers.Tokenizer.from_file(str(tmp_path / 'v' / 'tokenizer.json'))
+        plain = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / 'v' / 'spm.model'))
+        for text in self.TEXT:
+            assert tokenizer.encode(text) == engine.encode(text, add_special_tokens=False).ids
+            if not lower_case:  # and a word at a time gives what the whole line gives
+                assert tokenizer.encode(text) == plain.encode(unicodedata.normalize('NFC', text))
+        assert (
+            engine.encode('learn', 'it').tokens[0] == '[CLS]'
+            and engine.encode('learn', 'it').type_ids[-1] == 1
+        )
+
+
+@pytest.fixture(scope='module')
+def real_text():
+    """10,000 lines: English and Korean Wikipedia, and Chinese paragraphs with their questions."""
+    if 'BERT_JAX_TEST_DATA' not in os.environ:
+        pytest.skip('BERT_JAX_TEST_DATA is not set: it names a folder of real corpora and tasks')
+    data, lines = pathlib.Path(os.environ['BERT_JAX_TEST_DATA']), []
+    for name, count in (('wiki_en_small.txt', 5000), ('wiki_ko.txt', 4000)):
+        with (data / 'corpora' / name).open(encoding='utf-8') as file:
+            sentences = (
+                sentence for line in file for sentence in line.strip().split('. ') if sentence
+            )
+            lines += itertools.islice(sentences, count)
+    paragraphs = [
+        p
+        for article in json.loads((data / 'xquad' / 'xquad.zh.json').read_text())['data']
+        for p in article['paragraphs']
+    ]
+    lines += [
+        text for p in paragraphs for text in (p['context'], *(q['question'] for q in p['qas']))
+    ][: 10_000 - len(lines)]
+    assert len(lines) == 10_000
+    return lines
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('model', 'lower_case', 'strip_accents'),
+    [
+        ('wordpiece', True, True),
+        ('wordpiece', False, False),
+        ('unigram', True, True),
+        ('unigram', False, False),
+        ('bpe', True, False),
+    ],
+)
+def test_hugging_face_agrees_on_real_text(tmp_path, real_text, model, lower_case, strip_accents):
+    trained, report = train(
+        real_text[::4], VocabularyOptions(6000, model, lower_case, strip_accents)
+    )
+    assert report.unknown < 0.01 and report.characters_covered > 0.99 and 1 < report.fertility < 3
+    trained.save(tmp_path / 'v')
+    ours = Tokenizer.load(tmp_path / 'v')
+    if model == 'wordpiece':
+        engine = tokenizers.BertWordPieceTokenizer(
+            str(tmp_path / 'v' / 'vocab.txt'), lowercase=lower_case, strip_accents=strip_accents
+        )
+    else:
+        engine = tokenizers.Tokenizer.from_file(str(tmp_path / 'v' / 'tokenizer.json'))
+    known = 0
+    for line, ids, theirs in zip(
+        real_text,
+        ours.encode_batch(real_text),
+        engine.encode_batch(real_text, add_special_tokens=False),
+        strict=True,
+    ):
+        if (
+            max(map(len, line.split()), default=0) <= 100 or model != 'wordpiece'
+        ):  # Google's limit is 200, Hugging Face's 100
+            assert ids.tolist() == theirs.ids, line
+            known += 1
+    assert known > 9900
+
+
+def test_rare_characters_leave_room_for_words():
+    ideographs = [chr(0x4E00 + i) for i in range(500)]
+    tokenizer, report = train(
+        [*english(), *ideographs], VocabularyOptions(200, character_coverage=1.0)
+    )
+    singles = [
+        t
+        for t in tokenizer.tokens(range(5, tokenizer.vocab_size))
+        if len(t.removeprefix('##')) == 1
+    ]
+    assert (
+        len(singles) <= 100
+        and report.characters_covered < 1
+        and 'token' in tokenizer.tokens(range(tokenizer.vocab_size))
+    )
+
+
+def test_a_bounded_table_forgets_only_rare_words(monkeypatch):
+    monkeypatch.setattr(vocabulary, '_RAW_WORDS', 50)
+    monkeypatch.setattr(vocabulary, '_TABLE_WORDS', 100)
+    rare = [f'q{i}' for i in range(5000)]
+    tokenizer, report = train([*english(), *rare, *english()], VocabularyOptions(150))
+    assert 'may have been left out' in report.warnings[0]
+    assert {'learn', 'token', '##ing'} <= set(tokenizer.tokens(range(tokenizer.vocab_size)))
+
+
+def test_bad_settings():
+    for bad in (
+        {'vocab_size': 3},
+        {'vocab_size': 1 << 40},
+        {'character_coverage': 0.0},
+        {'character_coverage': float('nan')},
+        {'min_frequency': 0},
+        {'min_frequency': 1 << 64},
+    ):
+        with pytest.raises(UserError, match=f'--{next(iter(bad))}='):
+            VocabularyOptions(**bad)
+
+
+def test_command_line(tmp_path):
+    (tmp_path / 'a.txt').write_bytes('\n'.join(english()).encode() + b'\nbad \xff byte\n')
+    command = [
+        sys.executable,
+        '-m',
+        'launch.train_vocab',
+        f'--input={tmp_path}/*.txt',
+        '--vocab_size=150',
+    ]
+    root = str(pathlib.Path(__file__).parents[3])
+
+    def run(*more):
+        return subprocess.run([*command, *more], cwd=root, capture_output=True, text=True)
+
+    done = run(f'--output={tmp_path}/v')
+    assert done.returncode == 0, done.stderr
+    assert 'a.txt line 301' in done.stdout and '150 entries' in done.stdout
+    assert Tokenizer.load(tmp_path / 'v').vocab_size == 150
+    for arguments, message in (
+        ([f'--output={tmp_path}/v'], 'not an empty folder'),
+        ([f'--output={tmp_path}/w', '--strict'], 'a.txt line 301: invalid UTF-8'),
+        ([f'--output={tmp_path}/w', '--input=none*'], "no file matches 'none*'"),
+        ([f'--output={tmp_path}/w', '--input='], '--input=: is empty'),
+        ([f'--output={tmp_path}/w', '--character_coverage=nan'], 'must be a finite number'),
+    ):
+        failed = run(*arguments)
+        assert (
+            failed.returncode == 2 and message in failed.stderr and 'Traceback' not in failed.stderr
+        )
+    assert sorted(os.listdir(tmp_path)) == ['a.txt', 'v']
+
+
+@pytest.mark.parametrize('language', [('', ''), ('en=', 'ko=')])
+def test_every_input_is_trained_on_and_not_the_last_alone(tmp_path, language):
+    for name, word in (('a', 'zebra'), ('b', 'quagga')):
+        (tmp_path / f'{name}.txt').write_text(f'{word} {word}\n' * 50)
+    inputs = [f'--input={code}{tmp_path}/{name}.txt' for code, name in zip(language, 'ab')]
+    command = [sys.executable, '-m', 'launch.train_vocab', *inputs, f'--output={tmp_path}/v']
+    root = str(pathlib.Path(__file__).parents[3])
+    done = subprocess.run(
+        [*command, '--vocab_size=60'], cwd=root, capture_output=True, text=True, check=True
+    )
+    assert '2 documents, 100 lines' in done.stdout
+    tokenizer = Tokenizer.load(tmp_path / 'v')
+    assert {'zebra', 'quagga'} <= set(tokenizer.tokens(range(tokenizer.vocab_size)))

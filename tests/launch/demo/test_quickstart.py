@@ -1,0 +1,78 @@
+"""The quickstart through its command line: everything is made from a small corpus, and a second run
+reuses it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """120 documents in Korean syllables, each with words of its own, as paragraphs."""
+    source = random.Random(0)
+    syllables = [chr(0xAC00 + 28 * i) for i in range(40)]
+    word = lambda: ''.join(source.choice(syllables) for _ in range(3))
+    lines = []
+    for _ in range(120):
+        words = [word() for _ in range(60)]
+        lines += [
+            ' '.join(source.choice(words) for _ in range(12))
+            + '. '
+            + ' '.join(source.choice(words) for _ in range(12))
+            + '.'
+            for _ in range(12)
+        ] + ['']
+    (tmp_path / 'text.txt').write_text('\n'.join(lines), encoding='utf-8')
+    return tmp_path / 'text.txt'
+
+
+@pytest.mark.slow
+def test_quickstart(tmp_path, corpus, binary):
+    flags = [
+        f'--corpus={corpus}',
+        '--language=ko',
+        f'--workdir={tmp_path}/run',
+        '--vocab_size=500',
+        '--steps=12',
+        '--finetune_steps=6',
+        '--train_examples=32',
+    ]
+    first = binary('quickstart', *flags, '--finetune_runs=2')
+    assert first.returncode == 0, first.stderr[-3000:]
+    assert '--nolower_case' in first.stdout  # most letters are not Latin
+    results = json.loads((tmp_path / 'run' / 'results.json').read_text())
+    evaluated = json.loads((tmp_path / 'run' / 'pretrain' / 'eval' / 'eval.json').read_text())
+    assert results['pretraining']['final']['mlm_loss'] == evaluated['metrics']['mlm_loss']
+    assert results['pretraining']['steps'] == 12 and results['finetuning']['rows'][0]['steps'] == 6
+    runs = json.loads((tmp_path / 'run' / 'finetune_32' / 'sweep.json').read_text())['runs']
+    of_source = [run['metrics']['accuracy'] for run in runs if run['settings']['init'] == 'source']
+    assert results['finetuning']['rows'][0]['source']['mean'] == pytest.approx(sum(of_source) / 2)
+
+    second = binary('quickstart', *flags, '--finetune_runs=2')
+    assert (
+        second.returncode == 0 and second.stdout.count(': reused, made from the same inputs') == 6
+    )
+    assert '$ python' not in second.stdout
+    assert first.stdout.split('\n\n', 1)[1] == second.stdout.split('\n\n', 1)[1]  # the same table
+
+
+def test_mistakes(tmp_path, binary):
+    (tmp_path / 'one.txt').write_text('A document. Of two sentences.\n')
+    (tmp_path / 'two.txt').write_text('Another. One.\n')
+    both = [f'--corpus={tmp_path}/one.txt', f'--corpus={tmp_path}/two.txt']
+    for flags, message in (
+        (['--corpus=nowhere/*.txt'], 'no file matches'),
+        (['--corpus='], '--corpus=: is empty'),
+        (both, 'the text has 1 documents to learn from and 1 to hold out'),
+        (['--train_examples=many'], '--train_examples=many: must be whole numbers'),
+        (['--corpus_mb=inf'], '--corpus_mb=inf: must be a finite number'),
+        (['--steps=0'], 'steps'),
+    ):
+        failed = binary('quickstart', f'--workdir={tmp_path}/run/mine', *flags)
+        assert failed.returncode == 2 and message in failed.stderr, failed.stderr
+        assert failed.stderr.count('\n') == 1
+        assert not (tmp_path / 'run').exists()

@@ -1,0 +1,272 @@
+"""The quickstart's report: its numbers are those of the files, its baselines those of a hand
+count.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import math
+import statistics
+
+import numpy as np
+import pytest
+
+from input_pipeline.records import fields, shards
+from input_pipeline.tokenizer import Tokenizer
+from launch.demo import report
+from launch.demo.stages import Done, Stages
+from launch.pretraining.baselines import baselines
+
+WORDS = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *'abcdefghij']
+CLS, SEP, MASK = 2, 3, 4
+
+
+def row(original: list[int], masked: dict[int, int], label: int) -> dict[str, np.ndarray]:
+    """A record of S=8, P=3: [CLS] original [SEP], with places shown as `masked` says (what is shown
+    at each masked place).
+    """
+    ids = [CLS, *original, SEP]
+    shown = [masked.get(i, token) for i, token in enumerate(ids)]
+    pad = lambda values, size: np.array([*values, *[0] * (size - len(values))])
+    return {
+        'input_ids': pad(shown, 8),
+        'input_mask': pad([1] * len(ids), 8),
+        'segment_ids': np.zeros(8, int),
+        'masked_lm_positions': pad(list(masked), 3),
+        'masked_lm_ids': pad([ids[i] for i in masked], 3),
+        'masked_lm_weights': pad([1.0] * len(masked), 3).astype(np.float32),
+        'next_sentence_labels': np.array(label),
+    }
+
+
+TRAIN = [
+    row([5, 5, 5, 6], {1: MASK, 4: MASK}, 0),
+    row([5, 6, 7], {2: 9}, 1),
+    row([5, 5, 8], {1: 5}, 1),
+]
+HELD_OUT = [
+    row([5, 5, 9], {1: MASK, 3: MASK}, 1),
+    row([6, 5], {1: MASK}, 1),
+    row([7, 7, 5], {3: 8}, 0),
+]
+
+
+@pytest.fixture
+def record_folder(tmp_path):
+    folder = tmp_path / 'records'
+    (folder / 'tokenizer').mkdir(parents=True)
+    (folder / 'tokenizer' / 'vocab.txt').write_text('\n'.join(WORDS) + '\n')
+    (folder / 'tokenizer' / 'tokenizer_config.json').write_text(
+        json.dumps(
+            {'tokenizer_class': 'BertTokenizer', 'do_lower_case': True, 'strip_accents': None}
+        )
+    )
+    spec = fields.RecordSpec(8, 3, 'static')
+    infos = []
+    for split, rows in (('train', TRAIN), ('eval', HELD_OUT)):
+        payload, offsets = fields.encode(
+            spec, {name: np.stack([r[name] for r in rows]) for name in rows[0]}
+        )
+        infos.append(
+            shards.write_shard(folder / f'{split}-00000-of-00001.tfrecord', payload, offsets)
+        )
+    tokenizer = Tokenizer.load(folder / 'tokenizer')
+    statistics = {'text': {'train': {'fill': 0.75}}}
+    shards.Manifest(
+        8, 3, 'static', 'nsp', len(WORDS), tokenizer.fingerprint, 0, {}, statistics, tuple(infos)
+    ).save(folder)
+    return folder
+
+
+def test_baselines(record_folder):
+    """Against counts taken by hand: 5 stands 6 times, 6 twice, 7 and 8 once, masked or not;
+    specials do not count.
+    """
+    counts = collections.Counter({5: 6, 6: 2, 7: 1, 8: 1})
+    held_out = [5, 9, 6, 5]  # what the masked places of HELD_OUT hid
+    p = lambda token: (counts[token] + 1) / (sum(counts.values()) + len(WORDS))
+    found = baselines(str(record_folder))
+    assert found.unigram_nll == pytest.approx(-sum(math.log(p(token)) for token in held_out) / 4)
+    assert found.unigram_accuracy == 2 / 4
+    assert found.nsp_accuracy == pytest.approx(2 / 3)
+    assert found.nsp_nll == pytest.approx(-(2 / 3 * math.log(2 / 3) + 1 / 3 * math.log(1 / 3)))
+    assert (found.masked, found.examples) == (4, 3)
+    first_two = baselines(str(record_folder), examples=2)
+    assert (first_two.masked, first_two.examples, first_two.nsp_accuracy) == (3, 2, 1.0)
+    assert first_two.unigram_accuracy == pytest.approx(1 / 3)
+
+
+LABELS = 'aabc' * 25
+SCORES = {
+    'mlm_accuracy': 0.25,
+    'mlm_loss': 1.5,
+    'mlm_perplexity': math.exp(1.5),
+    'nsp_accuracy': 0.9,
+    'nsp_loss': 0.4,
+    'masked': 4.0,
+    'examples': 3.0,
+}
+
+
+@pytest.fixture
+def finished(tmp_path, record_folder):
+    """The workdir of a finished quickstart, with files as the binaries write them."""
+    stages = Stages(str(tmp_path))
+
+    def stage(name: str, seconds: float, files: dict[str, object]) -> None:
+        for file, content in files.items():
+            path = tmp_path / name / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lines = (
+                ''.join(json.dumps(line) + '\n' for line in content)
+                if isinstance(content, list)
+                else json.dumps(content)
+            )
+            path.write_text(content if isinstance(content, str) else lines)
+        stages.done[name] = Done(tmp_path / name, name, seconds)
+
+    side = {'groups': 5, 'documents': 10, 'sentences': 40, 'bytes': 4000}
+    stage(
+        'text',
+        2.0,
+        {
+            'counts.json': {
+                'train': side,
+                'held_out': side,
+                'dropped': {'near_copy_documents': 7, 'near_copy_sentences': 8},
+            }
+        },
+    )
+    stage('task', 1.0, {'held_out.jsonl': [{'text': 't', 'label': label} for label in LABELS]})
+    stage('records', 3.0, {})
+    metrics = [
+        {
+            'split': 'train',
+            'step': 50,
+            'loss': 9.0,
+            'mlm_loss': 8.0,
+            'learning_rate': 0.1,
+            'tokens_per_s': 100.0,
+            'seconds': 1.0,
+        },
+        {
+            'split': 'train',
+            'step': 100,
+            'loss': 8.0,
+            'mlm_loss': 7.0,
+            'learning_rate': 0.0,
+            'tokens_per_s': 400.0,
+            'seconds': 2.0,
+        },
+        {'split': 'eval', 'step': 100, **SCORES},
+    ]
+    config = {'name': 'quickstart', 'phases': [{'steps': 100, 'batch_size': 16, 'seq_len': 8}]}
+    stage(
+        'pretrain',
+        60.0,
+        {
+            'config.json': config,
+            'eval/eval.json': {'step': 100, 'metrics': SCORES},
+            'metrics.jsonl': metrics,
+        },
+    )
+
+    def sweep(size: int, source: tuple, random: tuple) -> None:
+        """Three runs a side on 100 held-out examples, each right on as many of them as said."""
+        files, runs, summary = {}, [], []
+        for init, counts in (('source', source), ('random', random)):
+            for seed, count in enumerate(counts):
+                name = f'init={init},seed={seed}'
+                answers = [label if i < count else 'wrong' for i, label in enumerate(LABELS)]
+                files[f'runs/{name}/predictions/dev/predictions.tsv'] = (
+                    'index\tprediction\n' + ''.join(f'{i}\t{a}\n' for i, a in enumerate(answers))
+                )
+                runs.append({'name': name, 'settings': {'init': init, 'seed': seed}, 'step': 200})
+            shares = [count / 100 for count in counts]
+            found = {
+                'mean': statistics.fmean(shares),
+                'sd': statistics.stdev(shares),
+                'max': max(shares),
+            }
+            summary.append({'settings': {'init': init}, 'runs': 3, 'metrics': {'accuracy': found}})
+        stage(f'finetune_{size}', 5.0, {**files, 'sweep.json': {'summary': summary, 'runs': runs}})
+
+    sweep(400, (67, 70, 73), (65, 68, 71))
+    sweep(80, (59, 60, 61), (28, 30, 32))
+    sweep(2000, (69, 70, 71), (84, 85, 86))
+    return stages
+
+
+def test_report(finished, tmp_path):
+    text = report.write(finished, 'a text', 'which one?')
+    results = json.loads((tmp_path / 'results.json').read_text())
+    run = results['pretraining']
+    unigram = baselines(str(tmp_path / 'records')).unigram_nll
+    assert run['final']['nats_gained'] == pytest.approx(unigram - 1.5)
+    assert (run['sequences'], run['tokens'], run['tokens_per_s']) == (
+        1600,
+        1600 * 8 * 0.75,
+        pytest.approx(0.75 * 900 / 3),
+    )
+    assert results['finetuning']['majority'] == 0.5
+    rows = {r['train_examples']: r for r in results['finetuning']['rows']}
+    assert list(rows) == [80, 400, 2000]
+    assert [rows[size]['verdict'] for size in rows] == ['wins', 'no clear difference', 'loses']
+    for piece in (
+        '25.0 %    50.0 %  the most frequent token',
+        '90.0 %    66.7 %',
+        f'{unigram - 1.5:.3f} nats gained over it',
+        '60.0 % ± 1.0    30.0 % ± 2.0       +30.0  wins',
+        'better from the pre-trained weights at 80 training examples',
+        'WORSE from the pre-trained weights at 2,000 training examples',
+        'no clear difference at 400 training examples',
+    ):
+        assert piece in text, piece
+    assert max(map(len, text.splitlines())) <= 110
+    page = (tmp_path / 'report.md').read_text()
+    assert text.rstrip() in page and '| all | 81.0 |' in page
+    for name in ('losses', 'held_out', 'learning_rate', 'finetuning'):
+        assert f'](plots/{name}.png)' in page
+        assert (tmp_path / 'plots' / f'{name}.png').read_bytes().startswith(b'\x89PNG')
+
+
+def test_what_was_not_learned_is_said():
+    results = {
+        'pretraining': {
+            'final': {'nats_gained': -0.2, 'nsp_accuracy': 0.6},
+            'guessing': {'nsp_accuracy': 0.6},
+        },
+        'finetuning': {'rows': [{'train_examples': 80, 'verdict': 'no clear difference'}]},
+    }
+    lines = report.conclusions(results)
+    assert 'hardly more than how frequent tokens are (-0.20 nats' in lines[0]
+    assert 'not learned' in lines[1] and 'no clear difference at 80' in lines[2]
+
+
+def test_difference_counts_seeds_and_examples():
+    """By hand: the seeds' variances over their number, and the variance over examples of the mean
+    difference over theirs.
+    """
+    seen = lambda *shares: [[i < share for i in range(10)] for share in shares]
+    found = report.compare(seen(6, 8), seen(4, 4))
+    seeds = np.var([0.6, 0.8], ddof=1) / 2
+    examples = np.var([0, 0, 0, 0, 1, 1, 0.5, 0.5, 0, 0], ddof=1) / 10
+    assert found['difference'] == pytest.approx(0.3)
+    assert found['standard_error'] == pytest.approx(math.sqrt(seeds + examples))
+    assert found['verdict'] == 'no clear difference'
+    many = lambda *shares: [run * 40 for run in seen(*shares)]
+    assert report.compare(many(8, 8), many(4, 4))['verdict'] == 'wins'
+    assert report.compare(many(4, 4), many(8, 8))['verdict'] == 'loses'
+    assert report.compare(many(8), many(1)) == {
+        'difference': pytest.approx(0.7),
+        'standard_error': None,
+        'verdict': 'no clear difference',
+    }
+
+
+def test_small_differences_on_few_examples_are_not_clear():
+    """Seeds that agree do not make 1.2 points on a thousand examples a fact."""
+    rng = np.random.default_rng(0)
+    a, b = ([rng.permutation(np.arange(1000) < right).tolist()] * 3 for right in (512, 500))
+    assert report.compare(a, b)['verdict'] == 'no clear difference'

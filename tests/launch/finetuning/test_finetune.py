@@ -1,0 +1,743 @@
+"""Fine-tuning: what it learns, what a sweep compiles and reuses, what survives a signal, and the
+command lines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import pathlib
+import shutil
+import signal
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.mesh import processes
+from bert_jax.model import heads
+from bert_jax.train import checkpoint, schedule
+from configs import schema, sweep
+from configs.errors import UserError
+from configs.load import load, presets
+from configs.overrides import apply
+from configs.presets.finetune import FEATURE_BASED, recipe
+from input_pipeline.records.shards import Manifest
+from input_pipeline.records.stream import RecordStream
+from input_pipeline.tasks import load_task
+from launch.finetuning import evaluation, finetuner, results
+from launch.finetuning.best import Best
+from launch.inference.predictor import Predictor
+from launch.pretraining import held_out
+from launch.workdir import source
+from launch.workdir.metrics import read_metrics
+from tests.helpers.encoder import ENCODER_WORDS
+
+pytestmark = pytest.mark.usefixtures('signal_handlers')
+WORDS = ENCODER_WORDS
+
+
+@pytest.fixture
+def task_file(tmp_path):
+    """Is it good or bad? 60 training and 30 dev sentences that one word decides, and a test split
+    without labels.
+    """
+    rng = np.random.default_rng(0)
+    for split, rows in (('train', 60), ('dev', 30), ('test', 5)):
+        lines = []
+        for _ in range(rows):
+            word = WORDS[:6][rng.integers(6)]
+            text = f'the {WORDS[6:8][rng.integers(2)]} was {"a " * rng.integers(4)}{word}'
+            lines.append(
+                {'text': text}
+                | ({} if split == 'test' else {'label': 'good' if WORDS.index(word) < 3 else 'bad'})
+            )
+        (tmp_path / f'{split}.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
+    task = {
+        'kind': 'classification',
+        'files': {split: f'{split}.jsonl' for split in ('train', 'dev', 'test')},
+        'columns': {'text': 'text', 'label': 'label'},
+        'labels': ['bad', 'good'],
+    }
+    (tmp_path / 'mood.json').write_text(json.dumps(task))
+    return str(tmp_path / 'mood.json')
+
+
+SETTINGS = [
+    'batch_size=16',
+    'max_seq_length=32',
+    'epochs=16',
+    'optimizer.peak_lr=3e-3',
+    'optimizer.algorithm=adamw',
+    'runtime.log_every=10',
+]
+
+
+def configuration(*changes):
+    return apply(recipe('mood'), [*SETTINGS, *changes])
+
+
+def tuner_of(task_name, encoder, runtime=None):
+    task = load_task(task_name)
+    return finetuner.Tuner(
+        task,
+        source.load_source(encoder),
+        finetuner.task_identity(task, task_name, ''),
+        runtime or configuration().runtime,
+    )
+
+
+def test_it_learns_and_the_workdir_alone_gives_the_same_scores(tmp_path, encoder, task_file):
+    folder = str(tmp_path / 'run')
+    result, done_before = tuner_of(task_file, encoder).run(configuration(), folder)
+    assert (
+        not done_before
+        and result['metrics'] == {'accuracy': 1.0}
+        and result['step'] == 60
+        and result['train_loss'] < 0.3
+    )
+    lines = [json.loads(line) for line in (tmp_path / 'run/metrics.jsonl').read_text().splitlines()]
+    assert [line['step'] for line in lines] == [10, 20, 30, 40, 50, 60]
+    drawn = {path.name for path in (tmp_path / 'run/plots').iterdir()}
+    assert drawn == {'losses.png', 'learning_rate.png'}
+    dev = [json.loads(line) for line in (tmp_path / 'dev.jsonl').read_text().splitlines()]
+    written = (tmp_path / 'run/predictions/dev/predictions.tsv').read_text().splitlines()[1:]
+    assert [line.split('\t')[1] for line in written] == [row['label'] for row in dev]
+
+    again = evaluation.evaluate(folder, None, None, None)
+    assert again == result == json.loads((tmp_path / 'run/eval/dev.json').read_text())
+    unlabelled = evaluation.evaluate(folder, None, None, 'test')
+    assert unlabelled['metrics'] == {} and unlabelled['examples'] == 5
+    assert len((tmp_path / 'run/predictions/test/predictions.tsv').read_text().splitlines()) == 6
+    there, task = source.load_source(encoder), load_task(task_file)
+    weights = jax.tree.map(
+        np.negative, there.params
+    )  # in the same place: the old scores are not theirs
+    changed = there._replace(bert=there.bert._replace(params=weights))
+    other = finetuner.Tuner(
+        task, changed, finetuner.task_identity(task, task_file, ''), configuration().runtime
+    )
+    with pytest.raises(UserError, match='holds another run .data.init_fingerprint'):
+        other.run(configuration(), folder)
+    with pytest.MonkeyPatch.context() as patch:  # a file system that is mounted to be read
+        patch.setattr(evaluation.os, 'access', lambda *_: False)
+        with pytest.raises(
+            UserError, match='cannot be written to, and the results go there: copy it'
+        ):
+            evaluation.evaluate(folder, None, None, None)
+    shutil.copytree(folder, tmp_path / 'cut')
+    (tmp_path / 'cut/data.json').write_text((tmp_path / 'cut/data.json').read_text()[:40])
+    for read in (
+        lambda where: evaluation.evaluate(where, None, None, None),
+        Predictor.from_workdir,
+    ):
+        with pytest.raises(
+            UserError, match=r'cut/data.json: damaged .*: copy the whole workdir again'
+        ):
+            read(str(tmp_path / 'cut'))
+
+
+def test_what_the_devices_do_not_split_is_told_before_training(encoder, task_file, caplog):
+    tuner_of(task_file, encoder, configuration('runtime.model_parallel=8').runtime)
+    message = 'runtime.model_parallel = 8 does not divide model.num_heads=2'
+    assert [message in line for line in caplog.messages].count(True) == 1
+
+
+def test_a_grid_compiles_each_program_once_and_is_reused(tmp_path, encoder, task_file, capsys):
+    """Backend compilations are counted by jax itself: after the first run there are none."""
+    tuner = tuner_of(task_file, encoder)
+    points = sweep.grid(
+        configuration('epochs=1'),
+        'optimizer.peak_lr=3e-3,1e-4;init=source,random;train_examples=32,48;seed=0,1,2',
+    )
+    assert (
+        len(points) == 24
+        and points[1].name == 'optimizer.peak_lr=0.003,init=source,train_examples=32,seed=1'
+    )
+    results.run_sweep(tuner, points[:1], str(tmp_path / 'sweep'))
+    compiled = []
+    listen = lambda event, seconds, **_: (
+        compiled.append(event) if event.endswith('backend_compile_duration') else None
+    )
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        rows = results.run_sweep(tuner, points[:14], str(tmp_path / 'sweep'))
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert tuner.compilations == {'init': 1, 'train': 1, 'predict': 1} and compiled == []
+    report = json.loads((tmp_path / 'sweep/sweep.json').read_text())
+    assert [row['name'] for row in report['runs']] == [point.name for point in points[:14]]
+    assert [entry['runs'] for entry in report['summary']] == [3, 3, 3, 3, 2]
+    values = [row['metrics']['accuracy'] for row in rows[:3]]
+    found = report['summary'][0]['metrics']['accuracy']
+    assert (found['mean'], found['max']) == pytest.approx((np.mean(values), max(values))) and found[
+        'sd'
+    ] == pytest.approx(np.std(values, ddof=1))
+
+    fresh = tuner_of(task_file, encoder)
+    assert (
+        results.run_sweep(fresh, points[:14], str(tmp_path / 'sweep')) == rows
+        and not fresh.compilations
+    )
+    text = results.table(rows, 'accuracy')
+    assert len(text.splitlines()) == 8 and f'best on dev: {report["best"]}' in text
+
+
+def test_what_a_seed_and_the_source_decide(tmp_path, encoder, task_file):
+    tuner = tuner_of(task_file, encoder)
+    params = {}
+    for name, changes in {
+        'a': ['seed=1'],
+        'again': ['seed=1'],
+        'other': ['seed=2'],
+        'random': ['seed=1', 'init=random'],
+    }.items():
+        tuner.run(
+            configuration('epochs=0.5', 'optimizer.peak_lr=1e-9', *changes), str(tmp_path / name)
+        )
+        params[name] = checkpoint.load_params(tmp_path / name)[0]
+    word = {name: p['encoder']['embeddings']['word'] for name, p in params.items()}
+    original = checkpoint.load_params(encoder)[0]['encoder']['embeddings']['word']
+    assert all(
+        np.allclose(word[name], original, atol=1e-6) for name in ('a', 'again', 'other')
+    ) and not np.allclose(word['random'], original, atol=1e-3)
+    kernel = {name: p['classifier']['kernel'] for name, p in params.items()}
+    assert np.array_equal(kernel['a'], kernel['again']) and not np.allclose(
+        kernel['a'], kernel['other'], atol=1e-3
+    )
+    assert np.allclose(kernel['a'], kernel['random'], atol=1e-6)
+
+
+@pytest.mark.slow
+def test_the_encoders_direction_stays_and_a_bilstm_is_put_on_top(tmp_path, encoder, task_file):
+    """Left to right as it was trained, with a fresh BiLSTM (paper section 5.1); the workdir alone
+    gives the same model.
+    """
+    shutil.copytree(encoder, tmp_path / 'left')
+    settings = json.loads((tmp_path / 'left/config.json').read_text())
+    settings['model']['attention'] = 'left_to_right'
+    (tmp_path / 'left/config.json').write_text(json.dumps(settings))
+    folder = str(tmp_path / 'run')
+    config = configuration('epochs=0.5', 'optimizer.peak_lr=1e-9', 'bilstm=true')
+    result, _ = tuner_of(task_file, str(tmp_path / 'left')).run(config, folder)
+    trained = source.load_source(folder)
+    assert (trained.model.attention, trained.model.bilstm) == ('left_to_right', True)
+    assert trained.params['encoder'].pop('bilstm')['forward']['ii']['kernel'].shape == (32, 16)
+    before = checkpoint.load_params(encoder)[0]['encoder']
+    assert jax.tree.all(
+        jax.tree.map(lambda a, b: np.allclose(a, b, atol=1e-6), trained.params['encoder'], before)
+    )
+    assert evaluation.evaluate(folder, None, None, None) == result
+
+
+def test_a_signal_loses_nothing(tmp_path, encoder, task_file):
+    """Stopped and taken up by another process, the weights are those of an undisturbed run, to the
+    bit.
+    """
+    config = configuration('epochs=4', 'runtime.checkpoint_every=4')
+    tuner = tuner_of(task_file, encoder)
+    tuner.run(config, str(tmp_path / 'whole'))
+    init, step, predictor = tuner.programs(config)
+    calls = []
+
+    def interrupted(*arguments):
+        calls.append(None)
+        if len(calls) == 6:
+            signal.raise_signal(signal.SIGTERM)
+        return step(*arguments)
+
+    tuner._programs = dict.fromkeys(tuner._programs, (init, interrupted, predictor))
+    with pytest.raises(finetuner.Stopped) as stopped:
+        tuner.run(config, str(tmp_path / 'stopped'))
+    assert stopped.value.said == 'saved at step 6'
+    assert len(calls) == 6 and not (tmp_path / 'stopped/eval').exists()
+    shutil.copytree(tmp_path / 'stopped/checkpoints/6', tmp_path / 'step6')
+    fresh = tuner_of(task_file, encoder)
+    result, done_before = fresh.run(config, str(tmp_path / 'stopped'))
+    whole, stopped = (checkpoint.load_params(tmp_path / name)[0] for name in ('whole', 'stopped'))
+    assert (
+        jax.tree.all(jax.tree.map(np.array_equal, whole, stopped))
+        and not done_before
+        and result['step'] == 15
+    )
+    # Trained but not scored: the scores are made up for, without another step.
+    (tmp_path / 'stopped/eval/dev.json').unlink()
+    again, _ = fresh.run(config, str(tmp_path / 'stopped'))
+    assert again['metrics'] == result['metrics'] and again['train_loss'] == result['train_loss']
+
+    # A run whose last checkpoint is damaged goes on from an older one, and does not score that.
+    (tmp_path / 'stopped/eval/dev.json').unlink()
+    shutil.copytree(tmp_path / 'step6', tmp_path / 'stopped/checkpoints/6')
+    shutil.rmtree(tmp_path / 'stopped/checkpoints/15/params')
+    again, _ = tuner_of(task_file, encoder).run(config, str(tmp_path / 'stopped'))
+    assert again['metrics'] == result['metrics'] and again['train_loss'] == result['train_loss']
+    last, step = checkpoint.load_params(tmp_path / 'stopped')
+    assert step == 15 and jax.tree.all(jax.tree.map(np.array_equal, whole, last))
+
+    # Stopped at step 6 it tells the same as one that was not, and of each line the rate of its
+    # step.
+    times = ('seconds', 'step_ms', 'input_wait', 'sequences_per_s')
+    told = [read_metrics(tmp_path / name / 'metrics.jsonl') for name in ('whole', 'stopped')]
+    whole, stopped = (
+        [{k: v for k, v in m.items() if k not in times} for m in lines] for lines in told
+    )
+    assert whole == stopped and [(m['step'], m['steps']) for m in whole] == [(10, 10), (15, 5)]
+    scalars = schedule.hyper(config.optimizer, 0, 15, warmup_steps=1)
+    rates = [
+        float(schedule.learning_rate(config.optimizer, scalars, step - 1)) for step in (10, 15)
+    ]
+    assert [m['learning_rate'] for m in whole] == pytest.approx(rates)
+
+
+def test_the_runtime_settings_are_obeyed(tmp_path, encoder, task_file, monkeypatch):
+    """How many checkpoints are kept, and when a run in which nothing moves ends."""
+    watched, beats = [], []
+
+    @contextlib.contextmanager
+    def watchdog(minutes):
+        watched.append(minutes)
+        yield lambda: beats.append(None)
+
+    monkeypatch.setattr(processes, 'watchdog', watchdog)
+    changes = ['epochs=4', 'runtime.checkpoint_every=4', 'score_every=5']
+    tuner = tuner_of(task_file, encoder)
+    tuner.run(
+        configuration(*changes, 'runtime.keep_checkpoints=2', 'runtime.stall_minutes=7'),
+        str(tmp_path / 'two'),
+    )
+    assert checkpoint.saved_steps(tmp_path / 'two') == [12, 15] and watched == [7]
+    assert len(beats) == 15 + 3 + 4  # steps, saves, and batches of dev: at 5, 10, 15 and the end
+    tuner.run(configuration(*changes), str(tmp_path / 'one'))
+    assert checkpoint.saved_steps(tmp_path / 'one') == [15]
+
+
+def test_steps_that_go_on_being_discarded_name_their_examples(tmp_path, encoder, task_file):
+    changes = [
+        'optimizer.peak_lr=1e37',
+        'optimizer.clip_norm=none',
+        'warmup_fraction=0',
+        'runtime.max_bad_steps=3',
+    ]
+    with pytest.raises(
+        UserError,
+        match=(
+            r'steps in a row, (\d+) to \d+, .*step \1 read the training examples \d+, .*more'
+            r' .from 0'
+        ),
+    ):
+        tuner_of(task_file, encoder).run(
+            configuration(*changes, 'optimizer.algorithm=bert_adamw'), str(tmp_path / 'run')
+        )
+
+
+def test_no_recipe_has_a_setting_that_is_ignored_and_old_runs_are_read():
+    for config in [
+        FEATURE_BASED,
+        *(c for c in map(load, presets()) if isinstance(c, schema.FinetuneConfig)),
+    ]:
+        config.refuse_unused()
+    old = apply(
+        load('quickstart_finetune'), ['runtime.decoder=numpy']
+    )  # as its config.json was until now
+    assert schema.loads(schema.dumps(old)) == old
+    with pytest.raises(
+        UserError, match='runtime.remat=dots would be ignored.*the encoder is frozen'
+    ):
+        apply(FEATURE_BASED, ['runtime.remat=dots']).refuse_unused()
+
+
+def test_inputs_of_more_segments_than_the_model_knows_are_refused(tmp_path, encoder, task_file):
+    """jax reads the last row there is, without a word."""
+    pairs = json.loads(pathlib.Path(task_file).read_text())
+    pairs |= {'kind': 'pair', 'columns': {'text': 'text', 'text_b': 'text', 'label': 'label'}}
+    (tmp_path / 'pairs.json').write_text(json.dumps(pairs))
+    tuner = tuner_of(str(tmp_path / 'pairs.json'), encoder)
+    small = dataclasses.replace(tuner.source.model, type_vocab_size=1)
+    tuner.source = tuner.source._replace(bert=tuner.source.bert._replace(config=small))
+    with pytest.raises(
+        UserError, match=r'inputs are of 2 segments, and .* knows 1 .type_vocab_size=1'
+    ):
+        tuner.run(configuration(), str(tmp_path / 'run'))
+    assert not (tmp_path / 'run').exists()
+
+
+def test_the_best_weights_of_another_run_are_not_taken_up(tmp_path):
+    """One that ended before its first checkpoint, so that its folder is another's now."""
+    for step in (5, 10):
+        (tmp_path / f'best/checkpoints/{step}').mkdir(parents=True)
+    (tmp_path / 'best/score.json').write_text('{"step": 10, "score": 0.9}')
+    assert Best(str(tmp_path)).step == 10
+    best = Best(str(tmp_path), resumed=False)
+    assert (best.step, best.score) == (0, float('-inf')) and not list(
+        (tmp_path / 'best/checkpoints').iterdir()
+    )
+
+
+def test_a_training_loss_is_of_the_last_tenth_of_a_run(tmp_path):
+    """801 steps, logged every 50: the last line is one batch, of whatever luck."""
+    line = {'split': 'train', 'discarded_steps': 0}
+    lines = [
+        line | {'step': step, 'steps': 50, 'loss': 0.7 - step / 2000} for step in range(50, 801, 50)
+    ]
+    lines += [
+        line | {'step': 801, 'steps': 1, 'loss': 5.0},
+        {'split': 'dev', 'step': 801, 'accuracy': 0.5},
+    ]
+    write = lambda lines: (tmp_path / 'metrics.jsonl').write_text(
+        ''.join(json.dumps(line) + '\n' for line in lines)
+    )
+    write(lines)
+    assert finetuner._facts(str(tmp_path), 801, None) == {
+        'step': 801,
+        'train_loss': pytest.approx((50 * 0.325 + 50 * 0.3 + 5.0) / 101),
+    }
+    write([*lines[:15], lines[15] | {'discarded_steps': 40}, lines[16]])
+    assert finetuner._facts(str(tmp_path), 801, None)['train_loss'] == pytest.approx(
+        (50 * 0.325 + 10 * 0.3 + 5.0) / 61
+    )
+    write([lines[0], line | {'step': 100, 'steps': 50, 'discarded_steps': 50}])
+    assert finetuner._facts(str(tmp_path), 100, None)['train_loss'] is None
+
+
+def test_a_folder_holds_one_run(tmp_path, encoder, task_file):
+    tuner = tuner_of(task_file, encoder)
+    tuner.run(configuration('epochs=0.5'), str(tmp_path / 'run'))
+    with pytest.raises(UserError, match='epochs'):
+        tuner.run(configuration('epochs=1'), str(tmp_path / 'run'))
+    (tmp_path / 'train.jsonl').write_text(
+        (tmp_path / 'train.jsonl').read_text() + '{"text": "a", "label": "bad"}\n'
+    )
+    with pytest.raises(UserError, match='examples'):
+        tuner_of(task_file, encoder).run(configuration('epochs=0.5'), str(tmp_path / 'run'))
+
+
+@pytest.mark.parametrize(
+    ('changes', 'message'),
+    [
+        (['max_seq_length=65'], 'beyond the position table .*use 64'),
+        (
+            ['train_examples=8', 'epochs=1'],
+            '8 training examples, batch_size=16 and epochs=1 make no whole step',
+        ),
+        (['batch_size=12'], 'does not divide over 8 devices'),
+        (['runtime.eval_every=5'], 'runtime.eval_every=5 would be ignored .* score_every is'),
+        (
+            ['runtime.eval_batches=0'],
+            'runtime.eval_batches=0 .* the dev split is always scored whole',
+        ),
+        (['runtime.decoder=numpy'], 'runtime.decoder=numpy would be ignored'),
+        (['runtime.fsdp=2'], 'runtime.fsdp=2: the runs of one command share it .1.'),
+        (['runtime.attention=cudnn'], 'runtime.attention=cudnn needs a GPU'),
+    ],
+)
+def test_settings_that_cannot_be(tmp_path, encoder, task_file, changes, message):
+    with pytest.raises(UserError, match=message):
+        tuner_of(task_file, encoder).run(configuration(*changes), str(tmp_path / 'run'))
+    assert not (tmp_path / 'run').exists()
+
+
+def test_steps_are_those_of_the_reference():
+    cases = {(3668, 32, 3.0): 343, (8551, 32, 3.0): 801, (57, 16, 200 * 16 / 57): 200}
+    for (examples, batch, epochs), steps in cases.items():
+        assert (
+            finetuner.total_steps(
+                examples, configuration(f'batch_size={batch}', f'epochs={epochs:.10g}')
+            )
+            == steps
+        )
+
+
+@pytest.mark.slow
+def test_the_dev_score_selects_and_stops(tmp_path, encoder, task_file):
+    """Two of twelve scores without a better one end the run; its weights are those of the best; a
+    cut-off run knows them too.
+    """
+    changes = [
+        'epochs=16',
+        'runtime.checkpoint_every=5',
+        'score_every=5',
+        'select=best',
+        'patience=3',
+    ]
+    tuner = tuner_of(task_file, encoder)
+    result, _ = tuner.run(configuration(*changes), str(tmp_path / 'run'))
+    lines = [json.loads(line) for line in (tmp_path / 'run/metrics.jsonl').read_text().splitlines()]
+    scores = {line['step']: line['accuracy'] for line in lines if line['split'] == 'dev'}
+    best = max(scores, key=lambda step: (scores[step], -step))
+    assert result['selected_step'] == best and result['metrics']['accuracy'] == scores[best]
+    assert (tmp_path / 'run/plots/scores.png').exists()
+    last = max(scores)
+    assert last == min(60, best + 15) and list(scores) == list(range(5, last + 1, 5))
+    assert evaluation.evaluate(str(tmp_path / 'run'), None, None, None) == result
+
+    # Stopped by a signal after its best score, and taken up by another process.
+    init, step, predictor = tuner.programs(configuration(*changes))
+    calls = []
+
+    def interrupted(*arguments):
+        calls.append(None)
+        if len(calls) == best + 2:
+            signal.raise_signal(signal.SIGTERM)
+        return step(*arguments)
+
+    tuner._programs = dict.fromkeys(tuner._programs, (init, interrupted, predictor))
+    with pytest.raises(finetuner.Stopped):
+        tuner.run(configuration(*changes), str(tmp_path / 'stopped'))
+    again, _ = tuner_of(task_file, encoder).run(configuration(*changes), str(tmp_path / 'stopped'))
+    assert {k: v for k, v in again.items() if k != 'seconds'} == {
+        k: v for k, v in result.items() if k != 'seconds'
+    }
+    whole, stopped = (checkpoint.load_params(tmp_path / name)[0] for name in ('run', 'stopped'))
+    assert jax.tree.all(jax.tree.map(np.array_equal, whole, stopped))
+
+
+@pytest.mark.slow
+def test_rows_of_like_length_share_batches(tmp_path, encoder, task_file):
+    """Three lengths are three compilations, and what a model says does not depend on how rows were
+    put together.
+    """
+    rows = [json.loads(line) for line in (tmp_path / 'train.jsonl').read_text().splitlines()]
+    for place, row in enumerate(rows):
+        row['text'] += ' the' * (30 * (place % 3) - 2 * (place % 2))
+    (tmp_path / 'train.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in rows))
+    tuner = tuner_of(task_file, encoder)
+    config = configuration('max_seq_length=64', 'batch_size=8', 'epochs=1', 'length_buckets=3')
+    tuner.run(config, str(tmp_path / 'run'))
+    assert tuner.compilations == {
+        'init': 1,
+        'train': 3,
+        'predict': 2,
+    }  # 8, 40 and 64 in training; 8 and 16 in dev
+    params = checkpoint.load_params(tmp_path / 'run')[0]
+    task, (features, _) = tuner.task, tuner.features(config)
+    seen = []
+    task_decode = lambda examples, features, outputs: seen.append(outputs['logits'])
+    predictor = tuner.programs(config)[2]
+    predictor._task = types.SimpleNamespace(decode=task_decode)
+    predictor(params, task.examples('train'), features, 1)
+    predictor(params, task.examples('train'), features, 3)
+    assert np.allclose(seen[0], seen[1], atol=1e-5) and seen[0].std() > 1e-3
+
+
+@pytest.mark.slow
+def test_a_run_that_learns_nothing_is_marked(tmp_path, encoder, task_file):
+    points = sweep.grid(configuration(), 'optimizer.peak_lr=1e-9,3e-3')
+    rows = results.run_sweep(tuner_of(task_file, encoder), points, str(tmp_path / 'sweep'))
+    assert [row['failed'] for row in rows] == [True, False]
+    text = results.table(rows, 'accuracy')
+    assert (
+        'failed (training loss not below 95% of what a constant answer has):'
+        ' optimizer.peak_lr=1e-09\n' in text
+    )
+    assert 'FAILED' in results.describe(rows[0]) and 'FAILED' not in results.describe(rows[1])
+
+
+def test_recipes():
+    assert [recipe(*task).batch_size for task in (('squad_v2', 'span'), ('swag', 'choice'))] == [
+        48,
+        16,
+    ]
+    assert recipe('conll2003', 'tagging').max_seq_length == 512
+    assert (
+        recipe('squad_v1', 'span', 'readme').batch_size,
+        recipe('squad_v1', 'span', 'readme').optimizer.peak_lr,
+    ) == (12, 3e-5)
+    for task, steps, warmup, examples in (
+        ('rte', 800, 200, 2490),
+        ('cola', 5336, 320, 8551),
+        ('mnli', 10000, 1000, 392702),
+    ):
+        config = recipe(task, 'pair', 'albert')
+        assert (finetuner.total_steps(examples, config), int(steps * config.warmup_fraction)) == (
+            steps,
+            warmup,
+        )
+    with pytest.raises(UserError, match='--recipe=readme: it has none for cola'):
+        recipe('cola', 'classification', 'readme')
+    assert (
+        len(sweep.grid(recipe('mrpc'), 'appendix;seed=0,1')) == 36
+        and len(sweep.grid(recipe('mrpc'), 'miniatures')) == 20
+    )
+    with pytest.raises(UserError, match='set score_every'):
+        configuration('patience=2')
+
+
+def test_grids_that_cannot_be():
+    for text, message in {
+        'seed': 'expected NAME=VALUE',
+        'seed=': 'expected NAME=VALUE',
+        'seed=1;seed=2': 'named twice',
+        'seed=1,1.0': 'value comes twice',
+        'sead=1': "has no 'sead'",
+        'init=zero': 'must be one of source, random',
+        ' ; ': 'is empty',
+    }.items():
+        with pytest.raises(UserError, match=message):
+            sweep.grid(configuration(), text)
+
+
+def test_a_span_head_finds_answers(tmp_path, encoder):
+    """64 questions; the answer is the colour and the animal, anywhere in the context."""
+    rng = np.random.default_rng(1)
+    paragraphs = []
+    for number in range(64):
+        text = f'{WORDS[14:17][rng.integers(3)]} {WORDS[17:20][rng.integers(3)]}'
+        before = ''.join(f'{word} ' for word in rng.choice(WORDS[6:11], rng.integers(8)))
+        answers = [{'text': text, 'answer_start': len(before)}]
+        context = f'{before}{text} was the film'
+        paragraphs.append(
+            {
+                'context': context,
+                'qas': [{'id': str(number), 'question': 'who is a fox ?', 'answers': answers}],
+            }
+        )
+    (tmp_path / 'data.json').write_text(
+        json.dumps({'version': '1.1', 'data': [{'title': '', 'paragraphs': paragraphs}]})
+    )
+    (tmp_path / 'fox.json').write_text(
+        json.dumps({'kind': 'span', 'files': {'train': 'data.json', 'dev': 'data.json'}})
+    )
+    config = apply(recipe('fox', 'span'), [*SETTINGS, 'epochs=30'])
+    result, _ = tuner_of(str(tmp_path / 'fox.json'), encoder).run(config, str(tmp_path / 'run'))
+    assert (
+        result['metrics']['exact_match'] > 95 and result['metric'] == 'f1' and result['step'] == 120
+    )
+    answers = json.loads((tmp_path / 'run/predictions/dev/predictions.json').read_text())
+    right = [
+        answers[paragraph['qas'][0]['id']] == paragraph['qas'][0]['answers'][0]['text']
+        for paragraph in paragraphs
+    ]
+    assert 100 * np.mean(right) == result['metrics']['exact_match']
+
+
+@pytest.mark.slow
+def test_a_regression_head_follows_numbers(tmp_path, encoder):
+    rows = ''.join(f'{"good " * n}film\t{n / 2}\n' for n in range(9) for _ in range(4))
+    (tmp_path / 'all.tsv').write_text('text\tscore\n' + rows)
+    task = {
+        'kind': 'regression',
+        'files': {'train': 'all.tsv', 'dev': 'all.tsv'},
+        'columns': {'text': 'text', 'label': 'score'},
+    }
+    (tmp_path / 'count.json').write_text(json.dumps(task))
+    result, _ = tuner_of(str(tmp_path / 'count.json'), encoder).run(
+        configuration('epochs=40'), str(tmp_path / 'run')
+    )
+    assert result['metrics']['pearson'] > 0.8 and list(result['metrics']) == ['pearson', 'spearman']
+
+
+def test_command_lines(tmp_path, encoder, task_file, binary):
+    arguments = [
+        f'--task={task_file}',
+        f'--init_from={encoder}',
+        f'--workdir={tmp_path}/run',
+        '--sweep=seed=0,1',
+        *(f'--set={s}' for s in SETTINGS),
+    ]
+    first = binary('finetune', *arguments)
+    assert first.returncode == 0 and 'best on dev: seed=' in first.stdout, first.stderr
+    second = binary('finetune', *arguments)
+    assert second.stdout == first.stdout and '2 of 2 runs were done before' in second.stderr
+    scored = binary('evaluate', f'--workdir={tmp_path}/run/runs/seed=1')
+    assert (
+        json.loads(scored.stdout)['metrics']
+        == json.loads((tmp_path / 'run/sweep.json').read_text())['runs'][1]['metrics']
+    )
+    by_file = binary(
+        'evaluate',
+        f'--task={task_file}',
+        f'--predictions={tmp_path}/run/runs/seed=1/predictions/dev/predictions.tsv',
+    )
+    assert json.loads(by_file.stdout)['metrics'] == json.loads(scored.stdout)['metrics']
+
+
+@pytest.mark.parametrize(
+    ('name', 'arguments', 'message'),
+    [
+        ('finetune', ['--task=mrcp', '--init_from=x', '--workdir=y'], '--task=mrcp: unknown'),
+        (
+            'finetune',
+            ['--task=mrpc', '--init_from=x', '--workdir=y', '--data_dir=z', '--set=epoch=1'],
+            'did you mean epochs?',
+        ),
+        ('evaluate', [], 'name --workdir'),
+        ('evaluate', ['--workdir=nowhere'], 'nowhere: no config.json'),
+        ('evaluate', ['--predictions=x'], '--predictions needs --task'),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path, binary, name, arguments, message):
+    done = binary(name, *[argument.replace('=y', f'={tmp_path}') for argument in arguments])
+    assert (
+        done.returncode == 2
+        and message in done.stderr
+        and len(done.stderr.strip().splitlines()) == 1
+    )
+
+
+def test_held_out_measures_are_means_over_all_records(tmp_path, encoder, binary):
+    """Against log-softmax in numpy over all records in one batch, whose number does not divide by
+    the evaluation's.
+    """
+    rng = np.random.default_rng(0)
+    sentences = [' '.join(rng.choice(WORDS, rng.integers(3, 9))) for _ in range(600)]
+    (tmp_path / 'text.txt').write_text(
+        '\n\n'.join('\n'.join(sentences[i : i + 6]) for i in range(0, 600, 6)) + '\n'
+    )
+    records = tmp_path / 'records'
+    options = [
+        '--seq_len=32',
+        '--max_predictions=5',
+        '--eval_fraction=0.3',
+        '--dupe_factor=1',
+        '--workers=1',
+    ]
+    made = binary(
+        'preprocess',
+        f'--input={tmp_path}/text.txt',
+        f'--tokenizer={encoder}/tokenizer',
+        f'--output={records}',
+        *options,
+    )
+    assert made.returncode == 0, made.stderr
+    found = held_out.evaluate(encoder, str(records), 'eval')
+    with pytest.raises(UserError, match="no records of split 'dev'"):
+        held_out.evaluate(encoder, str(records), 'dev')
+
+    manifest = Manifest.load(str(records))
+    batch = next(
+        RecordStream(str(records), 'eval', manifest.records('eval'), 0, 'numpy').evaluation()
+    )
+    config = source.model_config(encoder)
+    mlm, nsp = heads.Pretraining(config).apply(
+        {'params': checkpoint.load_params(encoder)[0]}, batch
+    )
+    log_softmax = lambda x: (
+        x
+        - np.log(np.exp(x - x.max(-1, keepdims=True)).sum(-1, keepdims=True))
+        - x.max(-1, keepdims=True)
+    )
+    mlm, nsp, weights = (
+        log_softmax(np.asarray(mlm)[..., : config.vocab_size]),
+        log_softmax(np.asarray(nsp)),
+        batch['masked_lm_weights'],
+    )
+    chosen = np.take_along_axis(mlm, batch['masked_lm_ids'][..., None], -1)[..., 0]
+    labels = batch['next_sentence_labels']
+    expected = {
+        'mlm_loss': -(chosen * weights).sum() / weights.sum(),
+        'mlm_accuracy': (
+            ((mlm.argmax(-1) == batch['masked_lm_ids']) * weights).sum() / weights.sum()
+        ),
+        'nsp_loss': -nsp[np.arange(len(labels)), labels].mean(),
+        'nsp_accuracy': (nsp.argmax(-1) == labels).mean(),
+        'masked': weights.sum(),
+    }
+    assert {name: found['metrics'][name] for name in expected} == pytest.approx(expected, rel=1e-4)
+    assert (
+        found['records']
+        == manifest.records('eval')
+        == json.loads(pathlib.Path(encoder, 'eval/eval.json').read_text())['records']
+        > 10
+    )

@@ -1,0 +1,86 @@
+"""A sweep's results: which run is called the best, what is said of those that failed, and a sweep's
+folder in place of a run's.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from configs.errors import UserError
+from input_pipeline.tasks import load_task
+from launch.finetuning import results
+
+
+def row(name, score, loss, failed):
+    """A row of sweep.json; a constant answer has a loss of 0.7."""
+    facts = {
+        'task': 'mood',
+        'split': 'dev',
+        'metric': 'f1',
+        'metrics': {'f1': score},
+        'examples': 9,
+    }
+    facts |= {'train_loss': loss, 'chance_loss': 0.7, 'failed': failed, 'step': 3}
+    return {'name': name, 'settings': {'lr': name, 'seed': 0}, **facts}
+
+
+def test_a_failed_run_is_not_the_best_without_a_word():
+    failed, learnt, other = (
+        row('a', 0.81, 0.69, True),
+        row('b', 0.8, 0.1, False),
+        row('c', 0.7, 0.1, False),
+    )
+    last = lambda *rows: results.table(rows, 'f1').splitlines()[-1]
+    assert last(failed, learnt, other) == 'best on dev: b (f1 0.8000); a has 0.8100 but has failed'
+    assert last(learnt, other) == 'best on dev: b (f1 0.8000)'
+    assert last(row('d', 0.1, 0.69, True), learnt) == 'best on dev: b (f1 0.8000)'
+    assert last(failed) == 'best on dev: a (f1 0.8100); it has FAILED, as all runs have'
+    assert results.best_of([failed, learnt, other]) is learnt
+
+
+def test_the_margin_of_a_failed_run_is_named():
+    said = results.describe(row('a', 0.81, 0.69, True))
+    assert (
+        'FAILED: training loss 0.6900 is not below 95% of what a constant answer has (0.6650 of'
+        ' 0.7000)' in said
+    )
+    assert (
+        '\nfailed (training loss not below 95% of what a constant answer has): a\n'
+        in results.table([row('a', 0.81, 0.69, True)], 'f1')
+    )
+    assert 'FAILED: no training loss that is finite' in results.describe(row('a', 0.81, None, True))
+
+
+@pytest.mark.parametrize('done', [True, False])
+def test_evaluating_a_sweep_names_its_runs(tmp_path, binary, done):
+    for name in ('seed=0', 'seed=1'):
+        (tmp_path / 'runs' / name).mkdir(parents=True)
+        (tmp_path / 'runs' / name / 'config.json').write_text('{}')
+    if done:
+        (tmp_path / 'sweep.json').write_text(json.dumps({'best': 'seed=1'}))
+    ended = binary('evaluate', f'--workdir={tmp_path}')
+    best = 'seed=1' if done else 'seed=0'
+    said = '2 runs, of which seed=1 is best' if done else '2 runs'
+    assert ended.returncode == 2 and ended.stderr.count('\n') == 1
+    assert (
+        f'holds a sweep of {said}: name one of them, as in --workdir={tmp_path}/runs/{best}'
+        in ended.stderr
+    )
+
+
+def test_a_task_without_dev_is_told_that_it_has_no_dev(tmp_path):
+    settings = {
+        'kind': 'regression',
+        'files': {'train': 'x.tsv'},
+        'columns': {'text': 0, 'label': 1},
+    }
+    (tmp_path / 'mine.json').write_text(json.dumps(settings))
+    with pytest.raises(
+        UserError, match='task mine has no dev split to be scored on, only train: give it one'
+    ):
+        _ = load_task(str(tmp_path / 'mine.json')).selection_split
+    settings['files']['test'] = 'y.tsv'
+    (tmp_path / 'mine.json').write_text(json.dumps(settings))
+    assert load_task(str(tmp_path / 'mine.json')).selection_split == 'test'

@@ -1,0 +1,317 @@
+"""The resident predictor: every class of model, answers that do not depend on padding or company,
+programs compiled once.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.model import heads
+from bert_jax.train import checkpoint
+from bert_jax.train.state import TrainState
+from configs import schema
+from configs.errors import UserError
+from input_pipeline.text.record_files import BadRecord
+from input_pipeline.tokenizer import Tokenizer
+from launch.inference.batching import Buckets
+from launch.inference.predictor import Predictor
+from launch.workdir.folder import settle
+from launch.workdir.source import Source
+from tests.helpers import tiny_models
+
+TEXTS = ['paris', 'who is unable?', 'the capital of france, a good film.', '', 'what ' * 40]
+
+
+def predictor(architecture: str, **options) -> Predictor:
+    return Predictor(
+        Source(tiny_models.model(architecture), tiny_models.tokenizer(), '', 0), 64, options
+    )
+
+
+def row(*texts: str) -> dict[str, np.ndarray]:
+    """One unpadded row, laid out by hand."""
+    tokenizer = tiny_models.tokenizer()
+    pieces = [[*tokenizer.encode(text), tokenizer.sep_id] for text in texts]
+    ids = [tokenizer.cls_id, *sum(pieces, [])]
+    segments = [0] * (1 + len(pieces[0])) + [1] * (len(ids) - 1 - len(pieces[0]))
+    ids = np.array([ids], np.int32)
+    return {
+        'input_ids': ids,
+        'input_mask': np.ones_like(ids),
+        'segment_ids': np.array([segments], np.int32),
+    }
+
+
+def apply(module, params, batch):
+    return jax.jit(module.apply)({'params': params}, batch)
+
+
+def with_pooler(params):
+    """Params of a class that has no pooler, for our modules, which compute one."""
+    zero = {'kernel': np.zeros((16, 16), np.float32), 'bias': np.zeros(16, np.float32)}
+    return params | {'encoder': params['encoder'] | {'pooler': zero}}
+
+
+def test_classes_whatever_stands_beside_a_text():
+    serve, model = (
+        predictor('BertForSequenceClassification'),
+        tiny_models.model('BertForSequenceClassification'),
+    )
+    call = jax.jit(heads.Classifier(tiny_models.CONFIG, outputs=3).apply)
+    pairs = [(a, b) for a in TEXTS[1:3] for b in TEXTS[:2]]
+    answers = serve([*TEXTS, *pairs])
+    for texts, answer in zip([*((t,) for t in TEXTS), *pairs], answers, strict=True):
+        wanted = jax.nn.softmax(call({'params': model.params}, row(*texts))[0])
+        np.testing.assert_allclose(list(answer['probabilities'].values()), wanted, atol=1e-5)
+        assert list(answer['probabilities']) == list(tiny_models.LABELS)
+        assert answer['label'] == tiny_models.LABELS[int(wanted.argmax())] and answer[
+            'probability'
+        ] == max(answer['probabilities'].values())
+    assert len({a['label'] for a in answers}) > 1
+    alone = serve(TEXTS[2])
+    assert alone['probability'] == pytest.approx(answers[2]['probability'], abs=1e-5)
+    made = serve.compilations['predict']
+    assert serve([*TEXTS, *pairs]) == answers and serve(TEXTS[2]) == alone
+    assert serve.compilations['predict'] == made <= 6  # two lengths, at most three sizes each
+
+
+def test_masked_words_and_the_next_sentence():
+    serve, model = predictor('BertForPreTraining'), tiny_models.model('BertForPreTraining')
+    text, other = 'paris is the [MASK] of [MASK]', 'who is a film?'
+    answer = serve((text, other))
+    tokenizer = tiny_models.tokenizer()
+    batch = row('paris is the bad of bad', other)
+    places = [4, 6]
+    batch['input_ids'][0, places] = tokenizer.mask_id
+    mlm, nsp = apply(
+        heads.Pretraining(tiny_models.CONFIG),
+        model.params,
+        batch | {'masked_lm_positions': np.array([places])},
+    )
+    for found, logits in zip(answer['masks'], mlm[0], strict=True):
+        best = np.argsort(-np.asarray(logits))[:5]
+        assert [word['token'] for word in found] == tokenizer.tokens(best)
+        np.testing.assert_allclose(
+            [word['probability'] for word in found], jax.nn.softmax(logits)[best], atol=1e-5
+        )
+    assert answer['next_probability'] == pytest.approx(float(jax.nn.softmax(nsp[0])[0]), abs=1e-5)
+    assert serve('no mask here') == {'masks': []}
+    with pytest.raises(UserError, match='a text with 21 mask tokens'):
+        serve('[MASK]' * 21)
+
+
+def test_answers_in_contexts_longer_than_a_row():
+    question, context = (
+        'what is paris?',
+        'The film. ' * 30 + 'Paris,  is the capital of France.' + ' a bad film' * 20,
+    )
+    serve = predictor('BertForQuestionAnswering', doc_stride=8, max_answer_length=6)
+    answer = serve((question, context))
+    assert answer['answer'] and answer['answer'] in ' '.join(context.split())
+    assert answer['nbest'][0]['text'] == answer['answer'] and len(answer['nbest']) == 5
+    assert (
+        answer['probability']
+        == answer['nbest'][0]['probability']
+        == max(item['probability'] for item in answer['nbest'])
+    )
+    beside = serve([('who?', 'Paris.'), (question, context)])
+    assert (
+        beside[1]['nbest'][0]['probability'] == pytest.approx(answer['probability'], abs=1e-5)
+        and beside[1]['answer'] == answer['answer']
+    )
+    short = row('who?', 'Paris.')  # by hand: the only span there is is one of three pieces' pairs
+    model = tiny_models.model('BertForQuestionAnswering')
+    logits = apply(heads.Span(tiny_models.CONFIG), with_pooler(model.params), short)[0]
+    spans = {
+        'Paris': logits[4, 0] + logits[4, 1],
+        'Paris.': logits[4, 0] + logits[5, 1],
+        '.': logits[5, 0] + logits[5, 1],
+    }
+    assert beside[0]['answer'] == max(spans, key=spans.get)
+    assert serve(('who?', ''))['answer'] == ''
+
+
+def test_a_label_for_every_word_of_a_text_of_any_length():
+    serve = predictor('BertForTokenClassification')
+    answer = serve('Unables, who?')
+    assert (
+        answer['words'] == ['Unables', ',', 'who', '?']
+        and len(answer['labels']) == len(answer['probabilities']) == 4
+    )
+    assert serve({'text': ['Unables', ',', 'who', '?']}) == answer
+    model = tiny_models.model('BertForTokenClassification')
+    p = jax.nn.softmax(
+        apply(
+            heads.Tokens(tiny_models.CONFIG, outputs=3),
+            with_pooler(model.params),
+            row('Unables, who?'),
+        )[0]
+    )
+    first = jnp.array([1, 4, 5, 6])  # un ##able ##s , who ?
+    assert answer['labels'] == [tiny_models.LABELS[i] for i in p[first].argmax(-1)]
+    np.testing.assert_allclose(answer['probabilities'], p[first].max(-1), atol=1e-5)
+    long = serve({'text': ['film'] * 150})
+    assert len(long['labels']) == 150 and all(0.3 < p <= 1 for p in long['probabilities'])
+    assert serve({'text': []}) == {'words': [], 'labels': [], 'probabilities': []}
+
+
+def test_choices_of_any_number():
+    serve, model = predictor('BertForMultipleChoice'), tiny_models.model('BertForMultipleChoice')
+    records = [
+        {'text': 'what is paris', 'choices': ['the capital', 'a film']},
+        {'text': 'who', 'start': 'unable', 'choices': ['a', 'is', 'films']},
+    ]
+    answers = serve(records)
+    second = [row('who', f'unable {choice}') for choice in records[1]['choices']]
+    scores = jnp.array(
+        [
+            apply(heads.Classifier(tiny_models.CONFIG, outputs=1), model.params, r)[0, 0]
+            for r in second
+        ]
+    )
+    np.testing.assert_allclose(answers[1]['probabilities'], jax.nn.softmax(scores), atol=1e-5)
+    assert answers[1]['choice'] == int(scores.argmax()) and len(answers[0]['probabilities']) == 2
+    with pytest.raises(UserError, match='"choices" must be a list of two or more'):
+        serve({'text': 'who', 'choices': ['one']})
+
+
+def test_numbers_and_next_sentences():
+    numbers = tiny_models.model('BertForSequenceClassification', labels=())
+    serve = Predictor(Source(numbers, tiny_models.tokenizer(), '', 0), 64, {})
+    wanted = apply(
+        heads.Classifier(tiny_models.CONFIG, outputs=1), numbers.params, row('paris', 'a film')
+    )
+    assert serve(('paris', 'a film')) == {'value': pytest.approx(float(wanted[0, 0]), abs=1e-5)}
+    answer = predictor('BertForNextSentencePrediction')(('paris', 'a film'))
+    assert answer['is_next'] == (answer['probability'] > 0.5)
+
+
+@pytest.mark.parametrize(
+    ('architecture', 'given', 'message'),
+    [
+        ('BertForSequenceClassification', {'sentence': 'a'}, "a record needs text: no 'text' in"),
+        ('BertForSequenceClassification', {'text': 'a', 'label': 'b'}, "'label' is none of them"),
+        (
+            'BertForSequenceClassification',
+            ('a', 'b', 'c'),
+            'expected a text, a tuple of texts or a record of text, text_b',
+        ),
+        ('BertForSequenceClassification', 3, 'expected a text'),
+        ('BertForQuestionAnswering', 'a question alone', "no 'context' in"),
+    ],
+)
+def test_a_bad_record_is_named(architecture, given, message):
+    with pytest.raises(UserError, match=message):
+        predictor(architecture)(given)
+
+
+def test_a_model_without_a_head_is_refused():
+    with pytest.raises(UserError, match='BertModel has no head that answers'):
+        predictor('BertModel')
+
+
+def test_from_a_workdir_with_its_settings(tmp_path):
+    """Labels, length and the task's options are the workdir's."""
+    config = schema.FinetuneConfig(max_seq_length=40)
+    data = {
+        'head': 'span',
+        'labels': [],
+        'options': {'unanswerable': True, 'null_threshold': -1e6},
+        'model': schema.to_dict(tiny_models.CONFIG),
+    }
+    settle(str(tmp_path), config, data)
+    tiny_models.tokenizer().save(tmp_path / 'tokenizer')
+    checkpoints = checkpoint.Checkpoints(tmp_path)
+    params = jax.tree.map(
+        jnp.asarray, with_pooler(tiny_models.model('BertForQuestionAnswering').params)
+    )
+    checkpoints.save(TrainState(params, {}, jnp.int32(7), jnp.int32(0)), {})
+    checkpoints.close()
+    serve = Predictor.from_workdir(str(tmp_path), top=2)
+    assert serve.roles == (('question', 'context'), ())
+    answer = serve(('who is good?', 'paris is a good film'))
+    assert answer['answer'] == '' and len(answer['nbest']) == 2  # beyond any threshold: no answer
+
+
+def test_batches_are_few_and_full():
+    """Rows of one length go in full batches; what is left over takes a small one, and a single row
+    no more than one a device.
+    """
+    seen = []
+
+    def function(params, batch):
+        seen.append(batch['input_ids'].shape)
+        return {'sum': (batch['input_ids'] * batch['input_mask']).sum(1) + params}
+
+    buckets = Buckets(function, jnp.zeros(()), 100)
+    lengths = np.array([5] * 140 + [40] * 3 + [100])
+    mask = (np.arange(100)[None] < lengths[:, None]).astype(np.int32)
+    rows = {
+        'input_ids': np.arange(144, dtype=np.int32)[:, None] * mask,
+        'input_mask': mask,
+        'segment_ids': mask,
+    }
+    batches = buckets(rows)
+    found = np.zeros(144)
+    for places, outputs in batches:
+        found[places] = np.asarray(outputs['sum'])[: len(places)]
+    np.testing.assert_array_equal(found, np.arange(144) * lengths)
+    assert sorted(set(seen)) == [(8, 32), (8, 64), (8, 100), (128, 32)]
+
+
+def test_what_cannot_be_answered_stands_in_its_place_between_the_answers():
+    """Asked with errors=True; without it, the first such input is named when its turn comes."""
+    asked = {
+        'BertForSequenceClassification': (
+            ['paris', {'text': ['a', 'list']}, BadRecord('not JSON'), 'film'],
+            [1, 2],
+        ),
+        'BertForTokenClassification': (['', 'paris', '\x00 \t', {'text': ['a', 'film']}], [0, 2]),
+        'BertForPreTraining': (
+            ['[MASK] ' * 20, '[MASK] ' * 21, {'text': 'paris', 'text_b': ['is']}],
+            [1, 2],
+        ),
+        'BertForMultipleChoice': (
+            [
+                {'text': 'a', 'choices': ['b']},
+                {'text': 'a', 'choices': ['b', 'c']},
+                {'text': 'a', 'choices': 'b c'},
+                {'text': 'a', 'choices': ['b', 'c'], 'start': ['d']},
+                {'text': 'a', 'choices': []},
+            ],
+            [0, 2, 3, 4],
+        ),
+        'BertForQuestionAnswering': ([('who ' * 70, 'a'), ('who', 'paris'), ('who', '')], [0]),
+    }
+    for architecture, (inputs, bad) in asked.items():
+        options = {'max_query_length': 70} if architecture == 'BertForQuestionAnswering' else {}
+        serve = predictor(architecture, **options)
+        found = list(serve.stream(inputs, errors=True))
+        assert [i for i, answer in enumerate(found) if 'error' in answer] == bad, architecture
+        good = [item for i, item in enumerate(inputs) if i not in bad]
+        assert serve(good) == [answer for answer in found if 'error' not in answer]
+        with pytest.raises(UserError, match=rf'inputs\[{bad[0]}\]: '):
+            serve(inputs)
+    assert found[0]['error'].startswith('a question of 70 word pieces leaves no room')
+
+
+def test_the_same_place_with_another_model_in_it_has_another_fingerprint():
+    """So answers and features that are there already are never taken for those of other weights,
+    labels or entries.
+    """
+    model, tokenizer = tiny_models.model('BertForSequenceClassification'), tiny_models.tokenizer()
+    here = Source(model, tokenizer, 'here', 0).fingerprint()
+    assert Source(model, tokenizer, 'there', 7).fingerprint() == here
+    changed = jax.tree.map(np.array, model.params)
+    changed['classifier']['bias'][1] += 1e-6
+    words = ''.join(f'{word}\n' for word in reversed(tokenizer.tokens(range(tokenizer.vocab_size))))
+    others = [
+        Source(model._replace(params=changed), tokenizer, 'here', 0),
+        Source(model._replace(labels=('no', 'maybe', 'yes')), tokenizer, 'here', 0),
+        Source(model._replace(problem_type='multi_label_classification'), tokenizer, 'here', 0),
+        Source(model, Tokenizer('wordpiece', words.encode(), tokenizer.normalizer), 'here', 0),
+    ]
+    assert len({here, *(source.fingerprint() for source in others)}) == 5

@@ -1,0 +1,236 @@
+"""What launch.export makes for serving, called by a fresh process that has none of this project's
+code, and its example script.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import jax.export
+import numpy as np
+import pytest
+import tokenizers
+
+from bert_jax.interchange import serving
+from bert_jax.interchange.parameters import ARCHITECTURES, Model
+from bert_jax.model import heads
+from bert_jax.train.state import init_params
+from configs.errors import UserError
+from launch import export
+from launch.inference.predictor import Predictor
+from launch.workdir.source import Source
+from tests.helpers import tiny_models
+
+# Calls the program in each folder on its batch.npz, and then its example script; fails where it has
+# seen this project.
+CALL = """
+import json, pathlib, runpy, sys
+import numpy as np
+form, *folders = sys.argv[1:]
+for folder in map(pathlib.Path, folders):
+    batch = dict(np.load(folder / 'batch.npz'))
+    if form == 'stablehlo':
+        from jax import export, jit
+        from safetensors.numpy import load_file
+        exported = export.deserialize(bytearray((folder / 'model.stablehlo').read_bytes()))
+        assert exported.platforms == ('cpu', 'cuda', 'tpu'), exported.platforms
+        out = jit(exported.call)(load_file(folder / 'weights.safetensors'), batch)
+    else:
+        import tensorflow as tf
+        serve = tf.saved_model.load(str(folder)).signatures['serving_default']
+        out = serve(**{k: tf.constant(v) for k, v in batch.items()})
+    np.savez(folder / 'out.npz', **{k: np.asarray(v) for k, v in out.items()})
+    sys.argv = ['serve.py', *json.loads((folder / 'words.json').read_text())]
+    runpy.run_path(str(folder / 'serve.py'), run_name='__main__')
+    print('----')
+assert not {'bert_jax', 'input_pipeline', 'configs', 'launch'} & set(sys.modules)
+"""
+SIZES = {'b': 3, 't': 7, 'p': 2, 'c': 4}
+CLASSES = [
+    architecture if architecture in ('BertForSequenceClassification', 'BertForMultipleChoice')
+    else pytest.param(architecture, marks=pytest.mark.slow)
+    for architecture in ARCHITECTURES
+]  # fmt: skip
+PLAIN = 'who is unable, the films'
+WORDS = {
+    'BertForPreTraining': ['paris is the [MASK] of france', 'who is unable?'],
+    'BertForMaskedLM': ['paris is the [MASK] of france'],
+    'BertForNextSentencePrediction': ['a good film', 'who is unable?'],
+    'BertForMultipleChoice': ['what is paris', 'the capital', 'a bad film', 'unables'],
+    'BertForQuestionAnswering': ['what is paris?', 'The capital, of France is Paris.'],
+}
+
+
+def elsewhere(*command: object, timeout: float = 300) -> str:
+    """Output of a fresh Python in isolated mode, in another folder."""
+    environment = {name: value for name, value in os.environ.items() if name != 'PYTHONPATH'} | {
+        'JAX_NUM_CPU_DEVICES': '1'
+    }
+    run = subprocess.run(
+        [sys.executable, '-I', *map(str, command)],
+        capture_output=True,
+        text=True,
+        cwd='/',
+        env=environment,
+        timeout=timeout,
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def exported(architecture: str, form: str, folder: pathlib.Path):
+    model = tiny_models.model(architecture)
+    _, left_out = export.export(model, tiny_models.tokenizer(), form, str(folder))
+    assert left_out == ()
+    rng = np.random.default_rng(0)
+    shapes = {
+        name: [SIZES[axis] for axis in axes.split(', ')]
+        for name, axes in serving.inputs(architecture).items()
+    }
+    batch = {
+        'input_ids': rng.integers(5, 20, shapes['input_ids']),
+        'segment_ids': rng.integers(0, 2, shapes['input_ids']),
+    }
+    batch['input_mask'] = np.broadcast_to(
+        np.arange(7) < np.array([7, 4, 2]).reshape(3, *[1] * (len(shapes['input_ids']) - 1)),
+        shapes['input_ids'],
+    )
+    if 'masked_lm_positions' in shapes:
+        batch['masked_lm_positions'] = rng.integers(0, 2, shapes['masked_lm_positions'])
+    batch = {name: value.astype(np.int32) for name, value in batch.items()}
+    np.savez(folder / 'batch.npz', **batch)
+    (folder / 'words.json').write_text(json.dumps(WORDS.get(architecture, [PLAIN])))
+    return model, batch
+
+
+def check(model, batch, folder: pathlib.Path) -> None:
+    wanted = jax.jit(serving.forward(model))(model.params, batch)
+    found = dict(np.load(folder / 'out.npz'))
+    assert (
+        set(found)
+        == set(wanted)
+        == set(json.loads((folder / 'serving.json').read_text())['outputs'])
+    )
+    for name, value in found.items():
+        assert np.ptp(value) > 0.1  # the model does say something
+        np.testing.assert_allclose(value, wanted[name], atol=2e-5, rtol=2e-5)
+
+
+def check_script(architecture: str, said: str) -> None:
+    """What serve.py printed is what the predictor answers."""
+    assert said.strip()
+    if architecture == 'BertModel':
+        assert len(ast.literal_eval(said)) == 16
+        return
+    words = WORDS.get(architecture, [PLAIN])
+    serve = Predictor(
+        Source(tiny_models.model(architecture), tiny_models.tokenizer(), '', 0), 64, {}
+    )
+    answer = serve(
+        {'text': words[0], 'choices': words[1:]}
+        if architecture == 'BertForMultipleChoice'
+        else tuple(words)
+    )
+    match architecture:
+        case 'BertForSequenceClassification':
+            assert ast.literal_eval(said) == pytest.approx(answer['probabilities'], abs=1e-4)
+        case 'BertForMultipleChoice':
+            assert list(ast.literal_eval(said).values()) == pytest.approx(
+                answer['probabilities'], abs=1e-4
+            )
+        case 'BertForMaskedLM':
+            assert [ast.literal_eval(said)] == [
+                [word['token'] for word in words] for words in answer['masks']
+            ]
+        case 'BertForPreTraining':
+            tokens, following = said.splitlines()
+            assert ast.literal_eval(tokens) == [word['token'] for word in answer['masks'][0]]
+            assert following == f'next sentence: {answer["is_next"]}'
+        case 'BertForNextSentencePrediction':
+            assert said.strip() == f'next sentence: {answer["is_next"]}'
+        case 'BertForQuestionAnswering':
+            assert said.strip() in words[1]
+        case 'BertForTokenClassification':
+            rows = [line.split() for line in said.splitlines()[1:-1]]  # without [CLS] and [SEP]
+            assert [label for token, label in rows if not token.startswith('##')] == answer[
+                'labels'
+            ]
+
+
+@pytest.mark.parametrize('architecture', CLASSES)
+def test_stablehlo_in_a_fresh_process(tmp_path, architecture):
+    model, batch = exported(architecture, 'stablehlo', tmp_path / 'out')
+    said = elsewhere('-c', CALL, 'stablehlo', tmp_path / 'out')
+    check(model, batch, tmp_path / 'out')
+    check_script(architecture, said.removesuffix('----\n'))
+    assert len((tmp_path / 'out' / 'serve.py').read_text().splitlines()) <= 30
+
+
+@pytest.mark.slow  # TensorFlow
+def test_saved_model_in_a_fresh_process(tmp_path):
+    pairs = {a: exported(a, 'saved_model', tmp_path / a) for a in ARCHITECTURES}
+    said = elsewhere('-c', CALL, 'saved_model', *(tmp_path / a for a in pairs)).split('----\n')
+    for (architecture, (model, batch)), words in zip(pairs.items(), said[:-1], strict=True):
+        check(model, batch, tmp_path / architecture)
+        check_script(architecture, words)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('change', [{'attention': 'left_to_right'}, {'bilstm': True}], ids=str)
+def test_stablehlo_of_the_papers_other_encoders(change):
+    config = dataclasses.replace(tiny_models.CONFIG, **change)
+    params = jax.device_get(init_params(heads.Pretraining(config), 0))
+    model, rng = Model(config, params, 'BertForPreTraining', ()), np.random.default_rng(0)
+    ids, mask = (
+        rng.integers(5, config.vocab_size, (3, 11), dtype=np.int32),
+        np.ones((3, 11), np.int32),
+    )
+    mask[1, 7:] = 0
+    batch = {
+        'input_ids': ids,
+        'input_mask': mask,
+        'segment_ids': 0 * ids,
+        'masked_lm_positions': ids[:, :2] % 7,
+    }
+    found = jax.export.deserialize(serving.stablehlo(model)).call(
+        serving.used_weights(model), batch
+    )
+    wanted = heads.Pretraining(config).apply({'params': params}, batch)
+    for name, want in zip(('prediction_logits', 'seq_relationship_logits'), wanted, strict=True):
+        np.testing.assert_allclose(
+            found[name], want[..., : found[name].shape[-1]], atol=2e-5, err_msg=name
+        )
+
+
+def test_the_folder_has_what_a_server_needs(tmp_path):
+    exported('BertForSequenceClassification', 'stablehlo', tmp_path / 'out')
+    about = json.loads((tmp_path / 'out' / 'serving.json').read_text())
+    assert about['labels'] == list(tiny_models.LABELS) and about['max_length'] == 64
+    assert about['inputs'] == dict.fromkeys(('input_ids', 'input_mask', 'segment_ids'), 'b, t')
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / 'out' / 'tokenizer.json'))
+    ours = tiny_models.tokenizer()
+    for text in ('Unables, who?', 'FRANCE.Paris is  unseen', 'x' * 150, ''):
+        assert theirs.encode(text).ids == [ours.cls_id, *ours.encode(text), ours.sep_id]
+    assert (tmp_path / 'out' / 'vocab.txt').exists()
+
+
+def test_a_class_that_the_model_is_not_and_nan_are_refused(tmp_path):
+    model = tiny_models.model('BertForMaskedLM')
+    with pytest.raises(UserError, match='BertForPreTraining needs pooler, nsp'):
+        export.export(
+            model._replace(architecture='BertForPreTraining'),
+            tiny_models.tokenizer(),
+            'stablehlo',
+            str(tmp_path / 'out'),
+        )
+    model.params['mlm']['bias'] = np.full(128, np.nan, np.float32)
+    with pytest.raises(UserError, match='mlm/bias: NaN'):
+        export.export(model, tiny_models.tokenizer(), 'stablehlo', str(tmp_path / 'out'))
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,263 @@
+"""What a pre-training run says of itself: rates, means, discarded steps, and the same after an
+interruption.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from bert_jax.mesh import determinism
+from configs.errors import UserError
+from configs.schema import ModelConfig
+from input_pipeline.records import fields, shards
+from input_pipeline.records.fields import RecordSpec
+from launch.pretraining import record_checks
+from launch.workdir.metrics import read_metrics
+from tests.helpers.records import example_columns
+from tests.helpers.tiny_models import tokenizer
+
+ROOT = pathlib.Path(__file__).parents[3]
+SETTINGS = [
+    'model.hidden_size=16',
+    'model.num_layers=1',
+    'model.num_heads=2',
+    'model.intermediate_size=32',
+    'phases.0.seq_len=16',
+    'phases.0.steps=20',
+    'phases.0.batch_size=8',
+    'optimizer.warmup_steps=12',
+    'optimizer.peak_lr=0.01',
+    'runtime.log_every=10',
+    'runtime.checkpoint_every=7',
+    'runtime.decoder=numpy',
+    f'model.vocab_size={tokenizer().vocab_size}',
+    'model.max_position=16',
+]
+# Several runs of launch.pretrain in one process, which saves their imports. A line of its input is
+# a JSON list: where a signal to stop arrives (0: nowhere), and the arguments. Its output begins
+# with '=> '.
+DRIVER = """
+import json, signal, sys
+from absl import flags, logging
+from bert_jax.train import loop
+from configs.errors import UserError
+from launch import pretrain
+logging.use_absl_handler()
+after, stop_at = loop.Profile.after, 0
+def stopping(self, step, metrics):
+    after(self, step, metrics)
+    if step == stop_at:
+        signal.raise_signal(signal.SIGTERM)
+loop.Profile.after = stopping
+for line in sys.stdin:
+    stop_at, arguments = json.loads(line)
+    flags.FLAGS.unparse_flags()
+    flags.FLAGS(['pretrain', *arguments])
+    logging.set_verbosity(logging.INFO)
+    try:
+        said = pretrain.main([])
+    except UserError as error:
+        said = f'{error.exit_code}: {error}'
+    print('=>', said, flush=True)
+"""
+TIMES = (
+    'seconds',
+    'step_ms',
+    'tokens_per_s',
+    'sequences_per_s',
+    'model_tflops',
+    'input_wait',
+    'memory_gib',
+)
+
+
+def pretrain(folder: pathlib.Path, *runs: tuple[int, str, list[str]]) -> tuple[list[str], str]:
+    """Runs (where to stop it, name of its workdir, changed settings) after each other; -> what each
+    ended with, and the log.
+    """
+    lines = []
+    for stop_at, name, changes in runs:
+        arguments = ['--config=bert_tiny', f'--data={folder}/records', f'--workdir={folder}/{name}']
+        lines.append(
+            json.dumps([stop_at, arguments + [f'--set={c}' for c in (*SETTINGS, *changes)]])
+        )
+    done = subprocess.run(
+        [sys.executable, '-c', DRIVER],
+        input='\n'.join(lines),
+        cwd=ROOT,
+        env={**os.environ, 'JAX_NUM_CPU_DEVICES': '1'},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return [line[3:] for line in done.stdout.splitlines() if line.startswith('=> ')], done.stderr
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory) -> pathlib.Path:
+    """A folder with 390 records of 16 tokens whose text means nothing."""
+    folder, spec = tmp_path_factory.mktemp('loop'), RecordSpec(16, 4, 'static')
+    (folder / 'records').mkdir()
+    size, infos = tokenizer().vocab_size, []
+    for i, count in enumerate((300, 90)):
+        rows = fields.encode(spec, example_columns(spec, count, i, size))
+        infos.append(shards.write_shard(folder / f'records/train-{i:05d}-of-00002.tfrecord', *rows))
+    made = shards.Manifest(16, 4, 'static', 'nsp', size, 'ab' * 32, 0, {}, {}, tuple(infos))
+    made.save(folder / 'records')
+    tokenizer().save(folder / 'records/tokenizer')
+    return folder
+
+
+def without_times(path: pathlib.Path) -> list[dict]:
+    """The lines of a metrics.jsonl without what the clock decides."""
+    return [{k: v for k, v in line.items() if k not in TIMES} for line in read_metrics(path)]
+
+
+def points(workdir: pathlib.Path, tag: str) -> list[tuple[int, float]]:
+    """The points of a curve that TensorBoard shows."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    return [(e.step, e.value) for e in EventAccumulator(str(workdir)).Reload().Scalars(tag)]
+
+
+def test_a_run_is_told_alike_whatever_interrupts_it(folder, binary):
+    """Stopped between two log lines (at 7 and at 13), or before its first checkpoint: the same
+    lines, but for the clock.
+    """
+    run = lambda stop_at, name: (stop_at, name, [])
+    ended, log = pretrain(folder, run(0, 'whole'), run(7, 'cut'), run(13, 'cut'), run(0, 'cut'))
+    assert ended == ['0', '143', '143', '0'], log
+    whole = without_times(folder / 'whole/metrics.jsonl')
+    assert [(m['step'], m['steps']) for m in whole] == [(10, 10), (20, 10)]
+    assert without_times(folder / 'cut/metrics.jsonl') == whole
+
+    # The rate of a line is its step's, in the file, in TensorBoard and in --print_schedule alike.
+    printed = binary(
+        'pretrain', '--config=bert_tiny', '--print_schedule', *(f'--set={c}' for c in SETTINGS)
+    )
+    rates = {
+        int(line.split()[0]): float(line.split()[2]) for line in printed.stdout.splitlines()[3:]
+    }
+    told = [(m['step'], m['learning_rate']) for m in whole]
+    assert told == [(step, pytest.approx(rates[step], rel=1e-6)) for step in (10, 20)]
+    assert rates[10] == pytest.approx(0.01 * 9 / 12)
+    assert points(folder / 'whole', 'train/learning_rate') == [
+        (s, pytest.approx(r)) for s, r in told
+    ]
+
+
+def test_discarded_steps_are_told_and_when_they_go_on_their_records_are_named(folder):
+    """A learning rate past all measure: the first step is made, and all after it are discarded."""
+    changes = ['optimizer.peak_lr=1e37', 'optimizer.warmup_steps=0', 'optimizer.schedule=constant']
+    changes += ['runtime.log_every=5', 'phases.0.batch_size=40']
+    (said,), log = pretrain(folder, (0, 'burnt', changes))
+    assert '10 steps in a row, 2 to 11, had a non-finite loss or gradient' in said
+    assert (
+        f'they read rows 40 to 439 of the order of {folder}/records (epoch 0, from its row 40 on)'
+        in said
+    )
+    assert re.search(
+        r'the first of these steps read train-0000\d-of-00002.tfrecord records \d+ to \d+', said
+    )
+    assert len(re.findall(r'step (?:5|10)/20 train .* discarded_steps [45]\b', log)) == 2
+    rates = [m['learning_rate'] for m in read_metrics(folder / 'burnt/metrics.jsonl')]
+    assert rates == pytest.approx([1e37, 1e37])  # of a discarded step too
+
+
+@pytest.mark.parametrize('program', ['pretrain', 'finetune', 'feature_based'])
+def test_deterministic_is_asked_of_xla_before_jax_is_there(program):
+    """Behind what the user asks of XLA besides; the command is refused afterwards, for what is
+    missing.
+    """
+    code = f"""
+import os, sys
+from absl import flags
+from configs.errors import UserError
+from launch import {program}
+given = ['x', '--deterministic', '--task=none', '--init_from=none', '--workdir=none']
+flags.FLAGS(given[: None if '{program}' != 'pretrain' else 2])
+try:
+    {program}.main([])
+except UserError:
+    print('jax' in sys.modules, os.environ['XLA_FLAGS'])
+"""
+    environment = {**os.environ, 'XLA_FLAGS': '--xla_gpu_deterministic_ops=false --xla_foo=1'}
+    done = subprocess.run(
+        [sys.executable, '-c', code], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    jax_there, *options = done.stdout.split()
+    assert jax_there == 'False', done.stderr
+    assert options[:2] == environment['XLA_FLAGS'].split()
+    assert options[2:] == [
+        '--xla_gpu_deterministic_ops=true',
+        '--xla_gpu_exclude_nondeterministic_ops=true',
+    ]
+
+
+def test_the_log_says_whether_a_resumed_run_is_the_same_to_the_bit(monkeypatch):
+    monkeypatch.setenv('XLA_FLAGS', '')
+    assert 'within rounding; bit for bit with --deterministic' in determinism.described('gpu')
+    assert 'on a TPU always' in determinism.described('tpu')
+    determinism.demand()
+    assert determinism.described('gpu').endswith('the bits of an undisturbed one (--deterministic)')
+
+
+@pytest.mark.parametrize(
+    ('model', 'records_of', 'said'),
+    [
+        (
+            {'type_vocab_size': 1},
+            {'objective': 'sop'},
+            'pairs of segments .*model.type_vocab_size=2',
+        ),
+        (
+            {'attention': 'left_to_right'},
+            {'max_packs': 4},
+            'packed rows.*model.attention=left_to_right',
+        ),
+        ({'bilstm': True}, {'max_packs': 4}, 'packed rows.*--set model.bilstm=False'),
+        ({'type_vocab_size': 1}, {'max_packs': 4}, 'pairs of segments .*model.type_vocab_size=1'),
+        ({'type_vocab_size': 1}, {'objective': 'full_sentences'}, None),
+        ({'type_vocab_size': 3, 'attention': 'left_to_right'}, {}, None),
+    ],
+)
+def test_records_that_a_model_cannot_read_are_refused(model, records_of, said):
+    manifest = shards.Manifest(16, 4, 'static', 'nsp', 30_522, 'ab' * 32, 0, {}, {}, ())
+    call = lambda: record_checks.check_model_reads(
+        dataclasses.replace(ModelConfig(), **model),
+        dataclasses.replace(manifest, **records_of),
+        'DIR',
+    )
+    if said is None:
+        call()
+        return
+    with pytest.raises(UserError, match='^--data=DIR has ' + said):
+        call()
+
+
+@pytest.mark.parametrize(
+    ('changes', 'said'),
+    [
+        (['model.type_vocab_size=1'], 'model.type_vocab_size=1'),
+        (['runtime.attention=cudnn'], 'runtime.attention=cudnn needs a GPU'),
+        ([], '/nowhere: no config.json'),  # --init_from
+    ],
+)
+def test_a_refused_command_leaves_no_folder(folder, binary, changes, said):
+    arguments = ['--config=bert_tiny', f'--data={folder}/records', f'--workdir={folder}/a/new/run']
+    arguments += [f'--set={change}' for change in (*SETTINGS, *changes)] + (
+        [] if changes else ['--init_from=/nowhere']
+    )
+    refused = binary('pretrain', *arguments)
+    assert refused.returncode == 2 and said in refused.stderr and not (folder / 'a').exists(), (
+        refused.stderr
+    )

@@ -1,0 +1,306 @@
+"""Exit codes and messages of a binary, seen from outside as a shell sees them."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from configs import schema
+
+ROOT = pathlib.Path(__file__).parents[2]
+PROGRAM = '''"""Counts sheep.
+
+More about sheep."""
+import errno
+from absl import flags
+from configs.errors import UserError
+from launch import app
+
+app.define_config_flags()
+DATA = flags.DEFINE_string('data', None, 'where the sheep are', required=True)
+SHARE = flags.DEFINE_float('share', 0.5, 'how many of them')
+KIND = flags.DEFINE_enum('kind', 'white', ['white', 'black'], 'which sheep')
+ERRORS = {
+    'mistake': UserError('two\\nlines'),
+    'defect': KeyError('sheep'),
+    'interrupt': KeyboardInterrupt(),
+    'memory': MemoryError('Unable to allocate 3 GiB'),
+    'device': type('JaxRuntimeError', (RuntimeError,), {})(
+        'RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.\\nand more'
+    ),
+    'other': BrokenPipeError(errno.EPIPE, 'a process of ours has gone'),
+    'remote': type('OpError', (Exception,), {'__module__': 'tensorflow.x'})('no host\\nof gs://sheep/a'),
+    'closed': OSError(errno.EACCES, 'Permission denied', 'flock.txt'),
+    'full': OSError(errno.ENOSPC, 'No space left on device', 'flock.txt'),
+    'limit': OSError(errno.EFBIG, 'File too large', 'flock.txt'),
+}
+
+def main(argv):
+    if DATA.value == 'wrapped':
+        try:
+            raise ERRORS['full']
+        except OSError as error:
+            raise RuntimeError('save failed') from error
+    if DATA.value in ERRORS:
+        raise ERRORS[DATA.value]
+    if DATA.value == 'config':
+        config = app.config_from_flags('pretrain')
+        print(config.name, config.seed)
+    elif DATA.value == 'log':
+        import logging as library
+        from absl import logging
+        exec(compile("logging.info('ours')", f'{app.ROOT}/launch/x.py', 'exec'))
+        library.getLogger('jax').warning('theirs, serious')
+        library.getLogger('jax').info('theirs')
+        exec(compile("logging.info('orbax')", '/site-packages/orbax/x.py', 'exec'))
+    else:
+        print(argv[1:])
+
+if __name__ == '__main__':
+    app.run(main, ARGUMENTS)
+'''
+
+
+@pytest.fixture
+def program(tmp_path):
+    def run(*arguments: str, takes: str = '') -> subprocess.CompletedProcess:
+        path = tmp_path / 'sheep.py'
+        path.write_text(PROGRAM.replace('ARGUMENTS', repr(takes)))
+        environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
+        return subprocess.run(
+            [sys.executable, path, *arguments], capture_output=True, text=True, env=environment
+        )
+
+    return run
+
+
+def test_success(program):
+    result = program('--data=x')
+    assert (result.returncode, result.stdout, result.stderr) == (0, '[]\n', '')
+
+
+def test_config_and_set(program):
+    result = program('--data=config', '--config=bert_tiny', '--set', 'seed=7', '--set=name=mine')
+    assert (result.returncode, result.stdout, result.stderr) == (0, 'mine 7\n', '')
+
+
+def test_help_shows_the_binarys_own_flags(program):
+    result = program('--help')
+    assert (result.returncode, result.stderr) == (0, '')
+    assert 'More about sheep.' in result.stdout
+    assert '--data\n      where the sheep are (required)\n' in result.stdout
+    assert '--kind\n      <white|black>: which sheep (default: white)\n' in result.stdout
+    assert '--config\n' in result.stdout and '--set\n' in result.stdout
+    assert 'verbosity' not in result.stdout
+    assert program('--helpfull').returncode == 0
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        ([], '--data is required'),
+        (['--data=x', '--dta=y'], "Unknown command line flag 'dta'. Did you mean: data"),
+        (['--data='], '--data=: is empty: give a value'),
+        (['--data=x', '--set='], '--set=: is empty'),
+        (['--data=x', '--share=nan'], '--share=nan: must be a finite number'),
+        (['--data=x', '--share=-inf'], '--share=-inf: must be a finite number'),
+        (['--data=xx://a/b'], '--data=xx://a/b: xx:// is neither read nor written: give a local'),
+        (['--data=a,https://b.c/d'], 'https:// is neither read nor written'),
+        (['--data=en=hf://b/c'], 'hf:// is neither read nor written'),
+        (['--data=caf\udce9'], "'--data=caf\\udce9': is not UTF-8"),
+        (['--data=closed'], 'flock.txt: Permission denied: give yourself the right to it'),
+        (['--data=remote'], 'gs://sheep/a: cannot be reached (no host of gs://sheep/a)'),
+        (['--data=x', '--kind=red'], 'flag --kind=red: value should be one of <white|black>'),
+        (['--data=x', 'left'], "unexpected argument 'left'"),
+        (['--data=x', '--', '--over'], "unexpected argument '--over'"),
+        (['--data=mistake'], 'two lines'),
+        (['--data=full'], 'flock.txt: disk full: free some space'),
+        (
+            ['--data=limit'],
+            'flock.txt: a limit on the size of files was reached: raise it (ulimit -f)',
+        ),
+        (['--data=memory'], 'this machine has too little memory (Unable to allocate 3 GiB)'),
+        (
+            ['--data=device'],
+            (
+                'the device has too little memory (RESOURCE_EXHAUSTED: Out of memory allocating 9'
+                ' bytes.): take a smaller batch_size'
+            ),
+        ),
+        (['--data=config'], '--config is required: a preset (bert_base, '),
+        (
+            ['--data=config', '--config=none_such'],
+            '--config=none_such: neither a file nor a preset',
+        ),
+        (
+            ['--data=config', '--config=FINETUNE'],
+            'holds a FinetuneConfig, but this program takes a PretrainConfig',
+        ),
+        (['--data=config', '--config=bert_tiny', '--set=sede=1'], 'did you mean seed?'),
+        (['--data=wrapped'], 'flock.txt: disk full: free some space'),
+    ],
+)
+def test_a_users_mistake_is_one_line(program, tmp_path, arguments, message):
+    path = tmp_path / 'config.json'
+    path.write_text(schema.dumps(schema.FinetuneConfig()))
+    result = program(*(argument.replace('FINETUNE', str(path)) for argument in arguments))
+    assert result.returncode == 2
+    assert result.stdout == ''
+    assert result.stderr.startswith('sheep: error: ') and message in result.stderr
+    assert result.stderr.count('\n') == 1
+
+
+def test_arguments_are_taken_where_they_are_announced(program):
+    assert (
+        program('--data=x', 'left', '--', '--runner=beam', '--help', takes='DIR').stdout
+        == "['left', '--runner=beam', '--help']\n"
+    )
+    assert 'sheep [--flags] DIR' in program('--help', takes='DIR').stdout
+
+
+def test_a_defect_keeps_its_traceback(program):
+    result = program('--data=defect')
+    assert result.returncode == 1
+    assert result.stderr.startswith('Traceback') and "KeyError: 'sheep'" in result.stderr
+
+
+@pytest.mark.parametrize('unbuffered', ['', '1'])
+@pytest.mark.parametrize(
+    ('name', 'arguments'),
+    [
+        ('pretrain', ['--help']),
+        ('pretrain', ['--config=bert_base', '--print_schedule']),
+        ('plan', ['--help']),
+        ('supervise', ['--help']),
+    ],
+)
+def test_a_reader_that_leaves_early_is_no_error(name, arguments, unbuffered):
+    """`python -m launch.NAME --help | head`, with a reader that has gone before the first line."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        result = subprocess.run(
+            [sys.executable, '-m', f'launch.{name}', *arguments],
+            cwd=ROOT,
+            env={**os.environ, 'PYTHONUNBUFFERED': unbuffered},
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    finally:
+        os.close(writing)
+    assert (result.returncode, result.stderr) == (141, '')
+
+
+def test_a_full_disk_behind_the_output_is_one_line():
+    command = f'{sys.executable} -m launch.pretrain --help > /dev/full'
+    result = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (2, '')
+    assert result.stderr.startswith('pretrain: error: disk full') and result.stderr.count('\n') == 1
+
+
+def test_a_broken_pipe_that_is_not_the_output_keeps_its_traceback(program):
+    result = program('--data=other')
+    assert result.returncode == 1
+    assert 'BrokenPipeError' in result.stderr
+
+
+def test_interrupted(program):
+    result = program('--data=interrupt')
+    assert (result.returncode, result.stderr) == (130, 'sheep: interrupted\n')
+
+
+def test_an_old_python_gets_one_line():
+    """launch/__init__.py is the first file that runs; it must parse and speak on any Python."""
+    code = (
+        'import sys; sys.version_info = (3, 8, 1);'
+        f' exec(open({str(ROOT / "launch/__init__.py")!r}).read())'
+    )
+    result = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
+    assert result.returncode == 2
+    assert (
+        result.stderr
+        == 'bert_jax needs Python 3.11 or 3.12, this is 3.8: use `python3.11 -m ...`\n'
+    )
+
+
+def own_package(folder, name):
+    """A user's folder with a package, a file or a plain folder of a name that is ours too."""
+    if name.endswith('.py'):
+        (folder / name).write_text('')
+    else:
+        (folder / name.rstrip('/')).mkdir()
+        if not name.endswith('/'):
+            (folder / name / '__init__.py').touch()
+    return {**os.environ, 'PYTHONPATH': str(ROOT)}
+
+
+@pytest.mark.parametrize(
+    'name', ['configs', 'configs.py', 'configs/', 'input_pipeline', 'bert_jax', 'bert_jax.py']
+)
+def test_a_package_of_the_users_by_a_name_of_ours_is_passed_by(tmp_path, name):
+    """It lies in the current folder, where `python -m` looks first."""
+    command = [sys.executable, '-m', 'launch.plan', '--config=bert_tiny', '--topology=v5e:1x1']
+    command += ['--nocompile', '--set=runtime.fsdp=3']
+    environment = own_package(tmp_path, name)
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (result.returncode, result.stdout, result.stderr.count('\n')) == (2, '', 1)
+    assert result.stderr.startswith('plan: error: --topology=v5e:1x1 has 1 chips')
+
+
+@pytest.mark.parametrize('name', ['configs', 'launch', 'input_pipeline'])
+def test_the_installed_command_works_beside_a_package_of_that_name(tmp_path, name):
+    """What pip installs as bert-plan: a script looks in its own folder, not in the current one."""
+    script = tmp_path / 'bin' / 'bert-plan'
+    script.parent.mkdir()
+    script.write_text('from launch.app import console\nconsole()\n')
+    environment = own_package(tmp_path, name)
+    command = [sys.executable, script, '--help']
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (0, '')
+    assert 'usage: python -m launch.plan' in result.stdout
+
+
+@pytest.mark.parametrize('path', sorted((ROOT / 'launch').glob('*.py')), ids=lambda p: p.stem)
+def test_each_example_of_a_help_text_is_a_line_that_can_be_copied(path):
+    """What does not fit on its line goes on after a backslash, as a shell has it."""
+    lines = (ast.get_docstring(ast.parse(path.read_text())) or '').splitlines()
+    for above, line in itertools.pairwise(lines):
+        for command in line.split(' -- '):  # launch.supervise -- a command
+            assert ' python -m ' not in command.strip()
+        if above.strip().startswith('python -m ') and not above.endswith('\\'):
+            assert not line or line.startswith('  python -m ') or line.endswith(':'), line
+
+
+def test_an_output_below_a_file_is_refused_before_the_training(tmp_path):
+    (tmp_path / 'a').touch()
+    command = [sys.executable, '-m', 'launch.train_vocab', '--input=none', '--output=a/b']
+    environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert result.returncode == 2
+    assert result.stderr.startswith('train_vocab: error: --output=a/b: ')
+    assert 'is no folder' in result.stderr
+
+
+def test_an_argument_on_storage_not_known_is_refused(program):
+    result = program('--data=x', 'xx://a/b', takes='DIR')
+    assert result.returncode == 2
+    assert result.stderr.startswith('sheep: error: xx://a/b: xx:// is neither read nor written')
+
+
+def test_libraries_are_heard_only_when_it_is_serious(program):
+    """orbax logs through absl, line after line: below a warning only our own lines are shown."""
+    quiet, loud = (program('--data=log', *flags).stderr for flags in ([], ['--verbosity=1']))
+    assert [line.split(' ', 1)[1] for line in quiet.splitlines()] == ['I ours', 'W theirs, serious']
+    assert [line.split(' ', 1)[1] for line in loud.splitlines()] == [
+        'I ours',
+        'W theirs, serious',
+        'I theirs',
+        'I orbax',
+    ]

@@ -1,0 +1,181 @@
+"""launch.export from workdirs of pre-training and fine-tuning: the same weights under transformers'
+names, the right class and labels.
+"""
+
+from __future__ import annotations
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bert_jax.interchange import huggingface
+from bert_jax.mesh import sharding
+from bert_jax.model import heads
+from bert_jax.train import checkpoint
+from bert_jax.train.state import create_state
+from configs import schema
+from configs.errors import UserError
+from input_pipeline.tokenizer import Tokenizer
+from launch import export
+from launch.workdir.folder import settle
+from launch.workdir.source import read_source
+
+MODEL = schema.ModelConfig(
+    vocab_size=25,
+    hidden_size=16,
+    num_layers=2,
+    num_heads=2,
+    intermediate_size=32,
+    max_position=20,
+    hidden_act='relu',
+)
+
+
+@pytest.fixture
+def make(tmp_path):
+    """make(module, config, data) -> a workdir such as launch leaves, and its parameters."""
+
+    def make(module, config, data):
+        folder = tmp_path / 'workdir'
+        (tmp_path / 'vocab.txt').write_text(
+            '\n'.join(
+                ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *(f'word{i}' for i in range(20))]
+            )
+            + '\n'
+        )
+        settle(str(folder), config, data)
+        Tokenizer.load(tmp_path).save(folder / 'tokenizer')
+        state = create_state(module, 3, config.optimizer, sharding.make_mesh(config.runtime))
+        checkpoints = checkpoint.Checkpoints(folder)
+        checkpoints.save(state, {})
+        checkpoints.close()
+        return folder, jax.device_get(state.params)
+
+    return make
+
+
+def pretrained(make):
+    config = schema.PretrainConfig(
+        model=MODEL,
+        phases=(schema.Phase(16, 10, 8),),
+        optimizer=schema.OptimizerConfig(warmup_steps=0),
+    )
+    return make(heads.Pretraining(MODEL), config, {})
+
+
+def finetuned(make, module, head, labels):
+    return make(
+        module,
+        schema.FinetuneConfig(head_dropout=0.2),
+        {'head': head, 'labels': labels, 'model': schema.to_dict(MODEL)},
+    )
+
+
+def test_a_pretraining_workdir_through_the_command_line(make, tmp_path, binary):
+    folder, params = pretrained(make)
+    run = binary('export', f'--workdir={folder}', f'--output={tmp_path}/out', '--print_map')
+    assert run.returncode == 0, run.stderr
+    assert (
+        'bert.encoder.layer.1.attention.self.query.weight  encoder/layers/query/kernel[1]'
+        in run.stdout.splitlines()
+    )
+    assert run.stdout.splitlines()[-1] == f'{tmp_path}/out: BertForPreTraining'
+    tensors = load_file(tmp_path / 'out' / 'model.safetensors')
+    np.testing.assert_array_equal(
+        tensors['bert.encoder.layer.1.output.dense.weight'],
+        params['encoder']['layers']['output']['kernel'][1].T,
+    )
+    np.testing.assert_array_equal(tensors['cls.predictions.bias'], params['mlm']['bias'][:25])
+    np.testing.assert_array_equal(tensors['cls.seq_relationship.weight'], params['nsp']['kernel'].T)
+    settings = json.loads((tmp_path / 'out' / 'config.json').read_text())
+    assert (settings['hidden_act'], settings['vocab_size'], settings['architectures']) == (
+        'relu',
+        25,
+        ['BertForPreTraining'],
+    )
+    assert (
+        json.loads((tmp_path / 'out' / 'tokenizer_config.json').read_text())['model_max_length']
+        == 20
+    )
+    assert (
+        Tokenizer.load(tmp_path / 'out').fingerprint
+        == Tokenizer.load(folder / 'tokenizer').fingerprint
+    )
+
+    run = binary('export', f'--workdir={folder}', f'--output={tmp_path}/out')
+    assert run.returncode == 2 and run.stderr.splitlines()[-1].endswith(
+        'is there and not empty: name another folder'
+    )
+    run = binary(
+        'export',
+        f'--init_from={tmp_path}/out',
+        f'--output={tmp_path}/encoder',
+        '--architecture=BertModel',
+    )
+    assert run.returncode == 0 and 'BertModel has no place for: mlm, nsp' in run.stderr
+    again = huggingface.read(tmp_path / 'encoder').model
+    assert again.parts == ('pooler',) and again.config == MODEL
+    assert jax.tree.all(jax.tree.map(np.array_equal, again.params['encoder'], params['encoder']))
+
+
+@pytest.mark.parametrize(
+    ('head', 'labels', 'module', 'architecture', 'wanted'),
+    [
+        (
+            'classifier',
+            ['no', 'yes', 'maybe'],
+            heads.Classifier(MODEL, outputs=3),
+            'BertForSequenceClassification',
+            ('no', 'yes', 'maybe'),
+        ),
+        (
+            'regressor',
+            [],
+            heads.Classifier(MODEL, outputs=1),
+            'BertForSequenceClassification',
+            ('LABEL_0',),
+        ),
+        ('span', [], heads.Span(MODEL), 'BertForQuestionAnswering', ()),
+        (
+            'tokens',
+            ['O', 'B-X', 'I-X'],
+            heads.Tokens(MODEL, outputs=3),
+            'BertForTokenClassification',
+            ('O', 'B-X', 'I-X'),
+        ),
+        ('choice', [], heads.Choice(MODEL), 'BertForMultipleChoice', ()),
+    ],
+)
+def test_a_finetuned_workdir(make, tmp_path, head, labels, module, architecture, wanted):
+    folder, params = finetuned(make, module, head, labels)
+    source = read_source(str(folder))
+    _, left_out = export.export(source.bert, source.tokenizer, 'huggingface', str(tmp_path / 'out'))
+    assert left_out == (('pooler',) if head in ('span', 'tokens') else ())
+    found = huggingface.read(tmp_path / 'out').model
+    assert (found.architecture, found.labels, found.config) == (architecture, wanted, MODEL)
+    assert found.problem_type == ('regression' if head == 'regressor' else None)
+    assert found.head_dropout == (None if head == 'span' else 0.2)
+    if left_out:
+        del params['encoder']['pooler']
+    assert jax.tree.structure(found.params) == jax.tree.structure(params)
+    assert jax.tree.all(jax.tree.map(np.array_equal, found.params, params))
+
+
+def test_nothing_is_left_of_an_export_that_fails(make, tmp_path):
+    folder, _ = pretrained(make)
+    source = read_source(str(folder))
+    source.params['nsp']['bias'] = np.array([0, np.nan], np.float32)
+    before = sorted(p.name for p in tmp_path.iterdir())
+    with pytest.raises(UserError, match='cls.seq_relationship.bias: NaN'):
+        export.export(source.bert, source.tokenizer, 'huggingface', str(tmp_path / 'out'))
+    assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+def test_a_head_that_transformers_does_not_have_is_refused(make, tmp_path):
+    folder, _ = finetuned(make, heads.Classifier(MODEL), 'oracle', [])
+    source = read_source(str(folder))
+    with pytest.raises(UserError, match='oracle is none of the classes that can be written'):
+        export.export(source.bert, source.tokenizer, 'huggingface', str(tmp_path / 'out'))

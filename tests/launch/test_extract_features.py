@@ -1,0 +1,220 @@
+"""launch.extract_features: what the arrays hold, which word each piece is of, and that parts make
+the whole.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.interchange import huggingface
+from bert_jax.model import hidden_states
+from bert_jax.model.attention import Visible
+from bert_jax.model.encoder import Embeddings, Layer
+from configs.errors import UserError
+from input_pipeline.text.record_files import BadRecord
+from launch.inference.extractor import Extractor, row_of
+from launch.inference.feature_files import FeatureFiles
+from launch.workdir.source import Source
+from tests.helpers import tiny_models
+
+TEXTS = ['Unables, who?', 'paris', '', 'the  capital of France. ' * 14, 'what is a film']
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def blocks(c, params, ids, segments):
+    x, _ = Embeddings(c, jnp.float32).apply({'params': params['embeddings']}, ids, segments, None)
+    states = [x]
+    for i in range(c.num_layers):
+        block = jax.tree.map(lambda leaf: leaf[i], params['layers'])
+        x, _ = Layer(c, jnp.float32).apply(
+            {'params': block}, x, i, Visible(jnp.ones_like(ids)), None
+        )
+        states.append(x)
+    return jnp.stack(states)
+
+
+def by_hand(model, row) -> np.ndarray:
+    """[T, L + 1, H]: the blocks one after the other on an unpadded row."""
+    ids, segments = (jnp.asarray(x)[None] for x in (row.input_ids, row.segment_ids))
+    return np.asarray(blocks(model.config, model.params['encoder'], ids, segments))[:, 0].swapaxes(
+        0, 1
+    )
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory) -> pathlib.Path:
+    """A Hugging Face directory, and the texts."""
+    folder = tmp_path_factory.mktemp('source')
+    tiny_models.tokenizer().save(folder)
+    huggingface.write(folder, tiny_models.model('BertModel'))
+    (folder / 'in.jsonl').write_text(''.join(json.dumps({'text': text}) + '\n' for text in TEXTS))
+    return folder
+
+
+def test_every_token_of_every_layer(folder, tmp_path, binary):
+    model, tokenizer = tiny_models.model('BertModel'), tiny_models.tokenizer()
+    run = binary(
+        'extract_features',
+        f'--init_from={folder}',
+        f'--input={folder}/in.jsonl',
+        f'--output={tmp_path}/f.npz',
+        '--layers=-1,0,1',
+    )
+    assert run.returncode == 0, run.stderr
+    assert '1 texts were longer than 64 word pieces and are cut' in run.stderr
+    found = np.load(tmp_path / 'f.npz')
+    assert found['layers'].tolist() == [-1, 0, 1] and found['lines'].tolist() == [1, 2, 3, 4, 5]
+    assert found['features'].dtype == np.float32 and found['features'].shape == (
+        found['offsets'][-1],
+        3,
+        16,
+    )
+    for i, text in enumerate(TEXTS):
+        part = slice(found['offsets'][i], found['offsets'][i + 1])
+        ids = [tokenizer.cls_id, *tokenizer.encode(text)[:62], tokenizer.sep_id]
+        assert found['input_ids'][part].tolist() == ids and found['tokens'][
+            part
+        ].tolist() == tokenizer.tokens(ids)
+        wanted = by_hand(model, row_of(text, None, tokenizer, 64))
+        np.testing.assert_allclose(found['features'][part], wanted[:, [2, 0, 1]], atol=1e-5)
+        for start, end, word in zip(
+            *(found[name][part][1:-1] for name in ('starts', 'ends', 'word_index')), strict=True
+        ):
+            assert text[start:end] in text.split()[word]
+    assert found['word_index'][:8].tolist() == [
+        -1,
+        0,
+        0,
+        0,
+        0,
+        1,
+        1,
+        -1,
+    ]  # [CLS] un ##able ##s , who ? [SEP]
+
+    folders = [tmp_path / f'half{i}' for i in range(2)]
+    for i, half in enumerate(folders):
+        command = (
+            'extract_features',
+            f'--init_from={folder}',
+            f'--input={folder}/in.jsonl',
+            f'--output={half}',
+            f'--shard={i}/2',
+        )
+        run = binary(*command, '--layers=2', '--float16')
+        assert run.returncode == 0, run.stderr
+    rows = np.load(folders[1] / 'features.npy', mmap_mode='r')
+    assert rows.dtype == np.float16 and np.load(folders[1] / 'lines.npy').tolist() == [2, 4]
+    first = slice(found['offsets'][1], found['offsets'][2])
+    np.testing.assert_allclose(
+        rows[: first.stop - first.start, 0], found['features'][first, 0], rtol=1e-3, atol=1e-3
+    )
+    assert 'is done already' in binary(*command, '--layers=2', '--float16').stderr
+    huggingface.write(
+        folder, tiny_models.model('BertModel', seed=1)
+    )  # other weights in the same place
+    assert 'not from these settings' in binary(*command, '--layers=2', '--float16').stderr
+    huggingface.write(folder, model)
+    refused = binary(*command, '--layers=3')
+    assert (
+        refused.returncode == 2
+        and 'no layer 3: this encoder has 0 (the embeddings) to 2' in refused.stderr
+    )
+
+
+def test_pooling_is_over_real_positions(folder):
+    source = Source(tiny_models.model('BertModel'), tiny_models.tokenizer(), '', 0)
+    records = lambda: iter([(i, {'text': text}) for i, text in enumerate(TEXTS)])
+    pooled = {}
+    for pool in ('none', 'cls', 'mean', 'max'):
+        (part,) = Extractor(source, [-1], pool, 64, 'float32', 'float32')(records(), 'here')
+        pooled[pool] = part.features
+    for tokens, cls, mean, most in zip(*pooled.values(), strict=True):
+        np.testing.assert_allclose(cls, tokens[0], atol=1e-5)
+        np.testing.assert_allclose(mean, tokens.mean(0), atol=1e-5)
+        np.testing.assert_allclose(most, tokens.max(0), atol=1e-5)
+
+
+def test_rows_of_pairs_and_of_words():
+    tokenizer = tiny_models.tokenizer()
+    row = row_of('unable film', 'who ?', tokenizer, 64)
+    assert tokenizer.tokens(row.input_ids) == [
+        '[CLS]',
+        'un',
+        '##able',
+        'film',
+        '[SEP]',
+        'who',
+        '?',
+        '[SEP]',
+    ]
+    assert row.segment_ids.tolist() == [0, 0, 0, 0, 0, 1, 1, 1] and row.word_index.tolist() == [
+        -1,
+        0,
+        0,
+        1,
+        -1,
+        0,
+        1,
+        -1,
+    ]
+    words = row_of(['a film', 'unable', '?'], None, tokenizer, 64)  # a word may hold a blank
+    assert words.word_index.tolist() == [-1, 0, 0, 1, 1, 2, -1] and not words.cut
+    cut = row_of('film ' * 9, 'who ' * 3, tokenizer, 10)
+    assert cut.cut and cut.segment_ids.tolist() == [0] * 6 + [1] * 4
+
+
+def test_memory_is_bounded_by_chunks(monkeypatch):
+    """Nothing is read further ahead than two chunks."""
+    from launch.inference import extractor as feature_extractor
+
+    monkeypatch.setattr(feature_extractor, '_CHUNK_TOKENS', 12)
+    source = Source(tiny_models.model('BertModel'), tiny_models.tokenizer(), '', 0)
+    taken = []
+
+    def records():
+        for i in range(40):
+            taken.append(i)
+            yield i, {'text': 'paris is'}
+
+    sizes = []
+    for part in Extractor(source, [-1], 'cls', 64, 'float32', 'float32')(records(), 'here'):
+        sizes.append(len(part.lines))
+        assert len(taken) <= sum(sizes) + 6
+    assert sum(sizes) == 40 and max(sizes) == 3
+
+
+def test_a_bad_record_keeps_its_place_without_tokens():
+    source = Source(tiny_models.model('BertModel'), tiny_models.tokenizer(), '', 0)
+    records = [(1, {'text': 'paris'}), (2, BadRecord('not JSON')), (4, {'text': 'a film'})]
+    for pool in ('none', 'mean'):
+        extractor = Extractor(source, [-1], pool, 64, 'float32', 'float32')
+        with pytest.raises(UserError, match='here:2: not JSON; mend it, or leave such records out'):
+            list(extractor(iter(records), 'here'))
+        (part,) = extractor(iter(records), 'here', skip_bad=True)
+        (wanted,) = extractor(iter(records[::2]), 'here')
+        assert part.lines == [1, 2, 4] and part.bad == 1
+        np.testing.assert_array_equal(part.features[0], wanted.features[0])
+        np.testing.assert_array_equal(part.features[2], wanted.features[1])
+        assert len(part.features[1]) == 0 if pool == 'none' else np.isnan(part.features[1]).all()
+        files = FeatureFiles(source, [-1], pool, 'float32')
+        lines = np.load(
+            io.BytesIO(files.contents(part, first=True)['lines.npy'].replace(b'(0,)', b'(3,)'))
+        )
+        assert lines.tolist() == [1, 2, 4]
+
+
+def test_layers_are_checked():
+    for layer in (3, -4):
+        with pytest.raises(UserError, match=f'--layers: no layer {layer}: this encoder has 0'):
+            hidden_states.make_features(
+                tiny_models.CONFIG, [layer], 'none', jnp.float32, jnp.float32
+            )

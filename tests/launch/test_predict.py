@@ -1,0 +1,149 @@
+"""launch.predict from the command line: a line for each record, in order, also after an
+interruption and from several processes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+
+import pytest
+
+from bert_jax.interchange import huggingface
+from launch.inference.predictor import Predictor
+from tests.helpers import tiny_models
+
+
+@pytest.fixture(scope='module')
+def source(tmp_path_factory) -> pathlib.Path:
+    """A Hugging Face directory of a classifier."""
+    folder = tmp_path_factory.mktemp('source')
+    tiny_models.tokenizer().save(folder)
+    huggingface.write(folder, tiny_models.model('BertForSequenceClassification'))
+    return folder
+
+
+def lines_of(path: pathlib.Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_goes_on_and_shards_make_the_whole(source, tmp_path, binary):
+    """The third record from the end is damaged, so a run stops there, after it has noted some of
+    what came before.
+    """
+    texts = [
+        ' '.join(tiny_models.WORDS[(i * k) % 16] for k in range(1, 2 + i % 9)) for i in range(1100)
+    ]
+    rows = [json.dumps({'id': f'n{i}', 'sentence': text}) for i, text in enumerate(texts)]
+    rows[-3] = '{"sentence": '
+    (tmp_path / 'in.jsonl').write_text('\n'.join(rows) + '\n')
+    command = (
+        'predict',
+        f'--init_from={source}',
+        f'--input={tmp_path}/in.jsonl',
+        '--columns=text=sentence',
+        f'--output={tmp_path}/out.jsonl',
+    )
+    stopped = binary(*command)
+    assert stopped.returncode == 2 and not (tmp_path / 'out.jsonl').exists()
+    assert (
+        f'{tmp_path}/in.jsonl:1098: not JSON' in stopped.stderr.splitlines()[-1]
+        and 'Traceback' not in stopped.stderr
+    )
+    grown = tmp_path / '.out.jsonl.partial' / 'answers.jsonl'
+    assert 0 < len(lines_of(grown)) < 1097
+    with grown.open('a') as file:
+        file.write('{"line": 9, "la')  # as a kill in the middle of a write leaves it
+    ended = binary(*command, '--skip_bad_records')
+    assert ended.returncode == 0, ended.stderr
+    assert 'goes on after 1024 records' in ended.stderr and '1100 answers' in ended.stdout
+    answers = lines_of(tmp_path / 'out.jsonl')
+    assert [a['line'] for a in answers] == list(range(1, 1101))
+    assert answers[-3]['error'].startswith('not JSON') and 'error' not in answers[-4]
+    wanted = Predictor.from_workdir(str(source))(texts[:40] + texts[-2:])
+    for answer, want, i in zip(
+        answers[:40] + answers[-2:], wanted, [*range(40), 1098, 1099], strict=True
+    ):
+        assert (answer['id'], answer['label']) == (f'n{i}', want['label']) and answer[
+            'probabilities'
+        ] == pytest.approx(want['probabilities'], abs=1e-5)
+    again = binary(*command)
+    assert again.returncode == 0 and 'is done already' in again.stderr
+    part = binary(*command[:-1], f'--output={tmp_path}/part', '--shard=1/3', '--skip_bad_records')
+    assert part.returncode == 0, part.stderr
+    assert [a['line'] for a in lines_of(tmp_path / 'part')] == list(range(2, 1101, 3))
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'content', 'message'),
+    [
+        ([], 'a\tb\n1\t2\n', "no column 'text' for 'text'; it has 2: a, b"),
+        (['--shard=3/2'], 'text\nx\n', '--shard=3/2: write I/N'),
+        (['--workdir=x'], 'text\nx\n', 'name either --workdir or --init_from'),
+    ],
+)
+def test_a_mistake_is_one_line(source, tmp_path, binary, arguments, content, message):
+    (tmp_path / 'in.tsv').write_text(content)
+    run = binary(
+        'predict',
+        f'--init_from={source}',
+        f'--input={tmp_path}/in.tsv',
+        f'--output={tmp_path}/out',
+        *arguments,
+    )
+    errors = [line for line in run.stderr.splitlines() if 'error' in line or 'Traceback' in line]
+    assert run.returncode == 2 and len(errors) == 1 and message in errors[0], run.stderr
+    assert not (tmp_path / 'out').exists()
+
+
+def test_another_model_in_the_same_folder_is_not_answered_by_the_old_answers(
+    source, tmp_path, binary
+):
+    """Bad records keep their lines and are counted; then other weights lie in the folder, and then
+    another text in the file.
+    """
+    shutil.copytree(source, tmp_path / 'model')
+    (tmp_path / 'in.jsonl').write_text(
+        '{"text": "paris"}\n{"text": ["a", "list"]}\n\n{"text": "\\ud800"}\n{"text": "film"}\n'
+    )
+    command = (
+        'predict',
+        f'--init_from={tmp_path}/model',
+        f'--input={tmp_path}/in.jsonl',
+        f'--output={tmp_path}/out',
+    )
+    stopped = binary(*command)
+    assert (
+        stopped.returncode == 2
+        and f"{tmp_path}/in.jsonl:2: 'text' must be a text" in stopped.stderr.splitlines()[-1]
+    )
+    ended = binary(*command, '--skip_bad_records')
+    assert ended.returncode == 0 and '4 answers, 2 of them bad records' in ended.stdout, (
+        ended.stderr
+    )
+    assert [(a['line'], 'error' in a) for a in lines_of(tmp_path / 'out')] == [
+        (1, False),
+        (2, True),
+        (4, True),
+        (5, False),
+    ]
+
+    huggingface.write(
+        tmp_path / 'model', tiny_models.model('BertForSequenceClassification', seed=1)
+    )
+    refused = binary(*command)
+    assert (
+        refused.returncode == 2
+        and 'is there already, and not from these settings' in refused.stderr
+    )
+
+    huggingface.write(tmp_path / 'model', tiny_models.model('BertForSequenceClassification'))
+    stamps = os.stat(tmp_path / 'in.jsonl')
+    (tmp_path / 'in.jsonl').write_text(
+        (tmp_path / 'in.jsonl').read_text().replace('paris', 'parts')
+    )
+    os.utime(tmp_path / 'in.jsonl', ns=(stamps.st_atime_ns, stamps.st_mtime_ns))
+    assert 'not from these settings' in binary(*command).stderr

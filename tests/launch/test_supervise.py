@@ -1,0 +1,126 @@
+"""The supervisor through its command line: what is restarted, what is not, and how it is
+stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+# Counts its starts in a file and ends as told: argv = file, exit code of each start; the last
+# stands for all after it. A code below 0 is death by that signal.
+PROGRAM = """
+import os, sys
+file, codes = sys.argv[1], [int(c) for c in sys.argv[2].split(',')]
+started = len(open(file).read()) if os.path.exists(file) else 0
+open(file, 'a').write('x')
+code = codes[min(started, len(codes) - 1)]
+os.kill(os.getpid(), -code) if code < 0 else sys.exit(code)
+"""
+
+
+def supervise(*arguments: str) -> list[str]:
+    return [sys.executable, '-m', 'launch.supervise', '--pause_s=0.01', *arguments]
+
+
+def outcome(tmp_path: pathlib.Path, codes: str, *flags: str) -> tuple[int, int]:
+    """(exit code of the supervisor, starts of the command)."""
+    count = tmp_path / 'starts'
+    done = subprocess.run(
+        [*supervise(*flags), '--', sys.executable, '-c', PROGRAM, str(count), codes],
+        cwd=ROOT,
+        capture_output=True,
+    )
+    return done.returncode, len(count.read_text())
+
+
+@pytest.mark.parametrize(
+    ('codes', 'flags', 'expected'),
+    [
+        ('0', [], (0, 1)),
+        ('1,-9,143,0', [], (0, 4)),  # a crash, a kill, a preemption that was saved, done
+        ('2', [], (2, 1)),  # the user's mistake
+        ('1', ['--max_restarts=3'], (1, 4)),
+        ('-6', ['--max_restarts=1'], (128 + 6, 2)),
+    ],
+)
+def test_restarts_until_done(tmp_path, codes, flags, expected):
+    assert outcome(tmp_path, codes, *flags) == expected
+
+
+def test_sigterm_reaches_the_command_and_ends_both(tmp_path):
+    waits = f"""
+import signal, sys, time
+def stop(*_):
+    open({str(tmp_path / 'saved')!r}, 'w').write('saved')
+    sys.exit(143)
+signal.signal(signal.SIGTERM, stop)
+open({str(tmp_path / 'ready')!r}, 'a').write('x')
+time.sleep(60)
+"""
+    supervisor = subprocess.Popen(
+        [*supervise(), '--', sys.executable, '-c', waits], cwd=ROOT, stderr=subprocess.DEVNULL
+    )
+    until = time.monotonic() + 60
+    while not (tmp_path / 'ready').exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    os.kill(supervisor.pid, signal.SIGTERM)
+    assert supervisor.wait(timeout=60) == 143
+    assert (tmp_path / 'saved').read_text() == 'saved' and (tmp_path / 'ready').read_text() == 'x'
+
+
+def test_the_end_of_the_terminal_reaches_the_command_as_sigterm(tmp_path):
+    waits = (
+        f'trap "echo saved > {tmp_path}/saved; exit 143" TERM; kill -HUP $PPID; while true; do'
+        ' sleep 0.1; done'
+    )
+    done = subprocess.run(
+        [*supervise(), '--', 'bash', '-c', waits], cwd=ROOT, capture_output=True, timeout=60
+    )
+    assert done.returncode == 143 and (tmp_path / 'saved').exists()
+
+
+def test_a_command_that_is_away_when_it_is_to_be_started_again_is_tried_again(tmp_path):
+    program = tmp_path / 'program'  # removes itself, as a shared disk does that is away
+    program.write_text(f'#!/bin/bash\necho x >> {tmp_path}/starts\nrm {program}\nexit 1\n')
+    program.chmod(0o755)
+    done = subprocess.run(
+        [*supervise('--max_restarts=2'), '--', program], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 127 and done.stderr.count('cannot be started (No such file') == 2
+    assert (tmp_path / 'starts').read_text() == 'x\n'
+
+
+def test_the_flags_of_a_command_are_its_own_without_dashes_too():
+    command = [
+        *supervise(),
+        sys.executable,
+        '-c',
+        'import sys; sys.exit(len(sys.argv) != 3)',
+        '--config=x',
+        '--max_restarts=y',
+    ]
+    assert subprocess.run(command, cwd=ROOT).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ('command', 'message'),
+    [
+        ([], 'no command'),
+        (['--', '/nowhere/at/all'], 'cannot be started'),
+        (['--', ''], "'': cannot be started"),
+        (['--max_pause_s=nan', '--', 'true'], '--max_pause_s=nan: must be a finite number'),
+    ],
+)
+def test_mistakes_are_one_line(command, message):
+    done = subprocess.run([*supervise(), *command], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and message in done.stderr and done.stderr.count('\n') == 1, (
+        done.stderr
+    )

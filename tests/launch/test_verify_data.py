@@ -1,0 +1,156 @@
+"""launch.verify_data as a shell sees it: what it says of whole and of damaged records."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import google_crc32c
+import pytest
+
+from configs.errors import UserError
+from input_pipeline.records.shards import Manifest
+from input_pipeline.records.stream import RecordStream
+from input_pipeline.tokenizer import Tokenizer
+from tests.helpers.records import example_columns
+from tests.helpers.shards import SPEC, make_directory
+
+WORDS = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *(f'w{i}' for i in range(30_517))]
+
+
+@pytest.fixture
+def directory(tmp_path):
+    """Records that carry a tokenizer of their vocabulary."""
+    manifest = make_directory(tmp_path)
+    (tmp_path / 'tokenizer').mkdir()
+    (tmp_path / 'tokenizer' / 'vocab.txt').write_text('\n'.join(WORDS) + '\n')
+    (tmp_path / 'tokenizer' / 'tokenizer_config.json').write_text('{"do_lower_case": true}')
+    fingerprint = Tokenizer.load(tmp_path / 'tokenizer').fingerprint
+    dataclasses.replace(manifest, tokenizer_fingerprint=fingerprint).save(tmp_path)
+    return tmp_path
+
+
+def test_whole_records_are_described(binary, directory):
+    result = binary('verify_data', directory)
+    assert result.returncode == 0, result.stderr
+    assert 'train: 2 shards, 820 records' in result.stdout and 'no faults' in result.stdout
+    assert 'masked positions' in result.stdout and '(1 to 4)' in result.stdout
+
+
+def test_every_fault_is_listed(binary, directory):
+    first, second = (directory / f'train-0000{i}-of-00002.tfrecord' for i in (0, 1))
+    text = bytearray(first.read_bytes())
+    text[20] ^= 1
+    first.write_bytes(text)
+    second.unlink()
+    (directory / 'tokenizer' / 'vocab.txt').write_text('\n'.join(WORDS[:-1] + ['other']) + '\n')
+    result = binary('verify_data', directory)
+    assert result.returncode == 2
+    assert f'{first.name}: record 0 at byte 0: payload damaged' in result.stderr
+    assert f'{second.name}: missing' in result.stderr
+    assert 'not the tokenizer that the records were made with' in result.stderr
+    assert '3 faults' in result.stdout and 'Traceback' not in result.stderr
+
+
+def test_what_is_no_records_directory_is_refused(binary, tmp_path):
+    for arguments in ((), (tmp_path,), (tmp_path, tmp_path)):
+        result = binary('verify_data', *arguments)
+        assert result.returncode == 2
+        assert result.stderr.startswith('verify_data: error: ') and result.stderr.count('\n') == 1
+
+
+def test_no_record_in_range(binary, tmp_path):
+    columns = example_columns(SPEC, 300)
+    columns['input_ids'] += 30_522
+    make_directory(tmp_path, sizes=(300,), columns=columns)
+    result = binary('verify_data', tmp_path)
+    assert result.returncode == 2 and 'Traceback' not in result.stderr
+    assert 'train: no intact record' in result.stdout and '301 faults' in result.stdout
+    assert 'record 299 at byte' in result.stderr and 'the vocabulary' in result.stderr
+
+
+def test_shards_that_the_system_does_not_give(binary, directory):
+    first, second = (directory / f'train-0000{i}-of-00002.tfrecord' for i in (0, 1))
+    first.unlink()
+    first.symlink_to(first)
+    second.unlink()
+    second.mkdir()
+    result = binary('verify_data', directory)
+    assert result.returncode == 2 and 'Traceback' not in result.stderr
+    assert f'{first.name}: cannot be read (Too many levels of symbolic links)' in result.stderr
+    assert (
+        f'{second.name}: cannot be read (Is a directory)' in result.stderr
+        and '2 faults' in result.stdout
+    )
+    with pytest.raises(UserError, match='cannot be read'):
+        RecordStream(directory, 'train', 8, 0, 'numpy')
+
+
+@pytest.mark.parametrize(
+    'text',
+    [
+        b'',
+        b'\xff\xfe{}',
+        b'[' * 100_000,
+        b'{"a":' * 100_000 + b'1' + b'}' * 100_000,
+        b'[]',
+        b'3',
+        b'null',
+        b'{"schema_version": NaN}',
+        b'{"schema_version": ' + b'1' * 5000 + b'}',
+    ],
+)
+def test_a_manifest_that_is_none(directory, text):
+    (directory / 'manifest.json').write_bytes(text)
+    with pytest.raises(UserError, match='manifest.json: broken .*make the records again'):
+        Manifest.load(directory)
+
+
+def test_a_manifest_that_cannot_be_read(directory):
+    (directory / 'manifest.json').unlink()
+    (directory / 'manifest.json').mkdir()
+    with pytest.raises(UserError, match=r'manifest.json: cannot be read \(Is a directory\)'):
+        Manifest.load(directory)
+    with pytest.raises(UserError, match='no manifest.json in it'):
+        Manifest.load(directory / 'tokenizer' / 'vocab.txt')
+
+
+@pytest.mark.parametrize(
+    'change',
+    [
+        {'seq_len': 'x'},
+        {'seq_len': -1},
+        {'max_predictions': None},
+        {'masking': 'other'},
+        {'vocab_size': 0},
+        {'statistics': []},
+        {'statistics': {'records': 3}},
+        {'max_packs': 0},
+        {'strange': 1},
+        {'shards': None},
+        {'shards': ['a']},
+        {'index': [0]},
+        {'index': [0, 5, 10]},
+        {'index': [-5, 0]},
+        {'index': ['a', 'b']},
+        {'index': 3},
+        {'index': [0, 2**70]},
+        {'records': 10**9},
+        {'records': -3},
+        {'bytes': 2**70},
+        {'bytes': 'x'},
+        {'file': '../other'},
+        {'file': 3},
+    ],
+    ids=str,
+)
+def test_a_manifest_whose_numbers_cannot_be(directory, change):
+    """With a checksum that is right, so that no later place has to know of it."""
+    data = json.loads((directory / 'manifest.json').read_text())
+    del data['crc32c']
+    of_shard = {'index', 'records', 'bytes', 'file'} & change.keys()
+    (data['shards'][0] if of_shard else data).update(change)
+    data['crc32c'] = google_crc32c.value(json.dumps(data, sort_keys=True).encode())
+    (directory / 'manifest.json').write_text(json.dumps(data))
+    with pytest.raises(UserError, match='manifest.json: broken .*make the records again'):
+        Manifest.load(directory)

@@ -1,0 +1,220 @@
+"""metrics.jsonl, TensorBoard events and plots, read back by json, TensorBoard's own loader and PNG
+headers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+import struct
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from configs.errors import UserError
+from launch.workdir import plots
+from launch.workdir.metrics import MetricWriter, describe, read_metrics, truncate_after
+from launch.workdir.plots import plot_run, plot_workdir, points
+from tests.helpers.full_disk import files_of_at_most
+
+ROOT = pathlib.Path(__file__).parents[3]
+
+
+def write_steps(workdir, steps, resume_step=0):
+    writer = MetricWriter(workdir, resume_step)
+    for step in steps:
+        writer.write(
+            step,
+            {'split': 'train', 'phase': 0, 'loss': np.float32(step / 2), 'learning_rate': 1e-3},
+        )
+        if step % 20 == 0:
+            writer.write(step, {'split': 'eval', 'mlm_accuracy': 0.5})
+    writer.close()
+
+
+def test_lines_are_on_disk_at_once(tmp_path):
+    writer = MetricWriter(tmp_path / 'new' / 'run')
+    writer.write(
+        10,
+        {'split': 'train', 'loss': np.float32(1.5), 'steps': 10, 'grad_norm': float('nan')},
+        total=100,
+        eta=3.0,
+    )
+    text = (tmp_path / 'new/run/metrics.jsonl').read_text()
+    assert json.loads(text) == {
+        'step': 10,
+        'split': 'train',
+        'loss': 1.5,
+        'steps': 10,
+        'grad_norm': None,
+    }
+    writer.close()
+
+
+def test_after_a_resume_the_file_is_that_of_an_undisturbed_run(tmp_path):
+    write_steps(tmp_path / 'whole', range(10, 101, 10))
+    write_steps(tmp_path / 'parts', range(10, 71, 10))
+    with open(tmp_path / 'parts/metrics.jsonl', 'a') as file:
+        file.write('{"step": 80, "lo')  # killed in the middle of a line
+    write_steps(tmp_path / 'parts', range(50, 101, 10), resume_step=40)
+    assert (tmp_path / 'parts/metrics.jsonl').read_bytes() == (
+        tmp_path / 'whole/metrics.jsonl'
+    ).read_bytes()
+
+
+def test_truncate_after(tmp_path):
+    write_steps(tmp_path, (10, 20, 30))
+    truncate_after(tmp_path / 'metrics.jsonl', 20)
+    assert [line['step'] for line in read_metrics(tmp_path / 'metrics.jsonl')] == [10, 20, 20]
+    truncate_after(tmp_path / 'metrics.jsonl', 0)
+    assert read_metrics(tmp_path / 'metrics.jsonl') == []
+    truncate_after(tmp_path / 'none.jsonl', 0)
+    assert sorted(p.name for p in tmp_path.iterdir() if 'tfevents' not in p.name) == [
+        'metrics.jsonl'
+    ]
+
+
+def test_reading(tmp_path):
+    path = tmp_path / 'metrics.jsonl'
+    path.write_text('{"step": 1}\n{"step": 2}')
+    assert read_metrics(path) == [{'step': 1}]
+    for damaged in (b'{"st', b'\xff\xfe{', b'[1]', b'{}', b'[' * 100_000):
+        path.write_bytes(b'{"step": 1}\n' + damaged + b'\n{"step": 2}\n')
+        with pytest.raises(UserError, match='metrics.jsonl:2: not a line of metrics'):
+            read_metrics(path)
+    with pytest.raises(UserError, match='no such file'):
+        read_metrics(tmp_path / 'other.jsonl')
+
+
+def test_on_a_full_disk_lines_wait_until_there_is_room(tmp_path, caplog):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    write_steps(tmp_path / 'whole', range(1, 9))
+    with files_of_at_most(300):
+        writer = MetricWriter(tmp_path / 'run', must=False)
+        for step in range(1, 8):
+            writer.write(
+                step,
+                {'split': 'train', 'phase': 0, 'loss': np.float32(step / 2), 'learning_rate': 1e-3},
+            )
+        assert 1 < len(read_metrics(tmp_path / 'run/metrics.jsonl')) < 5
+        assert (tmp_path / 'run/metrics.jsonl').read_bytes().endswith(b'\n')  # no half line
+    writer.write(8, {'split': 'train', 'phase': 0, 'loss': np.float32(4), 'learning_rate': 1e-3})
+    writer.close()
+    assert (tmp_path / 'run/metrics.jsonl').read_bytes() == (
+        tmp_path / 'whole/metrics.jsonl'
+    ).read_bytes()
+    losses = EventAccumulator(str(tmp_path / 'run')).Reload().Scalars('train/loss')
+    assert [(e.step, e.value) for e in losses] == [(s, s / 2) for s in range(1, 9)]
+    assert caplog.text.count('lines are kept until there is room') == 2  # said once for each file
+
+    with files_of_at_most(300), contextlib.closing(MetricWriter(tmp_path / 'must')) as writer:
+        with pytest.raises(OSError, match=r'File too large: .*must/(metrics|events)'):
+            for step in range(1, 8):
+                writer.write(step, {'split': 'train', 'loss': 1.0})
+
+
+def test_what_keeps_plots_from_being_drawn_ends_no_run(tmp_path, caplog):
+    plot_workdir(tmp_path)  # of a run that ended before its first log line there is nothing to say
+    assert not caplog.text and not (tmp_path / 'plots').exists()
+    write_steps(tmp_path, range(10, 50, 10))
+    with files_of_at_most(500):
+        plot_workdir(tmp_path)
+    assert 'plots are not drawn (' in caplog.text and list((tmp_path / 'plots').iterdir()) == []
+    plot_workdir(tmp_path)
+    assert (tmp_path / 'plots/losses.png').exists()
+
+
+def test_tensorboard_reads_the_events(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    write_steps(tmp_path, range(10, 71, 10))
+    write_steps(tmp_path, range(50, 101, 10), resume_step=40)
+    events = EventAccumulator(str(tmp_path)).Reload()
+    assert {'train/loss', 'train/learning_rate', 'train/phase', 'eval/mlm_accuracy'} == set(
+        events.Tags()['scalars']
+    )
+    assert [(e.step, e.value) for e in events.Scalars('train/loss')] == [
+        (s, s / 2) for s in range(10, 101, 10)
+    ]
+
+
+def test_tensorboard_shows_no_point_twice_after_a_kill_before_the_first_checkpoint(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    write_steps(tmp_path, range(10, 41, 10))
+    write_steps(tmp_path, range(10, 61, 10))
+    events = EventAccumulator(str(tmp_path)).Reload()
+    assert [e.step for e in events.Scalars('train/loss')] == list(range(10, 61, 10))
+    assert [e.step for e in events.Scalars('eval/mlm_accuracy')] == [20, 40, 60]
+
+
+def test_tensorflow_is_not_imported(tmp_path):
+    code = f"""
+import sys
+from launch.workdir.metrics import MetricWriter
+writer = MetricWriter({str(tmp_path)!r})
+writer.write(1, {{'loss': 1.0}})
+writer.close()
+assert not {{'tensorflow', 'jax'}} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, '-c', code], cwd=ROOT, check=True)
+
+
+def test_describe():
+    values = {'split': 'train', 'phase': 0, 'grad_norm': None, 'seconds': 3.5}
+    values |= {'learning_rate': 1e-4, 'loss': 6.31256, 'tokens_per_s': 16234.5}
+    expected = (
+        'step 200/1000 train  loss 6.313  learning_rate 0.0001  tokens_per_s 16,234  grad_norm not'
+        ' finite  eta 1:02:03'
+    )
+    assert describe(200, values, total=1000, eta=3723.4) == expected
+    discarded = {'split': 'train', 'loss': 1.0, 'discarded_steps': 3}
+    assert describe(5, discarded) == 'step 5 train  loss 1  discarded_steps 3'
+    assert describe(5, discarded | {'discarded_steps': 0}) == 'step 5 train  loss 1'
+    assert describe(5, {'split': 'eval', 'mlm_loss': 2.0}) == 'step 5 eval  mlm_loss 2'
+
+
+def test_plots(tmp_path):
+    write_steps(tmp_path, range(10, 101, 10))
+    written = plot_run(tmp_path / 'metrics.jsonl', tmp_path / 'plots')
+    assert [pathlib.Path(p).name for p in written] == [
+        'losses.png',
+        'held_out.png',
+        'learning_rate.png',
+    ]
+    for path in written:
+        head = pathlib.Path(path).read_bytes()[:24]
+        assert head[:8] == b'\x89PNG\r\n\x1a\n' and struct.unpack('>II', head[16:24]) == (840, 480)
+    assert sorted(p.name for p in (tmp_path / 'plots').iterdir()) == sorted(
+        pathlib.Path(p).name for p in written
+    )
+
+
+def test_the_scores_of_fine_tuning_are_drawn_by_split_and_metric(tmp_path, monkeypatch):
+    drawn = {}
+    draw = lambda path, title, curves: drawn.update({path.name: curves})
+    monkeypatch.setattr(plots, '_draw', draw)
+    lines = [{'step': 5, 'split': 'train', 'loss': 1.0}, {'step': 5, 'split': 'dev', 'f1': None}]
+    lines += [{'step': step, 'split': 'dev', 'f1': step / 20} for step in (10, 20)]
+    (tmp_path / 'metrics.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
+    plot_run(tmp_path / 'metrics.jsonl', tmp_path)
+    assert drawn == {
+        'losses.png': {'loss': [(5, 1.0)]},
+        'scores.png': {'dev f1': [(10, 0.5), (20, 1.0)]},
+    }
+
+
+def test_a_picture_without_numbers_is_left_out(tmp_path):
+    lines = [
+        {'step': 1, 'split': 'train', 'loss': None},
+        {'step': 2, 'split': 'train', 'loss': 3.0},
+    ]
+    assert points(lines, 'train', 'loss') == [(2, 3.0)]
+    (tmp_path / 'metrics.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
+    assert [pathlib.Path(p).name for p in plot_run(tmp_path / 'metrics.jsonl', tmp_path)] == [
+        'losses.png'
+    ]

@@ -1,0 +1,304 @@
+"""What pre-training goes on from: heads that are there, fresh ones, new words, and sources that do
+not fit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from bert_jax.interchange import huggingface, tensor_bundle
+from bert_jax.train.checkpoint import load_params
+from configs import schema
+from configs.errors import UserError
+from input_pipeline.tokenizer import Tokenizer, extension
+from launch.workdir import source
+
+GOLDEN = pathlib.Path(__file__).parents[2] / 'golden' / 'huggingface'
+WORDS = [
+    '[PAD]',
+    '[UNK]',
+    '[CLS]',
+    '[SEP]',
+    '[MASK]',
+    '[unused0]',
+    '[unused1]',
+    'sea',
+    'farm',
+    '##er',
+    *(f'word{i}' for i in range(30)),
+]
+
+
+@pytest.fixture
+def folder(tmp_path) -> pathlib.Path:
+    """The golden BertForPreTraining with a vocabulary that has [unused] slots."""
+    there = tmp_path / 'there'
+    there.mkdir()
+    for name in ('config.json', 'model.safetensors'):
+        shutil.copyfile(GOLDEN / name, there / name)
+    (there / 'vocab.txt').write_text('\n'.join(WORDS) + '\n')
+    return there
+
+
+def equal(a, b) -> bool:
+    return jax.tree.structure(a) == jax.tree.structure(b) and jax.tree.all(
+        jax.tree.map(np.array_equal, a, b)
+    )
+
+
+def test_all_of_a_pretraining_model_is_taken(folder):
+    there = source.read_source(str(folder))
+    start = source.for_pretraining(str(folder), there.tokenizer, there.model, seed=1)
+    assert sorted(start.params) == ['encoder', 'mlm', 'nsp'] and equal(start.params, there.params)
+    other = dataclasses.replace(there.model, hidden_dropout=0.5)  # what a new run may choose anew
+    assert equal(
+        source.for_pretraining(str(folder), there.tokenizer, other, seed=1).params, there.params
+    )
+
+
+def test_heads_that_a_source_lacks_are_fresh_and_named_and_others_are_left(folder, caplog):
+    whole = source.read_source(str(folder))
+    head = {'qa_outputs.weight': np.ones((2, 16), 'f'), 'qa_outputs.bias': np.ones(2, 'f')}
+    tensors = {
+        n: a
+        for n, a in load_file(folder / 'model.safetensors').items()
+        if not n.startswith(('cls.seq', 'bert.pooler'))
+    }
+    save_file(tensors | head, folder / 'model.safetensors')
+    with caplog.at_level('INFO'):
+        start, other = (
+            source.for_pretraining(str(folder), whole.tokenizer, whole.model, seed)
+            for seed in (1, 2)
+        )
+    assert 'has no pooler, nsp: made fresh' in caplog.text and 'its span is not used' in caplog.text
+    assert sorted(start.params) == ['encoder', 'mlm', 'nsp'] and equal(
+        start.params['mlm'], whole.params['mlm']
+    )
+    assert equal(start.params['encoder']['layers'], whole.params['encoder']['layers'])
+    assert (
+        start.params['nsp']['kernel'].shape == (16, 2)
+        and 0.2 < start.params['nsp']['kernel'].std() < 0.5
+    )  # initializer_range 0.4
+    assert not np.array_equal(start.params['nsp']['kernel'], other.params['nsp']['kernel'])
+
+
+def test_new_words_start_as_the_mean_of_their_pieces(folder, caplog):
+    there = source.read_source(str(folder))
+    tokenizer = extension.extend(
+        there.tokenizer, ['farmer', 'storm', 'seaer', *(f'x{i}' for i in range(100))]
+    ).tokenizer
+    assert tokenizer.vocab_size == 141  # so the padded table grows too
+    wanted = dataclasses.replace(there.model, vocab_size=141)
+    with caplog.at_level('INFO'):
+        start = source.for_pretraining(str(folder), tokenizer, wanted, seed=1)
+    assert (
+        '103 new words, 2 in [unused] slots, 101 appended' in caplog.text
+        and '(101: of all rows)' in caplog.text
+    )
+    for old, new in (
+        (
+            there.params['encoder']['embeddings']['word'],
+            start.params['encoder']['embeddings']['word'],
+        ),
+        (there.params['mlm']['bias'], start.params['mlm']['bias']),
+    ):
+        assert new.shape[0] == 256 and not new[141:].any()
+        kept = [i for i in range(40) if i not in (5, 6)]
+        np.testing.assert_array_equal(new[kept], old[kept])
+        np.testing.assert_allclose(new[5], (old[8] + old[9]) / 2, rtol=1e-6)  # farm ##er
+        np.testing.assert_allclose(new[40], (old[7] + old[9]) / 2, rtol=1e-6)  # sea ##er
+        np.testing.assert_allclose(
+            new[6], old[:40].mean(0), rtol=1e-5, atol=1e-6
+        )  # storm: no piece fits
+        np.testing.assert_array_equal(new[140], new[6])
+    assert start.tokenizer.encode('Farmer') == [5] and start.model == wanted
+
+
+def test_a_source_that_does_not_fit_is_refused(folder, tmp_path):
+    there = source.read_source(str(folder))
+    wanted = dataclasses.replace(there.model, hidden_act='relu', num_heads=8)
+    with pytest.raises(
+        UserError,
+        match='is of another model .* add --set model.num_heads=. --set model.hidden_act=gelu_erf$',
+    ):
+        source.for_pretraining(str(folder), there.tokenizer, wanted, seed=1)
+    (tmp_path / 'vocab.txt').write_text('\n'.join(WORDS).replace('sea', 'tea') + '\n')
+    with pytest.raises(
+        UserError,
+        match=r"not that of .*there, nor an extension of it: entry 7 is 'sea' there and 'tea' here",
+    ):
+        source.for_pretraining(str(folder), Tokenizer.load(tmp_path), there.model, seed=1)
+    with pytest.raises(
+        UserError, match='expected a workdir of launch.pretrain or launch.finetune, a Hugging Face'
+    ):
+        source.read_source(str(tmp_path))
+    with pytest.raises(UserError, match='no config.json in it'):
+        source.read_source(str(tmp_path / 'nowhere'))
+
+
+def test_entries_that_a_tokenizer_lacks_are_not_to_be_made_up(folder):
+    """A line of vocab.txt in place of an added token would let text be split into other pieces, in
+    silence.
+    """
+    (folder / 'vocab.txt').write_text('\n'.join(WORDS[:-2]) + '\n')
+    with pytest.raises(
+        UserError, match='where 2 tokens were added to it, the added_tokens.json or tokenizer.json'
+    ):
+        source.read_source(str(folder))
+    (folder / 'added_tokens.json').write_text('{"deep sea": 38, "farmhouse": 39}')
+    (folder / 'tokenizer_config.json').write_text('{"do_lower_case": true}')
+    assert source.read_source(str(folder)).tokenizer.encode('Deep sea farmhouses') == [38, 39, 1]
+
+
+FINE_TUNED = schema.dumps(schema.FinetuneConfig())
+
+
+@pytest.mark.parametrize(
+    ('config', 'data', 'message'),
+    [
+        (FINE_TUNED, None, 'data.json: no such file: copy the whole workdir again'),
+        (FINE_TUNED, b'{"model": {', 'data.json: damaged'),
+        (FINE_TUNED, b'\xff', 'data.json: damaged'),
+        (FINE_TUNED, b'[]', "data.json: damaged, its 'model' is missing"),
+        (
+            FINE_TUNED,
+            b'{"model": 3}',
+            "data.json: damaged, its 'model' is missing or of another type",
+        ),
+        ('{"kind": ["pretrain"]}', b'{}', 'config.json: '),
+        ('{"kind": "pretrain", "a": ' + '[' * 100_000, b'{}', 'config.json: '),
+        (b'{"kind": "\xff"}', b'{}', 'config.json: '),
+        (None, b'{}', 'no config.json in it; expected a workdir'),
+    ],
+    ids=[
+        'gone',
+        'cut',
+        'not text',
+        'a list',
+        'odd',
+        'kind a list',
+        'deep',
+        'not UTF-8',
+        'no config.json',
+    ],
+)
+def test_a_damaged_workdir_is_one_line(tmp_path, config, data, message):
+    for name, content in (('config.json', config), ('data.json', data)):
+        if content is not None:
+            (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    for read in (source.read_source, source.model_config):
+        with pytest.raises(UserError, match=message) as caught:
+            read(str(tmp_path))
+        assert '\n' not in str(caught.value) and str(tmp_path) in str(caught.value)
+
+
+def test_a_source_that_no_file_system_reads_is_one_line(folder, monkeypatch):
+    with pytest.raises(
+        UserError,
+        match='xx://a/b: cannot be read .no such kind of address is known.: correct the address',
+    ):
+        source.read_source('xx://a/b')
+    with pytest.raises(UserError, match='model.safetensors is a file: name its folder'):
+        source.read_source(str(folder / 'model.safetensors'))
+
+    def gone(*_):
+        raise OSError(116, 'Stale file handle')
+
+    monkeypatch.setattr(source.huggingface, 'read', gone)
+    with pytest.raises(UserError, match='cannot be read .*Stale file handle.*make it readable'):
+        source.read_source(str(folder))
+
+
+@pytest.mark.slow
+def test_pretraining_goes_on_in_another_domain(folder, tmp_path, binary):
+    """A Google checkpoint, words of a new text in its vocabulary, records, and a step from those
+    weights.
+    """
+    from bert_jax.interchange import google
+
+    model = huggingface.read(folder).model
+    model = model._replace(
+        config=dataclasses.replace(model.config, hidden_act='gelu_tanh', layer_norm_eps=1e-12)
+    )
+    google.write(tmp_path / 'google', model)
+    shutil.copyfile(folder / 'vocab.txt', tmp_path / 'google' / 'vocab.txt')
+    (tmp_path / 'google' / 'model.ckpt-9.index').write_bytes(b'')  # bert_model.ckpt goes first
+    assert len(tensor_bundle.Bundle(str(tmp_path / 'google' / 'bert_model.ckpt')).variables) == 46
+    lines = [f'Farmer sea word{i % 30} farmer seas storm' for i in range(400)]
+    (tmp_path / 'text.txt').write_text(
+        '\n'.join(line if i % 8 else f'\n{line}' for i, line in enumerate(lines)) + '\n'
+    )
+
+    def run(name: str, *arguments: str) -> str:
+        done = binary(name, *arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout + done.stderr
+
+    text = f'--input={tmp_path}/text.txt'
+    said = run(
+        'train_vocab',
+        f'--extend={tmp_path}/google',
+        text,
+        f'--output={tmp_path}/vocab',
+        '--new_words=3',
+    )
+    assert (
+        '3 new words: 2 in [unused] slots, 1 appended; 41 entries' in said
+        and 'pieces a word before' in said
+    )
+    assert Tokenizer.load(tmp_path / 'vocab').tokens([5, 6, 40]) == ['farmer', 'seas', 'storm']
+    run(
+        'preprocess',
+        text,
+        f'--tokenizer={tmp_path}/vocab',
+        f'--output={tmp_path}/records',
+        '--seq_len=12',
+        '--max_predictions=2',
+    )
+    shape = {
+        k: v
+        for k, v in dataclasses.asdict(model.config).items()
+        if k not in ('vocab_size', 'layer_norm_eps', 'hidden_act')
+    }
+    settings = [f'model.{k}={v}' for k, v in shape.items()]
+    settings += [
+        'model.vocab_size=41',
+        'phases.0.seq_len=12',
+        'phases.0.steps=1',
+        'phases.0.batch_size=8',
+        'optimizer.peak_lr=1e-6',
+    ]
+    settings += ['optimizer.warmup_steps=0']
+    command = [
+        '--config=quickstart',
+        f'--data={tmp_path}/records',
+        f'--workdir={tmp_path}/run',
+        *(f'--set={s}' for s in settings),
+    ]
+    said = run('pretrain', *command, f'--init_from={tmp_path}/google', '--print_map')
+    assert (
+        'cls/predictions/output_bias  mlm/bias' in said
+        and '3 new words, 2 in [unused] slots, 1 appended' in said
+    )
+    found, step = load_params(tmp_path / 'run')
+    wanted = source.with_vocabulary(
+        source.read_source(str(tmp_path / 'google')), Tokenizer.load(tmp_path / 'vocab')
+    ).params
+    moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), dict(found), wanted)
+    assert (
+        step == 1 and 0 < max(jax.tree.leaves(moved)) < 2e-5
+    )  # one step of about ten times the rate, without bias correction
+    other = binary('pretrain', *command, f'--init_from={folder}')
+    assert other.returncode == 2 and 'data.init_from' in other.stderr, other.stderr
+    assert (
+        json.loads((tmp_path / 'run' / 'data.json').read_text())['init_from']
+        == f'{tmp_path}/google'
+    )

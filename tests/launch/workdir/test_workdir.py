@@ -1,0 +1,176 @@
+"""A resumed run is the same run: which changes a workdir takes, and which it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from configs.errors import UserError
+from configs.load import load
+from configs.overrides import apply
+from launch.workdir.folder import lock, settle
+from tests.helpers.full_disk import files_of_at_most
+
+TINY = ['phases.0.steps=100', 'phases.0.batch_size=8', 'optimizer.warmup_steps=10']
+
+
+def run(folder, done, *changes):
+    """A run with `changes` on a workdir whose newest checkpoint is of step `done`; what the workdir
+    then says of it.
+    """
+    known = settle(str(folder), apply(load('bert_tiny'), [*TINY, *changes]), {'records': 'these'})
+    (folder / 'checkpoints' / str(done)).mkdir(parents=True, exist_ok=True)
+    return known
+
+
+@pytest.mark.parametrize(
+    ('schedule', 'done', 'steps', 'fits'),
+    [
+        ('constant', 60, 200, True), ('constant', 60, 60, True), ('constant', 60, 50, False),
+        ('linear', 60, 200, False), ('bert', 10, 200, False),
+        ('wsd', 80, 200, True), ('wsd', 81, 200, False),  # its decay is the last fifth of 100 steps
+        ('wsd', 48, 60, True), ('wsd', 49, 60, False),  # and of 60
+    ],
+)  # fmt: skip
+def test_more_steps_where_the_past_stays_as_it_was(tmp_path, schedule, done, steps, fits):
+    assert not run(tmp_path, done, f'optimizer.schedule={schedule}')
+    longer = [f'optimizer.schedule={schedule}', f'phases.0.steps={steps}']
+    if fits:
+        assert run(tmp_path, done, *longer)
+        return
+    with pytest.raises(UserError, match=rf'holds another run \(phases.0.steps: 100 -> {steps}\)'):
+        run(tmp_path, done, *longer)
+
+
+@pytest.mark.parametrize(
+    ('steps', 'fits'), [((100, 80), True), ((120, 50), False), ((100, 50), True)]
+)
+def test_only_a_phase_that_is_not_over_changes_its_length(tmp_path, steps, fits):
+    base = apply(load('bert_tiny'), [*TINY, 'optimizer.schedule=constant'])
+    with_phases = lambda *steps: dataclasses.replace(
+        base,
+        phases=tuple(
+            dataclasses.replace(base.phases[0], seq_len=s, steps=n)
+            for s, n in zip((64, 128), steps, strict=True)
+        ),
+    )
+    settle(str(tmp_path), with_phases(100, 50), {})
+    (tmp_path / 'checkpoints/110').mkdir(parents=True)
+    if fits:
+        assert settle(str(tmp_path), with_phases(*steps), {})
+        return
+    with pytest.raises(UserError, match='phases.0.steps: 100 -> 120'):
+        settle(str(tmp_path), with_phases(*steps), {})
+
+
+def test_what_does_not_change_the_result_may_change(tmp_path, caplog):
+    run(tmp_path, 5)
+    with caplog.at_level('INFO'):
+        assert run(tmp_path, 5, 'runtime.accumulation=2')
+    assert 'runtime.accumulation = 2 (was 1)' in caplog.text
+    with pytest.raises(UserError, match='seed: 12345 -> 1'):
+        run(tmp_path, 5, 'seed=1')
+    with pytest.raises(UserError, match='data.records'):
+        settle(str(tmp_path), apply(load('bert_tiny'), TINY), {'records': 'those'})
+
+
+def test_a_run_that_has_no_checkpoint_does_not_hold_its_folder(tmp_path, caplog):
+    """It was refused, or killed early: another one takes its place, and says so. With a checkpoint
+    it is refused.
+    """
+    settings = lambda *changes: apply(load('bert_tiny'), [*TINY, *changes])
+    assert not settle(str(tmp_path), settings(), {'records': 'these'})
+    assert settle(str(tmp_path), settings(), {'records': 'these'})
+    (tmp_path / 'tokenizer').mkdir()  # where that run keeps a copy, which belongs to its records
+    with caplog.at_level('INFO'):
+        assert not settle(str(tmp_path), settings('seed=1'), {'records': 'those'})
+    assert (
+        'a run with other settings (data.records, seed) ended there before its first checkpoint'
+        in caplog.text
+    )
+    assert not (tmp_path / 'tokenizer').exists()
+    (tmp_path / 'checkpoints/5').mkdir(parents=True)
+    with pytest.raises(UserError, match='seed: 1 -> 2'):
+        settle(str(tmp_path), settings('seed=2'), {'records': 'those'})
+    assert settle(str(tmp_path), settings('seed=1'), {'records': 'those'})
+
+
+@pytest.mark.parametrize(
+    'result', [None, 'metrics.jsonl', 'checkpoints/5/params/d', 'features/x.npz', 'answers.jsonl']
+)
+def test_a_folder_goes_with_the_command_that_was_refused_unless_something_came_of_it(
+    tmp_path, result
+):
+    folder = tmp_path / 'runs/new'
+    with pytest.raises(UserError, match='refused'), lock(str(folder)):
+        settle(str(folder), apply(load('bert_tiny'), TINY), {})
+        (folder / 'checkpoints').mkdir()
+        (folder / 'metrics.jsonl').touch()
+        if result:
+            (folder / result).parent.mkdir(parents=True, exist_ok=True)
+            (folder / result).write_text('{}')
+        raise UserError('refused')
+    assert (tmp_path / 'runs').exists() == folder.exists() == (result is not None)
+    with pytest.raises(UserError, match='refused'), lock(str(tmp_path)):
+        raise UserError('refused')
+    assert tmp_path.exists()  # it was there before
+
+
+DAMAGE = {
+    'cut': lambda path: path.write_bytes(path.read_bytes()[:-9]),
+    'gone': lambda path: path.unlink(),
+    'not UTF-8': lambda path: path.write_bytes(b'\xff\xfe' + path.read_bytes()),
+    'a list': lambda path: path.write_text('[1, 2]'),
+    'null': lambda path: path.write_text('null'),
+    'a folder': lambda path: (path.unlink(), path.mkdir()),
+    'nested': lambda path: path.write_text('[' * 100_000 + ']' * 100_000),
+}
+
+
+@pytest.mark.parametrize('name', ['config.json', 'data.json'])
+@pytest.mark.parametrize('damage', DAMAGE)
+def test_a_folder_whose_files_do_not_say_of_which_run_is_refused_and_left_alone(
+    tmp_path, name, damage
+):
+    run(tmp_path, 60)
+    DAMAGE[damage](tmp_path / name)
+    before = {path: path.read_bytes() for path in tmp_path.glob('*.json') if path.is_file()}
+    with pytest.raises(UserError, match=rf'{name}.*use another') as told:
+        run(tmp_path, 60)
+    assert '\n' not in str(told.value) and str(tmp_path) in str(told.value)
+    assert before == {path: path.read_bytes() for path in tmp_path.glob('*.json') if path.is_file()}
+
+
+def test_a_folder_that_cannot_be_written_in_is_one_line(tmp_path):
+    (tmp_path / 'file').write_text('')
+    for where, why in (
+        (f'{tmp_path}/file', 'it is a file'),
+        (f'{tmp_path}/file/run', 'Not a directory'),
+        ('/proc/run', 'No such file'),
+        (f'{tmp_path}/' + 300 * 'a', 'File name too long'),
+        ('xx://a/b', 'no such kind of path'),
+        ('', 'is empty'),
+    ):
+        with pytest.raises(UserError, match=f'--workdir={where}.*{why}') as told, lock(where):
+            pytest.fail('locked')
+        assert '\n' not in str(told.value)
+    with (
+        files_of_at_most(0),
+        pytest.raises(UserError, match='nothing can be written there'),
+        lock(f'{tmp_path}/full'),
+    ):
+        pytest.fail('locked')
+
+
+def test_what_is_refused_leaves_no_folder_behind_and_what_was_there_stays(tmp_path):
+    (tmp_path / 'old').mkdir()
+    for name, left in (('new/run', False), ('old', True)):
+        with pytest.raises(UserError, match='refused'), lock(str(tmp_path / name)):
+            raise UserError('refused')
+        assert (tmp_path / name).exists() == left
+    assert not (tmp_path / 'new').exists()
+    with pytest.raises(UserError, match='refused'), lock(str(tmp_path / 'begun')):
+        (tmp_path / 'begun' / 'metrics.jsonl').write_text('{}\n')
+        raise UserError('refused')
+    assert (tmp_path / 'begun' / 'metrics.jsonl').exists()

@@ -1,0 +1,85 @@
+"""Ids against transformers' AutoTokenizer, for every kind of tokenizer directory that is written,
+and that is read.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import unicodedata
+
+import pytest
+
+from input_pipeline.tokenizer import Tokenizer, vocabulary
+from input_pipeline.tokenizer.wordpiece import Normalizer
+from tests.helpers import tokenizer_folders
+
+transformers = pytest.importorskip(
+    'transformers', reason='transformers is not installed: bash launch/test.sh --parity'
+)
+
+pytestmark = pytest.mark.filterwarnings('default')  # those of transformers are not ours to mend
+PLAIN = [
+    'The naïve café of Zürich, 1990!',
+    '한국어 사전을 학습합니다.',
+    '中国 is written 中国語 there',
+    'learned\tteaching  walks words-and-signs (so) É',
+]  # no words that Google's rules and the library's are known to part differently
+TEXTS = [*PLAIN, *(unicodedata.normalize('NFD', text) for text in PLAIN), *tokenizer_folders.TEXTS]
+
+
+def same_ids(folder, texts=TEXTS) -> None:
+    theirs, ours = transformers.AutoTokenizer.from_pretrained(folder), Tokenizer.load(folder)
+    for text in texts:
+        assert ours.encode(text) == theirs.encode(text, add_special_tokens=False), text
+        if text:  # transformers takes an empty second text for none
+            ids = theirs(text, text)['input_ids']
+            assert ids == [
+                ours.cls_id,
+                *ours.encode(text),
+                ours.sep_id,
+                *ours.encode(text),
+                ours.sep_id,
+            ]
+
+
+@pytest.mark.parametrize(
+    ('lower', 'accents', 'nfc', 'ideographs'), list(itertools.product([False, True], repeat=4))
+)  # fmt: skip
+def test_wordpiece_that_is_written(tmp_path, lower, accents, nfc, ideographs):
+    entries = [
+        token
+        for token in tokenizer_folders.ENTRIES
+        if not lower or token in tokenizer_folders.SPECIAL or token == token.lower()
+    ]
+    normalizer = Normalizer(lower, accents, nfc, ideographs)
+    Tokenizer('wordpiece', '\n'.join(entries).encode(), normalizer).save(tmp_path / 'a')
+    assert Tokenizer.load(tmp_path / 'a').normalizer == normalizer
+    same_ids(tmp_path / 'a')
+
+
+@pytest.mark.parametrize('lower', [True, False])
+@pytest.mark.parametrize('model', ['wordpiece', 'unigram', 'bpe'])
+def test_a_trained_vocabulary_that_is_written(tmp_path, model, lower):
+    options = vocabulary.VocabularyOptions(200, model, lower_case=lower, character_coverage=1.0)
+    vocabulary.train(PLAIN * 5, options)[0].save(tmp_path / 'a')
+    same_ids(tmp_path / 'a', TEXTS[: 2 * len(PLAIN)])
+
+
+@pytest.mark.parametrize('name', tokenizer_folders.FOREIGN)
+def test_directories_that_are_read_and_written_again(tmp_path, name):
+    folder = tokenizer_folders.write(tmp_path / 'a', **tokenizer_folders.FOREIGN[name])
+    same_ids(folder)
+    Tokenizer.load(folder).save(tmp_path / 'b')
+    same_ids(tmp_path / 'b')
+
+
+@pytest.mark.parametrize(
+    'setting',
+    [{}, {'tokenize_chinese_chars': False}, {'strip_accents': True}, {'do_lower_case': True}],
+)
+def test_a_directory_of_settings_and_vocabulary_alone(tmp_path, setting):
+    config = {'tokenizer_class': 'BertTokenizer', 'do_lower_case': False} | setting
+    (tmp_path / 'vocab.txt').write_text('\n'.join(tokenizer_folders.ENTRIES) + '\n')
+    (tmp_path / 'tokenizer_config.json').write_text(json.dumps(config))
+    same_ids(tmp_path)
