@@ -138,6 +138,7 @@ class Company:
         self._closed: set[int] = set()  # ended their connection
         self._ending = threading.Event()  # this process does, as it should
         self._heard = threading.Event()  # process 0 has heard its farewell
+        self._leaving = threading.Lock()  # held by the thread that ends this process
         # process, exit code and line of the first that ended with an error
         self._failure: tuple[int, int, str] | None = None
 
@@ -177,6 +178,8 @@ class Company:
             return
         if self._failure is not None:  # it has followed the one that ended with an error
             self._follow_now()
+        if not self._leaving.acquire(blocking=False):
+            return
         if self.process == 0:
             self.tell({'gone': process}, but=process)
         logging.error(
@@ -184,7 +187,7 @@ class Company:
             'this process ends with code %d, to be started again',
             process, self.processes, TRY_AGAIN,
         )  # fmt: skip
-        leave(TRY_AGAIN)
+        self._leave_last(TRY_AGAIN, besides=process)
 
     def _follow(self) -> None:
         """Ends this process after one that ended with an error, unless it ends by itself."""
@@ -194,9 +197,23 @@ class Company:
 
     def _follow_now(self) -> None:
         assert self._failure is not None, 'there is one to be followed'
+        if not self._leaving.acquire(blocking=False):
+            return
         process, code, line = self._failure
         logging.error('process %d of %d has ended: %s', process, self.processes, line)
-        leave(TRY_AGAIN if code == _DEFECT else code)
+        self._leave_last(TRY_AGAIN if code == _DEFECT else code, besides=process)
+
+    def _leave_last(self, code: int, besides: int) -> None:
+        """Ends this process; process 0 once the others have ended, or after a while.
+
+        jax's service ends with process 0 and aborts those that are left, which then say nothing of
+        why. `besides` is the process that is not waited for.
+        """
+        others = set(self.connections) - {besides}
+        deadline = time.monotonic() + _HEARD_S
+        while self.process == 0 and others - self._closed and time.monotonic() < deadline:
+            time.sleep(0.05)
+        leave(code)
 
     def end(self, error: BaseException | None = None) -> None:
         """Says farewell; to be called when the work is done, or with the error that ends it.
@@ -215,6 +232,8 @@ class Company:
             time.sleep(_ECHO_S)
             if self._failure and self._failure[1] != _DEFECT:
                 self._follow_now()
+            if self._leaving.locked():  # another thread ends this process, and has said why
+                time.sleep(2 * _HEARD_S)
         self._ending.set()
         self._farewell(code, ' '.join(line.split())[:1000])
         if self.process:

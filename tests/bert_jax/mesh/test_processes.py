@@ -211,19 +211,21 @@ def test_a_process_started_for_another_number_of_processes_is_told_so():
 
 # argv: port, process, processes, what it does once all are there
 MEMBER = """
-import sys, time
+import os, sys, time
 from bert_jax.mesh import company, roll_call
 from configs.errors import UserError
 company._GRACE_S = 0.5
 port, process, processes = map(int, sys.argv[1:4])
 met = roll_call.roll_call(('localhost', port), process, processes, 60, {})
 print('met', flush=True)
+if sys.argv[4] == 'late':  # busy when it hears that it has to end
+    company.leave = lambda code: (time.sleep(1), os._exit(code))
 try:
     if sys.argv[4] == 'refuse':
         raise UserError('record 7 is damaged')
     if sys.argv[4] == 'fail':
         raise RuntimeError('a defect')
-    time.sleep(60 if sys.argv[4] == 'stuck' else float(sys.argv[4]))
+    time.sleep(60 if sys.argv[4] in ('stuck', 'late') else float(sys.argv[4]))
 except UserError as error:
     met.end(error)
     sys.exit(error.exit_code)
@@ -263,6 +265,14 @@ def test_a_process_that_is_killed_is_named_by_all_others_which_end_to_be_started
         if process != dead:
             assert code == distributed.TRY_AGAIN and text.count('\n') == 1
             assert f'process {dead} of 3 is gone' in text
+
+
+def test_process_0_ends_after_the_others_since_the_end_of_its_service_would_abort_them():
+    first, second, third = members('stuck', 'stuck', 'late')
+    second.kill()
+    first.wait(60)
+    assert third.poll() == distributed.TRY_AGAIN
+    assert [text.count('gone') for _, text in ends([first, second, third])] == [1, 0, 1]
 
 
 @pytest.mark.parametrize('wrong', [0, 1])
@@ -460,14 +470,12 @@ def test_processes_of_which_one_is_killed_restart_and_equal_one_process(tmp_path
         all('restart 1 of' in log.read_text() for log in logs)
         and 'resumed at step' in logs[0].read_text()
     )
-    for number, log in enumerate(logs):  # one line of ours, and none of jax's
-        told = (
-            f'process 1 of {count} is gone' in log.read_text()
-            and 'restart 1 of at most 8' in log.read_text()
-        )
-        assert number == 1 or (
-            told and 'Fatal' not in log.read_text() and 'exit code 75 after' in log.read_text()
-        )
+    for number, log in enumerate(logs):
+        text = log.read_text()
+        if number != 1:  # one line of ours, and none of jax's
+            assert f'process 1 of {count} is gone' in text, text
+            assert 'Fatal' not in text, text
+            assert 'restart 1 of at most 8' in text and 'exit code 75 after' in text, text
 
     losses = [
         {
