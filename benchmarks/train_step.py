@@ -218,7 +218,7 @@ def batch_of(config: Any, seq_len: int, size: int) -> dict[str, Any]:
 
 
 def built(config: Any, seq_len: int, size: int) -> tuple[Any, ...]:
-    """-> (objective, state, batch on the device, hyper), as launch.pretrain makes them."""
+    """-> (objective, state, batch on the device, hparams), as launch.pretrain makes them."""
     import jax
     import jax.numpy as jnp
 
@@ -240,7 +240,7 @@ def built(config: Any, seq_len: int, size: int) -> tuple[Any, ...]:
         losses.pretraining_objective(model, nsp=True),
         state,
         batch,
-        schedule.hyper(config.optimizer, 0, config.total_steps),
+        schedule.hparams_of(config.optimizer, 0, config.total_steps),
     )
 
 
@@ -250,13 +250,13 @@ def ours(config: Any, seq_len: int, size: int) -> Program:
 
     from bert_jax.train.step import jit_train_step, make_train_step
 
-    objective, state, batch, hyper = built(config, seq_len, size)
+    objective, state, batch, hparams = built(config, seq_len, size)
     settings = (config.optimizer, config.runtime.accumulation, None, config.runtime.dropout_rng)
     step, held = jit_train_step(make_train_step(objective, *settings), state), [state]
 
     def run(steps: int) -> None:
         for _ in range(steps):
-            held[0], metrics = step(held[0], batch, hyper)
+            held[0], metrics = step(held[0], batch, hparams)
         jax.block_until_ready(metrics)
 
     return run
@@ -267,7 +267,7 @@ def bare(config: Any, seq_len: int, size: int) -> Program:
     import jax
     import jax.numpy as jnp
 
-    from bert_jax.model.dropout import Noise
+    from bert_jax.model.dropout import DropoutRng
 
     objective, state, batch, _ = built(config, seq_len, size)
     params = state.params
@@ -276,7 +276,7 @@ def bare(config: Any, seq_len: int, size: int) -> Program:
 
     @jax.jit
     def gradient(params: Any, number: jax.Array) -> Any:
-        noise = Noise(
+        dropout_rng = DropoutRng(
             jax.random.fold_in(
                 jax.random.key(
                     0, impl={'threefry': 'threefry2x32', 'rbg': 'rbg'}[config.runtime.dropout_rng]
@@ -287,7 +287,8 @@ def bare(config: Any, seq_len: int, size: int) -> Program:
         )
         return jax.grad(
             lambda p: sum(
-                objective.sums(p, batch, noise)[name][0] / w for name, w in denominators.items()
+                objective.sums(p, batch, dropout_rng)[name][0] / w
+                for name, w in denominators.items()
             )
         )(params)
 
@@ -309,10 +310,10 @@ def largest_batch(config: Any, seq_len: int) -> int:
 
     need = {}
     for size in (32, 64):
-        objective, state, batch, hyper = built(config, seq_len, size)
+        objective, state, batch, hparams = built(config, seq_len, size)
         memory = (
             jit_train_step(make_train_step(objective, config.optimizer), state)
-            .lower(state, batch, hyper)
+            .lower(state, batch, hparams)
             .compile()
             .memory_analysis()
         )

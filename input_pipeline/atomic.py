@@ -17,7 +17,7 @@ from configs.errors import no_room
 
 
 @contextlib.contextmanager
-def whole_file(
+def atomic_file(
     path: epath.PathLike, mode: Literal['wb', 'w'] = 'wb', durable: bool = True
 ) -> Iterator[IO]:
     """A file to write that gets its name when the block ends well. Text is UTF-8. `durable`: to
@@ -45,10 +45,10 @@ def whole_file(
         raise
 
 
-def write_whole(path: epath.PathLike, text: str, durable: bool = True) -> None:
+def atomic_write(path: epath.PathLike, text: str, durable: bool = True) -> None:
     """Writes a small text file, unless it holds that text: no full disk stops a resumed run."""
     content, path = text.encode(), epath.Path(path)
     if path.exists() and path.read_bytes() == content:
         return
-    with whole_file(path, durable=durable) as file:
+    with atomic_file(path, durable=durable) as file:
         file.write(content)

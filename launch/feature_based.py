@@ -106,9 +106,11 @@ def main(argv: Sequence[str]) -> int:
         encoder = source.load_source(_INIT_FROM.value)
         identity = finetuner.task_identity(task, _TASK.value, _DATA_DIR.value)
         cache = os.path.join(_WORKDIR.value, 'features')
-        tuner = feature_based.FeatureTuner(task, encoder, identity, points[0].config.runtime, cache)
+        fine_tuner = feature_based.FeatureBasedTuner(
+            task, encoder, identity, points[0].config.runtime, cache
+        )
         try:
-            rows = results.run_sweep(tuner, points, _WORKDIR.value)
+            rows = results.run_sweep(fine_tuner, points, _WORKDIR.value)
         except finetuner.Stopped as stopped:
             logging.info(
                 'signal %d: %s; the same command goes on from there',
@@ -117,7 +119,7 @@ def main(argv: Sequence[str]) -> int:
             )
             return 128 + stopped.signal_number
         print(results.table(rows, task.metric))
-        logging.info('compilations: %s', dict(tuner.compilations) or 'none')
+        logging.info('compilations: %s', dict(fine_tuner.compilations) or 'none')
     return 0
 
 

@@ -83,15 +83,15 @@ def main(argv: Sequence[str]) -> int:
             task.head,
         )
         identity = finetuner.task_identity(task, _TASK.value, _DATA_DIR.value)
-        tuner = finetuner.Tuner(
+        fine_tuner = finetuner.FineTuner(
             task, encoder, identity, config.runtime, os.path.join(_WORKDIR.value, 'features')
         )
         try:
             if points:
-                rows = results.run_sweep(tuner, points, _WORKDIR.value)
+                rows = results.run_sweep(fine_tuner, points, _WORKDIR.value)
                 print(results.table(rows, task.metric))
             else:
-                result, done_before = tuner.run(config, _WORKDIR.value)
+                result, done_before = fine_tuner.run(config, _WORKDIR.value)
                 print(results.describe(result, done_before))
         except finetuner.Stopped as stopped:
             logging.info(
@@ -100,7 +100,7 @@ def main(argv: Sequence[str]) -> int:
                 stopped.said,
             )
             return 128 + stopped.signal_number
-        logging.info('compilations: %s', dict(tuner.compilations) or 'none')
+        logging.info('compilations: %s', dict(fine_tuner.compilations) or 'none')
     return 0
 
 

@@ -113,12 +113,12 @@ def main(argv: Sequence[str]) -> int:
     if _JSON.value:
         from etils import epath
 
-        from input_pipeline.atomic import write_whole
+        from input_pipeline.atomic import atomic_write
 
         path = epath.Path(_JSON.value)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, json.dumps(found, indent=2) + '\n')
+            atomic_write(path, json.dumps(found, indent=2) + '\n')
         except OSError as error:
             reason = error.strerror or error
             raise UserError(f'--json={path}: cannot be written ({reason})') from error

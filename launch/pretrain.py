@@ -171,7 +171,7 @@ def run(config: schema.PretrainConfig, records: list[Records]) -> int:
     from bert_jax.model import attention, splits
     from bert_jax.train.step import use_compilation_cache
     from launch.pretraining import same_run
-    from launch.workdir.folder import lock, settle
+    from launch.workdir.folder import create_or_resume, lock
 
     use_compilation_cache(config.runtime.compilation_cache)
     mesh = sharding.make_mesh(config.runtime)
@@ -191,7 +191,7 @@ def run(config: schema.PretrainConfig, records: list[Records]) -> int:
             print(f'phase {i}: {dry_run.report(config, phase, records[i], mesh)}')
         return 0
     workdir = app.given(_WORKDIR)
-    with lock(workdir) if processes.first() else contextlib.nullcontext():
+    with lock(workdir) if processes.is_lead_process() else contextlib.nullcontext():
         # Before the workdir is this run's: a source that does not fit leaves no trace.
         start = starting_point(config, records)
         processes.compare(
@@ -201,7 +201,7 @@ def run(config: schema.PretrainConfig, records: list[Records]) -> int:
         identity = {'records': [r.identity() for r in records]} | (
             {'init_from': _INIT_FROM.value} if _INIT_FROM.value else {}
         )
-        processes.from_first(lambda: settle(workdir, config, identity))
+        processes.from_first(lambda: create_or_resume(workdir, config, identity))
         processes.compare(
             lambda: same_run.claimed(workdir),
             'the --workdir must be one folder that all of them share, a shared disk or gs://',
@@ -306,12 +306,12 @@ def train(
     from bert_jax.mesh import processes
     from bert_jax.model import heads
     from bert_jax.train import checkpoint, loop, schedule
-    from bert_jax.train.state import create_state, graft
+    from bert_jax.train.state import create_state, load_params_into
     from input_pipeline.tokenizer import Tokenizer
     from launch.workdir import metrics
 
     workdir, runtime = app.given(_WORKDIR), config.runtime
-    if processes.first():
+    if processes.is_lead_process():
         Tokenizer.load(epath.Path(records[0].directory) / 'tokenizer').save(
             epath.Path(workdir) / 'tokenizer'
         )
@@ -327,7 +327,7 @@ def train(
         logging.info('resumed at step %d of %d', int(state.step), config.total_steps)
     elif start:
         state = state._replace(
-            params=graft(state.params, start.params, f'--init_from={start.where}')
+            params=load_params_into(state.params, start.params, f'--init_from={start.where}')
         )
         logging.info(
             'weights of %s at step %d; optimizer and schedule are new', start.where, start.step
@@ -348,11 +348,11 @@ def train(
         loop.Meter(runtime.max_bad_steps, kept),
         writer=(
             metrics.MetricWriter(workdir, int(state.step), must)
-            if processes.first()
+            if processes.is_lead_process()
             else metrics.NoWriter()
         ),
         stop=processes.Agreement(processes.StopSignal(), mesh),
-        hyper=schedule.hyper(config.optimizer, config.seed, config.total_steps),
+        hparams=schedule.hparams_of(config.optimizer, config.seed, config.total_steps),
     )
     first, stopped = 0, None
     with (
@@ -391,7 +391,7 @@ def reported(writer: Any, workdir: str) -> Iterator[None]:
         yield
     finally:
         writer.close()
-        if processes.first():
+        if processes.is_lead_process():
             plots.plot_workdir(workdir)
 
 
@@ -405,7 +405,7 @@ class Run(NamedTuple):
     meter: Any
     writer: Any
     stop: Any
-    hyper: Any
+    hparams: Any
 
 
 def train_phase(
@@ -485,9 +485,9 @@ def train_phase(
             logging.info(
                 'phase %d: %s',
                 index,
-                memory.line(train_step.lower(state, batch, run.hyper).compile(), state, batch),
+                memory.line(train_step.lower(state, batch, run.hparams).compile(), state, batch),
             )
-        state, metrics = train_step(state, batch, run.hyper)
+        state, metrics = train_step(state, batch, run.hparams)
         step += 1
         meter.push(step, metrics, compiled=train_step._cache_size() > programs)
         stopped = run.stop()

@@ -348,15 +348,15 @@ def _runs(computations: dict[str, dict[str, _Instruction]], entry: str) -> dict[
                     ('reduce', 'sort', 'scatter', 'map', 'select-and-scatter')
                 )
             ):
-                turns = _turns(computations, i) if i.opcode == 'while' else 1
+                trip_count = _trip_count(computations, i) if i.opcode == 'while' else 1
                 for c in called:
-                    visit(c, times * turns)
+                    visit(c, times * trip_count)
 
     visit(entry, 1)
     return runs
 
 
-def _turns(computations: dict[str, dict[str, _Instruction]], loop: _Instruction) -> int:
+def _trip_count(computations: dict[str, dict[str, _Instruction]], loop: _Instruction) -> int:
     """Turns of a counted loop: the condition compares one part of the state with a constant, the
     body adds a constant to it.
 

@@ -25,8 +25,7 @@ from bert_jax.costs.chips import Chip, Topology
 from bert_jax.mesh import sharding
 from bert_jax.model import attention, heads, splits
 from bert_jax.train import losses
-from bert_jax.train.schedule import Hyper
-from bert_jax.train.schedule import hyper as scalars_of
+from bert_jax.train.schedule import Hparams, hparams_of
 from bert_jax.train.state import TrainState, abstract_state
 from bert_jax.train.step import jit_train_step, make_train_step
 from configs.errors import UserError
@@ -103,8 +102,8 @@ def rows_at_a_time(config: PretrainConfig, phase: Phase, mesh: Mapping[str, int]
 
 def arguments(
     config: PretrainConfig, phase: Phase, predictions: int, mesh: Any
-) -> tuple[TrainState, dict, Hyper]:
-    """(state, batch, hyper) of the train step as ShapeDtypeStructs, placed as launch.pretrain
+) -> tuple[TrainState, dict, Hparams]:
+    """(state, batch, hparams) of the train step as ShapeDtypeStructs, placed as launch.pretrain
     places them.
     """
     state = abstract_state(
@@ -125,11 +124,11 @@ def arguments(
         name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding.batch_sharding(mesh))
         for name, (shape, dtype) in columns.items()
     }
-    hyper = scalars_of(config.optimizer, config.seed, config.total_steps)
-    hyper = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct((), x.dtype, sharding=sharding.replicated(mesh)), hyper
+    hparams = hparams_of(config.optimizer, config.seed, config.total_steps)
+    hparams = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((), x.dtype, sharding=sharding.replicated(mesh)), hparams
     )
-    return state, batch, hyper
+    return state, batch, hparams
 
 
 def analytic(

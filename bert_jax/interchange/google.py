@@ -26,8 +26,8 @@ from bert_jax.interchange.parameters import (
     ARCHITECTURES,
     Model,
     Reading,
+    atomic_write,
     read_settings,
-    write_whole,
 )
 from configs.errors import UserError
 from configs.schema import ModelConfig
@@ -199,7 +199,7 @@ def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
     )
     settings = {theirs: getattr(model.config, ours) for ours, (theirs, _) in _SETTINGS.items()}
     settings |= {'hidden_act': _ACTIVATIONS[model.config.hidden_act]}
-    write_whole(folder / CONFIG, (json.dumps(settings, indent=2, sort_keys=True) + '\n').encode())
+    atomic_write(folder / CONFIG, (json.dumps(settings, indent=2, sort_keys=True) + '\n').encode())
     return left_out
 
 

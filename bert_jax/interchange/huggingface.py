@@ -26,9 +26,9 @@ from bert_jax.interchange.parameters import (
     ARCHITECTURES,
     Model,
     Reading,
+    atomic_write,
     brief,
     read_settings,
-    write_whole,
 )
 from configs.errors import UserError
 from configs.schema import ModelConfig
@@ -161,8 +161,8 @@ def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
         _full_name(n, model.architecture): a
         for n, a in parameters.to_tensors(wanted, model.params, model.config).items()
     }
-    write_whole(folder / 'model.safetensors', safetensors.numpy.save(tensors, {'format': 'pt'}))
-    write_whole(
+    atomic_write(folder / 'model.safetensors', safetensors.numpy.save(tensors, {'format': 'pt'}))
+    atomic_write(
         folder / 'config.json', (json.dumps(_their_settings(model), indent=2) + '\n').encode()
     )
     return left_out

@@ -314,7 +314,7 @@ def read_settings(path: epath.Path) -> dict[str, Any]:
     return data
 
 
-def write_whole(path: epath.Path, content: bytes) -> None:
+def atomic_write(path: epath.Path, content: bytes) -> None:
     """A file that is whole or absent."""
     partial = path.with_name(f'{path.name}.partial-{os.getpid()}')
     with partial.open('wb') as f:

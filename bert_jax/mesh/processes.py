@@ -109,7 +109,7 @@ def joined(
         _start_jax(place)
         _check_devices()
         company = company or _meet_in_cluster(says, place.heartbeat_s)
-        if not first():  # the log of the run is that of process 0
+        if not is_lead_process():  # the log of the run is that of process 0
             logging.set_verbosity(logging.WARNING)
         logging.info(
             'process %d of %d, %d of %d devices here',
@@ -161,7 +161,7 @@ def _meet_in_cluster(says: Mapping[str, Any], silence_s: float) -> Company:
     process, processes = jax.process_index(), jax.process_count()
     with contextlib.ExitStack() as stack:
         own = None
-        if first():
+        if is_lead_process():
             server = stack.enter_context(listening(0))
             own = [_own_address(), server.getsockname()[1]]
         gathered = _gather({'says': says, 'address': own})
@@ -169,7 +169,7 @@ def _meet_in_cluster(says: Mapping[str, Any], silence_s: float) -> Company:
             raise UserError(line)
         address = tuple(gathered[0]['address'])
         try:
-            if first():
+            if is_lead_process():
                 return First(processes, silence_s).meet(server, _CONNECT_S, {})
             return Other(process, processes, silence_s).meet(address, _CONNECT_S, {})
         except Absent:
@@ -199,7 +199,7 @@ def _gather(told: Any) -> list[Any]:
     return [json.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
 
 
-def first() -> bool:
+def is_lead_process() -> bool:
     """Whether this process is the one that writes a run's small files; True where there is one
     process only.
     """
@@ -225,7 +225,7 @@ def from_first(ask: Callable[[], bool]) -> bool:
         return ask()
     told: dict[str, Any] | None = None
     refusal = None
-    if first():
+    if is_lead_process():
         try:
             told = {'answer': bool(ask())}
         except UserError as error:

@@ -17,7 +17,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec as P
 
 from bert_jax.mesh.sharding import BATCH, free_axes
-from bert_jax.model.dropout import Noise, dropout
+from bert_jax.model.dropout import DropoutRng, dropout
 from configs.errors import UserError
 from configs.schema import ModelConfig, RuntimeConfig
 
@@ -28,7 +28,7 @@ _FUSED_FROM = 512
 _TPU_BLOCK = 128  # the flash kernel cuts a sequence into blocks of so many
 
 
-class Visible(NamedTuple):
+class AttentionMask(NamedTuple):
     """Which keys a query sees: keys_BS is 1 where there is a token and 0 for padding, which comes
     last.
 
@@ -112,9 +112,9 @@ def attend(
     q_BTND: jax.Array,
     k_BSND: jax.Array,
     v_BSND: jax.Array,
-    visible: Visible,
+    attention_mask: AttentionMask,
     rate: float,
-    noise: Noise | None,
+    dropout_rng: DropoutRng | None,
     site: int | jax.Array,
     left_to_right: bool = False,
     kernel: str = 'xla',
@@ -126,25 +126,25 @@ def attend(
     either. The fused kernels have neither; `kernel` is one of `choose`.
     """
     if kernel == 'cudnn':
-        lengths_B = jnp.sum(visible.keys_BS, axis=1, dtype=jnp.int32)
+        lengths_B = jnp.sum(attention_mask.keys_BS, axis=1, dtype=jnp.int32)
         return jax.nn.dot_product_attention(
             q_BTND, k_BSND, v_BSND, key_value_seq_lengths=lengths_B, implementation='cudnn'
         )
     # fine-tuning's batches of short texts may be narrower
     if kernel == 'tpu_flash' and q_BTND.shape[1] % _TPU_BLOCK == 0:
-        return _tpu_flash(q_BTND, k_BSND, v_BSND, visible)
+        return _tpu_flash(q_BTND, k_BSND, v_BSND, attention_mask)
     depth = q_BTND.shape[-1]
     scores_BNTS = jnp.einsum(
         'BTND,BSND->BNTS', q_BTND, k_BSND, preferred_element_type=jnp.float32
     ) * (depth**-0.5)
-    bias_B1TS = visible.bias()
+    bias_B1TS = attention_mask.bias()
     if left_to_right:
         bias_B1TS = jnp.where(
             jnp.tri(q_BTND.shape[1], k_BSND.shape[1], dtype=bool)[None, None], bias_B1TS, MASKED
         )
     probs_BNTS = _softmax(scores_BNTS + bias_B1TS, v_BSND.dtype)
     return checkpoint_name(
-        jnp.einsum('BNTS,BSND->BTND', dropout(probs_BNTS, rate, noise, site), v_BSND), 'kept'
+        jnp.einsum('BNTS,BSND->BTND', dropout(probs_BNTS, rate, dropout_rng, site), v_BSND), 'kept'
     )
 
 
@@ -173,7 +173,7 @@ _softmax.defvjp(_softmax_forward, _softmax_backward)
 
 
 def _tpu_flash(
-    q_BTND: jax.Array, k_BSND: jax.Array, v_BSND: jax.Array, visible: Visible
+    q_BTND: jax.Array, k_BSND: jax.Array, v_BSND: jax.Array, attention_mask: AttentionMask
 ) -> jax.Array:
     """Pallas' kernel, each device its own rows and heads: XLA cannot split a kernel by itself."""
     from jax.experimental.pallas.ops.tpu.flash_attention import SegmentIds, flash_attention
@@ -187,8 +187,8 @@ def _tpu_flash(
 
     # A key is seen where its number is the query's. Without packs every query sees what is no
     # padding, as under xla.
-    keys_BS = visible.keys_BS if visible.packs_BS is None else visible.packs_BS
-    queries_BT = jnp.ones_like(keys_BS) if visible.packs_BS is None else keys_BS
+    keys_BS = attention_mask.keys_BS if attention_mask.packs_BS is None else attention_mask.packs_BS
+    queries_BT = jnp.ones_like(keys_BS) if attention_mask.packs_BS is None else keys_BS
     if axes := free_axes():
         batch = tuple(axis for axis in BATCH if axis in axes)
         heads, rows = P(batch, None, 'model'), P(batch)

@@ -25,7 +25,7 @@ from bert_jax.model.threefry import threefry
 _STEPS = 1 << 16
 
 
-class Noise(NamedTuple):
+class DropoutRng(NamedTuple):
     """What training needs to drop out: the step's key, and each example's row in the global batch
     (uint32 [B]).
     """
@@ -34,25 +34,27 @@ class Noise(NamedTuple):
     rows_B: jax.Array
 
 
-def dropout(x: jax.Array, rate: float, noise: Noise | None, site: int | jax.Array) -> jax.Array:
+def dropout(
+    x: jax.Array, rate: float, dropout_rng: DropoutRng | None, site: int | jax.Array
+) -> jax.Array:
     """Zeroes a share `rate` of x [B, ...] and scales the rest to keep the mean; x itself where
-    `noise` is None.
+    `dropout_rng` is None.
 
     `site` tells apart the places in the model that drop out; it may be traced (scanned layers).
     """
-    if noise is None or rate == 0:
+    if dropout_rng is None or rate == 0:
         return x
     keep = round((1 - rate) * _STEPS)
-    site_key = jax.random.fold_in(noise.key, site)
-    if jax.random.key_impl(noise.key) == 'rbg':
+    site_key = jax.random.fold_in(dropout_rng.key, site)
+    if jax.random.key_impl(dropout_rng.key) == 'rbg':
         kept = (
             jax.random.bits(
-                jax.random.fold_in(site_key, noise.rows_B[0]), x.shape, jnp.uint16
+                jax.random.fold_in(site_key, dropout_rng.rows_B[0]), x.shape, jnp.uint16
             ).astype(jnp.uint32)
             < keep
         )
     else:
-        kept = _kept(jax.random.key_data(site_key), noise.rows_B, x.shape, keep)
+        kept = _kept(jax.random.key_data(site_key), dropout_rng.rows_B, x.shape, keep)
     kept = checkpoint_name(kept, 'kept')
     return jnp.where(kept, x * jnp.asarray(_STEPS / keep, x.dtype), jnp.zeros((), x.dtype))
 

@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.mesh.sharding import constrain_rows
-from bert_jax.model.attention import Visible, attend
+from bert_jax.model.attention import AttentionMask, attend
 from bert_jax.model.bilstm import BiLSTM
-from bert_jax.model.dropout import Noise, dropout
+from bert_jax.model.dropout import DropoutRng, dropout
 from configs.errors import UserError
 from configs.schema import ModelConfig
 
@@ -96,7 +96,7 @@ class Embeddings(nn.Module):
         self,
         input_ids_BT: jax.Array,
         segment_ids_BT: jax.Array,
-        noise: Noise | None,
+        dropout_rng: DropoutRng | None,
         position_ids_BT: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array]:
         """-> (embeddings [B, T, H], the word table [V, H], which the masked-LM head shares);
@@ -113,7 +113,7 @@ class Embeddings(nn.Module):
         )
         x_BTH = word_VH[input_ids_BT] + segment_2H[segment_ids_BT] + where_BTH
         x_BTH = LayerNorm(c.layer_norm_eps, name='norm')(x_BTH).astype(self.dtype)
-        return dropout(constrain_rows(x_BTH), c.hidden_dropout, noise, 0), word_VH
+        return dropout(constrain_rows(x_BTH), c.hidden_dropout, dropout_rng, 0), word_VH
 
 
 class Layer(nn.Module):
@@ -125,7 +125,11 @@ class Layer(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x_BTH: jax.Array, index: jax.Array, visible: Visible, noise: Noise | None
+        self,
+        x_BTH: jax.Array,
+        index: jax.Array,
+        attention_mask: AttentionMask,
+        dropout_rng: DropoutRng | None,
     ) -> tuple[jax.Array, None]:
         """x [B, T, H] of block `index` -> (x of the next block, None), as a scan body."""
         c, H = self.config, self.config.hidden_size
@@ -139,23 +143,23 @@ class Layer(nn.Module):
             heads('query'),
             heads('key'),
             heads('value'),
-            visible,
+            attention_mask,
             c.attention_dropout,
-            noise,
+            dropout_rng,
             site,
             ltr,
             self.kernel,
         )
         out_BTH = dense(c, H, self.dtype, 'attention_output')(out_BTND.reshape(B, T, H))
         x_BTH = LayerNorm(c.layer_norm_eps, name='attention_norm')(
-            x_BTH + dropout(out_BTH, c.hidden_dropout, noise, site + 1)
+            x_BTH + dropout(out_BTH, c.hidden_dropout, dropout_rng, site + 1)
         )
         h_BTI = ACTIVATIONS[c.hidden_act](
             dense(c, c.intermediate_size, self.dtype, 'intermediate')(x_BTH)
         )
         out_BTH = dense(c, H, self.dtype, 'output')(h_BTI)
         x_BTH = LayerNorm(c.layer_norm_eps, name='output_norm')(
-            x_BTH + dropout(out_BTH, c.hidden_dropout, noise, site + 2)
+            x_BTH + dropout(out_BTH, c.hidden_dropout, dropout_rng, site + 2)
         )
         x_BTH = constrain_rows(x_BTH)
         # kept only where a caller asks for `intermediates`
@@ -203,11 +207,11 @@ class Encoder(nn.Module):
         input_ids_BT: jax.Array,
         input_mask_BT: jax.Array,
         segment_ids_BT: jax.Array,
-        noise: Noise | None = None,
+        dropout_rng: DropoutRng | None = None,
         packing: Packing | None = None,
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """-> (hidden states [B, T, H], pooled token [B, H], word table [V, H]); no dropout without
-        `noise`.
+        `dropout_rng`.
 
         The pooled token is the first; left to right, where that sees itself alone, the last that is
         no padding. With `packing` the first tokens of all K examples of a row are pooled: [B, K,
@@ -221,7 +225,7 @@ class Encoder(nn.Module):
             )
         position_ids_BT = packing.position_ids_BT if packing else None
         x_BTH, word_VH = Embeddings(c, self.dtype, name='embeddings')(
-            input_ids_BT, segment_ids_BT, noise, position_ids_BT
+            input_ids_BT, segment_ids_BT, dropout_rng, position_ids_BT
         )
         self.sow('intermediates', 'hidden', x_BTH)
         layer = Layer
@@ -239,8 +243,8 @@ class Encoder(nn.Module):
         x_BTH, _ = layers(
             x_BTH,
             jnp.arange(c.num_layers),
-            Visible(input_mask_BT, packing.pack_ids_BT if packing else None),
-            noise,
+            AttentionMask(input_mask_BT, packing.pack_ids_BT if packing else None),
+            dropout_rng,
         )
         if c.bilstm:
             x_BTH = BiLSTM(c.hidden_size // 2, self.dtype, name='bilstm')(x_BTH, input_mask_BT)

@@ -14,7 +14,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from bert_jax.model.dropout import Noise, dropout
+from bert_jax.model.dropout import DropoutRng, dropout
 from bert_jax.model.encoder import ACTIVATIONS, Encoder, LayerNorm, Packing, dense, padded_vocab
 from configs.schema import ModelConfig
 
@@ -31,18 +31,22 @@ class _Model(nn.Module):
     scan: bool = False
     kernel: str = 'xla'
 
-    def encode(self, batch: Batch, noise: Noise | None) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def encode(
+        self, batch: Batch, dropout_rng: DropoutRng | None
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
         encoder = Encoder(
             self.config, self.dtype, self.remat, self.scan, self.kernel, name='encoder'
         )
         if 'pack_ids' not in batch:
-            return encoder(batch['input_ids'], batch['input_mask'], batch['segment_ids'], noise)
+            return encoder(
+                batch['input_ids'], batch['input_mask'], batch['segment_ids'], dropout_rng
+            )
         packing = Packing(batch['pack_ids'], batch['position_ids'], batch['cls_positions'])
         return encoder(
             batch['input_ids'],
             jnp.minimum(packing.pack_ids_BT, 1),
             batch['segment_ids'],
-            noise,
+            dropout_rng,
             packing,
         )
 
@@ -73,11 +77,13 @@ class Pretraining(_Model):
     """Masked LM and next-sentence prediction."""
 
     @nn.compact
-    def __call__(self, batch: Batch, noise: Noise | None = None) -> tuple[jax.Array, jax.Array]:
+    def __call__(
+        self, batch: Batch, dropout_rng: DropoutRng | None = None
+    ) -> tuple[jax.Array, jax.Array]:
         """-> (masked-LM logits [B, P, V], next-sentence logits [B, 2], [B, K, 2] of packed rows;
         class 1 means a random B).
         """
-        x_BTH, pooled, word_VH = self.encode(batch, noise)
+        x_BTH, pooled, word_VH = self.encode(batch, dropout_rng)
         mlm_BPV = MaskedLM(self.config, self.dtype, name='mlm')(
             x_BTH, word_VH, batch['masked_lm_positions']
         )
@@ -93,10 +99,10 @@ class Classifier(_Model):
     head_dropout: float = 0.1
 
     @nn.compact
-    def __call__(self, batch: Batch, noise: Noise | None = None) -> jax.Array:
+    def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> jax.Array:
         """-> logits [B, C]."""
-        _, pooled_BH, _ = self.encode(batch, noise)
-        pooled_BH = dropout(pooled_BH, self.head_dropout, noise, HEAD_SITE)
+        _, pooled_BH, _ = self.encode(batch, dropout_rng)
+        pooled_BH = dropout(pooled_BH, self.head_dropout, dropout_rng, HEAD_SITE)
         return dense(self.config, self.outputs, self.dtype, 'classifier')(pooled_BH).astype(
             jnp.float32
         )
@@ -106,9 +112,9 @@ class Span(_Model):
     """Start and end of an answer; no dropout of its own (run_squad.py:568)."""
 
     @nn.compact
-    def __call__(self, batch: Batch, noise: Noise | None = None) -> jax.Array:
+    def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> jax.Array:
         """-> logits [B, T, 2]: start, end."""
-        x_BTH, _, _ = self.encode(batch, noise)
+        x_BTH, _, _ = self.encode(batch, dropout_rng)
         return dense(self.config, 2, self.dtype, 'span')(x_BTH).astype(jnp.float32)
 
 
@@ -121,10 +127,10 @@ class Tokens(_Model):
     head_dropout: float = 0.1
 
     @nn.compact
-    def __call__(self, batch: Batch, noise: Noise | None = None) -> jax.Array:
+    def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> jax.Array:
         """-> logits [B, T, C]."""
-        x_BTH, _, _ = self.encode(batch, noise)
-        x_BTH = dropout(x_BTH, self.head_dropout, noise, HEAD_SITE)
+        x_BTH, _, _ = self.encode(batch, dropout_rng)
+        x_BTH = dropout(x_BTH, self.head_dropout, dropout_rng, HEAD_SITE)
         return dense(self.config, self.outputs, self.dtype, 'classifier')(x_BTH).astype(jnp.float32)
 
 
@@ -136,18 +142,20 @@ class Choice(_Model):
     head_dropout: float = 0.1
 
     @nn.compact
-    def __call__(self, batch: Batch, noise: Noise | None = None) -> jax.Array:
+    def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> jax.Array:
         """The batch's inputs are [B, C, T], C inputs an example -> logits [B, C]."""
         *examples, C, T = batch['input_ids'].shape
         rows = {
             name: batch[name].reshape(-1, T) for name in ('input_ids', 'input_mask', 'segment_ids')
         }
-        if noise is not None:  # every input is a row of its own to dropout
-            noise = Noise(
-                noise.key,
-                (noise.rows_B[:, None] * C + jnp.arange(C, dtype=jnp.uint32)[None]).reshape(-1),
+        if dropout_rng is not None:  # every input is a row of its own to dropout
+            dropout_rng = DropoutRng(
+                dropout_rng.key,
+                (dropout_rng.rows_B[:, None] * C + jnp.arange(C, dtype=jnp.uint32)[None]).reshape(
+                    -1
+                ),
             )
-        _, pooled_RH, _ = self.encode(rows, noise)
-        pooled_RH = dropout(pooled_RH, self.head_dropout, noise, HEAD_SITE)
+        _, pooled_RH, _ = self.encode(rows, dropout_rng)
+        pooled_RH = dropout(pooled_RH, self.head_dropout, dropout_rng, HEAD_SITE)
         scores_R1 = dense(self.config, 1, self.dtype, 'classifier')(pooled_RH).astype(jnp.float32)
         return scores_R1.reshape(*examples, C)

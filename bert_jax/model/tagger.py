@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.model.bilstm import BiLSTM
-from bert_jax.model.dropout import Noise, dropout
+from bert_jax.model.dropout import DropoutRng, dropout
 from configs.errors import UserError
 
 
@@ -63,7 +63,9 @@ class FeatureTagger(nn.Module):
     dtype: jnp.dtype = jnp.float32
 
     @nn.compact
-    def __call__(self, batch: Mapping[str, jax.Array], noise: Noise | None = None) -> jax.Array:
+    def __call__(
+        self, batch: Mapping[str, jax.Array], dropout_rng: DropoutRng | None = None
+    ) -> jax.Array:
         """batch['features'] [B, T, K, H] of any floating type; input_mask [B, T] is 1 at words ->
         logits [B, T, C], float32.
         """
@@ -76,9 +78,9 @@ class FeatureTagger(nn.Module):
             x_BTH = x_BTKH.reshape(*x_BTKH.shape[:2], -1)
         for layer in range(self.depth):
             x_BTH = BiLSTM(self.width, self.dtype, name=f'bilstm_{layer}')(
-                dropout(x_BTH, self.dropout, noise, layer), batch['input_mask']
+                dropout(x_BTH, self.dropout, dropout_rng, layer), batch['input_mask']
             )
-        x_BTH = dropout(x_BTH, self.dropout, noise, self.depth)
+        x_BTH = dropout(x_BTH, self.dropout, dropout_rng, self.depth)
         return nn.Dense(self.outputs, dtype=self.dtype, name='classifier')(x_BTH).astype(
             jnp.float32
         )

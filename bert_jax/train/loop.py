@@ -17,7 +17,7 @@ from typing import Any
 import jax
 from absl import logging
 
-from bert_jax.train.losses import Batch, Sums
+from bert_jax.train.losses import Batch, MetricSums
 from configs.errors import UserError
 
 
@@ -38,7 +38,7 @@ class Meter:
         """
         self._max_bad_steps = max_bad_steps
         self.where: Callable[[int, int], str] = lambda first, last: ''
-        self._pending: tuple[int, Sums] | None = None
+        self._pending: tuple[int, MetricSums] | None = None
         self._start()
         if kept:
             self._sums |= {name: list(entry) for name, entry in kept['sums'].items()}
@@ -51,7 +51,7 @@ class Meter:
         self._since = self._last_push = time.perf_counter()
         self._waited = self._waited_before = 0.0
 
-    def push(self, step: int, metrics: Sums, compiled: bool = False) -> None:
+    def push(self, step: int, metrics: MetricSums, compiled: bool = False) -> None:
         """Takes the metrics of step number `step`, just dispatched.
 
         Where a program was `compiled` for it, the step is waited for and, with all the time since
@@ -75,7 +75,7 @@ class Meter:
             self._pending = None
             self._add(step, metrics)
 
-    def _add(self, step: int, metrics: Sums) -> None:
+    def _add(self, step: int, metrics: MetricSums) -> None:
         host = {name: (float(s), float(w)) for name, (s, w) in jax.device_get(metrics).items()}
         bad, _ = host.pop('bad_steps')
         if 'learning_rate' in host:  # of the step itself: a mean over steps would be no step's rate
@@ -160,7 +160,7 @@ def means(sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 def evaluate(
-    eval_step: Callable[[Any, Batch], Sums], params: Any, batches: Iterable[Batch]
+    eval_step: Callable[[Any, Batch], MetricSums], params: Any, batches: Iterable[Batch]
 ) -> dict[str, float]:
     """Means over all batches, with `masked` and `examples` counted and `mlm_perplexity` where there
     is an MLM loss.
@@ -205,7 +205,7 @@ class Profile:
         if steps and first < last:
             self._between = (first, min(first + steps, last))
 
-    def after(self, step: int, metrics: Sums) -> None:
+    def after(self, step: int, metrics: MetricSums) -> None:
         """To be called when step number `step` has been dispatched; waits for its metrics where the
         trace begins and ends.
         """

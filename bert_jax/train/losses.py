@@ -15,21 +15,21 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bert_jax.model.dropout import Noise
+from bert_jax.model.dropout import DropoutRng
 
 Batch = Mapping[str, jax.Array]
-Sums = dict[str, tuple[jax.Array, jax.Array]]
+MetricSums = dict[str, tuple[jax.Array, jax.Array]]
 
 
 @dataclass(frozen=True)
 class Objective:
     """What a run minimises: the sum over `weights` of metric sum / weight of the whole batch.
 
-    sums(params, batch, noise) gives every metric of a (micro-)batch, the losses among them;
+    sums(params, batch, dropout_rng) gives every metric of a (micro-)batch, the losses among them;
     weights(batch) gives the denominator of each loss, from the batch alone.
     """
 
-    sums: Callable[[Any, Batch, Noise | None], Sums]
+    sums: Callable[[Any, Batch, DropoutRng | None], MetricSums]
     weights: Callable[[Batch], dict[str, jax.Array]]
 
 
@@ -67,8 +67,8 @@ def pretraining_objective(model: Any, nsp: bool) -> Objective:
             else rows_B
         )
 
-    def sums(params: Any, batch: Batch, noise: Noise | None) -> Sums:
-        mlm_BPV, nsp_logits = model.apply({'params': params}, batch, noise)
+    def sums(params: Any, batch: Batch, dropout_rng: DropoutRng | None) -> MetricSums:
+        mlm_BPV, nsp_logits = model.apply({'params': params}, batch, dropout_rng)
         weights_BP = batch['masked_lm_weights'] * batch['example_weights'][:, None]
         found = {
             'mlm_loss': _weighted(cross_entropy(mlm_BPV, batch['masked_lm_ids']), weights_BP),
@@ -104,8 +104,8 @@ def classification_objective(model: Any) -> Objective:
     (run_classifier.py:607).
     """
 
-    def sums(params: Any, batch: Batch, noise: Noise | None) -> Sums:
-        logits_BC = model.apply({'params': params}, batch, noise)
+    def sums(params: Any, batch: Batch, dropout_rng: DropoutRng | None) -> MetricSums:
+        logits_BC = model.apply({'params': params}, batch, dropout_rng)
         rows_B = batch['example_weights']
         return {
             'loss': _weighted(cross_entropy(logits_BC, batch['labels']), rows_B),
@@ -118,8 +118,8 @@ def classification_objective(model: Any) -> Objective:
 def regression_objective(model: Any) -> Objective:
     """Mean squared error over the examples; batch['labels'] float32 [B]."""
 
-    def sums(params: Any, batch: Batch, noise: Noise | None) -> Sums:
-        score_B = model.apply({'params': params}, batch, noise)[:, 0]
+    def sums(params: Any, batch: Batch, dropout_rng: DropoutRng | None) -> MetricSums:
+        score_B = model.apply({'params': params}, batch, dropout_rng)[:, 0]
         return {'loss': _weighted(jnp.square(score_B - batch['labels']), batch['example_weights'])}
 
     return Objective(sums, _example_weights)
@@ -132,8 +132,8 @@ def span_objective(model: Any) -> Objective:
     holds no answer.
     """
 
-    def sums(params: Any, batch: Batch, noise: Noise | None) -> Sums:
-        logits_BT2 = model.apply({'params': params}, batch, noise)
+    def sums(params: Any, batch: Batch, dropout_rng: DropoutRng | None) -> MetricSums:
+        logits_BT2 = model.apply({'params': params}, batch, dropout_rng)
         start_BT, end_BT = logits_BT2[..., 0], logits_BT2[..., 1]
         loss_B = (
             cross_entropy(start_BT, batch['start_positions'])
@@ -160,8 +160,8 @@ def token_objective(model: Any) -> Objective:
     def weigh(batch: Batch) -> jax.Array:
         return batch['label_weights'] * batch['example_weights'][:, None]
 
-    def sums(params: Any, batch: Batch, noise: Noise | None) -> Sums:
-        logits_BTC = model.apply({'params': params}, batch, noise)
+    def sums(params: Any, batch: Batch, dropout_rng: DropoutRng | None) -> MetricSums:
+        logits_BTC = model.apply({'params': params}, batch, dropout_rng)
         return {
             'loss': _weighted(cross_entropy(logits_BTC, batch['label_ids']), weigh(batch)),
             'accuracy': _weighted(_correct(logits_BTC, batch['label_ids']), weigh(batch)),

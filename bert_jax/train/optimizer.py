@@ -17,7 +17,7 @@ import numpy as np
 import optax
 
 from bert_jax.mesh.sharding import path_of
-from bert_jax.train.schedule import Hyper, learning_rate
+from bert_jax.train.schedule import Hparams, learning_rate
 from configs.errors import UserError
 from configs.schema import OptimizerConfig
 
@@ -130,7 +130,7 @@ def _times(factors: Any) -> optax.GradientTransformation:
     )
 
 
-def make_optimizer(config: OptimizerConfig, h: Hyper, step: Any) -> optax.GradientTransformation:
+def make_optimizer(config: OptimizerConfig, h: Hparams, step: Any) -> optax.GradientTransformation:
     """Clip by global norm, Adam's direction, decoupled decay, LAMB's ratio, learning rate of
     `step`; `h` and `step` may be traced.
 

@@ -1,7 +1,7 @@
 """The learning rate of every step, and the traced scalars of a run.
 
 Everything a sweep varies (learning rate, warm-up, total steps, weight decay) is a traced scalar of
-`Hyper`, so that a sweep compiles once; the schedule's shape changes the program. Knows nothing of
+`Hparams`, so that a sweep compiles once; the schedule's shape changes the program. Knows nothing of
 parameters.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 from configs.schema import OptimizerConfig
 
 
-class Hyper(NamedTuple):
+class Hparams(NamedTuple):
     """The traced scalars of a run: float32 but for the uint32 seed."""
 
     seed: Any
@@ -28,18 +28,18 @@ class Hyper(NamedTuple):
     weight_decay: Any
 
 
-def hyper(
+def hparams_of(
     config: OptimizerConfig, seed: int, total_steps: int, warmup_steps: int | None = None
-) -> Hyper:
+) -> Hparams:
     """The scalars of `config` for a run of `total_steps`; `warmup_steps` overrides the
     configuration's.
     """
     warmup = config.warmup_steps if warmup_steps is None else warmup_steps
     scalars = (config.peak_lr, config.end_lr, warmup, total_steps, config.weight_decay)
-    return Hyper(np.uint32(seed & 0xFFFFFFFF), *(np.float32(x) for x in scalars))
+    return Hparams(np.uint32(seed & 0xFFFFFFFF), *(np.float32(x) for x in scalars))
 
 
-def learning_rate(config: OptimizerConfig, h: Hyper, step: Any) -> jax.Array:
+def learning_rate(config: OptimizerConfig, h: Hparams, step: Any) -> jax.Array:
     """The rate at `step` (0-based): linear warm-up from 0, then the schedule, `end_lr` from the
     last step on.
 
@@ -81,5 +81,5 @@ def table(
     around = {edge + i for edge in (config.warmup_steps, *borders) for i in (-1, 0, 1)}
     even = {i * total_steps // 20 for i in range(20)}
     done = sorted(s for s in {0, total_steps - 1} | even | around if 0 <= s < total_steps)
-    rates = learning_rate(config, hyper(config, 0, total_steps), np.array(done))
+    rates = learning_rate(config, hparams_of(config, 0, total_steps), np.array(done))
     return [(d + 1, rate) for d, rate in zip(done, np.asarray(rates).tolist(), strict=True)]

@@ -15,7 +15,7 @@ import numpy as np
 
 from bert_jax.mesh.sharding import path_of, shardings
 from bert_jax.train.optimizer import make_optimizer
-from bert_jax.train.schedule import Hyper
+from bert_jax.train.schedule import Hparams
 from configs.errors import UserError
 from configs.schema import OptimizerConfig
 
@@ -47,7 +47,7 @@ def init_params(model: Any, seed: Any, inputs: Mapping[str, Any] | None = None) 
 
 def fresh_state(params: Any, config: OptimizerConfig) -> TrainState:
     """A state at step 0 around given parameters."""
-    zero = Hyper(*(0.0 for _ in Hyper._fields))
+    zero = Hparams(*(0.0 for _ in Hparams._fields))
     count = jnp.zeros((), jnp.int32)
     return TrainState(params, make_optimizer(config, zero, 0).init(params), count, count)
 
@@ -93,7 +93,9 @@ def _make(model: Any, config: OptimizerConfig, seed: jax.Array) -> TrainState:
     return fresh_state(init_params(model, seed), config)
 
 
-def graft(params: Any, source: Mapping[str, Any], where: str, subtree: str | None = None) -> Any:
+def load_params_into(
+    params: Any, source: Mapping[str, Any], where: str, subtree: str | None = None
+) -> Any:
     """`params` with its leaves (or those of its top-level `subtree`) taken from `source`, placed as
     they were.
 

@@ -16,11 +16,11 @@ import optax
 from absl import logging
 
 from bert_jax.mesh.sharding import constrain_rows, per_data_shard
-from bert_jax.model.dropout import Noise
-from bert_jax.train.losses import Batch, Objective, Sums
+from bert_jax.model.dropout import DropoutRng
+from bert_jax.train.losses import Batch, MetricSums, Objective
 from bert_jax.train.masking import DynamicMasking
 from bert_jax.train.optimizer import make_optimizer
-from bert_jax.train.schedule import Hyper, learning_rate
+from bert_jax.train.schedule import Hparams, learning_rate
 from bert_jax.train.state import TrainState
 from configs.schema import OptimizerConfig
 
@@ -58,14 +58,14 @@ def make_train_step(
     accumulation: int = 1,
     masking: DynamicMasking | None = None,
     dropout_rng: str = 'threefry',
-) -> Callable[[TrainState, Batch, Hyper], tuple[TrainState, Sums]]:
-    """-> step(state, batch, hyper) -> (state, metrics as (sum, weight) pairs, with learning_rate,
+) -> Callable[[TrainState, Batch, Hparams], tuple[TrainState, MetricSums]]:
+    """-> step(state, batch, hparams) -> (state, metrics as (sum, weight) pairs, with learning_rate,
     grad_norm, param_norm).
 
     With `masking` the batch comes unmasked, and each step draws its own masks.
     """
 
-    def train_step(state: TrainState, batch: Batch, h: Hyper) -> tuple[TrainState, Sums]:
+    def train_step(state: TrainState, batch: Batch, h: Hparams) -> tuple[TrainState, MetricSums]:
         key = _key(h.seed, _DROPOUT_STREAM, state.step, _GENERATORS[dropout_rng])
         rows_B = jnp.arange(batch['input_ids'].shape[0], dtype=jnp.uint32)
         if masking is not None:
@@ -78,7 +78,7 @@ def make_train_step(
         def loss(params, shared, micro):
             (key, denominators), (rows, row_numbers) = shared, micro
             sums = objective.sums(
-                params, jax.tree.map(constrain_rows, rows), Noise(key, row_numbers)
+                params, jax.tree.map(constrain_rows, rows), DropoutRng(key, row_numbers)
             )
             return sum(sums[name][0] / weight for name, weight in denominators.items()), sums
 
@@ -129,7 +129,9 @@ def make_train_step(
     return train_step
 
 
-def jit_train_step(train_step: Callable[..., tuple[TrainState, Sums]], state: TrainState) -> Any:
+def jit_train_step(
+    train_step: Callable[..., tuple[TrainState, MetricSums]], state: TrainState
+) -> Any:
     """`train_step` compiled once: the state's memory is used again, and the new state lies as
     `state` does.
 
@@ -158,6 +160,6 @@ def use_compilation_cache(folder: str | None) -> None:
         jax.config.update('jax_compilation_cache_dir', folder)
 
 
-def make_eval_step(objective: Objective) -> Callable[[Any, Batch], Sums]:
+def make_eval_step(objective: Objective) -> Callable[[Any, Batch], MetricSums]:
     """-> step(params, batch) -> {metric: (sum, weight)}, without dropout."""
     return lambda params, batch: objective.sums(params, batch, None)

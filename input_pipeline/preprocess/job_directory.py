@@ -20,7 +20,7 @@ from typing import Any
 from etils import epath
 
 from configs.errors import UserError
-from input_pipeline.atomic import write_whole
+from input_pipeline.atomic import atomic_write
 from input_pipeline.records.shards import MANIFEST, Manifest
 from input_pipeline.tokenizer import Tokenizer
 
@@ -165,7 +165,7 @@ def _begin(
             )
     _remove(folder)
     (folder / _FINAL).mkdir(parents=True)
-    write_whole(folder / _JOB, json.dumps(job, indent=1) + '\n')
+    atomic_write(folder / _JOB, json.dumps(job, indent=1) + '\n')
 
 
 def _program() -> str:

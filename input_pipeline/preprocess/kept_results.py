@@ -18,7 +18,7 @@ from etils import epath
 
 from configs.errors import UserError
 from input_pipeline import typed_json
-from input_pipeline.atomic import write_whole
+from input_pipeline.atomic import atomic_write
 
 _READERS = 32  # files read at once: a bucket in the cloud takes its time for each
 _FAILED = '.failed'
@@ -55,7 +55,7 @@ class KeptResults:
 
     def _write(self, name: str, text: str) -> None:
         epath.Path(self.folder).mkdir(parents=True, exist_ok=True)
-        write_whole(f'{self.folder}/{name}', text, durable=False)
+        atomic_write(f'{self.folder}/{name}', text, durable=False)
 
     def fail(self, number: int, error: UserError | OSError) -> None:
         """Keeps the error that ended task `number`, for another process to raise."""

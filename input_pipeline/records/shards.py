@@ -25,7 +25,7 @@ from etils import epath
 
 from configs.errors import UserError
 from input_pipeline import typed_json
-from input_pipeline.atomic import whole_file
+from input_pipeline.atomic import atomic_file
 from input_pipeline.records import fields as records
 from input_pipeline.records.fields import RecordSpec
 
@@ -134,7 +134,7 @@ def write_shard(path: epath.PathLike, payload: bytes | mmap.mmap, offsets: np.nd
     """
     bounds = offsets.tolist()
     index, at, crc = [], 0, 0
-    with whole_file(path) as file:
+    with atomic_file(path) as file:
         for first in range(0, len(bounds) - 1, BLOCK):
             parts: list[bytes] = []
             for start, end in zip(
@@ -211,7 +211,7 @@ class Manifest:
         data['crc32c'] = _checksum(json.loads(json.dumps({**data, 'shards': shards})))
         lines = ',\n'.join('  ' + json.dumps(shard) for shard in shards)
         text = json.dumps(data, indent=1)[:-2] + f',\n "shards": [\n{lines}\n ]\n}}\n'
-        with whole_file(epath.Path(directory) / MANIFEST) as file:
+        with atomic_file(epath.Path(directory) / MANIFEST) as file:
             file.write(text.encode())
 
     @classmethod

@@ -114,7 +114,9 @@ def bucketed_batches(
     groups = length_groups(features, buckets, batch_size)
     taken = np.zeros(len(groups), np.int64)
     streams: dict[int, Iterator[Arrays]] = {}
-    for step, number in enumerate(_turns([len(rows) for _, rows in groups], batch_size, seed)):
+    for step, number in enumerate(
+        _group_order([len(rows) for _, rows in groups], batch_size, seed)
+    ):
         if step >= start_step:
             if number not in streams:
                 length, rows = groups[number]
@@ -130,7 +132,7 @@ def bucketed_batches(
         taken[number] += 1
 
 
-def _turns(counts: Sequence[int], batch_size: int, seed: int) -> Iterator[int]:
+def _group_order(counts: Sequence[int], batch_size: int, seed: int) -> Iterator[int]:
     """Which group gives each batch: batch k of a group of n rows comes at a random time in [k, k +
     1) * batch_size / n epochs.
     """

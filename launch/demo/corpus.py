@@ -137,7 +137,7 @@ def describe(counts: dict[str, Any], groups: str) -> str:
         f' {train["documents"]:,} documents to learn from; {out["bytes"] / 1e6:.1f} MB held out'
         f' ({out["groups"]:,} of {train["groups"] + out["groups"]:,} {groups});'
         f' {dropped["near_copy_documents"]:,} documents and {dropped["near_copy_sentences"]:,}'
-        ' sentences dropped as near-copies'
+        ' sentences dropped as near-duplicates'
     )
 
 

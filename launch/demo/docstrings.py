@@ -3,7 +3,7 @@
 English prose that every installation already has: no download, nothing third-party in
 this repository. Owns which packages are read, where their docstrings are (found with
 `ast`, so nothing is imported or run) and how they are cleaned to prose. It must not know
-what the text is for: what is held out is text_split.py's, near-copies near_copies.py's.
+what the text is for: what is held out is text_split.py's, near-duplicates near_duplicates.py's.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Package:
 def installed_packages(limit: int = 20) -> list[Package]:
     """The `limit` installed packages with most Python source, the smallest first.
 
-    Smallest first because near_copies keeps the first of two equal texts, and where a
+    Smallest first because near_duplicates keeps the first of two equal texts, and where a
     large package repeats another's text (tensorflow keras', jax numpy's) the small one is
     the author.
     """

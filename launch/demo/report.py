@@ -327,7 +327,7 @@ def markdown(results: dict[str, Any], plots: list[Path]) -> str:
     words = {
         'text': (
             f"""
-            Source: {text['source']}. Near-copies were dropped over the whole text before it was
+            Source: {text['source']}. Near-duplicates were dropped over the whole text before it was
             split: {text['dropped']['near_copy_documents']:,} documents and
             {text['dropped']['near_copy_sentences']:,} single sentences. The held-out side is
             chosen by a hash of the name of the module (of the document, in a corpus of yours),

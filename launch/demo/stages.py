@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
-from input_pipeline.atomic import write_whole
+from input_pipeline.atomic import atomic_write
 from launch.workdir.folder import read_object
 
 
@@ -118,4 +118,4 @@ def fingerprint(files: Sequence[Path]) -> list[list[Any]]:
 
 def _write(path: Path, data: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, json.dumps(data, indent=2) + '\n')
+    atomic_write(path, json.dumps(data, indent=2) + '\n')

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
-from input_pipeline.atomic import whole_file, write_whole
+from input_pipeline.atomic import atomic_file, atomic_write
 from launch.demo.text_split import Document, hashed
 
 MAX_TRAIN, MAX_HELD_OUT = 4000, 1000
@@ -266,7 +266,7 @@ def _write(
     """Writes a JSONL file for each split, and task.json; returns the latter."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, rows in splits.items():
-        with whole_file(folder / FILES[split], 'w') as file:
+        with atomic_file(folder / FILES[split], 'w') as file:
             file.writelines(json.dumps(row, ensure_ascii=False) + '\n' for row in rows)
     task: dict[str, Any] = {
         'kind': kind,
@@ -275,5 +275,5 @@ def _write(
         'labels': labels,
         'metrics': ['accuracy'],
     }
-    write_whole(folder / 'task.json', json.dumps(task, indent=2) + '\n')
+    atomic_write(folder / 'task.json', json.dumps(task, indent=2) + '\n')
     return folder / 'task.json'

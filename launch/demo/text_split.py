@@ -1,7 +1,7 @@
 """A corpus cut into the text to learn from and the text to be tested on.
 
 Owns the held-out rule, a stable hash of the name of what is held out together (a module,
-a document), and the files of a text folder. Near-copies are dropped over the whole corpus
+a document), and the files of a text folder. Near-duplicates are dropped over the whole corpus
 first, so that none lies on both sides. It must not know where the documents come from.
 """
 
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
-from input_pipeline.atomic import whole_file, write_whole
-from launch.demo.near_copies import NearCopies
+from input_pipeline.atomic import atomic_file, atomic_write
+from launch.demo.near_duplicates import NearDuplicates
 
 TRAIN, HELD_OUT, DOCUMENTS, COUNTS = 'train.txt', 'held_out.txt', 'documents.jsonl', 'counts.json'
 HELD_OUT_FRACTION = 0.22
@@ -54,16 +54,16 @@ def split(
     """Writes a text folder and returns its counts, which counts.json holds as well.
 
     The folder: train.txt and held_out.txt, a sentence a line, a blank line between
-    documents; documents.jsonl, every document with its names and side. Of two near-copies
+    documents; documents.jsonl, every document with its names and side. Of two near-duplicates
     the first is kept. Raises UserError where either side has too few documents.
     """
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
-    copies, sides = NearCopies(), {False: _Side(), True: _Side()}
+    copies, sides = NearDuplicates(), {False: _Side(), True: _Side()}
     with (
-        whole_file(folder / TRAIN, 'w') as train,
-        whole_file(folder / HELD_OUT, 'w') as held_out,
-        whole_file(folder / DOCUMENTS, 'w') as listed,
+        atomic_file(folder / TRAIN, 'w') as train,
+        atomic_file(folder / HELD_OUT, 'w') as held_out,
+        atomic_file(folder / DOCUMENTS, 'w') as listed,
     ):
         for document in documents:
             sentences = copies.unseen(document.sentences)
@@ -78,7 +78,7 @@ def split(
             if sides[outside].documents < MIN_DOCUMENTS:
                 raise UserError(
                     f'the text has {sides[False].documents} documents to learn from and'
-                    f' {sides[True].documents} to hold out, near-copies dropped: each needs'
+                    f' {sides[True].documents} to hold out, near-duplicates dropped: each needs'
                     f' {MIN_DOCUMENTS} (a document is what stands between blank lines)'
                 )
     counts = {
@@ -89,7 +89,7 @@ def split(
             'near_copy_sentences': copies.removed.sentences,
         },
     }
-    write_whole(folder / COUNTS, json.dumps(counts, indent=2) + '\n')
+    atomic_write(folder / COUNTS, json.dumps(counts, indent=2) + '\n')
     return counts
 
 

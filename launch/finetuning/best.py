@@ -16,10 +16,10 @@ from etils import epath
 
 from bert_jax.train import checkpoint
 from configs.errors import UserError, no_room
-from launch.workdir.folder import write_whole
+from launch.workdir.folder import atomic_write
 
 
-class Best:
+class BestCheckpoint:
     """See above.
 
     Attributes:
@@ -60,7 +60,7 @@ class Best:
             return
         try:
             text = json.dumps({'step': int(state.step), 'score': score}) + '\n'
-            write_whole(self._folder / 'score.json', text)
+            atomic_write(self._folder / 'score.json', text)
         except OSError as error:
             if self._must or not no_room(error):
                 raise

@@ -23,7 +23,7 @@ from bert_jax.mesh import sharding
 from bert_jax.train import task_heads
 from configs import schema
 from configs.errors import UserError
-from input_pipeline.atomic import write_whole
+from input_pipeline.atomic import atomic_write
 from input_pipeline.tasks import Predictions, Task, load_task
 from input_pipeline.tasks.base import INPUT_KEYS, Example, cut, trim
 from input_pipeline.tasks.batching import evaluation_batches, length_groups
@@ -151,7 +151,7 @@ def write_result(folder: str, split: str, result: dict[str, Any]) -> dict[str, A
     """Writes eval/SPLIT.json; returns `result`."""
     target = epath.Path(folder) / 'eval'
     target.mkdir(parents=True, exist_ok=True)
-    write_whole(target / f'{split}.json', json.dumps(result, indent=2) + '\n')
+    atomic_write(target / f'{split}.json', json.dumps(result, indent=2) + '\n')
     return result
 
 

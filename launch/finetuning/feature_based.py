@@ -17,13 +17,11 @@ from configs.errors import UserError
 from configs.schema import FeatureConfig, FinetuneConfig
 from input_pipeline.tasks import Task
 from launch.finetuning.encoder_cache import WordStates
-from launch.finetuning.finetuner import Features, Stopped, Tuner
+from launch.finetuning.finetuner import Features, FineTuner, Stopped
 
 
-class FeatureTuner(Tuner):
-    """A Tuner for a tagging task that also takes FeatureConfigs; what it keeps of the encoder is in
-    its `cache`.
-    """
+class FeatureBasedTuner(FineTuner):
+    """For a tagging task; also takes FeatureConfigs; `cache` keeps its features."""
 
     def __init__(self, task: Task, *arguments: Any):
         if task.head != 'tokens':

@@ -25,7 +25,7 @@ from etils import epath
 from bert_jax.mesh import determinism, processes, sharding
 from bert_jax.model import attention, splits
 from bert_jax.train import checkpoint, loop, schedule, task_heads
-from bert_jax.train.state import TrainState, fresh_state, graft, init_params
+from bert_jax.train.state import TrainState, fresh_state, init_params, load_params_into
 from bert_jax.train.step import make_train_step, use_compilation_cache
 from configs import schema
 from configs.errors import UserError
@@ -33,12 +33,12 @@ from input_pipeline.tasks import Predictions, Task
 from input_pipeline.tasks.base import INPUT_KEYS, trim
 from input_pipeline.tasks.batching import bucketed_batches, subset, training_batches
 from input_pipeline.tasks.features import features_of
-from input_pipeline.tasks.scores.chance import LEARNT, chance_loss
+from input_pipeline.tasks.scores.constant_baseline import LEARNT, constant_loss
 from input_pipeline.tasks.task_file import is_task_file
 from launch.finetuning import evaluation
-from launch.finetuning.best import Best
+from launch.finetuning.best import BestCheckpoint
 from launch.workdir import metrics, plots
-from launch.workdir.folder import read_object, settle
+from launch.workdir.folder import create_or_resume, read_object
 from launch.workdir.source import Source
 
 Features = dict[str, np.ndarray]
@@ -75,7 +75,7 @@ class Stopped(Exception):
         self.signal_number, self.said = signal_number, said
 
 
-class Tuner:
+class FineTuner:
     """All runs of one process: same task, same source; configurations may differ.
 
     What is trained, from where and on what is `models`, `begin`, `features` and `inputs`:
@@ -142,7 +142,7 @@ class Tuner:
         if not result_file.exists():
             self.features(config)
             self.models(config)
-        known = settle(folder, config, self._identity)
+        known = create_or_resume(folder, config, self._identity)
         if known and result_file.exists():
             return read_object(result_file, 'the result of the run'), True
         started = time.perf_counter()
@@ -152,7 +152,7 @@ class Tuner:
                 params, facts = self._train(config, folder)
             plots.plot_workdir(folder)
             predictions = self._predict(config, params)
-        chance = chance_loss(self.task.head, self.features(config)[0])
+        chance = constant_loss(self.task.head, self.features(config)[0])
         failed = facts['train_loss'] is None or facts['train_loss'] >= LEARNT * chance
         facts |= {
             'config_hash': evaluation.config_hash(config),
@@ -244,7 +244,9 @@ class Tuner:
         if config.bilstm and not self.source.model.bilstm:
             logging.info('%s: its BiLSTM is fresh', folder)
             encoder = {**encoder, 'bilstm': state.params['encoder']['bilstm']}
-        return state._replace(params=graft(state.params, {'encoder': encoder}, where, 'encoder'))
+        return state._replace(
+            params=load_params_into(state.params, {'encoder': encoder}, where, 'encoder')
+        )
 
     def programs(
         self, config: schema.FinetuneConfig
@@ -298,21 +300,21 @@ class Tuner:
         must = config.runtime.on_full_disk == 'stop'
         trained = checkpoints.params(steps) if checkpoints.steps()[-1:] == [steps] else None
         if trained:  # and stopped before it was scored
-            params = graft(state.params, trained, folder)
-            return params, _facts(folder, steps, Best(folder) if selects else None)
+            params = load_params_into(state.params, trained, folder)
+            return params, _facts(folder, steps, BestCheckpoint(folder) if selects else None)
         if found := checkpoints.restore(state):
             state, meta = found
             kept = meta.get('meter')  # checkpoints of older versions have none
             logging.info('%s: resumed at step %d of %d', folder, int(state.step), steps)
         rows = np.flatnonzero(np.isin(features['example_index'], chosen))
         arrays = {name: features[name][rows] for name in (*INPUT_KEYS, *self.task.label_keys)}
-        best = Best(folder, must, found is not None) if config.score_every else None
+        best = BestCheckpoint(folder, must, found is not None) if config.score_every else None
         start = int(state.step)
         batches = _batches(config, arrays, list(arrays), start)
         numbers = arrays | {'example_index': features['example_index'][rows]}
         meter = loop.Meter(config.runtime.max_bad_steps, kept)
         meter.where = lambda first, last: _examples_of(config, numbers, first)
-        scalars = schedule.hyper(
+        scalars = schedule.hparams_of(
             config.optimizer, config.seed, steps, warmup_steps=int(steps * config.warmup_fraction)
         )
         take = lambda state, batch: train_step(state, batch, scalars)
@@ -333,7 +335,7 @@ class Tuner:
         batches: Any,
         train_step: Callable,
         checkpoints: checkpoint.Checkpoints,
-        best: Best | None,
+        best: BestCheckpoint | None,
         meter: loop.Meter,
         writer: metrics.MetricWriter,
     ) -> Any:
@@ -395,7 +397,7 @@ class Tuner:
         params = state.params
         # There is one where the best are selected; it is of step 0 where none could be saved.
         if config.select == 'best' and best is not None and best.step not in (0, step):
-            params = graft(params, best.params(), folder)
+            params = load_params_into(params, best.params(), folder)
         # The folder of a finished run holds weights alone, without moments; whenever it stopped,
         # under its last step's number.
         checkpoints.save(
@@ -436,7 +438,7 @@ def _examples_of(config: schema.FinetuneConfig, arrays: Features, step: int) -> 
     )
 
 
-def _facts(folder: str, steps: int, selected: Best | None) -> dict[str, Any]:
+def _facts(folder: str, steps: int, selected: BestCheckpoint | None) -> dict[str, Any]:
     """What is known of a trained run: its steps, its training loss and the step that was selected.
 
     The loss is the mean over the log lines that end in the last tenth of the run: the last line

@@ -17,20 +17,20 @@ from etils import epath
 
 from configs.errors import UserError
 from configs.sweep import Point
-from input_pipeline.atomic import write_whole
-from input_pipeline.tasks.scores.chance import LEARNT
+from input_pipeline.atomic import atomic_write
+from input_pipeline.tasks.scores.constant_baseline import LEARNT
 from input_pipeline.text.whole_text import read_json
 
 
-def run_sweep(tuner: Any, points: Sequence[Point], folder: str) -> list[dict[str, Any]]:
+def run_sweep(fine_tuner: Any, points: Sequence[Point], folder: str) -> list[dict[str, Any]]:
     """Runs every point, or takes it as it is where it is done; writes sweep.json; returns its
     rows.
     """
     for point in points:
-        tuner.check(point.config)
+        fine_tuner.check(point.config)
     rows, reused = [], 0
     for number, point in enumerate(points, start=1):
-        result, done_before = tuner.run(point.config, os.path.join(folder, 'runs', point.name))
+        result, done_before = fine_tuner.run(point.config, os.path.join(folder, 'runs', point.name))
         reused += done_before
         rows.append({'name': point.name, 'settings': point.settings, **result})
         logging.info(
@@ -46,7 +46,7 @@ def run_sweep(tuner: Any, points: Sequence[Point], folder: str) -> list[dict[str
         'summary': summarize(rows),
         'runs': rows,
     }
-    write_whole(epath.Path(folder) / 'sweep.json', json.dumps(report, indent=2) + '\n')
+    atomic_write(epath.Path(folder) / 'sweep.json', json.dumps(report, indent=2) + '\n')
     return rows
 
 

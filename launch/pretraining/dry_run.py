@@ -47,9 +47,9 @@ def report(
     step = make_train_step(
         objective, config.optimizer, runtime.accumulation, records.masking(), runtime.dropout_rng
     )
-    hyper = schedule.hyper(config.optimizer, config.seed, config.total_steps)
+    hparams = schedule.hparams_of(config.optimizer, config.seed, config.total_steps)
     with jax.set_mesh(mesh):
-        program = jit_train_step(step, state).lower(state, batch, hyper).compile()
+        program = jit_train_step(step, state).lower(state, batch, hparams).compile()
     work = phase.batch_size * flops.training_flops_per_sequence(
         config.model, phase.seq_len, records.manifest.max_predictions
     )

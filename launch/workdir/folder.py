@@ -21,7 +21,7 @@ from etils import epath
 
 from configs import schema
 from configs.errors import UserError
-from input_pipeline.atomic import write_whole
+from input_pipeline.atomic import atomic_write
 
 
 @contextlib.contextmanager
@@ -149,7 +149,7 @@ def _kind(name: str, kinds: dict[str, str]) -> str:
     return kinds.get(plain, 'identity')
 
 
-def settle(workdir: str, config: schema.Config, data: dict[str, Any]) -> bool:
+def create_or_resume(workdir: str, config: schema.Config, data: dict[str, Any]) -> bool:
     """Writes config.json and data.json into a new workdir, or checks that an old one holds the same
     run.
 
@@ -205,8 +205,8 @@ def settle(workdir: str, config: schema.Config, data: dict[str, Any]) -> bool:
         for name in changed:
             logging.info('resuming with %s = %r (was %r)', name, new.get(name), old.get(name))
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / 'data.json', json.dumps(data, indent=2) + '\n')
-    write_whole(folder / 'config.json', schema.dumps(config))
+    atomic_write(folder / 'data.json', json.dumps(data, indent=2) + '\n')
+    atomic_write(folder / 'config.json', schema.dumps(config))
     return known
 
 

@@ -19,7 +19,7 @@ from absl import logging
 from etils import epath
 
 from configs.errors import UserError
-from launch.workdir.folder import lock, write_whole
+from launch.workdir.folder import atomic_write, lock
 
 _NOTE = 'progress.json'
 
@@ -82,7 +82,7 @@ class GrowingOutput:
             'bad': self.bad,
             'bytes': {name: file.tell() for name, file in self._files.items()},
         }
-        write_whole(epath.Path(self.folder / _NOTE), json.dumps(note) + '\n')
+        atomic_write(epath.Path(self.folder / _NOTE), json.dumps(note) + '\n')
 
     def finish(self, facts: dict[str, Any], move: Callable[[], object]) -> None:
         """Notes beside the output what made it (OUTPUT.json), has `move` put the files where they
@@ -91,7 +91,7 @@ class GrowingOutput:
         self.close()
         counts = {'records': self.records, 'bad_records': self.bad}
         about = {**facts, **counts, 'identity': self._identity}
-        write_whole(epath.Path(f'{self._output}.json'), json.dumps(about, indent=1) + '\n')
+        atomic_write(epath.Path(f'{self._output}.json'), json.dumps(about, indent=1) + '\n')
         move()
         shutil.rmtree(self.folder)
 

@@ -20,7 +20,7 @@ from configs import schema
 from configs.errors import UserError
 from input_pipeline.tokenizer import Tokenizer
 from launch import export
-from launch.workdir.folder import settle
+from launch.workdir.folder import create_or_resume
 from launch.workdir.source import read_source
 
 MODEL = schema.ModelConfig(
@@ -46,7 +46,7 @@ def make(tmp_path):
             )
             + '\n'
         )
-        settle(str(folder), config, data)
+        create_or_resume(str(folder), config, data)
         Tokenizer.load(tmp_path).save(folder / 'tokenizer')
         state = create_state(module, 3, config.optimizer, sharding.make_mesh(config.runtime))
         checkpoints = checkpoint.Checkpoints(folder)

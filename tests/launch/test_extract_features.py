@@ -16,7 +16,7 @@ import pytest
 
 from bert_jax.interchange import huggingface
 from bert_jax.model import hidden_states
-from bert_jax.model.attention import Visible
+from bert_jax.model.attention import AttentionMask
 from bert_jax.model.encoder import Embeddings, Layer
 from configs.errors import UserError
 from input_pipeline.text.record_files import BadRecord
@@ -35,7 +35,7 @@ def blocks(c, params, ids, segments):
     for i in range(c.num_layers):
         block = jax.tree.map(lambda leaf: leaf[i], params['layers'])
         x, _ = Layer(c, jnp.float32).apply(
-            {'params': block}, x, i, Visible(jnp.ones_like(ids)), None
+            {'params': block}, x, i, AttentionMask(jnp.ones_like(ids)), None
         )
         states.append(x)
     return jnp.stack(states)

@@ -16,7 +16,7 @@ transformers = pytest.importorskip('transformers', reason=_REASON)
 
 from benchmarks.finetune import train
 from bert_jax.train import schedule, task_heads
-from bert_jax.train.state import fresh_state, graft, init_params
+from bert_jax.train.state import fresh_state, init_params, load_params_into
 from bert_jax.train.step import make_train_step
 from configs.schema import OptimizerConfig, RuntimeConfig
 from launch.workdir.source import load_source
@@ -118,11 +118,11 @@ def test_losses_and_gradients_of_every_step(encoder, head, outputs):
         head, config, outputs, 0.0, RuntimeConfig(compute_dtype='float32')
     )
     params = init_params(model, np.uint32(0))
-    params = graft(params, {'encoder': source.params['encoder']}, encoder, 'encoder')
+    params = load_params_into(params, {'encoder': source.params['encoder']}, encoder, 'encoder')
     want = theirs(encoder, jax.tree.map(np.array, dict(params['classifier'])), outputs, warmup)
     state, scalars = (
         fresh_state(params, OPTIMIZER),
-        schedule.hyper(OPTIMIZER, 0, STEPS, warmup_steps=warmup),
+        schedule.hparams_of(OPTIMIZER, 0, STEPS, warmup_steps=warmup),
     )
     step = jax.jit(make_train_step(task_heads.make_objective(head, model), OPTIMIZER, 1))
     found = ([], [])

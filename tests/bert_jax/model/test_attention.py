@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.model.attention import Visible, attend, choose
-from bert_jax.model.dropout import Noise, dropout
+from bert_jax.model.attention import AttentionMask, attend, choose
+from bert_jax.model.dropout import DropoutRng, dropout
 from configs.errors import UserError
 from configs.schema import ModelConfig, RuntimeConfig
 
@@ -117,9 +117,10 @@ def test_the_tpu_kernel_sees_the_same_keys(packed, monkeypatch):
     packs = np.repeat(
         np.array([[1, 1, 1, 2, 2, 3, 0, 0], [1, 1, 1, 1, 1, 1, 1, 1]], np.int32), 16, axis=1
     )
-    visible = Visible(np.minimum(packs, 1), packs if packed else None)
+    attention_mask = AttentionMask(np.minimum(packs, 1), packs if packed else None)
     run = jax.jit(
-        lambda kernel: attend(q, k, v, visible, 0.0, None, 0, kernel=kernel), static_argnums=0
+        lambda kernel: attend(q, k, v, attention_mask, 0.0, None, 0, kernel=kernel),
+        static_argnums=0,
     )
     ours, theirs = run('xla'), run('tpu_flash')
     real = packs[..., None, None] > 0
@@ -129,7 +130,7 @@ def test_the_tpu_kernel_sees_the_same_keys(packed, monkeypatch):
 def test_rbg_drops_the_same_share_and_other_places_in_every_micro_batch():
     x, rows = jnp.ones((8, 4096)), jnp.arange(8, dtype=jnp.uint32)
     draw = jax.jit(
-        lambda rows, site: dropout(x, 0.25, Noise(jax.random.key(0, impl='rbg'), rows), site)
+        lambda rows, site: dropout(x, 0.25, DropoutRng(jax.random.key(0, impl='rbg'), rows), site)
     )
     first, again, other_rows, other_site = (
         draw(rows, 1),
@@ -150,8 +151,8 @@ def scored(dtype: str):
     2 heads.
     """
     qkv = jnp.asarray(np.random.RandomState(0).normal(size=(3, 2, 8, 2, 4)), dtype)
-    visible = Visible(np.array([[1] * 8, [1] * 5 + [0] * 3], np.int32))
-    return lambda q, k, v: attend(q, k, v, visible, 0.0, None, 0), qkv
+    attention_mask = AttentionMask(np.array([[1] * 8, [1] * 5 + [0] * 3], np.int32))
+    return lambda q, k, v: attend(q, k, v, attention_mask, 0.0, None, 0), qkv
 
 
 @pytest.mark.parametrize(('dtype', 'tolerance'), [('float32', 1e-5), ('bfloat16', 3e-2)])

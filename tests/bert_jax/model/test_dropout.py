@@ -11,23 +11,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.model.dropout import Noise, dropout
+from bert_jax.model.dropout import DropoutRng, dropout
 from bert_jax.model.threefry import threefry
 
 
 def test_dropout_depends_on_step_site_and_row_alone():
     x = jnp.ones((6, 50, 8))
     key = jax.random.key(1)
-    whole = dropout(x, 0.25, Noise(key, jnp.arange(6, dtype=jnp.uint32)), 4)
+    whole = dropout(x, 0.25, DropoutRng(key, jnp.arange(6, dtype=jnp.uint32)), 4)
     parts = [
-        dropout(x[i : i + 2], 0.25, Noise(key, jnp.arange(i, i + 2, dtype=jnp.uint32)), 4)
+        dropout(x[i : i + 2], 0.25, DropoutRng(key, jnp.arange(i, i + 2, dtype=jnp.uint32)), 4)
         for i in (0, 2, 4)
     ]
     np.testing.assert_array_equal(whole, np.concatenate(parts))
     assert set(np.unique(whole)) == {np.float32(0), np.float32(1 / 0.75)}
     assert abs(float((whole == 0).mean()) - 0.25) < 0.03
-    other_site = dropout(x, 0.25, Noise(key, jnp.arange(6, dtype=jnp.uint32)), 5)
-    other_step = dropout(x, 0.25, Noise(jax.random.key(2), jnp.arange(6, dtype=jnp.uint32)), 4)
+    other_site = dropout(x, 0.25, DropoutRng(key, jnp.arange(6, dtype=jnp.uint32)), 5)
+    other_step = dropout(x, 0.25, DropoutRng(jax.random.key(2), jnp.arange(6, dtype=jnp.uint32)), 4)
     assert (
         (whole != other_site).any() and (whole != other_step).any() and (whole[0] != whole[1]).any()
     )
@@ -50,7 +50,10 @@ def test_all_parts_of_the_random_words_drop_their_share_and_none_tells_of_anothe
     dropped = (
         np.asarray(
             dropout(
-                jnp.ones(shape), 0.25, Noise(jax.random.key(0), jnp.arange(2, dtype=jnp.uint32)), 1
+                jnp.ones(shape),
+                0.25,
+                DropoutRng(jax.random.key(0), jnp.arange(2, dtype=jnp.uint32)),
+                1,
             )
         )
         == 0

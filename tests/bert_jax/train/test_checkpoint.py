@@ -27,7 +27,7 @@ from bert_jax.train.checkpoint import (
     standing,
 )
 from bert_jax.train.checkpoint_faults import Unreadable
-from bert_jax.train.state import create_state, graft
+from bert_jax.train.state import create_state, load_params_into
 from configs.errors import UserError
 from configs.schema import ModelConfig, OptimizerConfig, RuntimeConfig
 from tests.helpers.full_disk import files_of_at_most
@@ -131,14 +131,14 @@ def test_fingerprint_changes_with_any_bit():
 
 def test_graft_takes_the_encoder_and_names_what_does_not_fit():
     params, source = make(seed=1).params, jax.device_get(make(seed=2).params)
-    mixed = graft(params, source, 'there', 'encoder')
+    mixed = load_params_into(params, source, 'there', 'encoder')
     np.testing.assert_array_equal(
         mixed['encoder']['embeddings']['word'], source['encoder']['embeddings']['word']
     )
     np.testing.assert_array_equal(mixed['nsp']['kernel'], params['nsp']['kernel'])
     source['encoder']['embeddings']['position'] = source['encoder']['embeddings']['position'][:10]
     with pytest.raises(UserError, match=r'position: \(10, 32\) there, \(24, 32\) here'):
-        graft(params, source, 'there', 'encoder')
+        load_params_into(params, source, 'there', 'encoder')
 
 
 def test_no_room_is_said_before_anything_is_written_and_training_may_go_on(tmp_path, monkeypatch):

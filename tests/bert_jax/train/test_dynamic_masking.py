@@ -15,7 +15,7 @@ from bert_jax.mesh import sharding
 from bert_jax.model import heads
 from bert_jax.train import losses
 from bert_jax.train.masking import DynamicMasking
-from bert_jax.train.schedule import hyper
+from bert_jax.train.schedule import hparams_of
 from bert_jax.train.state import create_state
 from bert_jax.train.step import jit_train_step, make_train_step
 from configs.schema import ModelConfig, OptimizerConfig, RuntimeConfig
@@ -186,7 +186,7 @@ def test_losses_do_not_depend_on_mesh_or_accumulation():
         with jax.set_mesh(mesh):
             placed = sharding.place(records, mesh, 16)
             for _ in range(3):
-                state, metrics = step(state, placed, hyper(optimizer, 7, 100))
+                state, metrics = step(state, placed, hparams_of(optimizer, 7, 100))
                 found.append(float(metrics['loss'][0]))
         assert step._cache_size() == 1
         return found

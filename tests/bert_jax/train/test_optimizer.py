@@ -128,7 +128,7 @@ def test_optimizers_equal_numpy_on_a_list_of_layers(change):
     params['nsp/bias'][:] = 0.0  # |w| = 0: the ratio is 1
     want, m = unstacked(params), {n: np.zeros_like(x) for n, x in unstacked(params).items()}
     v = {n: x.copy() for n, x in m.items()}
-    optimizer = make_optimizer(config, schedule.hyper(config, 0, 10), 0)
+    optimizer = make_optimizer(config, schedule.hparams_of(config, 0, 10), 0)
     state, update = optimizer.init(params), jax.jit(optimizer.update)
     for t in (1, 2, 3):
         grads = draw(10.0 if t == 1 else 0.01)  # clipped in the first step alone
@@ -202,14 +202,16 @@ def test_more_frozen_layers_than_there_are_are_refused():
 def test_learning_rate(change, at, want):
     config = OptimizerConfig(peak_lr=1.0, schedule=change, warmup_steps=10, power=0.5)
     assert float(
-        schedule.learning_rate(config, schedule.hyper(config, 0, 100), at)
+        schedule.learning_rate(config, schedule.hparams_of(config, 0, 100), at)
     ) == pytest.approx(want, abs=1e-6)
 
 
 @pytest.mark.parametrize('name', ['bert', 'polynomial', 'linear', 'cosine', 'wsd', 'constant'])
 def test_no_warm_up_starts_at_the_peak_and_ends_at_the_end(name):
     config = OptimizerConfig(peak_lr=1.0, end_lr=0.25, schedule=name, warmup_steps=0)
-    rates = schedule.learning_rate(config, schedule.hyper(config, 0, 100), np.array([0, 100, 1000]))
+    rates = schedule.learning_rate(
+        config, schedule.hparams_of(config, 0, 100), np.array([0, 100, 1000])
+    )
     np.testing.assert_allclose(rates, [1.0, *[1.0 if name == 'constant' else 0.25] * 2], atol=1e-6)
 
 

@@ -171,13 +171,13 @@ def test_fifty_examples_are_learnt_by_heart(tmp_path, encoder, name, write, chan
         *changes,
     ]
     config = apply(recipe(task.name, task.kind), settings)
-    tuner = finetuner.Tuner(
+    fine_tuner = finetuner.FineTuner(
         task,
         source.load_source(encoder),
         finetuner.task_identity(task, name, str(tmp_path)),
         config.runtime,
     )
-    result, _ = tuner.run(config, str(tmp_path / 'run'))
+    result, _ = fine_tuner.run(config, str(tmp_path / 'run'))
     full = 100.0 if name == 'squad_v2' else 1.0
     assert all(result['metrics'][metric] == full for metric in task.metrics), result['metrics']
     answers = task.read_predictions(

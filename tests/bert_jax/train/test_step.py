@@ -14,7 +14,7 @@ from bert_jax.mesh import sharding
 from bert_jax.model import heads
 from bert_jax.train import losses
 from bert_jax.train.checkpoint import Checkpoints
-from bert_jax.train.schedule import hyper
+from bert_jax.train.schedule import hparams_of
 from bert_jax.train.state import TrainState, create_state, fresh_state
 from bert_jax.train.step import jit_train_step, make_eval_step, make_train_step
 from configs.errors import UserError
@@ -49,7 +49,7 @@ def run(
     step = jit_train_step(
         make_train_step(objective, OPTIMIZER, runtime.accumulation, dropout_rng=rng), state
     )
-    scalars, found = hyper(OPTIMIZER, 7, 100), []
+    scalars, found = hparams_of(OPTIMIZER, 7, 100), []
     with jax.set_mesh(mesh):
         batch = sharding.place(batch or make_batch(CONFIG, rows), mesh, rows)
         for _ in range(steps):
@@ -218,7 +218,7 @@ def test_steps_equal_numpy_adamw():
     )
     objective, batch = losses.pretraining_objective(model, nsp=True), make_batch(CONFIG)
     state = fresh_state(model.init(jax.random.key(0), batch)['params'], config)
-    step, h = jax.jit(make_train_step(objective, config)), hyper(config, 0, 10)
+    step, h = jax.jit(make_train_step(objective, config)), hparams_of(config, 0, 10)
 
     def loss(params):
         mlm, nsp = model.apply({'params': params}, batch)
@@ -253,12 +253,12 @@ def test_a_non_finite_step_is_discarded_and_counted():
     state = fresh_state(model.init(jax.random.key(0), batch)['params'], OPTIMIZER)
     step = jax.jit(make_train_step(losses.pretraining_objective(model, nsp=True), OPTIMIZER))
     bad = {**batch, 'masked_lm_weights': batch['masked_lm_weights'] * np.float32('nan')}
-    after, metrics = step(state, bad, hyper(OPTIMIZER, 0, 10))
+    after, metrics = step(state, bad, hparams_of(OPTIMIZER, 0, 10))
     assert (
         int(after.step) == 1 and int(after.bad_steps) == 1 and not np.isfinite(metrics['loss'][0])
     )
     jax.tree.map(np.testing.assert_array_equal, after.params, state.params)
-    after, _ = step(after, batch, hyper(OPTIMIZER, 0, 10))
+    after, _ = step(after, batch, hparams_of(OPTIMIZER, 0, 10))
     assert int(after.step) == 2 and int(after.bad_steps) == 0
 
 

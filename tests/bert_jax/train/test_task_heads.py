@@ -12,7 +12,7 @@ import pytest
 
 from bert_jax.mesh import sharding
 from bert_jax.model import heads
-from bert_jax.model.dropout import Noise
+from bert_jax.model.dropout import DropoutRng
 from bert_jax.train import task_heads
 from configs.errors import UserError
 from configs.schema import FinetuneConfig, ModelConfig, RuntimeConfig
@@ -104,14 +104,14 @@ def test_every_choice_has_dropout_of_its_own():
         for name in KEYS
     }
     variables = {'params': jax.device_put(params)}
-    apply = jax.jit(lambda batch, noise: model.apply(variables, batch, noise))
+    apply = jax.jit(lambda batch, dropout_rng: model.apply(variables, batch, dropout_rng))
     plain = np.asarray(apply(batch, None))
     np.testing.assert_allclose(plain, plain[0, 0], atol=1e-6)
     key = jax.random.key(3)
-    noisy = np.asarray(apply(batch, Noise(key, np.arange(6, dtype=np.uint32))))
+    noisy = np.asarray(apply(batch, DropoutRng(key, np.arange(6, dtype=np.uint32))))
     assert len(np.unique(noisy)) == noisy.size
     part = apply(
-        {name: batch[name][2:4] for name in KEYS}, Noise(key, np.arange(2, 4, dtype=np.uint32))
+        {name: batch[name][2:4] for name in KEYS}, DropoutRng(key, np.arange(2, 4, dtype=np.uint32))
     )
     np.testing.assert_allclose(part, noisy[2:4], atol=1e-6)
 
@@ -123,12 +123,12 @@ def test_choices_on_a_mesh():
     model, params = make('choice')
     params, batch = jax.device_put(params), task_batch('choice')
     sums = jax.jit(task_heads.make_objective('choice', model).sums)
-    noise = Noise(jax.random.key(3), np.arange(ROWS, dtype=np.uint32))
-    alone = sums(params, batch, noise)
+    dropout_rng = DropoutRng(jax.random.key(3), np.arange(ROWS, dtype=np.uint32))
+    alone = sums(params, batch, dropout_rng)
     mesh = sharding.make_mesh(RuntimeConfig(fsdp=2, model_parallel=4))
     with jax.set_mesh(mesh):
         placed = jax.device_put(params, sharding.shardings(params, mesh))
-        together = sums(placed, sharding.place(batch, mesh, ROWS), noise)
+        together = sums(placed, sharding.place(batch, mesh, ROWS), dropout_rng)
     np.testing.assert_allclose(together['loss'], alone['loss'], rtol=2e-6)
     assert (
         abs(float(alone['loss'][0]) - float(sums(params, batch, None)['loss'][0])) > 1e-3

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from configs.errors import UserError
-from input_pipeline.atomic import whole_file, write_whole
+from input_pipeline.atomic import atomic_file, atomic_write
 from input_pipeline.records import fields, shards
 from input_pipeline.records.fields import RecordSpec
 from input_pipeline.records.shards import Manifest
@@ -36,7 +36,7 @@ def test_the_file_is_byte_for_byte_what_tensorflow_writes(tmp_path):
 
 
 def test_a_failed_write_leaves_nothing(tmp_path):
-    with pytest.raises(ZeroDivisionError), whole_file(tmp_path / 'file') as file:
+    with pytest.raises(ZeroDivisionError), atomic_file(tmp_path / 'file') as file:
         file.write(b'half')
         1 / 0  # noqa: B018
     assert list(tmp_path.iterdir()) == []
@@ -44,11 +44,11 @@ def test_a_failed_write_leaves_nothing(tmp_path):
 
 def test_a_full_disk_is_told_with_the_file_and_keeps_what_is_there(tmp_path):
     path = tmp_path / 'data.json'
-    write_whole(path, 'x' * 400)
+    atomic_write(path, 'x' * 400)
     with files_of_at_most(100):
-        write_whole(path, 'x' * 400)  # it holds that already: nothing is written
+        atomic_write(path, 'x' * 400)  # it holds that already: nothing is written
         with pytest.raises(OSError) as full:
-            write_whole(path, 'y' * 400)
+            atomic_write(path, 'y' * 400)
     assert full.value.filename == str(path)
     assert path.read_text() == 'x' * 400 and list(tmp_path.iterdir()) == [path]
 

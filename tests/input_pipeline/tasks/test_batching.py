@@ -13,7 +13,7 @@ import pytest
 from input_pipeline.tasks import load_task
 from input_pipeline.tasks.batching import bucketed_batches, length_groups
 from input_pipeline.tasks.features import features_of
-from input_pipeline.tasks.scores.chance import chance_loss
+from input_pipeline.tasks.scores.constant_baseline import constant_loss
 
 
 def features_with(lengths, S=160):
@@ -161,4 +161,4 @@ def test_slow_features_are_made_once(tmp_path, monkeypatch, caplog):
     ],
 )
 def test_chance(head, features, expected):
-    assert chance_loss(head, features) == pytest.approx(expected)
+    assert constant_loss(head, features) == pytest.approx(expected)

@@ -14,7 +14,7 @@ import pytest
 
 from configs.errors import UserError
 from launch.demo import text_split
-from launch.demo.near_copies import NearCopies, shingles
+from launch.demo.near_duplicates import NearDuplicates, shingles
 
 
 def sentence(source: random.Random, words: int = 20) -> str:
@@ -98,7 +98,7 @@ def test_too_few_documents(tmp_path, documents):
 
 
 def test_scripts_without_spaces():
-    copies = NearCopies()
+    copies = NearDuplicates()
     first = [
         'これは日本語の文章であり、空白がありません。',
         '別の文もここにあります、とても短いです。',
@@ -146,7 +146,7 @@ def in_script(name: str, words: list[int]) -> str:
 @pytest.mark.parametrize('name', LETTERS)
 def test_a_sentence_is_a_near_copy_by_its_words_in_every_script(name):
     """One word of twenty changed makes a copy; the words of all text in another order do not."""
-    source, copies = random.Random(1), NearCopies()
+    source, copies = random.Random(1), NearDuplicates()
     words = [source.sample(range(60), 20) for _ in range(200)]
     for i in range(0, 200, 4):
         document = [in_script(name, one) for one in words[i : i + 4]]
@@ -169,10 +169,10 @@ def test_a_word_keeps_its_marks_and_ends_where_another_script_begins():
 
 
 def test_korean_keeps_its_sentences(test_data):
-    """Nearly a quarter of them once were taken for near-copies; all but few of those occur once."""
+    """Once a quarter of them were taken for near-duplicates; nearly all of those occur once."""
     with open(test_data / 'corpora/wiki_ko.txt', encoding='utf-8') as file:
         text = file.read(2_000_000)
-    copies, sentences = NearCopies(), 0
+    copies, sentences = NearDuplicates(), 0
     for document in text.split('\n\n'):
         found = [s for line in document.split('\n') for s in line.split('. ') if s]
         sentences += len(found)

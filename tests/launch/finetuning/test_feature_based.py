@@ -199,7 +199,7 @@ def test_runs_are_learnt_by_heart_kept_and_reported(tmp_path, encoder, task_file
         'head_dropout=0',
         'optimizer.peak_lr=2e-2',
     ]
-    tuner_of = lambda: feature_tuning.FeatureTuner(
+    tuner_of = lambda: feature_tuning.FeatureBasedTuner(
         load_task(task_file),
         source.load_source(encoder),
         {'options': {}},
@@ -209,9 +209,9 @@ def test_runs_are_learnt_by_heart_kept_and_reported(tmp_path, encoder, task_file
     point = lambda name, *more: Point(
         name, {'approach': name}, apply(feature_based('names', name), [*changes, *more])
     )
-    tuner, folder = tuner_of(), str(tmp_path / 'runs')
-    rows = results.run_sweep(tuner, [point('embeddings'), point('last')], folder)
-    assert [row['metrics']['entity_f1'] for row in rows] == [1.0, 1.0] and tuner.compilations[
+    fine_tuner, folder = tuner_of(), str(tmp_path / 'runs')
+    rows = results.run_sweep(fine_tuner, [point('embeddings'), point('last')], folder)
+    assert [row['metrics']['entity_f1'] for row in rows] == [1.0, 1.0] and fine_tuner.compilations[
         'train'
     ] == 1
     params = checkpoint.load_params(f'{folder}/runs/last')[0]

@@ -28,7 +28,7 @@ from input_pipeline.records.shards import Manifest
 from input_pipeline.records.stream import RecordStream
 from input_pipeline.tasks import load_task
 from launch.finetuning import evaluation, finetuner, results
-from launch.finetuning.best import Best
+from launch.finetuning.best import BestCheckpoint
 from launch.inference.predictor import Predictor
 from launch.pretraining import held_out
 from launch.workdir import source
@@ -81,7 +81,7 @@ def configuration(*changes):
 
 def tuner_of(task_name, encoder, runtime=None):
     task = load_task(task_name)
-    return finetuner.Tuner(
+    return finetuner.FineTuner(
         task,
         source.load_source(encoder),
         finetuner.task_identity(task, task_name, ''),
@@ -116,7 +116,7 @@ def test_it_learns_and_the_workdir_alone_gives_the_same_scores(tmp_path, encoder
         np.negative, there.params
     )  # in the same place: the old scores are not theirs
     changed = there._replace(bert=there.bert._replace(params=weights))
-    other = finetuner.Tuner(
+    other = finetuner.FineTuner(
         task, changed, finetuner.task_identity(task, task_file, ''), configuration().runtime
     )
     with pytest.raises(UserError, match='holds another run .data.init_fingerprint'):
@@ -147,7 +147,7 @@ def test_what_the_devices_do_not_split_is_told_before_training(encoder, task_fil
 
 def test_a_grid_compiles_each_program_once_and_is_reused(tmp_path, encoder, task_file, capsys):
     """Backend compilations are counted by jax itself: after the first run there are none."""
-    tuner = tuner_of(task_file, encoder)
+    fine_tuner = tuner_of(task_file, encoder)
     points = sweep.grid(
         configuration('epochs=1'),
         'optimizer.peak_lr=3e-3,1e-4;init=source,random;train_examples=32,48;seed=0,1,2',
@@ -156,17 +156,17 @@ def test_a_grid_compiles_each_program_once_and_is_reused(tmp_path, encoder, task
         len(points) == 24
         and points[1].name == 'optimizer.peak_lr=0.003,init=source,train_examples=32,seed=1'
     )
-    results.run_sweep(tuner, points[:1], str(tmp_path / 'sweep'))
+    results.run_sweep(fine_tuner, points[:1], str(tmp_path / 'sweep'))
     compiled = []
     listen = lambda event, seconds, **_: (
         compiled.append(event) if event.endswith('backend_compile_duration') else None
     )
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
-        rows = results.run_sweep(tuner, points[:14], str(tmp_path / 'sweep'))
+        rows = results.run_sweep(fine_tuner, points[:14], str(tmp_path / 'sweep'))
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
-    assert tuner.compilations == {'init': 1, 'train': 1, 'predict': 1} and compiled == []
+    assert fine_tuner.compilations == {'init': 1, 'train': 1, 'predict': 1} and compiled == []
     report = json.loads((tmp_path / 'sweep/sweep.json').read_text())
     assert [row['name'] for row in report['runs']] == [point.name for point in points[:14]]
     assert [entry['runs'] for entry in report['summary']] == [3, 3, 3, 3, 2]
@@ -186,7 +186,7 @@ def test_a_grid_compiles_each_program_once_and_is_reused(tmp_path, encoder, task
 
 
 def test_what_a_seed_and_the_source_decide(tmp_path, encoder, task_file):
-    tuner = tuner_of(task_file, encoder)
+    fine_tuner = tuner_of(task_file, encoder)
     params = {}
     for name, changes in {
         'a': ['seed=1'],
@@ -194,7 +194,7 @@ def test_what_a_seed_and_the_source_decide(tmp_path, encoder, task_file):
         'other': ['seed=2'],
         'random': ['seed=1', 'init=random'],
     }.items():
-        tuner.run(
+        fine_tuner.run(
             configuration('epochs=0.5', 'optimizer.peak_lr=1e-9', *changes), str(tmp_path / name)
         )
         params[name] = checkpoint.load_params(tmp_path / name)[0]
@@ -237,9 +237,9 @@ def test_a_signal_loses_nothing(tmp_path, encoder, task_file):
     bit.
     """
     config = configuration('epochs=4', 'runtime.checkpoint_every=4')
-    tuner = tuner_of(task_file, encoder)
-    tuner.run(config, str(tmp_path / 'whole'))
-    init, step, predictor = tuner.programs(config)
+    fine_tuner = tuner_of(task_file, encoder)
+    fine_tuner.run(config, str(tmp_path / 'whole'))
+    init, step, predictor = fine_tuner.programs(config)
     calls = []
 
     def interrupted(*arguments):
@@ -248,9 +248,9 @@ def test_a_signal_loses_nothing(tmp_path, encoder, task_file):
             signal.raise_signal(signal.SIGTERM)
         return step(*arguments)
 
-    tuner._programs = dict.fromkeys(tuner._programs, (init, interrupted, predictor))
+    fine_tuner._programs = dict.fromkeys(fine_tuner._programs, (init, interrupted, predictor))
     with pytest.raises(finetuner.Stopped) as stopped:
-        tuner.run(config, str(tmp_path / 'stopped'))
+        fine_tuner.run(config, str(tmp_path / 'stopped'))
     assert stopped.value.said == 'saved at step 6'
     assert len(calls) == 6 and not (tmp_path / 'stopped/eval').exists()
     shutil.copytree(tmp_path / 'stopped/checkpoints/6', tmp_path / 'step6')
@@ -284,7 +284,7 @@ def test_a_signal_loses_nothing(tmp_path, encoder, task_file):
         [{k: v for k, v in m.items() if k not in times} for m in lines] for lines in told
     )
     assert whole == stopped and [(m['step'], m['steps']) for m in whole] == [(10, 10), (15, 5)]
-    scalars = schedule.hyper(config.optimizer, 0, 15, warmup_steps=1)
+    scalars = schedule.hparams_of(config.optimizer, 0, 15, warmup_steps=1)
     rates = [
         float(schedule.learning_rate(config.optimizer, scalars, step - 1)) for step in (10, 15)
     ]
@@ -302,14 +302,14 @@ def test_the_runtime_settings_are_obeyed(tmp_path, encoder, task_file, monkeypat
 
     monkeypatch.setattr(processes, 'watchdog', watchdog)
     changes = ['epochs=4', 'runtime.checkpoint_every=4', 'score_every=5']
-    tuner = tuner_of(task_file, encoder)
-    tuner.run(
+    fine_tuner = tuner_of(task_file, encoder)
+    fine_tuner.run(
         configuration(*changes, 'runtime.keep_checkpoints=2', 'runtime.stall_minutes=7'),
         str(tmp_path / 'two'),
     )
     assert checkpoint.saved_steps(tmp_path / 'two') == [12, 15] and watched == [7]
     assert len(beats) == 15 + 3 + 4  # steps, saves, and batches of dev: at 5, 10, 15 and the end
-    tuner.run(configuration(*changes), str(tmp_path / 'one'))
+    fine_tuner.run(configuration(*changes), str(tmp_path / 'one'))
     assert checkpoint.saved_steps(tmp_path / 'one') == [15]
 
 
@@ -353,13 +353,15 @@ def test_inputs_of_more_segments_than_the_model_knows_are_refused(tmp_path, enco
     pairs = json.loads(pathlib.Path(task_file).read_text())
     pairs |= {'kind': 'pair', 'columns': {'text': 'text', 'text_b': 'text', 'label': 'label'}}
     (tmp_path / 'pairs.json').write_text(json.dumps(pairs))
-    tuner = tuner_of(str(tmp_path / 'pairs.json'), encoder)
-    small = dataclasses.replace(tuner.source.model, type_vocab_size=1)
-    tuner.source = tuner.source._replace(bert=tuner.source.bert._replace(config=small))
+    fine_tuner = tuner_of(str(tmp_path / 'pairs.json'), encoder)
+    small = dataclasses.replace(fine_tuner.source.model, type_vocab_size=1)
+    fine_tuner.source = fine_tuner.source._replace(
+        bert=fine_tuner.source.bert._replace(config=small)
+    )
     with pytest.raises(
         UserError, match=r'inputs are of 2 segments, and .* knows 1 .type_vocab_size=1'
     ):
-        tuner.run(configuration(), str(tmp_path / 'run'))
+        fine_tuner.run(configuration(), str(tmp_path / 'run'))
     assert not (tmp_path / 'run').exists()
 
 
@@ -368,8 +370,8 @@ def test_the_best_weights_of_another_run_are_not_taken_up(tmp_path):
     for step in (5, 10):
         (tmp_path / f'best/checkpoints/{step}').mkdir(parents=True)
     (tmp_path / 'best/score.json').write_text('{"step": 10, "score": 0.9}')
-    assert Best(str(tmp_path)).step == 10
-    best = Best(str(tmp_path), resumed=False)
+    assert BestCheckpoint(str(tmp_path)).step == 10
+    best = BestCheckpoint(str(tmp_path), resumed=False)
     assert (best.step, best.score) == (0, float('-inf')) and not list(
         (tmp_path / 'best/checkpoints').iterdir()
     )
@@ -402,10 +404,10 @@ def test_a_training_loss_is_of_the_last_tenth_of_a_run(tmp_path):
 
 
 def test_a_folder_holds_one_run(tmp_path, encoder, task_file):
-    tuner = tuner_of(task_file, encoder)
-    tuner.run(configuration('epochs=0.5'), str(tmp_path / 'run'))
+    fine_tuner = tuner_of(task_file, encoder)
+    fine_tuner.run(configuration('epochs=0.5'), str(tmp_path / 'run'))
     with pytest.raises(UserError, match='epochs'):
-        tuner.run(configuration('epochs=1'), str(tmp_path / 'run'))
+        fine_tuner.run(configuration('epochs=1'), str(tmp_path / 'run'))
     (tmp_path / 'train.jsonl').write_text(
         (tmp_path / 'train.jsonl').read_text() + '{"text": "a", "label": "bad"}\n'
     )
@@ -461,8 +463,8 @@ def test_the_dev_score_selects_and_stops(tmp_path, encoder, task_file):
         'select=best',
         'patience=3',
     ]
-    tuner = tuner_of(task_file, encoder)
-    result, _ = tuner.run(configuration(*changes), str(tmp_path / 'run'))
+    fine_tuner = tuner_of(task_file, encoder)
+    result, _ = fine_tuner.run(configuration(*changes), str(tmp_path / 'run'))
     lines = [json.loads(line) for line in (tmp_path / 'run/metrics.jsonl').read_text().splitlines()]
     scores = {line['step']: line['accuracy'] for line in lines if line['split'] == 'dev'}
     best = max(scores, key=lambda step: (scores[step], -step))
@@ -473,7 +475,7 @@ def test_the_dev_score_selects_and_stops(tmp_path, encoder, task_file):
     assert evaluation.evaluate(str(tmp_path / 'run'), None, None, None) == result
 
     # Stopped by a signal after its best score, and taken up by another process.
-    init, step, predictor = tuner.programs(configuration(*changes))
+    init, step, predictor = fine_tuner.programs(configuration(*changes))
     calls = []
 
     def interrupted(*arguments):
@@ -482,9 +484,9 @@ def test_the_dev_score_selects_and_stops(tmp_path, encoder, task_file):
             signal.raise_signal(signal.SIGTERM)
         return step(*arguments)
 
-    tuner._programs = dict.fromkeys(tuner._programs, (init, interrupted, predictor))
+    fine_tuner._programs = dict.fromkeys(fine_tuner._programs, (init, interrupted, predictor))
     with pytest.raises(finetuner.Stopped):
-        tuner.run(configuration(*changes), str(tmp_path / 'stopped'))
+        fine_tuner.run(configuration(*changes), str(tmp_path / 'stopped'))
     again, _ = tuner_of(task_file, encoder).run(configuration(*changes), str(tmp_path / 'stopped'))
     assert {k: v for k, v in again.items() if k != 'seconds'} == {
         k: v for k, v in result.items() if k != 'seconds'
@@ -502,19 +504,19 @@ def test_rows_of_like_length_share_batches(tmp_path, encoder, task_file):
     for place, row in enumerate(rows):
         row['text'] += ' the' * (30 * (place % 3) - 2 * (place % 2))
     (tmp_path / 'train.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in rows))
-    tuner = tuner_of(task_file, encoder)
+    fine_tuner = tuner_of(task_file, encoder)
     config = configuration('max_seq_length=64', 'batch_size=8', 'epochs=1', 'length_buckets=3')
-    tuner.run(config, str(tmp_path / 'run'))
-    assert tuner.compilations == {
+    fine_tuner.run(config, str(tmp_path / 'run'))
+    assert fine_tuner.compilations == {
         'init': 1,
         'train': 3,
         'predict': 2,
     }  # 8, 40 and 64 in training; 8 and 16 in dev
     params = checkpoint.load_params(tmp_path / 'run')[0]
-    task, (features, _) = tuner.task, tuner.features(config)
+    task, (features, _) = fine_tuner.task, fine_tuner.features(config)
     seen = []
     task_decode = lambda examples, features, outputs: seen.append(outputs['logits'])
-    predictor = tuner.programs(config)[2]
+    predictor = fine_tuner.programs(config)[2]
     predictor._task = types.SimpleNamespace(decode=task_decode)
     predictor(params, task.examples('train'), features, 1)
     predictor(params, task.examples('train'), features, 3)

@@ -9,7 +9,7 @@ import pytest
 from configs.errors import UserError
 from configs.load import load
 from configs.overrides import apply
-from launch.workdir.folder import lock, settle
+from launch.workdir.folder import create_or_resume, lock
 from tests.helpers.full_disk import files_of_at_most
 
 TINY = ['phases.0.steps=100', 'phases.0.batch_size=8', 'optimizer.warmup_steps=10']
@@ -19,7 +19,9 @@ def run(folder, done, *changes):
     """A run with `changes` on a workdir whose newest checkpoint is of step `done`; what the workdir
     then says of it.
     """
-    known = settle(str(folder), apply(load('bert_tiny'), [*TINY, *changes]), {'records': 'these'})
+    known = create_or_resume(
+        str(folder), apply(load('bert_tiny'), [*TINY, *changes]), {'records': 'these'}
+    )
     (folder / 'checkpoints' / str(done)).mkdir(parents=True, exist_ok=True)
     return known
 
@@ -55,13 +57,13 @@ def test_only_a_phase_that_is_not_over_changes_its_length(tmp_path, steps, fits)
             for s, n in zip((64, 128), steps, strict=True)
         ),
     )
-    settle(str(tmp_path), with_phases(100, 50), {})
+    create_or_resume(str(tmp_path), with_phases(100, 50), {})
     (tmp_path / 'checkpoints/110').mkdir(parents=True)
     if fits:
-        assert settle(str(tmp_path), with_phases(*steps), {})
+        assert create_or_resume(str(tmp_path), with_phases(*steps), {})
         return
     with pytest.raises(UserError, match='phases.0.steps: 100 -> 120'):
-        settle(str(tmp_path), with_phases(*steps), {})
+        create_or_resume(str(tmp_path), with_phases(*steps), {})
 
 
 def test_what_does_not_change_the_result_may_change(tmp_path, caplog):
@@ -72,7 +74,7 @@ def test_what_does_not_change_the_result_may_change(tmp_path, caplog):
     with pytest.raises(UserError, match='seed: 12345 -> 1'):
         run(tmp_path, 5, 'seed=1')
     with pytest.raises(UserError, match='data.records'):
-        settle(str(tmp_path), apply(load('bert_tiny'), TINY), {'records': 'those'})
+        create_or_resume(str(tmp_path), apply(load('bert_tiny'), TINY), {'records': 'those'})
 
 
 def test_a_run_that_has_no_checkpoint_does_not_hold_its_folder(tmp_path, caplog):
@@ -80,11 +82,11 @@ def test_a_run_that_has_no_checkpoint_does_not_hold_its_folder(tmp_path, caplog)
     it is refused.
     """
     settings = lambda *changes: apply(load('bert_tiny'), [*TINY, *changes])
-    assert not settle(str(tmp_path), settings(), {'records': 'these'})
-    assert settle(str(tmp_path), settings(), {'records': 'these'})
+    assert not create_or_resume(str(tmp_path), settings(), {'records': 'these'})
+    assert create_or_resume(str(tmp_path), settings(), {'records': 'these'})
     (tmp_path / 'tokenizer').mkdir()  # where that run keeps a copy, which belongs to its records
     with caplog.at_level('INFO'):
-        assert not settle(str(tmp_path), settings('seed=1'), {'records': 'those'})
+        assert not create_or_resume(str(tmp_path), settings('seed=1'), {'records': 'those'})
     assert (
         'a run with other settings (data.records, seed) ended there before its first checkpoint'
         in caplog.text
@@ -92,8 +94,8 @@ def test_a_run_that_has_no_checkpoint_does_not_hold_its_folder(tmp_path, caplog)
     assert not (tmp_path / 'tokenizer').exists()
     (tmp_path / 'checkpoints/5').mkdir(parents=True)
     with pytest.raises(UserError, match='seed: 1 -> 2'):
-        settle(str(tmp_path), settings('seed=2'), {'records': 'those'})
-    assert settle(str(tmp_path), settings('seed=1'), {'records': 'those'})
+        create_or_resume(str(tmp_path), settings('seed=2'), {'records': 'those'})
+    assert create_or_resume(str(tmp_path), settings('seed=1'), {'records': 'those'})
 
 
 @pytest.mark.parametrize(
@@ -104,7 +106,7 @@ def test_a_folder_goes_with_the_command_that_was_refused_unless_something_came_o
 ):
     folder = tmp_path / 'runs/new'
     with pytest.raises(UserError, match='refused'), lock(str(folder)):
-        settle(str(folder), apply(load('bert_tiny'), TINY), {})
+        create_or_resume(str(folder), apply(load('bert_tiny'), TINY), {})
         (folder / 'checkpoints').mkdir()
         (folder / 'metrics.jsonl').touch()
         if result:

@@ -1,7 +1,7 @@
-"""Near-copies: text that says again, with small changes, what another document said before.
+"""Near-duplicates: text that says again, with small changes, what another document said before.
 
 Owns the one rule by which documents and sentences are dropped: word 4-grams seen before.
-It is settled over the whole corpus before anything is held out, so that no near-copy of
+It is settled over the whole corpus before anything is held out, so that no near-duplicate of
 a training sentence can be in the held-out part. Which document comes first, and is
 therefore kept, is the caller's order.
 """
@@ -66,7 +66,7 @@ def shingles(sentence: str) -> set[int]:
 
     Of scripts that do not divide their words, as much text as has about four: 8 ideographs
     or kana, 16 letters. (Four of them are seen before nearly everywhere: they would make
-    near-copies of 24 % of Korean without its spaces, and of 99 % of English.)
+    near-duplicates of 24 % of Korean without its spaces, and of 99 % of English.)
     """
     found = list(_WORDS.finditer(sentence.lower()))
     words = [match[0] for match in found]
@@ -81,7 +81,7 @@ def shingles(sentence: str) -> set[int]:
     return hashed
 
 
-class NearCopies:
+class NearDuplicates:
     """Remembers the shingles of all text kept so far; `unseen` says what of a document is new."""
 
     def __init__(self, threshold: float = 0.5, min_sentences: int = 2):
@@ -91,9 +91,9 @@ class NearCopies:
         self._seen: set[int] = set()
 
     def unseen(self, sentences: Sequence[str]) -> list[str]:
-        """The document's sentences that are not near-copies; [] where the document is one.
+        """The document's sentences that are not near-duplicates; [] where the document is one.
 
-        A sentence is a near-copy when `threshold` or more of its shingles were seen, in
+        A sentence is a near-duplicate when `threshold` or more of its shingles were seen, in
         earlier documents or earlier in this one; a document, when as large a share of all
         its shingles was seen in earlier documents, or fewer than `min_sentences` are left.
         """

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-LEARNT = 0.95  # a run has learnt nothing where its loss is not below this share of `chance_loss`
+LEARNT = 0.95  # a run has learnt nothing where its loss is not below this share of `constant_loss`
 
 
-def chance_loss(head: str, features: dict[str, np.ndarray]) -> float:
+def constant_loss(head: str, features: dict[str, np.ndarray]) -> float:
     """The lowest mean loss, in nats or squared units, of one constant answer to all rows of
     `features`.
 
