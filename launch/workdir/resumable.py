@@ -18,8 +18,9 @@ from typing import Any
 from absl import logging
 from etils import epath
 
+from configs.atomic import atomic_write
 from configs.errors import UserError
-from launch.workdir.folder import atomic_write, lock
+from launch.workdir.folder import lock
 
 _NOTE = 'progress.json'
 

@@ -33,6 +33,7 @@ from launch.inference.predictor import Predictor
 from launch.pretraining import held_out
 from launch.workdir import source
 from launch.workdir.metrics import read_metrics
+from launch.workdir.workdir import Workdir
 from tests.helpers.encoder import ENCODER_WORDS
 
 pytestmark = pytest.mark.usefixtures('signal_handlers')
@@ -711,7 +712,7 @@ def test_held_out_measures_are_means_over_all_records(tmp_path, encoder, binary)
     batch = next(
         RecordStream(str(records), 'eval', manifest.records('eval'), 0, 'numpy').evaluation()
     )
-    config = source.model_config(encoder)
+    config = Workdir(encoder).model_config()
     mlm, nsp = heads.Pretraining(config).apply(
         {'params': checkpoint.load_params(encoder)[0]}, batch
     )
