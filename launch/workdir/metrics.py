@@ -27,6 +27,7 @@ from absl import logging
 from etils import epath
 
 from configs.errors import UserError, no_room, reading
+from configs.json_object import parse
 
 FILE = 'metrics.jsonl'
 
@@ -206,10 +207,10 @@ def read_metrics(path: epath.PathLike) -> list[dict[str, Any]]:
     lines = content.split(b'\n')
     for number, line in enumerate(lines[:-1], start=1):
         try:
-            found.append(json.loads(line))
+            found.append(parse(line))
             if not isinstance(found[-1].get('step'), int):
                 raise ValueError('it has no step')
-        except (ValueError, AttributeError, RecursionError) as error:
+        except (ValueError, AttributeError) as error:
             raise UserError(
                 f'{os.fspath(path)}:{number}: not a line of metrics ({error}); delete it to go on'
             ) from error

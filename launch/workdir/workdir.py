@@ -9,6 +9,9 @@ that is no workdir. Must not know what a run does. What writes the files says ho
   metrics.jsonl, plots/      launch/workdir/metrics.py, launch/workdir/plots.py
   eval/SPLIT.json            results; predictions/SPLIT/ beside them
   features/, profile/        what is slow to make, and what was asked for
+
+A sweep's folder is none: it has workdirs in runs/ and their table in sweep.json, as
+launch/finetuning/results.py lays them out.
 """
 
 from __future__ import annotations
