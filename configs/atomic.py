@@ -23,8 +23,10 @@ Folder = TypeVar('Folder', bound=os.PathLike[str])
 def atomic_file(
     path: os.PathLike[str], mode: Literal['wb', 'w'] = 'wb', durable: bool = True
 ) -> Iterator[IO]:
-    """A file to write that gets its name when the block ends well. Text is UTF-8. `durable`: to
-    outlast a loss of power.
+    """A file to write that gets its name when the block ends well.
+
+    Text is UTF-8. `durable`: to outlast a loss of power. A full disk is an OSError that names
+    `path`.
     """
     target = cast(Path, path)
     temporary = _beside(target)
@@ -54,15 +56,16 @@ def atomic_write(path: os.PathLike[str], content: str | bytes, durable: bool = T
 
 @contextlib.contextmanager
 def atomic_folder(path: Folder) -> Iterator[Folder]:
-    """A new folder to fill, which takes the name `path` when the block ends well, to outlast a loss
-    of power, and is gone when it does not. What may be there before is an empty folder.
+    """A new folder to fill that takes the name `path` when the block ends well.
+
+    It is gone when the block does not. At `path` may be nothing before, or an empty folder.
     """
     target = cast(Path, path)
     temporary = _beside(target)
     temporary.mkdir(parents=True)
     try:
         yield cast(Folder, temporary)
-        if not _remote(path):
+        if not _remote(path):  # to outlast a loss of power, before the name says that it is whole
             for file in Path(temporary).rglob('*'):
                 if file.is_file():
                     with file.open('rb') as written:

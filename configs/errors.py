@@ -21,11 +21,10 @@ class UserError(Exception):
 
 @contextlib.contextmanager
 def reading(where: str | os.PathLike[str], mend: str = '') -> Iterator[None]:
-    """Whatever a file system says while `where`, which the user named, is read becomes a UserError,
-    which ends with `mend`.
+    """Whatever a file system says while `where`, which the user named, is read becomes a UserError.
 
-    A local one raises OSError, which may name a file below `where`; a remote one (gs://...) errors
-    of its library's own kinds.
+    A local one raises OSError, which may name a file below `where`, and so does the line then; a
+    remote one (gs://...) errors of its library's own kinds. The line ends with `mend`.
     """
     where = os.fspath(where)
     remote = '://' in where
@@ -40,6 +39,7 @@ def reading(where: str | os.PathLike[str], mend: str = '') -> Iterator[None]:
         name = where
         if isinstance(error, OSError):
             said = error.strerror or said
+            # of a pattern or a folder the one file that it was
             if isinstance(error.filename, str) and error.filename not in where:
                 name = error.filename
         if isinstance(error, KeyError):  # etils.epath, of a scheme

@@ -16,8 +16,10 @@ from configs.errors import UserError, reading
 
 
 def parse(text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
-    """Any JSON value; bytes are UTF-8, with or without a BOM; `pairs` makes what stands for an
-    object. Raises ValueError where it is no JSON.
+    """Any JSON value. Raises ValueError where the text is no JSON.
+
+    Bytes are UTF-8, with or without a BOM. `pairs` makes what stands for an object of its names
+    and values; without it that is a dict.
     """
     try:
         return json.loads(
@@ -41,8 +43,9 @@ def parse_object(text: str | bytes) -> dict[str, Any]:
 def read_object(
     path: os.PathLike[str], mend: str = 'it is damaged, or another file'
 ) -> dict[str, Any]:
-    """The JSON object in a file; path: as in configs/atomic.py. UserError, which ends with `mend`,
-    where it cannot be read or holds none.
+    """The JSON object in a file (the kinds of path are those of configs/atomic.py).
+
+    UserError, which ends with `mend`, where it cannot be read or holds none.
     """
     with reading(path, mend):
         content = cast(Path, path).read_bytes()

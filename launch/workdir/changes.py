@@ -29,8 +29,9 @@ class Change(NamedTuple):
 
 
 def changes(before: Run, after: Run, done: int) -> list[Change]:
-    """All changes, by name; those are `refused` that make another run of it, when its first `done`
-    steps are made.
+    """All that changes from the run that is there, of which `done` steps are made; sorted by name.
+
+    What makes another run of it is `refused`.
     """
     kinds = schema.kinds(type(after.config))
     old, new = (

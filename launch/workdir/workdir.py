@@ -96,8 +96,8 @@ class Workdir(os.PathLike[str]):
         return self.path / 'profile'
 
     def result(self, split: str) -> epath.Path:
-        """The scores on a split; of a fine-tuning run the selection split's mean that it is
-        done.
+        """The scores on a split. Those of the split that a fine-tuning run is judged by come last:
+        with them it is done.
         """
         return self.path / 'eval' / f'{split}.json'
 
@@ -122,8 +122,10 @@ class Workdir(os.PathLike[str]):
         return Tokenizer.load(self.tokenizer_folder)
 
     def check(self, expected: str = 'a workdir of launch.pretrain or launch.finetune') -> None:
-        """UserError where this is no workdir, which says what was `expected`, or that it is a
-        sweep's folder.
+        """UserError where this is no workdir.
+
+        It says what was `expected`; of a sweep's folder it names a run, the best where all are
+        done.
         """
         with reading(self):
             if self.config_file.exists():
@@ -147,8 +149,9 @@ class Workdir(os.PathLike[str]):
         return schema.from_saved(read_object(self.config_file, MEND), str(self.config_file))
 
     def data(self, **kinds: type) -> dict[str, Any]:
-        """What the run reads; `kinds` are the entries that must be there, and their types.
-        UserError where it is damaged.
+        """What the run reads. UserError where it is damaged.
+
+        `kinds` are the entries that must be there, and their types.
         """
         found = read_object(self.data_file, MEND)
         for name, kind in kinds.items():
@@ -199,8 +202,8 @@ class Workdir(os.PathLike[str]):
         return known
 
     def _takes(self, changed: list[Change], begun: bool) -> bool:
-        """Whether the run that is there goes on, `changed` so; a run that has not `begun` makes
-        place for another. UserError where another run is there.
+        """Whether the run that is there goes on, `changed` so; False where it makes place for
+        another, because it has not `begun`. UserError where another run is there.
         """
         refused = [change for change in changed if change.refused]
         if not refused:
