@@ -135,7 +135,7 @@ def test_it_learns_and_the_workdir_alone_gives_the_same_scores(tmp_path, encoder
         Predictor.from_workdir,
     ):
         with pytest.raises(
-            UserError, match=r'cut/data.json: damaged .*: copy the whole workdir again'
+            UserError, match=r'cut/data.json: not valid JSON .*: put it back from a copy'
         ):
             read(str(tmp_path / 'cut'))
 
