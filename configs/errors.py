@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 from collections.abc import Iterator
 
 
@@ -19,24 +20,34 @@ class UserError(Exception):
 
 
 @contextlib.contextmanager
-def reading(where: str) -> Iterator[None]:
+def reading(where: str | os.PathLike[str], mend: str = '') -> Iterator[None]:
     """Whatever a file system says while `where`, which the user named, is read becomes a UserError.
 
-    A local one raises OSError, a remote one (gs://...) errors of its library's own kinds.
+    A local one raises OSError, which may name a file below `where`, and so does the line then; a
+    remote one (gs://...) errors of its library's own kinds. The line ends with `mend`.
     """
+    where = os.fspath(where)
+    remote = '://' in where
     try:
         yield
     except UserError:
         raise
     except Exception as error:
-        remote = '://' in where
         if not remote and not isinstance(error, OSError):
             raise
         said = f'{type(error).__name__}: {(str(error).strip().splitlines() or [""])[0][:200]}'
+        name = where
+        if isinstance(error, OSError):
+            said = error.strerror or said
+            # of a pattern or a folder the one file that it was
+            if isinstance(error.filename, str) and error.filename not in where:
+                name = error.filename
         if isinstance(error, KeyError):  # etils.epath, of a scheme
             said = 'no such kind of address is known'
-        mend = 'correct the address, or copy it here' if remote else 'make it readable, or copy it'
-        raise UserError(f'{where}: cannot be read ({said}): {mend}') from error
+        mend = mend or (
+            'correct the address, or copy it here' if remote else 'make it readable, or copy it'
+        )
+        raise UserError(f'{name}: cannot be read ({said}): {mend}') from error
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -23,7 +23,8 @@ import typing
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from configs.errors import UserError
+from configs.errors import UserError, reading
+from configs.json_object import parse
 
 SEED = '[0, 4294967295]'  # what a uint32 holds
 COUNT = '[1, 2147483647]'  # what an int32 holds
@@ -550,9 +551,7 @@ def dumps(config: Config) -> str:
 def loads(text: str | bytes, where: str = 'config.json') -> Config:
     """Reads what `dumps` wrote. Raises UserError, naming `where`, for anything else."""
     try:
-        data = json.loads(text)
-    except RecursionError as error:
-        raise UserError(f'{where}: not a saved configuration (it nests too deep)') from error
+        data = parse(text)
     except ValueError as error:  # no JSON, or not UTF-8
         raise UserError(f'{where}: not a saved configuration ({error})') from error
     return from_saved(data, where)
@@ -572,10 +571,8 @@ def from_saved(data: Any, where: str) -> Config:
 
 def read(path: Any) -> Config:
     """The configuration in a saved file; path: of pathlib's kind. UserError for anything else."""
-    try:
+    with reading(path):
         text = path.read_bytes()
-    except OSError as error:
-        raise UserError(f'{path}: cannot be read ({error.strerror or error})') from error
     return loads(text, str(path))
 
 

@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from configs.json_object import parse
+
 _PLAIN = (int, float, str, bool, types.NoneType)
 
 
@@ -39,14 +41,6 @@ def load(kind: Any, text: str | bytes) -> Any:
     thing.
     """
     return make(kind, parse(text))
-
-
-def parse(text: str | bytes) -> Any:
-    """json.loads, but nothing nests too deep for it. Raises ValueError where it is no JSON."""
-    try:
-        return json.loads(text)
-    except RecursionError as error:
-        raise ValueError('it nests too deep') from error
 
 
 def make(kind: Any, data: Any) -> Any:

@@ -64,10 +64,6 @@ def main(argv: Sequence[str]) -> None:
         glue.submit(runs, _DATA_DIR.value, _OUTPUT.value)
         print(f'wrote {_OUTPUT.value}')
         return
-    if _WORKDIR.value:
-        from launch.finetuning import results
-
-        results.refuse_sweep(_WORKDIR.value)
     if _PREDICTIONS.value:
         report = score_file(
             _PREDICTIONS.value, _TASK.value, _DATA_DIR.value or '', _SPLIT.value or 'dev'

@@ -20,13 +20,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import shutil
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, get_args
 
 from absl import flags, logging
 
+from configs.atomic import atomic_folder
 from configs.errors import UserError
 from launch import app
 
@@ -168,15 +167,8 @@ def _new_folder(output: str) -> Iterator[epath.Path]:
     target = epath.Path(output)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f'--output={output} is there and not empty: name another folder')
-    partial = target.parent / f'.{target.name}.partial-{os.getpid()}'
-    try:
-        yield partial
-        if target.is_dir():
-            target.rmdir()
-        partial.rename(target)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+    with atomic_folder(target) as folder:
+        yield folder
 
 
 if __name__ == '__main__':

@@ -14,7 +14,6 @@ seeds. Runs that are done are taken as they are.
 from __future__ import annotations
 
 import dataclasses
-import os
 import typing
 from collections.abc import Sequence
 
@@ -100,12 +99,13 @@ def main(argv: Sequence[str]) -> int:
 
     from launch.finetuning import feature_based, finetuner, results
     from launch.workdir import source
-    from launch.workdir.folder import lock
+    from launch.workdir.workdir import Workdir
 
-    with lock(_WORKDIR.value):
+    workdir = Workdir(_WORKDIR.value)
+    with workdir.lock():
         encoder = source.load_source(_INIT_FROM.value)
         identity = finetuner.task_identity(task, _TASK.value, _DATA_DIR.value)
-        cache = os.path.join(_WORKDIR.value, 'features')
+        cache = str(workdir.features)
         fine_tuner = feature_based.FeatureBasedTuner(
             task, encoder, identity, points[0].config.runtime, cache
         )

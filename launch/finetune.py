@@ -11,7 +11,6 @@ are done are taken as they are.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from absl import flags, logging
@@ -71,9 +70,10 @@ def main(argv: Sequence[str]) -> int:
 
     from launch.finetuning import finetuner, results
     from launch.workdir import source
-    from launch.workdir.folder import lock
+    from launch.workdir.workdir import Workdir
 
-    with lock(_WORKDIR.value):
+    workdir = Workdir(_WORKDIR.value)
+    with workdir.lock():
         encoder = source.load_source(_INIT_FROM.value, _PRINT_MAP.value)
         logging.info(
             '%s: encoder of %s, step %d; the %s head is fresh',
@@ -84,7 +84,7 @@ def main(argv: Sequence[str]) -> int:
         )
         identity = finetuner.task_identity(task, _TASK.value, _DATA_DIR.value)
         fine_tuner = finetuner.FineTuner(
-            task, encoder, identity, config.runtime, os.path.join(_WORKDIR.value, 'features')
+            task, encoder, identity, config.runtime, str(workdir.features)
         )
         try:
             if points:

@@ -113,7 +113,7 @@ def main(argv: Sequence[str]) -> int:
     if _JSON.value:
         from etils import epath
 
-        from input_pipeline.atomic import atomic_write
+        from configs.atomic import atomic_write
 
         path = epath.Path(_JSON.value)
         try:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from bert_jax.train.masking import DynamicMasking
     from input_pipeline.records.shards import Manifest
     from launch.workdir.source import Source
+    from launch.workdir.workdir import Workdir
 
 app.define_config_flags()
 _DATA = flags.DEFINE_multi_string(
@@ -171,7 +172,7 @@ def run(config: schema.PretrainConfig, records: list[Records]) -> int:
     from bert_jax.model import attention, splits
     from bert_jax.train.step import use_compilation_cache
     from launch.pretraining import same_run
-    from launch.workdir.folder import create_or_resume, lock
+    from launch.workdir.workdir import Workdir
 
     use_compilation_cache(config.runtime.compilation_cache)
     mesh = sharding.make_mesh(config.runtime)
@@ -190,8 +191,8 @@ def run(config: schema.PretrainConfig, records: list[Records]) -> int:
         for i, phase in enumerate(config.phases):
             print(f'phase {i}: {dry_run.report(config, phase, records[i], mesh)}')
         return 0
-    workdir = app.given(_WORKDIR)
-    with lock(workdir) if processes.is_lead_process() else contextlib.nullcontext():
+    workdir = Workdir(app.given(_WORKDIR))
+    with workdir.lock() if processes.is_lead_process() else contextlib.nullcontext():
         # Before the workdir is this run's: a source that does not fit leaves no trace.
         start = starting_point(config, records)
         processes.compare(
@@ -201,7 +202,7 @@ def run(config: schema.PretrainConfig, records: list[Records]) -> int:
         identity = {'records': [r.identity() for r in records]} | (
             {'init_from': _INIT_FROM.value} if _INIT_FROM.value else {}
         )
-        processes.from_first(lambda: create_or_resume(workdir, config, identity))
+        processes.from_first(lambda: workdir.create_or_resume(config, identity))
         processes.compare(
             lambda: same_run.claimed(workdir),
             'the --workdir must be one folder that all of them share, a shared disk or gs://',
@@ -309,11 +310,12 @@ def train(
     from bert_jax.train.state import create_state, load_params_into
     from input_pipeline.tokenizer import Tokenizer
     from launch.workdir import metrics
+    from launch.workdir.workdir import Workdir
 
-    workdir, runtime = app.given(_WORKDIR), config.runtime
+    workdir, runtime = Workdir(app.given(_WORKDIR)), config.runtime
     if processes.is_lead_process():
         Tokenizer.load(epath.Path(records[0].directory) / 'tokenizer').save(
-            epath.Path(workdir) / 'tokenizer'
+            workdir.tokenizer_folder
         )
     model = heads.Pretraining(
         config.model, jnp.dtype(runtime.compute_dtype), runtime.remat, runtime.scan_layers
@@ -382,7 +384,7 @@ def saves_left(config: schema.PretrainConfig, step: int) -> int:
 
 
 @contextlib.contextmanager
-def reported(writer: Any, workdir: str) -> Iterator[None]:
+def reported(writer: Any, workdir: Workdir) -> Iterator[None]:
     """Closes the metrics and draws them, however the run inside ends."""
     from bert_jax.mesh import processes
     from launch.workdir import plots
@@ -429,6 +431,7 @@ def train_phase(
         warn_of_recompilation,
     )
     from input_pipeline.records.stream import RecordStream
+    from launch.workdir.workdir import Workdir
 
     phase, runtime = run.config.phases[index], run.config.runtime
     kernel = attention.choose(
@@ -475,7 +478,7 @@ def train_phase(
         step,
         last,
     )
-    profile = loop.Profile(f'{_WORKDIR.value}/profile', _PROFILE.value, step, last)
+    profile = loop.Profile(str(Workdir(app.given(_WORKDIR)).profile), _PROFILE.value, step, last)
     stopped = run.stop()
     while step < last and stopped is None:
         with meter.waiting():

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from absl import flags, logging
 
-from configs.errors import UserError
+from configs.errors import UserError, reading
 from launch import app
 
 if TYPE_CHECKING:
@@ -140,7 +140,6 @@ def extend(output: epath.Path) -> None:
     from etils import epath
 
     from input_pipeline.text.corpus import Report
-    from input_pipeline.text.files import reaching
     from input_pipeline.tokenizer import Tokenizer, extension, vocabulary
 
     tokenizer, fit = Tokenizer.load(app.given(_EXTEND)), ''
@@ -148,7 +147,7 @@ def extend(output: epath.Path) -> None:
         file = epath.Path(_WORDS.value)
         if not file.exists():
             raise UserError(f'--words={file}: no such file')
-        with reaching(file):
+        with reading(file):
             raw = file.read_bytes()
         try:
             listed = raw.decode('utf-8-sig').split('\n')

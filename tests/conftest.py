@@ -86,7 +86,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
     from bert_jax.train.state import create_state
     from configs import schema
     from input_pipeline.tokenizer import Tokenizer
-    from launch.workdir.folder import create_or_resume
+    from launch.workdir.workdir import Workdir
 
     folder = tmp_path_factory.mktemp('encoder')
     (folder / 'vocabulary').mkdir()
@@ -109,7 +109,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
         optimizer=schema.OptimizerConfig(warmup_steps=0),
         runtime=schema.RuntimeConfig(decoder='numpy'),
     )
-    create_or_resume(str(folder), config, {})
+    Workdir(folder).create_or_resume(config, {})
     tokenizer.save(folder / 'tokenizer')
     state = create_state(
         heads.Pretraining(model), 7, config.optimizer, sharding.make_mesh(config.runtime)

@@ -26,10 +26,10 @@ from bert_jax.interchange.parameters import (
     ARCHITECTURES,
     Model,
     Reading,
-    atomic_write,
-    read_settings,
 )
+from configs.atomic import atomic_write
 from configs.errors import UserError
+from configs.json_object import read_object
 from configs.schema import ModelConfig
 
 CONFIG = 'bert_config.json'
@@ -199,7 +199,7 @@ def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
     )
     settings = {theirs: getattr(model.config, ours) for ours, (theirs, _) in _SETTINGS.items()}
     settings |= {'hidden_act': _ACTIVATIONS[model.config.hidden_act]}
-    atomic_write(folder / CONFIG, (json.dumps(settings, indent=2, sort_keys=True) + '\n').encode())
+    atomic_write(folder / CONFIG, json.dumps(settings, indent=2, sort_keys=True) + '\n')
     return left_out
 
 
@@ -226,7 +226,7 @@ def _model_config(file: epath.Path) -> ModelConfig:
             f'{file}: no such file: copy the {CONFIG} (and vocab.txt) that the checkpoint was'
             ' trained with beside it'
         )
-    settings = read_settings(file)
+    settings = read_object(file)
     values: dict[str, Any] = {
         ours: settings.get(theirs, default) for ours, (theirs, default) in _SETTINGS.items()
     }

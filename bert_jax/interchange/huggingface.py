@@ -26,11 +26,11 @@ from bert_jax.interchange.parameters import (
     ARCHITECTURES,
     Model,
     Reading,
-    atomic_write,
     brief,
-    read_settings,
 )
+from configs.atomic import atomic_write
 from configs.errors import UserError
+from configs.json_object import read_object
 from configs.schema import ModelConfig
 
 # Settings: ours -> theirs. Where an old config.json leaves one out, transformers' default holds.
@@ -105,7 +105,7 @@ _DTYPES = {
 def is_directory(where: str | os.PathLike) -> bool:
     """Whether `where` holds a config.json that is not one of this project's workdirs."""
     path = epath.Path(where) / 'config.json'
-    return path.exists() and 'kind' not in read_settings(path)
+    return path.exists() and 'kind' not in read_object(path)
 
 
 def read(where: str | os.PathLike) -> Reading:
@@ -162,9 +162,7 @@ def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
         for n, a in parameters.to_tensors(wanted, model.params, model.config).items()
     }
     atomic_write(folder / 'model.safetensors', safetensors.numpy.save(tensors, {'format': 'pt'}))
-    atomic_write(
-        folder / 'config.json', (json.dumps(_their_settings(model), indent=2) + '\n').encode()
-    )
+    atomic_write(folder / 'config.json', json.dumps(_their_settings(model), indent=2) + '\n')
     return left_out
 
 
@@ -184,7 +182,7 @@ def _full_name(name: str, architecture: str) -> str:
 def _settings(folder: epath.Path) -> dict[str, Any]:
     if not (folder / 'config.json').exists():
         raise UserError(f'{folder}: no config.json in it: not a Hugging Face model directory')
-    settings = read_settings(folder / 'config.json')
+    settings = read_object(folder / 'config.json')
     kind = settings.get('model_type', 'bert')  # BERT's first files had none
     architecture = _architecture(settings, folder / 'config.json')
     if kind != 'bert' or not architecture.startswith('Bert'):
@@ -291,7 +289,7 @@ def _read_shards(
 ) -> dict[str, np.ndarray]:
     """The tensors of all files that an index names."""
     tensors: dict[str, np.ndarray] = {}
-    places = read_settings(index).get('weight_map')
+    places = read_object(index).get('weight_map')
     if not isinstance(places, dict) or not all(isinstance(file, str) for file in places.values()):
         raise UserError(
             f'{index}: its weight_map does not give every tensor the name of a file: download it'

@@ -13,15 +13,12 @@ come back here.
 from __future__ import annotations
 
 import functools
-import json
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from etils import epath
 
 from bert_jax.mesh.sharding import path_of
 from bert_jax.model import heads
@@ -299,27 +296,3 @@ def brief(names: Iterable[str]) -> str:
         for n, ks in groups.items()
     ]
     return ', '.join(merged) or 'nothing'
-
-
-def read_settings(path: epath.Path) -> dict[str, Any]:
-    """The object in a JSON file of settings. UserError where it holds none, or cannot be read."""
-    try:
-        data = json.loads(path.read_bytes().decode('utf-8-sig'))
-    except (ValueError, RecursionError) as error:
-        raise UserError(
-            f'{path}: not valid JSON ({error}): it is damaged, or another file'
-        ) from error
-    if not isinstance(data, dict):
-        raise UserError(f'{path}: not a JSON object')
-    return data
-
-
-def atomic_write(path: epath.Path, content: bytes) -> None:
-    """A file that is whole or absent."""
-    partial = path.with_name(f'{path.name}.partial-{os.getpid()}')
-    with partial.open('wb') as f:
-        f.write(content)
-        f.flush()
-        if '://' not in str(path):
-            os.fsync(f.fileno())
-    partial.replace(path)

@@ -12,6 +12,7 @@ import contextlib
 import functools
 import itertools
 import json
+import math
 import os
 import re
 import shutil
@@ -228,11 +229,12 @@ class Checkpoints:
     def _check_room(self, need: int, what: str) -> None:
         if '://' in os.fspath(self._folder) or not need:
             return
+        need = int(need * 1.1)  # the disk's own blocks and folders
         free = shutil.disk_usage(Path(self._folder)).free
-        if free < need * 1.1:
+        if free < need:  # in whole MB too, where one is rounded up and the other down
             raise NoRoom(
-                f'{self._folder}: {what} {need / 1e6:.0f} MB and {free / 1e6:.0f} MB are free: make'
-                ' room and start again'
+                f'{self._folder}: {what} {math.ceil(need / 1e6)} MB and {free // 1_000_000} MB are'
+                ' free: make room and start again'
             )
 
     def restore(self, target: TrainState) -> tuple[TrainState, dict[str, Any]] | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import json
 import os
 import re
 import threading
@@ -21,6 +20,7 @@ from typing import Any, TypeVar
 from absl import logging
 
 from configs.errors import UserError, chain, no_room
+from configs.json_object import parse_object
 
 T = TypeVar('T')
 
@@ -142,14 +142,11 @@ def writing(folder: Any, error: Exception) -> Exception:
 def json_object(path: Any) -> dict[str, Any]:
     """A JSON object of a checkpoint. Damaged where it is gone or is none."""
     try:
-        found = json.loads(path.read_text())
+        return parse_object(path.read_bytes())
     except (ValueError, FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         raise Damaged(
             f'{path.parent.name}/{path.name} cannot be read ({describe(error)})'
         ) from None
-    if not isinstance(found, dict):
-        raise Damaged(f'{path.parent.name}/{path.name} is no JSON object')
-    return found
 
 
 def quiet() -> None:

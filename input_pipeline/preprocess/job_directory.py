@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -19,8 +18,9 @@ from typing import Any
 
 from etils import epath
 
+from configs.atomic import atomic_write
 from configs.errors import UserError
-from input_pipeline.atomic import atomic_write
+from input_pipeline.lock import locked
 from input_pipeline.records.shards import MANIFEST, Manifest
 from input_pipeline.tokenizer import Tokenizer
 
@@ -114,7 +114,7 @@ def scratch(
     except OSError as error:
         raise UserError(f'--output={output}: cannot be made ({error.strerror})') from error
     try:
-        with _lock(output):
+        with locked(output, '--output'):
             try:
                 _begin(folder, job, overwrite, same_text)
                 yield folder
@@ -184,32 +184,8 @@ def tidy(output: epath.Path) -> None:
     this.
     """
     if (output / _SCRATCH / MANIFEST).exists():
-        with contextlib.suppress(UserError), _lock(output):
+        with contextlib.suppress(UserError), locked(output, '--output'):
             _remove(output / _SCRATCH)
-
-
-@contextlib.contextmanager
-def _lock(output: epath.Path) -> Iterator[None]:
-    """Keeps a second process out; the lock dies with the process. An object store has none."""
-    if '://' in str(output):
-        yield
-        return
-    path = output / '.lock'
-    with open(path, 'w') as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # removed by the one who had it
-            if os.stat(path).st_ino != os.fstat(lock.fileno()).st_ino:
-                raise BlockingIOError
-        except OSError:
-            raise UserError(
-                f'--output={output}: another process is writing there: wait for it, or choose'
-                ' another folder'
-            ) from None
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
 
 
 def _remove(folder: epath.Path) -> None:

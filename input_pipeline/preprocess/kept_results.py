@@ -16,9 +16,9 @@ from typing import Any
 
 from etils import epath
 
+from configs.atomic import atomic_write
 from configs.errors import UserError
 from input_pipeline import typed_json
-from input_pipeline.atomic import atomic_write
 
 _READERS = 32  # files read at once: a bucket in the cloud takes its time for each
 _FAILED = '.failed'
@@ -54,8 +54,9 @@ class KeptResults:
         return result
 
     def _write(self, name: str, text: str) -> None:
-        epath.Path(self.folder).mkdir(parents=True, exist_ok=True)
-        atomic_write(f'{self.folder}/{name}', text, durable=False)
+        folder = epath.Path(self.folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        atomic_write(folder / name, text, durable=False)
 
     def fail(self, number: int, error: UserError | OSError) -> None:
         """Keeps the error that ended task `number`, for another process to raise."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from etils import epath
 
+from configs.atomic import atomic_file
 from configs.errors import UserError
-from input_pipeline.atomic import atomic_file
 
 # The last two: where the document ends.
 DOCUMENT = np.dtype([('language', '<i8'), ('sentences', '<i8'), ('tokens', '<i8')])
@@ -38,7 +38,7 @@ def _within(keys: np.ndarray, low: int, high: int) -> tuple[int, int]:
 
 def save(path: str, array: np.ndarray) -> None:
     """np.save, but the file appears whole, and a full disk is an OSError that says so."""
-    with atomic_file(path, durable=False) as file:
+    with atomic_file(epath.Path(path), durable=False) as file:
         np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
         file.write(np.ascontiguousarray(array).view(np.uint8).data)
 

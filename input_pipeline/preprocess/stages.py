@@ -26,8 +26,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from etils import epath
 
-from input_pipeline.atomic import atomic_file
+from configs.atomic import atomic_file
 from input_pipeline.examples.masking import MaskingRule, mask, prediction_counts
 from input_pipeline.examples.packing import join, pack
 from input_pipeline.examples.pairs import (
@@ -377,7 +378,7 @@ def make_records(
     save(f'{path}.keys.npy', keys)
     counts: dict[str, Any] = {}
     sizes = [np.zeros(1, np.int64)]
-    with atomic_file(f'{path}.records', durable=False) as file:
+    with atomic_file(epath.Path(f'{path}.records'), durable=False) as file:
         for columns in parts:
             payload, offsets = records.encode(spec, columns)
             file.write(payload)

@@ -23,9 +23,10 @@ import google_crc32c
 import numpy as np
 from etils import epath
 
+from configs.atomic import atomic_file
 from configs.errors import UserError
+from configs.json_object import parse
 from input_pipeline import typed_json
-from input_pipeline.atomic import atomic_file
 from input_pipeline.records import fields as records
 from input_pipeline.records.fields import RecordSpec
 
@@ -134,7 +135,7 @@ def write_shard(path: epath.PathLike, payload: bytes | mmap.mmap, offsets: np.nd
     """
     bounds = offsets.tolist()
     index, at, crc = [], 0, 0
-    with atomic_file(path) as file:
+    with atomic_file(epath.Path(path)) as file:
         for first in range(0, len(bounds) - 1, BLOCK):
             parts: list[bytes] = []
             for start, end in zip(
@@ -219,7 +220,7 @@ class Manifest:
         """Reads what `save` wrote. Raises UserError for anything else."""
         path = epath.Path(directory) / MANIFEST
         try:
-            return cls._made(typed_json.parse(path.read_bytes()))
+            return cls._made(parse(path.read_bytes()))
         except (FileNotFoundError, NotADirectoryError):
             raise UserError(
                 f'{directory}: no {MANIFEST} in it, so it is no finished records directory: make'

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+from etils import epath
 
+from configs.atomic import atomic_write
 from configs.errors import UserError
-from input_pipeline.atomic import atomic_write
 
 INPUT_KEYS = ('input_ids', 'input_mask', 'segment_ids')
 
@@ -204,4 +205,4 @@ def trim(features: dict[str, np.ndarray], multiple: int = 32) -> dict[str, np.nd
 def write_text(path: str, text: str) -> None:
     """Writes a text file that appears whole or not at all; makes its folder."""
     os.makedirs(os.path.dirname(path) or '.', exist_ok=True)
-    atomic_write(path, text)
+    atomic_write(epath.Path(path), text)

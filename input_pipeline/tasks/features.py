@@ -6,16 +6,17 @@ by all that decides it. Must not know any one task, nor what its arrays mean.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import zipfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from absl import logging
 
+from configs.atomic import atomic_file
 from input_pipeline.tasks.base import INPUT_KEYS, Example, Task
 
 
@@ -85,16 +86,13 @@ def features_of(
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             logging.warning('%s is damaged (%s): the features are made again', path, error)
     features = task.features(examples, tokenizer, max_seq_length)
-    partial = f'{path}.tmp{os.getpid()}.npz'
     try:
         os.makedirs(folder, exist_ok=True)
-        np.savez(partial, allow_pickle=False, **_packed(features))
-        os.replace(partial, path)
+        with atomic_file(Path(path), durable=False) as file:
+            np.savez(file, allow_pickle=False, **_packed(features))
     except OSError as error:
         # a full disk, or a folder that cannot be written to: next time they are made again
         logging.warning('%s: the features are not kept (%s)', path, error.strerror or error)
-        with contextlib.suppress(OSError):
-            os.remove(partial)
     return features
 
 

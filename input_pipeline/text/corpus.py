@@ -29,7 +29,7 @@ from typing import BinaryIO, Literal
 
 from etils import epath
 
-from configs.errors import UserError
+from configs.errors import UserError, reading
 from input_pipeline.text import parquet, tfds_files
 from input_pipeline.text.files import (
     CHUNK,
@@ -38,7 +38,6 @@ from input_pipeline.text.files import (
     compression_of,
     decompressed,
     matching,
-    reaching,
 )
 from input_pipeline.text.lines import (
     MAX_DOCUMENT_BYTES,
@@ -136,7 +135,7 @@ def units(
     files = [text for text in patterns if not text.startswith('tfds:')]
     left_out = None if report is None else report.left_out
     for path, name in matching(files, left_out) if files else []:
-        with reaching(path), path.open('rb') as f:
+        with reading(path), path.open('rb') as f:
             stat = path.stat()
             compression = compression_of(f)
             begun = decompressed(f, compression, str(path), _HEAD_BYTES)
@@ -174,7 +173,7 @@ def read_unit(
     report = Report() if report is None else report
     before = report.documents
     text = Text(unit.path, options, report, segment=unit.format != 'text')
-    with reaching(unit.path):
+    with reading(unit.path):
         for offset, sentences in _READERS[unit.format](unit, text, options):
             report.documents += 1
             report.sentences += len(sentences)

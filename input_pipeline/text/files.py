@@ -6,7 +6,6 @@ Owns globs (local or gs://) and decompression. Knows nothing of lines, documents
 from __future__ import annotations
 
 import bz2
-import contextlib
 import errno
 import functools
 import lzma
@@ -19,7 +18,7 @@ from typing import Any, BinaryIO, Literal
 
 from etils import epath
 
-from configs.errors import UserError
+from configs.errors import UserError, reading
 
 CHUNK = 1 << 20
 _ZSTD_CHUNK = 1 << 12  # of input: at the very most 128 MiB of output
@@ -48,7 +47,7 @@ def matching(
     tops: list[epath.Path | Path] = []
     files: list[epath.Path | Path] = []
     for part in _parts([patterns] if isinstance(patterns, str) else patterns):
-        with reaching(part):
+        with reading(part):
             root, candidates = _remote(part) if '://' in part else _local(part, left_out)
             matches = [path for path in candidates if _is_text(path, part, left_out)]
         if not matches:
@@ -71,16 +70,6 @@ def matching(
             raise UserError(f"{name}: the file's name is not UTF-8: give it another") from None
         found[name] = epath.Path(path)
     return [(path, name) for name, path in sorted(found.items())]
-
-
-@contextlib.contextmanager
-def reaching(path: str | epath.Path) -> Iterator[None]:
-    """Says by name what cannot be reached or read, in place of the system's exception."""
-    try:
-        yield
-    except OSError as error:
-        name = error.filename if isinstance(error.filename, str) else path
-        raise UserError(f'{name}: cannot be read ({error.strerror or error})') from error
 
 
 def _posix(path: Any) -> str:

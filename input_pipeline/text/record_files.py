@@ -21,7 +21,7 @@ import google_crc32c
 from etils import epath
 
 from configs.errors import UserError, reading
-from input_pipeline.text.files import compression_of, decompressed, reaching
+from input_pipeline.text.files import compression_of, decompressed
 
 FORMATS = ('text', 'tsv', 'csv', 'jsonl')
 _SUFFIXES = {'txt': 'text', 'tsv': 'tsv', 'csv': 'csv', 'jsonl': 'jsonl', 'ndjson': 'jsonl'}
@@ -126,7 +126,7 @@ class Reader:
         """
         with reading(f'--input={self.path}'):
             file = epath.Path(self.path).open('rb')
-        with file, reaching(self.path):
+        with file, reading(self.path):
             number, rest = 0, b''
             for chunk in decompressed(file, compression_of(file), self.path):
                 self.position = file.tell()

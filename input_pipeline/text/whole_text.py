@@ -6,14 +6,12 @@ they hold.
 
 from __future__ import annotations
 
-import contextlib
-import json
-from collections.abc import Iterator
 from typing import Any
 
 from etils import epath
 
-from configs.errors import UserError
+from configs.errors import UserError, reading
+from configs.json_object import parse
 from input_pipeline.text.files import compression_of, decompressed
 
 _COMPRESSED = ('.gz', '.bz2', '.xz', '.zst')
@@ -27,7 +25,7 @@ def plain_name(path: str) -> str:
 def located(path: str) -> epath.Path | None:
     """The file, or where there is none the compressed one beside it (`train.tsv.gz`); or None."""
     names = (path, *(path + end for end in _COMPRESSED))
-    with _reaching(path):
+    with reading(path):
         return next((epath.Path(name) for name in names if epath.Path(name).exists()), None)
 
 
@@ -39,7 +37,7 @@ def read_utf8(path: str) -> str:
     found = located(path)
     if found is None:
         raise UserError(f"{path}: no such file; a task's own files are looked for in --data_dir")
-    with _reaching(path), found.open('rb') as file:
+    with reading(path), found.open('rb') as file:
         raw = b''.join(decompressed(file, compression_of(file), str(found)))
     try:
         return raw.decode('utf-8-sig')
@@ -48,22 +46,6 @@ def read_utf8(path: str) -> str:
         raise UserError(
             f'{path}:{line}: byte {error.start} is not UTF-8; convert the file (iconv -t utf-8)'
         ) from error
-
-
-@contextlib.contextmanager
-def _reaching(path: str) -> Iterator[None]:
-    """Says in one line what cannot be read; remote storage raises errors of its own kinds."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        if '://' not in path and not isinstance(error, (OSError, ValueError)):
-            raise
-        why = getattr(error, 'strerror', None) or ' '.join(str(error).split())[:200]
-        if isinstance(error, KeyError):  # etils.epath, of the part before ://
-            why = 'no such kind of address is known'
-        raise UserError(f'{path}: cannot be read: {why}') from error
 
 
 def read_json(path: str, unique: bool = False) -> Any:
@@ -77,9 +59,7 @@ def read_json(path: str, unique: bool = False) -> Any:
 def parsed(text: str, where: str, pairs: Any = None) -> Any:
     """JSON as Python values. UserError, which begins with `where`, for what is none."""
     try:
-        return json.loads(text, object_pairs_hook=pairs)
-    except RecursionError as error:
-        raise UserError(f'{where}: not JSON that can be read: it nests too deep') from error
+        return parse(text, pairs)
     except ValueError as error:
         raise UserError(f'{where}: not JSON ({error})') from error
 

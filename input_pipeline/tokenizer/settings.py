@@ -21,6 +21,7 @@ from typing import Any, Literal, NamedTuple
 from etils import epath
 
 from configs.errors import UserError
+from configs.json_object import read_object
 from input_pipeline.tokenizer.wordpiece import MAX_WORD_CHARS, Normalizer, WordPiece
 
 SPECIAL_TOKENS = {
@@ -132,15 +133,7 @@ def parse_vocab(content: bytes, where: str) -> list[str]:
 
 def read_json(path: epath.Path) -> dict[str, Any]:
     """The object in a JSON file; empty where there is no such file."""
-    if not path.exists():
-        return {}
-    try:
-        data = json.loads(path.read_text())
-    except (ValueError, RecursionError) as error:
-        raise UserError(f'{path}: not valid JSON ({error})') from error
-    if not isinstance(data, dict):
-        raise UserError(f'{path}: not a JSON object')
-    return data
+    return read_object(path) if path.exists() else {}
 
 
 def _sections(fast: Mapping[str, Any], file: epath.Path) -> None:

@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 from etils import epath
 
+from configs.atomic import atomic_folder
 from configs.errors import UserError, reading
 from input_pipeline.tokenizer import settings as tokenizer_settings
 from input_pipeline.tokenizer.settings import SPECIAL_TOKENS, parse_vocab
@@ -176,7 +176,9 @@ class Tokenizer:
             files['tokenizer.json'] = self.tokenizer_json().encode()
         if self.kind != 'compiled':
             files['vocab.txt' if self.kind == 'wordpiece' else 'spm.model'] = self._vocabulary
-        _write_directory(path, files)
+        with atomic_folder(path) as folder:
+            for name, content in files.items():
+                (folder / name).write_bytes(content)
 
     def tokenizer_json(self) -> str:
         """The content of a tokenizer.json, for programs that have the tokenizers library but not
@@ -226,22 +228,3 @@ def words(text: str) -> list[str]:
     if not text.isprintable():  # a quick test that most text passes
         text = _NOT_SPACE_RE.sub('', text)
     return text.split()
-
-
-def _write_directory(path: epath.Path, files: dict[str, bytes]) -> None:
-    """Writes `files` into a new directory that appears under its name only when complete."""
-    partial = path.parent / f'.{path.name}.partial-{os.getpid()}'
-    partial.mkdir(parents=True, exist_ok=True)
-    try:
-        for name, content in files.items():
-            with (partial / name).open('wb') as f:
-                f.write(content)
-                f.flush()
-                if '://' not in str(path):
-                    os.fsync(f.fileno())
-        if path.is_dir():  # empty, as `save` found it
-            path.rmdir()
-        partial.rename(path)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise

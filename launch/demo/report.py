@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from configs.json_object import read_object
 from launch.demo.stages import Stages, say
 
 SCORES = ('mlm_accuracy', 'mlm_loss', 'mlm_perplexity', 'nsp_accuracy', 'nsp_loss')
@@ -24,13 +25,14 @@ PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
 def write(stages: Stages, title: str, question: str) -> str:
     """Writes results.json, report.md and the plots into the workdir; returns the table."""
     from launch.workdir.plots import plot_run
+    from launch.workdir.workdir import Workdir
 
     results = gather(stages, title, question)
-    folder = stages.workdir
+    folder, pretrained = stages.workdir, Workdir(stages.done['pretrain'].folder)
     (folder / 'results.json').write_text(json.dumps(results, indent=2) + '\n')
     plots = [
         Path(path).relative_to(folder)
-        for path in plot_run(stages.done['pretrain'].folder / 'metrics.jsonl', folder / 'plots')
+        for path in plot_run(pretrained.metrics_file, folder / 'plots')
     ]
     plots.append(
         _plot_finetuning(results['finetuning'], folder / 'plots' / 'finetuning.png').relative_to(
@@ -56,7 +58,7 @@ def gather(stages: Stages, title: str, question: str) -> dict[str, Any]:
         if name.startswith('finetune_')
     }
     return {
-        'text': {'source': title, **_json(done['text'] / 'counts.json')},
+        'text': {'source': title, **read_object(done['text'] / 'counts.json')},
         'pretraining': pretraining(done['pretrain'], done['records']),
         'finetuning': finetuning(done['task'], question, sweeps),
         'seconds': {name: stage.seconds for name, stage in stages.done.items()},
@@ -69,22 +71,19 @@ def gather(stages: Stages, title: str, question: str) -> dict[str, Any]:
     }
 
 
-def pretraining(workdir: Path, records: Path) -> dict[str, Any]:
+def pretraining(folder: Path, records: Path) -> dict[str, Any]:
     """The pre-training run, its final scores on all held-out records, and what guessing scores
     there.
     """
     from launch.pretraining.baselines import baselines
     from launch.workdir.metrics import read_metrics
+    from launch.workdir.workdir import Workdir
 
-    config, manifest, final = (
-        _json(path)
-        for path in (
-            workdir / 'config.json',
-            records / 'manifest.json',
-            workdir / 'eval' / 'eval.json',
-        )
+    workdir = Workdir(folder)
+    config, manifest, final = map(
+        read_object, (workdir.config_file, records / 'manifest.json', workdir.result('eval'))
     )
-    lines = read_metrics(workdir / 'metrics.jsonl')
+    lines = read_metrics(workdir.metrics_file)
     timed = [line for line in lines if line['split'] == 'train' and 'tokens_per_s' in line]
     seconds = sum(line['seconds'] for line in timed)  # 0 for a run of one step: it compiled
     pieces = sum(line['tokens_per_s'] * line['seconds'] for line in timed)
@@ -140,7 +139,7 @@ def finetuning(task: Path, question: str, sweeps: dict[int, Path]) -> dict[str, 
     ]
     rows = []
     for size, folder in sorted(sweeps.items()):
-        sweep = _json(folder / 'sweep.json')
+        sweep = read_object(folder / 'sweep.json')
         row: dict[str, Any] = {'train_examples': size, 'steps': sweep['runs'][0]['step']}
         right: dict[str, list[list[bool]]] = {'source': [], 'random': []}
         for run in sweep['runs']:
@@ -488,10 +487,6 @@ def _plot_finetuning(results: dict[str, Any], path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     return path
-
-
-def _json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding='utf-8'))
 
 
 def _cpus() -> int:

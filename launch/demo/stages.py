@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from configs.atomic import atomic_write
 from configs.errors import UserError
-from input_pipeline.atomic import atomic_write
-from launch.workdir.folder import read_object
+from configs.json_object import read_object
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Stages:
         """
         folder, record = self.workdir / name, self.workdir / 'stages' / f'{name}.json'
         key = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
-        before = read_object(record, 'the record of a stage') if record.exists() else None
+        before = read_object(record) if record.exists() else None
         if before is None and folder.exists():
             raise UserError(
                 f'{folder} exists, and was not made by the quickstart: use another --workdir'

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from configs.atomic import atomic_file, atomic_write
 from configs.errors import UserError
-from input_pipeline.atomic import atomic_file, atomic_write
 from launch.demo.text_split import Document, hashed
 
 MAX_TRAIN, MAX_HELD_OUT = 4000, 1000

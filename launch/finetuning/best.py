@@ -12,11 +12,11 @@ import shutil
 from typing import Any
 
 from absl import logging
-from etils import epath
 
 from bert_jax.train import checkpoint
+from configs.atomic import atomic_write
 from configs.errors import UserError, no_room
-from launch.workdir.folder import atomic_write
+from launch.workdir.workdir import Workdir
 
 
 class BestCheckpoint:
@@ -34,7 +34,7 @@ class BestCheckpoint:
         must: whether a full disk ends the run; otherwise weights that do not fit are passed over,
         in a line.
         """
-        self._folder, self._must = epath.Path(folder) / 'best', must
+        self._folder, self._must = Workdir(folder).best, must
         self.step, self.score = 0, float('-inf')
         saved, score = self._folder / 'checkpoints', self._folder / 'score.json'
         if score.exists():

@@ -17,19 +17,19 @@ from typing import Any
 import jax
 import numpy as np
 from absl import logging
-from etils import epath
 
 from bert_jax.mesh import sharding
 from bert_jax.train import task_heads
 from configs import schema
+from configs.atomic import atomic_write
 from configs.errors import UserError
-from input_pipeline.atomic import atomic_write
 from input_pipeline.tasks import Predictions, Task, load_task
 from input_pipeline.tasks.base import INPUT_KEYS, Example, cut, trim
 from input_pipeline.tasks.batching import evaluation_batches, length_groups
 from input_pipeline.tasks.features import features_of
 from input_pipeline.text.whole_text import read_json
-from launch.workdir.source import Source, load_source, workdir_config, workdir_data
+from launch.workdir.source import Source, load_source
+from launch.workdir.workdir import Workdir
 
 Batch = dict[str, np.ndarray]
 # Tokens in an evaluation batch. No gradients are kept, so it may be larger than a training batch;
@@ -138,20 +138,20 @@ def config_hash(config: schema.Config) -> str:
     return hashlib.sha256(schema.dumps(config).encode()).hexdigest()[:16]
 
 
-def check_writable(workdir: str) -> None:
+def check_writable(workdir: Workdir) -> None:
     """Raises UserError where a local workdir takes no results, before they are computed."""
-    if '://' not in workdir and not os.access(workdir, os.W_OK):
+    if '://' not in workdir.name and not os.access(workdir, os.W_OK):
         raise UserError(
             f'--workdir={workdir} cannot be written to, and the results go there: copy it to where'
             ' they can'
         )
 
 
-def write_result(folder: str, split: str, result: dict[str, Any]) -> dict[str, Any]:
+def write_result(workdir: Workdir, split: str, result: dict[str, Any]) -> dict[str, Any]:
     """Writes eval/SPLIT.json; returns `result`."""
-    target = epath.Path(folder) / 'eval'
-    target.mkdir(parents=True, exist_ok=True)
-    atomic_write(target / f'{split}.json', json.dumps(result, indent=2) + '\n')
+    target = workdir.result(split)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(target, json.dumps(result, indent=2) + '\n')
     return result
 
 
@@ -160,7 +160,7 @@ def record(
     split: str,
     examples: Sequence[Example],
     predictions: Predictions,
-    folder: str,
+    workdir: Workdir,
     facts: dict[str, Any],
 ) -> dict[str, Any]:
     """Writes the predictions and then eval/SPLIT.json, which it returns; a split without labels has
@@ -168,7 +168,7 @@ def record(
 
     `facts` are what else is known of the run: its step, the hash of its configuration.
     """
-    task.write_predictions(str(epath.Path(folder) / 'predictions' / split), examples, predictions)
+    task.write_predictions(str(workdir.predictions(split)), examples, predictions)
     scores = task.score(examples, predictions) if task.labelled(examples) else {}
     result = {
         'task': task.name,
@@ -177,23 +177,23 @@ def record(
         'metrics': scores,
         'examples': len(examples),
     }
-    return write_result(folder, split, facts | result)
+    return write_result(workdir, split, facts | result)
 
 
 def evaluate(
-    workdir: str, task_name: str | None, data_dir: str | None, split: str | None
+    folder: str, task_name: str | None, data_dir: str | None, split: str | None
 ) -> dict[str, Any]:
     """Predicts and scores a split with a fine-tuned workdir, on its own task or one with the same
     labels.
     """
-    config = workdir_config(workdir)
-    folder = epath.Path(workdir)
+    workdir = Workdir(folder)
+    config = workdir.config()
     if not isinstance(config, schema.FinetuneConfig):
         raise UserError(
             f'--workdir={workdir} is not fine-tuned: name its held-out records with --data'
         )
     check_writable(workdir)
-    data = workdir_data(workdir, task=str, data_dir=str, head=str, labels=list)
+    data = workdir.data(task=str, data_dir=str, head=str, labels=list)
     own = task_name is None
     task = load_task(
         data['task'] if task_name is None else task_name,
@@ -205,12 +205,10 @@ def evaluate(
             f' --workdir={workdir}, {data["labels"]}'
         )
     split = split or task.selection_split
-    source = load_source(workdir)
+    source = load_source(folder)
     examples = task.examples(split)
     features = trim(
-        features_of(
-            task, examples, source.tokenizer, config.max_seq_length, str(folder / 'features')
-        )
+        features_of(task, examples, source.tokenizer, config.max_seq_length, str(workdir.features))
     )
     check_segments(task, features, source)
     mesh = sharding.make_mesh(config.runtime)
@@ -226,7 +224,7 @@ def evaluate(
     facts = {'step': source.step, 'config_hash': config_hash(config)}
     # another task's results do not take the place of its own
     name = split if own else f'{task.name}-{split}'
-    before = folder / 'eval' / f'{name}.json'
+    before = workdir.result(name)
     if own and before.exists():  # what fine-tuning noted of its own run stays
         earlier = read_json(str(before))
         facts = earlier | facts if {name: earlier.get(name) for name in facts} == facts else facts

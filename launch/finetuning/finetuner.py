@@ -20,7 +20,6 @@ from typing import Any
 import jax
 import numpy as np
 from absl import logging
-from etils import epath
 
 from bert_jax.mesh import determinism, processes, sharding
 from bert_jax.model import attention, splits
@@ -29,6 +28,7 @@ from bert_jax.train.state import TrainState, fresh_state, init_params, load_para
 from bert_jax.train.step import make_train_step, use_compilation_cache
 from configs import schema
 from configs.errors import UserError
+from configs.json_object import read_object
 from input_pipeline.tasks import Predictions, Task
 from input_pipeline.tasks.base import INPUT_KEYS, trim
 from input_pipeline.tasks.batching import bucketed_batches, subset, training_batches
@@ -38,8 +38,8 @@ from input_pipeline.tasks.task_file import is_task_file
 from launch.finetuning import evaluation
 from launch.finetuning.best import BestCheckpoint
 from launch.workdir import metrics, plots
-from launch.workdir.folder import create_or_resume, read_object
 from launch.workdir.source import Source
+from launch.workdir.workdir import MEND, Workdir
 
 Features = dict[str, np.ndarray]
 # Runtime settings that all runs of a process have from the first.
@@ -137,16 +137,17 @@ class FineTuner:
         after a signal, with the state saved; UserError where the folder holds another run.
         """
         self.check(config)
-        result_file = epath.Path(folder) / 'eval' / f'{self.split}.json'
+        workdir = Workdir(folder)
+        result_file = workdir.result(self.split)
         # what cannot be made is refused before the folder is this run's
         if not result_file.exists():
             self.features(config)
             self.models(config)
-        known = create_or_resume(folder, config, self._identity)
+        known = workdir.create_or_resume(config, self._identity)
         if known and result_file.exists():
-            return read_object(result_file, 'the result of the run'), True
+            return read_object(result_file, MEND), True
         started = time.perf_counter()
-        self.source.tokenizer.save(epath.Path(folder) / 'tokenizer')
+        self.source.tokenizer.save(workdir.tokenizer_folder)
         with processes.watchdog(config.runtime.stall_minutes) as self._beat:
             with jax.set_mesh(self._mesh):
                 params, facts = self._train(config, folder)
@@ -162,7 +163,7 @@ class FineTuner:
         facts |= {'seconds': time.perf_counter() - started}
         return (
             evaluation.record(
-                self.task, self.split, self._scored_examples, predictions, folder, facts
+                self.task, self.split, self._scored_examples, predictions, workdir, facts
             ),
             False,
         )
@@ -446,7 +447,7 @@ def _facts(folder: str, steps: int, selected: BestCheckpoint | None) -> dict[str
     """
     lines = [
         line
-        for line in metrics.read_metrics(epath.Path(folder) / metrics.FILE)
+        for line in metrics.read_metrics(Workdir(folder).metrics_file)
         if line['split'] == 'train'
     ]
     late = [line for line in lines if line['step'] > 0.9 * lines[-1]['step'] and 'loss' in line]

@@ -11,15 +11,18 @@ import collections
 import glob
 import os
 import zipfile
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from absl import logging
 
+from configs.atomic import atomic_file
 from configs.errors import UserError
+from configs.json_object import read_object
 from input_pipeline.tasks import load_task
 from input_pipeline.tasks.predictions import label_table
-from input_pipeline.text.whole_text import read_json
 from launch.finetuning.results import best_of
+from launch.workdir.workdir import Workdir
 
 # Column of the paper's Table 1 -> task, split and metric of each number in it.
 _COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
@@ -81,9 +84,9 @@ def find_runs(pattern: str) -> dict[str, Run]:
     found: dict[str, list[Run]] = collections.defaultdict(list)
     for path in sorted(glob.glob(pattern)):
         for folder in [path, *sorted(glob.glob(os.path.join(glob.escape(path), 'runs', '*')))]:
-            files = [os.path.join(folder, name) for name in ('eval/dev.json', 'data.json')]
-            if all(map(os.path.exists, files)):
-                result, data = map(read_json, files)
+            files = (Workdir(folder).result('dev'), Workdir(folder).data_file)
+            if all(file.exists() for file in files):
+                result, data = (read_object(file) for file in files)
                 if 'task' in result:  # a workdir of launch.pretrain may have a split called dev
                     found[result['task']].append(Run(folder, result, data['data_dir']))
     if not found:
@@ -201,11 +204,12 @@ def submit(runs: dict[str, Run], glue: str | None, output: str) -> None:
                 f' --split={split})'
             )
         texts[name] = label_table({example.id: answers[example.id] for example in examples[name]})
-    partial = f'{output}.tmp{os.getpid()}'
-    with zipfile.ZipFile(partial, 'w', zipfile.ZIP_DEFLATED) as archive:
+    with (
+        atomic_file(Path(output)) as file,
+        zipfile.ZipFile(file, 'w', zipfile.ZIP_DEFLATED) as archive,
+    ):
         for name, text in texts.items():
             archive.writestr(f'{name}.tsv', text)
-    os.replace(partial, output)
 
 
 def clipped(answers: dict[str, float]) -> dict[str, float]:
@@ -238,9 +242,9 @@ def _result(
     weights.
     """
     name = f'{task}-{split}' if task else split
-    path = os.path.join(run.folder, 'eval', f'{name}.json')
-    if os.path.exists(path):
-        result = read_json(path)
+    path = Workdir(run.folder).result(name)
+    if path.exists():
+        result = read_object(path)
         if all(result[key] == run.result[key] for key in ('step', 'config_hash')):
             return result
     from launch.finetuning import evaluation
@@ -253,5 +257,5 @@ def _answers(run: Run, task: str, split: str, other_data: str | None) -> dict[st
     other = task if other_data else None
     _result(run, split, other, other_data)
     found = load_task(task, other_data or run.data_dir)
-    folder = os.path.join(run.folder, 'predictions', f'{task}-{split}' if other else split)
+    folder = Workdir(run.folder).predictions(f'{task}-{split}' if other else split)
     return found.read_predictions(os.path.join(folder, 'predictions.tsv'), []).answers

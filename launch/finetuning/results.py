@@ -15,11 +15,9 @@ from typing import Any
 from absl import logging
 from etils import epath
 
-from configs.errors import UserError
+from configs.atomic import atomic_write
 from configs.sweep import Point
-from input_pipeline.atomic import atomic_write
 from input_pipeline.tasks.scores.constant_baseline import LEARNT
-from input_pipeline.text.whole_text import read_json
 
 
 def run_sweep(fine_tuner: Any, points: Sequence[Point], folder: str) -> list[dict[str, Any]]:
@@ -54,21 +52,6 @@ def best_of(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The highest dev score of the runs that have learnt something; of all where none has."""
     score = lambda result: result['metrics'][result['metric']]
     return max(results, key=lambda result: (not result.get('failed'), score(result)))
-
-
-def refuse_sweep(folder: str, flag: str = '--workdir') -> None:
-    """Raises UserError, which names the best run, where a folder is a sweep's and not a run's."""
-    runs = sorted(path.parent.name for path in epath.Path(folder).glob('runs/*/config.json'))
-    if not runs or (epath.Path(folder) / 'config.json').exists():
-        return
-    said = f'{len(runs)} runs'
-    if (report := epath.Path(folder) / 'sweep.json').exists():
-        best = read_json(str(report))['best']
-        runs, said = [best], f'{len(runs)} runs, of which {best} is best'
-    one = epath.Path(folder) / 'runs' / runs[0]
-    raise UserError(
-        f'{flag}={folder} holds a sweep of {said}: name one of them, as in {flag}={one}'
-    )
 
 
 def summarize(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

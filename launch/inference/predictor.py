@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from etils import epath
 
 from bert_jax.interchange import huggingface, serving
 from configs import schema
@@ -27,7 +26,8 @@ from configs.errors import UserError
 from input_pipeline.text.record_files import BadRecord
 from launch.inference.answers import Answerer, answerer
 from launch.inference.batching import Batches, Buckets, gather
-from launch.workdir.source import Source, read_source, workdir_config, workdir_data
+from launch.workdir.source import Source, read_source
+from launch.workdir.workdir import Workdir
 
 _CHUNK = 512  # records that go together through `stream`
 _ROW_ARRAYS = ('input_ids', 'input_mask', 'segment_ids', 'masked_lm_positions')
@@ -106,10 +106,11 @@ class Predictor:
           compute_dtype: arithmetic of the layers, float32 or bfloat16.
         """
         source, options = read_source(where), {}
-        ours = (epath.Path(where) / 'config.json').exists() and not huggingface.is_directory(where)
-        config = workdir_config(where) if ours else None
+        workdir = Workdir(where)
+        ours = workdir.config_file.exists() and not huggingface.is_directory(where)
+        config = workdir.config() if ours else None
         if isinstance(config, schema.FinetuneConfig):
-            options = workdir_data(where, options=dict)['options']
+            options = workdir.data(options=dict)['options']
             max_seq_length = max_seq_length or config.max_seq_length
         return cls(source, max_seq_length or source.model.max_position, options, top, compute_dtype)
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from etils import epath
 
 from bert_jax.mesh import sharding
 from bert_jax.model import heads
@@ -20,18 +19,17 @@ from configs import schema
 from configs.errors import UserError
 from input_pipeline.records.shards import Manifest
 from input_pipeline.records.stream import RecordStream
-from input_pipeline.tokenizer import Tokenizer
 from launch.finetuning.evaluation import check_writable, config_hash, eval_batch_size, write_result
 from launch.pretraining.record_checks import check_model_reads
-from launch.workdir.source import workdir_config
+from launch.workdir.workdir import Workdir
 
 
-def evaluate(workdir: str, data: str, split: str) -> dict[str, Any]:
+def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
     """Measures of the newest checkpoint over all records of the split; also written to
     eval/SPLIT.json.
     """
-    config = workdir_config(workdir)
-    folder = epath.Path(workdir)
+    workdir = Workdir(folder)
+    config = workdir.config()
     if not isinstance(config, schema.PretrainConfig):
         raise UserError(
             f'--workdir={workdir} is fine-tuned, and --data is for workdirs of launch.pretrain:'
@@ -39,7 +37,7 @@ def evaluate(workdir: str, data: str, split: str) -> dict[str, Any]:
         )
     check_writable(workdir)
     manifest = Manifest.load(data)
-    if manifest.tokenizer_fingerprint != Tokenizer.load(folder / 'tokenizer').fingerprint:
+    if manifest.tokenizer_fingerprint != workdir.tokenizer().fingerprint:
         raise UserError(
             f'--data={data} was made with another tokenizer than --workdir={workdir} was trained'
             f' with: make it with {workdir}/tokenizer'

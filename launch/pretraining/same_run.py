@@ -13,14 +13,13 @@ import zlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from etils import epath
-
 from configs import schema
 from launch import app
-from launch.workdir.folder import leaves
+from launch.workdir.changes import leaves
 
 if TYPE_CHECKING:
     from launch.workdir.source import Source
+    from launch.workdir.workdir import Workdir
 
 # How a host reads its records, where it keeps compiled programs, and when it gives itself up.
 FREE_SETTINGS = ('runtime.compilation_cache', 'runtime.decoder', 'runtime.stall_minutes')
@@ -80,23 +79,23 @@ def _program() -> dict[str, Any]:
     return found
 
 
-def before_the_first_step(folder: str, start: Source | None) -> dict[str, Any]:
+def before_the_first_step(workdir: Workdir, start: Source | None) -> dict[str, Any]:
     """{name: JSON value}: from which checkpoint or weights a process is about to go on."""
     from bert_jax.train.checkpoint import fingerprints, saved_steps
 
-    found: dict[str, Any] = {'checkpoints in --workdir': saved_steps(folder)}
+    found: dict[str, Any] = {'checkpoints in --workdir': saved_steps(workdir)}
     if start:
         text = repr(sorted(fingerprints(start.params).items()))
         found['weights of --init_from'] = f'{zlib.crc32(text.encode()):08x}'
     return found
 
 
-def claimed(folder: str, patience_s: float = 30.0) -> dict[str, Any]:
+def claimed(workdir: Workdir, patience_s: float = 30.0) -> dict[str, Any]:
     """{name: JSON value}: what a process finds in the workdir that the first has claimed.
 
     A file system between hosts may take a while to show it.
     """
-    path, deadline = epath.Path(folder) / 'config.json', time.monotonic() + patience_s
+    path, deadline = workdir.config_file, time.monotonic() + patience_s
     while not path.exists() and time.monotonic() < deadline:
         time.sleep(0.5)
     found = f'{zlib.crc32(path.read_bytes()):08x}' if path.exists() else None

@@ -26,7 +26,8 @@ from typing import Any, BinaryIO
 from absl import logging
 from etils import epath
 
-from configs.errors import UserError, no_room
+from configs.errors import UserError, no_room, reading
+from configs.json_object import parse
 
 FILE = 'metrics.jsonl'
 
@@ -198,31 +199,38 @@ class NoWriter:
 def read_metrics(path: epath.PathLike) -> list[dict[str, Any]]:
     """The lines of a metrics.jsonl. A last line that was cut off by an interruption is left out.
 
-    Raises UserError where there is no such file, or another line is not JSON.
+    Raises UserError where there is no such file, it cannot be read, or another line is not JSON.
     """
-    path, found = epath.Path(path), []
-    if not path.exists():
+    content, found = _content(epath.Path(path)), []
+    if content is None:
         raise UserError(f'{os.fspath(path)}: no such file; a run writes it at its first log line')
-    lines = path.read_bytes().split(b'\n')
+    lines = content.split(b'\n')
     for number, line in enumerate(lines[:-1], start=1):
         try:
-            found.append(json.loads(line))
+            found.append(parse(line))
             if not isinstance(found[-1].get('step'), int):
                 raise ValueError('it has no step')
-        except (ValueError, AttributeError, RecursionError) as error:
+        except (ValueError, AttributeError) as error:
             raise UserError(
                 f'{os.fspath(path)}:{number}: not a line of metrics ({error}); delete it to go on'
             ) from error
     return found
 
 
+def _content(path: epath.Path) -> bytes | None:
+    """The bytes of the file, None where there is none; UserError where they cannot be read."""
+    with reading(path):
+        return path.read_bytes() if path.exists() else None
+
+
 def truncate_after(path: epath.PathLike, step: int) -> None:
     """Drops the lines beyond `step` from a metrics.jsonl, and a last line that was cut off."""
     path = epath.Path(path)
-    if not path.exists():
+    before = _content(path)
+    if before is None:
         return
     keep = bisect.bisect_right([line['step'] for line in read_metrics(path)], step)
-    content = b''.join(path.read_bytes().splitlines(keepends=True)[:keep])
+    content = b''.join(before.splitlines(keepends=True)[:keep])
     if '://' in os.fspath(path):
         path.write_bytes(content)
     else:

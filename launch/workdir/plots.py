@@ -11,8 +11,10 @@ from typing import Any
 from absl import logging
 from etils import epath
 
+from configs.atomic import atomic_file
 from configs.errors import UserError
-from launch.workdir.metrics import FILE, read_metrics
+from launch.workdir.metrics import read_metrics
+from launch.workdir.workdir import Workdir
 
 # file: (title of the y axis, split, names of the lines where they exist)
 PICTURES = {
@@ -57,15 +59,15 @@ def _scores(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, flo
     return {title: xy for title, xy in curves.items() if xy}
 
 
-def plot_workdir(workdir: epath.PathLike) -> None:
+def plot_workdir(folder: epath.PathLike) -> None:
     """Draws plots/ of a run that ends, however it does: what keeps the pictures from being drawn is
     a warning.
     """
-    folder = epath.Path(workdir)
-    if not (folder / FILE).exists():  # it ended before its first log line
+    workdir = Workdir(folder)
+    if not workdir.metrics_file.exists():  # it ended before its first log line
         return
     try:
-        plot_run(folder / FILE, folder / 'plots')
+        plot_run(workdir.metrics_file, workdir.plots)
     except (OSError, UserError) as error:
         logging.warning('%s: plots are not drawn (%s)', workdir, error)
 
@@ -91,11 +93,5 @@ def _draw(path: epath.Path, title: str, curves: Mapping[str, Sequence[tuple[int,
         axes.plot(*zip(*xy, strict=True), label=name, marker='.' if len(xy) < 50 else None)
     axes.grid(alpha=0.3)
     axes.legend()
-    temporary = path.with_name(f'{path.name}.tmp')
-    try:
-        with temporary.open('wb') as file:
-            figure.savefig(file, format='png', dpi=120)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with atomic_file(path, durable=False) as file:
+        figure.savefig(file, format='png', dpi=120)

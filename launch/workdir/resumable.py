@@ -18,8 +18,10 @@ from typing import Any
 from absl import logging
 from etils import epath
 
+from configs.atomic import atomic_write
 from configs.errors import UserError
-from launch.workdir.folder import atomic_write, lock
+from configs.json_object import read_object
+from launch.workdir.folder import lock
 
 _NOTE = 'progress.json'
 
@@ -35,7 +37,8 @@ class GrowingOutput:
 
     def __init__(self, output: str, folder: Path, identity: dict[str, Any], names: Sequence[str]):
         self.folder, self._output, self._identity = folder, output, identity
-        note = json.loads((folder / _NOTE).read_text()) if (folder / _NOTE).exists() else None
+        noted = folder / _NOTE
+        note = read_object(noted, f'remove {folder} to begin anew') if noted.exists() else None
         if note and note['identity'] != identity:
             changed = [name for name in identity if note['identity'].get(name) != identity[name]]
             raise UserError(
@@ -143,10 +146,9 @@ def was_finished(output: str, identity: dict[str, Any]) -> bool:
     if not target.exists():
         return False
     try:
-        facts = json.loads(about.read_bytes())
-    except (OSError, ValueError, RecursionError):  # none there, or another program's
-        facts = None
-    before = facts.get('identity') if isinstance(facts, dict) else None
+        before = read_object(about).get('identity')
+    except UserError:  # none there, or another program's
+        before = None
     if before == identity:
         return True
     changed = (

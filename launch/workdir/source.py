@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -35,6 +34,7 @@ from bert_jax.train.state import init_params
 from configs import schema
 from configs.errors import UserError, reading
 from input_pipeline.tokenizer import Tokenizer, extension
+from launch.workdir.workdir import Workdir
 
 _KINDS = (
     'a workdir of launch.pretrain or launch.finetune, a Hugging Face BERT directory, or a Google'
@@ -85,50 +85,6 @@ class Source(NamedTuple):
         return digest.hexdigest()[:24]
 
 
-def workdir_config(workdir: str) -> schema.Config:
-    """The configuration that a workdir of pretrain or finetune holds. UserError where it is none,
-    or damaged.
-    """
-    with reading(workdir):
-        file = epath.Path(workdir) / 'config.json'
-        there = file.exists()
-    if not there:
-        raise UserError(f'{workdir}: no config.json in it; expected {_KINDS}')
-    return schema.read(file)
-
-
-def workdir_data(workdir: str, **kinds: type) -> dict[str, Any]:
-    """What data.json of a workdir says its run read; `kinds` are the entries that must be there,
-    and their types.
-    """
-    file = epath.Path(workdir) / 'data.json'
-    mend = 'copy the whole workdir again'
-    if not file.exists():
-        raise UserError(f'{file}: no such file: {mend}')
-    try:
-        with reading(workdir):
-            data = json.loads(file.read_text())
-    except (ValueError, RecursionError) as error:
-        raise UserError(f'{file}: damaged ({error}): {mend}') from None
-    for name, kind in kinds.items():
-        if not isinstance(data, dict) or not isinstance(data.get(name), kind):
-            raise UserError(f'{file}: damaged, its {name!r} is missing or of another type: {mend}')
-    return data
-
-
-def model_config(workdir: str) -> schema.ModelConfig:
-    """The model's shape that a workdir of pretrain or finetune holds. UserError where it is no
-    workdir.
-    """
-    config = workdir_config(workdir)
-    if isinstance(config, schema.PretrainConfig):
-        return config.model
-    data = workdir_data(workdir, model=dict)
-    return config.encoder(
-        schema.from_dict(schema.ModelConfig, data['model'], f'{workdir}/data.json')
-    )
-
-
 def load_source(where: str, print_map: bool = False) -> Source:
     """`read_source`, whose encoder has a pooler: a fresh one, named in the log, where the source
     has none.
@@ -159,8 +115,10 @@ def _read_source(where: str, print_map: bool) -> Source:
     elif '://' not in where and epath.Path(where).is_file():
         raise UserError(f'{where} is a file: name its folder; expected {_KINDS}')
     else:
-        reading, step = _read_workdir(where)
-        folder = epath.Path(where) / 'tokenizer'
+        workdir = Workdir(where)
+        workdir.check(_KINDS)
+        reading, step = _read_workdir(workdir)
+        folder = workdir.tokenizer_folder
     _say(where, reading, print_map)
     tokenizer, wanted = Tokenizer.load(folder), reading.model.config.vocab_size
     if tokenizer.vocab_size != wanted:
@@ -294,23 +252,22 @@ def with_vocabulary(source: Source, tokenizer: Tokenizer) -> Source:
     )
 
 
-def _read_workdir(where: str) -> tuple[Reading, int]:
+def _read_workdir(workdir: Workdir) -> tuple[Reading, int]:
     """A workdir's newest checkpoint, with the class of transformers that its head is, and its
     step.
     """
-    model = model_config(where)
-    config = workdir_config(where)
+    model, config = workdir.model_config(), workdir.config()
     if isinstance(config, schema.FeatureConfig):
-        encoder = workdir_data(where, init_from=str)['init_from']
+        encoder = workdir.data(init_from=str)['init_from']
         raise UserError(
-            f'{where} holds a BiLSTM for the features of a frozen encoder and no encoder, which is'
-            f' {encoder}'
+            f'{workdir} holds a BiLSTM for the features of a frozen encoder and no encoder, which'
+            f' is {encoder}'
         )
-    params, step = load_params(where)
+    params, step = load_params(workdir)
     if isinstance(config, schema.PretrainConfig):
         bert = Model(model, params, 'BertForPreTraining')
     else:
-        data = workdir_data(where, head=str, labels=list)
+        data = workdir.data(head=str, labels=list)
         # a head that has no class goes by its own name
         architecture = _CLASSES.get(data['head'], data['head'])
         problem = 'regression' if data['head'] == 'regressor' else None

@@ -20,8 +20,8 @@ from configs import schema
 from configs.errors import UserError
 from input_pipeline.tokenizer import Tokenizer
 from launch import export
-from launch.workdir.folder import create_or_resume
 from launch.workdir.source import read_source
+from launch.workdir.workdir import Workdir
 
 MODEL = schema.ModelConfig(
     vocab_size=25,
@@ -46,7 +46,7 @@ def make(tmp_path):
             )
             + '\n'
         )
-        create_or_resume(str(folder), config, data)
+        Workdir(folder).create_or_resume(config, data)
         Tokenizer.load(tmp_path).save(folder / 'tokenizer')
         state = create_state(module, 3, config.optimizer, sharding.make_mesh(config.runtime))
         checkpoints = checkpoint.Checkpoints(folder)

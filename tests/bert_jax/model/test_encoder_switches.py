@@ -19,7 +19,7 @@ from bert_jax.model.encoder import Packing
 from configs import schema
 from configs.errors import UserError
 from configs.schema import ModelConfig, RuntimeConfig
-from launch.workdir import source
+from launch.workdir.workdir import Workdir
 from tests.helpers.numpy_bert import make_batch, noisy_params, numpy_forward
 
 PLAIN = ModelConfig(
@@ -128,7 +128,7 @@ def test_fine_tuning_keeps_the_mask_and_may_add_a_bilstm(tmp_path):
     assert config.encoder(LEFT) == BOTH and schema.FinetuneConfig().encoder(BOTH) == BOTH
     (tmp_path / 'config.json').write_text(schema.dumps(config))
     (tmp_path / 'data.json').write_text(schema.json.dumps({'model': schema.to_dict(LEFT)}))
-    assert source.model_config(str(tmp_path)) == BOTH
+    assert Workdir(tmp_path).model_config() == BOTH
 
 
 @pytest.mark.parametrize('program', [huggingface, google])

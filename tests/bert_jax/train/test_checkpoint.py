@@ -16,7 +16,7 @@ import pytest
 
 from bert_jax.mesh import sharding
 from bert_jax.model import heads
-from bert_jax.train import checkpoint_faults
+from bert_jax.train import checkpoint, checkpoint_faults
 from bert_jax.train.checkpoint import (
     Checkpoints,
     NoRoom,
@@ -226,6 +226,19 @@ def test_the_room_for_all_that_will_be_kept_is_asked_for_before(tmp_path, monkey
         checkpoints.check_room(state, saves=100)
     checkpoints.check_room(state, saves=100, must=False)
     assert 'are free' in caplog.text
+
+
+@pytest.mark.parametrize('free', [0.999, 1.0, 1.09])
+def test_the_room_that_is_needed_and_the_room_that_is_free_are_never_the_same_figure(
+    tmp_path, monkeypatch, free
+):
+    state, checkpoints = make(), Checkpoints(tmp_path)
+    monkeypatch.setattr(checkpoint, '_size', lambda _: 1_000_000)
+    usage = shutil.disk_usage
+    monkeypatch.setattr(shutil, 'disk_usage', lambda p: usage(p)._replace(free=int(free * 1e6)))
+    with pytest.raises(NoRoom, match=f'need 2 MB and {int(free)} MB are free'):
+        checkpoints.check_room(state, saves=1)
+    checkpoints.close()
 
 
 def test_the_best_is_kept_whenever_it_was_and_over_a_restart(tmp_path):

@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 
 from configs.errors import UserError
-from input_pipeline.atomic import atomic_file, atomic_write
 from input_pipeline.records import fields, shards
 from input_pipeline.records.fields import RecordSpec
 from input_pipeline.records.shards import Manifest
-from tests.helpers.full_disk import files_of_at_most
 from tests.helpers.records import example_columns
 from tests.helpers.shards import SPEC, VOCAB, make_directory, payloads_of
 
@@ -33,24 +31,6 @@ def test_the_file_is_byte_for_byte_what_tensorflow_writes(tmp_path):
     assert len(info.index) == 3 and info.block_records(2) == 88
     start, end = info.block(1)
     assert shards.split_frames(ours[start:end]) == payloads_of(600, 1)[256:512]
-
-
-def test_a_failed_write_leaves_nothing(tmp_path):
-    with pytest.raises(ZeroDivisionError), atomic_file(tmp_path / 'file') as file:
-        file.write(b'half')
-        1 / 0  # noqa: B018
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_full_disk_is_told_with_the_file_and_keeps_what_is_there(tmp_path):
-    path = tmp_path / 'data.json'
-    atomic_write(path, 'x' * 400)
-    with files_of_at_most(100):
-        atomic_write(path, 'x' * 400)  # it holds that already: nothing is written
-        with pytest.raises(OSError) as full:
-            atomic_write(path, 'y' * 400)
-    assert full.value.filename == str(path)
-    assert path.read_text() == 'x' * 400 and list(tmp_path.iterdir()) == [path]
 
 
 def test_manifest_round_trip(tmp_path):

@@ -176,11 +176,11 @@ def test_a_file_that_is_no_json_object(read, content, message):
             r'{"text": "\ud83d", "label": "pos"}',
             "train.jsonl:1: 'text' holds half a character",
         ),
-        ('train.jsonl', '[' * 100_000, 'train.jsonl: not JSON that can be read: it nests too deep'),
+        ('train.jsonl', '[' * 100_000, 'train.jsonl: not JSON .it nests too deep'),
         (
             'train.jsonl',
             '{"a":' * 100_000,
-            'train.jsonl:1: not JSON that can be read: it nests too deep',
+            'train.jsonl:1: not JSON .it nests too deep',
         ),
         ('train.jsonl', '{"text": {"a": 1}, "label": "pos"}', "'text' is not a text or a number"),
         (
@@ -210,9 +210,9 @@ def test_malformed_data_are_named_by_file_and_line(tmp_path, read, name, content
 def test_an_unreadable_file_is_one_line(tmp_path, read):
     (tmp_path / 'train.tsv').unlink()
     (tmp_path / 'train.tsv').mkdir()
-    with pytest.raises(UserError, match='train.tsv: cannot be read: Is a directory'):
+    with pytest.raises(UserError, match='train.tsv: cannot be read .Is a directory'):
         read({'kind': 'classification', **TASKS['classification']})
-    with pytest.raises(UserError, match='cannot be read: no such kind of address is known'):
+    with pytest.raises(UserError, match='cannot be read .no such kind of address is known'):
         load_task('squad_v1', 'xx://there').examples('dev')
 
 

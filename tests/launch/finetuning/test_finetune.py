@@ -33,6 +33,7 @@ from launch.inference.predictor import Predictor
 from launch.pretraining import held_out
 from launch.workdir import source
 from launch.workdir.metrics import read_metrics
+from launch.workdir.workdir import Workdir
 from tests.helpers.encoder import ENCODER_WORDS
 
 pytestmark = pytest.mark.usefixtures('signal_handlers')
@@ -134,7 +135,7 @@ def test_it_learns_and_the_workdir_alone_gives_the_same_scores(tmp_path, encoder
         Predictor.from_workdir,
     ):
         with pytest.raises(
-            UserError, match=r'cut/data.json: damaged .*: copy the whole workdir again'
+            UserError, match=r'cut/data.json: not valid JSON .*: put it back from a copy'
         ):
             read(str(tmp_path / 'cut'))
 
@@ -711,7 +712,7 @@ def test_held_out_measures_are_means_over_all_records(tmp_path, encoder, binary)
     batch = next(
         RecordStream(str(records), 'eval', manifest.records('eval'), 0, 'numpy').evaluation()
     )
-    config = source.model_config(encoder)
+    config = Workdir(encoder).model_config()
     mlm, nsp = heads.Pretraining(config).apply(
         {'params': checkpoint.load_params(encoder)[0]}, batch
     )

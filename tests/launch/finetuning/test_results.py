@@ -53,19 +53,25 @@ def test_the_margin_of_a_failed_run_is_named():
     assert 'FAILED: no training loss that is finite' in results.describe(row('a', 0.81, None, True))
 
 
-@pytest.mark.parametrize('done', [True, False])
-def test_evaluating_a_sweep_names_its_runs(tmp_path, binary, done):
+@pytest.mark.parametrize(
+    ('command', 'done'),
+    [('evaluate', True), ('evaluate', False), ('predict', True), ('export', False)],
+)
+def test_a_command_on_a_sweep_names_its_runs(tmp_path, binary, command, done):
     for name in ('seed=0', 'seed=1'):
         (tmp_path / 'runs' / name).mkdir(parents=True)
         (tmp_path / 'runs' / name / 'config.json').write_text('{}')
     if done:
         (tmp_path / 'sweep.json').write_text(json.dumps({'best': 'seed=1'}))
-    ended = binary('evaluate', f'--workdir={tmp_path}')
+    (tmp_path / 'a.txt').write_text('a\n')
+    paths = [] if command == 'evaluate' else [f'--output={tmp_path}/out']
+    paths += [f'--input={tmp_path}/a.txt'] if command == 'predict' else []
+    ended = binary(command, f'--workdir={tmp_path}', *paths)
     best = 'seed=1' if done else 'seed=0'
     said = '2 runs, of which seed=1 is best' if done else '2 runs'
     assert ended.returncode == 2 and ended.stderr.count('\n') == 1
     assert (
-        f'holds a sweep of {said}: name one of them, as in --workdir={tmp_path}/runs/{best}'
+        f'{tmp_path} holds a sweep of {said}: name one of them, as in {tmp_path}/runs/{best}'
         in ended.stderr
     )
 

@@ -18,8 +18,8 @@ from input_pipeline.text.record_files import BadRecord
 from input_pipeline.tokenizer import Tokenizer
 from launch.inference.batching import Buckets
 from launch.inference.predictor import Predictor
-from launch.workdir.folder import create_or_resume
 from launch.workdir.source import Source
+from launch.workdir.workdir import Workdir
 from tests.helpers import tiny_models
 
 TEXTS = ['paris', 'who is unable?', 'the capital of france, a good film.', '', 'what ' * 40]
@@ -222,7 +222,7 @@ def test_from_a_workdir_with_its_settings(tmp_path):
         'options': {'unanswerable': True, 'null_threshold': -1e6},
         'model': schema.to_dict(tiny_models.CONFIG),
     }
-    create_or_resume(str(tmp_path), config, data)
+    Workdir(tmp_path).create_or_resume(config, data)
     tiny_models.tokenizer().save(tmp_path / 'tokenizer')
     checkpoints = checkpoint.Checkpoints(tmp_path)
     params = jax.tree.map(

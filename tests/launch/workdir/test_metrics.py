@@ -5,7 +5,9 @@ headers.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 import pathlib
 import struct
 import subprocess
@@ -13,6 +15,7 @@ import sys
 
 import numpy as np
 import pytest
+from etils import epath
 
 from configs.errors import UserError
 from launch.workdir import plots
@@ -87,6 +90,19 @@ def test_reading(tmp_path):
             read_metrics(path)
     with pytest.raises(UserError, match='no such file'):
         read_metrics(tmp_path / 'other.jsonl')
+
+
+def test_a_failing_disk_under_the_metrics_is_one_line(tmp_path, monkeypatch):
+    write_steps(tmp_path, (10, 20))
+    path = tmp_path / 'metrics.jsonl'
+
+    def fail(*_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(type(epath.Path(path)), 'read_bytes', fail)
+    for read in (read_metrics, lambda path: MetricWriter(path.parent, resume_step=10)):
+        with pytest.raises(UserError, match=f'{path}: cannot be read .Input/output error'):
+            read(path)
 
 
 def test_on_a_full_disk_lines_wait_until_there_is_room(tmp_path, caplog):

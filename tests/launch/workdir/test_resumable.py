@@ -74,6 +74,10 @@ def test_a_full_disk_is_one_line_and_a_damaged_or_foreign_file_is_never_taken_fo
     with pytest.raises(UserError, match='is shorter than it was'):
         with growing(output, IDENTITY, ['a']):
             pass
+    (files.folder / 'progress.json').write_text('{"rec')
+    with pytest.raises(UserError, match=f'progress.json: not valid JSON .*: remove {files.folder}'):
+        with growing(output, IDENTITY, ['a']):
+            pass
     (tmp_path / 'out').write_text('mine')
     for content in ('[1]', '{', '{"identity": 3}'):
         (tmp_path / 'out.json').write_text(content)

@@ -20,6 +20,7 @@ from configs import schema
 from configs.errors import UserError
 from input_pipeline.tokenizer import Tokenizer, extension
 from launch.workdir import source
+from launch.workdir.workdir import Workdir
 
 GOLDEN = pathlib.Path(__file__).parents[2] / 'golden' / 'huggingface'
 WORDS = [
@@ -164,10 +165,10 @@ FINE_TUNED = schema.dumps(schema.FinetuneConfig())
 @pytest.mark.parametrize(
     ('config', 'data', 'message'),
     [
-        (FINE_TUNED, None, 'data.json: no such file: copy the whole workdir again'),
-        (FINE_TUNED, b'{"model": {', 'data.json: damaged'),
-        (FINE_TUNED, b'\xff', 'data.json: damaged'),
-        (FINE_TUNED, b'[]', "data.json: damaged, its 'model' is missing"),
+        (FINE_TUNED, None, 'data.json: cannot be read .No such file .*: put it back from a copy'),
+        (FINE_TUNED, b'{"model": {', 'data.json: not valid JSON'),
+        (FINE_TUNED, b'\xff', 'data.json: not valid JSON'),
+        (FINE_TUNED, b'[]', 'data.json: not a JSON object'),
         (
             FINE_TUNED,
             b'{"model": 3}',
@@ -194,9 +195,9 @@ def test_a_damaged_workdir_is_one_line(tmp_path, config, data, message):
     for name, content in (('config.json', config), ('data.json', data)):
         if content is not None:
             (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
-    for read in (source.read_source, source.model_config):
+    for read in (lambda: source.read_source(str(tmp_path)), Workdir(tmp_path).model_config):
         with pytest.raises(UserError, match=message) as caught:
-            read(str(tmp_path))
+            read()
         assert '\n' not in str(caught.value) and str(tmp_path) in str(caught.value)
 
 

@@ -9,7 +9,8 @@ import pytest
 from configs.errors import UserError
 from configs.load import load
 from configs.overrides import apply
-from launch.workdir.folder import create_or_resume, lock
+from launch.workdir.folder import lock
+from launch.workdir.workdir import Workdir
 from tests.helpers.full_disk import files_of_at_most
 
 TINY = ['phases.0.steps=100', 'phases.0.batch_size=8', 'optimizer.warmup_steps=10']
@@ -19,8 +20,8 @@ def run(folder, done, *changes):
     """A run with `changes` on a workdir whose newest checkpoint is of step `done`; what the workdir
     then says of it.
     """
-    known = create_or_resume(
-        str(folder), apply(load('bert_tiny'), [*TINY, *changes]), {'records': 'these'}
+    known = Workdir(folder).create_or_resume(
+        apply(load('bert_tiny'), [*TINY, *changes]), {'records': 'these'}
     )
     (folder / 'checkpoints' / str(done)).mkdir(parents=True, exist_ok=True)
     return known
@@ -57,13 +58,13 @@ def test_only_a_phase_that_is_not_over_changes_its_length(tmp_path, steps, fits)
             for s, n in zip((64, 128), steps, strict=True)
         ),
     )
-    create_or_resume(str(tmp_path), with_phases(100, 50), {})
+    Workdir(tmp_path).create_or_resume(with_phases(100, 50), {})
     (tmp_path / 'checkpoints/110').mkdir(parents=True)
     if fits:
-        assert create_or_resume(str(tmp_path), with_phases(*steps), {})
+        assert Workdir(tmp_path).create_or_resume(with_phases(*steps), {})
         return
     with pytest.raises(UserError, match='phases.0.steps: 100 -> 120'):
-        create_or_resume(str(tmp_path), with_phases(*steps), {})
+        Workdir(tmp_path).create_or_resume(with_phases(*steps), {})
 
 
 def test_what_does_not_change_the_result_may_change(tmp_path, caplog):
@@ -74,7 +75,7 @@ def test_what_does_not_change_the_result_may_change(tmp_path, caplog):
     with pytest.raises(UserError, match='seed: 12345 -> 1'):
         run(tmp_path, 5, 'seed=1')
     with pytest.raises(UserError, match='data.records'):
-        create_or_resume(str(tmp_path), apply(load('bert_tiny'), TINY), {'records': 'those'})
+        Workdir(tmp_path).create_or_resume(apply(load('bert_tiny'), TINY), {'records': 'those'})
 
 
 def test_a_run_that_has_no_checkpoint_does_not_hold_its_folder(tmp_path, caplog):
@@ -82,11 +83,11 @@ def test_a_run_that_has_no_checkpoint_does_not_hold_its_folder(tmp_path, caplog)
     it is refused.
     """
     settings = lambda *changes: apply(load('bert_tiny'), [*TINY, *changes])
-    assert not create_or_resume(str(tmp_path), settings(), {'records': 'these'})
-    assert create_or_resume(str(tmp_path), settings(), {'records': 'these'})
+    assert not Workdir(tmp_path).create_or_resume(settings(), {'records': 'these'})
+    assert Workdir(tmp_path).create_or_resume(settings(), {'records': 'these'})
     (tmp_path / 'tokenizer').mkdir()  # where that run keeps a copy, which belongs to its records
     with caplog.at_level('INFO'):
-        assert not create_or_resume(str(tmp_path), settings('seed=1'), {'records': 'those'})
+        assert not Workdir(tmp_path).create_or_resume(settings('seed=1'), {'records': 'those'})
     assert (
         'a run with other settings (data.records, seed) ended there before its first checkpoint'
         in caplog.text
@@ -94,8 +95,8 @@ def test_a_run_that_has_no_checkpoint_does_not_hold_its_folder(tmp_path, caplog)
     assert not (tmp_path / 'tokenizer').exists()
     (tmp_path / 'checkpoints/5').mkdir(parents=True)
     with pytest.raises(UserError, match='seed: 1 -> 2'):
-        create_or_resume(str(tmp_path), settings('seed=2'), {'records': 'those'})
-    assert create_or_resume(str(tmp_path), settings('seed=1'), {'records': 'those'})
+        Workdir(tmp_path).create_or_resume(settings('seed=2'), {'records': 'those'})
+    assert Workdir(tmp_path).create_or_resume(settings('seed=1'), {'records': 'those'})
 
 
 @pytest.mark.parametrize(
@@ -106,7 +107,7 @@ def test_a_folder_goes_with_the_command_that_was_refused_unless_something_came_o
 ):
     folder = tmp_path / 'runs/new'
     with pytest.raises(UserError, match='refused'), lock(str(folder)):
-        create_or_resume(str(folder), apply(load('bert_tiny'), TINY), {})
+        Workdir(folder).create_or_resume(apply(load('bert_tiny'), TINY), {})
         (folder / 'checkpoints').mkdir()
         (folder / 'metrics.jsonl').touch()
         if result:

@@ -1,0 +1,92 @@
+"""Files and folders that appear whole or not at all.
+
+Owns the temporary name and the renaming; it must not know what is written. A path is pathlib's or,
+on storage that is not local (gs://), of a kind with the same methods (etils.epath).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Literal, TypeVar, cast
+
+from configs.errors import no_room
+
+Folder = TypeVar('Folder', bound=os.PathLike[str])
+
+
+@contextlib.contextmanager
+def atomic_file(
+    path: os.PathLike[str], mode: Literal['wb', 'w'] = 'wb', durable: bool = True
+) -> Iterator[IO]:
+    """A file to write that gets its name when the block ends well.
+
+    Text is UTF-8. `durable`: to outlast a loss of power. A full disk is an OSError that names
+    `path`.
+    """
+    target = cast(Path, path)
+    temporary = _beside(target)
+    try:
+        with temporary.open(mode) if _remote(path) else _open(temporary, mode) as file:
+            yield file
+            file.flush()
+            if durable and not _remote(path):  # an object store has no such thing, nor needs it
+                os.fsync(file.fileno())
+        temporary.replace(target)
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and no_room(error) and error.filename is None:
+            error.filename = os.fspath(path)  # a failing write names no file
+        raise
+
+
+def atomic_write(path: os.PathLike[str], content: str | bytes, durable: bool = True) -> None:
+    """Writes a small file, unless it holds that content: no full disk stops a resumed run."""
+    content = content.encode() if isinstance(content, str) else content
+    target = cast(Path, path)
+    if target.exists() and target.read_bytes() == content:
+        return
+    with atomic_file(path, durable=durable) as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def atomic_folder(path: Folder) -> Iterator[Folder]:
+    """A new folder to fill that takes the name `path` when the block ends well.
+
+    It is gone when the block does not. At `path` may be nothing before, or an empty folder.
+    """
+    target = cast(Path, path)
+    temporary = _beside(target)
+    temporary.mkdir(parents=True)
+    try:
+        yield cast(Folder, temporary)
+        if not _remote(path):  # to outlast a loss of power, before the name says that it is whole
+            for file in Path(temporary).rglob('*'):
+                if file.is_file():
+                    with file.open('rb') as written:
+                        os.fsync(written.fileno())
+        if target.is_dir():
+            target.rmdir()
+        temporary.rename(target)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def _remote(path: os.PathLike[str]) -> bool:
+    return '://' in os.fspath(path)
+
+
+def _beside(path: Path) -> Path:
+    """The hidden temporary name in the same folder, which no other process has."""
+    return path.parent / f'.{path.name}.{uuid.uuid4().hex[:12]}.tmp'
+
+
+def _open(path: Path, mode: Literal['wb', 'w']) -> IO:
+    encoding, newline = ('utf-8', '\n') if mode == 'w' else (None, None)
+    return open(path, mode, encoding=encoding, newline=newline)

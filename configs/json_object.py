@@ -1,0 +1,55 @@
+"""JSON from a file: parsed, or refused in one line.
+
+Owns what may be wrong with such a file: it cannot be read, is no JSON, nests too deep, holds
+something else. It must not know what the names in it mean.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from configs.errors import UserError, reading
+
+
+def parse(text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
+    """Any JSON value. Raises ValueError where the text is no JSON.
+
+    Bytes are UTF-8, with or without a BOM. `pairs` makes what stands for an object of its names
+    and values; without it that is a dict.
+    """
+    try:
+        return json.loads(
+            text.decode('utf-8-sig') if isinstance(text, bytes) else text, object_pairs_hook=pairs
+        )
+    except RecursionError as error:
+        raise ValueError('it nests too deep') from error
+
+
+def parse_object(text: str | bytes) -> dict[str, Any]:
+    """A JSON object. Raises ValueError, which says what it is instead, where it is none."""
+    try:
+        found = parse(text)
+    except ValueError as error:
+        raise ValueError(f'not valid JSON ({error})') from error
+    if not isinstance(found, dict):
+        raise ValueError('not a JSON object')
+    return found
+
+
+def read_object(
+    path: os.PathLike[str], mend: str = 'it is damaged, or another file'
+) -> dict[str, Any]:
+    """The JSON object in a file (the kinds of path are those of configs/atomic.py).
+
+    UserError, which ends with `mend`, where it cannot be read or holds none.
+    """
+    with reading(path, mend):
+        content = cast(Path, path).read_bytes()
+    try:
+        return parse_object(content)
+    except ValueError as error:
+        raise UserError(f'{os.fspath(path)}: {error}: {mend}') from error

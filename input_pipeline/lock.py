@@ -1,0 +1,58 @@
+"""One process at a time in a folder.
+
+Owns the file .lock of the folder, the note of its owner there, and the line for whoever comes
+second. The lock ends with its process, however that ends. It must not know what the folder is for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import filelock
+
+from configs.errors import UserError
+
+LOCK = '.lock'
+
+
+@contextlib.contextmanager
+def locked(folder: str | os.PathLike[str], flag: str) -> Iterator[None]:
+    """Keeps a second process out of a folder that is there; an object store (gs://) has no locks.
+
+    The file goes with the lock; a process that was killed leaves it, and it keeps nobody out then.
+    UserError, naming `flag`, where another process has the lock, or no file can be written there.
+    """
+    if '://' in os.fspath(folder):
+        yield
+        return
+    path = Path(folder) / LOCK
+    # A second attempt may not wait, and may not touch what the owner has noted.
+    lock = filelock.FileLock(path, blocking=False, on_acquired=_note_owner)
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        owner = ''
+        with contextlib.suppress(OSError):
+            owner = path.read_text().strip()
+        raise UserError(
+            f'{flag}={folder}: another process ({owner or "unknown"}) is writing in it: stop that'
+            ' one, or use another folder'
+        ) from None
+    except OSError as error:
+        raise UserError(
+            f'{flag}={folder}: nothing can be written there ({error.strerror}): make room, or name'
+            ' another folder'
+        ) from error
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)  # before the release: after it, it may be another's
+        lock.release()
+
+
+def _note_owner(file: int) -> None:
+    os.ftruncate(file, 0)
+    os.write(file, f'pid {os.getpid()}'.encode())

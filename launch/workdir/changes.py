@@ -1,0 +1,93 @@
+"""What differs between the run that a workdir holds and the one that would go on in it.
+
+Owns which differences leave the past as it was (configs/schema.py has the kinds of settings). Must
+not know where either run was read from.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, NamedTuple
+
+from configs import schema
+
+
+class Run(NamedTuple):
+    """A run as its workdir says it: its configuration, and what it reads (JSON values)."""
+
+    config: schema.Config
+    data: dict[str, Any]
+
+
+class Change(NamedTuple):
+    """One value, by its dotted name, that is another in the later run; None where there is none."""
+
+    name: str
+    before: Any
+    after: Any
+    refused: bool
+
+
+def changes(before: Run, after: Run, done: int) -> list[Change]:
+    """All that changes from the run that is there, of which `done` steps are made; sorted by name.
+
+    What makes another run of it is `refused`.
+    """
+    kinds = schema.kinds(type(after.config))
+    old, new = (
+        leaves(schema.to_dict(run.config)) | leaves({'data': run.data}) for run in (before, after)
+    )
+    free = {'runtime'}
+    if _same_past(before.config, after.config, done):
+        free.add('extendable')
+    return [
+        Change(name, old.get(name), new.get(name), _kind(name, kinds) not in free)
+        for name in sorted(old | new)
+        if old.get(name) != new.get(name)
+    ]
+
+
+def leaves(data: Any, prefix: str = '') -> dict[str, Any]:
+    """{dotted name: value} of nested JSON data; of a list the length too."""
+    if isinstance(data, dict):
+        return {
+            k: v
+            for name, value in data.items()
+            for k, v in leaves(value, f'{prefix}{name}.').items()
+        }
+    if isinstance(data, (list, tuple)):
+        return {
+            k: v for i, value in enumerate(data) for k, v in leaves(value, f'{prefix}{i}.').items()
+        } | {prefix + 'length': len(data)}
+    return {prefix[:-1]: data}
+
+
+def _kind(name: str, kinds: dict[str, str]) -> str:
+    plain = '.'.join(part for part in name.split('.') if not part.isdigit())
+    return kinds.get(plain, 'identity')
+
+
+def _same_past(before: schema.Config, after: schema.Config, done: int) -> bool:
+    """Whether two runs that differ in the steps of their phases have the first `done` steps in
+    common.
+
+    They do where those steps are of the same phases, and the schedule has not yet looked ahead:
+    constant never does, warm-up-stable-decay where its decay begins.
+    """
+    if not isinstance(before, schema.PretrainConfig) or not isinstance(
+        after, schema.PretrainConfig
+    ):
+        return False
+    borders = [
+        [min(end, done) for end in itertools.accumulate(phase.steps for phase in config.phases)]
+        for config in (before, after)
+    ]
+    if borders[0] != borders[1] or done > after.total_steps:
+        return False
+    match after.optimizer.schedule:
+        case 'constant':
+            return True
+        case 'wsd':
+            decay = after.optimizer.decay_fraction
+            return done <= (1 - decay) * min(before.total_steps, after.total_steps)
+    return False

@@ -1,0 +1,229 @@
+"""The folder of a run, its workdir: a workdir alone is enough to fine-tune, evaluate or export.
+
+Owns the names of what lies in it, whether a resumed run is the same run, and the lines for a folder
+that is no workdir. Must not know what a run does. What writes the files says how they are made:
+
+  config.json, data.json     which run it is: its settings, and what it reads
+  tokenizer/                 a copy of its tokenizer
+  checkpoints/STEP/          bert_jax/train/checkpoint.py; best/ has those of the best score
+  metrics.jsonl, plots/      launch/workdir/metrics.py, launch/workdir/plots.py
+  eval/SPLIT.json            results; predictions/SPLIT/ beside them
+  features/, profile/        what is slow to make, and what was asked for
+
+A sweep's folder is none: it has workdirs in runs/ and their table in sweep.json, as
+launch/finetuning/results.py lays them out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from absl import logging
+from etils import epath
+
+from configs import schema
+from configs.atomic import atomic_write
+from configs.errors import UserError, reading
+from configs.json_object import read_object
+from launch.workdir import folder, metrics
+from launch.workdir.changes import Change, Run, changes
+
+if TYPE_CHECKING:
+    from input_pipeline.tokenizer import Tokenizer
+
+MEND = 'put it back from a copy, or use another workdir'
+
+
+class Workdir(os.PathLike[str]):
+    """A run's folder, there or not yet; stands for its path where one is wanted."""
+
+    def __init__(self, name: str | os.PathLike[str]):
+        """`name`: local or gs://, as messages shall say it."""
+        self.name = os.fspath(name)
+
+    def __fspath__(self) -> str:
+        return self.name
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def path(self) -> epath.Path:
+        """The folder."""
+        return epath.Path(self.name)
+
+    @property
+    def config_file(self) -> epath.Path:
+        """The run's configuration; where there is none, there is no run."""
+        return self.path / 'config.json'
+
+    @property
+    def data_file(self) -> epath.Path:
+        """What the run reads."""
+        return self.path / 'data.json'
+
+    @property
+    def tokenizer_folder(self) -> epath.Path:
+        """A copy of the run's tokenizer."""
+        return self.path / 'tokenizer'
+
+    @property
+    def best(self) -> epath.Path:
+        """Where the best weights by dev score are kept (launch/finetuning/best.py)."""
+        return self.path / 'best'
+
+    @property
+    def metrics_file(self) -> epath.Path:
+        """A JSON object for each log line."""
+        return self.path / metrics.FILE
+
+    @property
+    def plots(self) -> epath.Path:
+        """Pictures of the metrics."""
+        return self.path / 'plots'
+
+    @property
+    def features(self) -> epath.Path:
+        """What is made of a task's examples and is slow to make."""
+        return self.path / 'features'
+
+    @property
+    def profile(self) -> epath.Path:
+        """Traces of the steps that --profile named."""
+        return self.path / 'profile'
+
+    def result(self, split: str) -> epath.Path:
+        """The scores on a split. Those of the split that a fine-tuning run is judged by come last:
+        with them it is done.
+        """
+        return self.path / 'eval' / f'{split}.json'
+
+    def predictions(self, split: str) -> epath.Path:
+        """The folder of the predictions on a split, in the task's official format."""
+        return self.path / 'predictions' / split
+
+    def lock(self) -> contextlib.AbstractContextManager[None]:
+        """Keeps a second process out; see launch/workdir/folder.py."""
+        return folder.lock(self.name)
+
+    def newest_step(self) -> int:
+        """Steps that the newest checkpoint has behind it, 0 without one."""
+        from bert_jax.train.checkpoint import saved_steps
+
+        return max(saved_steps(self), default=0)
+
+    def tokenizer(self) -> Tokenizer:
+        """The run's tokenizer. UserError where it cannot be read."""
+        from input_pipeline.tokenizer import Tokenizer
+
+        return Tokenizer.load(self.tokenizer_folder)
+
+    def check(self, expected: str = 'a workdir of launch.pretrain or launch.finetune') -> None:
+        """UserError where this is no workdir.
+
+        It says what was `expected`; of a sweep's folder it names a run, the best where all are
+        done.
+        """
+        with reading(self):
+            if self.config_file.exists():
+                return
+            runs = sorted(file.parent.name for file in self.path.glob('runs/*/config.json'))
+            report = self.path / 'sweep.json'
+            swept = runs and report.exists()
+        if not runs:
+            raise UserError(f'{self}: no config.json in it; expected {expected}')
+        said, one = f'{len(runs)} runs', runs[0]
+        if swept:
+            one = read_object(report)['best']
+            said += f', of which {one} is best'
+        raise UserError(
+            f'{self} holds a sweep of {said}: name one of them, as in {self.path / "runs" / one}'
+        )
+
+    def config(self) -> schema.Config:
+        """The run's configuration. UserError where this is no workdir, or it is damaged."""
+        self.check()
+        return schema.from_saved(read_object(self.config_file, MEND), str(self.config_file))
+
+    def data(self, **kinds: type) -> dict[str, Any]:
+        """What the run reads. UserError where it is damaged.
+
+        `kinds` are the entries that must be there, and their types.
+        """
+        found = read_object(self.data_file, MEND)
+        for name, kind in kinds.items():
+            if not isinstance(found.get(name), kind):
+                raise UserError(
+                    f'{self.data_file}: damaged, its {name!r} is missing or of another type: {MEND}'
+                )
+        return found
+
+    def model_config(self) -> schema.ModelConfig:
+        """The shape of the run's model. UserError where this is no workdir, or it is damaged."""
+        config = self.config()
+        if isinstance(config, schema.PretrainConfig):
+            return config.model
+        source = self.data(model=dict)['model']
+        return config.encoder(schema.from_dict(schema.ModelConfig, source, str(self.data_file)))
+
+    def create_or_resume(self, config: schema.Config, data: dict[str, Any]) -> bool:
+        """Writes config.json and data.json into a new workdir, or checks that an old one holds the
+        same run.
+
+        `data` identifies what the run reads (JSON values). Returns whether the workdir held this
+        run before. UserError where a setting that decides the result differs; changes of runtime
+        settings are logged. A run that ended before its first checkpoint left nothing to go on
+        from, so another may take its folder.
+        """
+        done, known = self.newest_step(), self.config_file.exists()
+        if not known and done:
+            raise UserError(
+                f'--workdir={self} holds a checkpoint of step {done} and no config.json, so nothing'
+                ' says of which run: put it back from a copy, or use another folder'
+            )
+        # The kind of run first: what it reads is another's where the kind is.
+        if known:
+            before = self.config()
+            begun = done > 0 or (self.path / 'eval').exists()
+            if begun and type(before) is not type(config):
+                raise UserError(
+                    f'--workdir={self} holds a run of another kind ({type(before).__name__}): use'
+                    ' another folder'
+                )
+            changed = changes(Run(before, self.data()), Run(config, data), done)
+            known = self._takes(changed, begun)
+        self.path.mkdir(parents=True, exist_ok=True)
+        # The configuration last: with it the folder is this run's.
+        atomic_write(self.data_file, json.dumps(data, indent=2) + '\n')
+        atomic_write(self.config_file, schema.dumps(config))
+        return known
+
+    def _takes(self, changed: list[Change], begun: bool) -> bool:
+        """Whether the run that is there goes on, `changed` so; False where it makes place for
+        another, because it has not `begun`. UserError where another run is there.
+        """
+        refused = [change for change in changed if change.refused]
+        if not refused:
+            for change in changed:
+                logging.info(
+                    'resuming with %s = %r (was %r)', change.name, change.after, change.before
+                )
+            return True
+        if begun:
+            differences = ', '.join(f'{c.name}: {c.before!r} -> {c.after!r}' for c in refused)
+            raise UserError(
+                f'--workdir={self} holds another run ({differences}): use another folder, or the'
+                ' same settings to resume'
+            )
+        logging.info(
+            '%s: a run with other settings (%s) ended there before its first checkpoint; this'
+            ' one takes its place',
+            self,
+            ', '.join(change.name for change in refused),
+        )
+        if self.tokenizer_folder.exists():  # it belongs to what that run reads
+            self.tokenizer_folder.rmtree()
+        return False

@@ -1,0 +1,50 @@
+"""One process at a time, whatever becomes of the one before."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+
+import pytest
+
+from configs.errors import UserError
+from input_pipeline.lock import locked
+from tests.helpers.full_disk import files_of_at_most
+
+OWNER = """
+import sys, time
+from input_pipeline.lock import locked
+with locked(sys.argv[1], '--output'):
+    print('locked', flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_second_process_is_told_who_writes_there_and_a_killed_one_keeps_nobody_out(tmp_path):
+    arguments = [sys.executable, '-c', OWNER, str(tmp_path)]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout.readline() == 'locked\n'
+        for _ in range(2):  # the first refusal leaves the note as it is
+            with pytest.raises(
+                UserError, match=rf'--output={tmp_path}: another process \(pid {owner.pid}\)'
+            ):
+                with locked(tmp_path, '--output'):
+                    pytest.fail('locked twice')
+        owner.kill()
+    assert (tmp_path / '.lock').exists()
+    with locked(tmp_path, '--output'):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_takes_no_lock_is_one_line_and_an_object_store_has_none(tmp_path):
+    with (
+        files_of_at_most(0),
+        pytest.raises(UserError, match='nothing can be written there .File too large'),
+        locked(tmp_path, '--output'),
+    ):
+        pytest.fail('locked')
+    with contextlib.ExitStack() as both:
+        for _ in range(2):
+            both.enter_context(locked('gs://bucket/folder', '--output'))
