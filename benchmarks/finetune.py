@@ -1,5 +1,4 @@
-"""Our fine-tuning runs beside transformers' in PyTorch: the same examples, weights and settings,
-other seeds' luck.
+"""Our fine-tuning runs beside transformers' in PyTorch: same examples, weights and settings.
 
   python -m benchmarks.finetune --runs=WORKDIR --task=mrpc --data_dir=glue/MRPC --init_from=ENCODER
   --json=FILE [--seeds=0,1,2,3,4]
@@ -76,8 +75,9 @@ def main(argv: Sequence[str]) -> None:
 
 
 def sweep(folder: pathlib.Path) -> tuple[Any, list[dict[str, float]]]:
-    """-> (the settings of the runs, their dev metrics). UserError where they differ in more than
-    the seed or PyTorch knows no such.
+    """(settings of the sweep's runs, {metric: value} of each on the dev split).
+
+    UserError where the runs differ in more than the seed, or this loop has no such setting.
     """
     from configs import schema
 
@@ -115,7 +115,7 @@ def sweep(folder: pathlib.Path) -> tuple[Any, list[dict[str, float]]]:
 
 
 def compared(metric: str, ours: Sequence[float], theirs: Sequence[float]) -> str:
-    """Both means, and the difference in its standard errors."""
+    """A line of text: both means, their difference, and its standard error."""
     means = [statistics.fmean(values) for values in (ours, theirs)]
     # one run shows none
     spreads = [
@@ -202,10 +202,10 @@ def run(task: Any, config: Any, seed: int) -> dict[str, float]:
 def train(
     model: Any, batches: Iterable[dict[str, Any]], o: Any, steps: int, warmup: int
 ) -> list[tuple[Any, Any]]:
-    """Trains on `batches`, what the model takes with its labels, by the numbers of OptimizerConfig;
-    biases and layer norms do not decay.
+    """Trains in PyTorch; [(loss, norm of the gradient before it is clipped)] of every step.
 
-    -> loss, and norm of the gradient before it is clipped, of every step.
+    batches: what the model takes, with its labels; o: an OptimizerConfig. Biases and layer norms do
+    not decay.
     """
     import torch
     import transformers

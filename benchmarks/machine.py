@@ -9,9 +9,7 @@ from typing import Any
 
 
 def describe(*packages: str) -> dict[str, Any]:
-    """The processor, its cores and load, the memory, and the versions of Python and of those of the
-    packages that are installed.
-    """
+    """Processor, cores, load, memory, and versions of Python and of `packages`, if installed."""
     installed = {
         distribution.name.lower().replace('_', '-'): distribution.version
         for distribution in importlib.metadata.distributions()

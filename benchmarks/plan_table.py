@@ -1,5 +1,4 @@
-"""What BERT-base and -large take of a chip: the table of docs/plan.md, each row compiled by libtpu,
-no TPU needed.
+"""What BERT-base and -large take of a chip: the table of docs/plan.md, compiled by libtpu.
 
   python -m benchmarks.plan_table --output=plan_table.jsonl [--configs=bert_base]
   [--topologies=v5e:2x4] [--set a.b=c ...]
@@ -63,9 +62,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def cases() -> Iterator[dict[str, Any]]:
-    """What a row is of: preset, changes, topology, sequence length and batch; small programs
-    first.
-    """
+    """What each row is of: preset, changes, topology, phase, length, batch; small programs first."""
     from configs.load import load
 
     for batch in _BATCHES.value:
@@ -84,8 +81,9 @@ def cases() -> Iterator[dict[str, Any]]:
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
-    """The figures of one row: accumulation is the least by estimate, and doubled until the compiler
-    accepts the step.
+    """The figures of one row; {'rows': None} where nothing fits.
+
+    Accumulation is the least by estimate, and doubled until the compiler accepts the step.
     """
     from bert_jax.costs import plan, search
     from bert_jax.costs.chips import topology
@@ -120,7 +118,7 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """The rows as Markdown."""
+    """The lines of a Markdown table of the rows."""
     yield (
         '| preset | S | batch | topology | changed | rows at a time | needs, GiB | left, GiB | step'
         ' at least, ms | compiler expects, ms |'

@@ -1,6 +1,4 @@
-"""Runs a program and says what it took: clock, processor time and memory of it and all that it
-started.
-"""
+"""Runs a program and says what it took: time, processor time and memory, of all its processes."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ class Cost(NamedTuple):
 
 
 def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Cost:
-    """Runs a command to its end. What it prints on stderr is shown where it fails; then
-    SystemExit.
-    """
+    """Runs a command to its end; SystemExit, after showing its stderr, where it fails."""
     peak, ended = [0], threading.Event()
 
     def watch(process: int) -> None:
@@ -57,9 +53,7 @@ def run(command: Sequence[str], environment: Mapping[str, str] | None = None) ->
 
 
 def resident(process: int) -> int:
-    """Resident bytes of a process and its descendants now; what they share counts for each of
-    them.
-    """
+    """Resident bytes of a process and its descendants now; pages that they share count for each."""
     total = 0
     try:
         with open(f'/proc/{process}/statm') as file:

@@ -54,8 +54,9 @@ class Clock:
         self._since = now
 
     def around(self, name: str, function: Callable) -> Callable:
-        """The function, with its time counted under `name`; of a generator the time in which it
-        makes its items.
+        """`function`, with its processor time counted under `name`.
+
+        Of a generator that is the time in which it makes its items.
         """
 
         def call(*arguments: Any, **named: Any) -> Any:

@@ -1,5 +1,4 @@
-"""How fast the stream gives batches, beside TensorFlow's own reader of the same files, in
-alternation.
+"""How fast the stream gives batches, and TensorFlow's own reader of the same files, in turn.
 
   python -m benchmarks.stream RECORDS [--batch_size=256] [--seconds=2] [--rounds=7] [--json=FILE]
 
@@ -88,7 +87,7 @@ def bare(directory: str, stream: Any, batch_size: int) -> Iterator[dict[str, Any
 
 
 def rate(batches: Iterator[dict[str, Any]], seconds: float, batch_size: int) -> tuple[float, float]:
-    """Examples a second, and a second of the processor time of all threads."""
+    """(examples a second, examples a second of the processor time of all threads)."""
     examples, clock, cpu = 0, time.perf_counter(), time.process_time()
     while time.perf_counter() - clock < seconds:
         next(batches)

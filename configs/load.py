@@ -42,9 +42,7 @@ def load(name_or_path: str) -> schema.Config:
 
 
 def _run(path: pathlib.Path) -> schema.Config:
-    """Runs a configuration file; whatever fails inside it is its author's mistake, named by
-    line.
-    """
+    """What get_config() of a file returns; UserError, naming the line, where it fails."""
     try:
         config = runpy.run_path(os.fspath(path))['get_config']()
     except KeyError as error:
@@ -62,7 +60,7 @@ def _run(path: pathlib.Path) -> schema.Config:
 
 
 def _where(path: pathlib.Path, error: BaseException) -> str:
-    """`error` in one line, with the line of `path` it came from."""
+    """`error` in one line, with the line of the file `path` that it came from."""
     if isinstance(error, SyntaxError):
         return f'{path}:{error.lineno}: {error.msg}'
     lines = [

@@ -67,9 +67,7 @@ def apply(config: C, changes: Iterable[str]) -> C:
 
 
 def names(cls: type, prefix: str = '') -> list[str]:
-    """The dotted names of all settings of a configuration class; N stands for a place in a
-    tuple.
-    """
+    """The dotted names of all settings of a class; N stands for an index of a tuple."""
     found = []
     for name, hint in typing.get_type_hints(cls).items():
         if typing.get_origin(hint) is tuple:
@@ -84,10 +82,10 @@ def names(cls: type, prefix: str = '') -> list[str]:
 
 
 def _meant(key: str, section: type, root: type) -> str:
-    """' (did you mean ...?)' for a name that `section`, within a configuration `root`, has not, or
-    ''.
+    """What a refusal of an unknown name ends with: ' (did you mean ...?)', or ''.
 
-    First that name elsewhere in the configuration, then names that look like it.
+    `key` is the unknown name in `section`, a class within the configuration class `root`. First
+    that name elsewhere in the configuration, then names that look like it.
     """
     all_names = [name.replace('.N.', '.0.') for name in names(root)]
     known = (key, _ELSEWHERE.get(key.lower()))
@@ -102,8 +100,10 @@ def _meant(key: str, section: type, root: type) -> str:
 
 
 def _put(data: Any, hint: Any, path: list[str], text: str, name: str, root: type) -> None:
-    """Writes the value that `text` spells at `path` into `data`, the plain form of a value of type
-    `hint`.
+    """Parses `text` and writes it into `data`, in place, at the dotted name `path`.
+
+    `data` is plain JSON data of a value of type `hint`; `name` and `root`, the whole name and the
+    configuration's class, are for the messages of UserError.
     """
     key: Any = path[0]
     if typing.get_origin(hint) is tuple:
@@ -137,7 +137,7 @@ def _put(data: Any, hint: Any, path: list[str], text: str, name: str, root: type
 
 
 def _parse(text: str, hint: Any, name: str) -> Any:
-    """The value of type `hint` that `text` spells."""
+    """The value of type `hint` that `text` spells; UserError, naming the setting, if none."""
     options = typing.get_args(hint)
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         if text.lower() == 'none' and type(None) in options:
@@ -172,7 +172,7 @@ def _bool(text: str) -> bool:
 
 
 def _int(text: str) -> int:
-    """Also 1_000, and 1e6 where it is whole."""
+    """The integer that `text` spells: also 1_000, and 1e6 where it is whole; else ValueError."""
     try:
         return int(text)
     except ValueError:

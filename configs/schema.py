@@ -167,8 +167,9 @@ class Phase(Section):
 
 @dataclass(frozen=True)
 class OptimizerConfig(Section):
-    """The optimizer, by default AdamW as BERT has it, and the learning-rate schedule
-    (google-research/bert optimization.py).
+    """The optimizer and the learning-rate schedule; by default BERT's AdamW.
+
+    google-research/bert optimization.py.
     """
 
     algorithm: Literal[
@@ -223,9 +224,7 @@ class OptimizerConfig(Section):
 
 @dataclass(frozen=True)
 class RuntimeConfig(Section):
-    """How a run is carried out: none of it but `dropout_rng` changes the result beyond float
-    noise.
-    """
+    """How a run is carried out: only `dropout_rng` changes the result beyond float noise."""
 
     data_parallel: int | None = setting(
         None,
@@ -427,9 +426,7 @@ class FinetuneConfig(Section):
         )
 
     def unused(self) -> dict[str, str]:
-        """The runtime settings that a run of this kind does not read, each with what does its
-        work.
-        """
+        """{setting of `runtime` that a run of this kind does not read: what does its work}."""
         return {
             'eval_every': 'score_every is the number of steps between scores on the dev split',
             'eval_batches': 'the dev split is always scored whole',
@@ -451,9 +448,7 @@ class FinetuneConfig(Section):
                 )
 
     def encoder(self, source: ModelConfig) -> ModelConfig:
-        """The encoder to train: the source's, with this run's dropouts where it names any, and its
-        BiLSTM.
-        """
+        """The encoder to train: `source` with the dropouts and the BiLSTM of this run."""
         own = {name: getattr(self, name) for name in ('hidden_dropout', 'attention_dropout')}
         own = {name: rate for name, rate in own.items() if rate is not None}
         return dataclasses.replace(source, **own, bilstm=self.bilstm or source.bilstm)
@@ -465,10 +460,10 @@ FeatureSet = Literal['embeddings', 'second_to_last', 'last', 'sum_last4', 'conca
 
 @dataclass(frozen=True)
 class FeatureConfig(FinetuneConfig):
-    """One run of the feature-based approach: a fresh BiLSTM on outputs of a frozen encoder (section
-    5.3, Table 7).
+    """One run of the feature-based approach: a fresh BiLSTM on outputs of a frozen encoder.
 
-    head_dropout is that before each layer of the BiLSTM and before the classifier.
+    Paper section 5.3, Table 7. head_dropout is that before each layer of the BiLSTM and before the
+    classifier.
     """
 
     features: FeatureSet = setting(
@@ -509,9 +504,7 @@ def to_dict(config: Section) -> dict[str, Any]:
 
 
 def from_dict(cls: type, data: dict[str, Any], where: str = '') -> Any:
-    """Builds a configuration of type `cls` from JSON data; unknown and missing names are
-    refused.
-    """
+    """A configuration of type `cls` from JSON data; UserError for unknown and missing names."""
     if not isinstance(data, dict):
         raise UserError(
             f'{where or cls.__name__}: expected settings by name, not {reprlib.repr(data)}'
@@ -559,7 +552,7 @@ def loads(text: str | bytes, where: str = 'config.json') -> Config:
 
 
 def from_saved(data: Any, where: str) -> Config:
-    """The configuration in the parsed JSON of a saved file. UserError naming `where` if none."""
+    """The configuration in a saved file's parsed JSON; UserError, naming `where`, if it is none."""
     kind = data.get('kind') if isinstance(data, dict) else None
     if not isinstance(kind, str) or kind not in _KINDS:
         known = ', '.join(f'"{name}"' for name in _KINDS)
@@ -571,7 +564,7 @@ def from_saved(data: Any, where: str) -> Config:
 
 
 def read(path: Any) -> Config:
-    """The configuration in a saved file; path: of pathlib's kind. UserError for anything else."""
+    """The configuration in a saved file; UserError for anything else. path: of pathlib's kind."""
     try:
         text = path.read_bytes()
     except OSError as error:

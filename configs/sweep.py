@@ -1,5 +1,4 @@
-"""`--sweep="a.b=1,2;seed=0,1"`, or a grid by name: a grid of settings, as configurations with
-names.
+"""`--sweep="a.b=1,2;seed=0,1"`: a grid of settings, as configurations with names.
 
 This file owns the spelling of a grid and the names of its points; what a setting may be is
 `configs.overrides`'. The last setting named changes fastest.
@@ -28,9 +27,7 @@ GRIDS = {
 
 
 class Point(NamedTuple, Generic[C]):
-    """One run of a sweep: its settings as they are in its configuration, and the name made of
-    them.
-    """
+    """One run of a sweep: its configuration, its settings by dotted name, a name made of them."""
 
     name: str
     settings: dict[str, object]
@@ -38,11 +35,10 @@ class Point(NamedTuple, Generic[C]):
 
 
 def grid(config: C, text: str) -> list[Point[C]]:
-    """Every combination of the settings in `text`, applied to `config`; a name of GRIDS stands for
-    its settings.
+    """Every combination of the settings in `text`, applied to `config`, as points.
 
-    Raises UserError for a malformed text, an unknown setting, a bad value, and values that are
-    equal.
+    A name of GRIDS in `text` stands for its settings. Raises UserError for a malformed text, an
+    unknown setting, a bad value, and values that are equal.
     """
     axes: list[tuple[str, list[str]]] = []
     parts = (GRIDS.get(part.strip(), part) for part in text.split(';'))

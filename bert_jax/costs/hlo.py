@@ -1,10 +1,17 @@
-"""Reads a compiled program's text (XLA's HLO): which collectives a step runs, how often, and over
-which mesh axes; what it keeps; what the compiler thinks that its parts cost.
+"""Reads a compiled program's text (XLA's HLO): what it communicates, keeps in memory, and costs.
 
 Owns the grammar of that text, and of the compiler's refusal, as far as counting needs it. Knows
 nothing of models; imports no jax. What runs inside a loop counts once for each turn of the loop; a
 collective that XLA has cut into steps (async_collective_fusion) is known by its channel and counts
 once.
+
+A program is a list of computations, a computation a list of instructions, the last of which to be
+evaluated is its root. An instruction is a line, such as
+
+    %all-reduce.7 = f32[8,128]{1,0} all-reduce(%dot.3), channel_id=2, replica_groups=[2,4]<=[8], ...
+
+and one that runs other computations (fusion, while, call, conditional) names them in its
+attributes.
 """
 
 from __future__ import annotations
@@ -38,12 +45,12 @@ _OPERAND = re.compile(r'%([^\s,)]+)')
 
 @dataclass(frozen=True)
 class Collective:
-    """One collective instruction. bytes: of the whole array it reduces or gathers, on one chip,
-    each time it runs.
+    """One collective instruction of a program.
 
-    axes: the mesh axes it spans, () where they could not be read; size: the chips that take part;
-    count: times a step;
-    shape: its result as the program has it; origin: the operation of the model that it came from.
+    kind: one of KINDS; axes: the mesh axes that it spans, () where they could not be read; size:
+    the chips that take part; bytes: of the whole array that it reduces or gathers, on one chip,
+    each time it runs; count: times a step; shape: its result as the program has it; origin: the
+    operation of the model that it came from.
     """
 
     kind: str
@@ -56,8 +63,9 @@ class Collective:
 
     @property
     def sent(self) -> float:
-        """Bytes that a chip must send at least each time, whatever the algorithm (all-reduce: a
-        scatter and a gather).
+        """Bytes that a chip must send each time, whatever the algorithm.
+
+        An all-reduce is a reduce-scatter and an all-gather.
         """
         share = (self.size - 1) / self.size
         return self.bytes * {'all-reduce': 2 * share, 'collective-permute': 1.0}.get(
@@ -67,8 +75,9 @@ class Collective:
 
 @dataclass(frozen=True)
 class Allocation:
-    """Buffers of one shape and origin in the compiler's list of the largest. bytes: of all `count`
-    of them, padded to tiles.
+    """Buffers of one shape and origin, of those that the compiler lists as the largest.
+
+    bytes: of all `count` of them together, padded to tiles.
     """
 
     bytes: float
@@ -79,8 +88,9 @@ class Allocation:
 
 @dataclass(frozen=True)
 class Cost:
-    """Instructions of one kind, shape and origin. cycles: of a chip in a step, by libtpu's
-    estimate, for all `count` of them.
+    """What instructions of one kind, shape and origin cost together.
+
+    cycles: of a chip in a step, by libtpu's estimate, for all `count` of them.
     """
 
     cycles: int
@@ -103,9 +113,7 @@ class _Instruction:
 
 
 def size_of(shape: str) -> int:
-    """Bytes of 'bf16[8,128]{1,0:T(8,128)}' or of a tuple of such shapes, without padding to
-    tiles.
-    """
+    """Bytes of 'bf16[8,128]{1,0:T(8,128)}', or a tuple of such shapes, without padding to tiles."""
     total = 0
     for kind, bits, dims in _ARRAY.findall(shape):
         if kind != 'token':
@@ -115,13 +123,14 @@ def size_of(shape: str) -> int:
 
 
 def _plain(shape: str) -> str:
-    """A shape without layouts and comments."""
+    """A shape as HLO writes it, without layouts and comments: 'bf16[8,128]'."""
     return re.sub(r'\{[^}]*\}|/\*.*?\*/', '', shape)
 
 
 def collectives(text: str, mesh_shape: Mapping[str, int]) -> list[Collective]:
-    """Every collective of a compiled program for the mesh {axis: size}, those of loop bodies with
-    the loops' turns.
+    """Every collective of a compiled program for the mesh {axis: size}.
+
+    What stands in the body of a loop has the loop's turns in its count.
     """
     computations, entry = _parse(text)
     runs = _runs(computations, entry)
@@ -159,9 +168,7 @@ def collectives(text: str, mesh_shape: Mapping[str, int]) -> list[Collective]:
 
 
 def _matched(pattern: str, text: str) -> re.Match[str]:
-    """Where `pattern` stands in `text`. ValueError where it does not: XLA then writes another
-    notation.
-    """
+    """The match of `pattern` in `text`; ValueError if none: XLA's notation has changed."""
     found = re.search(pattern, text)
     if found is None:
         raise ValueError(f'{text!r}: not in the notation of XLA that this file knows')
@@ -175,9 +182,7 @@ def _parse_size(text: str) -> float:
 
 
 def refused_sizes(text: str) -> tuple[float, float] | None:
-    """(bytes needed, bytes there) of libtpu's refusal of a program that does not fit; None where it
-    does not tell.
-    """
+    """(bytes needed, bytes there) in libtpu's refusal of a program; None if it tells neither."""
     found = re.search(r'Used (\S+?) of (\S+?) hbm|\((\S+)\) exceeds available HBM \((\S+)\)', text)
     if found is None:
         return None
@@ -186,9 +191,7 @@ def refused_sizes(text: str) -> tuple[float, float] | None:
 
 
 def allocations(text: str) -> list[Allocation]:
-    """The largest buffers that libtpu's refusal lists, those of one shape and origin together,
-    largest first.
-    """
+    """The largest buffers in libtpu's refusal, summed by shape and origin, largest first."""
     found: dict[tuple[str, str], Allocation] = {}
     for entry in re.split(r'\n\s+\d+\. Size: ', text)[1:]:
         shape, origin = (
@@ -203,8 +206,9 @@ def allocations(text: str) -> list[Allocation]:
 
 
 def generators(text: str) -> list[tuple[tuple[int, ...], int]]:
-    """(dims on one chip, bytes) of every array that XLA's own generator of random bits draws (`rbg`
-    keys; threefry is arithmetic).
+    """(dims on one chip, bytes) of every array of random bits that XLA's own generator draws.
+
+    That is the generator of `rbg` keys; threefry is arithmetic, and no instruction of its own.
     """
     found = []
     for body in _parse(text)[0].values():
@@ -217,10 +221,10 @@ def generators(text: str) -> list[tuple[tuple[int, ...], int]]:
 
 
 def costs(text: str) -> list[Cost]:
-    """What libtpu expects the parts of a program to take, most first; of collectives it says
-    nothing, nor of what runs at the same time.
+    """What libtpu expects each kind of instruction to take, most cycles first.
 
-    [] for a program of another compiler.
+    [] for a program of another compiler. Of collectives it says nothing, nor of what runs at the
+    same time.
     """
     computations, entry = _parse(text)
     runs = _runs(computations, entry)
@@ -240,11 +244,10 @@ def costs(text: str) -> list[Cost]:
 
 
 def kept_for_backward(text: str) -> int:
-    """Bytes on one chip that the forward pass leaves for the backward pass: the activations, in
-    whatever memory, without padding.
+    """Bytes of activations on one chip: what the forward pass leaves for the backward pass.
 
-    What an operation of the forward pass, which jax names jvp(...), made and one of the backward
-    pass, transpose(jvp(...)), reads.
+    In whatever memory, without padding. That is every buffer that an operation of the forward pass,
+    which jax names jvp(...), made and one of the backward pass, transpose(jvp(...)), reads.
     """
     computations, entry = _parse(text)
     runs = _runs(computations, entry)
@@ -259,8 +262,9 @@ def kept_for_backward(text: str) -> int:
 
 
 def _kept(body: dict[str, _Instruction]) -> int:
-    """That, of one computation. Tuples, their parts and other names for a buffer are looked through
-    to where it was made.
+    """The bytes of `kept_for_backward` within one computation, {instruction name: instruction}.
+
+    Tuples, their members and other names for a buffer are looked through to where it was made.
     """
 
     def made(name: str, part: int | None = None) -> tuple[str, int | None] | None:
@@ -311,8 +315,9 @@ def _kept(body: dict[str, _Instruction]) -> int:
 
 @functools.lru_cache(maxsize=1)
 def _parse(text: str) -> tuple[dict[str, dict[str, _Instruction]], str]:
-    """{computation: {instruction name: instruction}}, with the root also under 'ROOT'; and the
-    entry's name.
+    """({computation: {instruction name: instruction}}, the entry's name) of a program's text.
+
+    A computation's root stands in it twice: under its name, and under 'ROOT'.
     """
     computations: dict[str, dict[str, _Instruction]] = {}
     entry, body = '', {}
@@ -328,8 +333,9 @@ def _parse(text: str) -> tuple[dict[str, dict[str, _Instruction]], str]:
 
 
 def _runs(computations: dict[str, dict[str, _Instruction]], entry: str) -> dict[str, int]:
-    """How often each computation runs in one execution of `entry`; the branches of a conditional
-    count as if all were taken.
+    """{computation: how often it runs in one execution of `entry`}.
+
+    The branches of a conditional count as if all were taken.
     """
     runs: dict[str, int] = {}
 
@@ -357,10 +363,10 @@ def _runs(computations: dict[str, dict[str, _Instruction]], entry: str) -> dict[
 
 
 def _trip_count(computations: dict[str, dict[str, _Instruction]], loop: _Instruction) -> int:
-    """Turns of a counted loop: the condition compares one part of the state with a constant, the
-    body adds a constant to it.
+    """Number of turns of a counted loop; 1 where the loop has another form.
 
-    1 where the loop has another form, so that what it holds is counted at least once.
+    The condition compares one part of the state with a constant, the body adds a constant to it.
+    With 1 what an unknown loop holds is counted at least once.
     """
     condition = computations.get(_matched(r'condition=%([^\s,)}]+)', loop.rest)[1], {})
     body = computations.get(_matched(r'body=%([^\s,)}]+)', loop.rest)[1], {})
@@ -396,8 +402,10 @@ def _constant(i: _Instruction | None) -> int | None:
 
 
 def _groups(rest: str, mesh_shape: Mapping[str, int]) -> tuple[tuple[str, ...], int]:
-    """(mesh axes along which the members of a group differ, members of a group), from one of HLO's
-    four notations.
+    """(mesh axes along which the members of a group differ, members of a group) of a collective.
+
+    rest: the collective's attributes, which name the groups of devices in one of HLO's four
+    notations. Without any of them all devices are one group.
     """
     sizes = tuple(mesh_shape.values())
     devices = np.arange(math.prod(sizes))
@@ -444,8 +452,9 @@ def _groups(rest: str, mesh_shape: Mapping[str, int]) -> tuple[tuple[str, ...], 
 
 
 def _iota(text: str) -> np.ndarray:
-    """The device numbers that '[2,2,2]T(0,2,1)' stands for: counted up in that shape, transposed,
-    flat.
+    """The device numbers that '[2,2,2]T(0,2,1)' stands for, flat.
+
+    They are counted up in the first shape, then transposed by the second.
     """
     shape, order = _matched(r'^\[([\d,]+)\](?:T\(([\d,]+)\))?$', text).groups()
     sizes = [int(n) for n in shape.split(',')]

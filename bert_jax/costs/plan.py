@@ -1,5 +1,4 @@
-"""What a run needs on a topology that is not there: memory, collectives, time; the same step,
-compiled for it.
+"""What a run needs on a topology that is not here: memory, collectives, time.
 
 Two parts. `analytic` counts from shapes, the sharding rules and the chip's figures. `compiled`
 lowers the very train step of launch.pretrain with abstract arguments for the topology's devices and
@@ -54,8 +53,10 @@ _COMPILER_ONLY = {
 
 
 def predictions_of(config: PretrainConfig, given: Sequence[int]) -> list[int]:
-    """Masked positions a sequence, for each phase: those `given`, or launch.preprocess's default,
-    15 % of the length rounded up.
+    """Masked positions a sequence, for each phase of `config`; UserError if `given` do not fit.
+
+    given: one for each phase, or none for launch.preprocess's default, 15 % of the length rounded
+    up.
     """
     if given and len(given) != len(config.phases):
         raise UserError(
@@ -73,7 +74,8 @@ def predictions_of(config: PretrainConfig, given: Sequence[int]) -> list[int]:
 
 def abstract_mesh(config: PretrainConfig, topology: Topology) -> AbstractMesh:
     """The mesh that sharding.make_mesh would make of the topology's chips, without devices.
-    UserError where the run does not divide.
+
+    UserError where the chips do not divide by the axes, or a batch does not divide over them.
     """
     runtime = config.runtime
     inner = runtime.fsdp * runtime.model_parallel
@@ -94,8 +96,9 @@ def abstract_mesh(config: PretrainConfig, topology: Topology) -> AbstractMesh:
 
 
 def rows_at_a_time(config: PretrainConfig, phase: Phase, mesh: Mapping[str, int]) -> int:
-    """Sequences that a chip works on at a time: of a step, an accumulation's part, split over
-    `data` and `fsdp`.
+    """Sequences that a chip works on at a time: its share of one micro-batch.
+
+    mesh: {axis: size}; a micro-batch is split over `data` and `fsdp`.
     """
     return phase.batch_size // (config.runtime.accumulation * mesh['data'] * mesh['fsdp'])
 
@@ -134,10 +137,10 @@ def arguments(
 def analytic(
     config: PretrainConfig, phase: Phase, predictions: int, topology: Topology
 ) -> dict[str, Any]:
-    """What shapes alone tell of one phase: FLOPs, bytes of the state on a chip, floors in seconds a
-    step.
+    """What shapes alone tell of one phase: FLOPs, bytes of the state on a chip, floors in seconds.
 
-    Its memory floor: every program reads the state and the batch once and writes the state once.
+    The floors are of a step. That of memory: every program reads the state and the batch once and
+    writes the state once.
     """
     mesh, chip = abstract_mesh(config, topology), topology.chip
     state, batch, _ = arguments(config, phase, predictions, mesh)
@@ -162,8 +165,10 @@ def analytic(
 
 
 class DoesNotFit(UserError):
-    """A step that is larger than its chip. needs, has: bytes; buffers: the largest
-    (hlo.Allocation), where the compiler names them.
+    """A step needs more memory than its chip has.
+
+    needs, has: bytes of one chip, `needs` NaN where the compiler does not tell; buffers: the
+    largest ones, where it lists them.
     """
 
     def __init__(self, message: str, needs: float, has: float, buffers: list[hlo.Allocation]):
@@ -188,7 +193,7 @@ def obstacle(topology: Topology) -> str | None:
 
 
 def _gpus(topology: Topology) -> list[Any]:
-    """The GPUs of this machine that are such chips."""
+    """The GPUs of this machine that are chips of the topology's kind, as jax devices."""
     try:
         return [
             device
@@ -252,8 +257,9 @@ def _refusal(
 
 
 def devices(topology: Topology) -> list[Any]:
-    """The topology's chips as jax devices that can be compiled for, and no more. Sets environment
-    variables that libtpu reads.
+    """The topology's chips as jax devices, to compile for; UserError where libtpu does not know it.
+
+    Sets environment variables that libtpu reads.
     """
     if topology.chip.platform == 'gpu':
         return _gpus(topology)[: topology.chips]
@@ -284,11 +290,10 @@ def devices(topology: Topology) -> list[Any]:
 def compiled(
     config: PretrainConfig, phase: Phase, predictions: int, topology: Topology
 ) -> dict[str, Any]:
-    """`analytic`, with what the compiler tells: memory by use, collectives, its own count of FLOPs
-    and bytes.
+    """`analytic`, with what the compiler tells of memory, collectives, FLOPs and bytes.
 
-    The memory floor grows by the temporaries: what lives at their peak has been written and will be
-    read.
+    Raises DoesNotFit where the step does not fit a chip. The memory floor grows by the temporaries:
+    what lives at their peak has been written and will be read.
     """
     plan = analytic(config, phase, predictions, topology)
     program = compile_step(config, phase, predictions, topology)
@@ -344,8 +349,10 @@ def compiled(
 
 
 def expected(costs: Sequence[hlo.Cost], chip: Chip) -> dict[str, Any]:
-    """What libtpu's estimates come to: seconds a step, the share of it in `moving` data about, and
-    the costliest kinds of instruction.
+    """What libtpu's estimates come to; {} where there are none.
+
+    expected_s: seconds a step; costliest: the costs at the top, each with its share. `moving` is
+    the share of the time that copies and spreads out arrays.
     """
     total = sum(c.cycles for c in costs)
     if not total or not chip.flops_per_cycle:
@@ -371,8 +378,9 @@ def reordering(compiler: dict[str, Any]) -> list[str]:
 
 
 def random_bits_of_others(text: str, own: int) -> list[str]:
-    """A warning where the compiled program draws random bits for more rows than the `own` that a
-    chip works on at a time.
+    """A warning, in a list, where chips draw random bits for rows that are not theirs; else [].
+
+    text: the compiled program; own: rows that a chip works on at a time.
     """
     larger = [(dims, size) for dims, size in hlo.generators(text) if dims and dims[0] > own]
     if not larger:
@@ -388,11 +396,11 @@ def random_bits_of_others(text: str, own: int) -> list[str]:
 def schedule(
     phases: Sequence[dict[str, Any]], chips: int, mfu: float, price: float | None
 ) -> dict[str, Any]:
-    """Step time, tokens/s, hours and chip-hours of the whole run, and its price: at the floor, at a
-    model FLOPs utilisation, as expected.
+    """Step time, tokens/s, hours, chip-hours and price of the whole run, by three guesses.
 
-    At `mfu` a step takes its compute floor / mfu; as expected, where a compiler said so of all
-    phases, what it said; and the highest floor where that is longer. price: of a chip for an hour.
+    phases: those of `analytic` or `compiled`; price: of a chip for an hour. The guesses are
+    'floor'; 'mfu', where a step takes its compute floor / mfu; and, where a compiler told it of all
+    phases, 'expected'. A step takes at least its highest floor in each of them.
     """
     guesses = {
         'floor': [0.0 for _ in phases],

@@ -1,10 +1,9 @@
-"""Which settings of `runtime` make a run fit a topology, and which make it fast there: ordered by
-estimate, then compiled.
+"""Which settings of `runtime` make a run fit a topology, and which make it fast there.
 
-Owns the estimate and the order of tries; what counts is what the compiler says of each. The result
-of a run stays as it is: neither the model nor the batch of a step is touched, but how many
-sequences a chip works on at a time (accumulation), what the backward pass recomputes (remat), and
-over which chips arrays are split (fsdp, model_parallel, shard_optimizer).
+Candidates are ordered by an estimate, then compiled: what counts is what the compiler says of each.
+The result of a run stays as it is: neither the model nor the batch of a step is touched, but how
+many sequences a chip works on at a time (accumulation), what the backward pass recomputes (remat),
+and over which chips arrays are split (fsdp, model_parallel, shard_optimizer).
 """
 
 from __future__ import annotations
@@ -31,8 +30,9 @@ _HOPEFUL = 1.2  # candidates are tried up to this share of the memory by estimat
 
 
 class Task(NamedTuple):
-    """What is to be compiled: one phase of a run on a topology. predictions: masked positions a
-    sequence.
+    """What is to be compiled: one phase of a run on a topology.
+
+    predictions: masked positions a sequence.
     """
 
     config: PretrainConfig
@@ -41,8 +41,9 @@ class Task(NamedTuple):
     topology: Topology
 
     def changed(self, changes: Mapping[str, Any]) -> Task:
-        """The same with other settings of `runtime`; the axis `data` takes the chips that other
-        axes, if they are changed, leave.
+        """The same task with `changes` of `runtime`.
+
+        Where these change the size of another axis, `data` takes the chips that are left.
         """
         if {'fsdp', 'model_parallel'} & changes.keys():
             changes = {**changes, 'data_parallel': None}
@@ -54,8 +55,10 @@ class Task(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """parts: bytes of one chip by what they hold. floors: seconds a step by compute, memory and
-    interconnect, what is recomputed included.
+    """What a step is estimated to take on one chip.
+
+    parts: {what: bytes}; floors: {'compute', 'memory', 'interconnect': seconds a step}, with what
+    remat computes again.
     """
 
     parts: dict[str, float]
@@ -72,8 +75,9 @@ class Estimate(NamedTuple):
         return sum(self.parts.values()) - self.rest
 
     def time(self) -> tuple[float, float]:
-        """What candidates are ordered by: the highest floor, then all of them, as if nothing
-        overlapped.
+        """Seconds that order candidates: (the highest floor, the sum of all floors).
+
+        The sum is that of a step in which nothing overlaps.
         """
         return max(self.floors.values()), sum(self.floors.values())
 
@@ -87,10 +91,10 @@ class Estimate(NamedTuple):
 
 
 def kept(model: ModelConfig, scores: int, remat: str, width: int) -> float:
-    """Bytes a layer keeps of one token for the backward pass; width: bytes of an activation,
-    scores: of attention that are kept.
+    """Bytes that a layer keeps of one token for the backward pass.
 
-    As libtpu compiles the step: with 'none' query, key, value, context, the outputs of the other
+    width: bytes of an activation; scores: numbers of attention scores that are kept of a token. As
+    libtpu compiles the step: with 'none' query, key, value, context, the outputs of the other
     products, two dropout masks of a byte, and probabilities with their mask; what is between is
     made again. With 'dots' the products' outputs, with 'full' the layer's input.
     """
@@ -104,13 +108,14 @@ def kept(model: ModelConfig, scores: int, remat: str, width: int) -> float:
 
 @functools.lru_cache(maxsize=256)
 def _analytic(task: Task) -> dict[str, Any]:
-    """plan.analytic, once for all settings that it does not depend on."""
+    """plan.analytic of a task, kept, for the search asks again and again."""
     return plan.analytic(*task)
 
 
 def estimate(task: Task) -> Estimate:
-    """What compiling would tell, roughly: good for an order of tries. UserError where the batch
-    does not divide.
+    """What compiling the task would tell, roughly; UserError where the batch does not divide.
+
+    Good enough for the order in which settings are tried.
     """
     config, phase, predictions, topology = task
     model, runtime, chip = config.model, config.runtime, topology.chip
@@ -165,8 +170,9 @@ def estimate(task: Task) -> Estimate:
 
 
 def grid(task: Task, knobs: Sequence[str]) -> Iterator[tuple[dict[str, Any], Estimate]]:
-    """Every combination of settings of `knobs` that the run divides by, as its changes to
-    `runtime`, with the estimate.
+    """(changes of `runtime`, estimate) for every combination of `knobs` that the run divides by.
+
+    knobs: names of 'accumulation', 'remat', 'fsdp', 'model_parallel', 'shard_optimizer'.
     """
     chips, runtime = task.topology.chips, task.config.runtime
     powers = [2**i for i in range(chips.bit_length()) if chips % 2**i == 0]
@@ -190,8 +196,7 @@ def grid(task: Task, knobs: Sequence[str]) -> Iterator[tuple[dict[str, Any], Est
 
 
 def tried(task: Task, changes: Mapping[str, Any]) -> dict[str, Any] | None:
-    """One compilation, as a row: the changes, whether it fits, bytes needed and left, floors in
-    seconds.
+    """One compilation as a row: changes, whether it fits, bytes needed and left, floors in s.
 
     None, with a warning, where there is no such mesh: nothing was compiled, another one is next.
     What the compiler fails on, or refuses without a figure, needs NaN bytes.
@@ -230,11 +235,10 @@ def tried(task: Task, changes: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def smallest_changes(task: Task, refused: plan.DoesNotFit, budget: int) -> list[dict[str, Any]]:
-    """What makes a refused step fit: the least change of one setting, or of several where one is
-    not enough; each was compiled.
+    """The least changes after which a refused step fits, compiled; rows of `tried`, refusals too.
 
-    Rows of `tried`, refusals among them, `budget` at most. What is estimated is scaled to what the
-    compiler said of the refused step.
+    One setting is changed, or several where one is not enough; at most `budget` rows. The estimates
+    are scaled to what the compiler said of the refused step.
     """
     scale = estimate(task).scale(refused.needs)
     rows: list[dict[str, Any]] = []
@@ -255,9 +259,7 @@ def smallest_changes(task: Task, refused: plan.DoesNotFit, budget: int) -> list[
 
 
 def likely_change(task: Task) -> dict[str, Any] | None:
-    """The least change of settings after which the estimate fits: {} where it does as it is, None
-    where no change is enough.
-    """
+    """The least change after which the estimate fits; {} if it does now, None if none is enough."""
     usable = task.topology.chip.hbm_usable
     if estimate(task).memory() <= usable:
         return {}
@@ -265,9 +267,7 @@ def likely_change(task: Task) -> dict[str, Any] | None:
 
 
 def _savings(task: Task) -> list[tuple[dict[str, Any], Estimate]]:
-    """All changes that save memory, with their estimates: those of few settings first, then by
-    their time.
-    """
+    """All changes that save memory, with their estimates: of few settings first, then by time."""
     options = [
         option
         for option in grid(task, ('accumulation', 'remat', 'fsdp'))
@@ -277,9 +277,7 @@ def _savings(task: Task) -> list[tuple[dict[str, Any], Estimate]]:
 
 
 def _larger(changes: Mapping[str, Any], task: Task) -> bool:
-    """Whether there is a change, and each of them saves memory: none goes back behind what the run
-    already does.
-    """
+    """Whether there is a change and each saves memory, beyond what the run's own settings save."""
     degree = lambda knob, value: _REMAT.index(value) if knob == 'remat' else value or 0
     return bool(changes) and all(
         degree(knob, value) > degree(knob, getattr(task.config.runtime, knob))
@@ -288,8 +286,7 @@ def _larger(changes: Mapping[str, Any], task: Task) -> bool:
 
 
 def search(task: Task, budget: int) -> list[dict[str, Any]]:
-    """The `budget` settings that promise the shortest step by estimate, compiled; rows of `tried`,
-    the best first.
+    """The `budget` settings of the shortest estimated step, compiled: rows of `tried`, best first.
 
     Best is what a step takes by the compiler or at least, then the lowest sum of floors. A refusal
     corrects the estimate of what is left to try.
@@ -318,20 +315,18 @@ def search(task: Task, budget: int) -> list[dict[str, Any]]:
 
 
 def _times(row: Mapping[str, Any]) -> tuple[float, float]:
-    """Seconds of a step that fits: what the compiler expects or the highest floor, whichever is
-    more, and the sum of the floors.
-    """
+    """Seconds of a step that fits: (the longer of compiler's and highest floor, sum of floors)."""
     floors = row['floor_s'].values()
     return max(row['expected_s'] or 0.0, *floors), sum(floors)
 
 
 def settings(changes: Mapping[str, Any]) -> str:
-    """Changes as they are given on the command line."""
+    """Changes of `runtime` as flags: '--set runtime.fsdp=4 --set runtime.remat=full'."""
     return ' '.join(f'--set runtime.{knob}={str(value).lower()}' for knob, value in changes.items())
 
 
 def describe(row: Mapping[str, Any]) -> str:
-    """A row of `tried` as a line."""
+    """A row of `tried` as a line of text."""
     changes = settings(row['changes']) or 'as given'
     mesh = 'x'.join(str(n) for n in row['mesh'].values())
     if not row['fits']:

@@ -1,4 +1,4 @@
-"""What a log line says of speed: rates, model FLOPs and their share of the devices' peak, memory.
+"""What a log line says of speed: sequences and model FLOP/s, their share of the peak, and memory.
 
 Owns the arithmetic from the time of a step to those figures. Counts come from flops.py, peaks from
 chips.py; it must not know where steps come from.

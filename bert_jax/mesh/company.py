@@ -39,7 +39,7 @@ class Connection:
     """One JSON object a line, over TCP."""
 
     def __init__(self, connected: socket.socket, silence_s: float):
-        """An idle connection is kept alive, and is lost when the other host is silent so long."""
+        """Keeps the connection alive; it is lost when the other host is silent for `silence_s`."""
         self._socket, self._unread = connected, b''
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         # Linux's names; elsewhere the system's own pace has to do
@@ -50,15 +50,15 @@ class Connection:
                 connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), number)
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Sends it, unless the other side is gone: that is for `receive` to find."""
+        """Sends a JSON object, unless the other side is gone: `receive` reports that."""
         with contextlib.suppress(OSError):
             self._socket.settimeout(None)
             self._socket.sendall(json.dumps(message).encode() + b'\n')
 
     def receive(self, within: float | None = None) -> dict[str, Any] | None:
-        """The next object; None where there is none.
+        """The next JSON object; None if the other side is gone or says nothing of ours.
 
-        That is: the other side is gone, silent for `within` seconds, or says no line of ours.
+        It is taken for gone when it is silent for `within` seconds.
         """
         deadline = None if within is None else time.monotonic() + within
         try:
@@ -90,7 +90,7 @@ def names(processes: Sequence[int]) -> str:
 
 
 def differences(said: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """One text for each name of which not all processes say the same.
+    """One line for each name to which not all processes give the same value.
 
     said: {process: {name: JSON value}}.
     """
@@ -152,7 +152,7 @@ class Company:
             self._gone(peer)
 
     def tell(self, message: Mapping[str, Any], but: int | None = None) -> None:
-        """Sends it on all connections, or on all but one."""
+        """Sends a message on all connections, or on all but that of process `but`."""
         for peer, connection in list(self.connections.items()):
             if peer != but:
                 connection.send(message)
@@ -245,7 +245,7 @@ class Company:
         atexit.register(leave, code)
 
     def close(self) -> None:
-        """Hangs up without a word."""
+        """Closes all connections without a farewell."""
         self._ending.set()
         for connection in self.connections.values():
             connection.close()
@@ -255,7 +255,7 @@ class Company:
 
 
 def leave(code: int) -> None:
-    """Ends this process now, its last lines written."""
+    """Ends this process now with exit code `code`, its last lines written."""
     logging.flush()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -142,7 +142,7 @@ def _start_jax(place: Place) -> None:
 
 
 def _check_devices() -> None:
-    """Raises UserError, in all processes alike, where they have unlike devices."""
+    """Raises UserError, in every process, unless all have as many devices of the same kind."""
     here = collections.Counter((d.process_index, d.device_kind) for d in jax.devices())
     groups: dict[str, list[int]] = {}
     for (process, kind), count in sorted(here.items()):
@@ -155,8 +155,11 @@ def _check_devices() -> None:
 
 
 def _meet_in_cluster(says: Mapping[str, Any], silence_s: float) -> Company:
-    """Compares what all say over the devices, then connects to process 0, which tells its
-    address.
+    """Compares what all processes say, over the devices; then connects them to process 0.
+
+    There the cluster, not a flag, tells who is process 0, and it tells the others its address.
+    Raises UserError in every process where they differ; where one cannot reach process 0 they run
+    unconnected.
     """
     process, processes = jax.process_index(), jax.process_count()
     with contextlib.ExitStack() as stack:
@@ -190,7 +193,7 @@ def _own_address() -> str:
 
 
 def _gather(told: Any) -> list[Any]:
-    """What every process tells (JSON values), in all of them, by process; over the devices."""
+    """The JSON values that the processes tell, in all of them, by process; over the devices."""
     text = np.frombuffer(json.dumps(told).encode(), np.uint8)
     sizes = multihost_utils.process_allgather(np.int32(text.size)).reshape(-1)
     padded = np.zeros(sizes.max(), np.uint8)
@@ -200,16 +203,14 @@ def _gather(told: Any) -> list[Any]:
 
 
 def is_lead_process() -> bool:
-    """Whether this process is the one that writes a run's small files; True where there is one
-    process only.
-    """
+    """Whether this is process 0, which writes a run's small files; True if there is only one."""
     return jax.process_index() == 0
 
 
 def compare(say: Callable[[], Mapping[str, Any]], advice: str) -> None:
     """Raises UserError in every process, naming what differs, unless `say` gives the same in all.
 
-    `say` gives {name: JSON value}; where there is one process only it is not asked.
+    `say` gives {name: JSON value}; where there is only one process it is not called.
     """
     if jax.process_count() == 1:
         return
@@ -218,8 +219,9 @@ def compare(say: Callable[[], Mapping[str, Any]], advice: str) -> None:
 
 
 def from_first(ask: Callable[[], bool]) -> bool:
-    """What `ask` says in the first process, where alone it is called, in every process. UserError
-    in all where it raises one.
+    """The answer of `ask`, which process 0 alone is asked, in every process.
+
+    UserError in all of them where it raises one.
     """
     if jax.process_count() == 1:
         return ask()
@@ -253,9 +255,7 @@ class StopSignal:
 
 
 class Agreement:
-    """Whether to stop, the same answer in every process: a signal to one of them stops all after
-    the same step.
-    """
+    """Whether to stop, the same answer in every process: a signal to one stops all at one step."""
 
     def __init__(self, stop: StopSignal, mesh: jax.sharding.Mesh):
         self._stop, self._pending = stop, None
@@ -280,11 +280,10 @@ class Agreement:
 
 @contextlib.contextmanager
 def watchdog(minutes: float) -> Iterator[Callable[[], None]]:
-    """Yields `beat`, to be called as steps are done: without one for `minutes` the process ends (0:
-    never).
+    """Ends the process when `beat`, which it yields, is not called for so many minutes.
 
-    The stacks of all threads go to stderr first. Compiling counts as standing still: leave room for
-    it.
+    To be called at each step; 0 minutes: never. The stacks of all threads go to stderr first.
+    Compiling counts as standing still: leave room for it.
     """
     last, done = [time.monotonic()], threading.Event()
 

@@ -100,8 +100,9 @@ def check_divides(
 
 
 def free_axes() -> tuple[str, ...]:
-    """The axes of the current mesh that XLA may split arrays over: none without a mesh, and not
-    `data` inside `per_data_shard`.
+    """Axes of the current mesh that XLA may split arrays over; () without a mesh.
+
+    Inside `per_data_shard` `data` is none of them.
     """
     mesh = jax.sharding.get_abstract_mesh()
     return tuple(axis for axis in mesh.axis_names if axis not in mesh.manual_axes)
@@ -114,11 +115,11 @@ def constrain_rows(x: jax.Array) -> jax.Array:
 
 
 def per_data_shard(total: Callable[..., Any]) -> Callable[..., Any]:
-    """`total(whole, rows)`, a sum over rows, with one reduction over the mesh axis `data`: at its
-    end.
+    """`total(whole, rows)`, a sum over rows, with one reduction over the mesh axis `data`.
 
-    Each part of `data` sums its own share of rows ([*, B, ...] leaves, split along B) by a program
-    of its own. Left to itself XLA reduces inside the loops of `total`, once a turn.
+    It stands at the end of the sum: each part of `data` sums its own share of rows ([*, B, ...]
+    leaves, split along B) by a program of its own. Left to itself XLA reduces inside the loops of
+    `total`, once a turn.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.shape['data'] == 1:
@@ -147,7 +148,7 @@ def _size(mesh: jax.sharding.Mesh, axes: str | tuple[str, ...]) -> int:
 
 
 def path_of(key_path: tuple[Any, ...]) -> str:
-    """A leaf's path as 'encoder/layers/query/kernel'."""
+    """A leaf's key path as text: 'encoder/layers/query/kernel'."""
     return '/'.join(
         str(getattr(k, 'key', getattr(k, 'name', getattr(k, 'idx', k)))) for k in key_path
     )
@@ -156,11 +157,10 @@ def path_of(key_path: tuple[Any, ...]) -> str:
 def shardings(
     tree: Any, mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh, shard_optimizer: bool = False
 ) -> Any:
-    """A NamedSharding for every leaf of a tree of arrays or ShapeDtypeStructs; an axis that does
-    not divide stays whole.
+    """A NamedSharding for every leaf of a tree of arrays or ShapeDtypeStructs, by RULES.
 
-    With `shard_optimizer` the moments of a train state are split over `data` too (Xu et al. 2020,
-    weight-update sharding).
+    An axis that does not divide stays whole. With `shard_optimizer` the moments of a train state
+    are split over `data` too (Xu et al. 2020, weight-update sharding).
     """
 
     def place(key_path, leaf):
@@ -174,7 +174,7 @@ def shardings(
 
 
 def _also_over_data(spec: P, shape: tuple[int, ...], mesh: jax.sharding.Mesh) -> P:
-    """`spec` with `data` added to the first axis of the array that it divides."""
+    """`spec` with `data` added to the first axis that divides by it; else `spec` itself."""
     full = [*spec, *(None,) * (len(shape) - len(spec))]
     for i, (axes, size) in enumerate(zip(full, shape, strict=True)):
         wider = (*((axes,) if isinstance(axes, str) else axes or ()), 'data')
@@ -184,17 +184,17 @@ def _also_over_data(spec: P, shape: tuple[int, ...], mesh: jax.sharding.Mesh) ->
 
 
 def batch_sharding(mesh: jax.sharding.Mesh) -> NamedSharding:
-    """Rows over data and fsdp, everything else whole."""
+    """The sharding of a batch: rows over `data` and `fsdp`, other axes whole."""
     return NamedSharding(mesh, P(BATCH))
 
 
 def replicated(mesh: jax.sharding.Mesh) -> NamedSharding:
-    """The same array on every device."""
+    """The sharding of what is whole on every device."""
     return NamedSharding(mesh, P())
 
 
 def local_rows(mesh: jax.sharding.Mesh, batch_size: int) -> tuple[tuple[int, int], ...]:
-    """The ranges of global rows [start, stop) that this process must supply, in order, merged."""
+    """The ranges [start, stop) of global rows that this process must supply, in order, merged."""
     indices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
     merged: list[tuple[int, int]] = []
     for start, stop in sorted({i[0].indices(batch_size)[:2] for i in indices if i is not None}):

@@ -50,8 +50,9 @@ _WORDS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
 
 
 def _fingerprint(leaf: jax.Array) -> jax.Array:
-    """uint32 wrap-around sum of (bit pattern x odd weight of the place): the same on every mesh,
-    changed by any one bit.
+    """uint32 sum, wrapped around, of each element's bits x an odd weight of its index in the leaf.
+
+    The same on every mesh; any one flipped bit changes it.
     """
     bits = jax.lax.bitcast_convert_type(leaf, _WORDS[leaf.dtype.itemsize]).astype(jnp.uint32)
     place = jnp.zeros(leaf.shape, jnp.uint32)
@@ -72,9 +73,7 @@ def fingerprints(tree: Any) -> dict[str, int]:
 
 
 class _NewestAndBest:
-    """Orbax's preservation policy: the newest `keep` steps, and the one with the highest of
-    `scores`.
-    """
+    """Orbax's preservation policy: the newest `keep` steps, and the one with the highest score."""
 
     def __init__(self, keep: int, scores: dict[int, Score]):
         self._keep, self._scores = keep, scores
@@ -88,14 +87,15 @@ class _NewestAndBest:
 
 
 class Checkpoints:
-    """The `checkpoints/` folder of a workdir: params and the rest of the state as items of their
-    own, by step.
+    """The `checkpoints/` folder of a workdir: one train state for each saved step.
 
-    As a context it is closed at its end, however that comes: a save under way is then on the disk.
+    Parameters, the rest of the state and `meta` are items of their own, so that parameters can be
+    read alone. As a context it is closed at its end, however that comes: a save under way is then
+    on the disk.
     """
 
     def __init__(self, workdir: str | epath.PathLike, keep: int = 3):
-        """Keeps the newest `keep`, and of those that were saved with a score the best."""
+        """Opens the folder; keeps the newest `keep`, and the best of those saved with a score."""
         self._folder, self._keep = epath.Path(workdir).absolute() / 'checkpoints', keep
         self._folder.mkdir(parents=True, exist_ok=True)
         quiet()
@@ -126,18 +126,20 @@ class Checkpoints:
         return sorted(self._manager.all_steps())
 
     def is_best(self, score: Score | None) -> bool:
-        """Whether a state of that score would be kept as the best; a checkpoint whose score is not
-        known counts for nothing.
+        """Whether a state of that score would be kept as the best; False for None.
+
+        A checkpoint whose score is not known counts for nothing.
         """
         return score is not None and all(score > other for other in self._scores.values())
 
     def save(
         self, state: TrainState, meta: dict[str, Any], score: Score | None = None, must: bool = True
     ) -> None:
-        """Saves in the background; the save before is on the disk then.
+        """Saves `state` in the background, once the save before is on the disk.
 
-        score: of the state, higher is better; saved with it. NoRoom where the disk is too full for
-        it, or was for the save before; where a save need not be (`must`) a warning takes its place.
+        meta: JSON values kept beside it; score: of the state, higher is better, kept too. NoRoom
+        where the disk is too full for it, or was for the save before; where a save need not be
+        (`must`) a warning takes its place.
         """
         self._finish()
         step = int(state.step)
@@ -171,7 +173,7 @@ class Checkpoints:
             self._failed(step, error)
 
     def _finish(self) -> None:
-        """Waits for the save under way; a full disk is dealt with as that save asked for."""
+        """Waits for the save under way; if the disk was full, raises or warns as it asked for."""
         step, self._under_way = self._under_way, None
         if step is None:
             return
@@ -182,9 +184,7 @@ class Checkpoints:
             self._failed(step, error)
 
     def _failed(self, step: int, error: Exception) -> None:
-        """Forgets a save that failed and gives back the room that it had taken; raises what is no
-        full disk.
-        """
+        """Forgets a save that failed and frees its room; raises what is not a full disk."""
         join_threads()
         if jax.process_index() == 0 and '://' not in os.fspath(self._folder):
             for path in self._folder.glob(f'{step}.orbax-checkpoint-tmp*'):
@@ -202,11 +202,10 @@ class Checkpoints:
         logging.warning('NOT SAVED at step %d (runtime.on_full_disk=continue): %s', step, error)
 
     def check_room(self, state: TrainState, saves: int, must: bool = True) -> None:
-        """NoRoom where the disk cannot hold what will be kept of `saves` more checkpoints; without
-        `must` a warning.
+        """Raises NoRoom, or without `must` warns, if the disk is too small for `saves` more saves.
 
-        That is the newest, the best, and one that is being written while the one it replaces is
-        still there.
+        What will be kept of them is the newest, the best, and one that is being written while the
+        one it replaces is still there.
         """
         there = len(self.steps())
         more = max(0, min(self._keep + 2, there + saves) - there)
@@ -236,12 +235,11 @@ class Checkpoints:
             )
 
     def restore(self, target: TrainState) -> tuple[TrainState, dict[str, Any]] | None:
-        """The newest state that verifies, in the shapes and shardings of `target`, and its meta;
-        None where there is none.
+        """(state, meta) of the newest step that verifies; None where there is no checkpoint.
 
-        Those beyond it that do not are set aside as STEP.damaged. UserError where checkpoints exist
-        but none of them verifies, or one cannot be read for another reason than damage: nothing is
-        changed then.
+        The state has the shapes and shardings of `target`. Newer steps that are damaged are set
+        aside as STEP.damaged. UserError where checkpoints exist but none of them verifies, or one
+        cannot be read for another reason than damage: nothing is changed then.
         """
         faults: dict[int, str] = {}
         for step in reversed(self.steps()):
@@ -266,9 +264,7 @@ class Checkpoints:
         return None
 
     def params(self, step: int) -> dict[str, Any] | None:
-        """Parameters alone of `step`, as numpy arrays; None where it is damaged, and then set
-        aside.
-        """
+        """The parameters alone of `step`, as numpy arrays; None, and set aside, if damaged."""
         path = self._folder / str(step)
         try:
             return patiently(os.fspath(path), functools.partial(_load_params, path))
@@ -280,9 +276,7 @@ class Checkpoints:
             return None
 
     def _set_aside(self, step: int, fault: str) -> None:
-        """Renames a damaged checkpoint: its step will be saved again, and nothing is deleted that a
-        person may still want.
-        """
+        """Renames a damaged checkpoint, so that its step can be saved again; nothing is deleted."""
         names = itertools.chain(
             [f'{step}.damaged'], (f'{step}.damaged-{n}' for n in itertools.count(2))
         )
@@ -324,7 +318,7 @@ class Checkpoints:
         self._finish()
 
     def close(self) -> None:
-        """Waits and releases the threads."""
+        """Waits for the save under way and releases orbax's threads."""
         try:
             self._finish()
         finally:
@@ -343,7 +337,7 @@ class Checkpoints:
 
 
 def standing(workdir: str | epath.PathLike, step: int) -> str:
-    """Where a run that stops at `step` can go on from, for its last line."""
+    """Where a run that stops at `step` can go on from, in words, for its last line."""
     if not step:
         return 'stopped before the first step'
     return (
@@ -365,7 +359,7 @@ def _size(state: TrainState) -> int:
 
 
 def _read_meta(folder: epath.Path) -> dict[str, Any]:
-    """What was saved beside the arrays. Damaged where it is not whole."""
+    """What was saved beside the arrays, as JSON values; Damaged where it is not whole."""
     meta = json_object(folder / 'meta' / 'metadata')
     if not isinstance(meta.get('fingerprints'), dict):
         raise Damaged('meta/metadata has no fingerprints')
@@ -386,7 +380,7 @@ def _compare(found: dict[str, int], promised: dict[str, int]) -> None:
 
 
 def saved_steps(workdir: str | epath.PathLike) -> list[int]:
-    """Steps that a workdir has a checkpoint of, oldest first."""
+    """Steps of which a workdir has a checkpoint, oldest first."""
     folder = epath.Path(workdir).absolute() / 'checkpoints'
     return (
         sorted(int(p.name) for p in folder.iterdir() if re.fullmatch(r'\d+', p.name))
@@ -398,10 +392,9 @@ def saved_steps(workdir: str | epath.PathLike) -> list[int]:
 def load_params(
     workdir: str | epath.PathLike, step: int | None = None
 ) -> tuple[dict[str, Any], int]:
-    """Parameters alone of a workdir's newest (or given) step that verifies, as numpy arrays, and
-    that step.
+    """(parameters, step) of a workdir's newest step that verifies, or of `step`, as numpy arrays.
 
-    UserError where the workdir has no checkpoint that verifies.
+    Only reads: damaged checkpoints are passed over with a warning. UserError where none verifies.
     """
     folder = epath.Path(workdir).absolute() / 'checkpoints'
     found = [s for s in reversed(saved_steps(workdir)) if step is None or s == step]

@@ -26,8 +26,11 @@ _ROUNDS = 3
 
 @dataclass(frozen=True)
 class DynamicMasking:
-    """What is masked. `mix`: the shares of predicted tokens that become [MASK], stay, and become a
-    random entry of the vocabulary.
+    """How many tokens of a row are masked, which, and what stands in their place.
+
+    probability: share of a row's tokens that are predicted, at most max_predictions of them; mix:
+    the shares of predicted tokens that become [MASK], stay, and become a random entry of the
+    vocabulary; whole_word: words are masked whole.
     """
 
     probability: float
@@ -38,11 +41,10 @@ class DynamicMasking:
     vocab_size: int
 
     def draw(self, batch: Batch, key: jax.Array, rows_B: jax.Array) -> dict[str, jax.Array]:
-        """The batch with masked input_ids and masked_lm_positions, masked_lm_ids, masked_lm_weights
-        [B, P]; without word_starts.
+        """The batch, masked: new input_ids, with masked_lm_positions, _ids and _weights [B, P].
 
-        batch: unmasked input_ids, input_mask, segment_ids and word_starts [B, S]. rows_B: the rows'
-        numbers in the global batch.
+        batch: unmasked input_ids, input_mask, segment_ids and word_starts [B, S]; the last is left
+        out of the result. key: of the step; rows_B: the rows' numbers in the global batch.
         """
         rest = dict(batch)
         names = ('input_ids', 'input_mask', 'segment_ids')
@@ -94,9 +96,7 @@ class DynamicMasking:
 
 
 def text_places(mask_S: jax.Array, segment_S: jax.Array) -> jax.Array:
-    """bool [S]: places that are no [CLS] (the first), [SEP] (the last of each segment) or
-    padding.
-    """
+    """bool [S]: the positions of text: no [CLS] (the first), [SEP] (a segment's last) or padding."""
     segment_S = jnp.where(mask_S > 0, segment_S + 1, 0)
     following_S = jnp.append(segment_S[1:], 0)
     return (segment_S > 0) & (segment_S == following_S) & (jnp.arange(mask_S.shape[0]) > 0)
@@ -105,12 +105,11 @@ def text_places(mask_S: jax.Array, segment_S: jax.Array) -> jax.Array:
 def choose_words(
     bits_S: jax.Array, candidates_S: jax.Array, starts_S: jax.Array, count: jax.Array
 ) -> jax.Array:
-    """bool [S]: the tokens of random whole words, at most `count` of them; a word that does not fit
-    is passed over.
+    """bool [S]: the tokens of random whole words, at most `count` tokens.
 
     Words begin at starts_S and run over the candidates that follow. Each has the score of its
-    start; in order of scores each round takes the longest run of words that fits, of those that fit
-    by themselves.
+    start, of random bits_S; in order of scores each round takes the longest run of words that fits,
+    of those that fit by themselves. A word that does not fit is passed over.
     """
     S = bits_S.shape[0]
     place_S = jnp.arange(S)

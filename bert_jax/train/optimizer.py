@@ -27,9 +27,7 @@ EMBEDDINGS = re.compile(r'(^|/)embeddings/')
 
 
 class _Lamb(NamedTuple):
-    """Where the implementations of LAMB differ; all of them add the decay before the trust
-    ratio.
-    """
+    """Where the implementations of LAMB differ; all add the decay before the trust ratio."""
 
     bias_correction: bool
     # The leaves with a trust ratio: 'decayed' ones by name, those with a 'positive decay', or 'all'
@@ -50,14 +48,14 @@ def is_stacked(path: str) -> bool:
 
 
 def decay_mask(params: Any) -> Any:
-    """True for the leaves that weight decay touches."""
+    """A tree like `params`, True for the leaves that weight decay touches."""
     return jax.tree_util.tree_map_with_path(
         lambda path, _: NOT_DECAYED.search(path_of(path)) is None, params
     )
 
 
 def scale_by_bert_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
-    """m / (sqrt(v) + eps) without bias correction (optimization.py:131-137)."""
+    """Adam's direction m / (sqrt(v) + eps), without bias correction (optimization.py:131-137)."""
 
     def init(params):
         zeros = lambda: jax.tree.map(jnp.zeros_like, params)
@@ -74,8 +72,9 @@ def scale_by_bert_adam(b1: float, b2: float, eps: float) -> optax.GradientTransf
 
 
 def _trust_ratio(variant: _Lamb, weight_decay: Any) -> optax.GradientTransformation:
-    """Scales the update u of each parameter w by |w| / |u|, and by 1 where either is 0 (You et al.
-    2020, algorithm 2).
+    """Scales the update u of each parameter w by |w| / |u|, and by 1 where either is 0.
+
+    You et al. 2020, algorithm 2; norms are of one block's slice where blocks are stacked.
     """
 
     def scaled(path, u, w):
@@ -96,11 +95,11 @@ def _trust_ratio(variant: _Lamb, weight_decay: Any) -> optax.GradientTransformat
 
 
 def layer_rates(config: OptimizerConfig, params: Any) -> Any:
-    """What each leaf's learning rate is multiplied by: a number, or [L, 1, ...] for stacked leaves;
-    0 where it is frozen.
+    """What each leaf's learning rate is multiplied by: a number, or [L, 1, ...] for stacked leaves.
 
-    With d = layer_decay, heads and pooler have 1, block i of L (from 0) has d**(L - i) and the
-    embeddings d**(L + 1). UserError where more blocks are to be frozen than there are.
+    0 where it is frozen. With d = layer_decay, heads and pooler have 1, block i of L (from 0) has
+    d**(L - i) and the embeddings d**(L + 1). UserError where more blocks are to be frozen than
+    there are.
     """
     leaves = jax.tree_util.tree_flatten_with_path(params)[0]
     blocks = max((leaf.shape[0] for path, leaf in leaves if is_stacked(path_of(path))), default=0)
@@ -131,8 +130,7 @@ def _times(factors: Any) -> optax.GradientTransformation:
 
 
 def make_optimizer(config: OptimizerConfig, h: Hparams, step: Any) -> optax.GradientTransformation:
-    """Clip by global norm, Adam's direction, decoupled decay, LAMB's ratio, learning rate of
-    `step`; `h` and `step` may be traced.
+    """The optax transformation of one step, `step` counted from 0; `h` and `step` may be traced.
 
     Frozen parameters do not count in the norm, and neither decay nor move.
     """
