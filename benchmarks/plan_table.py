@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def cases() -> Iterator[dict[str, Any]]:
-    """What each row is of: preset, changes, topology, phase, length, batch; small programs first."""
+    """What a row is of: preset, changes, topology, phase, length, batch; small programs first."""
     from configs.load import load
 
     for batch in _BATCHES.value:

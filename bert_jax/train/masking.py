@@ -96,7 +96,7 @@ class DynamicMasking:
 
 
 def text_places(mask_S: jax.Array, segment_S: jax.Array) -> jax.Array:
-    """bool [S]: the positions of text: no [CLS] (the first), [SEP] (a segment's last) or padding."""
+    """bool [S]: the positions of text: no [CLS] (the first), [SEP] (a segment's last), padding."""
     segment_S = jnp.where(mask_S > 0, segment_S + 1, 0)
     following_S = jnp.append(segment_S[1:], 0)
     return (segment_S > 0) & (segment_S == following_S) & (jnp.arange(mask_S.shape[0]) > 0)

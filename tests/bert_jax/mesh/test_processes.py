@@ -212,14 +212,14 @@ def test_a_process_started_for_another_number_of_processes_is_told_so():
 # argv: port, process, processes, what it does once all are there
 MEMBER = """
 import os, sys, time
-from bert_jax.mesh import company, roll_call
+from bert_jax.mesh import process_group, roll_call
 from configs.errors import UserError
-company._GRACE_S = 0.5
+process_group._GRACE_S = 0.5
 port, process, processes = map(int, sys.argv[1:4])
 met = roll_call.roll_call(('localhost', port), process, processes, 60, {})
 print('met', flush=True)
 if sys.argv[4] == 'late':  # busy when it hears that it has to end
-    company.leave = lambda code: (time.sleep(1), os._exit(code))
+    process_group.leave = lambda code: (time.sleep(1), os._exit(code))
 try:
     if sys.argv[4] == 'refuse':
         raise UserError('record 7 is damaged')
@@ -308,20 +308,20 @@ def test_processes_that_end_one_after_the_other_raise_no_alarm():
     ],
 )
 def test_mistakes(arguments, message):
-    place = distributed.Place(*arguments, timeout_s=1, heartbeat_s=1)
-    with pytest.raises(UserError, match=message), distributed.joined(place, dict, dict):
+    cluster = distributed.ClusterAddress(*arguments, timeout_s=1, heartbeat_s=1)
+    with pytest.raises(UserError, match=message), distributed.joined_run(cluster, dict, dict):
         pass
 
 
 @pytest.mark.parametrize('offset', [0, 1])
 def test_a_port_that_is_taken_is_named(offset):
     port = free_port()
-    place = distributed.Place(f'localhost:{port}', 1, 0, timeout_s=1, heartbeat_s=1)
+    cluster = distributed.ClusterAddress(f'localhost:{port}', 1, 0, timeout_s=1, heartbeat_s=1)
     with (
         roll_call.listening(port + offset),
         pytest.raises(UserError, match=f'port {port + offset} cannot be used'),
     ):
-        with distributed.joined(place, dict, dict):
+        with distributed.joined_run(cluster, dict, dict):
             pass
 
 
