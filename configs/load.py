@@ -26,6 +26,7 @@ def load(name_or_path: str) -> schema.Config:
 
     Raises UserError where there is no such thing, or it holds no configuration.
     """
+    # A preset's name wins over a file of that name, so that it means the same in every folder.
     if name_or_path in presets():
         return importlib.import_module(f'configs.presets.{name_or_path}').get_config()
     path = pathlib.Path(name_or_path)
@@ -45,7 +46,7 @@ def _run(path: pathlib.Path) -> schema.Config:
     """What get_config() of a file returns; UserError, naming the line, where it fails."""
     try:
         config = runpy.run_path(os.fspath(path))['get_config']()
-    except KeyError as error:
+    except KeyError as error:  # of the file's names, or raised by the file itself
         if error.args != ('get_config',):
             raise UserError(_where(path, error)) from error
         raise UserError(f'{path}: defines no get_config()') from error
