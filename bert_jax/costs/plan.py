@@ -31,16 +31,10 @@ from configs.errors import UserError
 from configs.schema import Phase, PretrainConfig
 
 INSTALL = "pip install -c constraints.txt '.[plan]'"
-# by themselves, not in a fusion
-_MOVING = (
-    'broadcast',
-    'copy',
-    'transpose',
-    'reshape',
-    'bitcast-convert',
-)
-_MUCH = 0.2  # a share of the step from which moving is worth a warning
-_COSTLIEST = 10  # kinds of instruction that are told
+# Instructions that move data and compute nothing, where they stand by themselves, not in a fusion.
+_MOVING = ('broadcast', 'copy', 'transpose', 'reshape', 'bitcast-convert')
+_MUCH = 0.2  # share of a step from which moving data is worth a warning
+_COSTLIEST = 10  # kinds of instruction that a plan lists
 # For libtpu where it only compiles: it shall not look for a TPU host's metadata, warn that there is
 # none, or keep a second process out by its lock on the TPU.
 _COMPILER_ONLY = {
@@ -180,15 +174,12 @@ def obstacle(topology: Topology) -> str | None:
     """Why nothing can be compiled for the topology here, and how to mend it; None where it can."""
     if topology.chip.platform == 'tpu':
         return None if importlib.util.find_spec('libtpu') else f'libtpu is not installed: {INSTALL}'
-    found = len(_gpus(topology))
-    name = topology.chip.name.upper()
+    present, name = len(_gpus(topology)), topology.chip.name.upper()
+    if present >= topology.chips:
+        return None
     return (
-        None
-        if found >= topology.chips
-        else (
-            f'XLA compiles for a GPU where there is one: here are {found} {name}, not'
-            f' {topology.chips}'
-        )
+        f'XLA compiles for a GPU where there is one: here are {present} {name}, not'
+        f' {topology.chips}'
     )
 
 
@@ -300,36 +291,29 @@ def compiled(
     used, chip = memory.of_step(program, topology.chip.platform), topology.chip
     text = program.as_text()
     assert text is not None, 'what has just been compiled has a text'
-    limit = (
-        (devices(topology)[0].memory_stats() or {}).get('bytes_limit')
-        if chip.platform == 'gpu'
-        else None
-    )
+
+    # Memory first, for a step that does not fit has no plan. libtpu has refused it by now; XLA
+    # compiles for a GPU what does not fit it, and the GPU itself tells what it has.
+    limit = None
+    if chip.platform == 'gpu':
+        limit = (devices(topology)[0].memory_stats() or {}).get('bytes_limit')
     usable = int(limit or chip.hbm_usable)
-    if used['total'] > usable:  # XLA compiles for a GPU what does not fit it
+    if used['total'] > usable:
         raise _refusal(config, phase, topology, used['total'], usable, [])
+    # Of the temporaries only the activations can be counted: what is not kept is workspace.
     kept = min(hlo.kept_for_backward(text), used['temporary'])
     plan['memory'] |= used | {
         'activations': kept,
         'workspace': used['temporary'] - kept,
         'left': usable - used['total'],
     }
+
+    # Then communication: one row for all collectives of a kind over the same mesh axes.
     mesh = abstract_mesh(config, topology)
-    rows: dict[tuple[str, tuple[str, ...]], dict[str, Any]] = {}
-    for c in hlo.collectives(text, dict(mesh.shape)):
-        new = {
-            'kind': c.kind,
-            'axes': list(c.axes),
-            'chips': c.size,
-            'count': 0,
-            'bytes': 0,
-            'sent': 0.0,
-        }
-        row = rows.setdefault((c.kind, c.axes), new)
-        row['count'] += c.count
-        row['bytes'] += c.count * c.bytes
-        row['sent'] += c.count * c.sent
-    plan['collectives'] = sorted(rows.values(), key=lambda row: -row['bytes'])
+    rows = _added_up(hlo.collectives(text, dict(mesh.shape)))
+    plan['collectives'] = sorted(rows, key=lambda row: -row['bytes'])
+
+    # Then time: the compiler's own counts, its estimates, and floors that are now known better.
     own = rows_at_a_time(config, phase, mesh.shape)
     plan['warnings'] = random_bits_of_others(text, own)
     cost = program.cost_analysis() or {}
@@ -343,9 +327,28 @@ def compiled(
     traffic = used['arguments'] + used['outputs'] + 2 * used['temporary']
     plan['floor_s'] |= {
         'memory': traffic / chip.hbm_bandwidth,
-        'interconnect': sum(row['sent'] for row in rows.values()) / chip.ici,
+        'interconnect': sum(row['sent'] for row in rows) / chip.ici,
     }
     return plan
+
+
+def _added_up(collectives: Sequence[hlo.Collective]) -> list[dict[str, Any]]:
+    """A row for each kind and mesh axes: how often a step, bytes and bytes sent a step."""
+    rows: dict[tuple[str, tuple[str, ...]], dict[str, Any]] = {}
+    for c in collectives:
+        empty = {
+            'kind': c.kind,
+            'axes': list(c.axes),
+            'chips': c.size,
+            'count': 0,
+            'bytes': 0,
+            'sent': 0.0,
+        }
+        row = rows.setdefault((c.kind, c.axes), empty)
+        row['count'] += c.count
+        row['bytes'] += c.count * c.bytes
+        row['sent'] += c.count * c.sent
+    return list(rows.values())
 
 
 def expected(costs: Sequence[hlo.Cost], chip: Chip) -> dict[str, Any]:
@@ -369,11 +372,10 @@ def reordering(compiler: dict[str, Any]) -> list[str]:
     if compiler.get('moving', 0.0) < _MUCH:
         return []
     worst = next((c for c in compiler['costliest'] if c['opcode'] in _MOVING), None)
-    share = compiler['moving']
-    where = f', most of all {worst["shape"]} at {worst["origin"]}' if worst else ''
+    worst_of_all = f', most of all {worst["shape"]} at {worst["origin"]}' if worst else ''
     return [
-        f'the compiler expects {share:.0%} of a step to copy and spread out arrays, computing'
-        f' nothing{where}'
+        f'the compiler expects {compiler["moving"]:.0%} of a step to copy and spread out arrays,'
+        f' computing nothing{worst_of_all}'
     ]
 
 
@@ -402,6 +404,7 @@ def schedule(
     'floor'; 'mfu', where a step takes its compute floor / mfu; and, where a compiler told it of all
     phases, 'expected'. A step takes at least its highest floor in each of them.
     """
+    # Each guess gives seconds a step, phase by phase; no step is faster than its highest floor.
     guesses = {
         'floor': [0.0 for _ in phases],
         'mfu': [phase['floor_s']['compute'] / mfu for phase in phases],
@@ -414,13 +417,8 @@ def schedule(
         for phase, guess in zip(phases, guessed, strict=True):
             seconds = max(guess, *phase['floor_s'].values())
             tokens = phase['batch_size'] * phase['seq_len'] / seconds
-            rows.append(
-                {
-                    'step_s': seconds,
-                    'tokens_per_s': tokens,
-                    'hours': seconds * phase['steps'] / 3600,
-                }
-            )
+            hours = seconds * phase['steps'] / 3600
+            rows.append({'step_s': seconds, 'tokens_per_s': tokens, 'hours': hours})
         hours = sum(row['hours'] for row in rows)
         result[name] = {'phases': rows, 'hours': hours, 'chip_hours': hours * chips}
         if price is not None:

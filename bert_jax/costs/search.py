@@ -26,7 +26,7 @@ from configs.errors import UserError
 from configs.schema import ModelConfig, Phase, PretrainConfig
 
 _REMAT = ('none', 'dots', 'full')  # in the order of what they recompute
-_HOPEFUL = 1.2  # candidates are tried up to this share of the memory by estimate
+_HOPEFUL = 1.2  # share of a chip's memory by estimate up to which a candidate is compiled
 
 
 class Task(NamedTuple):
@@ -47,11 +47,8 @@ class Task(NamedTuple):
         """
         if {'fsdp', 'model_parallel'} & changes.keys():
             changes = {**changes, 'data_parallel': None}
-        return self._replace(
-            config=dataclasses.replace(
-                self.config, runtime=dataclasses.replace(self.config.runtime, **changes)
-            )
-        )
+        runtime = dataclasses.replace(self.config.runtime, **changes)
+        return self._replace(config=dataclasses.replace(self.config, runtime=runtime))
 
 
 class Estimate(NamedTuple):
@@ -65,14 +62,14 @@ class Estimate(NamedTuple):
     floors: dict[str, float]
 
     @property
-    def rest(self) -> float:
-        """Bytes that are not known but estimated."""
+    def guessed(self) -> float:
+        """Bytes that are not known but estimated: activations and logits."""
         return self.parts['activations'] + self.parts['logits']
 
     @property
-    def state(self) -> float:
+    def known(self) -> float:
         """Bytes that are known: the state, a batch and the gradients."""
-        return sum(self.parts.values()) - self.rest
+        return sum(self.parts.values()) - self.guessed
 
     def time(self) -> tuple[float, float]:
         """Seconds that order candidates: (the highest floor, the sum of all floors).
@@ -82,12 +79,12 @@ class Estimate(NamedTuple):
         return max(self.floors.values()), sum(self.floors.values())
 
     def memory(self, scale: float = 1.0) -> float:
-        """Bytes in all, `scale` being what the compiler made of the rest elsewhere."""
-        return self.state + scale * self.rest
+        """Bytes in all; `scale` corrects what is guessed, as another compilation showed."""
+        return self.known + scale * self.guessed
 
     def scale(self, needs: float) -> float:
-        """That of a step which the compiler says `needs` so many bytes; 1 where it did not tell."""
-        return (needs - self.state) / self.rest if math.isfinite(needs) else 1.0
+        """The `scale` at which `memory` is what the compiler says the step needs; 1 if untold."""
+        return (needs - self.known) / self.guessed if math.isfinite(needs) else 1.0
 
 
 def kept(model: ModelConfig, scores: int, remat: str, width: int) -> float:
@@ -120,53 +117,53 @@ def estimate(task: Task) -> Estimate:
     config, phase, predictions, topology = task
     model, runtime, chip = config.model, config.runtime, topology.chip
     mesh = plan.abstract_mesh(config, topology).shape
+    # Remat and accumulation change nothing of what shapes alone tell: counted once for all of them.
     counted = _analytic(task.changed({'remat': 'none', 'accumulation': 1}))
-    width = 2 if runtime.compute_dtype == 'bfloat16' else 4
     state = counted['memory']
+    width = 2 if runtime.compute_dtype == 'bfloat16' else 4  # bytes of an activation
     rows = plan.rows_at_a_time(config, phase, mesh)
     tokens, split = rows * phase.seq_len, mesh['model']
+
+    # Memory: what the layers keep of the tokens at hand, one layer in full where it is made again,
+    # the embeddings with their norm's input in float32, and the logits in float32 and in `width`.
     fused = attention.choose(runtime, model, phase.seq_len, platform=chip.platform) != 'xla'
     scores = 0 if fused else model.num_heads * phase.seq_len
     of_all = model.num_layers * kept(model, scores, runtime.remat, width)
-    # one layer at a time is made again
     again = kept(model, scores, 'none', width) if runtime.remat != 'none' else 0
-    # and the embeddings, their norm's input in float32
-    layers = tokens * ((of_all + again) / split + (5 + width) * model.hidden_size)
+    activations = tokens * ((of_all + again) / split + (5 + width) * model.hidden_size)
     logits = rows * predictions * padded_vocab(model.vocab_size) * (4 + width) / split
     gradients = state['parameters'] * (2 if runtime.accumulation > 1 else 1)
 
-    parts = flops.training_flops(model, phase.seq_len, predictions)
+    # Compute: remat repeats of the forward pass, a third of all, what it does not keep.
+    of_sequence = flops.training_flops(model, phase.seq_len, predictions)
     repeated = {
         'none': 0,
-        'dots': parts['attention'] / 3,
-        'full': (parts['layers'] + parts['attention']) / 3,
+        'dots': of_sequence['attention'] / 3,
+        'full': (of_sequence['layers'] + of_sequence['attention']) / 3,
     }[runtime.remat]
     repeated *= phase.batch_size / (topology.chips * chip.peak_flops)
-    parameters = state['parameters'] * mesh['fsdp']  # of one part of `model`
+
+    # Interconnect, bytes that a chip sends: over `data` it reduces the gradients; over `fsdp` it
+    # scatters them, and gathers the parameters forward and backward; over `model` it reduces the
+    # outputs of two products a layer, forward and backward.
     ring = lambda n: (n - 1) / n
+    of_fsdp = state['parameters'] * mesh['fsdp']  # parameters of one part of `model`
+    of_layer = 4 * 2 * ring(split) * tokens * model.hidden_size * width
     sent = (
         2 * ring(mesh['data']) * state['parameters']
-        + ring(mesh['fsdp']) * parameters * (1 + 2 * runtime.accumulation * width / 4)
-        + runtime.accumulation
-        * model.num_layers
-        * 4
-        * 2
-        * ring(split)
-        * tokens
-        * model.hidden_size
-        * width
+        + ring(mesh['fsdp']) * of_fsdp * (1 + 2 * runtime.accumulation * width / 4)
+        + runtime.accumulation * model.num_layers * of_layer
     )
-    traffic = 2 * (state['parameters'] + state['optimizer']) + 2 * runtime.accumulation * (
-        layers + logits
-    )
+    # The chip's own memory: all of it is written once and read once.
+    traffic = 2 * (state['parameters'] + state['optimizer'])
+    traffic += 2 * runtime.accumulation * (activations + logits)
     floors = {
         'compute': counted['floor_s']['compute'] + repeated,
         'memory': traffic / chip.hbm_bandwidth,
         'interconnect': sent / chip.ici,
     }
-    return Estimate(
-        state | {'gradients': gradients, 'activations': layers, 'logits': logits}, floors
-    )
+    estimated = {'gradients': gradients, 'activations': activations, 'logits': logits}
+    return Estimate(state | estimated, floors)
 
 
 def grid(task: Task, knobs: Sequence[str]) -> Iterator[tuple[dict[str, Any], Estimate]]:
@@ -213,8 +210,9 @@ def tried(task: Task, changes: Mapping[str, Any]) -> dict[str, Any] | None:
         'rows': plan.rows_at_a_time(other.config, task.phase, mesh),
         'remat': other.config.runtime.remat,
     }
+    # What does not fit, or what this compiler cannot make, is a result too: the search goes on.
     try:
-        found = plan.compiled(*other)
+        compiled = plan.compiled(*other)
     except plan.DoesNotFit as refused:
         return row | {'fits': False, 'needs': refused.needs, 'left': refused.has - refused.needs}
     except (UserError, NotImplementedError) as error:
@@ -224,14 +222,15 @@ def tried(task: Task, changes: Mapping[str, Any]) -> dict[str, Any] | None:
         reason = str(error).partition('\n')[0]
         logging.warning('%s: the compiler failed: %s', settings(changes), reason)
         return row | {'fits': False, 'needs': math.nan, 'left': math.nan}
-    floors = found['floor_s'] | {'compute': estimate(other).floors['compute']}
-    row |= {
+    # The plan's floors, but for compute, to which the estimate adds what remat computes again.
+    floors = compiled['floor_s'] | {'compute': estimate(other).floors['compute']}
+    return row | {
         'fits': True,
-        'needs': found['memory']['total'],
-        'left': found['memory']['left'],
+        'needs': compiled['memory']['total'],
+        'left': compiled['memory']['left'],
         'floor_s': floors,
+        'expected_s': compiled['compiler'].get('expected_s'),
     }
-    return row | {'expected_s': found['compiler'].get('expected_s')}
 
 
 def smallest_changes(task: Task, refused: plan.DoesNotFit, budget: int) -> list[dict[str, Any]]:
@@ -242,12 +241,15 @@ def smallest_changes(task: Task, refused: plan.DoesNotFit, budget: int) -> list[
     """
     scale = estimate(task).scale(refused.needs)
     rows: list[dict[str, Any]] = []
-    enough: list[set[str]] = []
-    for changes, found in _savings(task):
+    enough: list[set[str]] = []  # settings whose change was seen to be enough
+    for changes, estimated in _savings(task):
         knobs = set(changes)
         if len(rows) == budget:
             break
-        if any(knobs >= fewer for fewer in enough) or found.memory(scale) > _HOPEFUL * refused.has:
+        # What changes more than is enough is not asked for; nor what has no hope to fit.
+        if any(knobs >= fewer for fewer in enough):
+            continue
+        if estimated.memory(scale) > _HOPEFUL * refused.has:
             continue
         row = tried(task, changes)
         if row is None:
@@ -263,20 +265,21 @@ def likely_change(task: Task) -> dict[str, Any] | None:
     usable = task.topology.chip.hbm_usable
     if estimate(task).memory() <= usable:
         return {}
-    return next((changes for changes, found in _savings(task) if found.memory() <= usable), None)
+    fitting = (changes for changes, estimated in _savings(task) if estimated.memory() <= usable)
+    return next(fitting, None)
 
 
 def _savings(task: Task) -> list[tuple[dict[str, Any], Estimate]]:
     """All changes that save memory, with their estimates: of few settings first, then by time."""
-    options = [
-        option
-        for option in grid(task, ('accumulation', 'remat', 'fsdp'))
-        if _larger(option[0], task)
+    candidates = [
+        (changes, estimated)
+        for changes, estimated in grid(task, ('accumulation', 'remat', 'fsdp'))
+        if _saves(changes, task)
     ]
-    return sorted(options, key=lambda option: (len(option[0]), option[1].time()))
+    return sorted(candidates, key=lambda candidate: (len(candidate[0]), candidate[1].time()))
 
 
-def _larger(changes: Mapping[str, Any], task: Task) -> bool:
+def _saves(changes: Mapping[str, Any], task: Task) -> bool:
     """Whether there is a change and each saves memory, beyond what the run's own settings save."""
     degree = lambda knob, value: _REMAT.index(value) if knob == 'remat' else value or 0
     return bool(changes) and all(
@@ -292,23 +295,22 @@ def search(task: Task, budget: int) -> list[dict[str, Any]]:
     corrects the estimate of what is left to try.
     """
     usable, scale = task.topology.chip.hbm_usable, 1.0
-    options = list(
-        grid(task, ('accumulation', 'remat', 'fsdp', 'model_parallel', 'shard_optimizer'))
-    )
+    knobs = ('accumulation', 'remat', 'fsdp', 'model_parallel', 'shard_optimizer')
+    by_time = lambda candidate: (candidate[1].time(), candidate[1].memory())
     rows: list[dict[str, Any]] = []
-    for changes, found in sorted(
-        options, key=lambda option: (option[1].time(), option[1].memory())
-    ):
+    for changes, estimated in sorted(grid(task, knobs), key=by_time):
         if len(rows) == budget:
             break
-        if found.memory(scale) > usable * (_HOPEFUL if scale == 1.0 else 1.0):
+        # Until a refusal has corrected the estimate, what it finds a little too large is tried too.
+        if estimated.memory(scale) > usable * (_HOPEFUL if scale == 1.0 else 1.0):
             continue
         row = tried(task, changes)
         if row is None:
             continue
         rows.append(row)
         if not row['fits']:
-            scale = max(scale, found.scale(row['needs']))
+            scale = max(scale, estimated.scale(row['needs']))
+    # Those that fit first, by their times; those that do not by what they need.
     return sorted(
         rows, key=lambda row: (not row['fits'], *(_times(row) if row['fits'] else ()), row['needs'])
     )
