@@ -63,9 +63,8 @@ def text(tmp_path_factory):
     for i in range(3):
         (folder / f'{i}.txt').write_text('\n\n'.join(documents[80 * i : 80 * i + 80]))
     (folder / '3.txt').write_bytes(gzip.compress('\n\n'.join(documents[240:320]).encode()))
-    (folder / 'held_out.text').write_text(
-        '\n\n'.join(documents[300:])
-    )  # 20 of them stand in 3.txt too
+    # 20 of them stand in 3.txt too.
+    (folder / 'held_out.text').write_text('\n\n'.join(documents[300:]))
     return folder
 
 
@@ -241,9 +240,8 @@ def test_a_bucket_for_output(tmp_path, text, monkeypatch):
         def glob(self, path, **options):
             return [found.lstrip('/') for found in super().glob(path, **options)]
 
-    monkeypatch.setattr(
-        'etils.epath.gpath._is_tf_installed', lambda: False
-    )  # else TensorFlow would open it
+    # Else TensorFlow would open it.
+    monkeypatch.setattr('etils.epath.gpath._is_tf_installed', lambda: False)
     monkeypatch.setattr(
         'etils.epath.backend._FileSystemSpecBackend._get_filesystem', lambda *_: Bucket()
     )
@@ -288,9 +286,8 @@ def test_command_line(tmp_path, text, binary):
         done.stderr
     )
     assert shards.verify(tmp_path / 'out').faults == []
-    assert (
-        'done already' in binary('preprocess', *flags[:-1]).stdout
-    )  # the engine is no part of what a job is
+    # The engine is no part of what a job is.
+    assert 'done already' in binary('preprocess', *flags[:-1]).stdout
 
 
 def test_a_sentencepiece_vocabulary(tmp_path, text):

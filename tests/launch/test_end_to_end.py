@@ -288,9 +288,8 @@ def test_twenty_kills_in_a_row_at_any_moment_leave_no_trace(folder, binary):
             )
         reached.append(max(saved_steps(folder / 'killed'), default=0))
     ok(subprocess.run(command, cwd=ROOT, env=os.environ | settings, capture_output=True, text=True))
-    assert len(set(reached)) > 9 and reached == sorted(reached), (
-        reached
-    )  # it went on from where it was
+    # It went on from where it was.
+    assert len(set(reached)) > 9 and reached == sorted(reached), reached
     (want, step), (got, other) = load_params(folder / 'alone'), load_params(folder / 'killed')
     assert step == other == 600
     for a, b in zip(leaves(want), leaves(got), strict=True):

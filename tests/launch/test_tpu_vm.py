@@ -169,9 +169,8 @@ def test_start_supervises_the_command_as_it_was_written(here, kind, extra):
 
 def test_keep_makes_a_vm_again_that_was_taken_away(here):
     (here / 'states').write_text('PREEMPTED ABSENT READY READY READY READY READY READY READY READY')
-    (here / 'bin' / 'git').write_text(
-        '#!/bin/bash\ntouch "${@: -2:1}"\n'
-    )  # git archive ... -o FILE HEAD
+    # git archive ... -o FILE HEAD.
+    (here / 'bin' / 'git').write_text('#!/bin/bash\ntouch "${@: -2:1}"\n')
     (here / 'bin' / 'git').chmod(0o755)
     (here / 'bin' / 'tar').write_text('#!/bin/bash\ntrue\n')
     (here / 'bin' / 'tar').chmod(0o755)

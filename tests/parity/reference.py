@@ -8,9 +8,8 @@ import numpy as np
 import torch
 import transformers
 
-torch.set_num_threads(
-    1
-)  # these models are tiny, and threads that wait for each other crawl where cores are shared
+# These models are tiny, and threads that wait for each other crawl where cores are shared.
+torch.set_num_threads(1)
 
 
 def random_model(architecture: str, seed: int = 0, **settings) -> torch.nn.Module:
@@ -25,9 +24,8 @@ def random_model(architecture: str, seed: int = 0, **settings) -> torch.nn.Modul
             if parameter.ndim == 1:
                 parameter += 0.1 * torch.randn_like(parameter)
             elif 'word_embeddings' in name:
-                parameter[0] = 0.1 * torch.randn(
-                    parameter.shape[1]
-                )  # transformers starts [PAD] at zero
+                # Transformers starts [PAD] at zero.
+                parameter[0] = 0.1 * torch.randn(parameter.shape[1])
     return model
 
 

@@ -19,9 +19,8 @@ transformers = pytest.importorskip('transformers', reason=_REASON)
 from configs import schema
 from tests.parity import reference
 
-pytestmark = pytest.mark.filterwarnings(
-    'default'
-)  # those of torch and transformers are not ours to mend
+# Those of torch and transformers are not ours to mend.
+pytestmark = pytest.mark.filterwarnings('default')
 ROOT = pathlib.Path(__file__).parents[2]
 WORDS = 'good fine great bad poor dull film book'.split()
 

@@ -24,9 +24,8 @@ transformers = pytest.importorskip('transformers', reason=_REASON)
 
 from tests.parity import reference
 
-pytestmark = pytest.mark.filterwarnings(
-    'default'
-)  # those of torch and transformers are not ours to mend
+# Those of torch and transformers are not ours to mend.
+pytestmark = pytest.mark.filterwarnings('default')
 TINY = {
     'vocab_size': 100,
     'hidden_size': 32,
@@ -150,9 +149,8 @@ def our_logits(model: huggingface.Model, batch) -> dict[str, np.ndarray]:
     one example.
     """
     c, a = model.config, model.architecture
-    no_pooler = {
-        'pooler': {'kernel': np.zeros((32, 32), 'f'), 'bias': np.zeros(32, 'f')}
-    }  # where the class has none, nothing reads it
+    # Where the class has none, nothing reads it.
+    no_pooler = {'pooler': {'kernel': np.zeros((32, 32), 'f'), 'bias': np.zeros(32, 'f')}}
     p = {**model.params, 'encoder': no_pooler | model.params['encoder']}
     apply = lambda head, **options: jax.jit(head(c, **options).apply)({'params': p}, batch)
     if a == 'BertForSequenceClassification':
@@ -234,9 +232,8 @@ def test_pickled_weights_only_as_plain_tensors(tmp_path):
     theirs = reference.random_model('BertForMaskedLM', **TINY)
     wanted = read_back(theirs, tmp_path)
     (tmp_path / 'model.safetensors').unlink()
-    torch.save(
-        theirs.state_dict(), tmp_path / 'pytorch_model.bin'
-    )  # holds the decoder's copies of the word table and bias
+    # Holds the decoder's copies of the word table and bias.
+    torch.save(theirs.state_dict(), tmp_path / 'pytorch_model.bin')
     found = huggingface.read(tmp_path).model
     assert jax.tree.all(jax.tree.map(np.array_equal, found.params, wanted.params))
     whole = torch.load(tmp_path / 'pytorch_model.bin', weights_only=True)

@@ -19,12 +19,13 @@ transformers = pytest.importorskip(
 )
 
 pytestmark = pytest.mark.filterwarnings('default')  # those of transformers are not ours to mend
+# No words that Google's rules and the library's are known to part differently.
 PLAIN = [
     'The naïve café of Zürich, 1990!',
     '한국어 사전을 학습합니다.',
     '中国 is written 中国語 there',
     'learned\tteaching  walks words-and-signs (so) É',
-]  # no words that Google's rules and the library's are known to part differently
+]
 TEXTS = [*PLAIN, *(unicodedata.normalize('NFD', text) for text in PLAIN), *tokenizer_folders.TEXTS]
 
 

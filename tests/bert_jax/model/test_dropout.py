@@ -66,9 +66,8 @@ def test_all_parts_of_the_random_words_drop_their_share_and_none_tells_of_anothe
     ]
     assert len(parts) == min(4, shape[axis])
     for part in parts:
-        assert part.mean() == pytest.approx(
-            0.25, abs=0.02
-        )  # 8,000 draws or more: 4 standard deviations
+        # 8,000 draws or more: 4 standard deviations.
+        assert part.mean() == pytest.approx(0.25, abs=0.02)
     for one, other in itertools.combinations(parts, 2):
         assert (one[: len(other)] == other).mean() == pytest.approx(0.25**2 + 0.75**2, abs=0.02)
 

@@ -80,7 +80,6 @@ def test_initial_parameters_are_berts():
         np.all(np.asarray(params['encoder']['layers']['output_norm']['scale']) == 1)
         and not np.asarray(params['nsp']['bias']).any()
     )
-    padding = 24 * (
-        128 + 1
-    )  # rows of the table and entries of the output bias that stand for no word
+    # Rows of the table and entries of the output bias that stand for no word.
+    padding = 24 * (128 + 1)
     assert sum(x.size for x in jax.tree.leaves(params)) - padding == parameter_count(model.config)

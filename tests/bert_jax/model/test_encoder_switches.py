@@ -37,12 +37,10 @@ def reach(config: ModelConfig) -> tuple[np.ndarray, np.ndarray]:
     """
     params = noisy_params(heads.Pretraining(config))['encoder']
     mask = (np.arange(8) < LENGTHS[:, None]).astype(np.int32)
-    ids = 1 + np.arange(16, dtype=np.int32).reshape(
-        2, 8
-    )  # all different, so that a row of the table is a position
-    weights = (
-        np.random.RandomState(0).normal(size=16).astype(np.float32)
-    )  # a plain sum would not move: layer norm keeps it
+    # All different, so that a row of the table is a position.
+    ids = 1 + np.arange(16, dtype=np.int32).reshape(2, 8)
+    # A plain sum would not move: layer norm keeps it.
+    weights = np.random.RandomState(0).normal(size=16).astype(np.float32)
 
     def outputs(word):
         with_word = {**params, 'embeddings': {**params['embeddings'], 'word': word}}
@@ -51,9 +49,8 @@ def reach(config: ModelConfig) -> tuple[np.ndarray, np.ndarray]:
         )
         return jnp.concatenate([hidden @ weights, (pooled @ weights)[:, None]], 1)
 
-    slopes = np.abs(jax.jit(jax.jacrev(outputs))(params['embeddings']['word'])).max(
-        -1
-    )  # [B, T + 1, V]
+    # [B, T + 1, V]
+    slopes = np.abs(jax.jit(jax.jacrev(outputs))(params['embeddings']['word'])).max(-1)
     slopes = np.stack([slopes[b][:, ids[b]] for b in range(2)])
     return slopes[:, :-1], slopes[:, -1]
 
@@ -103,9 +100,8 @@ def test_on_a_mesh_and_counted():
     np.testing.assert_allclose(nsp, numpy_forward(params, BOTH, batch)[3], atol=2e-5)
     kernel = placed['encoder']['bilstm']['forward']['ii']['kernel']
     assert kernel.sharding.shard_shape(kernel.shape) == (16 // 4, 8)
-    padding = 68 * (
-        16 + 1
-    )  # rows of the table and entries of the output bias that stand for no word
+    # Rows of the table and entries of the output bias that stand for no word.
+    padding = 68 * (16 + 1)
     assert sum(x.size for x in jax.tree.leaves(params)) - padding == flops.parameter_count(BOTH)
 
 
@@ -115,9 +111,8 @@ def test_flops_count_the_bilstm():
         flops.training_flops_per_sequence(ModelConfig(attention='left_to_right'), 128, 20) == base
     )
     more = flops.training_flops_per_sequence(ModelConfig(bilstm=True), 128, 20) - base
-    assert more == 6 * 128 * (
-        768 * 4 * 768 + 2 * 384 * 4 * 384
-    )  # both directions' four gates, from inputs and from states
+    # Both directions' four gates, from inputs and from states.
+    assert more == 6 * 128 * (768 * 4 * 768 + 2 * 384 * 4 * 384)
     with pytest.raises(UserError, match='hidden_size=15: must be even'):
         ModelConfig(hidden_size=15, num_heads=1, bilstm=True)
 

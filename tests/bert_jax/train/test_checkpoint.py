@@ -180,10 +180,8 @@ def test_a_disk_that_fills_up_within_a_checkpoint_is_one_line_and_training_may_g
         'NOT SAVED at step 3 (',
         'NOT SAVED at step 4 (',
     ]
-    assert sorted(os.listdir(tmp_path / 'checkpoints')) == [
-        '1',
-        '2',
-    ]  # nothing half written takes up room
+    # Nothing half written takes up room.
+    assert sorted(os.listdir(tmp_path / 'checkpoints')) == ['1', '2']
     checkpoints.save(at(6), {'kind': 'pretrain'}, must=False)
     checkpoints.close()
     assert saved_steps(tmp_path) == [2, 6] == checkpoints.steps()

@@ -39,9 +39,8 @@ def rows_of(**sizes) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
     """
     ids, candidates, lengths, starts = batch(**sizes)
     real = np.arange(ids.shape[1]) < lengths[:, None]
-    second = (
-        np.cumsum(~candidates & real, axis=1) - (~candidates & real) >= 2
-    )  # two special tokens lie before B
+    # Two special tokens lie before B.
+    second = np.cumsum(~candidates & real, axis=1) - (~candidates & real) >= 2
     columns = {
         'input_ids': ids,
         'input_mask': real,
@@ -123,9 +122,8 @@ def test_masks_are_those_of_the_offline_job_in_kind_and_number(whole_word):
     )
     put = np.zeros_like(candidates)
     put[np.nonzero(offline.weights)[0], offline.positions[offline.weights > 0]] = True
-    np.testing.assert_allclose(
-        share(chosen), share(put), atol=0.012
-    )  # no part of a row is preferred
+    # No part of a row is preferred.
+    np.testing.assert_allclose(share(chosen), share(put), atol=0.012)
 
 
 def test_full_rows_have_nineteen_masks_and_every_pass_has_its_own():
@@ -142,9 +140,8 @@ def test_full_rows_have_nineteen_masks_and_every_pass_has_its_own():
     records['word_starts'][:, [1, 64]] = 1
     rule = dataclasses.replace(RULE, whole_word=True)
     first, second = draw(rule, records), draw(rule, records, seed=1)
-    assert first['masked_lm_weights'].sum(1).mean() == pytest.approx(
-        19.0, abs=0.02
-    )  # 18.2 without filling up
+    # 18.2 without filling up.
+    assert first['masked_lm_weights'].sum(1).mean() == pytest.approx(19.0, abs=0.02)
     same = (
         (first['masked_lm_positions'][:, :19, None] == second['masked_lm_positions'][:, None, :19])
         .any(2)
@@ -192,9 +189,8 @@ def test_losses_do_not_depend_on_mesh_or_accumulation():
         return found
 
     baseline = losses_of()
-    assert (
-        baseline[0] != baseline[1]
-    )  # the rate of step 0 is 0: the same parameters, other masks and dropout
+    # The rate of step 0 is 0: the same parameters, other masks and dropout.
+    assert baseline[0] != baseline[1]
     np.testing.assert_allclose(
         losses_of(fsdp=2, model_parallel=2, accumulation=2), baseline, rtol=2e-6
     )

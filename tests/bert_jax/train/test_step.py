@@ -181,13 +181,11 @@ def test_moments_are_split_over_data_too_where_asked():
 
 
 def test_losses_fall_and_dropout_is_on(baseline):
-    longer = run(RuntimeConfig(), steps=16)[
-        1
-    ]  # at this rate single losses leap up in the first ten steps, whatever the masks
+    # At this rate single losses leap up in the first ten steps, whatever the masks.
+    longer = run(RuntimeConfig(), steps=16)[1]
     assert longer[-1] < longer[0] - 0.5
-    assert (
-        baseline[0] != baseline[1]
-    )  # step 0 has lr 0: the parameters are the same, the masks are not
+    # Step 0 has lr 0: the parameters are the same, the masks are not.
+    assert baseline[0] != baseline[1]
 
 
 def test_padding_rows_of_the_table_stay_zero():

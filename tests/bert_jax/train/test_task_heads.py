@@ -130,9 +130,8 @@ def test_choices_on_a_mesh():
         placed = jax.device_put(params, sharding.shardings(params, mesh))
         together = sums(placed, sharding.place(batch, mesh, ROWS), dropout_rng)
     np.testing.assert_allclose(together['loss'], alone['loss'], rtol=2e-6)
-    assert (
-        abs(float(alone['loss'][0]) - float(sums(params, batch, None)['loss'][0])) > 1e-3
-    )  # dropout is on
+    # Dropout is on.
+    assert abs(float(alone['loss'][0]) - float(sums(params, batch, None)['loss'][0])) > 1e-3
 
 
 def test_features_of_choices_are_trimmed_like_others():

@@ -76,9 +76,8 @@ def test_mix_of_mask_same_and_random(mix_):
     assert abs(as_same - mix_[1] - mix_[2] / VOCAB) < 0.01
     if mix_[2]:
         random = shown[(shown != MASK) & (shown != labels)]
-        assert (
-            random.min() < 10 and random.max() > VOCAB - 20
-        )  # the whole vocabulary, special entries too
+        # The whole vocabulary, special entries too.
+        assert random.min() < 10 and random.max() > VOCAB - 20
         assert abs(random.mean() - VOCAB / 2) < 12
 
 
@@ -221,9 +220,8 @@ def test_a_run_of_n_words_has_a_chance_like_one_in_n():
     rows, length = 20000, 200
     candidates = np.ones((rows, length), bool)
     candidates[:, [0, -1]] = False
-    rule = MaskingRule(
-        3 / length, 3, ngram=3
-    )  # room for one run of three, so the first run is often all there is
+    # Room for one run of three, so the first run is often all there is.
+    rule = MaskingRule(3 / length, 3, ngram=3)
     masked = mask(
         np.full((rows, length), 50, np.int32),
         candidates,

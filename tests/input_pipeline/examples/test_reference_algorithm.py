@@ -81,9 +81,8 @@ def their_masks(ids, probability, most, whole_word, rng):
     for place, token in enumerate(ids):
         if token in (CLS, SEP):
             continue
-        if (
-            whole_word and token in PIECES and ids[place - 1] not in (CLS, SEP)
-        ):  # the reference joins across [SEP]; we do not
+        # The reference joins across [SEP]; we do not.
+        if whole_word and token in PIECES and ids[place - 1] not in (CLS, SEP):
             words[-1].append(place)
         else:
             words.append([place])

@@ -86,14 +86,11 @@ def test_damage_to_a_shard(tmp_path, kind):
         faults = shards.verify(tmp_path).faults
         assert faults and {fault.file for fault in faults} == {path.name}, (kind, seed)
         record = bisect.bisect_right(bounds, at) - 1
-        if kind not in (
-            'remove record',
-            'swap',
-        ):  # where whole records are gone or exchanged, all that are left are sound
+        # Where whole records are gone or exchanged, all that are left are sound.
+        if kind not in ('remove record', 'swap'):
             assert (faults[0].record, faults[0].byte) == (record, bounds[record]), (kind, seed)
-        if kind != 'swap' or len(text) != len(
-            whole
-        ):  # an exchange of equal records of equal length loses nothing
+        # An exchange of equal records of equal length loses nothing.
+        if kind != 'swap' or len(text) != len(whole):
             with pytest.raises(UserError, match=path.name):
                 read_all(tmp_path)
         path.write_bytes(whole)

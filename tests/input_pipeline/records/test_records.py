@@ -135,9 +135,8 @@ def test_unpacked_lists_and_unknown_features_are_read():
     entries = b''
     for i, (name, values) in enumerate(columns.items()):
         numbers = (unpacked, in_parts)[i % 2](np.atleast_1d(values[0]))
-        entries += field(
-            1, field(2, field(3, numbers)) + field(1, name.encode())
-        )  # the value before the key
+        # The value before the key.
+        entries += field(1, field(2, field(3, numbers)) + field(1, name.encode()))
     entries += field(1, field(1, b'extra') + field(2, field(1, field(1, b'text'))))
     assert_equal(fields.decode_numpy(spec, [field(1, entries)]), columns)
 

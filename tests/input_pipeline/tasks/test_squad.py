@@ -525,9 +525,8 @@ def test_questions_that_nobody_asked_or_answered_are_said(tmp_path, caplog):
         {'q0': 'fox', 'x': 'y'}, {'null_odds': {'q0': 0.0}, 'nbest': {'q0': [{'text': 'fox'}]}}
     )
     report = task.score(task.examples('dev'), given)
-    assert (
-        report['best_exact'] == 300.0 and report['tuned_exact'] == 100.0
-    )  # the official figure, and ours
+    # The official figure, and ours.
+    assert report['best_exact'] == 300.0 and report['tuned_exact'] == 100.0
     for said in (
         '1 predictions are of other questions',
         '2 of 3 questions have no prediction',

@@ -61,12 +61,8 @@ def test_unused_slots_come_first_and_every_old_entry_keeps_its_id(tmp_path):
     ]
     assert new.tokens(range(new.vocab_size)) == [*wanted, 'ω']
     assert new.encode('Genome genomes ω') == [1, 1, 9, 17]
-    assert extension.new_entries(old, new) == {
-        1: [7, 8],
-        2: [10, 11],
-        14: [],
-        17: [],
-    }  # nothing spells exon: there is no head e
+    # Nothing spells exon: there is no head e.
+    assert extension.new_entries(old, new) == {1: [7, 8], 2: [10, 11], 14: [], 17: []}
     new.save(tmp_path / 'new')
     assert Tokenizer.load(tmp_path / 'new').fingerprint == new.fingerprint
     assert extension.new_entries(new, new) == {}

@@ -331,9 +331,8 @@ class TestForeignSettings:
             Tokenizer.load(folder),
         )
         rules = {'cased', 'lower-cased with accents', 'ideographs joined', 'composed'}
-        assert ours.kind == (
-            'wordpiece' if name in rules else 'compiled'
-        )  # BERT's own stay on the fast path
+        # BERT's own stay on the fast path.
+        assert ours.kind == ('wordpiece' if name in rules else 'compiled')
         ours.save(tmp_path / 'saved')
         again = Tokenizer.load(tmp_path / 'saved')
         assert again.fingerprint == ours.fingerprint

@@ -82,9 +82,8 @@ def test_states_are_those_of_a_numpy_encoder_and_are_kept(tmp_path, monkeypatch)
 
     with pytest.raises(KeyboardInterrupt):
         words.need([0, 1], mesh, interrupt)
-    with (
-        monkeypatch.context() as patch
-    ):  # what was done is not done again, by another process either
+    # What was done is not done again, by another process either.
+    with monkeypatch.context() as patch:
         words = encoder_cache.WordStates(str(tmp_path), encoder, rows)
         patch.setattr(encoder_cache, '_encoder', lambda *_: pytest.fail('the encoder runs again'))
         words.need([0, 1], mesh, interrupt)
@@ -215,11 +214,8 @@ def test_runs_are_learnt_by_heart_kept_and_reported(tmp_path, encoder, task_file
         'train'
     ] == 1
     params = checkpoint.load_params(f'{folder}/runs/last')[0]
-    assert sorted(params) == [
-        'bilstm_0',
-        'bilstm_1',
-        'classifier',
-    ]  # of the encoder there is nothing to train
+    # Of the encoder there is nothing to train.
+    assert sorted(params) == ['bilstm_0', 'bilstm_1', 'classifier']
     again = tuner_of()
     assert (
         results.run_sweep(again, [point('embeddings'), point('last')], folder) == rows
@@ -231,9 +227,8 @@ def test_runs_are_learnt_by_heart_kept_and_reported(tmp_path, encoder, task_file
     ):
         source.load_source(f'{folder}/runs/last')
     with pytest.raises(UserError, match='features=sum_last4 needs an encoder of 4 layers'):
-        results.run_sweep(
-            again, [point('sum_all'), point('sum_last4')], folder
-        )  # before anything is computed
+        # Before anything is computed.
+        results.run_sweep(again, [point('sum_all'), point('sum_last4')], folder)
     assert not (tmp_path / 'runs/runs/sum_all').exists()
 
 

@@ -112,9 +112,8 @@ def test_it_learns_and_the_workdir_alone_gives_the_same_scores(tmp_path, encoder
     assert unlabelled['metrics'] == {} and unlabelled['examples'] == 5
     assert len((tmp_path / 'run/predictions/test/predictions.tsv').read_text().splitlines()) == 6
     there, task = source.load_source(encoder), load_task(task_file)
-    weights = jax.tree.map(
-        np.negative, there.params
-    )  # in the same place: the old scores are not theirs
+    # In the same place: the old scores are not theirs.
+    weights = jax.tree.map(np.negative, there.params)
     changed = there._replace(bert=there.bert._replace(params=weights))
     other = finetuner.FineTuner(
         task, changed, finetuner.task_identity(task, task_file, ''), configuration().runtime
@@ -338,9 +337,8 @@ def test_no_recipe_has_a_setting_that_is_ignored_and_old_runs_are_read():
         *(c for c in map(load, presets()) if isinstance(c, schema.FinetuneConfig)),
     ]:
         config.refuse_unused()
-    old = apply(
-        load('quickstart_finetune'), ['runtime.decoder=numpy']
-    )  # as its config.json was until now
+    # As its config.json was until now.
+    old = apply(load('quickstart_finetune'), ['runtime.decoder=numpy'])
     assert schema.loads(schema.dumps(old)) == old
     with pytest.raises(
         UserError, match='runtime.remat=dots would be ignored.*the encoder is frozen'
@@ -507,11 +505,8 @@ def test_rows_of_like_length_share_batches(tmp_path, encoder, task_file):
     fine_tuner = tuner_of(task_file, encoder)
     config = configuration('max_seq_length=64', 'batch_size=8', 'epochs=1', 'length_buckets=3')
     fine_tuner.run(config, str(tmp_path / 'run'))
-    assert fine_tuner.compilations == {
-        'init': 1,
-        'train': 3,
-        'predict': 2,
-    }  # 8, 40 and 64 in training; 8 and 16 in dev
+    # 8, 40 and 64 in training; 8 and 16 in dev.
+    assert fine_tuner.compilations == {'init': 1, 'train': 3, 'predict': 2}
     params = checkpoint.load_params(tmp_path / 'run')[0]
     task, (features, _) = fine_tuner.task, fine_tuner.features(config)
     seen = []

@@ -83,10 +83,11 @@ def test_heads_that_a_source_lacks_are_fresh_and_named_and_others_are_left(folde
         start.params['mlm'], whole.params['mlm']
     )
     assert equal(start.params['encoder']['layers'], whole.params['encoder']['layers'])
+    # initializer_range 0.4.
     assert (
         start.params['nsp']['kernel'].shape == (16, 2)
         and 0.2 < start.params['nsp']['kernel'].std() < 0.5
-    )  # initializer_range 0.4
+    )
     assert not np.array_equal(start.params['nsp']['kernel'], other.params['nsp']['kernel'])
 
 
@@ -115,9 +116,8 @@ def test_new_words_start_as_the_mean_of_their_pieces(folder, caplog):
         np.testing.assert_array_equal(new[kept], old[kept])
         np.testing.assert_allclose(new[5], (old[8] + old[9]) / 2, rtol=1e-6)  # farm ##er
         np.testing.assert_allclose(new[40], (old[7] + old[9]) / 2, rtol=1e-6)  # sea ##er
-        np.testing.assert_allclose(
-            new[6], old[:40].mean(0), rtol=1e-5, atol=1e-6
-        )  # storm: no piece fits
+        # storm: no piece fits.
+        np.testing.assert_allclose(new[6], old[:40].mean(0), rtol=1e-5, atol=1e-6)
         np.testing.assert_array_equal(new[140], new[6])
     assert start.tokenizer.encode('Farmer') == [5] and start.model == wanted
 
@@ -293,9 +293,8 @@ def test_pretraining_goes_on_in_another_domain(folder, tmp_path, binary):
         source.read_source(str(tmp_path / 'google')), Tokenizer.load(tmp_path / 'vocab')
     ).params
     moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), dict(found), wanted)
-    assert (
-        step == 1 and 0 < max(jax.tree.leaves(moved)) < 2e-5
-    )  # one step of about ten times the rate, without bias correction
+    # One step of about ten times the rate, without bias correction.
+    assert step == 1 and 0 < max(jax.tree.leaves(moved)) < 2e-5
     other = binary('pretrain', *command, f'--init_from={folder}')
     assert other.returncode == 2 and 'data.init_from' in other.stderr, other.stderr
     assert (
