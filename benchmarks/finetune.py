@@ -116,17 +116,14 @@ def sweep(folder: pathlib.Path) -> tuple[Any, list[dict[str, float]]]:
 
 def compared(metric: str, ours: Sequence[float], theirs: Sequence[float]) -> str:
     """A line of text: both means, their difference, and its standard error."""
-    means = [statistics.fmean(values) for values in (ours, theirs)]
-    # one run shows none
-    spreads = [
-        statistics.stdev(values) if len(values) > 1 else math.nan for values in (ours, theirs)
-    ]
-    error = math.sqrt(
-        sum(s**2 / len(values) for s, values in zip(spreads, (ours, theirs), strict=True))
-    )
+    both = (ours, theirs)
+    means = [statistics.fmean(values) for values in both]
+    # Of one run there is no deviation.
+    deviations = [statistics.stdev(values) if len(values) > 1 else math.nan for values in both]
+    error = math.sqrt(sum(sd**2 / len(values) for sd, values in zip(deviations, both)))
     shown = [
-        f'{m:.4f} (sd {s:.4f}, {len(v)} seeds)'
-        for m, s, v in zip(means, spreads, (ours, theirs), strict=True)
+        f'{mean:.4f} (sd {sd:.4f}, {len(values)} seeds)'
+        for mean, sd, values in zip(means, deviations, both)
     ]
     return (
         f'{metric}: ours {shown[0]}, PyTorch {shown[1]}; difference {means[0] - means[1]:+.4f}, its'
@@ -182,7 +179,7 @@ def run(task: Any, config: Any, seed: int) -> dict[str, float]:
     batches = order[: steps * config.batch_size].reshape(steps, config.batch_size)
     if config.length_buckets > 1:
         lengths = torch.tensor([len(row['input_ids']) for row in rows])
-        batches = torch.cat([grouped(some, lengths) for some in batches.split(_GROUPED)])
+        batches = torch.cat([grouped(group, lengths) for group in batches.split(_GROUPED)])
     inputs = (
         padded([rows[i] for i in places]) | {'labels': labels[places].to(device)}
         for places in batches

@@ -14,12 +14,11 @@ def describe(*packages: str) -> dict[str, Any]:
         distribution.name.lower().replace('_', '-'): distribution.version
         for distribution in importlib.metadata.distributions()
     }
+    # `load` is how many processes wanted a core in the last minute, this one included.
     return {
         'processor': _first('/proc/cpuinfo', 'model name') or platform.processor(),
         'cores': os.cpu_count(),
-        'load': round(
-            os.getloadavg()[0], 1
-        ),  # how many processes wanted a core in the last minute, this one included
+        'load': round(os.getloadavg()[0], 1),
         'memory_GiB': round(os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30, 1),
         'system': platform.platform(),
         'python': platform.python_version(),

@@ -69,11 +69,11 @@ def cases() -> Iterator[dict[str, Any]]:
         for name in _CONFIGS.value:
             for i, phase in enumerate(load(name).phases):
                 size = phase.batch_size if batch == 'paper' else LAMB[phase.seq_len]
-                for where in _TOPOLOGIES.value:
+                for name_of_topology in _TOPOLOGIES.value:
                     yield {
                         'config': name,
                         'set': _SET.value,
-                        'topology': where,
+                        'topology': name_of_topology,
                         'phase': i,
                         'seq_len': phase.seq_len,
                         'batch': size,
@@ -90,24 +90,18 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     from configs.load import load
     from configs.overrides import apply
 
-    where, i = topology(case['topology']), case['phase']
+    chips, i = topology(case['topology']), case['phase']
     config = apply(load(case['config']), case['set'])
-    # both phases, because both must divide by the accumulation
+    # Both phases get LAMB's batch, because both must divide by the accumulation.
     if case['batch'] != config.phases[i].batch_size:
-        config = apply(
-            config,
-            [
-                f'phases.{k}.batch_size={LAMB[phase.seq_len]}'
-                for k, phase in enumerate(config.phases)
-            ],
-        )
+        sizes = enumerate(LAMB[phase.seq_len] for phase in config.phases)
+        config = apply(config, [f'phases.{k}.batch_size={size}' for k, size in sizes])
     phase, predictions = config.phases[i], plan.predictions_of(config, [])[i]
-    task = search.Task(config, phase, predictions, where)
-    options = sorted(
-        search.grid(task, ('accumulation',)), key=lambda option: option[0].get('accumulation', 1)
-    )
-    likely = [changes for changes, found in options if found.memory() < where.chip.hbm_usable]
-    for changes in likely:
+    task = search.Task(config, phase, predictions, chips)
+    by_accumulation = lambda option: option[0].get('accumulation', 1)
+    options = sorted(search.grid(task, ('accumulation',)), key=by_accumulation)
+    usable = chips.chip.hbm_usable
+    for changes in (changes for changes, estimated in options if estimated.memory() < usable):
         row = search.tried(task, changes)
         if row and row['fits']:
             return {

@@ -18,9 +18,7 @@ class Cost(NamedTuple):
 
     seconds: float
     cpu_seconds: float  # user and system, of all its processes
-    peak_bytes: (
-        int  # most resident memory of all its processes together; 0 where /proc does not tell
-    )
+    peak_bytes: int  # most resident memory of all of them together; 0 where /proc does not tell
     output: str
 
 
@@ -39,7 +37,7 @@ def run(command: Sequence[str], environment: Mapping[str, str] | None = None) ->
         )
         watching = threading.Thread(target=watch, args=(process.pid,))
         watching.start()
-        # the usage of this child and of those that it has waited for
+        # It gives the usage of this child and of those that the child has waited for.
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.monotonic() - start
         process.returncode = os.waitstatus_to_exitcode(status)

@@ -72,7 +72,7 @@ class Clock:
         return call
 
     def _items(self, name: str, items: Iterator) -> Iterator:
-        # the clock itself stands for the end
+        # The clock itself stands for the end, because items may be None.
         following = self.around(name, lambda: next(items, self))
         while (item := following()) is not self:
             yield item

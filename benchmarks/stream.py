@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> None:
     readers = {'bare': bare(directory, streams['tfdata'], _BATCH_SIZE.value)}
     readers |= {name: stream.batches() for name, stream in streams.items()}
     for batches in readers.values():
-        # files come into memory, tf.data starts its threads
+        # Not counted: files come into memory, tf.data starts its threads.
         rate(batches, _SECONDS.value, _BATCH_SIZE.value)
     rounds = [
         {

@@ -30,7 +30,7 @@ def parameters(model: ModelConfig, pretraining: bool = True) -> dict[str, int]:
         'layers': L * layer,
         'pooler': dense(H, H),
     }
-    # two directions of four gates, each of H / 2 from H inputs and H / 2 of its own
+    # Two directions of four gates, each of H / 2 from H inputs and the H / 2 of its own state.
     if model.bilstm:
         parts['bilstm'] = 2 * 4 * (dense(H, H // 2) + (H // 2) ** 2)
     if pretraining:

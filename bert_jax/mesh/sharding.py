@@ -26,7 +26,8 @@ from configs.schema import RuntimeConfig
 
 BATCH = ('data', 'fsdp')  # mesh axes over which the rows of a batch are split
 
-# First match wins; anything else (the small tables, biases, norms, scalars) is on every device.
+# First match wins; anything else (the small tables, biases, norms, scalars) is on every device. The
+# BiLSTM is not split over `model`: each step of its recurrence would wait for it.
 RULES = (
     (r'embeddings/word$', P(('fsdp', 'model'), None)),
     (r'mlm/bias$', P(('fsdp', 'model'))),  # one entry for each row of the table
@@ -34,10 +35,7 @@ RULES = (
     (r'layers/(query|key|value|intermediate)/bias$', P('model')),
     (r'layers/(attention_output|output)/kernel$', P('model', 'fsdp')),
     (r'(pooler|mlm/transform)/kernel$', P('fsdp', None)),
-    (
-        r'bilstm/.*/kernel$',
-        P('fsdp', None),
-    ),  # not over `model`: a step of the recurrence would wait for it
+    (r'bilstm/.*/kernel$', P('fsdp', None)),
 )
 
 
@@ -49,6 +47,7 @@ def make_mesh(runtime: RuntimeConfig, devices: list[Any] | None = None) -> Mesh:
     devices = devices or jax.devices()
     count = len(devices)
     inner = runtime.fsdp * runtime.model_parallel
+    # Checked here, for a message that names the settings.
     data = runtime.data_parallel or max(count // inner, 1)
     if data * inner != count:
         raise UserError(
@@ -131,19 +130,18 @@ def per_data_shard(total: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _spec(path: str, shape: tuple[int, ...], mesh: jax.sharding.Mesh) -> P:
+    """The first rule's PartitionSpec for the leaf at `path`, without axes that do not divide."""
     for pattern, spec in RULES:
         if re.search(pattern, path):
             full = (None,) * (len(shape) - len(spec)) + tuple(spec)
-            return P(
-                *(
-                    axes if axes is None or size % _size(mesh, axes) == 0 else None
-                    for axes, size in zip(full, shape, strict=True)
-                )
-            )
+            divides = lambda size, axes: axes is None or size % _size(mesh, axes) == 0
+            pairs = zip(full, shape, strict=True)
+            return P(*(axes if divides(size, axes) else None for axes, size in pairs))
     return P()
 
 
 def _size(mesh: jax.sharding.Mesh, axes: str | tuple[str, ...]) -> int:
+    """The number of parts that an array's axis has when it is split over these mesh axes."""
     return int(np.prod([mesh.shape[a] for a in ((axes,) if isinstance(axes, str) else axes)]))
 
 
@@ -163,14 +161,14 @@ def shardings(
     are split over `data` too (Xu et al. 2020, weight-update sharding).
     """
 
-    def place(key_path, leaf):
+    def sharding_of(key_path, leaf):
         path = path_of(key_path)
         spec = _spec(path, leaf.shape, mesh)
         if shard_optimizer and path.startswith('opt_state/'):
             spec = _also_over_data(spec, leaf.shape, mesh)
         return NamedSharding(mesh, spec)
 
-    return jax.tree_util.tree_map_with_path(place, tree)
+    return jax.tree_util.tree_map_with_path(sharding_of, tree)
 
 
 def _also_over_data(spec: P, shape: tuple[int, ...], mesh: jax.sharding.Mesh) -> P:
@@ -195,6 +193,8 @@ def replicated(mesh: jax.sharding.Mesh) -> NamedSharding:
 
 def local_rows(mesh: jax.sharding.Mesh, batch_size: int) -> tuple[tuple[int, int], ...]:
     """The ranges [start, stop) of global rows that this process must supply, in order, merged."""
+    # Where `model` spans processes, several of them supply the same rows; devices of one process
+    # that lie along it have the same range, and neighbours along the batch touch.
     indices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
     merged: list[tuple[int, int]] = []
     for start, stop in sorted({i[0].indices(batch_size)[:2] for i in indices if i is not None}):

@@ -22,8 +22,8 @@ from configs.errors import UserError
 from configs.schema import ModelConfig, RuntimeConfig
 
 MASKED = -10000.0  # added to the scores of masked keys (google-research/bert modeling.py:712)
-# Tokens from which `auto` takes a fused kernel: below it the scores are small beside the layers'
-# activations
+# Tokens from which `auto` takes a fused kernel: below, the scores are small beside the layers'
+# activations.
 _FUSED_FROM = 512
 _TPU_BLOCK = 128  # the flash kernel cuts a sequence into blocks of so many
 
@@ -129,7 +129,7 @@ def attend(
         return jax.nn.dot_product_attention(
             q_BTND, k_BSND, v_BSND, key_value_seq_lengths=lengths_B, implementation='cudnn'
         )
-    # fine-tuning's batches of short texts may be narrower
+    # Batches of short texts in fine-tuning may be narrower than a block: xla takes those.
     if kernel == 'tpu_flash' and q_BTND.shape[1] % _TPU_BLOCK == 0:
         return _tpu_flash(q_BTND, k_BSND, v_BSND, attention_mask)
     depth = q_BTND.shape[-1]

@@ -20,7 +20,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from bert_jax.model.threefry import threefry
 
-# masks are drawn from 16 random bits: a quarter of the generator's work, rates exact to 1/65536
+# Masks are drawn from 16 random bits: a quarter of the generator's work, rates exact to 1/65536.
 _STEPS = 1 << 16
 
 
@@ -47,12 +47,8 @@ def dropout(
     keep = round((1 - rate) * _STEPS)
     site_key = jax.random.fold_in(dropout_rng.key, site)
     if jax.random.key_impl(dropout_rng.key) == 'rbg':
-        kept = (
-            jax.random.bits(
-                jax.random.fold_in(site_key, dropout_rng.rows_B[0]), x.shape, jnp.uint16
-            ).astype(jnp.uint32)
-            < keep
-        )
+        batch_key = jax.random.fold_in(site_key, dropout_rng.rows_B[0])
+        kept = jax.random.bits(batch_key, x.shape, jnp.uint16).astype(jnp.uint32) < keep
     else:
         kept = _kept(jax.random.key_data(site_key), dropout_rng.rows_B, x.shape, keep)
     kept = checkpoint_name(kept, 'kept')

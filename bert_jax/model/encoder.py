@@ -114,10 +114,10 @@ class Embeddings(nn.Module):
         position_TH = self.param('position', normal, (c.max_position, c.hidden_size))
         segment_2H = self.param('segment', normal, (c.type_vocab_size, c.hidden_size))
         T = input_ids_BT.shape[1]
-        where_BTH = (
+        positions_BTH = (
             position_TH[None, :T] if position_ids_BT is None else position_TH[position_ids_BT]
         )
-        x_BTH = word_VH[input_ids_BT] + segment_2H[segment_ids_BT] + where_BTH
+        x_BTH = word_VH[input_ids_BT] + segment_2H[segment_ids_BT] + positions_BTH
         x_BTH = LayerNorm(c.layer_norm_eps, name='norm')(x_BTH).astype(self.dtype)
         return dropout(constrain_rows(x_BTH), c.hidden_dropout, dropout_rng, 0), word_VH
 
@@ -168,7 +168,7 @@ class Layer(nn.Module):
             x_BTH + dropout(out_BTH, c.hidden_dropout, dropout_rng, site + 2)
         )
         x_BTH = constrain_rows(x_BTH)
-        # kept only where a caller asks for `intermediates`
+        # Kept only where a caller asks for `intermediates`.
         self.sow('intermediates', 'hidden', x_BTH)
         return x_BTH, None
 
@@ -237,7 +237,7 @@ class Encoder(nn.Module):
         )
         self.sow('intermediates', 'hidden', x_BTH)
         layer = Layer
-        # unrolled, XLA sees by itself what is cheaper made again than kept; not across a loop
+        # Unrolled, XLA sees by itself what is cheaper made again than kept, but not across a loop.
         if self.scan or self.remat != 'none':
             layer = nn.remat(Layer, policy=REMAT_POLICIES[self.remat], prevent_cse=not self.scan)
         layers = nn.scan(

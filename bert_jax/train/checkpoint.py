@@ -54,11 +54,12 @@ def _fingerprint(leaf: jax.Array) -> jax.Array:
 
     The same on every mesh; any one flipped bit changes it.
     """
+    # The multiplier is even and 1 is added: an odd weight, so that any flipped bit changes the sum.
     bits = jax.lax.bitcast_convert_type(leaf, _WORDS[leaf.dtype.itemsize]).astype(jnp.uint32)
-    place = jnp.zeros(leaf.shape, jnp.uint32)
+    index = jnp.zeros(leaf.shape, jnp.uint32)  # of each element, counted row by row
     for axis, size in enumerate(leaf.shape):
-        place = place * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, leaf.shape, axis)
-    return jnp.sum(bits * (place * jnp.uint32(2654435761 & ~1) + jnp.uint32(1)), dtype=jnp.uint32)
+        index = index * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, leaf.shape, axis)
+    return jnp.sum(bits * (index * jnp.uint32(2654435761 & ~1) + jnp.uint32(1)), dtype=jnp.uint32)
 
 
 @jax.jit
@@ -99,9 +100,8 @@ class Checkpoints:
         self._folder, self._keep = epath.Path(workdir).absolute() / 'checkpoints', keep
         self._folder.mkdir(parents=True, exist_ok=True)
         quiet()
-        self._under_way: int | None = (
-            None  # the step of the last save, until it is known to be whole
-        )
+        # The step of the last save, until it is known to be whole, and whether it must be.
+        self._under_way: int | None = None
         self._must = True
         self._scores: dict[int, Score] = {}
         self._manager = patiently(os.fspath(self._folder), self._open)
@@ -141,17 +141,16 @@ class Checkpoints:
         where the disk is too full for it, or was for the save before; where a save need not be
         (`must`) a warning takes its place.
         """
+        # One save at a time: what went wrong with the last one is told before the next begins.
         self._finish()
         step = int(state.step)
         if step in self._manager.all_steps():
             return
         self._must = must
-        record = {
-            **meta,
-            'step': step,
-            'score': score,
-            'fingerprints': fingerprints(state),
-        }
+
+        # Fingerprints are taken of the arrays on the devices, before anything can go wrong on their
+        # way to the disk; a checksum over the rest of the record guards the fingerprints.
+        record = {**meta, 'step': step, 'score': score, 'fingerprints': fingerprints(state)}
         record['checksum'] = _checksum(record)
         params, rest = state.params, state._replace(params=None)
         items = ocp.args.Composite(
@@ -159,11 +158,14 @@ class Checkpoints:
             rest=ocp.args.StandardSave(rest._asdict()),
             meta=ocp.args.JsonSave(record),
         )
+
+        # A full disk is better found before the first byte than after half of them.
         try:
             self._check_room(_size(state), 'a checkpoint needs')
         except NoRoom as error:
             self._unsaved(step, error)
             return
+        # The score must be known when orbax decides, during the save, which steps to keep.
         if score is not None:
             self._scores[step] = score
         try:
@@ -185,18 +187,20 @@ class Checkpoints:
 
     def _failed(self, step: int, error: Exception) -> None:
         """Forgets a save that failed and frees its room; raises what is not a full disk."""
+        # Nobody may write there any more before the folder is removed.
         join_threads()
         if jax.process_index() == 0 and '://' not in os.fspath(self._folder):
             for path in self._folder.glob(f'{step}.orbax-checkpoint-tmp*'):
                 shutil.rmtree(path, ignore_errors=True)
         self._scores.pop(step, None)
-        self._manager.reload()  # it has forgotten the steps that it would have removed
+        self._manager.reload()  # it has already forgotten the steps that it would have removed
         error = writing(self._folder, error)
         if not isinstance(error, NoRoom):
             raise error
         self._unsaved(step, error)
 
     def _unsaved(self, step: int, error: NoRoom) -> None:
+        """Raises NoRoom where the save must be; else warns, and training goes on."""
         if self._must:
             raise NoRoom(f'{error}; {_newest(self._folder.parent)}') from None
         logging.warning('NOT SAVED at step %d (runtime.on_full_disk=continue): %s', step, error)
@@ -225,6 +229,7 @@ class Checkpoints:
             logging.warning('%s', error)
 
     def _check_room(self, need: int, what: str) -> None:
+        """Raises NoRoom, telling `what`, unless `need` bytes and a tenth more are free."""
         if '://' in os.fspath(self._folder) or not need:
             return
         free = shutil.disk_usage(Path(self._folder)).free
@@ -241,11 +246,13 @@ class Checkpoints:
         aside as STEP.damaged. UserError where checkpoints exist but none of them verifies, or one
         cannot be read for another reason than damage: nothing is changed then.
         """
+        # From the newest back to one that verifies. Only then are the damaged ones set aside: where
+        # none verifies, the cause may be another than damage, and all stays as it is.
         faults: dict[int, str] = {}
         for step in reversed(self.steps()):
             what = f'{self._folder}/{step}'
             try:
-                found = patiently(what, functools.partial(self._restore_step, step, target))
+                restored = patiently(what, functools.partial(self._restore_step, step, target))
             except Exception as error:
                 if not is_damage(error):
                     raise
@@ -255,7 +262,7 @@ class Checkpoints:
                 self._set_aside(damaged, fault)
             if faults:
                 self._manager.reload()
-            return found
+            return restored
         if faults:
             said = '; '.join(f'step {step}: {fault}' for step, fault in faults.items())
             raise UserError(
@@ -291,7 +298,10 @@ class Checkpoints:
         )
 
     def _restore_step(self, step: int, target: TrainState) -> tuple[TrainState, dict[str, Any]]:
+        """(state, meta) of that step; Damaged, or orbax's own error, if it does not verify."""
+        # What forbids looking is no damage, and orbax could not tell the two apart.
         can_be_listed(self._folder / str(step))
+        # The names come first: another program's arrays would fail below as if they were damaged.
         meta = _read_meta(self._folder / str(step))
         names = {path_of(path) for path, _ in jax.tree_util.tree_flatten_with_path(target)[0]}
         promised = meta['fingerprints']
@@ -348,6 +358,7 @@ def standing(workdir: str | epath.PathLike, step: int) -> str:
 
 
 def _newest(workdir: str | epath.PathLike) -> str:
+    """Of which step the newest checkpoint is, in words."""
     steps = saved_steps(workdir)
     return (
         f'the newest checkpoint is of step {steps[-1]}' if steps else 'there is no checkpoint yet'
@@ -355,6 +366,7 @@ def _newest(workdir: str | epath.PathLike) -> str:
 
 
 def _size(state: TrainState) -> int:
+    """Bytes of all arrays of a state."""
     return sum(leaf.nbytes for leaf in jax.tree.leaves(state))
 
 
@@ -374,8 +386,9 @@ def _checksum(meta: dict[str, Any]) -> int:
     return zlib.crc32(json.dumps(rest, sort_keys=True).encode())
 
 
-def _compare(found: dict[str, int], promised: dict[str, int]) -> None:
-    if wrong := [name for name in promised if found.get(name) != promised[name]]:
+def _compare(read: dict[str, int], promised: dict[str, int]) -> None:
+    """Raises Damaged unless what was read has the fingerprints that were saved with it."""
+    if wrong := [name for name in promised if read.get(name) != promised[name]]:
         raise Damaged(f'fingerprint of {wrong[0]} differs (and of {len(wrong) - 1} more)')
 
 
@@ -397,10 +410,10 @@ def load_params(
     Only reads: damaged checkpoints are passed over with a warning. UserError where none verifies.
     """
     folder = epath.Path(workdir).absolute() / 'checkpoints'
-    found = [s for s in reversed(saved_steps(workdir)) if step is None or s == step]
+    candidates = [s for s in reversed(saved_steps(workdir)) if step is None or s == step]
     quiet()
     faults = []
-    for candidate in found:
+    for candidate in candidates:
         path = folder / str(candidate)
         try:
             return patiently(os.fspath(path), functools.partial(_load_params, path)), candidate
@@ -421,6 +434,7 @@ def load_params(
 
 
 def _load_params(folder: epath.Path) -> dict[str, Any]:
+    """The parameters in a checkpoint's folder, as numpy arrays; Damaged if they do not verify."""
     can_be_listed(folder)
     promised = _read_meta(folder)['fingerprints']
     reader = ocp.StandardCheckpointHandler()

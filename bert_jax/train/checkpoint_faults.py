@@ -55,7 +55,7 @@ def describe(error: BaseException) -> str:
     details = r' \[(?:tensorstore_spec|source locations|os_error_code)'
     text = re.split(details, str(first).strip())[0]
     text = (text.splitlines() or [''])[0]
-    # between them is the way there, array by array
+    # Of tensorstore's text only its code and the file are told, not the way there, array by array.
     if found := re.match(r'([A-Z_]+: ).*(local file .*)', text):
         text = found[1] + found[2]
     elif not isinstance(first, Damaged):

@@ -19,8 +19,8 @@ import numpy as np
 
 from bert_jax.train.losses import Batch
 
-# One takes the longest prefix of words that fits, two fill what is left: 19.0 tokens a row at
-# S=128, not 18.2
+# The first takes the longest prefix of words that fits, two more fill what is left: 19.0 tokens a
+# row at S=128, where the first alone takes 18.2.
 _ROUNDS = 3
 
 
@@ -67,17 +67,19 @@ class DynamicMasking:
         bits = jax.random.bits(jax.random.fold_in(key, row), (S + 2 * P,), jnp.uint32)
         candidates_S = text_places(mask_S, segment_S)
         starts_S = candidates_S & (starts_S > 0) if self.whole_word else candidates_S
-        # By float64 on the host and not by float32 here: a product of 4.5 must round as the offline
-        # job rounds it.
+        # How many. By float64 on the host and not by float32 here: a product of 4.5 must round as
+        # the offline job rounds it.
         wanted = np.clip(np.rint(np.arange(S + 1) * self.probability), 1, P).astype(np.int32)
         chosen_S = choose_words(
             bits[:S], candidates_S, starts_S, jnp.asarray(wanted)[jnp.sum(mask_S)]
         )
 
-        # chosen places, first to last
-        left_P, _ = jax.lax.top_k(jnp.where(chosen_S, S - jnp.arange(S), 0), P)
-        is_real_P = left_P > 0
-        places_P = jnp.where(is_real_P, S - left_P, 0)
+        # Where: the chosen positions, first to last, each known by its distance from the end; 0 is
+        # none, which fills up rows with fewer.
+        from_end_P, _ = jax.lax.top_k(jnp.where(chosen_S, S - jnp.arange(S), 0), P)
+        is_real_P = from_end_P > 0
+        places_P = jnp.where(is_real_P, S - from_end_P, 0)
+        # What is predicted, and what is shown in its place.
         labels_P = jnp.where(is_real_P, ids_S[places_P], 0)
         kind_P = (bits[S : S + P] >> 8).astype(jnp.float32) * 2.0**-24
         random_P = (bits[S + P :] % jnp.uint32(self.vocab_size)).astype(ids_S.dtype)
@@ -114,18 +116,18 @@ def choose_words(
     S = bits_S.shape[0]
     place_S = jnp.arange(S)
     start_S = jax.lax.cummax(jnp.where(starts_S, place_S, 0))
-    # what is no candidate comes last
+    # In order of scores, the tokens of a word side by side; what is no candidate comes last.
     score_S = jnp.where(candidates_S, bits_S[start_S] >> 1, jnp.uint32(1 << 31))
     _, word, order = jax.lax.sort(
         (score_S, jnp.where(candidates_S, start_S, S), place_S), num_keys=3
     )
     ends = jnp.append(word[1:] != word[:-1], True)
-    # of each token's word, in this order
+    # Index of the last and the first token of each token's word, in this order.
     last = jax.lax.cummin(jnp.where(ends, place_S, S), reverse=True)
     first = jax.lax.cummax(jnp.where(jnp.append(True, ends[:-1]), place_S, 0))
     size, free, taken = last - first + 1, word < S, jnp.zeros(S, bool)
     for _ in range(_ROUNDS):
-        left = count - jnp.sum(taken)
-        fits = free & ~taken & (size <= left)
-        taken |= fits & (jnp.cumsum(fits)[last] <= left)
+        room = count - jnp.sum(taken)
+        fits = free & ~taken & (size <= room)
+        taken |= fits & (jnp.cumsum(fits)[last] <= room)
     return jnp.zeros(S, bool).at[order].set(taken)

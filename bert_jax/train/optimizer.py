@@ -21,7 +21,7 @@ from bert_jax.train.schedule import Hparams, learning_rate
 from configs.errors import UserError
 from configs.schema import OptimizerConfig
 
-# biases and layer norms (optimization.py:65); embeddings are decayed
+# Biases and layer norms (optimization.py:65); embeddings are decayed.
 NOT_DECAYED = re.compile(r'(bias|scale)$')
 EMBEDDINGS = re.compile(r'(^|/)embeddings/')
 
@@ -34,6 +34,7 @@ class _Lamb(NamedTuple):
     adapts: str
 
 
+# The values of OptimizerConfig.algorithm that are LAMB's.
 LAMB = {
     'lamb_albert': _Lamb(bias_correction=False, adapts='decayed'),
     'lamb_mlperf': _Lamb(bias_correction=True, adapts='decayed'),
@@ -124,6 +125,7 @@ def layer_rates(config: OptimizerConfig, params: Any) -> Any:
 
 
 def _times(factors: Any) -> optax.GradientTransformation:
+    """Multiplies each update by what `factors`, a function of the parameters, has at its leaf."""
     return optax.stateless(
         lambda updates, params: jax.tree.map(jnp.multiply, updates, factors(params))
     )
@@ -135,15 +137,14 @@ def make_optimizer(config: OptimizerConfig, h: Hparams, step: Any) -> optax.Grad
     Frozen parameters do not count in the norm, and neither decay nor move.
     """
     lamb = LAMB.get(config.algorithm)
-    constants = {
-        'b1': config.b1,
-        'b2': config.b2,
-        'eps': config.eps,
-    }
+    constants = {'b1': config.b1, 'b2': config.b2, 'eps': config.eps}
     corrected = lamb.bias_correction if lamb else config.algorithm == 'adamw'
     rates = lambda params: layer_rates(config, params)
     free = lambda params: jax.tree.map(np.sign, rates(params))
     freezes = config.freeze_embeddings or config.freeze_layers > 0
+    # What is frozen goes first, so that it does not count in the norm; then clipping, before the
+    # moments see the gradient; decay is decoupled, after Adam's direction; LAMB's ratio has both in
+    # the update that it measures; rates come last.
     return optax.chain(
         *([_times(free)] if freezes else []),
         *([] if config.clip_norm is None else [optax.clip_by_global_norm(config.clip_norm)]),

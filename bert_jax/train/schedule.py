@@ -45,6 +45,7 @@ def learning_rate(config: OptimizerConfig, h: Hparams, step: Any) -> jax.Array:
     start at the end of warm-up. From the last step on the rate is `end_lr`.
     """
     t = jnp.asarray(step, jnp.float32)
+    # `left`: the share, from 1 to 0, of the way from peak_lr down to end_lr that is still to go.
     left_in_all = 1.0 - jnp.clip(t / h.total_steps, 0.0, 1.0)
     after = jnp.clip(
         (t - h.warmup_steps) / jnp.maximum(h.total_steps - h.warmup_steps, 1.0), 0.0, 1.0

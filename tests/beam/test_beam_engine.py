@@ -240,7 +240,7 @@ def test_a_bucket_for_output(tmp_path, text, monkeypatch):
         def glob(self, path, **options):
             return [found.lstrip('/') for found in super().glob(path, **options)]
 
-    # Else TensorFlow would open it.
+    # Else TensorFlow would open the bucket.
     monkeypatch.setattr('etils.epath.gpath._is_tf_installed', lambda: False)
     monkeypatch.setattr(
         'etils.epath.backend._FileSystemSpecBackend._get_filesystem', lambda *_: Bucket()

@@ -169,7 +169,7 @@ def test_start_supervises_the_command_as_it_was_written(here, kind, extra):
 
 def test_keep_makes_a_vm_again_that_was_taken_away(here):
     (here / 'states').write_text('PREEMPTED ABSENT READY READY READY READY READY READY READY READY')
-    # git archive ... -o FILE HEAD.
+    # It stands for `git archive ... -o FILE HEAD`.
     (here / 'bin' / 'git').write_text('#!/bin/bash\ntouch "${@: -2:1}"\n')
     (here / 'bin' / 'git').chmod(0o755)
     (here / 'bin' / 'tar').write_text('#!/bin/bash\ntrue\n')

@@ -24,7 +24,7 @@ def random_model(architecture: str, seed: int = 0, **settings) -> torch.nn.Modul
             if parameter.ndim == 1:
                 parameter += 0.1 * torch.randn_like(parameter)
             elif 'word_embeddings' in name:
-                # Transformers starts [PAD] at zero.
+                # transformers starts [PAD] at zero.
                 parameter[0] = 0.1 * torch.randn(parameter.shape[1])
     return model
 

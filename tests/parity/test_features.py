@@ -15,7 +15,7 @@ _REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --par
 torch = pytest.importorskip('torch', reason=_REASON)
 transformers = pytest.importorskip('transformers', reason=_REASON)
 
-# Those of torch and transformers are not ours to mend.
+# Warnings of torch and transformers are not ours to mend.
 pytestmark = pytest.mark.filterwarnings('default')
 torch.set_num_threads(1)
 

@@ -19,7 +19,7 @@ transformers = pytest.importorskip('transformers', reason=_REASON)
 from configs import schema
 from tests.parity import reference
 
-# Those of torch and transformers are not ours to mend.
+# Warnings of torch and transformers are not ours to mend.
 pytestmark = pytest.mark.filterwarnings('default')
 ROOT = pathlib.Path(__file__).parents[2]
 WORDS = 'good fine great bad poor dull film book'.split()

@@ -24,7 +24,7 @@ transformers = pytest.importorskip('transformers', reason=_REASON)
 
 from tests.parity import reference
 
-# Those of torch and transformers are not ours to mend.
+# Warnings of torch and transformers are not ours to mend.
 pytestmark = pytest.mark.filterwarnings('default')
 TINY = {
     'vocab_size': 100,
@@ -149,7 +149,7 @@ def our_logits(model: huggingface.Model, batch) -> dict[str, np.ndarray]:
     one example.
     """
     c, a = model.config, model.architecture
-    # Where the class has none, nothing reads it.
+    # Where the class has no pooler, nothing reads this one.
     no_pooler = {'pooler': {'kernel': np.zeros((32, 32), 'f'), 'bias': np.zeros(32, 'f')}}
     p = {**model.params, 'encoder': no_pooler | model.params['encoder']}
     apply = lambda head, **options: jax.jit(head(c, **options).apply)({'params': p}, batch)
@@ -232,7 +232,7 @@ def test_pickled_weights_only_as_plain_tensors(tmp_path):
     theirs = reference.random_model('BertForMaskedLM', **TINY)
     wanted = read_back(theirs, tmp_path)
     (tmp_path / 'model.safetensors').unlink()
-    # Holds the decoder's copies of the word table and bias.
+    # The file holds the decoder's copies of the word table and bias.
     torch.save(theirs.state_dict(), tmp_path / 'pytorch_model.bin')
     found = huggingface.read(tmp_path).model
     assert jax.tree.all(jax.tree.map(np.array_equal, found.params, wanted.params))

@@ -149,7 +149,7 @@ def test_what_is_reduced_is_the_gradient_and_nothing_else(accumulated):
     reduced = [(c, dims) for c in accumulated.collectives for dims in arrays(c.shape)]
     assert {(c.kind, c.axes) for c, _ in reduced} == {('all-reduce', ('data',))}
     elements = sum(c.count * math.prod(dims) for c, dims in reduced)
-    # Reduced twice: as a look-up and as the head's matrix.
+    # Its gradient is reduced twice: as a look-up and as the head's matrix.
     table = math.prod(accumulated.shapes['encoder/embeddings/word'])
     assert whole <= elements <= 1.02 * (whole + table)  # and the sums of the metrics
 

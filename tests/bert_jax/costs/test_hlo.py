@@ -204,7 +204,7 @@ def test_what_the_forward_pass_leaves_for_the_backward_pass():
   ROOT %y = f32[8] get-tuple-element(%back), index=0
 }}
 """
-    # Once each, and neither what only goes forward nor the parameter.
+    # A buffer counts once; what only goes forward does not, nor does the parameter.
     assert hlo.kept_for_backward(text) == 200 + 3 * 8 * 4
 
 

@@ -51,7 +51,7 @@ def test_fsdp_divides_the_matrices_and_nothing_else():
 
 def test_flops_and_floors_of_base():
     phase = phase_of('bert_base', 'v5e:4x4')
-    # Published a sequence, as in test_flops.
+    # GFLOP a sequence, as published (test_flops.py).
     assert round(phase['flops_per_step'] / 256e9, 1) == 69.9
     assert phase['flops_per_token'] * 128 * 256 == pytest.approx(phase['flops_per_step'])
     assert phase['floor_s']['compute'] == pytest.approx(256 * 69.9e9 / (16 * 197e12), rel=1e-3)
@@ -242,7 +242,7 @@ def test_a_search_spends_its_budget_on_what_fits_and_puts_the_fastest_first(monk
     )
     assert len(rows) == len(compiler.seen) == 5 and all(row['fits'] for row in rows)
     assert len({tuple(row['changes'].items()) for row in rows}) == 5
-    # The only one that differs.
+    # Memory is the only floor that differs.
     assert [row['floor_s']['memory'] for row in rows] == sorted(
         row['floor_s']['memory'] for row in rows
     )

@@ -39,7 +39,7 @@ def reach(config: ModelConfig) -> tuple[np.ndarray, np.ndarray]:
     mask = (np.arange(8) < LENGTHS[:, None]).astype(np.int32)
     # All different, so that a row of the table is a position.
     ids = 1 + np.arange(16, dtype=np.int32).reshape(2, 8)
-    # A plain sum would not move: layer norm keeps it.
+    # Random, because a plain sum would not move: layer norm keeps it.
     weights = np.random.RandomState(0).normal(size=16).astype(np.float32)
 
     def outputs(word):

@@ -140,7 +140,7 @@ def test_full_rows_have_nineteen_masks_and_every_pass_has_its_own():
     records['word_starts'][:, [1, 64]] = 1
     rule = dataclasses.replace(RULE, whole_word=True)
     first, second = draw(rule, records), draw(rule, records, seed=1)
-    # 18.2 without filling up.
+    # It would be 18.2 without filling up.
     assert first['masked_lm_weights'].sum(1).mean() == pytest.approx(19.0, abs=0.02)
     same = (
         (first['masked_lm_positions'][:, :19, None] == second['masked_lm_positions'][:, None, :19])

@@ -15,7 +15,7 @@ from input_pipeline.records import shards
 from input_pipeline.tokenizer import Tokenizer
 from tests.helpers.jobs import digests, run, write_text
 
-# Of a job of 2 units, several buckets and 3 shards.
+# Of a job that has 2 units of text, several buckets and 3 shards.
 OPTIONS = {'num_shards': 2, 'eval_fraction': 0.2}
 
 

@@ -165,7 +165,7 @@ def test_a_long_document_is_gone_through_without_a_break(tmp_path, vocabulary):
     """Rows end where they are full, and with the document: nowhere else."""
     write_text(tmp_path / 'a.txt', vocabulary[2][:1], sentences=(3000, 3001))
     text = (tmp_path / 'a.txt').read_text()
-    # 5 tokens at most.
+    # A line has 5 tokens at most.
     (tmp_path / 'a.txt').write_text('\n'.join(line[:12] + ' .' for line in text.splitlines()))
     options = {
         'objective': 'full_sentences',
@@ -182,7 +182,7 @@ def test_a_long_document_is_gone_through_without_a_break(tmp_path, vocabulary):
 def test_held_out_documents_and_their_copies_are_not_trained_on(tmp_path, vocabulary):
     names = vocabulary[2][:200]
     texts = write_text(tmp_path / 'a.txt', names)
-    # The same letters.
+    # Copies have the same letters.
     copies = [text.upper().replace('.', '!').replace(' ', '  ') for text in texts]
     (tmp_path / 'b.txt').write_text('\n\n'.join(copies))
     manifest = run(tmp_path, vocabulary, eval_fraction=0.2)
@@ -302,7 +302,7 @@ def test_whole_words_stay_together_in_records(tmp_path, vocabulary, by_words):
     chosen = np.zeros_like(suffix)
     row, rank = np.nonzero(columns['masked_lm_weights'])
     chosen[row, columns['masked_lm_positions'][row, rank]] = True
-    # Not the tail of a truncated word after [CLS] or [SEP]
+    # Not the tail of a truncated word after [CLS] or [SEP].
     inner = suffix[:, 1:] & (restored[:, :-1] > MASK)
     np.testing.assert_array_equal(chosen[:, 1:][inner], chosen[:, :-1][inner])
     assert suffix.any() and inner.any()

@@ -135,7 +135,7 @@ def test_unpacked_lists_and_unknown_features_are_read():
     entries = b''
     for i, (name, values) in enumerate(columns.items()):
         numbers = (unpacked, in_parts)[i % 2](np.atleast_1d(values[0]))
-        # The value before the key.
+        # The value of a map's entry before its key.
         entries += field(1, field(2, field(3, numbers)) + field(1, name.encode()))
     entries += field(1, field(1, b'extra') + field(2, field(1, field(1, b'text'))))
     assert_equal(fields.decode_numpy(spec, [field(1, entries)]), columns)
@@ -242,12 +242,8 @@ def test_check_and_count_of_packed_records():
         ('pack_ids', 0, 0, 'pack_ids are not'),
         ('pack_ids', 0, 2, 'pack_ids are not'),
         ('pack_ids', second, 3, 'pack_ids are not'),
-        (
-            'pack_ids',
-            last,
-            4,
-            'position_ids',
-        ),  # a fourth pack, of which nothing else knows but its position 0
+        # A fourth pack, of which nothing else knows but its position 0.
+        ('pack_ids', last, 4, 'position_ids'),
         ('pack_ids', last + 1, 1, 'pack_ids are not'),
         ('pack_ids', second, 5, r'pack_ids\[\d+\] = 5 is outside'),
         ('position_ids', second, second, 'position_ids do not'),

@@ -112,7 +112,7 @@ def test_it_learns_and_the_workdir_alone_gives_the_same_scores(tmp_path, encoder
     assert unlabelled['metrics'] == {} and unlabelled['examples'] == 5
     assert len((tmp_path / 'run/predictions/test/predictions.tsv').read_text().splitlines()) == 6
     there, task = source.load_source(encoder), load_task(task_file)
-    # In the same place: the old scores are not theirs.
+    # Other weights in the same place: the old scores are not theirs.
     weights = jax.tree.map(np.negative, there.params)
     changed = there._replace(bert=there.bert._replace(params=weights))
     other = finetuner.FineTuner(
@@ -505,7 +505,7 @@ def test_rows_of_like_length_share_batches(tmp_path, encoder, task_file):
     fine_tuner = tuner_of(task_file, encoder)
     config = configuration('max_seq_length=64', 'batch_size=8', 'epochs=1', 'length_buckets=3')
     fine_tuner.run(config, str(tmp_path / 'run'))
-    # 8, 40 and 64 in training; 8 and 16 in dev.
+    # Lengths of 8, 40 and 64 in training, of 8 and 16 in dev.
     assert fine_tuner.compilations == {'init': 1, 'train': 3, 'predict': 2}
     params = checkpoint.load_params(tmp_path / 'run')[0]
     task, (features, _) = fine_tuner.task, fine_tuner.features(config)

@@ -83,7 +83,7 @@ def test_heads_that_a_source_lacks_are_fresh_and_named_and_others_are_left(folde
         start.params['mlm'], whole.params['mlm']
     )
     assert equal(start.params['encoder']['layers'], whole.params['encoder']['layers'])
-    # initializer_range 0.4.
+    # initializer_range is 0.4 there.
     assert (
         start.params['nsp']['kernel'].shape == (16, 2)
         and 0.2 < start.params['nsp']['kernel'].std() < 0.5
