@@ -244,8 +244,9 @@ def test_train_step_measures_ours_beside_the_bare_gradient(tmp_path):
 
 
 def test_fine_tuning_is_compared_with_pytorch_over_seeds(tmp_path):
-    """Of seeds that were run before. By hand: sd of (1, 2, 3) is 1 and of (2, 4) sqrt(2), so the
-    error is sqrt(1/3 + 2/2).
+    """Means, deviations and the error of their difference, of seeds that were run before.
+
+    By hand: sd of (1, 2, 3) is 1 and of (2, 4) sqrt(2), so the error is sqrt(1/3 + 2/2).
     """
     folder, scores = tmp_path / 'sweep', tmp_path / 'pytorch.json'
     rows = [

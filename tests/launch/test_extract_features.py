@@ -1,5 +1,6 @@
-"""launch.extract_features: what the arrays hold, which word each piece is of, and that parts make
-the whole.
+"""launch.extract_features: what its arrays hold, and that parts make the whole.
+
+Also which word each piece is of.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""launch/tpu_vm.sh against a stand-in for gcloud, which checks the arguments as the real one would
-and runs what is sent over ssh.
+"""launch/tpu_vm.sh against a stand-in for gcloud.
+
+It checks the arguments as the real one would, and runs what is sent over ssh.
 """
 
 from __future__ import annotations
@@ -51,8 +52,9 @@ if 'describe' in sys.argv:
 
 @pytest.fixture
 def here(tmp_path):
-    """A folder with the stand-in, and a worker on which this project stands ready, with a
-    supervisor that notes its command.
+    """A folder with the stand-in, and a worker on which this project stands ready.
+
+    The worker's supervisor notes its command.
     """
     (tmp_path / 'bin').mkdir()
     (tmp_path / 'bin' / 'gcloud').write_text(STAND_IN)

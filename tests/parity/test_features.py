@@ -1,5 +1,6 @@
-"""launch.extract_features against transformers: every layer's hidden states with real weights
-(MiniLM), on real sentences.
+"""launch.extract_features against transformers.
+
+Every layer's hidden states with real weights (MiniLM), on real sentences.
 """
 
 from __future__ import annotations

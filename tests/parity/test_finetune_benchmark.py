@@ -1,5 +1,6 @@
-"""PyTorch's side of benchmarks.finetune learns a small task, from its file to a score, one text,
-two, and numbers.
+"""PyTorch's side of benchmarks.finetune learns a small task, from its file to a score.
+
+With one text, with two, and of numbers.
 """
 
 from __future__ import annotations
@@ -103,9 +104,7 @@ def test_what_one_word_decides_is_learnt(tmp_path, encoder, kind):
 
 
 def test_batches_of_like_length_lose_no_example():
-    """What each batch is padded to is then its own examples' length, and short batches do not all
-    come first.
-    """
+    """Each batch is padded to its own examples' length, and short batches do not all come first."""
     import torch
 
     from benchmarks.finetune import grouped

@@ -1,5 +1,6 @@
-"""Fine-tuning step by step, beside transformers' model in the loop of benchmarks.finetune: same
-weights and batches, no dropout.
+"""Fine-tuning step by step, beside transformers' model in the loop of benchmarks.finetune.
+
+Same weights and batches, no dropout.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Ids against transformers' AutoTokenizer, for every kind of tokenizer directory that is written,
-and that is read.
+"""Ids against transformers' AutoTokenizer, for every kind of tokenizer directory.
+
+Those that are written here, and those that are read.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""The part of a plan that follows from shapes: against counts by hand and published numbers. The
-compiled part: tests/plan.
+"""The part of a plan that follows from shapes: against counts by hand and published numbers.
+
+The compiled part: tests/plan.
 """
 
 from __future__ import annotations
@@ -173,8 +174,9 @@ def test_gpus_are_planned_by_the_figures_of_their_data_sheet():
 
 
 class Compiler:
-    """Stands for the TPU compiler: a step needs the state, its gradients and 0.3 GB a row of a
-    chip, less where remat is on.
+    """Stands for the TPU compiler, with a rule for what a step needs.
+
+    The state, its gradients, and 0.3 GB a row of a chip, less where remat is on.
     """
 
     def __init__(self, monkeypatch, has: float, expects: bool = False):

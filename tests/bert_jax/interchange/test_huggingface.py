@@ -1,5 +1,6 @@
-"""Hugging Face directories without PyTorch: against files that transformers wrote
-(tests/parity/make_golden.py), and every refusal.
+"""Hugging Face directories without PyTorch.
+
+Against files that transformers wrote (tests/parity/make_golden.py), and every refusal.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Several processes: the roll call, the watchdog, and a run of two that is killed, restarted and
-equal to a run of one.
+"""Several processes: the roll call, the watchdog, and a run that loses a process.
+
+The run is killed, started again, and equal to a run of one process.
 """
 
 from __future__ import annotations
@@ -361,9 +362,7 @@ TRAINING += [
 
 
 def make_records(folder: pathlib.Path, binary: Callable, seed: int) -> pathlib.Path:
-    """Records of length 32 of a random text, with the vocabulary that the first text of a folder
-    gave.
-    """
+    """Records of length 32 of a random text, with the vocabulary of a folder's first text."""
     words = (
         'the ship sailed over deep water while farmers ploughed a field before rain fell on barley'
     ).split()

@@ -1,6 +1,4 @@
-"""Dropout's masks: what they depend on, their shares, their independence; and the generator behind
-them.
-"""
+"""Dropout's masks: what they depend on, their shares, their independence, and their generator."""
 
 from __future__ import annotations
 

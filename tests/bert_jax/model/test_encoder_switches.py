@@ -1,5 +1,6 @@
-"""Left-to-right attention and the BiLSTM on top (paper section 5.1): what sees what, by gradients;
-numbers, by numpy.
+"""Left-to-right attention and the BiLSTM on top (paper section 5.1).
+
+What sees what is told by gradients, and numbers are compared with numpy's.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ LENGTHS = np.array([8, 5])
 
 
 def reach(config: ModelConfig) -> tuple[np.ndarray, np.ndarray]:
-    """Largest gradients of the hidden states [B, T, s], and of the pooled output [B, s], with
-    respect to the word at position s.
+    """Largest gradients with respect to the word at position s.
+
+    Of the hidden states [B, T, s], and of the pooled output [B, s].
     """
     params = noisy_params(heads.Pretraining(config))['encoder']
     mask = (np.arange(8) < LENGTHS[:, None]).astype(np.int32)
@@ -59,8 +61,9 @@ def reach(config: ModelConfig) -> tuple[np.ndarray, np.ndarray]:
     'config', [PLAIN, LEFT, BILSTM, BOTH], ids=['plain', 'left to right', 'bilstm', 'both']
 )
 def test_who_sees_whom(config):
-    """Exactly zero where nothing may be seen, and not where something must be; no real position
-    sees padding.
+    """Exactly zero where nothing may be seen, and not where something must be.
+
+    No real position sees padding.
     """
     hidden, pooled = reach(config)
     for row, length in enumerate(LENGTHS):
@@ -84,8 +87,9 @@ def test_numbers_equal_numpy(config):
 
 
 def test_on_a_mesh_and_counted():
-    """The numbers of one device on a mesh that splits the BiLSTM's kernels too; parameters as
-    counted.
+    """The numbers of one device on a mesh that splits the BiLSTM's kernels too.
+
+    Parameters as counted.
     """
     runtime = RuntimeConfig(fsdp=4, model_parallel=2)
     mesh, model, batch = (

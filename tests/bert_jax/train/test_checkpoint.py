@@ -58,8 +58,9 @@ def saved(folder: pathlib.Path, steps=(1, 2), keep: int = 3):
 
 
 def array_files(folder: pathlib.Path, step: int) -> list[pathlib.Path]:
-    """The files that hold a step's parameters; some hold what a later one of them holds again, so
-    tests damage all.
+    """The files that hold a step's parameters.
+
+    Some hold what a later one of them holds again, so tests damage all.
     """
     return [
         p
@@ -86,9 +87,7 @@ def test_keeps_the_newest_and_the_best(tmp_path):
 
 
 def test_a_flipped_bit_is_never_restored(tmp_path):
-    """Whatever bit is flipped: the damaged step is passed over for the one before, or the bit was
-    of no use to it.
-    """
+    """Whatever bit is flipped, the step before is restored, or the bit was of no use to it."""
     state, checkpoints = saved(tmp_path)
     checkpoints.close()
     want, used = fingerprints(state.params), []

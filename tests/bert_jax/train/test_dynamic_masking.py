@@ -1,5 +1,6 @@
-"""Masks drawn in the step against the offline job's: the same rule, the same distributions, the
-same on every mesh.
+"""Masks drawn in the step against the offline job's.
+
+The same rule, the same distributions, the same on every mesh.
 """
 
 from __future__ import annotations
@@ -34,9 +35,7 @@ RULE = DynamicMasking(
 
 
 def rows_of(**sizes) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
-    """Unmasked records as a batch, and what the offline job knows of them: candidates and
-    lengths.
-    """
+    """Unmasked records as a batch, and the candidates and lengths that the offline job knows."""
     ids, candidates, lengths, starts = batch(**sizes)
     real = np.arange(ids.shape[1]) < lengths[:, None]
     # Two special tokens lie before B.

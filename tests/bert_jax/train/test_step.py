@@ -35,8 +35,9 @@ def run(
     resume: Checkpoints | None = None,
     batch: dict | None = None,
 ) -> tuple[TrainState, list[float]]:
-    """A few steps on one batch with dropout on, from the newest of `resume`; the state and the
-    losses.
+    """The state and the losses after a few steps on one batch, with dropout on.
+
+    From the newest checkpoint of `resume`, where that is given.
     """
     mesh = sharding.make_mesh(runtime)
     model = heads.Pretraining(

@@ -27,8 +27,9 @@ ROWS, CHOICES, LABELS = 8, 3, 5
 
 
 def task_batch(head: str) -> dict[str, np.ndarray]:
-    """A batch as a task with that head gives it; the last example has weight 0, as at the tail of
-    an evaluation.
+    """A batch as a task with that head gives it.
+
+    The last example has weight 0, as at the tail of an evaluation.
     """
     rng = np.random.RandomState(1)
     found = make_batch(CONFIG, ROWS * CHOICES if head == 'choice' else ROWS)
@@ -95,8 +96,9 @@ def test_logits_and_losses_equal_numpy(head):
 
 
 def test_every_choice_has_dropout_of_its_own():
-    """Equal inputs score alike without dropout, and differ with it; the masks of an example do not
-    depend on its batch.
+    """Equal inputs score alike without dropout, and differ with it.
+
+    The masks of an example do not depend on its batch.
     """
     model, params = make('choice')
     batch = {
@@ -117,8 +119,9 @@ def test_every_choice_has_dropout_of_its_own():
 
 
 def test_choices_on_a_mesh():
-    """Losses with dropout are those of one device: a mask is named by its example and choice,
-    wherever it is computed.
+    """Losses with dropout are those of one device.
+
+    A mask is named by its example and choice, wherever it is computed.
     """
     model, params = make('choice')
     params, batch = jax.device_put(params), task_batch('choice')

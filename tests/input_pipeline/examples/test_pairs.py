@@ -1,5 +1,6 @@
-"""Pairs against the reference's algorithm, restated slowly (google-research/bert
-create_pretraining_data.py:225-340, 418-433).
+"""Pairs against the reference's algorithm, restated slowly.
+
+google-research/bert create_pretraining_data.py:225-340, 418-433.
 """
 
 from __future__ import annotations

@@ -42,8 +42,9 @@ def several_buckets(monkeypatch):
 
 
 def test_after_a_kill_at_any_task(tmp_path, text, vocabulary, monkeypatch, capsys):
-    """Killed before a task, or when its files are there and its result is not, then killed again at
-    the next one.
+    """Killed at any task, then killed again at the next one.
+
+    Before the task, or when its files are there and its result is not.
     """
     tasks = 0
     keep = KeptResults.run

@@ -1,5 +1,6 @@
-"""The offline job from text to records: read back by the numpy decoder and compared with the text
-itself.
+"""The offline job from text to records.
+
+Read back by the numpy decoder and compared with the text itself.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Records directories damaged at random: verify_data finds each damage and names its place, and the
-stream never passes it on.
+"""Records directories damaged at random: verify_data finds each damage and names its place.
+
+The stream never passes any of it on.
 """
 
 from __future__ import annotations
@@ -97,8 +98,9 @@ def test_damage_to_a_shard(tmp_path, kind):
 
 
 def test_a_damaged_payload_under_a_right_checksum(tmp_path):
-    """As a faulty writer would leave it: either the record says so, or the checksum of the file
-    does.
+    """As a faulty writer would leave it.
+
+    Either the record says so, or the checksum of the file does.
     """
     make_directory(tmp_path, (300,))
     path, payloads = tmp_path / 'train-00000-of-00001.tfrecord', payloads_of(300)

@@ -110,8 +110,9 @@ def field(number: int, body: bytes) -> bytes:
 
 
 def test_unpacked_lists_and_unknown_features_are_read():
-    """Protobuf lets a writer spell a list value by value, split it into parts, and add what we do
-    not know.
+    """Protobuf lets a writer spell a list in several ways, and add what we do not know.
+
+    Value by value, or split into parts.
     """
     spec = RecordSpec(4, 2, 'dynamic')
     columns = {

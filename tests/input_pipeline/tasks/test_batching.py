@@ -1,6 +1,4 @@
-"""Length-aware batches: which lengths, which rows, the order of training, features kept on disk,
-and chance.
-"""
+"""Length-aware batches: lengths, rows, the order of training, features on disk, chance."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""New words for a vocabulary that a model has: which, where they go, and what counts as the same
-vocabulary.
+"""New words for a vocabulary that a model has: which, and where they go.
+
+Also what counts as the same vocabulary.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Vocabularies trained on text: what they hold, that they are repeatable, and that Hugging Face's
-engine agrees with them.
+"""Vocabularies trained on text: what they hold, and that they are repeatable.
+
+Hugging Face's engine agrees with them.
 """
 
 from __future__ import annotations

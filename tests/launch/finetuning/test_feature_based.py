@@ -1,5 +1,6 @@
-"""The feature-based approach: states against a numpy encoder, the BiLSTM against a numpy one; runs
-learnt, kept and refused.
+"""The feature-based approach: states against a numpy encoder, the BiLSTM against a numpy one.
+
+Runs learnt, kept and refused.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ pytestmark = pytest.mark.usefixtures('signal_handlers')
 
 
 def rows_of_words():
-    """Sentences with context: words of several pieces, one without any, one sentence longer than a
-    row, two documents.
+    """Sentences with context, of two documents.
+
+    Words have several pieces, one has none, and one sentence is longer than a row.
     """
     texts = [
         'the unables film',
@@ -154,8 +156,9 @@ def test_layers():
 
 @pytest.fixture
 def task_file(tmp_path):
-    """The word after `the` is an X, and so is the one after that if it is an animal: what a tag is,
-    other words decide.
+    """Tags that other words decide.
+
+    The word after `the` is an X, and so is the one after that if it is an animal.
     """
     rng = np.random.default_rng(0)
     lines = []
@@ -187,8 +190,9 @@ def task_file(tmp_path):
 
 @pytest.mark.slow
 def test_runs_are_learnt_by_heart_kept_and_reported(tmp_path, encoder, task_file):
-    """The features of the embeddings know no neighbours: that all tags are right is the BiLSTM's
-    doing.
+    """The features of the embeddings know no neighbours.
+
+    That all tags are right is the BiLSTM's doing.
     """
     changes = [
         'max_seq_length=32',

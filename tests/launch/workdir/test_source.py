@@ -1,5 +1,6 @@
-"""What pre-training goes on from: heads that are there, fresh ones, new words, and sources that do
-not fit.
+"""What pre-training goes on from: heads, new words, and sources that do not fit.
+
+Heads are there, or made fresh.
 """
 
 from __future__ import annotations
@@ -145,9 +146,7 @@ def test_a_source_that_does_not_fit_is_refused(folder, tmp_path):
 
 
 def test_entries_that_a_tokenizer_lacks_are_not_to_be_made_up(folder):
-    """A line of vocab.txt in place of an added token would let text be split into other pieces, in
-    silence.
-    """
+    """A line of vocab.txt in place of an added token would silently split text otherwise."""
     (folder / 'vocab.txt').write_text('\n'.join(WORDS[:-2]) + '\n')
     with pytest.raises(
         UserError, match='where 2 tokens were added to it, the added_tokens.json or tokenizer.json'
@@ -219,9 +218,7 @@ def test_a_source_that_no_file_system_reads_is_one_line(folder, monkeypatch):
 
 @pytest.mark.slow
 def test_pretraining_goes_on_in_another_domain(folder, tmp_path, binary):
-    """A Google checkpoint, words of a new text in its vocabulary, records, and a step from those
-    weights.
-    """
+    """A step from a Google checkpoint, with words of a new text added, on its records."""
     from bert_jax.interchange import google
 
     model = huggingface.read(folder).model
