@@ -79,7 +79,7 @@ class Clock:
 
 
 def main() -> None:
-    """Runs the job and writes the seconds of each stage."""
+    """Runs launch.preprocess in one process and writes {stage: CPU-seconds} to FILE.json."""
     clock, file = Clock(), sys.argv.pop(1)
     for name, owner, attribute in CLOCKS:
         setattr(owner, attribute, clock.around(name, getattr(owner, attribute)))

@@ -27,7 +27,7 @@ _JSON = flags.DEFINE_string('json', None, 'file to write the figures to')
 
 
 def main(argv: Sequence[str]) -> None:
-    """Measures and prints."""
+    """Measures all readers in turn, prints medians and ratios, and writes the JSON."""
     from benchmarks import machine
     from configs.errors import UserError
     from input_pipeline.records.stream import RecordStream

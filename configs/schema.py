@@ -433,7 +433,7 @@ _KINDS = {'pretrain': PretrainConfig, 'finetune': FinetuneConfig, 'feature_based
 
 
 def dumps(config: Config) -> str:
-    """The text of a workdir's config.json."""
+    """A configuration as the text of a workdir's config.json, which `loads` reads."""
     kind = next(k for k, cls in _KINDS.items() if type(config) is cls)
     return json.dumps({'kind': kind, **to_dict(config)}, indent=2) + '\n'
 

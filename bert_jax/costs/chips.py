@@ -20,7 +20,7 @@ _SHEET = 'nvidia.com data sheet'
 
 @dataclass(frozen=True)
 class Chip:
-    """One kind of chip.
+    """The published figures of one kind of chip.
 
     kind: what jax's device_kind of it looks like.
     peak_flops: FLOP/s in bfloat16, dense; jax multiplies float32 so on TPU too unless told

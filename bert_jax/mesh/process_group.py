@@ -36,7 +36,7 @@ _ECHO_S = 2.0  # seconds within which an error may turn out to be that of anothe
 
 
 class Connection:
-    """One JSON object a line, over TCP."""
+    """A TCP connection on which each line is one JSON object."""
 
     def __init__(self, connected: socket.socket, silence_s: float):
         """Keeps the connection alive; it is lost when the other host is silent for `silence_s`."""

@@ -68,7 +68,7 @@ def _fingerprints(tree: Any) -> Any:
 
 
 def fingerprints(tree: Any) -> dict[str, int]:
-    """{path: fingerprint} of every leaf."""
+    """{path: uint32 fingerprint} of every leaf of a tree of arrays, computed on its devices."""
     flat, _ = jax.tree_util.tree_flatten_with_path(jax.device_get(_fingerprints(tree)))
     return {path_of(path): int(value) for path, value in flat}
 
@@ -381,7 +381,7 @@ def _read_meta(folder: epath.Path) -> dict[str, Any]:
 
 
 def _checksum(meta: dict[str, Any]) -> int:
-    """crc32 of all else in `meta`."""
+    """crc32 of the JSON of all of `meta` but its own checksum."""
     rest = {name: value for name, value in meta.items() if name != 'checksum'}
     return zlib.crc32(json.dumps(rest, sort_keys=True).encode())
 
