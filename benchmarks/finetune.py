@@ -50,26 +50,26 @@ def main(argv: Sequence[str]) -> None:
     task = load_task(_TASK.value, _DATA_DIR.value)
     config, ours = sweep(pathlib.Path(_RUNS.value))
     file = pathlib.Path(_JSON.value)
-    found = (
+    report = (
         json.loads(file.read_text())
         if file.exists()
         else {'task': task.name, 'machine': {}, 'seeds': {}}
     )
     for seed in _SEEDS.value:
-        if seed in found['seeds']:
+        if seed in report['seeds']:
             continue
         started = time.perf_counter()
         metrics = run(task, config, int(seed))
-        found['seeds'][seed] = {'metrics': metrics, 'seconds': time.perf_counter() - started}
-        found['machine'] = machine.describe('torch', 'transformers', 'numpy')
-        file.write_text(json.dumps(found, indent=1) + '\n')
-        logging.info('seed %s: %s in %.0f s', seed, metrics, found['seeds'][seed]['seconds'])
+        report['seeds'][seed] = {'metrics': metrics, 'seconds': time.perf_counter() - started}
+        report['machine'] = machine.describe('torch', 'transformers', 'numpy')
+        file.write_text(json.dumps(report, indent=1) + '\n')
+        logging.info('seed %s: %s in %.0f s', seed, metrics, report['seeds'][seed]['seconds'])
     for metric in task.metrics:
         print(
             compared(
                 metric,
                 [row[metric] for row in ours],
-                [row['metrics'][metric] for row in found['seeds'].values()],
+                [row['metrics'][metric] for row in report['seeds'].values()],
             )
         )
 

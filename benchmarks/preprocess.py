@@ -93,30 +93,30 @@ def main(argv: Sequence[str]) -> None:
             f'--reference={_REFERENCE.value}: no create_pretraining_data.py in it: name a clone of'
             ' google-research/bert'
         )
-    found: dict[str, Any] = {'machine': machine.describe('numpy', 'google-crc32c')}
-    found |= {'dupe_factor': _DUPE_FACTOR.value, 'scale': _SCALE.value}
+    report: dict[str, Any] = {'machine': machine.describe('numpy', 'google-crc32c')}
+    report |= {'dupe_factor': _DUPE_FACTOR.value, 'scale': _SCALE.value}
     with tempfile.TemporaryDirectory(dir=_TMPDIR.value) as name:
         folder = pathlib.Path(name)
         text = pathlib.Path(_INPUT.value)
         if _SEGMENT.value:
-            text, found['segmentation'] = segmented(text, folder / 'segmented.txt')
-        whole = scaled(text, folder / 'scaled.txt', _SCALE.value) if _SCALE.value > 1 else text
-        found['text_bytes'] = whole.stat().st_size
-        found['jobs'] = [
-            job(whole, folder, int(seq_len), int(workers), _ROUNDS.value)
+            text, report['segmentation'] = segmented(text, folder / 'segmented.txt')
+        larger = scaled(text, folder / 'scaled.txt', _SCALE.value) if _SCALE.value > 1 else text
+        report['text_bytes'] = larger.stat().st_size
+        report['jobs'] = [
+            job(larger, folder, int(seq_len), int(workers), _ROUNDS.value)
             for seq_len, workers in itertools.product(_SEQ_LEN.value, _WORKERS.value)
         ]
-        found['stages'] = {
+        report['stages'] = {
             seq_len: stages(text, folder, int(seq_len)) for seq_len in _SEQ_LEN.value
         }
         if reference:
             sample = beginning(text, folder / 'sample.txt', int(_REFERENCE_MB.value * 1e6))
-            found['reference'] = [
+            report['reference'] = [
                 compare(reference, tokenizer, sample, folder, int(seq_len), _ROUNDS.value)
                 for seq_len in _SEQ_LEN.value
             ]
     if _JSON.value:
-        pathlib.Path(_JSON.value).write_text(json.dumps(found, indent=1) + '\n')
+        pathlib.Path(_JSON.value).write_text(json.dumps(report, indent=1) + '\n')
 
 
 # ---- the text
@@ -173,8 +173,8 @@ def beginning(source: pathlib.Path, target: pathlib.Path, size: int) -> pathlib.
 
 def command(text: pathlib.Path, output: pathlib.Path, seq_len: int) -> list[str]:
     """The flags of the job; what it says of progress goes to its stderr."""
-    where = [f'--input={text}', f'--tokenizer={_TOKENIZER.value}', f'--output={output}']
-    return [*where, f'--seq_len={seq_len}', f'--dupe_factor={_DUPE_FACTOR.value}']
+    paths = [f'--input={text}', f'--tokenizer={_TOKENIZER.value}', f'--output={output}']
+    return [*paths, f'--seq_len={seq_len}', f'--dupe_factor={_DUPE_FACTOR.value}']
 
 
 def run_job(

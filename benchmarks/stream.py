@@ -51,21 +51,21 @@ def main(argv: Sequence[str]) -> None:
         }
         for _ in range(_ROUNDS.value)
     ]
-    found = {
+    report = {
         name: summary([r[name] for r in rounds], [r['bare'] for r in rounds]) for name in readers
     }
-    for name, figures in found.items():
+    for name, figures in report.items():
         print(
             f'{name:6} {figures["a_second"]:>8,.0f} examples/s, {figures["a_cpu_second"]:>8,.0f} a'
             f' CPU-second; beside the bare reader {figures["ratio"]:.2f}'
             f' ({figures["ratios"][0]:.2f} to {figures["ratios"][-1]:.2f}), for a CPU-second'
             f' {figures["cpu_ratio"]:.2f}'
         )
-    found |= {'batch_size': _BATCH_SIZE.value, 'seq_len': streams['numpy'].manifest.seq_len}
-    found['machine'] = machine.describe('numpy', 'tensorflow', 'tensorflow-cpu')
+    report |= {'batch_size': _BATCH_SIZE.value, 'seq_len': streams['numpy'].manifest.seq_len}
+    report['machine'] = machine.describe('numpy', 'tensorflow', 'tensorflow-cpu')
     if _JSON.value:
         with open(_JSON.value, 'w') as file:
-            json.dump(found, file, indent=1)
+            json.dump(report, file, indent=1)
 
 
 def bare(directory: str, stream: Any, batch_size: int) -> Iterator[dict[str, Any]]:

@@ -173,7 +173,7 @@ class Caller(ProcessGroup):
     def meet(
         self, address: tuple[str, int], timeout_s: float, says: Mapping[str, Any]
     ) -> ProcessGroup:
-        """Calls until process 0 has heard and given its verdict; returns, or raises what it refuses."""
+        """Calls until process 0 has heard and given its verdict; returns, or raises UserError."""
         deadline, why = time.monotonic() + timeout_s, ''
         while (seconds_left := deadline - time.monotonic()) > 0:
             # Nobody may be there yet: process 0 may start later than this one.

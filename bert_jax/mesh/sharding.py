@@ -87,13 +87,13 @@ def check_divides(
     mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
     batch_size: int,
     accumulation: int,
-    where: str,
+    setting: str,
 ) -> None:
     """Raises UserError unless each micro-batch splits evenly over the mesh's batch axes."""
     shards = mesh.shape['data'] * mesh.shape['fsdp']
     if batch_size % (shards * accumulation):
         raise UserError(
-            f'{where}={batch_size} does not divide over {shards} devices x'
+            f'{setting}={batch_size} does not divide over {shards} devices x'
             f' runtime.accumulation={accumulation}: use a multiple of {shards * accumulation}'
         )
 

@@ -51,15 +51,15 @@ class Damaged(Exception):
 
 def describe(error: BaseException) -> str:
     """The first cause of an error in at most 200 characters, without tensorstore's long details."""
-    first = list(chain(error))[-1]
+    cause = list(chain(error))[-1]
     details = r' \[(?:tensorstore_spec|source locations|os_error_code)'
-    text = re.split(details, str(first).strip())[0]
+    text = re.split(details, str(cause).strip())[0]
     text = (text.splitlines() or [''])[0]
     # Of tensorstore's text only its code and the file are told, not the way there, array by array.
-    if found := re.match(r'([A-Z_]+: ).*(local file .*)', text):
-        text = found[1] + found[2]
-    elif not isinstance(first, Damaged):
-        text = f'{type(first).__name__}: {text}' if text else type(first).__name__
+    if failure := re.match(r'([A-Z_]+: ).*(local file .*)', text):
+        text = failure[1] + failure[2]
+    elif not isinstance(cause, Damaged):
+        text = f'{type(cause).__name__}: {text}' if text else type(cause).__name__
     return text[:200]
 
 
@@ -138,14 +138,14 @@ def writing(folder: Any, error: Exception) -> Exception:
 def json_object(path: Any) -> dict[str, Any]:
     """The JSON object in a checkpoint's file `path`; Damaged if it is gone or holds none."""
     try:
-        found = json.loads(path.read_text())
+        value = json.loads(path.read_text())
     except (ValueError, FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         raise Damaged(
             f'{path.parent.name}/{path.name} cannot be read ({describe(error)})'
         ) from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise Damaged(f'{path.parent.name}/{path.name} is no JSON object')
-    return found
+    return value
 
 
 def quiet() -> None:

@@ -38,32 +38,34 @@ def hparams_of(
 
 
 def learning_rate(config: OptimizerConfig, h: Hparams, step: Any) -> jax.Array:
-    """The rate at `step` (0-based): linear warm-up from 0, then the schedule, `end_lr` at the end.
+    """The rate at `step` (0-based): linear warm-up from 0, then the schedule.
 
     'bert' counts its decay from step 0 and so drops from peak to peak * (1 - warmup / total) when
     warm-up ends (optimization.py:32-54), and so does 'polynomial', its generalisation; the others
-    start at the end of warm-up. From the last step on the rate is `end_lr`.
+    start at the end of warm-up. Those that decay stay at
+    `end_lr` from the last step on.
     """
     t = jnp.asarray(step, jnp.float32)
-    # `left`: the share, from 1 to 0, of the way from peak_lr down to end_lr that is still to go.
-    left_in_all = 1.0 - jnp.clip(t / h.total_steps, 0.0, 1.0)
+    share_of_steps_left = 1.0 - jnp.clip(t / h.total_steps, 0.0, 1.0)
     after = jnp.clip(
         (t - h.warmup_steps) / jnp.maximum(h.total_steps - h.warmup_steps, 1.0), 0.0, 1.0
     )
+    # The share, from 1 to 0, of the way from peak_lr down to end_lr that is still to go.
     match config.schedule:
         case 'bert':
-            left = left_in_all
+            share_left = share_of_steps_left
         case 'polynomial':
-            left = left_in_all**config.power
+            share_left = share_of_steps_left**config.power
         case 'linear':
-            left = 1.0 - after
+            share_left = 1.0 - after
         case 'cosine':
-            left = 0.5 * (1.0 + jnp.cos(jnp.pi * after))
+            share_left = 0.5 * (1.0 + jnp.cos(jnp.pi * after))
         case 'wsd':
-            left = jnp.clip((h.total_steps - t) / (config.decay_fraction * h.total_steps), 0.0, 1.0)
+            decay_steps = config.decay_fraction * h.total_steps
+            share_left = jnp.clip((h.total_steps - t) / decay_steps, 0.0, 1.0)
         case 'constant':
-            left = jnp.ones(())
-    decayed = h.end_lr + (h.peak_lr - h.end_lr) * left
+            share_left = jnp.ones(())
+    decayed = h.end_lr + (h.peak_lr - h.end_lr) * share_left
     return jnp.where(t < h.warmup_steps, h.peak_lr * t / jnp.maximum(h.warmup_steps, 1.0), decayed)
 
 
