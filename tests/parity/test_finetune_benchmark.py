@@ -113,7 +113,7 @@ def test_batches_of_like_length_lose_no_example():
     batches = torch.randperm(400).reshape(50, 8)
     found = grouped(batches, lengths)
     assert sorted(found.flatten().tolist()) == list(range(400)) and found.shape == (50, 8)
-    assert (
-        lengths[found].amax(1) - lengths[found].amin(1)
-    ).max() <= 2  # four of each length: a batch has two lengths
+    # There are four of each length, and a batch of eight has two lengths.
+    spread = lengths[found].amax(1) - lengths[found].amin(1)
+    assert spread.max() <= 2
     assert lengths[found].amax(1).tolist() != sorted(lengths[found].amax(1).tolist())

@@ -223,9 +223,8 @@ def test_the_least_change_of_each_setting_that_fits_is_found_by_compiling(monkey
     assert [
         row for row in rows if row['fits'] and len(row['changes']) > 1
     ] == []  # each is enough by itself
-    assert len(compiler.seen) == len(rows) and {
-        runtime.model_parallel for runtime in compiler.seen
-    } == {1}
+    assert len(compiler.seen) == len(rows)
+    assert {runtime.model_parallel for runtime in compiler.seen} == {1}
 
 
 def test_settings_are_changed_together_where_one_is_not_enough(monkeypatch):
@@ -301,11 +300,9 @@ def test_a_refusal_is_told_with_what_was_tried(monkeypatch):
     about = {'config': 'c', 'topology': 'v5e:2x4', 'chips': 8, 'mesh': {'data': 8}}
     found = about | {'chip': chip, 'parameters': 1, 'warnings': [], 'phases': [phase]}
     text = '\n'.join(plan_text.lines(found))
-    assert (
-        'DOES NOT FIT' in text
-        and '2 x f32[7], 1.00 GiB in all: a/b' in text
-        and 'whole run' not in text
-    )
+    assert 'DOES NOT FIT' in text
+    assert '2 x f32[7], 1.00 GiB in all: a/b' in text
+    assert 'whole run' not in text
     assert '--set runtime.accumulation=2' in text and '--set runtime.remat=full' in text
 
 
@@ -433,9 +430,8 @@ def test_cycles_become_seconds_and_much_reordering_a_warning():
         hlo.Cost(100, 1, 'copy', 'f32[8]', ''),
     ]
     found = plan.expected(costs, CHIPS['v5e'])
-    assert found['expected_s'] == pytest.approx(1000 / 1.503e9, rel=1e-3) and found[
-        'moving'
-    ] == pytest.approx(0.4)
+    assert found['expected_s'] == pytest.approx(1000 / 1.503e9, rel=1e-3)
+    assert found['moving'] == pytest.approx(0.4)
     assert [row['share'] for row in found['costliest']] == [0.6, 0.3, 0.1]
     assert plan.reordering(found) == [
         'the compiler expects 40% of a step to copy and spread out arrays, computing nothing, most'

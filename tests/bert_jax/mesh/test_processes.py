@@ -288,10 +288,8 @@ def test_a_mistake_that_ends_one_process_ends_the_others_with_its_line(wrong):
 def test_a_defect_in_one_process_keeps_its_traceback_and_is_named_in_the_others():
     (code, text), (other, named) = ends(members('fail', 'stuck'))
     assert code == 1 and 'Traceback' in text
-    assert (
-        other == distributed.TRY_AGAIN
-        and 'process 0 of 2 has ended: RuntimeError: a defect' in named
-    )
+    assert other == distributed.TRY_AGAIN
+    assert 'process 0 of 2 has ended: RuntimeError: a defect' in named
 
 
 def test_processes_that_end_one_after_the_other_raise_no_alarm():
@@ -416,10 +414,8 @@ def test_processes_of_other_settings_records_and_flags_refuse_to_train_and_say_w
     lines = [process.communicate(timeout=120)[1] for process in processes]
     assert [process.returncode for process in processes] == [2, 2], lines
     for line in lines:
-        assert (
-            line.startswith('pretrain: error: the processes of this run differ in')
-            and line.count('\n') == 1
-        )
+        assert line.startswith('pretrain: error: the processes of this run differ in')
+        assert line.count('\n') == 1
         assert 'optimizer.peak_lr: 0.0012 in process 0, 0.01 in process 1' in line
         assert 'XLA_FLAGS: "" in process 0' in line and '--data: phase 0: checksum: ' in line
         assert 'stall_minutes' not in line and 'decoder' not in line
@@ -465,10 +461,8 @@ def test_processes_of_which_one_is_killed_restart_and_equal_one_process(tmp_path
     assert [process.wait(timeout=400) for process in processes] == [0] * count, '\n'.join(
         log.read_text()[-3000:] for log in logs
     )
-    assert (
-        all('restart 1 of' in log.read_text() for log in logs)
-        and 'resumed at step' in logs[0].read_text()
-    )
+    assert all('restart 1 of' in log.read_text() for log in logs)
+    assert 'resumed at step' in logs[0].read_text()
     for number, log in enumerate(logs):
         text = log.read_text()
         if number != 1:  # one line of ours, and none of jax's

@@ -26,9 +26,9 @@ def test_dropout_depends_on_step_site_and_row_alone():
     assert abs(float((whole == 0).mean()) - 0.25) < 0.03
     other_site = dropout(x, 0.25, DropoutRng(key, jnp.arange(6, dtype=jnp.uint32)), 5)
     other_step = dropout(x, 0.25, DropoutRng(jax.random.key(2), jnp.arange(6, dtype=jnp.uint32)), 4)
-    assert (
-        (whole != other_site).any() and (whole != other_step).any() and (whole[0] != whole[1]).any()
-    )
+    assert (whole != other_site).any()
+    assert (whole != other_step).any()
+    assert (whole[0] != whole[1]).any()
     np.testing.assert_array_equal(dropout(x, 0.25, None, 4), x)
 
 

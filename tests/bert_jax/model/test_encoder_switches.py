@@ -71,9 +71,8 @@ def test_who_sees_whom(config):
         seen = np.tri(length, dtype=bool) if config == LEFT else np.ones((length, length), bool)
         assert (found[seen] > 1e-6).all() and (found[~seen] == 0).all()
         assert (hidden[row, :length, length:] == 0).all() and (pooled[row, length:] == 0).all()
-        assert (
-            pooled[row, :length] > 1e-6
-        ).all()  # the token that stands for the row sees all of it
+        # The token that stands for the row sees all of it.
+        assert (pooled[row, :length] > 1e-6).all()
 
 
 @pytest.mark.parametrize('config', [LEFT, BOTH], ids=['left to right', 'both'])

@@ -236,11 +236,9 @@ def test_the_best_is_kept_whenever_it_was_and_over_a_restart(tmp_path):
     assert found == [True, True, False]
     checkpoints.close()
     checkpoints = Checkpoints(tmp_path, keep=1)
-    assert (
-        not checkpoints.is_best((0.0, -2.2))
-        and checkpoints.is_best((0.0, -1.9))
-        and not checkpoints.is_best(None)
-    )
+    assert not checkpoints.is_best((0.0, -2.2))
+    assert checkpoints.is_best((0.0, -1.9))
+    assert not checkpoints.is_best(None)
     checkpoints.save(at(4), {})
     checkpoints.close()
     assert saved_steps(tmp_path) == [2, 4]

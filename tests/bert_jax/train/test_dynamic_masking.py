@@ -81,14 +81,12 @@ def test_masks_are_those_of_the_offline_job_in_kind_and_number(whole_word):
 
     chosen = np.zeros_like(candidates)
     chosen[np.nonzero(weights)[0], places[weights]] = True
-    assert (chosen.sum(1) == counts).all() and (
-        chosen <= candidates
-    ).all()  # no place twice, no special token
-    assert (
-        (np.diff(weights.astype(int), axis=1) <= 0).all()
-        and not places[~weights].any()
-        and not drawn['masked_lm_ids'][~weights].any()
-    )
+    # No place twice, and no special token.
+    assert (chosen.sum(1) == counts).all()
+    assert (chosen <= candidates).all()
+    assert (np.diff(weights.astype(int), axis=1) <= 0).all()
+    assert not places[~weights].any()
+    assert not drawn['masked_lm_ids'][~weights].any()
     assert (np.diff(np.where(weights, places, 1000 + np.arange(20)), axis=1) > 0).all()
     restored = drawn['input_ids'].copy()
     restored[chosen] = drawn['masked_lm_ids'][weights]
@@ -107,15 +105,12 @@ def test_masks_are_those_of_the_offline_job_in_kind_and_number(whole_word):
     shown, labels = drawn['input_ids'][row, places][weights], drawn['masked_lm_ids'][weights]
     was_mask, was_same = shown == MASK, shown == labels
     spread = 4 * 0.4 / np.sqrt(weights.sum())
-    assert was_mask.mean() == pytest.approx(0.8, abs=spread) and was_same.mean() == pytest.approx(
-        0.1 + 0.1 / VOCAB, abs=spread
-    )
+    assert was_mask.mean() == pytest.approx(0.8, abs=spread)
+    assert was_same.mean() == pytest.approx(0.1 + 0.1 / VOCAB, abs=spread)
     random = shown[~was_mask & ~was_same]
-    assert (
-        random.min() < 10
-        and random.max() >= VOCAB - 10
-        and random.mean() == pytest.approx(VOCAB / 2, rel=0.03)
-    )
+    assert random.min() < 10
+    assert random.max() >= VOCAB - 10
+    assert random.mean() == pytest.approx(VOCAB / 2, rel=0.03)
     share = lambda taken: np.array(
         [taken[:, i : i + 16].sum() / candidates[:, i : i + 16].sum() for i in range(0, 128, 16)]
     )

@@ -253,9 +253,9 @@ def test_a_non_finite_step_is_discarded_and_counted():
     step = jax.jit(make_train_step(losses.pretraining_objective(model, nsp=True), OPTIMIZER))
     bad = {**batch, 'masked_lm_weights': batch['masked_lm_weights'] * np.float32('nan')}
     after, metrics = step(state, bad, hparams_of(OPTIMIZER, 0, 10))
-    assert (
-        int(after.step) == 1 and int(after.bad_steps) == 1 and not np.isfinite(metrics['loss'][0])
-    )
+    assert int(after.step) == 1
+    assert int(after.bad_steps) == 1
+    assert not np.isfinite(metrics['loss'][0])
     jax.tree.map(np.testing.assert_array_equal, after.params, state.params)
     after, _ = step(after, batch, hparams_of(OPTIMIZER, 0, 10))
     assert int(after.step) == 2 and int(after.bad_steps) == 0

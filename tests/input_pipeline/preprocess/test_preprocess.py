@@ -307,9 +307,9 @@ def test_whole_words_stay_together_in_records(tmp_path, vocabulary, by_words):
     inner = suffix[:, 1:] & (restored[:, :-1] > MASK)
     np.testing.assert_array_equal(chosen[:, 1:][inner], chosen[:, :-1][inner])
     assert suffix.any() and inner.any()
-    neighbours = (
-        chosen[:, 1:] & chosen[:, :-1] & ~suffix[:, 1:]
-    ).sum() / chosen.sum()  # the start of a word, after a chosen token
+    # The start of a word, chosen after a chosen token.
+    next_to_each_other = chosen[:, 1:] & chosen[:, :-1] & ~suffix[:, 1:]
+    neighbours = next_to_each_other.sum() / chosen.sum()
     assert neighbours > 0.2 if 'ngram' in by_words else neighbours < 0.15, neighbours
 
 
