@@ -1,5 +1,4 @@
-"""Our fine-tuning runs beside transformers' in PyTorch: the same examples, weights and settings,
-other seeds' luck.
+"""Our fine-tuning runs beside transformers' in PyTorch: same examples, weights and settings.
 
   python -m benchmarks.finetune --runs=WORKDIR --task=mrpc --data_dir=glue/MRPC --init_from=ENCODER
   --json=FILE [--seeds=0,1,2,3,4]
@@ -51,33 +50,34 @@ def main(argv: Sequence[str]) -> None:
     task = load_task(_TASK.value, _DATA_DIR.value)
     config, ours = sweep(pathlib.Path(_RUNS.value))
     file = pathlib.Path(_JSON.value)
-    found = (
+    report = (
         json.loads(file.read_text())
         if file.exists()
         else {'task': task.name, 'machine': {}, 'seeds': {}}
     )
     for seed in _SEEDS.value:
-        if seed in found['seeds']:
+        if seed in report['seeds']:
             continue
         started = time.perf_counter()
         metrics = run(task, config, int(seed))
-        found['seeds'][seed] = {'metrics': metrics, 'seconds': time.perf_counter() - started}
-        found['machine'] = machine.describe('torch', 'transformers', 'numpy')
-        file.write_text(json.dumps(found, indent=1) + '\n')
-        logging.info('seed %s: %s in %.0f s', seed, metrics, found['seeds'][seed]['seconds'])
+        report['seeds'][seed] = {'metrics': metrics, 'seconds': time.perf_counter() - started}
+        report['machine'] = machine.describe('torch', 'transformers', 'numpy')
+        file.write_text(json.dumps(report, indent=1) + '\n')
+        logging.info('seed %s: %s in %.0f s', seed, metrics, report['seeds'][seed]['seconds'])
     for metric in task.metrics:
         print(
             compared(
                 metric,
                 [row[metric] for row in ours],
-                [row['metrics'][metric] for row in found['seeds'].values()],
+                [row['metrics'][metric] for row in report['seeds'].values()],
             )
         )
 
 
 def sweep(folder: pathlib.Path) -> tuple[Any, list[dict[str, float]]]:
-    """-> (the settings of the runs, their dev metrics). UserError where they differ in more than
-    the seed or PyTorch knows no such.
+    """(settings of the sweep's runs, {metric: value} of each on the dev split).
+
+    UserError where the runs differ in more than the seed, or this loop has no such setting.
     """
     from configs import schema
 
@@ -115,18 +115,15 @@ def sweep(folder: pathlib.Path) -> tuple[Any, list[dict[str, float]]]:
 
 
 def compared(metric: str, ours: Sequence[float], theirs: Sequence[float]) -> str:
-    """Both means, and the difference in its standard errors."""
-    means = [statistics.fmean(values) for values in (ours, theirs)]
-    # one run shows none
-    spreads = [
-        statistics.stdev(values) if len(values) > 1 else math.nan for values in (ours, theirs)
-    ]
-    error = math.sqrt(
-        sum(s**2 / len(values) for s, values in zip(spreads, (ours, theirs), strict=True))
-    )
+    """A line of text: both means, their difference, and its standard error."""
+    both = (ours, theirs)
+    means = [statistics.fmean(values) for values in both]
+    # Of one run there is no deviation.
+    deviations = [statistics.stdev(values) if len(values) > 1 else math.nan for values in both]
+    error = math.sqrt(sum(sd**2 / len(values) for sd, values in zip(deviations, both)))
     shown = [
-        f'{m:.4f} (sd {s:.4f}, {len(v)} seeds)'
-        for m, s, v in zip(means, spreads, (ours, theirs), strict=True)
+        f'{mean:.4f} (sd {sd:.4f}, {len(values)} seeds)'
+        for mean, sd, values in zip(means, deviations, both)
     ]
     return (
         f'{metric}: ours {shown[0]}, PyTorch {shown[1]}; difference {means[0] - means[1]:+.4f}, its'
@@ -182,7 +179,7 @@ def run(task: Any, config: Any, seed: int) -> dict[str, float]:
     batches = order[: steps * config.batch_size].reshape(steps, config.batch_size)
     if config.length_buckets > 1:
         lengths = torch.tensor([len(row['input_ids']) for row in rows])
-        batches = torch.cat([grouped(some, lengths) for some in batches.split(_GROUPED)])
+        batches = torch.cat([grouped(group, lengths) for group in batches.split(_GROUPED)])
     inputs = (
         padded([rows[i] for i in places]) | {'labels': labels[places].to(device)}
         for places in batches
@@ -202,10 +199,10 @@ def run(task: Any, config: Any, seed: int) -> dict[str, float]:
 def train(
     model: Any, batches: Iterable[dict[str, Any]], o: Any, steps: int, warmup: int
 ) -> list[tuple[Any, Any]]:
-    """Trains on `batches`, what the model takes with its labels, by the numbers of OptimizerConfig;
-    biases and layer norms do not decay.
+    """Trains in PyTorch; [(loss, norm of the gradient before it is clipped)] of every step.
 
-    -> loss, and norm of the gradient before it is clipped, of every step.
+    batches: what the model takes, with its labels; o: an OptimizerConfig. Biases and layer norms do
+    not decay.
     """
     import torch
     import transformers

@@ -9,19 +9,16 @@ from typing import Any
 
 
 def describe(*packages: str) -> dict[str, Any]:
-    """The processor, its cores and load, the memory, and the versions of Python and of those of the
-    packages that are installed.
-    """
+    """Processor, cores, load, memory, and versions of Python and of `packages`, if installed."""
     installed = {
         distribution.name.lower().replace('_', '-'): distribution.version
         for distribution in importlib.metadata.distributions()
     }
+    # `load` is how many processes wanted a core in the last minute, this one included.
     return {
         'processor': _first('/proc/cpuinfo', 'model name') or platform.processor(),
         'cores': os.cpu_count(),
-        'load': round(
-            os.getloadavg()[0], 1
-        ),  # how many processes wanted a core in the last minute, this one included
+        'load': round(os.getloadavg()[0], 1),
         'memory_GiB': round(os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30, 1),
         'system': platform.platform(),
         'python': platform.python_version(),

@@ -1,5 +1,4 @@
-"""What BERT-base and -large take of a chip: the table of docs/plan.md, each row compiled by libtpu,
-no TPU needed.
+"""What BERT-base and -large take of a chip: the table of docs/plan.md, compiled by libtpu.
 
   python -m benchmarks.plan_table --output=plan_table.jsonl [--configs=bert_base]
   [--topologies=v5e:2x4] [--set a.b=c ...]
@@ -63,20 +62,18 @@ def main(argv: Sequence[str]) -> None:
 
 
 def cases() -> Iterator[dict[str, Any]]:
-    """What a row is of: preset, changes, topology, sequence length and batch; small programs
-    first.
-    """
+    """What a row is of: preset, changes, topology, phase, length, batch; small programs first."""
     from configs.load import load
 
     for batch in _BATCHES.value:
         for name in _CONFIGS.value:
             for i, phase in enumerate(load(name).phases):
                 size = phase.batch_size if batch == 'paper' else LAMB[phase.seq_len]
-                for where in _TOPOLOGIES.value:
+                for name_of_topology in _TOPOLOGIES.value:
                     yield {
                         'config': name,
                         'set': _SET.value,
-                        'topology': where,
+                        'topology': name_of_topology,
                         'phase': i,
                         'seq_len': phase.seq_len,
                         'batch': size,
@@ -84,32 +81,27 @@ def cases() -> Iterator[dict[str, Any]]:
 
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
-    """The figures of one row: accumulation is the least by estimate, and doubled until the compiler
-    accepts the step.
+    """The figures of one row; {'rows': None} where nothing fits.
+
+    Accumulation is the least by estimate, and doubled until the compiler accepts the step.
     """
     from bert_jax.costs import plan, search
     from bert_jax.costs.chips import topology
     from configs.load import load
     from configs.overrides import apply
 
-    where, i = topology(case['topology']), case['phase']
+    chips, i = topology(case['topology']), case['phase']
     config = apply(load(case['config']), case['set'])
-    # both phases, because both must divide by the accumulation
+    # Both phases get LAMB's batch, because both must divide by the accumulation.
     if case['batch'] != config.phases[i].batch_size:
-        config = apply(
-            config,
-            [
-                f'phases.{k}.batch_size={LAMB[phase.seq_len]}'
-                for k, phase in enumerate(config.phases)
-            ],
-        )
+        sizes = enumerate(LAMB[phase.seq_len] for phase in config.phases)
+        config = apply(config, [f'phases.{k}.batch_size={size}' for k, size in sizes])
     phase, predictions = config.phases[i], plan.predictions_of(config, [])[i]
-    task = search.Task(config, phase, predictions, where)
-    options = sorted(
-        search.grid(task, ('accumulation',)), key=lambda option: option[0].get('accumulation', 1)
-    )
-    likely = [changes for changes, found in options if found.memory() < where.chip.hbm_usable]
-    for changes in likely:
+    task = search.Task(config, phase, predictions, chips)
+    by_accumulation = lambda option: option[0].get('accumulation', 1)
+    options = sorted(search.grid(task, ('accumulation',)), key=by_accumulation)
+    usable = chips.chip.hbm_usable
+    for changes in (changes for changes, estimated in options if estimated.memory() < usable):
         row = search.tried(task, changes)
         if row and row['fits']:
             return {
@@ -120,7 +112,7 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """The rows as Markdown."""
+    """The lines of a Markdown table of the rows."""
     yield (
         '| preset | S | batch | topology | changed | rows at a time | needs, GiB | left, GiB | step'
         ' at least, ms | compiler expects, ms |'

@@ -1,5 +1,4 @@
-"""How fast the offline job is, where its time goes and what memory it takes; beside the original
-program if that is given.
+"""How fast the offline job is, where its time goes, what memory it takes; and the original's.
 
   python -m benchmarks.preprocess --input=wiki_en.txt --segment --tokenizer=VOCAB
                                   [--seq_len=128,512] [--workers=1,2] [--scale=10] [--reference=DIR]
@@ -94,37 +93,37 @@ def main(argv: Sequence[str]) -> None:
             f'--reference={_REFERENCE.value}: no create_pretraining_data.py in it: name a clone of'
             ' google-research/bert'
         )
-    found: dict[str, Any] = {'machine': machine.describe('numpy', 'google-crc32c')}
-    found |= {'dupe_factor': _DUPE_FACTOR.value, 'scale': _SCALE.value}
+    report: dict[str, Any] = {'machine': machine.describe('numpy', 'google-crc32c')}
+    report |= {'dupe_factor': _DUPE_FACTOR.value, 'scale': _SCALE.value}
     with tempfile.TemporaryDirectory(dir=_TMPDIR.value) as name:
         folder = pathlib.Path(name)
         text = pathlib.Path(_INPUT.value)
         if _SEGMENT.value:
-            text, found['segmentation'] = segmented(text, folder / 'segmented.txt')
-        whole = scaled(text, folder / 'scaled.txt', _SCALE.value) if _SCALE.value > 1 else text
-        found['text_bytes'] = whole.stat().st_size
-        found['jobs'] = [
-            job(whole, folder, int(seq_len), int(workers), _ROUNDS.value)
+            text, report['segmentation'] = segmented(text, folder / 'segmented.txt')
+        larger = scaled(text, folder / 'scaled.txt', _SCALE.value) if _SCALE.value > 1 else text
+        report['text_bytes'] = larger.stat().st_size
+        report['jobs'] = [
+            job(larger, folder, int(seq_len), int(workers), _ROUNDS.value)
             for seq_len, workers in itertools.product(_SEQ_LEN.value, _WORKERS.value)
         ]
-        found['stages'] = {
+        report['stages'] = {
             seq_len: stages(text, folder, int(seq_len)) for seq_len in _SEQ_LEN.value
         }
         if reference:
             sample = beginning(text, folder / 'sample.txt', int(_REFERENCE_MB.value * 1e6))
-            found['reference'] = [
+            report['reference'] = [
                 compare(reference, tokenizer, sample, folder, int(seq_len), _ROUNDS.value)
                 for seq_len in _SEQ_LEN.value
             ]
     if _JSON.value:
-        pathlib.Path(_JSON.value).write_text(json.dumps(found, indent=1) + '\n')
+        pathlib.Path(_JSON.value).write_text(json.dumps(report, indent=1) + '\n')
 
 
 # ---- the text
 
 
 def segmented(source: pathlib.Path, target: pathlib.Path) -> tuple[pathlib.Path, dict[str, float]]:
-    """Writes the text with one sentence a line; says how long that took."""
+    """Writes the text to `target`, one sentence a line; (target, {bytes, cpu_seconds} of that)."""
     from input_pipeline.text import corpus
 
     cpu = time.process_time()
@@ -140,8 +139,9 @@ def segmented(source: pathlib.Path, target: pathlib.Path) -> tuple[pathlib.Path,
 
 
 def scaled(source: pathlib.Path, target: pathlib.Path, scale: int) -> pathlib.Path:
-    """Writes the text and variants of it: in variant i words stand i places further on in their
-    line, and digits are i higher.
+    """Writes `scale` variants of the text to `target`: no line twice, as many words.
+
+    In variant i words stand i places further on in their line, and digits are i higher.
     """
     digits = '0123456789'
     with target.open('w') as file:
@@ -173,14 +173,14 @@ def beginning(source: pathlib.Path, target: pathlib.Path, size: int) -> pathlib.
 
 def command(text: pathlib.Path, output: pathlib.Path, seq_len: int) -> list[str]:
     """The flags of the job; what it says of progress goes to its stderr."""
-    where = [f'--input={text}', f'--tokenizer={_TOKENIZER.value}', f'--output={output}']
-    return [*where, f'--seq_len={seq_len}', f'--dupe_factor={_DUPE_FACTOR.value}']
+    paths = [f'--input={text}', f'--tokenizer={_TOKENIZER.value}', f'--output={output}']
+    return [*paths, f'--seq_len={seq_len}', f'--dupe_factor={_DUPE_FACTOR.value}']
 
 
 def run_job(
     text: pathlib.Path, output: pathlib.Path, seq_len: int, workers: int
 ) -> tuple[processes.Cost, int, int]:
-    """What the job took, its examples, and their bytes."""
+    """Runs the job once: (cost, examples, bytes of their records)."""
     from input_pipeline.records.shards import Manifest
 
     cost = processes.run(
@@ -204,7 +204,7 @@ def run_job(
 def job(
     text: pathlib.Path, folder: pathlib.Path, seq_len: int, workers: int, rounds: int
 ) -> dict[str, Any]:
-    """Runs the job a few times, and prints the medians."""
+    """Runs the job `rounds` times, prints the medians, and returns all figures for the JSON."""
     results = [run_job(text, folder / 'records', seq_len, workers) for _ in range(rounds)]
     seconds, cpu, peak = (statistics.median(cost[i] for cost, _, _ in results) for i in range(3))
     (_, examples, size), megabytes = results[0], text.stat().st_size / 1e6
@@ -232,7 +232,7 @@ def job(
 
 
 def stages(text: pathlib.Path, folder: pathlib.Path, seq_len: int) -> dict[str, float]:
-    """The share of each stage in the processor time of the job, in one process, without imports."""
+    """{stage: its share of the job's processor time}, in one process, without imports."""
     processes.run(
         [
             sys.executable,
@@ -264,10 +264,10 @@ def compare(
     seq_len: int,
     rounds: int,
 ) -> dict[str, Any]:
-    """Runs the original and the job on the same text in turn, and prints the ratios of examples a
-    CPU-second.
+    """Runs the original and the job on the same text in turn, and prints ratios of their speed.
 
-    Both are counted alike: from start to end, and without start and imports.
+    In examples a CPU-second. Both are counted alike: from start to end, and without start and
+    imports.
     """
     rates: dict[str, dict[str, list[float]]] = {
         counted: {'reference': [], 'ours': []} for counted in ('whole', 'without_start')
@@ -316,7 +316,7 @@ def _range(ratios: list[float]) -> str:
 def run_reference(
     program: pathlib.Path, tokenizer: Any, text: pathlib.Path, folder: pathlib.Path, seq_len: int
 ) -> tuple[processes.Cost, int]:
-    """Runs the original with the options of the job; what it took and how many examples it made."""
+    """Runs the original with the options of the job: (cost, examples)."""
     from input_pipeline.records.shards import frame_bounds
 
     output, vocabulary = folder / 'reference.tfrecord', folder / 'vocab.txt'

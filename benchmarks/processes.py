@@ -1,6 +1,4 @@
-"""Runs a program and says what it took: clock, processor time and memory of it and all that it
-started.
-"""
+"""Runs a program and says what it took: time, processor time and memory, of all its processes."""
 
 from __future__ import annotations
 
@@ -20,16 +18,12 @@ class Cost(NamedTuple):
 
     seconds: float
     cpu_seconds: float  # user and system, of all its processes
-    peak_bytes: (
-        int  # most resident memory of all its processes together; 0 where /proc does not tell
-    )
+    peak_bytes: int  # most resident memory of all of them together; 0 where /proc does not tell
     output: str
 
 
 def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Cost:
-    """Runs a command to its end. What it prints on stderr is shown where it fails; then
-    SystemExit.
-    """
+    """Runs a command to its end; SystemExit, after showing its stderr, where it fails."""
     peak, ended = [0], threading.Event()
 
     def watch(process: int) -> None:
@@ -43,7 +37,7 @@ def run(command: Sequence[str], environment: Mapping[str, str] | None = None) ->
         )
         watching = threading.Thread(target=watch, args=(process.pid,))
         watching.start()
-        # the usage of this child and of those that it has waited for
+        # It gives the usage of this child and of those that the child has waited for.
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.monotonic() - start
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -57,9 +51,7 @@ def run(command: Sequence[str], environment: Mapping[str, str] | None = None) ->
 
 
 def resident(process: int) -> int:
-    """Resident bytes of a process and its descendants now; what they share counts for each of
-    them.
-    """
+    """Resident bytes of a process and its descendants now; pages that they share count for each."""
     total = 0
     try:
         with open(f'/proc/{process}/statm') as file:

@@ -54,8 +54,9 @@ class Clock:
         self._since = now
 
     def around(self, name: str, function: Callable) -> Callable:
-        """The function, with its time counted under `name`; of a generator the time in which it
-        makes its items.
+        """`function`, with its processor time counted under `name`.
+
+        Of a generator that is the time in which it makes its items.
         """
 
         def call(*arguments: Any, **named: Any) -> Any:
@@ -71,14 +72,14 @@ class Clock:
         return call
 
     def _items(self, name: str, items: Iterator) -> Iterator:
-        # the clock itself stands for the end
+        # The clock itself stands for the end, because items may be None.
         following = self.around(name, lambda: next(items, self))
         while (item := following()) is not self:
             yield item
 
 
 def main() -> None:
-    """Runs the job and writes the seconds of each stage."""
+    """Runs launch.preprocess in one process and writes {stage: CPU-seconds} to FILE.json."""
     clock, file = Clock(), sys.argv.pop(1)
     for name, owner, attribute in CLOCKS:
         setattr(owner, attribute, clock.around(name, getattr(owner, attribute)))

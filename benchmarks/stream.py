@@ -1,5 +1,4 @@
-"""How fast the stream gives batches, beside TensorFlow's own reader of the same files, in
-alternation.
+"""How fast the stream gives batches, and TensorFlow's own reader of the same files, in turn.
 
   python -m benchmarks.stream RECORDS [--batch_size=256] [--seconds=2] [--rounds=7] [--json=FILE]
 
@@ -28,7 +27,7 @@ _JSON = flags.DEFINE_string('json', None, 'file to write the figures to')
 
 
 def main(argv: Sequence[str]) -> None:
-    """Measures and prints."""
+    """Measures all readers in turn, prints medians and ratios, and writes the JSON."""
     from benchmarks import machine
     from configs.errors import UserError
     from input_pipeline.records.stream import RecordStream
@@ -43,7 +42,7 @@ def main(argv: Sequence[str]) -> None:
     readers = {'bare': bare(directory, streams['tfdata'], _BATCH_SIZE.value)}
     readers |= {name: stream.batches() for name, stream in streams.items()}
     for batches in readers.values():
-        # files come into memory, tf.data starts its threads
+        # Not counted: files come into memory, tf.data starts its threads.
         rate(batches, _SECONDS.value, _BATCH_SIZE.value)
     rounds = [
         {
@@ -52,21 +51,21 @@ def main(argv: Sequence[str]) -> None:
         }
         for _ in range(_ROUNDS.value)
     ]
-    found = {
+    report = {
         name: summary([r[name] for r in rounds], [r['bare'] for r in rounds]) for name in readers
     }
-    for name, figures in found.items():
+    for name, figures in report.items():
         print(
             f'{name:6} {figures["a_second"]:>8,.0f} examples/s, {figures["a_cpu_second"]:>8,.0f} a'
             f' CPU-second; beside the bare reader {figures["ratio"]:.2f}'
             f' ({figures["ratios"][0]:.2f} to {figures["ratios"][-1]:.2f}), for a CPU-second'
             f' {figures["cpu_ratio"]:.2f}'
         )
-    found |= {'batch_size': _BATCH_SIZE.value, 'seq_len': streams['numpy'].manifest.seq_len}
-    found['machine'] = machine.describe('numpy', 'tensorflow', 'tensorflow-cpu')
+    report |= {'batch_size': _BATCH_SIZE.value, 'seq_len': streams['numpy'].manifest.seq_len}
+    report['machine'] = machine.describe('numpy', 'tensorflow', 'tensorflow-cpu')
     if _JSON.value:
         with open(_JSON.value, 'w') as file:
-            json.dump(found, file, indent=1)
+            json.dump(report, file, indent=1)
 
 
 def bare(directory: str, stream: Any, batch_size: int) -> Iterator[dict[str, Any]]:
@@ -88,7 +87,7 @@ def bare(directory: str, stream: Any, batch_size: int) -> Iterator[dict[str, Any
 
 
 def rate(batches: Iterator[dict[str, Any]], seconds: float, batch_size: int) -> tuple[float, float]:
-    """Examples a second, and a second of the processor time of all threads."""
+    """(examples a second, examples a second of the processor time of all threads)."""
     examples, clock, cpu = 0, time.perf_counter(), time.process_time()
     while time.perf_counter() - clock < seconds:
         next(batches)

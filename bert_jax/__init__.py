@@ -1,3 +1,1 @@
-"""The accelerator side: model, heads, optimizer, training step and loop, in jax. It knows no files
-of text and no TensorFlow.
-"""
+"""The accelerator side, in jax: model, training, costs, interchange; no text, no TensorFlow."""

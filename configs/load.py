@@ -26,6 +26,7 @@ def load(name_or_path: str) -> schema.Config:
 
     Raises UserError where there is no such thing, or it holds no configuration.
     """
+    # A preset's name wins over a file of that name, so that it means the same in every folder.
     if name_or_path in presets():
         return importlib.import_module(f'configs.presets.{name_or_path}').get_config()
     path = pathlib.Path(name_or_path)
@@ -42,12 +43,10 @@ def load(name_or_path: str) -> schema.Config:
 
 
 def _run(path: pathlib.Path) -> schema.Config:
-    """Runs a configuration file; whatever fails inside it is its author's mistake, named by
-    line.
-    """
+    """What get_config() of a file returns; UserError, naming the line, where it fails."""
     try:
         config = runpy.run_path(os.fspath(path))['get_config']()
-    except KeyError as error:
+    except KeyError as error:  # of the file's names, or raised by the file itself
         if error.args != ('get_config',):
             raise UserError(_where(path, error)) from error
         raise UserError(f'{path}: defines no get_config()') from error
@@ -62,7 +61,7 @@ def _run(path: pathlib.Path) -> schema.Config:
 
 
 def _where(path: pathlib.Path, error: BaseException) -> str:
-    """`error` in one line, with the line of `path` it came from."""
+    """`error` in one line, with the line of the file `path` that it came from."""
     if isinstance(error, SyntaxError):
         return f'{path}:{error.lineno}: {error.msg}'
     lines = [

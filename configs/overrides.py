@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import Any, Literal, TypeVar
 
 from configs.errors import UserError
-from configs.schema import Section, from_dict, to_dict
+from configs.section import Section, from_dict, to_dict
 
 C = TypeVar('C', bound=Section)
 
@@ -57,6 +57,7 @@ def apply(config: C, changes: Iterable[str]) -> C:
     a tuple as a whole is given as JSON. Raises UserError for an unknown name, a value of the
     wrong type, and settings that contradict each other afterwards.
     """
+    # Changes are made to plain data, which checks nothing: the result is checked once, at the end.
     data = to_dict(config)
     for change in changes:
         name, equals, text = change.partition('=')
@@ -67,44 +68,45 @@ def apply(config: C, changes: Iterable[str]) -> C:
 
 
 def names(cls: type, prefix: str = '') -> list[str]:
-    """The dotted names of all settings of a configuration class; N stands for a place in a
-    tuple.
-    """
-    found = []
+    """The dotted names of all settings of a class; N stands for an index of a tuple."""
+    dotted = []
     for name, hint in typing.get_type_hints(cls).items():
         if typing.get_origin(hint) is tuple:
-            found += names(typing.get_args(hint)[0], f'{prefix}{name}.N.')
+            dotted += names(typing.get_args(hint)[0], f'{prefix}{name}.N.')
+        elif isinstance(hint, type) and dataclasses.is_dataclass(hint):
+            dotted += names(hint, f'{prefix}{name}.')
         else:
-            found += (
-                names(hint, f'{prefix}{name}.')
-                if isinstance(hint, type) and dataclasses.is_dataclass(hint)
-                else [prefix + name]
-            )
-    return found
+            dotted.append(prefix + name)
+    return dotted
 
 
 def _meant(key: str, section: type, root: type) -> str:
-    """' (did you mean ...?)' for a name that `section`, within a configuration `root`, has not, or
-    ''.
+    """What a refusal of an unknown name ends with: ' (did you mean ...?)', or ''.
 
-    First that name elsewhere in the configuration, then names that look like it.
+    `key` is the unknown name in `section`, a class within the configuration class `root`. First
+    that name elsewhere in the configuration, then names that look like it.
     """
     all_names = [name.replace('.N.', '.0.') for name in names(root)]
+    # The surest guess first: the very name, or ours for another program's, in any section; then
+    # what is spelled alike in this section, then anywhere.
     known = (key, _ELSEWHERE.get(key.lower()))
-    found = [name for name in all_names if name.rpartition('.')[2] in known]
-    if not found:
-        found = difflib.get_close_matches(key, typing.get_type_hints(section), n=1)
-    if not found:
+    meant = [name for name in all_names if name.rpartition('.')[2] in known]
+    if not meant:
+        meant = difflib.get_close_matches(key, typing.get_type_hints(section), n=1)
+    if not meant:
         leaves = [name.rpartition('.')[2] for name in all_names]
         close = difflib.get_close_matches(key, leaves, n=1)
-        found = [name for name, leaf in zip(all_names, leaves, strict=True) if leaf in close]
-    return f' (did you mean {" or ".join(found)}?)' if found else ''
+        meant = [name for name, leaf in zip(all_names, leaves, strict=True) if leaf in close]
+    return f' (did you mean {" or ".join(meant)}?)' if meant else ''
 
 
 def _put(data: Any, hint: Any, path: list[str], text: str, name: str, root: type) -> None:
-    """Writes the value that `text` spells at `path` into `data`, the plain form of a value of type
-    `hint`.
+    """Parses `text` and writes it into `data`, in place, at the dotted name `path`.
+
+    `data` is plain JSON data of a value of type `hint`; `name` and `root`, the whole name and the
+    configuration's class, are for the messages of UserError.
     """
+    # One step down the name: `key` into `data`, and the type `inner` of what stands there.
     key: Any = path[0]
     if typing.get_origin(hint) is tuple:
         if not key.isdecimal() or int(key) >= len(data):
@@ -124,6 +126,7 @@ def _put(data: Any, hint: Any, path: list[str], text: str, name: str, root: type
                 f'--set {name}: {hint.__name__} has no {key!r}{meant}; it has {", ".join(hints)}'
             )
         inner = hints[key]
+    # Then the rest of the name, or the value; a section has no value of its own.
     if len(path) > 1:
         if not (dataclasses.is_dataclass(inner) or typing.get_origin(inner) is tuple):
             raise UserError(f'--set {name}: {key!r} has no settings inside it')
@@ -137,7 +140,8 @@ def _put(data: Any, hint: Any, path: list[str], text: str, name: str, root: type
 
 
 def _parse(text: str, hint: Any, name: str) -> Any:
-    """The value of type `hint` that `text` spells."""
+    """The value of type `hint` that `text` spells; UserError, naming the setting, if none."""
+    # `none` first, where it is allowed; what is left is one type.
     options = typing.get_args(hint)
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         if text.lower() == 'none' and type(None) in options:
@@ -172,7 +176,7 @@ def _bool(text: str) -> bool:
 
 
 def _int(text: str) -> int:
-    """Also 1_000, and 1e6 where it is whole."""
+    """The integer that `text` spells: also 1_000, and 1e6 where it is whole; else ValueError."""
     try:
         return int(text)
     except ValueError:

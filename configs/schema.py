@@ -1,102 +1,36 @@
 """The shape of a configuration: frozen dataclasses, checked when they are made.
 
-This file owns the names, types, defaults and meaning of every setting, and the rules
-that hold between them. It must not know how a setting is used: nothing here imports
-more than the standard library. Defaults are the paper's (BERT-base, appendix A.2)
-or, where the paper is silent, those of google-research/bert.
-
-Each field says what changing it does to a run that is resumed (`kind`):
-  identity    it changes the result: resuming with another value is refused;
-  extendable  it may change while that leaves the past as it was: more steps, under a schedule that
-              has not looked ahead;
-  runtime     it changes speed, memory or logging only: resuming logs the change.
-Each field that is a number says which numbers it may be (`within`), as an interval.
+This file owns the names, types, defaults and meaning of every setting, the rules that hold between
+them, and the text of a saved config.json. It must not know how a setting is used: nothing here
+imports more than the standard library. Defaults are the paper's (BERT-base, appendix A.2) or, where
+the paper is silent, those of google-research/bert. What a setting is, its kind and its interval
+among the rest, is configs/section.py's.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import reprlib
-import types
-import typing
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from configs.errors import UserError, reading
 from configs.json_object import parse
-
-SEED = '[0, 4294967295]'  # what a uint32 holds
-COUNT = '[1, 2147483647]'  # what an int32 holds
-COUNT_OR_0 = '[0, 2147483647]'
-ABOVE_0 = '[1e-37, 1e37]'  # what a float32 holds
-FROM_0 = '[0, 1e37]'
-RATE = '[0, 1)'
-SHARE = '(0, 1]'
-
-
-def setting(default: Any, help: str, kind: str = 'identity', within: str | None = None) -> Any:
-    """A dataclass field with its one-line meaning, its kind and its interval (see above)."""
-    metadata = {'help': help, 'kind': kind, 'within': within}
-    return dataclasses.field(default=default, metadata=metadata)
-
-
-def inside(number: float, interval: str) -> bool:
-    """Whether a number lies in an interval such as '[0, 1)'; NaN lies in none."""
-    low, high = map(float, interval[1:-1].split(','))
-    above = low < number or (low == number and interval[0] == '[')
-    return above and (number < high or (number == high and interval[-1] == ']'))
-
-
-def _matches(value: Any, annotation: Any) -> bool:
-    """Whether `value` has the declared type; ints are accepted as floats, bools never as ints."""
-    origin = typing.get_origin(annotation)
-    if origin is Literal:
-        return value in typing.get_args(annotation)
-    if origin in (typing.Union, types.UnionType):
-        return any(_matches(value, a) for a in typing.get_args(annotation))
-    if origin is tuple:
-        return isinstance(value, tuple) and all(
-            _matches(v, typing.get_args(annotation)[0]) for v in value
-        )
-    if annotation is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    if annotation is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    if annotation is type(None):
-        return value is None
-    return isinstance(value, annotation)
-
-
-@dataclass(frozen=True)
-class Section:
-    """Base of every configuration dataclass: checks the type and the interval of each field."""
-
-    def __post_init__(self) -> None:
-        hints = typing.get_type_hints(type(self))
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if not _matches(value, hints[field.name]):
-                allowed = (
-                    typing.get_args(hints[field.name])
-                    if typing.get_origin(hints[field.name]) is Literal
-                    else field.type
-                )
-                raise UserError(
-                    f'{type(self).__name__}.{field.name}={reprlib.repr(value)}: expected {allowed}'
-                )
-            interval = field.metadata.get('within')
-            if interval and value is not None:
-                self._require(inside(value, interval), field.name, f'in {interval}')
-        self.check()
-
-    def check(self) -> None:
-        """Raises UserError where the fields contradict each other."""
-
-    def _require(self, ok: bool, name: str, rule: str) -> None:
-        if not ok:
-            value = reprlib.repr(getattr(self, name))
-            raise UserError(f'{type(self).__name__}.{name}={value}: must be {rule}')
+from configs.section import (
+    ABOVE_0,
+    COUNT,
+    COUNT_OR_0,
+    FROM_0,
+    RATE,
+    SEED,
+    SHARE,
+    Section,
+    from_dict,
+    inside,
+    setting,
+    to_dict,
+)
+from configs.section import kinds as kinds  # callers know the schema alone
 
 
 @dataclass(frozen=True)
@@ -168,8 +102,9 @@ class Phase(Section):
 
 @dataclass(frozen=True)
 class OptimizerConfig(Section):
-    """The optimizer, by default AdamW as BERT has it, and the learning-rate schedule
-    (google-research/bert optimization.py).
+    """The optimizer and the learning-rate schedule; by default BERT's AdamW.
+
+    google-research/bert optimization.py.
     """
 
     algorithm: Literal[
@@ -224,9 +159,7 @@ class OptimizerConfig(Section):
 
 @dataclass(frozen=True)
 class RuntimeConfig(Section):
-    """How a run is carried out: none of it but `dropout_rng` changes the result beyond float
-    noise.
-    """
+    """How a run is carried out: only `dropout_rng` changes the result beyond float noise."""
 
     data_parallel: int | None = setting(
         None,
@@ -428,9 +361,7 @@ class FinetuneConfig(Section):
         )
 
     def unused(self) -> dict[str, str]:
-        """The runtime settings that a run of this kind does not read, each with what does its
-        work.
-        """
+        """{setting of `runtime` that a run of this kind does not read: what does its work}."""
         return {
             'eval_every': 'score_every is the number of steps between scores on the dev split',
             'eval_batches': 'the dev split is always scored whole',
@@ -452,24 +383,22 @@ class FinetuneConfig(Section):
                 )
 
     def encoder(self, source: ModelConfig) -> ModelConfig:
-        """The encoder to train: the source's, with this run's dropouts where it names any, and its
-        BiLSTM.
-        """
+        """The encoder to train: `source` with the dropouts and the BiLSTM of this run."""
         own = {name: getattr(self, name) for name in ('hidden_dropout', 'attention_dropout')}
         own = {name: rate for name, rate in own.items() if rate is not None}
         return dataclasses.replace(source, **own, bilstm=self.bilstm or source.bilstm)
 
 
-# the rows of Table 7
+# The rows of the paper's Table 7: what the tagger reads of the encoder.
 FeatureSet = Literal['embeddings', 'second_to_last', 'last', 'sum_last4', 'concat_last4', 'sum_all']
 
 
 @dataclass(frozen=True)
 class FeatureConfig(FinetuneConfig):
-    """One run of the feature-based approach: a fresh BiLSTM on outputs of a frozen encoder (section
-    5.3, Table 7).
+    """One run of the feature-based approach: a fresh BiLSTM on outputs of a frozen encoder.
 
-    head_dropout is that before each layer of the BiLSTM and before the classifier.
+    Paper section 5.3, Table 7. head_dropout is that before each layer of the BiLSTM and before the
+    classifier.
     """
 
     features: FeatureSet = setting(
@@ -504,46 +433,8 @@ Config = PretrainConfig | FinetuneConfig
 _KINDS = {'pretrain': PretrainConfig, 'finetune': FinetuneConfig, 'feature_based': FeatureConfig}
 
 
-def to_dict(config: Section) -> dict[str, Any]:
-    """The configuration as plain JSON data."""
-    return dataclasses.asdict(config)
-
-
-def from_dict(cls: type, data: dict[str, Any], where: str = '') -> Any:
-    """Builds a configuration of type `cls` from JSON data; unknown and missing names are
-    refused.
-    """
-    if not isinstance(data, dict):
-        raise UserError(
-            f'{where or cls.__name__}: expected settings by name, not {reprlib.repr(data)}'
-        )
-    hints = typing.get_type_hints(cls)
-    known = {f.name for f in dataclasses.fields(cls)}
-    unknown, missing = sorted(set(data) - known), sorted(known - set(data))
-    if unknown or missing:
-        raise UserError(
-            f'{where or cls.__name__}: unknown settings {unknown}, missing settings {missing}'
-        )
-    values = {}
-    for name, value in data.items():
-        hint = hints[name]
-        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-            value = from_dict(hint, value, f'{where}.{name}' if where else name)
-        elif typing.get_origin(hint) is tuple:
-            item = typing.get_args(hint)[0]
-            nested = isinstance(item, type) and dataclasses.is_dataclass(item)
-            if not isinstance(value, list | tuple):
-                shown = reprlib.repr(value)
-                raise UserError(f'{where or cls.__name__}.{name}={shown}: expected a list')
-            value = tuple(
-                from_dict(item, v, f'{name}.{i}') if nested else v for i, v in enumerate(value)
-            )
-        values[name] = value
-    return cls(**values)
-
-
 def dumps(config: Config) -> str:
-    """The text of a workdir's config.json."""
+    """A configuration as the text of a workdir's config.json, which `loads` reads."""
     kind = next(k for k, cls in _KINDS.items() if type(config) is cls)
     return json.dumps({'kind': kind, **to_dict(config)}, indent=2) + '\n'
 
@@ -558,7 +449,7 @@ def loads(text: str | bytes, where: str = 'config.json') -> Config:
 
 
 def from_saved(data: Any, where: str) -> Config:
-    """The configuration in the parsed JSON of a saved file. UserError naming `where` if none."""
+    """The configuration in a saved file's parsed JSON; UserError, naming `where`, if it is none."""
     kind = data.get('kind') if isinstance(data, dict) else None
     if not isinstance(kind, str) or kind not in _KINDS:
         known = ', '.join(f'"{name}"' for name in _KINDS)
@@ -570,21 +461,7 @@ def from_saved(data: Any, where: str) -> Config:
 
 
 def read(path: Any) -> Config:
-    """The configuration in a saved file; path: of pathlib's kind. UserError for anything else."""
+    """The configuration in a saved file; UserError for anything else. path: of pathlib's kind."""
     with reading(path):
         text = path.read_bytes()
     return loads(text, str(path))
-
-
-def kinds(cls: type, prefix: str = '') -> dict[str, str]:
-    """Maps each leaf setting's dotted name to its kind; items of a tuple count as one name."""
-    found: dict[str, str] = {}
-    hints = typing.get_type_hints(cls)
-    for field in dataclasses.fields(cls):
-        hint = hints[field.name]
-        item = typing.get_args(hint)[0] if typing.get_origin(hint) is tuple else hint
-        if isinstance(item, type) and dataclasses.is_dataclass(item):
-            found |= kinds(item, f'{prefix}{field.name}.')
-        else:
-            found[prefix + field.name] = field.metadata['kind']
-    return found

@@ -1,5 +1,4 @@
-"""`--sweep="a.b=1,2;seed=0,1"`, or a grid by name: a grid of settings, as configurations with
-names.
+"""`--sweep="a.b=1,2;seed=0,1"`: a grid of settings, as configurations with names.
 
 This file owns the spelling of a grid and the names of its points; what a setting may be is
 `configs.overrides`'. The last setting named changes fastest.
@@ -12,25 +11,22 @@ from typing import Generic, NamedTuple, TypeVar
 
 from configs.errors import UserError
 from configs.overrides import apply
-from configs.schema import Section
+from configs.section import Section
 
 C = TypeVar('C', bound=Section)
 
 
-# Grids by name. Seeds go behind one: --sweep="glue;seed=0,1,2".
+# Grids by name: of the section 4.1 and the appendix A.3 of the paper, and of the README of
+# google-research/bert for its smaller models. Seeds go behind one: --sweep="glue;seed=0,1,2".
 GRIDS = {
-    'glue': 'optimizer.peak_lr=5e-5,4e-5,3e-5,2e-5',  # paper section 4.1
-    'appendix': 'batch_size=16,32;optimizer.peak_lr=5e-5,3e-5,2e-5;epochs=2,3,4',  # paper A.3
-    'miniatures': (
-        'epochs=4;batch_size=8,16,32,64,128;optimizer.peak_lr=3e-4,1e-4,5e-5,3e-5'
-    ),  # README of google-research/bert
+    'glue': 'optimizer.peak_lr=5e-5,4e-5,3e-5,2e-5',
+    'appendix': 'batch_size=16,32;optimizer.peak_lr=5e-5,3e-5,2e-5;epochs=2,3,4',
+    'miniatures': 'epochs=4;batch_size=8,16,32,64,128;optimizer.peak_lr=3e-4,1e-4,5e-5,3e-5',
 }
 
 
 class Point(NamedTuple, Generic[C]):
-    """One run of a sweep: its settings as they are in its configuration, and the name made of
-    them.
-    """
+    """One run of a sweep: its configuration, its settings by dotted name, a name made of them."""
 
     name: str
     settings: dict[str, object]
@@ -38,20 +34,20 @@ class Point(NamedTuple, Generic[C]):
 
 
 def grid(config: C, text: str) -> list[Point[C]]:
-    """Every combination of the settings in `text`, applied to `config`; a name of GRIDS stands for
-    its settings.
+    """Every combination of the settings in `text`, applied to `config`, as points.
 
-    Raises UserError for a malformed text, an unknown setting, a bad value, and values that are
-    equal.
+    A name of GRIDS in `text` stands for its settings. Raises UserError for a malformed text, an
+    unknown setting, a bad value, and values that are equal.
     """
+    # A grid's name becomes its settings, so that from here on there are settings alone.
+    spelled_out = ';'.join(GRIDS.get(item.strip(), item) for item in text.split(';'))
     axes: list[tuple[str, list[str]]] = []
-    parts = (GRIDS.get(part.strip(), part) for part in text.split(';'))
-    for part in filter(None, (part.strip() for part in ';'.join(parts).split(';'))):
-        name, equals, values = part.partition('=')
+    for axis in filter(None, (item.strip() for item in spelled_out.split(';'))):
+        name, equals, values = axis.partition('=')
         choices = [value.strip() for value in values.split(',')]
         if not equals or not all(choices):
             raise UserError(
-                f'--sweep: {part!r}: expected NAME=VALUE,VALUE as in'
+                f'--sweep: {axis!r}: expected NAME=VALUE,VALUE as in'
                 f' "optimizer.peak_lr=2e-5,3e-5;seed=0,1,2", or one of {", ".join(GRIDS)}'
             )
         if name.strip() in dict(axes):
@@ -59,23 +55,22 @@ def grid(config: C, text: str) -> list[Point[C]]:
         axes.append((name.strip(), choices))
     if not axes:
         raise UserError('--sweep is empty: name a setting and its values, as in "seed=0,1,2"')
+    # A point is named by its settings as they were parsed: 1e-5 and 0.00001 are the same value.
     points = []
-    for chosen in itertools.product(*(choices for _, choices in axes)):
-        point = apply(
-            config, [f'{name}={value}' for (name, _), value in zip(axes, chosen, strict=True)]
-        )
-        settings = {name: _leaf(point, name) for name, _ in axes}
-        points.append(
-            Point(','.join(f'{name}={value}' for name, value in settings.items()), settings, point)
-        )
+    for values_of_point in itertools.product(*(choices for _, choices in axes)):
+        pairs = zip(axes, values_of_point, strict=True)
+        changed = apply(config, [f'{name}={value}' for (name, _), value in pairs])
+        settings = {name: _leaf(changed, name) for name, _ in axes}
+        name = ','.join(f'{name}={value}' for name, value in settings.items())
+        points.append(Point(name, settings, changed))
     if len({point.name for point in points}) < len(points):
         raise UserError(f'--sweep="{text}": the same value comes twice')
     return points
 
 
 def _leaf(config: Section, name: str) -> object:
-    """The value of a dotted setting."""
+    """The value of the setting with that dotted name."""
     value: object = config
-    for part in name.split('.'):
-        value = getattr(value, part)
+    for field in name.split('.'):
+        value = getattr(value, field)
     return value

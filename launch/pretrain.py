@@ -135,14 +135,14 @@ def main(argv: Sequence[str]) -> int:
         return run(*ready())
     from bert_jax.mesh import processes
 
-    place = processes.Place(
+    cluster = processes.ClusterAddress(
         _COORDINATOR.value,
         _NUM_PROCESSES.value,
         _PROCESS_ID.value,
         _ARRIVAL.value,
         _HEARTBEAT.value,
     )
-    with processes.joined(place, ready, common) as (config, records):
+    with processes.joined_run(cluster, ready, common) as (config, records):
         return run(config, records)
 
 
@@ -202,7 +202,7 @@ def run(config: schema.PretrainConfig, records: list[Records]) -> int:
         identity = {'records': [r.identity() for r in records]} | (
             {'init_from': _INIT_FROM.value} if _INIT_FROM.value else {}
         )
-        processes.from_first(lambda: workdir.create_or_resume(config, identity))
+        processes.broadcast_from_lead(lambda: workdir.create_or_resume(config, identity))
         processes.compare(
             lambda: same_run.claimed(workdir),
             'the --workdir must be one folder that all of them share, a shared disk or gs://',

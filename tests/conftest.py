@@ -1,6 +1,4 @@
-"""What every test shares: eight fake devices, strict jax, the binaries, and the real text when
-there is some.
-"""
+"""What every test shares: fake devices, strict jax, the binaries, real text if there is some."""
 
 from __future__ import annotations
 
@@ -31,8 +29,9 @@ os.environ.setdefault('BERT_JAX_TEST_SEED', str(random.SystemRandom().randrange(
 
 @pytest.fixture
 def test_data() -> pathlib.Path:
-    """The folder of real corpora and tasks that BERT_JAX_TEST_DATA names; without it the test is
-    skipped.
+    """The folder of real corpora and tasks that BERT_JAX_TEST_DATA names.
+
+    Without it the test is skipped.
     """
     path = os.environ.get('BERT_JAX_TEST_DATA')
     if not path:
@@ -44,8 +43,9 @@ def test_data() -> pathlib.Path:
 
 @pytest.fixture
 def binary() -> Callable[..., subprocess.CompletedProcess]:
-    """Runs `python -m launch.NAME ARGUMENTS` as a user would, on one device; gives back code,
-    stdout and stderr.
+    """Runs `python -m launch.NAME ARGUMENTS` as a user would: code, stdout and stderr.
+
+    On one device.
     """
 
     def run(

@@ -1,8 +1,8 @@
-"""Figures of the accelerators that a run can be planned for, each with its public source, and the
-names of their topologies.
+"""Published figures of the accelerators that a run can be planned for, and their topologies' names.
 
-Owns nothing but published numbers and names. Knows no model and imports no jax. A chip is what the
-provider rents and what jax shows as one device (two cores of v4 and v5p act as one).
+Owns nothing but numbers, each with its public source, and names. Knows no model and imports no jax.
+A chip is what the provider rents and what jax shows as one device (two cores of v4 and v5p act as
+one).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SHEET = 'nvidia.com data sheet'
 
 @dataclass(frozen=True)
 class Chip:
-    """One kind of chip.
+    """The published figures of one kind of chip.
 
     kind: what jax's device_kind of it looks like.
     peak_flops: FLOP/s in bfloat16, dense; jax multiplies float32 so on TPU too unless told
@@ -54,9 +54,7 @@ class Chip:
 def _gpu(
     name: str, kind: str, peak_flops: float, hbm: float, bandwidth: float, links: float, source: str
 ) -> Chip:
-    """A GPU; its topologies are those of one machine, in which each reaches the others over its
-    links.
-    """
+    """A GPU, with the topologies of one machine: 1, 2, 4 or 8, each linked to all others."""
     return Chip(
         name,
         kind,
@@ -163,8 +161,9 @@ CHIPS = {
 
 @dataclass(frozen=True)
 class Topology:
-    """Chips of one kind: of a TPU wired as a torus or mesh of `shape`, of a GPU so many in one
-    machine.
+    """Chips of one kind and how they are wired.
+
+    shape: of a TPU the torus or mesh of its chips; of a GPU the number in one machine.
     """
 
     chip: Chip
@@ -177,14 +176,12 @@ class Topology:
 
     @property
     def chips(self) -> int:
-        """How many chips that is."""
+        """The number of chips."""
         return math.prod(self.shape)
 
 
 def topology(name: str) -> Topology:
-    """The topology called 'v5e:16x16', 'h100:8' or the like. UserError with the names that exist
-    for any other.
-    """
+    """The topology called 'v5e:16x16', 'h100:8' or the like; UserError for any other."""
     match = re.fullmatch(r'(\w+):(\d+(?:x\d+)*)', name)
     if match and match[1] in CHIPS:
         chip, shape = CHIPS[match[1]], tuple(map(int, match[2].split('x')))
@@ -208,9 +205,7 @@ def topology(name: str) -> Topology:
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """The bfloat16 peak of one device, by jax's name for it; None for a CPU and for what is not in
-    the table.
-    """
+    """FLOP/s in bfloat16 of a device, by jax's device_kind; None for a CPU or an unlisted chip."""
     return next(
         (chip.peak_flops for chip in CHIPS.values() if re.search(chip.kind, device_kind)), None
     )

@@ -14,7 +14,7 @@ from configs.schema import ModelConfig
 
 
 def parameters(model: ModelConfig, pretraining: bool = True) -> dict[str, int]:
-    """Parameters of each part; without `pretraining` the encoder and its pooler alone.
+    """Number of parameters of each part; without `pretraining` of the encoder and its pooler alone.
 
     Shapes: google-research/bert modeling.py:150-234, run_pretraining.py:243-305.
     """
@@ -30,7 +30,7 @@ def parameters(model: ModelConfig, pretraining: bool = True) -> dict[str, int]:
         'layers': L * layer,
         'pooler': dense(H, H),
     }
-    # two directions of four gates, each of H / 2 from H inputs and H / 2 of its own
+    # Two directions of four gates, each of H / 2 from H inputs and the H / 2 of its own state.
     if model.bilstm:
         parts['bilstm'] = 2 * 4 * (dense(H, H // 2) + (H // 2) ** 2)
     if pretraining:
@@ -39,8 +39,9 @@ def parameters(model: ModelConfig, pretraining: bool = True) -> dict[str, int]:
 
 
 def parameter_count(model: ModelConfig, pretraining: bool = True) -> int:
-    """All parameters: 110,106,428 for BERT-base in pre-training, 109,482,240 for its encoder with
-    pooler.
+    """Number of all parameters; without `pretraining` of the encoder and its pooler alone.
+
+    BERT-base: 110,106,428 in pre-training, 109,482,240 for its encoder with pooler.
     """
     return sum(parameters(model, pretraining).values())
 
@@ -64,5 +65,8 @@ def training_flops(model: ModelConfig, seq_len: int, predictions: int) -> dict[s
 
 
 def training_flops_per_sequence(model: ModelConfig, seq_len: int, predictions: int) -> int:
-    """All of `training_flops`: 69.9 GFLOP for BERT-base at S=128 with 20 predictions."""
+    """FLOPs of one sequence, forward and backward: 69.9e9 for BERT-base, S=128, 20 predictions.
+
+    The sum of `training_flops`.
+    """
     return sum(training_flops(model, seq_len, predictions).values())

@@ -1,10 +1,17 @@
-"""Reads a compiled program's text (XLA's HLO): which collectives a step runs, how often, and over
-which mesh axes; what it keeps; what the compiler thinks that its parts cost.
+"""Reads a compiled program's text (XLA's HLO): what it communicates, keeps in memory, and costs.
 
 Owns the grammar of that text, and of the compiler's refusal, as far as counting needs it. Knows
 nothing of models; imports no jax. What runs inside a loop counts once for each turn of the loop; a
 collective that XLA has cut into steps (async_collective_fusion) is known by its channel and counts
 once.
+
+A program is a list of computations, a computation a list of instructions, the last of which to be
+evaluated is its root. An instruction is a line, such as
+
+    %all-reduce.7 = f32[8,128]{1,0} all-reduce(%dot.3), channel_id=2, replica_groups=[2,4]<=[8], ...
+
+and one that runs other computations (fusion, while, call, conditional) names them in its
+attributes.
 """
 
 from __future__ import annotations
@@ -26,24 +33,34 @@ KINDS = (
     'collective-broadcast',
     'ragged-all-to-all',
 )
+# "  ROOT %name = shape opcode(operands), attributes": the last two stay one text.
 _INSTRUCTION = re.compile(r'^  (ROOT )?%(\S+) = (.+?) ([a-z][a-z0-9-]*)\((.*)$')
 _COMPUTATION = re.compile(r'^(ENTRY )?%(\S+) \(.*\{$')
-_ARRAY = re.compile(r'\b([a-z]+)(\d*)\w*\[([\d,]*)\]')
+_ARRAY = re.compile(r'\b([a-z]+)(\d*)\w*\[([\d,]*)\]')  # kind, bits and dimensions of bf16[8,128]
+_OPERAND = re.compile(r'%([^\s,)]+)')
+# The computations that an instruction runs, and those of which it runs one.
 _CALLED = re.compile(
     r'\b(?:calls|to_apply|body|condition|true_computation|false_computation)=%([^\s,)}]+)'
 )
 _BRANCHES = re.compile(r'branch_computations=\{([^}]*)\}')
-_OPERAND = re.compile(r'%([^\s,)]+)')
+# They call a computation for each element of an array, which costs nothing of its own.
+_ELEMENTWISE = ('reduce', 'sort', 'scatter', 'map', 'select-and-scatter')
+# Another name for the buffer that they read, or its copy: of the same size.
+_SAME_BUFFER = ('bitcast', 'copy', 'copy-start', 'copy-done')
+# A collective's groups of devices, in each of the notations; see `_groups`.
+_MESH_GROUPS = re.compile(r'replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((\S+)\))? \{([^}]*)\}')
+_IOTA_GROUPS = re.compile(r'replica_groups=\[(\d+),(\d+)\]<=(\S+?)(?:, |$)')
+_LISTED_GROUPS = re.compile(r'(?:replica_groups|source_target_pairs)=\{(\{[\d,{}]*\})\}')
 
 
 @dataclass(frozen=True)
 class Collective:
-    """One collective instruction. bytes: of the whole array it reduces or gathers, on one chip,
-    each time it runs.
+    """One collective instruction of a program.
 
-    axes: the mesh axes it spans, () where they could not be read; size: the chips that take part;
-    count: times a step;
-    shape: its result as the program has it; origin: the operation of the model that it came from.
+    kind: one of KINDS; axes: the mesh axes that it spans, () where they could not be read; size:
+    the chips that take part; bytes: of the whole array that it reduces or gathers, on one chip,
+    each time it runs; count: times a step; shape: its result as the program has it; origin: the
+    operation of the model that it came from.
     """
 
     kind: str
@@ -56,19 +73,20 @@ class Collective:
 
     @property
     def sent(self) -> float:
-        """Bytes that a chip must send at least each time, whatever the algorithm (all-reduce: a
-        scatter and a gather).
+        """Bytes that a chip must send each time, whatever the algorithm.
+
+        An all-reduce is a reduce-scatter and an all-gather.
         """
         share = (self.size - 1) / self.size
-        return self.bytes * {'all-reduce': 2 * share, 'collective-permute': 1.0}.get(
-            self.kind, share
-        )
+        factors = {'all-reduce': 2 * share, 'collective-permute': 1.0}
+        return self.bytes * factors.get(self.kind, share)
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """Buffers of one shape and origin in the compiler's list of the largest. bytes: of all `count`
-    of them, padded to tiles.
+    """Buffers of one shape and origin, of those that the compiler lists as the largest.
+
+    bytes: of all `count` of them together, padded to tiles.
     """
 
     bytes: float
@@ -79,8 +97,9 @@ class Allocation:
 
 @dataclass(frozen=True)
 class Cost:
-    """Instructions of one kind, shape and origin. cycles: of a chip in a step, by libtpu's
-    estimate, for all `count` of them.
+    """What instructions of one kind, shape and origin cost together.
+
+    cycles: of a chip in a step, by libtpu's estimate, for all `count` of them.
     """
 
     cycles: int
@@ -92,20 +111,35 @@ class Cost:
 
 @dataclass(frozen=True)
 class _Instruction:
+    """One line of a computation."""
+
     name: str
     shape: str
     opcode: str
-    rest: str  # operands and attributes
+    rest: str  # operands and attributes, as they are written
 
     @property
     def operands(self) -> list[str]:
+        """Names of the instructions whose results it takes."""
         return _OPERAND.findall(self.rest.split('), ', 1)[0])
+
+    @property
+    def origin(self) -> str:
+        """The operation of the model that it came from, as jax names it; '' where that is lost."""
+        name = re.search(r'op_name="([^"]*)"', self.rest)
+        return name[1] if name else ''
+
+
+@dataclass
+class _Computation:
+    """A function of the program: its instructions by name, in order, and the one it returns."""
+
+    instructions: dict[str, _Instruction]
+    root: _Instruction | None = None
 
 
 def size_of(shape: str) -> int:
-    """Bytes of 'bf16[8,128]{1,0:T(8,128)}' or of a tuple of such shapes, without padding to
-    tiles.
-    """
+    """Bytes of 'bf16[8,128]{1,0:T(8,128)}', or a tuple of such shapes, without padding to tiles."""
     total = 0
     for kind, bits, dims in _ARRAY.findall(shape):
         if kind != 'token':
@@ -115,57 +149,55 @@ def size_of(shape: str) -> int:
 
 
 def _plain(shape: str) -> str:
-    """A shape without layouts and comments."""
+    """A shape as HLO writes it, without layouts and comments: 'bf16[8,128]'."""
     return re.sub(r'\{[^}]*\}|/\*.*?\*/', '', shape)
 
 
 def collectives(text: str, mesh_shape: Mapping[str, int]) -> list[Collective]:
-    """Every collective of a compiled program for the mesh {axis: size}, those of loop bodies with
-    the loops' turns.
+    """Every collective of a compiled program for the mesh {axis: size}.
+
+    What stands in the body of a loop has the loop's turns in its count.
     """
     computations, entry = _parse(text)
     runs = _runs(computations, entry)
-    done = {
+    # An asynchronous collective is two instructions, and only the second has the plain result.
+    result_of = {
         i.operands[0]: i.shape
-        for body in computations.values()
-        for i in body.values()
+        for computation in computations.values()
+        for i in computation.instructions.values()
         if i.opcode.endswith('-done') and i.operands
     }
-    found: dict[tuple[str, str], Collective] = {}
-    # 'ROOT' names a root a second time; the same key then finds it again, and nothing changes.
-    for name, body in computations.items():
-        for i in body.values():
+    by_channel: dict[tuple[str, str], Collective] = {}
+    for name, computation in computations.items():
+        for i in computation.instructions.values():
             kind = i.opcode.removesuffix('-start')
             if kind not in KINDS or not runs.get(name):
                 continue
-            shape = done.get(i.name, i.shape) if i.opcode.endswith('-start') else i.shape
+            shape = result_of.get(i.name, i.shape) if i.opcode.endswith('-start') else i.shape
             axes, size = _groups(i.rest, mesh_shape)
-            # TPU's form of it: a reduction that keeps its own part
+            array_bytes = size_of(shape)
+            # Either form of a reduce-scatter: TPU's, a reduction that keeps its own share, is still
+            # written as an all-reduce of the whole array; the other's result is that share.
             if kind == 'all-reduce' and name.startswith('all-reduce-scatter'):
                 kind = 'reduce-scatter'
-                whole = size_of(shape)
-            else:
-                whole = size_of(shape) * (size if kind == 'reduce-scatter' else 1)
+            elif kind == 'reduce-scatter':
+                array_bytes *= size
+            one = Collective(kind, axes, size, array_bytes, runs[name], _plain(shape), i.origin)
+            # The steps of one collective share its channel, and some of them may run beside every
+            # turn of a loop: the one that runs least often runs once for each collective.
             channel = re.search(r'channel_id=(\d+)', i.rest)
-            origin = re.search(r'op_name="([^"]*)"', i.rest)
-            one = Collective(
-                kind, axes, size, whole, runs[name], _plain(shape), origin[1] if origin else ''
-            )
             key = (kind, channel[1] if channel else i.name)
-            # a piece may run beside a loop's every turn
-            if key not in found or found[key].count > one.count:
-                found[key] = one
-    return list(found.values())
+            if key not in by_channel or by_channel[key].count > one.count:
+                by_channel[key] = one
+    return list(by_channel.values())
 
 
 def _matched(pattern: str, text: str) -> re.Match[str]:
-    """Where `pattern` stands in `text`. ValueError where it does not: XLA then writes another
-    notation.
-    """
-    found = re.search(pattern, text)
-    if found is None:
+    """The match of `pattern` in `text`; ValueError if none: XLA's notation has changed."""
+    match = re.search(pattern, text)
+    if match is None:
         raise ValueError(f'{text!r}: not in the notation of XLA that this file knows')
-    return found
+    return match
 
 
 def _parse_size(text: str) -> float:
@@ -175,277 +207,262 @@ def _parse_size(text: str) -> float:
 
 
 def refused_sizes(text: str) -> tuple[float, float] | None:
-    """(bytes needed, bytes there) of libtpu's refusal of a program that does not fit; None where it
-    does not tell.
-    """
-    found = re.search(r'Used (\S+?) of (\S+?) hbm|\((\S+)\) exceeds available HBM \((\S+)\)', text)
-    if found is None:
+    """(bytes needed, bytes there) in libtpu's refusal of a program; None if it tells neither."""
+    match = re.search(r'Used (\S+?) of (\S+?) hbm|\((\S+)\) exceeds available HBM \((\S+)\)', text)
+    if match is None:
         return None
-    needed, there = (_parse_size(size) for size in found.groups() if size)
+    needed, there = (_parse_size(size) for size in match.groups() if size)
     return needed, there
 
 
 def allocations(text: str) -> list[Allocation]:
-    """The largest buffers that libtpu's refusal lists, those of one shape and origin together,
-    largest first.
-    """
-    found: dict[tuple[str, str], Allocation] = {}
+    """The largest buffers in libtpu's refusal, summed by shape and origin, largest first."""
+    sums: dict[tuple[str, str], Allocation] = {}
     for entry in re.split(r'\n\s+\d+\. Size: ', text)[1:]:
-        shape, origin = (
-            re.search(pattern, entry) for pattern in (r'Shape: ([^{\n]+)', r'op_name="([^"]*)"')
-        )
+        shape = re.search(r'Shape: ([^{\n]+)', entry)
+        origin = re.search(r'op_name="([^"]*)"', entry)
         key = shape[1].strip() if shape else '?', origin[1] if origin else ''
-        before = found.get(key, Allocation(0.0, 0, *key))
-        found[key] = Allocation(
-            before.bytes + _parse_size(entry.split()[0]), before.count + 1, *key
-        )
-    return sorted(found.values(), key=lambda one: -one.bytes)
+        so_far = sums.get(key, Allocation(0.0, 0, *key))
+        size = _parse_size(entry.split()[0])
+        sums[key] = Allocation(so_far.bytes + size, so_far.count + 1, *key)
+    return sorted(sums.values(), key=lambda buffers: -buffers.bytes)
 
 
 def generators(text: str) -> list[tuple[tuple[int, ...], int]]:
-    """(dims on one chip, bytes) of every array that XLA's own generator of random bits draws (`rbg`
-    keys; threefry is arithmetic).
+    """(dims on one chip, bytes) of every array of random bits that XLA's own generator draws.
+
+    That is the generator of `rbg` keys; threefry is arithmetic, and no instruction of its own.
     """
-    found = []
-    for body in _parse(text)[0].values():
-        for key, i in body.items():
-            if key != 'ROOT' and i.opcode == 'rng-bit-generator':
-                # beside the bits stands the new state
-                drawn = max(_ARRAY.finditer(i.shape), key=lambda array: size_of(array[0]))
-                found.append((tuple(int(d) for d in drawn[3].split(',') if d), size_of(drawn[0])))
-    return found
+    drawn = []
+    for computation in _parse(text)[0].values():
+        for i in computation.instructions.values():
+            if i.opcode == 'rng-bit-generator':
+                # Its result is a tuple of the generator's new state and the bits: the larger array.
+                bits = max(_ARRAY.finditer(i.shape), key=lambda array: size_of(array[0]))
+                drawn.append((tuple(int(d) for d in bits[3].split(',') if d), size_of(bits[0])))
+    return drawn
 
 
 def costs(text: str) -> list[Cost]:
-    """What libtpu expects the parts of a program to take, most first; of collectives it says
-    nothing, nor of what runs at the same time.
+    """What libtpu expects each kind of instruction to take, most cycles first.
 
-    [] for a program of another compiler.
+    [] for a program of another compiler. Of collectives it says nothing, nor of what runs at the
+    same time.
     """
     computations, entry = _parse(text)
     runs = _runs(computations, entry)
-    found: dict[tuple[str, str, str], Cost] = {}
-    for name, body in computations.items():
-        for key, i in body.items():
+    sums: dict[tuple[str, str, str], Cost] = {}
+    for name, computation in computations.items():
+        for i in computation.instructions.values():
             cycles = re.search(r'"estimated_cycles":"(\d+)"', i.rest)
-            if key == 'ROOT' or not cycles or not runs.get(name):
+            if not cycles or not runs.get(name):
                 continue
-            origin = re.search(r'op_name="([^"]*)"', i.rest)
-            kind = (i.opcode, _plain(i.shape), origin[1] if origin else '')
-            before = found.get(kind, Cost(0, 0, *kind))
-            found[kind] = Cost(
-                before.cycles + runs[name] * int(cycles[1]), before.count + runs[name], *kind
-            )
-    return sorted(found.values(), key=lambda one: -one.cycles)
+            key = (i.opcode, _plain(i.shape), i.origin)
+            so_far = sums.get(key, Cost(0, 0, *key))
+            total = so_far.cycles + runs[name] * int(cycles[1])
+            sums[key] = Cost(total, so_far.count + runs[name], *key)
+    return sorted(sums.values(), key=lambda cost: -cost.cycles)
 
 
 def kept_for_backward(text: str) -> int:
-    """Bytes on one chip that the forward pass leaves for the backward pass: the activations, in
-    whatever memory, without padding.
+    """Bytes of activations on one chip: what the forward pass leaves for the backward pass.
 
-    What an operation of the forward pass, which jax names jvp(...), made and one of the backward
-    pass, transpose(jvp(...)), reads.
+    In whatever memory, without padding. That is every buffer that an operation of the forward pass,
+    which jax names jvp(...), made and one of the backward pass, transpose(jvp(...)), reads.
     """
     computations, entry = _parse(text)
     runs = _runs(computations, entry)
-    return max(
-        (
-            _kept(body)
-            for name, body in computations.items()
-            if runs.get(name) and not name.startswith('fused')
-        ),
-        default=0,
-    )
+    # A fusion's own computation keeps nothing: what it makes is the buffer of the fusion.
+    bodies = [
+        computation
+        for name, computation in computations.items()
+        if runs.get(name) and not name.startswith('fused')
+    ]
+    return max((_kept(body.instructions) for body in bodies), default=0)
 
 
-def _kept(body: dict[str, _Instruction]) -> int:
-    """That, of one computation. Tuples, their parts and other names for a buffer are looked through
-    to where it was made.
+def _kept(instructions: Mapping[str, _Instruction]) -> int:
+    """The bytes of `kept_for_backward` within one computation, {instruction name: instruction}.
+
+    Tuples, their members and other names for a buffer are looked through to where it was made.
     """
 
-    def made(name: str, part: int | None = None) -> tuple[str, int | None] | None:
-        i = body.get(name)
+    def buffer_of(name: str, member: int | None = None) -> tuple[str, int | None] | None:
+        """(name of the instruction that made it, number of the member if a tuple), or None.
+
+        None for what was not made here: an argument, a constant.
+        """
+        i = instructions.get(name)
         if i is None or (not i.operands and i.opcode not in ('fusion', 'while')):
             return None
         if i.opcode == 'get-tuple-element':
-            return made(i.operands[0], int(_matched(r'index=(\d+)', i.rest)[1]))
+            return buffer_of(i.operands[0], int(_matched(r'index=(\d+)', i.rest)[1]))
         if i.opcode == 'tuple':
-            return made(i.operands[part]) if part is not None else None
-        # of the same size, and often without a name of its own
-        if i.opcode in (
-            'bitcast',
-            'copy',
-            'copy-start',
-            'copy-done',
-        ):
-            return made(i.operands[0])
-        return (name, part)
+            return buffer_of(i.operands[member]) if member is not None else None
+        if i.opcode in _SAME_BUFFER:  # it often has no name of the model's operation
+            return buffer_of(i.operands[0])
+        return (name, member)
 
-    def parts(name: str) -> list[str]:
+    def members(name: str) -> list[str]:
         """What is read where `name` is read: the members of a tuple that a loop takes."""
-        i = body.get(name)
-        return (
-            [p for o in i.operands for p in parts(o)]
-            if i is not None and i.opcode == 'tuple'
-            else [name]
-        )
+        i = instructions.get(name)
+        if i is None or i.opcode != 'tuple':
+            return [name]
+        return [m for operand in i.operands for m in members(operand)]
 
     kept: dict[tuple[str, int | None], int] = {}
-    for key, reader in body.items():
-        if key == 'ROOT' or 'transpose(jvp(' not in reader.rest:
+    # From each reader of the backward pass back to the makers of the forward pass: a buffer that
+    # several operations read counts once.
+    for reader in instructions.values():
+        if 'transpose(jvp(' not in reader.rest:
             continue
-        for name in (p for o in reader.operands for p in parts(o)):
-            source = made(name)
-            if (
-                source is None
-                or 'jvp(' not in body[source[0]].rest
-                or 'transpose(jvp(' in body[source[0]].rest
-            ):
+        for name in (m for operand in reader.operands for m in members(operand)):
+            buffer = buffer_of(name)
+            if buffer is None:
                 continue
-            shapes = [array[0] for array in _ARRAY.finditer(body[source[0]].shape)]
-            # reductions that XLA has put together are read whole
-            if source[1] is not None or len(shapes) == 1:
-                kept[source] = size_of(shapes[source[1] or 0])
+            maker, member = instructions[buffer[0]], buffer[1]
+            if 'jvp(' not in maker.rest or 'transpose(jvp(' in maker.rest:
+                continue
+            # Of a tuple one member is read; reductions that XLA has put together are read whole,
+            # and left out.
+            shapes = [array[0] for array in _ARRAY.finditer(maker.shape)]
+            if member is not None or len(shapes) == 1:
+                kept[buffer] = size_of(shapes[member or 0])
     return sum(kept.values())
 
 
 @functools.lru_cache(maxsize=1)
-def _parse(text: str) -> tuple[dict[str, dict[str, _Instruction]], str]:
-    """{computation: {instruction name: instruction}}, with the root also under 'ROOT'; and the
-    entry's name.
-    """
-    computations: dict[str, dict[str, _Instruction]] = {}
-    entry, body = '', {}
+def _parse(text: str) -> tuple[dict[str, _Computation], str]:
+    """({name: computation}, the entry's name) of a program's text."""
+    computations: dict[str, _Computation] = {}
+    entry, current = '', _Computation({})
     for line in text.splitlines():
         if head := _COMPUTATION.match(line):
-            body = computations.setdefault(head[2], {})
+            current = computations.setdefault(head[2], _Computation({}))
             entry = head[2] if head[1] else entry
-        elif found := _INSTRUCTION.match(line):
-            body[found[2]] = instruction = _Instruction(*found.groups()[1:])
-            if found[1]:
-                body['ROOT'] = instruction
+        elif match := _INSTRUCTION.match(line):
+            is_root, name, shape, opcode, rest = match.groups()
+            current.instructions[name] = _Instruction(name, shape, opcode, rest)
+            if is_root:
+                current.root = current.instructions[name]
     return computations, entry
 
 
-def _runs(computations: dict[str, dict[str, _Instruction]], entry: str) -> dict[str, int]:
-    """How often each computation runs in one execution of `entry`; the branches of a conditional
-    count as if all were taken.
+def _runs(computations: Mapping[str, _Computation], entry: str) -> dict[str, int]:
+    """{computation: how often it runs in one execution of `entry`}.
+
+    The branches of a conditional count as if all were taken.
     """
     runs: dict[str, int] = {}
 
     def visit(name: str, times: int) -> None:
         runs[name] = runs.get(name, 0) + times
-        for key, i in computations.get(name, {}).items():
-            if key == 'ROOT':
+        if name not in computations:
+            return
+        for i in computations[name].instructions.values():
+            if i.opcode in KINDS or i.opcode.startswith(_ELEMENTWISE):
                 continue
             called = _CALLED.findall(i.rest)
             for branches in _BRANCHES.findall(i.rest):
                 called += _OPERAND.findall(branches)
-            if (
-                called
-                and i.opcode not in KINDS
-                and not i.opcode.startswith(
-                    ('reduce', 'sort', 'scatter', 'map', 'select-and-scatter')
-                )
-            ):
-                trip_count = _trip_count(computations, i) if i.opcode == 'while' else 1
-                for c in called:
-                    visit(c, times * trip_count)
+            turns = _trip_count(computations, i) if i.opcode == 'while' else 1
+            for callee in called:
+                visit(callee, times * turns)
 
     visit(entry, 1)
     return runs
 
 
-def _trip_count(computations: dict[str, dict[str, _Instruction]], loop: _Instruction) -> int:
-    """Turns of a counted loop: the condition compares one part of the state with a constant, the
-    body adds a constant to it.
+def _trip_count(computations: Mapping[str, _Computation], loop: _Instruction) -> int:
+    """Number of turns of a counted loop; 1 where the loop has another form.
 
-    1 where the loop has another form, so that what it holds is counted at least once.
+    The condition compares one part of the state with a constant, the body adds a constant to it.
+    With 1 what an unknown loop holds is counted at least once.
     """
-    condition = computations.get(_matched(r'condition=%([^\s,)}]+)', loop.rest)[1], {})
-    body = computations.get(_matched(r'body=%([^\s,)}]+)', loop.rest)[1], {})
-    test, result = condition.get('ROOT'), body.get('ROOT')
-    if (
-        test is None
-        or result is None
-        or test.opcode != 'compare'
-        or 'direction=LT' not in test.rest
-    ):
+    empty = _Computation({})
+    condition = computations.get(_matched(r'condition=%([^\s,)}]+)', loop.rest)[1], empty)
+    body = computations.get(_matched(r'body=%([^\s,)}]+)', loop.rest)[1], empty)
+    # The condition must be `state[index] < limit`, and the body return its new state as a tuple.
+    test, state = condition.root, body.root
+    if test is None or test.opcode != 'compare' or 'direction=LT' not in test.rest:
         return 1
-    counter, bound = (condition.get(o) for o in test.operands[:2])
-    place = (
-        re.search(r'index=(\d+)', counter.rest)
-        if counter and counter.opcode == 'get-tuple-element'
-        else None
-    )
-    limit = _constant(bound)
-    if place is None or limit is None or result.opcode != 'tuple':
+    if state is None or state.opcode != 'tuple':
         return 1
-    update = body.get(result.operands[int(place[1])])
-    steps = [
-        n
-        for o in (update.operands if update and update.opcode == 'add' else ())
-        if (n := _constant(body.get(o)))
-    ]
+    counter, bound = (condition.instructions.get(o) for o in test.operands[:2])
+    if counter is None or counter.opcode != 'get-tuple-element':
+        return 1
+    index, limit = re.search(r'index=(\d+)', counter.rest), _constant(bound)
+    if index is None or limit is None:
+        return 1
+    # What the body puts at that index: the counter and a constant, added; else the step is 1.
+    update = body.instructions.get(state.operands[int(index[1])])
+    addends = update.operands if update and update.opcode == 'add' else []
+    steps = [step for name in addends if (step := _constant(body.instructions.get(name)))]
     return max(-(-limit // (steps[0] if steps else 1)), 1)
 
 
 def _constant(i: _Instruction | None) -> int | None:
-    found = re.match(r'(-?\d+)\)', i.rest) if i and i.opcode == 'constant' else None
-    return int(found[1]) if found else None
+    """The value of an integer constant; None for any other instruction."""
+    value = re.match(r'(-?\d+)\)', i.rest) if i and i.opcode == 'constant' else None
+    return int(value[1]) if value else None
 
 
 def _groups(rest: str, mesh_shape: Mapping[str, int]) -> tuple[tuple[str, ...], int]:
-    """(mesh axes along which the members of a group differ, members of a group), from one of HLO's
-    four notations.
+    """(mesh axes along which the members of a group differ, members of a group) of a collective.
+
+    rest: the collective's attributes, which name the groups of devices in one of four notations:
+    replica_groups=mesh['a'=2,'b'=4] {'a'}, =[2,4]<=[8] or ={{0,1},{2,3}}, or, of a permutation,
+    source_target_pairs={{0,1},{1,0}}. Without any of them all devices are one group.
     """
     sizes = tuple(mesh_shape.values())
-    devices = np.arange(math.prod(sizes))
-    if found := re.search(
-        r'replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((\S+)\))? \{([^}]*)\}', rest
-    ):
-        split, spanned = [], []  # sizes of the grid's axes, and whether the group spans each
-        parts = {
-            name: (int(before), int(size))
-            for name, before, size in re.findall(r"'([^']+)':\((\d+)\)(\d+)", found[3])
-        }
-        for name, size in re.findall(r"'([^']+)'=(\d+)", found[1]):
-            before, part = parts.get(name, (1, int(size)))
-            split += [before, part, int(size) // (before * part)]
-            spanned += [False, f"'{name}'" in found[3], False]
-        grid = (_iota(found[2]) if found[2] else devices).reshape(split)
-        pairs = [grid[tuple(slice(None) if spans else 0 for spans in spanned)].ravel()]
-        size = pairs[0].size
-    elif found := re.search(r'replica_groups=\[(\d+),(\d+)\]<=(\S+?)(?:, |$)', rest):
-        pairs, size = list(_iota(found[3]).reshape(int(found[1]), -1)), int(found[2])
-    elif found := re.search(r'replica_groups=\{(\{[\d,{}]*\})\}', rest):
-        pairs = [
-            np.array([int(n) for n in group.split(',')])
-            for group in re.findall(r'\{([\d,]+)\}', found[1])
-        ]
-        size = pairs[0].size
-    elif found := re.search(r'source_target_pairs=\{(\{[\d,{}]*\})\}', rest):
-        pairs = [
-            np.array([int(n) for n in pair.split(',')])
-            for pair in re.findall(r'\{([\d,]+)\}', found[1])
-        ]
-        size = devices.size
+    devices = math.prod(sizes)
+    if match := _MESH_GROUPS.search(rest):
+        axes_text, ids, spanned = match.groups()
+        groups = [_mesh_group(axes_text, _iota(ids) if ids else np.arange(devices), spanned)]
+    elif match := _IOTA_GROUPS.search(rest):
+        groups = list(_iota(match[3]).reshape(int(match[1]), -1))
+    elif match := _LISTED_GROUPS.search(rest):
+        listed = re.findall(r'\{([\d,]+)\}', match[1])
+        groups = [np.array([int(n) for n in group.split(',')]) for group in listed]
     else:
-        return tuple(mesh_shape), devices.size
+        return tuple(mesh_shape), devices
+    # Devices are counted along the last axis first: from a number back to a coordinate an axis.
     varies = set()
-    for group in pairs:
-        for axis, coordinates in zip(
-            mesh_shape, np.unravel_index(np.asarray(group), sizes), strict=True
-        ):
-            if np.unique(coordinates).size > 1:
-                varies.add(axis)
+    for group in groups:
+        coordinates = np.unravel_index(group, sizes)
+        varies |= {axis for axis, c in zip(mesh_shape, coordinates) if np.unique(c).size > 1}
     axes = tuple(axis for axis in mesh_shape if axis in varies)
-    return axes, math.prod(mesh_shape[a] for a in axes) if 'source_target_pairs' in rest else size
+    # A pair is one link of a ring along these axes, and all chips of the ring take part.
+    is_ring = 'source_target_pairs' in rest
+    return axes, math.prod(mesh_shape[a] for a in axes) if is_ring else groups[0].size
+
+
+def _mesh_group(axes_text: str, device_ids: np.ndarray, spanned: str) -> np.ndarray:
+    """The device numbers of the first group that mesh['a'=2,'b'=8] {'a','b':(2)4} stands for.
+
+    axes_text: what stands in the brackets; device_ids: the devices of that mesh, flat; spanned:
+    what stands in the braces, where 'b':(2)4 is a part of the axis b: split in 2 x 4 x the rest,
+    the group spans the 4.
+    """
+    parts = {
+        name: (int(before), int(size))
+        for name, before, size in re.findall(r"'([^']+)':\((\d+)\)(\d+)", spanned)
+    }
+    # Every axis as three: what is before the part, the part, and what is after it.
+    split: list[int] = []
+    is_spanned: list[bool] = []
+    for name, size in re.findall(r"'([^']+)'=(\d+)", axes_text):
+        before, part = parts.get(name, (1, int(size)))
+        split += [before, part, int(size) // (before * part)]
+        is_spanned += [False, f"'{name}'" in spanned, False]
+    grid = device_ids.reshape(split)
+    return grid[tuple(slice(None) if spans else 0 for spans in is_spanned)].ravel()
 
 
 def _iota(text: str) -> np.ndarray:
-    """The device numbers that '[2,2,2]T(0,2,1)' stands for: counted up in that shape, transposed,
-    flat.
+    """The device numbers that '[2,2,2]T(0,2,1)' stands for, flat.
+
+    They are counted up in the first shape, then transposed by the second.
     """
     shape, order = _matched(r'^\[([\d,]+)\](?:T\(([\d,]+)\))?$', text).groups()
     sizes = [int(n) for n in shape.split(',')]

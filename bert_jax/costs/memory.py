@@ -1,5 +1,4 @@
-"""What a compiled train step holds of one device's memory: the figures of launch.plan, --dry_run
-and the log.
+"""What a compiled train step takes of one device's memory: for launch.plan, --dry_run and the log.
 
 Owns the split of the compiler's totals, and the line that tells it. It must not know what was
 compiled, or for where.
@@ -24,12 +23,12 @@ def held(tree: Any) -> int:
 
 
 def of_step(program: jax.stages.Compiled, platform: str) -> dict[str, int]:
-    """The compiler's bytes on one device of 'cpu', 'gpu' or 'tpu'; total: what is live at the peak,
-    and the program.
+    """{use: bytes} on one device, as the compiler counts; 'total' is the peak, with the program.
 
-    Outputs that are written over arguments count once. libtpu's sum of temporaries counts bytes
-    that are used one after the other twice, by up to a sixth of all at the edge of a v5e's memory,
-    and it refuses a step by its peak; of a CPU's the peak leaves temporaries out.
+    platform: 'cpu', 'gpu' or 'tpu'. Outputs that are written over arguments count once. libtpu's
+    sum of temporaries counts bytes that are used one after the other twice, by up to a sixth of all
+    at the edge of a v5e's memory, and it refuses a step by its peak; of a CPU's the peak leaves
+    temporaries out.
     """
     stats = program.memory_analysis()
     if stats is None:
@@ -61,8 +60,9 @@ def of_step(program: jax.stages.Compiled, platform: str) -> dict[str, int]:
 
 
 def line(program: jax.stages.Compiled, state: Any, batch: Any) -> str:
-    """A step's memory on one device in words, with what the device has where it says so; `state`
-    and `batch` as given to the step.
+    """A log line on a step's memory on one device, with the device's own total where jax knows it.
+
+    state, batch: as given to the step.
     """
     used = of_step(program, jax.default_backend())
     limit = (jax.local_devices()[0].memory_stats() or {}).get('bytes_limit')
@@ -75,5 +75,5 @@ def line(program: jax.stages.Compiled, state: Any, batch: Any) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes in MiB, or in GiB from a quarter of one on."""
+    """A number of bytes in words: in MiB, or in GiB from a quarter of one on."""
     return f'{count / GIB:.2f} GiB' if abs(count) >= GIB / 4 else f'{count / MIB:.1f} MiB'

@@ -1,5 +1,4 @@
-"""What a run needs on a topology that is not there: memory, collectives, time; the same step,
-compiled for it.
+"""What a run needs on a topology that is not here: memory, collectives, time.
 
 Two parts. `analytic` counts from shapes, the sharding rules and the chip's figures. `compiled`
 lowers the very train step of launch.pretrain with abstract arguments for the topology's devices and
@@ -32,16 +31,10 @@ from configs.errors import UserError
 from configs.schema import Phase, PretrainConfig
 
 INSTALL = "pip install -c constraints.txt '.[plan]'"
-# by themselves, not in a fusion
-_MOVING = (
-    'broadcast',
-    'copy',
-    'transpose',
-    'reshape',
-    'bitcast-convert',
-)
-_MUCH = 0.2  # a share of the step from which moving is worth a warning
-_COSTLIEST = 10  # kinds of instruction that are told
+# Instructions that move data and compute nothing, where they stand by themselves, not in a fusion.
+_MOVING = ('broadcast', 'copy', 'transpose', 'reshape', 'bitcast-convert')
+_MUCH = 0.2  # share of a step from which moving data is worth a warning
+_COSTLIEST = 10  # kinds of instruction that a plan lists
 # For libtpu where it only compiles: it shall not look for a TPU host's metadata, warn that there is
 # none, or keep a second process out by its lock on the TPU.
 _COMPILER_ONLY = {
@@ -54,8 +47,10 @@ _COMPILER_ONLY = {
 
 
 def predictions_of(config: PretrainConfig, given: Sequence[int]) -> list[int]:
-    """Masked positions a sequence, for each phase: those `given`, or launch.preprocess's default,
-    15 % of the length rounded up.
+    """Masked positions a sequence, for each phase of `config`; UserError if `given` do not fit.
+
+    given: one for each phase, or none for launch.preprocess's default, 15 % of the length rounded
+    up.
     """
     if given and len(given) != len(config.phases):
         raise UserError(
@@ -73,7 +68,8 @@ def predictions_of(config: PretrainConfig, given: Sequence[int]) -> list[int]:
 
 def abstract_mesh(config: PretrainConfig, topology: Topology) -> AbstractMesh:
     """The mesh that sharding.make_mesh would make of the topology's chips, without devices.
-    UserError where the run does not divide.
+
+    UserError where the chips do not divide by the axes, or a batch does not divide over them.
     """
     runtime = config.runtime
     inner = runtime.fsdp * runtime.model_parallel
@@ -94,8 +90,9 @@ def abstract_mesh(config: PretrainConfig, topology: Topology) -> AbstractMesh:
 
 
 def rows_at_a_time(config: PretrainConfig, phase: Phase, mesh: Mapping[str, int]) -> int:
-    """Sequences that a chip works on at a time: of a step, an accumulation's part, split over
-    `data` and `fsdp`.
+    """Sequences that a chip works on at a time: its share of one micro-batch.
+
+    mesh: {axis: size}; a micro-batch is split over `data` and `fsdp`.
     """
     return phase.batch_size // (config.runtime.accumulation * mesh['data'] * mesh['fsdp'])
 
@@ -134,10 +131,10 @@ def arguments(
 def analytic(
     config: PretrainConfig, phase: Phase, predictions: int, topology: Topology
 ) -> dict[str, Any]:
-    """What shapes alone tell of one phase: FLOPs, bytes of the state on a chip, floors in seconds a
-    step.
+    """What shapes alone tell of one phase: FLOPs, bytes of the state on a chip, floors in seconds.
 
-    Its memory floor: every program reads the state and the batch once and writes the state once.
+    The floors are of a step. That of memory: every program reads the state and the batch once and
+    writes the state once.
     """
     mesh, chip = abstract_mesh(config, topology), topology.chip
     state, batch, _ = arguments(config, phase, predictions, mesh)
@@ -162,8 +159,10 @@ def analytic(
 
 
 class DoesNotFit(UserError):
-    """A step that is larger than its chip. needs, has: bytes; buffers: the largest
-    (hlo.Allocation), where the compiler names them.
+    """A step needs more memory than its chip has.
+
+    needs, has: bytes of one chip, `needs` NaN where the compiler does not tell; buffers: the
+    largest ones, where it lists them.
     """
 
     def __init__(self, message: str, needs: float, has: float, buffers: list[hlo.Allocation]):
@@ -175,20 +174,17 @@ def obstacle(topology: Topology) -> str | None:
     """Why nothing can be compiled for the topology here, and how to mend it; None where it can."""
     if topology.chip.platform == 'tpu':
         return None if importlib.util.find_spec('libtpu') else f'libtpu is not installed: {INSTALL}'
-    found = len(_gpus(topology))
-    name = topology.chip.name.upper()
+    present, name = len(_gpus(topology)), topology.chip.name.upper()
+    if present >= topology.chips:
+        return None
     return (
-        None
-        if found >= topology.chips
-        else (
-            f'XLA compiles for a GPU where there is one: here are {found} {name}, not'
-            f' {topology.chips}'
-        )
+        f'XLA compiles for a GPU where there is one: here are {present} {name}, not'
+        f' {topology.chips}'
     )
 
 
 def _gpus(topology: Topology) -> list[Any]:
-    """The GPUs of this machine that are such chips."""
+    """The GPUs of this machine that are chips of the topology's kind, as jax devices."""
     try:
         return [
             device
@@ -252,8 +248,9 @@ def _refusal(
 
 
 def devices(topology: Topology) -> list[Any]:
-    """The topology's chips as jax devices that can be compiled for, and no more. Sets environment
-    variables that libtpu reads.
+    """The topology's chips as jax devices, to compile for; UserError where libtpu does not know it.
+
+    Sets environment variables that libtpu reads.
     """
     if topology.chip.platform == 'gpu':
         return _gpus(topology)[: topology.chips]
@@ -284,47 +281,39 @@ def devices(topology: Topology) -> list[Any]:
 def compiled(
     config: PretrainConfig, phase: Phase, predictions: int, topology: Topology
 ) -> dict[str, Any]:
-    """`analytic`, with what the compiler tells: memory by use, collectives, its own count of FLOPs
-    and bytes.
+    """`analytic`, with what the compiler tells of memory, collectives, FLOPs and bytes.
 
-    The memory floor grows by the temporaries: what lives at their peak has been written and will be
-    read.
+    Raises DoesNotFit where the step does not fit a chip. The memory floor grows by the temporaries:
+    what lives at their peak has been written and will be read.
     """
     plan = analytic(config, phase, predictions, topology)
     program = compile_step(config, phase, predictions, topology)
     used, chip = memory.of_step(program, topology.chip.platform), topology.chip
     text = program.as_text()
     assert text is not None, 'what has just been compiled has a text'
-    limit = (
-        (devices(topology)[0].memory_stats() or {}).get('bytes_limit')
-        if chip.platform == 'gpu'
-        else None
-    )
+
+    # Memory first, for a step that does not fit has no plan. libtpu has refused it by now; XLA
+    # compiles for a GPU what does not fit it, and the GPU itself tells what it has.
+    limit = None
+    if chip.platform == 'gpu':
+        limit = (devices(topology)[0].memory_stats() or {}).get('bytes_limit')
     usable = int(limit or chip.hbm_usable)
-    if used['total'] > usable:  # XLA compiles for a GPU what does not fit it
+    if used['total'] > usable:
         raise _refusal(config, phase, topology, used['total'], usable, [])
+    # Of the temporaries only the activations can be counted: what is not kept is workspace.
     kept = min(hlo.kept_for_backward(text), used['temporary'])
     plan['memory'] |= used | {
         'activations': kept,
         'workspace': used['temporary'] - kept,
         'left': usable - used['total'],
     }
+
+    # Then communication: one row for all collectives of a kind over the same mesh axes.
     mesh = abstract_mesh(config, topology)
-    rows: dict[tuple[str, tuple[str, ...]], dict[str, Any]] = {}
-    for c in hlo.collectives(text, dict(mesh.shape)):
-        new = {
-            'kind': c.kind,
-            'axes': list(c.axes),
-            'chips': c.size,
-            'count': 0,
-            'bytes': 0,
-            'sent': 0.0,
-        }
-        row = rows.setdefault((c.kind, c.axes), new)
-        row['count'] += c.count
-        row['bytes'] += c.count * c.bytes
-        row['sent'] += c.count * c.sent
-    plan['collectives'] = sorted(rows.values(), key=lambda row: -row['bytes'])
+    rows = _added_up(hlo.collectives(text, dict(mesh.shape)))
+    plan['collectives'] = sorted(rows, key=lambda row: -row['bytes'])
+
+    # Then time: the compiler's own counts, its estimates, and floors that are now known better.
     own = rows_at_a_time(config, phase, mesh.shape)
     plan['warnings'] = random_bits_of_others(text, own)
     cost = program.cost_analysis() or {}
@@ -338,14 +327,35 @@ def compiled(
     traffic = used['arguments'] + used['outputs'] + 2 * used['temporary']
     plan['floor_s'] |= {
         'memory': traffic / chip.hbm_bandwidth,
-        'interconnect': sum(row['sent'] for row in rows.values()) / chip.ici,
+        'interconnect': sum(row['sent'] for row in rows) / chip.ici,
     }
     return plan
 
 
+def _added_up(collectives: Sequence[hlo.Collective]) -> list[dict[str, Any]]:
+    """A row for each kind and mesh axes: how often a step, bytes and bytes sent a step."""
+    rows: dict[tuple[str, tuple[str, ...]], dict[str, Any]] = {}
+    for c in collectives:
+        empty = {
+            'kind': c.kind,
+            'axes': list(c.axes),
+            'chips': c.size,
+            'count': 0,
+            'bytes': 0,
+            'sent': 0.0,
+        }
+        row = rows.setdefault((c.kind, c.axes), empty)
+        row['count'] += c.count
+        row['bytes'] += c.count * c.bytes
+        row['sent'] += c.count * c.sent
+    return list(rows.values())
+
+
 def expected(costs: Sequence[hlo.Cost], chip: Chip) -> dict[str, Any]:
-    """What libtpu's estimates come to: seconds a step, the share of it in `moving` data about, and
-    the costliest kinds of instruction.
+    """What libtpu's estimates come to; {} where there are none.
+
+    expected_s: seconds a step; costliest: the costs at the top, each with its share. `moving` is
+    the share of the time that copies and spreads out arrays.
     """
     total = sum(c.cycles for c in costs)
     if not total or not chip.flops_per_cycle:
@@ -362,17 +372,17 @@ def reordering(compiler: dict[str, Any]) -> list[str]:
     if compiler.get('moving', 0.0) < _MUCH:
         return []
     worst = next((c for c in compiler['costliest'] if c['opcode'] in _MOVING), None)
-    share = compiler['moving']
-    where = f', most of all {worst["shape"]} at {worst["origin"]}' if worst else ''
+    worst_of_all = f', most of all {worst["shape"]} at {worst["origin"]}' if worst else ''
     return [
-        f'the compiler expects {share:.0%} of a step to copy and spread out arrays, computing'
-        f' nothing{where}'
+        f'the compiler expects {compiler["moving"]:.0%} of a step to copy and spread out arrays,'
+        f' computing nothing{worst_of_all}'
     ]
 
 
 def random_bits_of_others(text: str, own: int) -> list[str]:
-    """A warning where the compiled program draws random bits for more rows than the `own` that a
-    chip works on at a time.
+    """A warning, in a list, where chips draw random bits for rows that are not theirs; else [].
+
+    text: the compiled program; own: rows that a chip works on at a time.
     """
     larger = [(dims, size) for dims, size in hlo.generators(text) if dims and dims[0] > own]
     if not larger:
@@ -388,12 +398,13 @@ def random_bits_of_others(text: str, own: int) -> list[str]:
 def schedule(
     phases: Sequence[dict[str, Any]], chips: int, mfu: float, price: float | None
 ) -> dict[str, Any]:
-    """Step time, tokens/s, hours and chip-hours of the whole run, and its price: at the floor, at a
-    model FLOPs utilisation, as expected.
+    """Step time, tokens/s, hours, chip-hours and price of the whole run, by three guesses.
 
-    At `mfu` a step takes its compute floor / mfu; as expected, where a compiler said so of all
-    phases, what it said; and the highest floor where that is longer. price: of a chip for an hour.
+    phases: those of `analytic` or `compiled`; price: of a chip for an hour. The guesses are
+    'floor'; 'mfu', where a step takes its compute floor / mfu; and, where a compiler told it of all
+    phases, 'expected'. A step takes at least its highest floor in each of them.
     """
+    # Each guess gives seconds a step, phase by phase; no step is faster than its highest floor.
     guesses = {
         'floor': [0.0 for _ in phases],
         'mfu': [phase['floor_s']['compute'] / mfu for phase in phases],
@@ -406,13 +417,8 @@ def schedule(
         for phase, guess in zip(phases, guessed, strict=True):
             seconds = max(guess, *phase['floor_s'].values())
             tokens = phase['batch_size'] * phase['seq_len'] / seconds
-            rows.append(
-                {
-                    'step_s': seconds,
-                    'tokens_per_s': tokens,
-                    'hours': seconds * phase['steps'] / 3600,
-                }
-            )
+            hours = seconds * phase['steps'] / 3600
+            rows.append({'step_s': seconds, 'tokens_per_s': tokens, 'hours': hours})
         hours = sum(row['hours'] for row in rows)
         result[name] = {'phases': rows, 'hours': hours, 'chip_hours': hours * chips}
         if price is not None:

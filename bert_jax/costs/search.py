@@ -1,10 +1,9 @@
-"""Which settings of `runtime` make a run fit a topology, and which make it fast there: ordered by
-estimate, then compiled.
+"""Which settings of `runtime` make a run fit a topology, and which make it fast there.
 
-Owns the estimate and the order of tries; what counts is what the compiler says of each. The result
-of a run stays as it is: neither the model nor the batch of a step is touched, but how many
-sequences a chip works on at a time (accumulation), what the backward pass recomputes (remat), and
-over which chips arrays are split (fsdp, model_parallel, shard_optimizer).
+Candidates are ordered by an estimate, then compiled: what counts is what the compiler says of each.
+The result of a run stays as it is: neither the model nor the batch of a step is touched, but how
+many sequences a chip works on at a time (accumulation), what the backward pass recomputes (remat),
+and over which chips arrays are split (fsdp, model_parallel, shard_optimizer).
 """
 
 from __future__ import annotations
@@ -27,12 +26,13 @@ from configs.errors import UserError
 from configs.schema import ModelConfig, Phase, PretrainConfig
 
 _REMAT = ('none', 'dots', 'full')  # in the order of what they recompute
-_HOPEFUL = 1.2  # candidates are tried up to this share of the memory by estimate
+_HOPEFUL = 1.2  # share of a chip's memory by estimate up to which a candidate is compiled
 
 
 class Task(NamedTuple):
-    """What is to be compiled: one phase of a run on a topology. predictions: masked positions a
-    sequence.
+    """What is to be compiled: one phase of a run on a topology.
+
+    predictions: masked positions a sequence.
     """
 
     config: PretrainConfig
@@ -41,56 +41,57 @@ class Task(NamedTuple):
     topology: Topology
 
     def changed(self, changes: Mapping[str, Any]) -> Task:
-        """The same with other settings of `runtime`; the axis `data` takes the chips that other
-        axes, if they are changed, leave.
+        """The same task with `changes` of `runtime`.
+
+        Where these change the size of another axis, `data` takes the chips that are left.
         """
         if {'fsdp', 'model_parallel'} & changes.keys():
             changes = {**changes, 'data_parallel': None}
-        return self._replace(
-            config=dataclasses.replace(
-                self.config, runtime=dataclasses.replace(self.config.runtime, **changes)
-            )
-        )
+        runtime = dataclasses.replace(self.config.runtime, **changes)
+        return self._replace(config=dataclasses.replace(self.config, runtime=runtime))
 
 
 class Estimate(NamedTuple):
-    """parts: bytes of one chip by what they hold. floors: seconds a step by compute, memory and
-    interconnect, what is recomputed included.
+    """What a step is estimated to take on one chip.
+
+    parts: {what: bytes}; floors: {'compute', 'memory', 'interconnect': seconds a step}, with what
+    remat computes again.
     """
 
     parts: dict[str, float]
     floors: dict[str, float]
 
     @property
-    def rest(self) -> float:
-        """Bytes that are not known but estimated."""
+    def guessed(self) -> float:
+        """Bytes that are not known but estimated: activations and logits."""
         return self.parts['activations'] + self.parts['logits']
 
     @property
-    def state(self) -> float:
+    def known(self) -> float:
         """Bytes that are known: the state, a batch and the gradients."""
-        return sum(self.parts.values()) - self.rest
+        return sum(self.parts.values()) - self.guessed
 
     def time(self) -> tuple[float, float]:
-        """What candidates are ordered by: the highest floor, then all of them, as if nothing
-        overlapped.
+        """Seconds that order candidates: (the highest floor, the sum of all floors).
+
+        The sum is that of a step in which nothing overlaps.
         """
         return max(self.floors.values()), sum(self.floors.values())
 
     def memory(self, scale: float = 1.0) -> float:
-        """Bytes in all, `scale` being what the compiler made of the rest elsewhere."""
-        return self.state + scale * self.rest
+        """Bytes in all; `scale` corrects what is guessed, as another compilation showed."""
+        return self.known + scale * self.guessed
 
     def scale(self, needs: float) -> float:
-        """That of a step which the compiler says `needs` so many bytes; 1 where it did not tell."""
-        return (needs - self.state) / self.rest if math.isfinite(needs) else 1.0
+        """The `scale` at which `memory` is what the compiler says the step needs; 1 if untold."""
+        return (needs - self.known) / self.guessed if math.isfinite(needs) else 1.0
 
 
 def kept(model: ModelConfig, scores: int, remat: str, width: int) -> float:
-    """Bytes a layer keeps of one token for the backward pass; width: bytes of an activation,
-    scores: of attention that are kept.
+    """Bytes that a layer keeps of one token for the backward pass.
 
-    As libtpu compiles the step: with 'none' query, key, value, context, the outputs of the other
+    width: bytes of an activation; scores: numbers of attention scores that are kept of a token. As
+    libtpu compiles the step: with 'none' query, key, value, context, the outputs of the other
     products, two dropout masks of a byte, and probabilities with their mask; what is between is
     made again. With 'dots' the products' outputs, with 'full' the layer's input.
     """
@@ -104,69 +105,71 @@ def kept(model: ModelConfig, scores: int, remat: str, width: int) -> float:
 
 @functools.lru_cache(maxsize=256)
 def _analytic(task: Task) -> dict[str, Any]:
-    """plan.analytic, once for all settings that it does not depend on."""
+    """plan.analytic of a task, kept, for the search asks again and again."""
     return plan.analytic(*task)
 
 
 def estimate(task: Task) -> Estimate:
-    """What compiling would tell, roughly: good for an order of tries. UserError where the batch
-    does not divide.
+    """What compiling the task would tell, roughly; UserError where the batch does not divide.
+
+    Good enough for the order in which settings are tried.
     """
     config, phase, predictions, topology = task
     model, runtime, chip = config.model, config.runtime, topology.chip
     mesh = plan.abstract_mesh(config, topology).shape
+    # Remat and accumulation change nothing of what shapes alone tell: counted once for all of them.
     counted = _analytic(task.changed({'remat': 'none', 'accumulation': 1}))
-    width = 2 if runtime.compute_dtype == 'bfloat16' else 4
     state = counted['memory']
+    width = 2 if runtime.compute_dtype == 'bfloat16' else 4  # bytes of an activation
     rows = plan.rows_at_a_time(config, phase, mesh)
     tokens, split = rows * phase.seq_len, mesh['model']
+
+    # Memory: what the layers keep of the tokens at hand, one layer in full where it is made again,
+    # the embeddings with their norm's input in float32, and the logits in float32 and in `width`.
     fused = attention.choose(runtime, model, phase.seq_len, platform=chip.platform) != 'xla'
     scores = 0 if fused else model.num_heads * phase.seq_len
     of_all = model.num_layers * kept(model, scores, runtime.remat, width)
-    # one layer at a time is made again
     again = kept(model, scores, 'none', width) if runtime.remat != 'none' else 0
-    # and the embeddings, their norm's input in float32
-    layers = tokens * ((of_all + again) / split + (5 + width) * model.hidden_size)
+    activations = tokens * ((of_all + again) / split + (5 + width) * model.hidden_size)
     logits = rows * predictions * padded_vocab(model.vocab_size) * (4 + width) / split
     gradients = state['parameters'] * (2 if runtime.accumulation > 1 else 1)
 
-    parts = flops.training_flops(model, phase.seq_len, predictions)
+    # Compute: remat repeats of the forward pass, a third of all, what it does not keep.
+    of_sequence = flops.training_flops(model, phase.seq_len, predictions)
     repeated = {
         'none': 0,
-        'dots': parts['attention'] / 3,
-        'full': (parts['layers'] + parts['attention']) / 3,
+        'dots': of_sequence['attention'] / 3,
+        'full': (of_sequence['layers'] + of_sequence['attention']) / 3,
     }[runtime.remat]
     repeated *= phase.batch_size / (topology.chips * chip.peak_flops)
-    parameters = state['parameters'] * mesh['fsdp']  # of one part of `model`
+
+    # Interconnect, bytes that a chip sends: over `data` it reduces the gradients; over `fsdp` it
+    # scatters them, and gathers the parameters forward and backward; over `model` it reduces the
+    # outputs of two products a layer, forward and backward.
     ring = lambda n: (n - 1) / n
+    of_fsdp = state['parameters'] * mesh['fsdp']  # parameters of one part of `model`
+    of_layer = 4 * 2 * ring(split) * tokens * model.hidden_size * width
     sent = (
         2 * ring(mesh['data']) * state['parameters']
-        + ring(mesh['fsdp']) * parameters * (1 + 2 * runtime.accumulation * width / 4)
-        + runtime.accumulation
-        * model.num_layers
-        * 4
-        * 2
-        * ring(split)
-        * tokens
-        * model.hidden_size
-        * width
+        + ring(mesh['fsdp']) * of_fsdp * (1 + 2 * runtime.accumulation * width / 4)
+        + runtime.accumulation * model.num_layers * of_layer
     )
-    traffic = 2 * (state['parameters'] + state['optimizer']) + 2 * runtime.accumulation * (
-        layers + logits
-    )
+    # The chip's own memory: all of it is written once and read once.
+    traffic = 2 * (state['parameters'] + state['optimizer'])
+    traffic += 2 * runtime.accumulation * (activations + logits)
     floors = {
         'compute': counted['floor_s']['compute'] + repeated,
         'memory': traffic / chip.hbm_bandwidth,
         'interconnect': sent / chip.ici,
     }
-    return Estimate(
-        state | {'gradients': gradients, 'activations': layers, 'logits': logits}, floors
-    )
+    estimated = {'gradients': gradients, 'activations': activations, 'logits': logits}
+    return Estimate(state | estimated, floors)
 
 
 def grid(task: Task, knobs: Sequence[str]) -> Iterator[tuple[dict[str, Any], Estimate]]:
-    """Every combination of settings of `knobs` that the run divides by, as its changes to
-    `runtime`, with the estimate.
+    """(changes of `runtime`, estimate) for every combination of `knobs` that the run divides by.
+
+    knobs: names of 'accumulation', 'remat', 'fsdp', 'model_parallel', 'shard_optimizer'.
     """
     chips, runtime = task.topology.chips, task.config.runtime
     powers = [2**i for i in range(chips.bit_length()) if chips % 2**i == 0]
@@ -190,8 +193,7 @@ def grid(task: Task, knobs: Sequence[str]) -> Iterator[tuple[dict[str, Any], Est
 
 
 def tried(task: Task, changes: Mapping[str, Any]) -> dict[str, Any] | None:
-    """One compilation, as a row: the changes, whether it fits, bytes needed and left, floors in
-    seconds.
+    """One compilation as a row: changes, whether it fits, bytes needed and left, floors in s.
 
     None, with a warning, where there is no such mesh: nothing was compiled, another one is next.
     What the compiler fails on, or refuses without a figure, needs NaN bytes.
@@ -208,8 +210,9 @@ def tried(task: Task, changes: Mapping[str, Any]) -> dict[str, Any] | None:
         'rows': plan.rows_at_a_time(other.config, task.phase, mesh),
         'remat': other.config.runtime.remat,
     }
+    # What does not fit, or what this compiler cannot make, is a result too: the search goes on.
     try:
-        found = plan.compiled(*other)
+        compiled = plan.compiled(*other)
     except plan.DoesNotFit as refused:
         return row | {'fits': False, 'needs': refused.needs, 'left': refused.has - refused.needs}
     except (UserError, NotImplementedError) as error:
@@ -219,31 +222,34 @@ def tried(task: Task, changes: Mapping[str, Any]) -> dict[str, Any] | None:
         reason = str(error).partition('\n')[0]
         logging.warning('%s: the compiler failed: %s', settings(changes), reason)
         return row | {'fits': False, 'needs': math.nan, 'left': math.nan}
-    floors = found['floor_s'] | {'compute': estimate(other).floors['compute']}
-    row |= {
+    # The plan's floors, but for compute, to which the estimate adds what remat computes again.
+    floors = compiled['floor_s'] | {'compute': estimate(other).floors['compute']}
+    return row | {
         'fits': True,
-        'needs': found['memory']['total'],
-        'left': found['memory']['left'],
+        'needs': compiled['memory']['total'],
+        'left': compiled['memory']['left'],
         'floor_s': floors,
+        'expected_s': compiled['compiler'].get('expected_s'),
     }
-    return row | {'expected_s': found['compiler'].get('expected_s')}
 
 
 def smallest_changes(task: Task, refused: plan.DoesNotFit, budget: int) -> list[dict[str, Any]]:
-    """What makes a refused step fit: the least change of one setting, or of several where one is
-    not enough; each was compiled.
+    """The least changes after which a refused step fits, compiled; rows of `tried`, refusals too.
 
-    Rows of `tried`, refusals among them, `budget` at most. What is estimated is scaled to what the
-    compiler said of the refused step.
+    One setting is changed, or several where one is not enough; at most `budget` rows. The estimates
+    are scaled to what the compiler said of the refused step.
     """
     scale = estimate(task).scale(refused.needs)
     rows: list[dict[str, Any]] = []
-    enough: list[set[str]] = []
-    for changes, found in _savings(task):
+    enough: list[set[str]] = []  # settings whose change was seen to be enough
+    for changes, estimated in _savings(task):
         knobs = set(changes)
         if len(rows) == budget:
             break
-        if any(knobs >= fewer for fewer in enough) or found.memory(scale) > _HOPEFUL * refused.has:
+        # What changes more than is enough is not asked for; nor what has no hope to fit.
+        if any(knobs >= fewer for fewer in enough):
+            continue
+        if estimated.memory(scale) > _HOPEFUL * refused.has:
             continue
         row = tried(task, changes)
         if row is None:
@@ -255,31 +261,26 @@ def smallest_changes(task: Task, refused: plan.DoesNotFit, budget: int) -> list[
 
 
 def likely_change(task: Task) -> dict[str, Any] | None:
-    """The least change of settings after which the estimate fits: {} where it does as it is, None
-    where no change is enough.
-    """
+    """The least change after which the estimate fits; {} if it does now, None if none is enough."""
     usable = task.topology.chip.hbm_usable
     if estimate(task).memory() <= usable:
         return {}
-    return next((changes for changes, found in _savings(task) if found.memory() <= usable), None)
+    fitting = (changes for changes, estimated in _savings(task) if estimated.memory() <= usable)
+    return next(fitting, None)
 
 
 def _savings(task: Task) -> list[tuple[dict[str, Any], Estimate]]:
-    """All changes that save memory, with their estimates: those of few settings first, then by
-    their time.
-    """
-    options = [
-        option
-        for option in grid(task, ('accumulation', 'remat', 'fsdp'))
-        if _larger(option[0], task)
+    """All changes that save memory, with their estimates: of few settings first, then by time."""
+    candidates = [
+        (changes, estimated)
+        for changes, estimated in grid(task, ('accumulation', 'remat', 'fsdp'))
+        if _saves(changes, task)
     ]
-    return sorted(options, key=lambda option: (len(option[0]), option[1].time()))
+    return sorted(candidates, key=lambda candidate: (len(candidate[0]), candidate[1].time()))
 
 
-def _larger(changes: Mapping[str, Any], task: Task) -> bool:
-    """Whether there is a change, and each of them saves memory: none goes back behind what the run
-    already does.
-    """
+def _saves(changes: Mapping[str, Any], task: Task) -> bool:
+    """Whether there is a change and each saves memory, beyond what the run's own settings save."""
     degree = lambda knob, value: _REMAT.index(value) if knob == 'remat' else value or 0
     return bool(changes) and all(
         degree(knob, value) > degree(knob, getattr(task.config.runtime, knob))
@@ -288,50 +289,46 @@ def _larger(changes: Mapping[str, Any], task: Task) -> bool:
 
 
 def search(task: Task, budget: int) -> list[dict[str, Any]]:
-    """The `budget` settings that promise the shortest step by estimate, compiled; rows of `tried`,
-    the best first.
+    """The `budget` settings of the shortest estimated step, compiled: rows of `tried`, best first.
 
     Best is what a step takes by the compiler or at least, then the lowest sum of floors. A refusal
     corrects the estimate of what is left to try.
     """
     usable, scale = task.topology.chip.hbm_usable, 1.0
-    options = list(
-        grid(task, ('accumulation', 'remat', 'fsdp', 'model_parallel', 'shard_optimizer'))
-    )
+    knobs = ('accumulation', 'remat', 'fsdp', 'model_parallel', 'shard_optimizer')
+    by_time = lambda candidate: (candidate[1].time(), candidate[1].memory())
     rows: list[dict[str, Any]] = []
-    for changes, found in sorted(
-        options, key=lambda option: (option[1].time(), option[1].memory())
-    ):
+    for changes, estimated in sorted(grid(task, knobs), key=by_time):
         if len(rows) == budget:
             break
-        if found.memory(scale) > usable * (_HOPEFUL if scale == 1.0 else 1.0):
+        # Until a refusal has corrected the estimate, what it finds a little too large is tried too.
+        if estimated.memory(scale) > usable * (_HOPEFUL if scale == 1.0 else 1.0):
             continue
         row = tried(task, changes)
         if row is None:
             continue
         rows.append(row)
         if not row['fits']:
-            scale = max(scale, found.scale(row['needs']))
+            scale = max(scale, estimated.scale(row['needs']))
+    # Those that fit first, by their times; those that do not by what they need.
     return sorted(
         rows, key=lambda row: (not row['fits'], *(_times(row) if row['fits'] else ()), row['needs'])
     )
 
 
 def _times(row: Mapping[str, Any]) -> tuple[float, float]:
-    """Seconds of a step that fits: what the compiler expects or the highest floor, whichever is
-    more, and the sum of the floors.
-    """
+    """Seconds of a step that fits: (the longer of compiler's and highest floor, sum of floors)."""
     floors = row['floor_s'].values()
     return max(row['expected_s'] or 0.0, *floors), sum(floors)
 
 
 def settings(changes: Mapping[str, Any]) -> str:
-    """Changes as they are given on the command line."""
+    """Changes of `runtime` as flags: '--set runtime.fsdp=4 --set runtime.remat=full'."""
     return ' '.join(f'--set runtime.{knob}={str(value).lower()}' for knob, value in changes.items())
 
 
 def describe(row: Mapping[str, Any]) -> str:
-    """A row of `tried` as a line."""
+    """A row of `tried` as a line of text."""
     changes = settings(row['changes']) or 'as given'
     mesh = 'x'.join(str(n) for n in row['mesh'].values())
     if not row['fits']:

@@ -1,4 +1,4 @@
-"""What a log line says of speed: rates, model FLOPs and their share of the devices' peak, memory.
+"""What a log line says of speed: sequences and model FLOP/s, their share of the peak, and memory.
 
 Owns the arithmetic from the time of a step to those figures. Counts come from flops.py, peaks from
 chips.py; it must not know where steps come from.
@@ -27,10 +27,10 @@ def figures(
     per_device = (
         rate * flops.training_flops_per_sequence(model, seq_len, predictions) / jax.device_count()
     )
-    found = {'sequences_per_s': rate, 'tokens_per_s': rate * seq_len}
-    found['model_tflops'] = per_device / 1e12
+    shown = {'sequences_per_s': rate, 'tokens_per_s': rate * seq_len}
+    shown['model_tflops'] = per_device / 1e12
     if peak := chips.peak_flops(device.device_kind):
-        found['mfu'] = per_device / peak
+        shown['mfu'] = per_device / peak
     if (memory := device.memory_stats()) and 'peak_bytes_in_use' in memory:
-        found['memory_gib'] = memory['peak_bytes_in_use'] / GIB
-    return found
+        shown['memory_gib'] = memory['peak_bytes_in_use'] / GIB
+    return shown

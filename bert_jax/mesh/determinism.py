@@ -19,9 +19,9 @@ _OPTIONS = ('--xla_gpu_deterministic_ops=true', '--xla_gpu_exclude_nondeterminis
 
 
 def demand() -> None:
-    """Asks XLA for it; to be called before jax is imported, and in every process of a run."""
+    """Asks XLA for equal bits; call it before jax is imported, in every process of a run."""
     flags = os.environ.get('XLA_FLAGS', '').split()
-    # of options that contradict the last holds
+    # Ours come last, because of options that contradict each other the last holds.
     os.environ['XLA_FLAGS'] = ' '.join([*flags, *_OPTIONS])
 
 

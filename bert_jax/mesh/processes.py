@@ -2,9 +2,9 @@
 
 Owns what jax.distributed leaves open. It aborts the process, without a name, when a host never
 arrives, and it starts whatever settings the hosts were given: so the processes call the roll before
-(roll_call.py), and stay in touch (company.py). It knows nothing of signals: so the processes agree
-on the step after which they stop. And a collective waits for ever: so a watchdog ends a process in
-which nothing moves. It must not know what is trained.
+(roll_call.py), and stay in touch (process_group.py). It knows nothing of signals: so the processes
+agree on the step after which they stop. And a collective waits for ever: so a watchdog ends a
+process in which nothing moves. It must not know what is trained.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bert_jax.mesh.company import TRY_AGAIN, Company, leave, names, objection
-from bert_jax.mesh.roll_call import Absent, First, Other, listening, roll_call
+from bert_jax.mesh.process_group import TRY_AGAIN, ProcessGroup, leave, names, objection
+from bert_jax.mesh.roll_call import Absent, Caller, Lead, listening, roll_call
 from configs.errors import UserError
 
 _Made = TypeVar('_Made')
 _CONNECT_S = 20.0  # seconds in which the processes of a cluster, all there, must find process 0
 
 
-class Place(NamedTuple):
-    """Where this process stands among those of a run.
+class ClusterAddress(NamedTuple):
+    """How the processes of a run find each other, and which of them this one is.
 
     coordinator: 'HOST:PORT' of process 0, whose PORT and PORT + 1 must be reachable; None where the
     cluster tells it, the number of processes and that of this one (Cloud TPU, Slurm, Open MPI,
@@ -50,8 +50,8 @@ class Place(NamedTuple):
     timeout_s: int
     heartbeat_s: int
 
-    def address(self) -> tuple[str, int] | None:
-        """Host and port of process 0; None where the cluster tells.
+    def host_and_port(self) -> tuple[str, int] | None:
+        """Host and port of process 0; None where the cluster tells them.
 
         UserError for flags that contradict each other.
         """
@@ -74,20 +74,24 @@ class Place(NamedTuple):
 
 
 @contextlib.contextmanager
-def joined(
-    place: Place, ready: Callable[[], _Made], describe: Callable[[_Made], Mapping[str, Any]]
+def joined_run(
+    cluster: ClusterAddress,
+    ready: Callable[[], _Made],
+    describe: Callable[[_Made], Mapping[str, Any]],
 ) -> Iterator[_Made]:
-    """Inside it this process is one of a run; yields what `ready` makes.
+    """Joins this process to a run, for as long as the block lasts; yields what `ready` makes.
 
-    To be entered before any device is used. `describe` gives what must be the same in all
-    processes, {name: JSON value}. Raises UserError, in every process, where it is not, or where
-    `ready` raises one in any of them; Absent where not all processes arrive. An error inside the
-    block ends the other processes too, with a line that says so.
+    To be entered before any device is used. `describe` gives, of what `ready` made, what must be
+    the same in all processes, {name: JSON value}. Raises UserError, in every process, where it is
+    not, or where `ready` raises one in any of them; Absent where not all processes arrive. An error
+    inside the block ends the other processes too, with a line that says so.
     """
-    address = place.address()
-    company, refusal = None, None
+    address = cluster.host_and_port()
+    group, refusal = None, None
+    # First what this process can find out by itself. A refusal waits: the others would wait for
+    # this process in vain, so it meets them all the same and says why it does not start.
     try:
-        if address and place.process_id == 0:  # a port that is taken crashes jax
+        if address and cluster.process_id == 0:  # a port that is taken crashes jax
             with listening(address[1]):
                 pass
         made = ready()
@@ -96,19 +100,21 @@ def joined(
         logging.info('this process does not start; the others are told why')
         refusal, says = error, {'refused': str(error)}
     try:
+        # The roll is called before jax starts, which would abort where a process is missing.
         if address:
-            assert place.process_id is not None and place.processes is not None, 'as address() saw'
-            company = roll_call(
+            assert cluster.process_id is not None and cluster.processes is not None, 'checked above'
+            group = roll_call(
                 (address[0], address[1] + 1),
-                place.process_id,
-                place.processes,
-                place.timeout_s,
+                cluster.process_id,
+                cluster.processes,
+                cluster.timeout_s,
                 says,
-                place.heartbeat_s,
+                cluster.heartbeat_s,
             )
-        _start_jax(place)
+        _start_jax(cluster)
         _check_devices()
-        company = company or _meet_in_cluster(says, place.heartbeat_s)
+        # Where the cluster tells the addresses, jax must be there to ask: the roll comes after it.
+        group = group or _meet_in_cluster(says, cluster.heartbeat_s)
         if not is_lead_process():  # the log of the run is that of process 0
             logging.set_verbosity(logging.WARNING)
         logging.info(
@@ -117,22 +123,22 @@ def joined(
         )  # fmt: skip
         yield made
     except BaseException as error:
-        if company:
-            company.end(error)
+        if group:
+            group.end(error)
         if refusal and isinstance(error, UserError):  # in its own words
             raise refusal from None
         raise
-    company.end()
+    group.end()
 
 
-def _start_jax(place: Place) -> None:
+def _start_jax(cluster: ClusterAddress) -> None:
     try:
         jax.distributed.initialize(
-            place.coordinator,
-            place.processes,
-            place.process_id,
-            initialization_timeout=place.timeout_s,
-            heartbeat_timeout_seconds=place.heartbeat_s,
+            cluster.coordinator,
+            cluster.processes,
+            cluster.process_id,
+            initialization_timeout=cluster.timeout_s,
+            heartbeat_timeout_seconds=cluster.heartbeat_s,
         )
     except ValueError as error:  # as jax words it where no cluster tells
         raise UserError(
@@ -142,25 +148,29 @@ def _start_jax(place: Place) -> None:
 
 
 def _check_devices() -> None:
-    """Raises UserError, in all processes alike, where they have unlike devices."""
-    here = collections.Counter((d.process_index, d.device_kind) for d in jax.devices())
-    groups: dict[str, list[int]] = {}
-    for (process, kind), count in sorted(here.items()):
-        groups.setdefault(f'{count} x {kind}', []).append(process)
-    if len(groups) > 1:
-        found = ', '.join(f'{what} in {names(holders)}' for what, holders in groups.items())
+    """Raises UserError, in every process, unless all have as many devices of the same kind."""
+    counts = collections.Counter((d.process_index, d.device_kind) for d in jax.devices())
+    holders_of: dict[str, list[int]] = {}
+    for (process, kind), count in sorted(counts.items()):
+        holders_of.setdefault(f'{count} x {kind}', []).append(process)
+    if len(holders_of) > 1:
+        unlike = ', '.join(f'{what} in {names(holders)}' for what, holders in holders_of.items())
         raise UserError(
-            f'the processes have unlike devices ({found}): give each as many of the same kind'
+            f'the processes have unlike devices ({unlike}): give each as many of the same kind'
         )
 
 
-def _meet_in_cluster(says: Mapping[str, Any], silence_s: float) -> Company:
-    """Compares what all say over the devices, then connects to process 0, which tells its
-    address.
+def _meet_in_cluster(says: Mapping[str, Any], silence_s: float) -> ProcessGroup:
+    """Compares what all processes say, over the devices; then connects them to process 0.
+
+    There the cluster, not a flag, tells who is process 0, and it tells the others its address.
+    Raises UserError in every process where they differ; where one cannot reach process 0 they run
+    unconnected.
     """
     process, processes = jax.process_index(), jax.process_count()
     with contextlib.ExitStack() as stack:
         own = None
+        # Process 0 listens before it tells where, so that nobody calls in vain.
         if is_lead_process():
             server = stack.enter_context(listening(0))
             own = [_own_address(), server.getsockname()[1]]
@@ -170,15 +180,15 @@ def _meet_in_cluster(says: Mapping[str, Any], silence_s: float) -> Company:
         address = tuple(gathered[0]['address'])
         try:
             if is_lead_process():
-                return First(processes, silence_s).meet(server, _CONNECT_S, {})
-            return Other(process, processes, silence_s).meet(address, _CONNECT_S, {})
+                return Lead(processes, silence_s).meet(server, _CONNECT_S, {})
+            return Caller(process, processes, silence_s).meet(address, _CONNECT_S, {})
         except Absent:
             logging.warning(
                 'not all processes can reach process 0 at %s:%d: '
                 'a process that dies is noticed by jax alone, after --heartbeat_s',
                 *address,
             )
-            return Company(process, processes)
+            return ProcessGroup(process, processes)
 
 
 def _own_address() -> str:
@@ -190,7 +200,7 @@ def _own_address() -> str:
 
 
 def _gather(told: Any) -> list[Any]:
-    """What every process tells (JSON values), in all of them, by process; over the devices."""
+    """The JSON values that the processes tell, in all of them, by process; over the devices."""
     text = np.frombuffer(json.dumps(told).encode(), np.uint8)
     sizes = multihost_utils.process_allgather(np.int32(text.size)).reshape(-1)
     padded = np.zeros(sizes.max(), np.uint8)
@@ -200,16 +210,14 @@ def _gather(told: Any) -> list[Any]:
 
 
 def is_lead_process() -> bool:
-    """Whether this process is the one that writes a run's small files; True where there is one
-    process only.
-    """
+    """Whether this is process 0, which writes a run's small files; True if there is only one."""
     return jax.process_index() == 0
 
 
 def compare(say: Callable[[], Mapping[str, Any]], advice: str) -> None:
     """Raises UserError in every process, naming what differs, unless `say` gives the same in all.
 
-    `say` gives {name: JSON value}; where there is one process only it is not asked.
+    `say` gives {name: JSON value}; where there is only one process it is not called.
     """
     if jax.process_count() == 1:
         return
@@ -217,9 +225,10 @@ def compare(say: Callable[[], Mapping[str, Any]], advice: str) -> None:
         raise UserError(line)
 
 
-def from_first(ask: Callable[[], bool]) -> bool:
-    """What `ask` says in the first process, where alone it is called, in every process. UserError
-    in all where it raises one.
+def broadcast_from_lead(ask: Callable[[], bool]) -> bool:
+    """The answer of `ask`, which process 0 alone is asked, in every process.
+
+    UserError in all of them where it raises one.
     """
     if jax.process_count() == 1:
         return ask()
@@ -253,12 +262,10 @@ class StopSignal:
 
 
 class Agreement:
-    """Whether to stop, the same answer in every process: a signal to one of them stops all after
-    the same step.
-    """
+    """Whether to stop, the same answer in every process: a signal to one stops all at one step."""
 
     def __init__(self, stop: StopSignal, mesh: jax.sharding.Mesh):
-        self._stop, self._pending = stop, None
+        self._stop, self._pending = stop, None  # what all said before the last step, on the devices
         self._sharding = NamedSharding(mesh, P(mesh.axis_names))
         self._largest = jax.jit(lambda flags: flags.max(), out_shardings=NamedSharding(mesh, P()))
 
@@ -271,29 +278,28 @@ class Agreement:
         if jax.process_count() == 1:
             return self._stop.received
         before = self._pending
-        here = np.full(
-            self._sharding.mesh.local_mesh.devices.size, self._stop.received or 0, np.int32
-        )
+        # One number for each device here, 0 for no signal; the largest of all is what all follow.
+        devices = self._sharding.mesh.local_mesh.devices.size
+        here = np.full(devices, self._stop.received or 0, np.int32)
         self._pending = self._largest(jax.make_array_from_process_local_data(self._sharding, here))
         return (int(before) or None) if before is not None else None
 
 
 @contextlib.contextmanager
 def watchdog(minutes: float) -> Iterator[Callable[[], None]]:
-    """Yields `beat`, to be called as steps are done: without one for `minutes` the process ends (0:
-    never).
+    """Ends the process when `beat`, which it yields, is not called for so many minutes.
 
-    The stacks of all threads go to stderr first. Compiling counts as standing still: leave room for
-    it.
+    To be called at each step; 0 minutes: never. The stacks of all threads go to stderr first.
+    Compiling counts as standing still: leave room for it.
     """
-    last, done = [time.monotonic()], threading.Event()
+    last_beat, done = [time.monotonic()], threading.Event()
 
     def beat() -> None:
-        last[0] = time.monotonic()
+        last_beat[0] = time.monotonic()
 
     def watch() -> None:
         while not done.wait(min(5.0, 60 * minutes / 4)):
-            if time.monotonic() - last[0] > 60 * minutes:
+            if time.monotonic() - last_beat[0] > 60 * minutes:
                 logging.error(
                     'no step was done for %g minutes (runtime.stall_minutes): this process ends, to'
                     ' be started again',

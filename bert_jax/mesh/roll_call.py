@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from bert_jax.mesh.company import TRY_AGAIN, Company, Connection, objection
+from bert_jax.mesh.process_group import TRY_AGAIN, Connection, ProcessGroup, objection
 from configs.errors import UserError
 
 _PROTOCOL = 2
@@ -38,7 +38,7 @@ def roll_call(
     timeout_s: float,
     says: Mapping[str, Any],
     silence_s: float = 100,
-) -> Company:
+) -> ProcessGroup:
     """Meets the other processes of a run, and returns the connection to them once all say the same.
 
     Args:
@@ -57,24 +57,29 @@ def roll_call(
         says = {**says, '--num_processes': processes}
     if process == 0:
         with listening(address[1]) as server:
-            return First(processes, silence_s).meet(server, timeout_s, says)
-    return Other(process, processes, silence_s).meet(address, timeout_s, says)
+            return Lead(processes, silence_s).meet(server, timeout_s, says)
+    return Caller(process, processes, silence_s).meet(address, timeout_s, says)
 
 
-class First(Company):
+class Lead(ProcessGroup):
     """Process 0, which all others call."""
 
     def __init__(self, processes: int, silence_s: float):
         super().__init__(0, processes)
         self._silence_s = silence_s
         self._said: dict[int, Mapping[str, Any]] = {}
-        self._open, self._changed = True, threading.Condition()
+        self._open = True  # until the verdict is out
+        self._changed = threading.Condition()  # guards all of these
 
-    def meet(self, server: socket.socket, timeout_s: float, says: Mapping[str, Any]) -> Company:
+    def meet(
+        self, server: socket.socket, timeout_s: float, says: Mapping[str, Any]
+    ) -> ProcessGroup:
         """Waits for all to call; tells them, and returns or raises, the verdict."""
         threading.Thread(target=self._accept, args=(server,), daemon=True).start()
         with self._changed:
             self._changed.wait_for(lambda: len(self._said) == self.processes - 1, timeout_s)
+            # Closed under the lock: who calls from here on is too late, and the verdict is of all
+            # who are in. What differs is told first, for it would not mend by waiting longer.
             self._open = False
             missing = sorted(set(range(1, self.processes)) - set(self._said))
             if line := objection({0: says, **self._said}):
@@ -87,10 +92,12 @@ class First(Company):
         return self
 
     def _dismiss(self, verdict: Mapping[str, Any]) -> None:
+        """Tells all who have called that they do not start, and hangs up."""
         self.tell(verdict)
         self.close()
 
     def _accept(self, server: socket.socket) -> None:
+        """Takes calls until the verdict is out, each in a thread of its own."""
         while self._open:
             try:
                 connected, _ = server.accept()
@@ -101,7 +108,7 @@ class First(Company):
                 time.sleep(0.1)
 
     def _serve(self, connected: socket.socket) -> None:
-        """One caller, from its first line to its end."""
+        """Hears one caller, from its first line to the end of its connection."""
         try:
             connection = Connection(connected, self._silence_s)
         except OSError:  # gone already
@@ -120,6 +127,7 @@ class First(Company):
         connection.close()
 
     def _admit(self, process: int, says: Mapping[str, Any], connection: Connection) -> None:
+        """Notes what a process says, in place of what it said in an earlier call."""
         with self._changed:
             if not self._open:
                 connection.close()
@@ -136,7 +144,10 @@ class First(Company):
         self.listen(process, connection)
 
     def listen(self, peer: int, connection: Connection) -> None:
-        """As in `Company`; but who hangs up before all are there, unless to refuse, never came."""
+        """As in `ProcessGroup`, but who hangs up before the verdict never came.
+
+        Unless to refuse: that is the verdict.
+        """
         message = connection.receive()
         with self._changed:  # once the verdict is out
             if self.connections.get(peer) is not connection:  # it has called again
@@ -152,33 +163,37 @@ class First(Company):
         super().listen(peer, connection)
 
 
-class Other(Company):
+class Caller(ProcessGroup):
     """A process that calls process 0."""
 
     def __init__(self, process: int, processes: int, silence_s: float):
         super().__init__(process, processes)
         self._silence_s = silence_s
 
-    def meet(self, address: tuple[str, int], timeout_s: float, says: Mapping[str, Any]) -> Company:
-        """Calls until process 0 has heard, and given its verdict."""
+    def meet(
+        self, address: tuple[str, int], timeout_s: float, says: Mapping[str, Any]
+    ) -> ProcessGroup:
+        """Calls until process 0 has heard and given its verdict; returns, or raises UserError."""
         deadline, why = time.monotonic() + timeout_s, ''
-        while (left := deadline - time.monotonic()) > 0:
+        while (seconds_left := deadline - time.monotonic()) > 0:
+            # Nobody may be there yet: process 0 may start later than this one.
             try:
-                connected = socket.create_connection(address, timeout=min(left, 20))
+                connected = socket.create_connection(address, timeout=min(seconds_left, 20))
             except (OSError, UnicodeError) as error:
                 why = f' ({getattr(error, "strerror", None) or error})'
-                time.sleep(min(left, 0.2))
+                time.sleep(min(seconds_left, 0.2))
                 continue
             connection = Connection(connected, self._silence_s)
             try:
-                if verdict := self._ask(connection, says, left):
+                if verdict := self._ask(connection, says, seconds_left):
                     return self._obey(verdict, connection, timeout_s, says)
             except UserError:
                 connection.close()
                 raise
+            # Without a verdict it was another program, or a process 0 that ended: call again.
             connection.close()
             why = ' (who is there is not process 0 of a run, or ended)'
-            time.sleep(min(left, 0.2))
+            time.sleep(min(seconds_left, 0.2))
         host, port = address
         raise Absent(
             f'process 0 did not answer at {host}:{port} within {timeout_s:g} s{why}: '
@@ -186,13 +201,14 @@ class Other(Company):
         )
 
     def _ask(
-        self, connection: Connection, says: Mapping[str, Any], left: float
+        self, connection: Connection, says: Mapping[str, Any], seconds_left: float
     ) -> Mapping[str, Any] | None:
+        """The verdict of process 0, or its word that it has heard a refusal; None if neither."""
         connection.send({'bert_jax': _PROTOCOL, 'process': self.process, 'says': says})
         answer = connection.receive(_FIRST_WORD_S)
         if answer is None or 'heard' not in answer or 'refused' in says:
             return answer
-        return connection.receive(left + _FIRST_WORD_S)  # the clock of process 0 decides
+        return connection.receive(seconds_left + _FIRST_WORD_S)  # the clock of process 0 decides
 
     def _obey(
         self,
@@ -200,7 +216,8 @@ class Other(Company):
         connection: Connection,
         timeout_s: float,
         says: Mapping[str, Any],
-    ) -> Company:
+    ) -> ProcessGroup:
+        """Starts, and listens to process 0 from here on, or raises what the verdict says."""
         match {**verdict, **says}:
             case {'refused': str(line)}:  # by process 0, or by this one, which has been heard
                 raise UserError(line)
@@ -212,6 +229,7 @@ class Other(Company):
 
 
 def _absent(missing: list[int], processes: int, timeout_s: float) -> Absent:
+    """The error that names the missing processes."""
     return Absent(
         f'{processes - len(missing)} of {processes} processes arrived within {timeout_s:g} s; '
         f'missing: {", ".join(map(str, missing))}. '

@@ -26,7 +26,8 @@ from configs.schema import RuntimeConfig
 
 BATCH = ('data', 'fsdp')  # mesh axes over which the rows of a batch are split
 
-# First match wins; anything else (the small tables, biases, norms, scalars) is on every device.
+# First match wins; anything else (the small tables, biases, norms, scalars) is on every device. The
+# BiLSTM is not split over `model`: each step of its recurrence would wait for it.
 RULES = (
     (r'embeddings/word$', P(('fsdp', 'model'), None)),
     (r'mlm/bias$', P(('fsdp', 'model'))),  # one entry for each row of the table
@@ -34,10 +35,7 @@ RULES = (
     (r'layers/(query|key|value|intermediate)/bias$', P('model')),
     (r'layers/(attention_output|output)/kernel$', P('model', 'fsdp')),
     (r'(pooler|mlm/transform)/kernel$', P('fsdp', None)),
-    (
-        r'bilstm/.*/kernel$',
-        P('fsdp', None),
-    ),  # not over `model`: a step of the recurrence would wait for it
+    (r'bilstm/.*/kernel$', P('fsdp', None)),
 )
 
 
@@ -49,6 +47,7 @@ def make_mesh(runtime: RuntimeConfig, devices: list[Any] | None = None) -> Mesh:
     devices = devices or jax.devices()
     count = len(devices)
     inner = runtime.fsdp * runtime.model_parallel
+    # Checked here, for a message that names the settings.
     data = runtime.data_parallel or max(count // inner, 1)
     if data * inner != count:
         raise UserError(
@@ -88,20 +87,21 @@ def check_divides(
     mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
     batch_size: int,
     accumulation: int,
-    where: str,
+    setting: str,
 ) -> None:
     """Raises UserError unless each micro-batch splits evenly over the mesh's batch axes."""
     shards = mesh.shape['data'] * mesh.shape['fsdp']
     if batch_size % (shards * accumulation):
         raise UserError(
-            f'{where}={batch_size} does not divide over {shards} devices x'
+            f'{setting}={batch_size} does not divide over {shards} devices x'
             f' runtime.accumulation={accumulation}: use a multiple of {shards * accumulation}'
         )
 
 
 def free_axes() -> tuple[str, ...]:
-    """The axes of the current mesh that XLA may split arrays over: none without a mesh, and not
-    `data` inside `per_data_shard`.
+    """Axes of the current mesh that XLA may split arrays over; () without a mesh.
+
+    Inside `per_data_shard` `data` is none of them.
     """
     mesh = jax.sharding.get_abstract_mesh()
     return tuple(axis for axis in mesh.axis_names if axis not in mesh.manual_axes)
@@ -114,11 +114,11 @@ def constrain_rows(x: jax.Array) -> jax.Array:
 
 
 def per_data_shard(total: Callable[..., Any]) -> Callable[..., Any]:
-    """`total(whole, rows)`, a sum over rows, with one reduction over the mesh axis `data`: at its
-    end.
+    """`total(whole, rows)`, a sum over rows, with one reduction over the mesh axis `data`.
 
-    Each part of `data` sums its own share of rows ([*, B, ...] leaves, split along B) by a program
-    of its own. Left to itself XLA reduces inside the loops of `total`, once a turn.
+    It stands at the end of the sum: each part of `data` sums its own share of rows ([*, B, ...]
+    leaves, split along B) by a program of its own. Left to itself XLA reduces inside the loops of
+    `total`, once a turn.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.shape['data'] == 1:
@@ -130,24 +130,23 @@ def per_data_shard(total: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _spec(path: str, shape: tuple[int, ...], mesh: jax.sharding.Mesh) -> P:
+    """The first rule's PartitionSpec for the leaf at `path`, without axes that do not divide."""
     for pattern, spec in RULES:
         if re.search(pattern, path):
             full = (None,) * (len(shape) - len(spec)) + tuple(spec)
-            return P(
-                *(
-                    axes if axes is None or size % _size(mesh, axes) == 0 else None
-                    for axes, size in zip(full, shape, strict=True)
-                )
-            )
+            divides = lambda size, axes: axes is None or size % _size(mesh, axes) == 0
+            pairs = zip(full, shape, strict=True)
+            return P(*(axes if divides(size, axes) else None for axes, size in pairs))
     return P()
 
 
 def _size(mesh: jax.sharding.Mesh, axes: str | tuple[str, ...]) -> int:
+    """The number of parts that an array's axis has when it is split over these mesh axes."""
     return int(np.prod([mesh.shape[a] for a in ((axes,) if isinstance(axes, str) else axes)]))
 
 
 def path_of(key_path: tuple[Any, ...]) -> str:
-    """A leaf's path as 'encoder/layers/query/kernel'."""
+    """A leaf's key path as text: 'encoder/layers/query/kernel'."""
     return '/'.join(
         str(getattr(k, 'key', getattr(k, 'name', getattr(k, 'idx', k)))) for k in key_path
     )
@@ -156,25 +155,24 @@ def path_of(key_path: tuple[Any, ...]) -> str:
 def shardings(
     tree: Any, mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh, shard_optimizer: bool = False
 ) -> Any:
-    """A NamedSharding for every leaf of a tree of arrays or ShapeDtypeStructs; an axis that does
-    not divide stays whole.
+    """A NamedSharding for every leaf of a tree of arrays or ShapeDtypeStructs, by RULES.
 
-    With `shard_optimizer` the moments of a train state are split over `data` too (Xu et al. 2020,
-    weight-update sharding).
+    An axis that does not divide stays whole. With `shard_optimizer` the moments of a train state
+    are split over `data` too (Xu et al. 2020, weight-update sharding).
     """
 
-    def place(key_path, leaf):
+    def sharding_of(key_path, leaf):
         path = path_of(key_path)
         spec = _spec(path, leaf.shape, mesh)
         if shard_optimizer and path.startswith('opt_state/'):
             spec = _also_over_data(spec, leaf.shape, mesh)
         return NamedSharding(mesh, spec)
 
-    return jax.tree_util.tree_map_with_path(place, tree)
+    return jax.tree_util.tree_map_with_path(sharding_of, tree)
 
 
 def _also_over_data(spec: P, shape: tuple[int, ...], mesh: jax.sharding.Mesh) -> P:
-    """`spec` with `data` added to the first axis of the array that it divides."""
+    """`spec` with `data` added to the first axis that divides by it; else `spec` itself."""
     full = [*spec, *(None,) * (len(shape) - len(spec))]
     for i, (axes, size) in enumerate(zip(full, shape, strict=True)):
         wider = (*((axes,) if isinstance(axes, str) else axes or ()), 'data')
@@ -184,17 +182,19 @@ def _also_over_data(spec: P, shape: tuple[int, ...], mesh: jax.sharding.Mesh) ->
 
 
 def batch_sharding(mesh: jax.sharding.Mesh) -> NamedSharding:
-    """Rows over data and fsdp, everything else whole."""
+    """The sharding of a batch: rows over `data` and `fsdp`, other axes whole."""
     return NamedSharding(mesh, P(BATCH))
 
 
 def replicated(mesh: jax.sharding.Mesh) -> NamedSharding:
-    """The same array on every device."""
+    """The sharding of what is whole on every device."""
     return NamedSharding(mesh, P())
 
 
 def local_rows(mesh: jax.sharding.Mesh, batch_size: int) -> tuple[tuple[int, int], ...]:
-    """The ranges of global rows [start, stop) that this process must supply, in order, merged."""
+    """The ranges [start, stop) of global rows that this process must supply, in order, merged."""
+    # Where `model` spans processes, several of them supply the same rows; devices of one process
+    # that lie along it have the same range, and neighbours along the batch touch.
     indices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
     merged: list[tuple[int, int]] = []
     for start, stop in sorted({i[0].indices(batch_size)[:2] for i in indices if i is not None}):

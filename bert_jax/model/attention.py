@@ -22,18 +22,17 @@ from configs.errors import UserError
 from configs.schema import ModelConfig, RuntimeConfig
 
 MASKED = -10000.0  # added to the scores of masked keys (google-research/bert modeling.py:712)
-# Tokens from which `auto` takes a fused kernel: below it the scores are small beside the layers'
-# activations
+# Tokens from which `auto` takes a fused kernel: below, the scores are small beside the layers'
+# activations.
 _FUSED_FROM = 512
 _TPU_BLOCK = 128  # the flash kernel cuts a sequence into blocks of so many
 
 
 class AttentionMask(NamedTuple):
-    """Which keys a query sees: keys_BS is 1 where there is a token and 0 for padding, which comes
-    last.
+    """Which keys a query sees.
 
-    Where rows hold several examples, packs_BS are their numbers, and a query sees the keys of its
-    own alone.
+    keys_BS is 1 where there is a token and 0 for padding, which comes last. Where rows hold several
+    examples, packs_BS are their numbers, and a query sees the keys of its own example alone.
     """
 
     keys_BS: jax.Array
@@ -77,7 +76,7 @@ def choose(
 def _obstacle(
     name: str, runtime: RuntimeConfig, model: ModelConfig, seq_len: int, packed: bool, platform: str
 ) -> str | None:
-    """Why `name` cannot compute this, or None."""
+    """Why the kernel `name` cannot compute this, as the end of a sentence; None if it can."""
     if name == 'xla':
         return None
     wanted = {'cudnn': 'gpu', 'tpu_flash': 'tpu'}[name]
@@ -119,18 +118,18 @@ def attend(
     left_to_right: bool = False,
     kernel: str = 'xla',
 ) -> jax.Array:
-    """Attention output [B, T, N, D]; scores and softmax in float32 (paper section 3;
-    modeling.py:694-749).
+    """Attention's output [B, T, N, D]; scores and softmax are float32.
 
-    `rate` is the dropout on probabilities; with `left_to_right` a query sees nothing right of it
-    either. The fused kernels have neither; `kernel` is one of `choose`.
+    Paper section 3; modeling.py:694-749. `rate` is the dropout on probabilities; with
+    `left_to_right` a query sees nothing right of it either. The fused kernels have neither;
+    `kernel` is one of `choose`.
     """
     if kernel == 'cudnn':
         lengths_B = jnp.sum(attention_mask.keys_BS, axis=1, dtype=jnp.int32)
         return jax.nn.dot_product_attention(
             q_BTND, k_BSND, v_BSND, key_value_seq_lengths=lengths_B, implementation='cudnn'
         )
-    # fine-tuning's batches of short texts may be narrower
+    # Batches of short texts in fine-tuning may be narrower than a block: xla takes those.
     if kernel == 'tpu_flash' and q_BTND.shape[1] % _TPU_BLOCK == 0:
         return _tpu_flash(q_BTND, k_BSND, v_BSND, attention_mask)
     depth = q_BTND.shape[-1]
@@ -175,7 +174,10 @@ _softmax.defvjp(_softmax_forward, _softmax_backward)
 def _tpu_flash(
     q_BTND: jax.Array, k_BSND: jax.Array, v_BSND: jax.Array, attention_mask: AttentionMask
 ) -> jax.Array:
-    """Pallas' kernel, each device its own rows and heads: XLA cannot split a kernel by itself."""
+    """Attention's output [B, T, N, D] by Pallas' kernel, each device with its own rows and heads.
+
+    XLA cannot split a kernel by itself.
+    """
     from jax.experimental.pallas.ops.tpu.flash_attention import SegmentIds, flash_attention
 
     def local(q_BTND, k_BSND, v_BSND, queries_BT, keys_BS):

@@ -1,5 +1,4 @@
-"""A bidirectional LSTM over sequences of different lengths, with the cell and the parameters of
-flax.
+"""A bidirectional LSTM over sequences of different lengths, with flax's cell and parameters.
 
 Owns what padding means to it: each direction starts at its end of the real tokens. Knows nothing of
 BERT.
@@ -17,7 +16,7 @@ _GATES = 'ifgo'  # input, forget, candidate, output
 
 
 class _Recurrent(nn.Module):
-    """What a gate makes of the state before: kernel [D, D] and bias [D]."""
+    """The weights of one gate for the state before: (kernel [D, D], bias [D])."""
 
     features: int
 
@@ -28,8 +27,9 @@ class _Recurrent(nn.Module):
 
 
 class LSTM(nn.Module):
-    """One direction, from a zero state. flax's RNN multiplies each input where it comes to it; here
-    all are multiplied at once.
+    """One direction of an LSTM, `features` wide, from a zero state.
+
+    flax's RNN multiplies each input where it comes to it; here all are multiplied at once.
     """
 
     features: int
@@ -38,7 +38,7 @@ class LSTM(nn.Module):
 
     @nn.compact
     def __call__(self, x_BTH: jax.Array, mask_BT: jax.Array) -> jax.Array:
-        """-> [B, T, D]; where the mask is 0 the state is zero."""
+        """States [B, T, D] of inputs [B, T, H]; where mask_BT is 0 the state is zero."""
         D = self.features
         inputs = [
             nn.Dense(D, use_bias=False, dtype=self.dtype, name=f'i{gate}')(x_BTH) for gate in _GATES
@@ -64,17 +64,16 @@ class LSTM(nn.Module):
 
 
 class BiLSTM(nn.Module):
-    """One layer, `features` wide in each direction; flax's initialisation, zero state at both
-    ends.
-    """
+    """One layer, `features` wide in each direction; flax's initialisation, zero states to start."""
 
     features: int
     dtype: jnp.dtype = jnp.float32
 
     @nn.compact
     def __call__(self, x_BTH: jax.Array, mask_BT: jax.Array) -> jax.Array:
-        """-> [B, T, 2 features], left to right before right to left; mask_BT is 1 at real tokens,
-        which come first in a row.
+        """States [B, T, 2 features] of inputs [B, T, H], left to right before right to left.
+
+        mask_BT is 1 at real tokens, which come first in a row.
         """
         directions = (
             LSTM(self.features, name == 'backward', self.dtype, name=name)

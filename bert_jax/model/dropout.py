@@ -1,10 +1,9 @@
-"""Dropout whose masks depend on the step, the place in the model and the example, and on nothing
-else.
+"""Dropout whose masks depend on the step, the place in the model and the example alone.
 
-Owns the naming of random bits. `nn.Dropout` draws one array per call, so a mask depends on where
-an example sits in the batch and on how the batch was cut; here every mask is a function of
-(step key, site, global row), so the loss is the same on any mesh, for any accumulation
-and for scanned or unrolled layers. Knows nothing of layers: a site is a number.
+Owns the naming of random bits. `nn.Dropout` draws one array per call, so a mask depends on where an
+example sits in the batch and on how the batch was cut; here every mask is a function of (step key,
+site, global row), so the loss is the same on any mesh, for any accumulation and for scanned or
+unrolled layers. Knows nothing of layers: a site is a number.
 
 That holds for threefry keys. For rbg, whose bits cannot be drawn row by row, one array is drawn for
 all rows of a micro-batch, named by the first: equal on any mesh, but not for another accumulation.
@@ -21,13 +20,14 @@ from jax.ad_checkpoint import checkpoint_name
 
 from bert_jax.model.threefry import threefry
 
-# masks are drawn from 16 random bits: a quarter of the generator's work, rates exact to 1/65536
+# Masks are drawn from 16 random bits: a quarter of the generator's work, rates exact to 1/65536.
 _STEPS = 1 << 16
 
 
 class DropoutRng(NamedTuple):
-    """What training needs to drop out: the step's key, and each example's row in the global batch
-    (uint32 [B]).
+    """The random names of a step's dropout: its key, and each example's row in the global batch.
+
+    rows_B: uint32 [B].
     """
 
     key: jax.Array
@@ -37,22 +37,18 @@ class DropoutRng(NamedTuple):
 def dropout(
     x: jax.Array, rate: float, dropout_rng: DropoutRng | None, site: int | jax.Array
 ) -> jax.Array:
-    """Zeroes a share `rate` of x [B, ...] and scales the rest to keep the mean; x itself where
-    `dropout_rng` is None.
+    """Zeroes a share `rate` of x [B, ...] and scales the rest to keep the mean.
 
-    `site` tells apart the places in the model that drop out; it may be traced (scanned layers).
+    x itself where `dropout_rng` is None. `site` tells apart the places in the model that drop out;
+    it may be traced (scanned layers).
     """
     if dropout_rng is None or rate == 0:
         return x
     keep = round((1 - rate) * _STEPS)
     site_key = jax.random.fold_in(dropout_rng.key, site)
     if jax.random.key_impl(dropout_rng.key) == 'rbg':
-        kept = (
-            jax.random.bits(
-                jax.random.fold_in(site_key, dropout_rng.rows_B[0]), x.shape, jnp.uint16
-            ).astype(jnp.uint32)
-            < keep
-        )
+        batch_key = jax.random.fold_in(site_key, dropout_rng.rows_B[0])
+        kept = jax.random.bits(batch_key, x.shape, jnp.uint16).astype(jnp.uint32) < keep
     else:
         kept = _kept(jax.random.key_data(site_key), dropout_rng.rows_B, x.shape, keep)
     kept = checkpoint_name(kept, 'kept')
@@ -60,8 +56,7 @@ def dropout(
 
 
 def _kept(key: jax.Array, rows_B: jax.Array, shape: tuple[int, ...], keep: int) -> jax.Array:
-    """A mask of `shape` [B, ...], true for a share of `keep` / _STEPS: of a place in a row,
-    whichever rows are here.
+    """A mask of `shape` [B, ...], true for a share of `keep` / _STEPS, named by key and row.
 
     Each evaluation of Threefry gives four times 16 bits, one for each quarter of the last axis but
     one: the tokens, which are not split over devices. Every operation is elementwise, so the

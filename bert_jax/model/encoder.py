@@ -33,15 +33,17 @@ _SITES_PER_LAYER = 3
 
 
 def padded_vocab(vocab_size: int) -> int:
-    """Rows of the word table: the vocabulary rounded up to a multiple of 128, so that it splits
-    over any mesh.
+    """Rows V of the word table: the vocabulary rounded up to a multiple of 128.
+
+    So it splits over any mesh.
     """
     return -(-vocab_size // 128) * 128
 
 
 def table_init(config: ModelConfig):
-    """Initialiser of a [V, H] table: truncated normal, padding rows zero (they are never read and
-    never updated).
+    """Initialiser of a [V, H] table: truncated normal, zero in the rows that pad the vocabulary.
+
+    Those rows are never read and never updated.
     """
     normal = jax.nn.initializers.truncated_normal(config.initializer_range)
 
@@ -53,8 +55,9 @@ def table_init(config: ModelConfig):
 
 
 def dense(config: ModelConfig, features: int, dtype: jnp.dtype, name: str) -> nn.Dense:
-    """A dense layer with BERT's initialisation (modeling.py:375): truncated normal kernel, zero
-    bias, float32 parameters.
+    """A dense layer, `features` wide, initialised as BERT's: truncated normal kernel, zero bias.
+
+    Parameters are float32, arithmetic is in `dtype` (modeling.py:375).
     """
     return nn.Dense(
         features,
@@ -65,15 +68,16 @@ def dense(config: ModelConfig, features: int, dtype: jnp.dtype, name: str) -> nn
 
 
 class LayerNorm(nn.Module):
-    """Layer normalisation over the last axis, statistics in float32, population variance
-    (modeling.py:362).
+    """Layer normalisation over the last axis, with float32 statistics and population variance.
+
+    modeling.py:362.
     """
 
     epsilon: float
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """x [..., H] -> the same shape and dtype."""
+        """x [..., H], normalised: the same shape and dtype."""
         shape = (1,) * (x.ndim - 1) + (x.shape[-1],)
         scale = self.param('scale', nn.initializers.ones, (x.shape[-1],)).reshape(shape)
         bias = self.param('bias', nn.initializers.zeros, (x.shape[-1],)).reshape(shape)
@@ -84,8 +88,9 @@ class LayerNorm(nn.Module):
 
 
 class Embeddings(nn.Module):
-    """Word + segment + position embeddings, then layer norm, then dropout (modeling.py:408-520,
-    :362).
+    """Word + segment + position embeddings, then layer norm, then dropout.
+
+    modeling.py:408-520, :362.
     """
 
     config: ModelConfig
@@ -99,8 +104,9 @@ class Embeddings(nn.Module):
         dropout_rng: DropoutRng | None,
         position_ids_BT: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array]:
-        """-> (embeddings [B, T, H], the word table [V, H], which the masked-LM head shares);
-        positions count from 0 unless given.
+        """(embeddings [B, T, H], the word table [V, H], which the masked-LM head shares).
+
+        Positions count from 0 unless given.
         """
         c = self.config
         normal = jax.nn.initializers.truncated_normal(c.initializer_range)
@@ -108,10 +114,10 @@ class Embeddings(nn.Module):
         position_TH = self.param('position', normal, (c.max_position, c.hidden_size))
         segment_2H = self.param('segment', normal, (c.type_vocab_size, c.hidden_size))
         T = input_ids_BT.shape[1]
-        where_BTH = (
+        positions_BTH = (
             position_TH[None, :T] if position_ids_BT is None else position_TH[position_ids_BT]
         )
-        x_BTH = word_VH[input_ids_BT] + segment_2H[segment_ids_BT] + where_BTH
+        x_BTH = word_VH[input_ids_BT] + segment_2H[segment_ids_BT] + positions_BTH
         x_BTH = LayerNorm(c.layer_norm_eps, name='norm')(x_BTH).astype(self.dtype)
         return dropout(constrain_rows(x_BTH), c.hidden_dropout, dropout_rng, 0), word_VH
 
@@ -131,7 +137,7 @@ class Layer(nn.Module):
         attention_mask: AttentionMask,
         dropout_rng: DropoutRng | None,
     ) -> tuple[jax.Array, None]:
-        """x [B, T, H] of block `index` -> (x of the next block, None), as a scan body."""
+        """(x [B, T, H] after block number `index`, None), as the body of a scan."""
         c, H = self.config, self.config.hidden_size
         B, T, _ = x_BTH.shape
         site = 1 + _SITES_PER_LAYER * index
@@ -162,7 +168,7 @@ class Layer(nn.Module):
             x_BTH + dropout(out_BTH, c.hidden_dropout, dropout_rng, site + 2)
         )
         x_BTH = constrain_rows(x_BTH)
-        # kept only where a caller asks for `intermediates`
+        # Kept only where a caller asks for `intermediates`.
         self.sow('intermediates', 'hidden', x_BTH)
         return x_BTH, None
 
@@ -181,8 +187,10 @@ REMAT_POLICIES = {
 
 
 class Packing(NamedTuple):
-    """Rows of several examples: which example each token is of (from 1; 0 is padding), its place in
-    that, and where each begins.
+    """What keeps the examples of a row apart, where rows hold several.
+
+    pack_ids_BT: the example that each token is of, from 1, 0 for padding; position_ids_BT: its
+    position in that example; cls_positions_BK: where each example begins.
     """
 
     pack_ids_BT: jax.Array
@@ -191,8 +199,9 @@ class Packing(NamedTuple):
 
 
 class Encoder(nn.Module):
-    """Embeddings, L blocks and the pooler. `remat`, `scan` and `kernel` change memory and speed,
-    not the result.
+    """Embeddings, L blocks and the pooler.
+
+    `remat`, `scan` and `kernel` change memory and speed, not the result.
     """
 
     config: ModelConfig
@@ -210,12 +219,11 @@ class Encoder(nn.Module):
         dropout_rng: DropoutRng | None = None,
         packing: Packing | None = None,
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """-> (hidden states [B, T, H], pooled token [B, H], word table [V, H]); no dropout without
-        `dropout_rng`.
+        """(hidden states [B, T, H], pooled token [B, H], word table [V, H]).
 
-        The pooled token is the first; left to right, where that sees itself alone, the last that is
-        no padding. With `packing` the first tokens of all K examples of a row are pooled: [B, K,
-        H].
+        There is no dropout without `dropout_rng`. The pooled token is the first; left to right,
+        where that sees itself alone, the last that is no padding. With `packing` the first tokens
+        of all K examples of a row are pooled: [B, K, H].
         """
         c = self.config
         if packing and (c.bilstm or c.attention == 'left_to_right'):
@@ -229,7 +237,7 @@ class Encoder(nn.Module):
         )
         self.sow('intermediates', 'hidden', x_BTH)
         layer = Layer
-        # unrolled, XLA sees by itself what is cheaper made again than kept; not across a loop
+        # Unrolled, XLA sees by itself what is cheaper made again than kept, but not across a loop.
         if self.scan or self.remat != 'none':
             layer = nn.remat(Layer, policy=REMAT_POLICIES[self.remat], prevent_cse=not self.scan)
         layers = nn.scan(

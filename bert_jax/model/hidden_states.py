@@ -1,5 +1,4 @@
-"""The encoder's hidden states as features (paper section 5.3): chosen layers, of every token or
-pooled.
+"""Chosen layers of the encoder, of every token or pooled, as features (paper section 5.3).
 
 Owns what is computed of them on the device. Layers are counted as transformers counts
 hidden_states: 0 is the embeddings' output, i that of block i, and -1 the last.
@@ -29,11 +28,10 @@ def make_features(
     compute_dtype: jnp.dtype,
     dtype: jnp.dtype,
 ) -> Callable[[Any, dict[str, jax.Array]], dict[str, jax.Array]]:
-    """-> function(encoder's parameters, batch) -> {'features'}: [B, T, K, H] of every token, or [B,
-    K, H] pooled, in `dtype`.
+    """A function of (encoder's parameters, batch) that gives {'features': [B, T, K, H]} in `dtype`.
 
-    cls is the first token; mean and max are over the real positions, [CLS] and [SEP] among them.
-    UserError for a layer that the encoder does not have.
+    Pooled, features are [B, K, H]: cls is the first token; mean and max are over the real
+    positions, [CLS] and [SEP] among them. UserError for a layer that the encoder does not have.
     """
     count = config.num_layers
     if wrong := [layer for layer in layers if not -count - 1 <= layer <= count]:

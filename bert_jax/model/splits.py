@@ -37,11 +37,11 @@ def left_whole(model: ModelConfig, runtime: RuntimeConfig) -> list[str]:
         Dimension(table, padded_vocab(model.vocab_size), ('fsdp', 'model_parallel')),
     ]
     parts = lambda d: math.prod(getattr(runtime, axis) for axis in d.axes)
-    whole = [d for d in dimensions if d.size % parts(d)]
+    unsplit = [d for d in dimensions if d.size % parts(d)]
 
     for axis in ('fsdp', 'model_parallel'):
         concerned = [d for d in dimensions if axis in d.axes]
-        if all(d in whole for d in concerned):
+        if all(d in unsplit for d in concerned):
             count = getattr(runtime, axis)
             names = ', '.join(d.name for d in concerned)
             common = math.gcd(*(d.size for d in concerned if d.axes == (axis,)))
@@ -52,7 +52,7 @@ def left_whole(model: ModelConfig, runtime: RuntimeConfig) -> list[str]:
     return [
         f'{" x ".join(f"runtime.{axis}" for axis in d.axes)} = {parts(d)} does not divide '
         f'{d.name}: not split, each device has all of it; {_nearest(d.size, parts(d))} would'
-        for d in whole
+        for d in unsplit
     ]
 
 

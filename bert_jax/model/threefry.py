@@ -1,9 +1,9 @@
-"""Threefry-2x32 with 20 rounds (Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2,
-3"), as plain arithmetic.
+"""Threefry-2x32 with 20 rounds (Salmon et al., 2011), as plain arithmetic.
 
-The function behind jax's own keys. Called by itself it gives two words for each counter, and being
-elementwise it is fused into what reads them. `jax.random.bits` gives one word for both (their xor),
-and on a CPU computes it in a loop over whole arrays, which takes five times as long.
+From "Parallel random numbers: as easy as 1, 2, 3". The function behind jax's own keys. Called by
+itself it gives two words for each counter, and being elementwise it is fused into what reads them.
+`jax.random.bits` gives one word for both (their xor), and on a CPU computes it in a loop over whole
+arrays, which takes five times as long.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ _PARITY = 0x1BD11BDA
 
 
 def threefry(key: jax.Array, counter: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-    """Two uint32 arrays of random words, for every pair of counters its own; `key` is uint32 [2],
-    and counters broadcast.
+    """Two uint32 arrays of random words, one of each for every pair of counters.
+
+    key: uint32 [2]; counters: uint32, broadcast against each other.
     """
     keys = (key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(_PARITY))
     x, y = (c + k for c, k in zip(jnp.broadcast_arrays(*counter), keys, strict=False))

@@ -51,14 +51,16 @@ _WORDS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
 
 
 def _fingerprint(leaf: jax.Array) -> jax.Array:
-    """uint32 wrap-around sum of (bit pattern x odd weight of the place): the same on every mesh,
-    changed by any one bit.
+    """uint32 sum, wrapped around, of each element's bits x an odd weight of its index in the leaf.
+
+    The same on every mesh; any one flipped bit changes it.
     """
+    # The multiplier is even and 1 is added: an odd weight, so that any flipped bit changes the sum.
     bits = jax.lax.bitcast_convert_type(leaf, _WORDS[leaf.dtype.itemsize]).astype(jnp.uint32)
-    place = jnp.zeros(leaf.shape, jnp.uint32)
+    index = jnp.zeros(leaf.shape, jnp.uint32)  # of each element, counted row by row
     for axis, size in enumerate(leaf.shape):
-        place = place * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, leaf.shape, axis)
-    return jnp.sum(bits * (place * jnp.uint32(2654435761 & ~1) + jnp.uint32(1)), dtype=jnp.uint32)
+        index = index * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, leaf.shape, axis)
+    return jnp.sum(bits * (index * jnp.uint32(2654435761 & ~1) + jnp.uint32(1)), dtype=jnp.uint32)
 
 
 @jax.jit
@@ -67,15 +69,13 @@ def _fingerprints(tree: Any) -> Any:
 
 
 def fingerprints(tree: Any) -> dict[str, int]:
-    """{path: fingerprint} of every leaf."""
+    """{path: uint32 fingerprint} of every leaf of a tree of arrays, computed on its devices."""
     flat, _ = jax.tree_util.tree_flatten_with_path(jax.device_get(_fingerprints(tree)))
     return {path_of(path): int(value) for path, value in flat}
 
 
 class _NewestAndBest:
-    """Orbax's preservation policy: the newest `keep` steps, and the one with the highest of
-    `scores`.
-    """
+    """Orbax's preservation policy: the newest `keep` steps, and the one with the highest score."""
 
     def __init__(self, keep: int, scores: dict[int, Score]):
         self._keep, self._scores = keep, scores
@@ -89,20 +89,20 @@ class _NewestAndBest:
 
 
 class Checkpoints:
-    """The `checkpoints/` folder of a workdir: params and the rest of the state as items of their
-    own, by step.
+    """The `checkpoints/` folder of a workdir: one train state for each saved step.
 
-    As a context it is closed at its end, however that comes: a save under way is then on the disk.
+    Parameters, the rest of the state and `meta` are items of their own, so that parameters can be
+    read alone. As a context it is closed at its end, however that comes: a save under way is then
+    on the disk.
     """
 
     def __init__(self, workdir: str | epath.PathLike, keep: int = 3):
-        """Keeps the newest `keep`, and of those that were saved with a score the best."""
+        """Opens the folder; keeps the newest `keep`, and the best of those saved with a score."""
         self._folder, self._keep = epath.Path(workdir).absolute() / 'checkpoints', keep
         self._folder.mkdir(parents=True, exist_ok=True)
         quiet()
-        self._under_way: int | None = (
-            None  # the step of the last save, until it is known to be whole
-        )
+        # The step of the last save, until it is known to be whole, and whether it must be.
+        self._under_way: int | None = None
         self._must = True
         self._scores: dict[int, Score] = {}
         self._manager = patiently(os.fspath(self._folder), self._open)
@@ -127,30 +127,31 @@ class Checkpoints:
         return sorted(self._manager.all_steps())
 
     def is_best(self, score: Score | None) -> bool:
-        """Whether a state of that score would be kept as the best; a checkpoint whose score is not
-        known counts for nothing.
+        """Whether a state of that score would be kept as the best; False for None.
+
+        A checkpoint whose score is not known counts for nothing.
         """
         return score is not None and all(score > other for other in self._scores.values())
 
     def save(
         self, state: TrainState, meta: dict[str, Any], score: Score | None = None, must: bool = True
     ) -> None:
-        """Saves in the background; the save before is on the disk then.
+        """Saves `state` in the background, once the save before is on the disk.
 
-        score: of the state, higher is better; saved with it. NoRoom where the disk is too full for
-        it, or was for the save before; where a save need not be (`must`) a warning takes its place.
+        meta: JSON values kept beside it; score: of the state, higher is better, kept too. NoRoom
+        where the disk is too full for it, or was for the save before; where a save need not be
+        (`must`) a warning takes its place.
         """
+        # One save at a time: what went wrong with the last one is told before the next begins.
         self._finish()
         step = int(state.step)
         if step in self._manager.all_steps():
             return
         self._must = must
-        record = {
-            **meta,
-            'step': step,
-            'score': score,
-            'fingerprints': fingerprints(state),
-        }
+
+        # Fingerprints are taken of the arrays on the devices, before anything can go wrong on their
+        # way to the disk; a checksum over the rest of the record guards the fingerprints.
+        record = {**meta, 'step': step, 'score': score, 'fingerprints': fingerprints(state)}
         record['checksum'] = _checksum(record)
         params, rest = state.params, state._replace(params=None)
         items = ocp.args.Composite(
@@ -158,11 +159,14 @@ class Checkpoints:
             rest=ocp.args.StandardSave(rest._asdict()),
             meta=ocp.args.JsonSave(record),
         )
+
+        # A full disk is better found before the first byte than after half of them.
         try:
             self._check_room(_size(state), 'a checkpoint needs')
         except NoRoom as error:
             self._unsaved(step, error)
             return
+        # The score must be known when orbax decides, during the save, which steps to keep.
         if score is not None:
             self._scores[step] = score
         try:
@@ -172,7 +176,7 @@ class Checkpoints:
             self._failed(step, error)
 
     def _finish(self) -> None:
-        """Waits for the save under way; a full disk is dealt with as that save asked for."""
+        """Waits for the save under way; if the disk was full, raises or warns as it asked for."""
         step, self._under_way = self._under_way, None
         if step is None:
             return
@@ -183,31 +187,30 @@ class Checkpoints:
             self._failed(step, error)
 
     def _failed(self, step: int, error: Exception) -> None:
-        """Forgets a save that failed and gives back the room that it had taken; raises what is no
-        full disk.
-        """
+        """Forgets a save that failed and frees its room; raises what is not a full disk."""
+        # Nobody may write there any more before the folder is removed.
         join_threads()
         if jax.process_index() == 0 and '://' not in os.fspath(self._folder):
             for path in self._folder.glob(f'{step}.orbax-checkpoint-tmp*'):
                 shutil.rmtree(path, ignore_errors=True)
         self._scores.pop(step, None)
-        self._manager.reload()  # it has forgotten the steps that it would have removed
+        self._manager.reload()  # it has already forgotten the steps that it would have removed
         error = writing(self._folder, error)
         if not isinstance(error, NoRoom):
             raise error
         self._unsaved(step, error)
 
     def _unsaved(self, step: int, error: NoRoom) -> None:
+        """Raises NoRoom where the save must be; else warns, and training goes on."""
         if self._must:
             raise NoRoom(f'{error}; {_newest(self._folder.parent)}') from None
         logging.warning('NOT SAVED at step %d (runtime.on_full_disk=continue): %s', step, error)
 
     def check_room(self, state: TrainState, saves: int, must: bool = True) -> None:
-        """NoRoom where the disk cannot hold what will be kept of `saves` more checkpoints; without
-        `must` a warning.
+        """Raises NoRoom, or without `must` warns, if the disk is too small for `saves` more saves.
 
-        That is the newest, the best, and one that is being written while the one it replaces is
-        still there.
+        What will be kept of them is the newest, the best, and one that is being written while the
+        one it replaces is still there.
         """
         there = len(self.steps())
         more = max(0, min(self._keep + 2, there + saves) - there)
@@ -227,6 +230,7 @@ class Checkpoints:
             logging.warning('%s', error)
 
     def _check_room(self, need: int, what: str) -> None:
+        """Raises NoRoom, telling `what`, unless `need` bytes and a tenth more are free."""
         if '://' in os.fspath(self._folder) or not need:
             return
         need = int(need * 1.1)  # the disk's own blocks and folders
@@ -238,18 +242,19 @@ class Checkpoints:
             )
 
     def restore(self, target: TrainState) -> tuple[TrainState, dict[str, Any]] | None:
-        """The newest state that verifies, in the shapes and shardings of `target`, and its meta;
-        None where there is none.
+        """(state, meta) of the newest step that verifies; None where there is no checkpoint.
 
-        Those beyond it that do not are set aside as STEP.damaged. UserError where checkpoints exist
-        but none of them verifies, or one cannot be read for another reason than damage: nothing is
-        changed then.
+        The state has the shapes and shardings of `target`. Newer steps that are damaged are set
+        aside as STEP.damaged. UserError where checkpoints exist but none of them verifies, or one
+        cannot be read for another reason than damage: nothing is changed then.
         """
+        # From the newest back to one that verifies. Only then are the damaged ones set aside: where
+        # none verifies, the cause may be another than damage, and all stays as it is.
         faults: dict[int, str] = {}
         for step in reversed(self.steps()):
             what = f'{self._folder}/{step}'
             try:
-                found = patiently(what, functools.partial(self._restore_step, step, target))
+                restored = patiently(what, functools.partial(self._restore_step, step, target))
             except Exception as error:
                 if not is_damage(error):
                     raise
@@ -259,7 +264,7 @@ class Checkpoints:
                 self._set_aside(damaged, fault)
             if faults:
                 self._manager.reload()
-            return found
+            return restored
         if faults:
             said = '; '.join(f'step {step}: {fault}' for step, fault in faults.items())
             raise UserError(
@@ -268,9 +273,7 @@ class Checkpoints:
         return None
 
     def params(self, step: int) -> dict[str, Any] | None:
-        """Parameters alone of `step`, as numpy arrays; None where it is damaged, and then set
-        aside.
-        """
+        """The parameters alone of `step`, as numpy arrays; None, and set aside, if damaged."""
         path = self._folder / str(step)
         try:
             return patiently(os.fspath(path), functools.partial(_load_params, path))
@@ -282,9 +285,7 @@ class Checkpoints:
             return None
 
     def _set_aside(self, step: int, fault: str) -> None:
-        """Renames a damaged checkpoint: its step will be saved again, and nothing is deleted that a
-        person may still want.
-        """
+        """Renames a damaged checkpoint, so that its step can be saved again; nothing is deleted."""
         names = itertools.chain(
             [f'{step}.damaged'], (f'{step}.damaged-{n}' for n in itertools.count(2))
         )
@@ -299,7 +300,10 @@ class Checkpoints:
         )
 
     def _restore_step(self, step: int, target: TrainState) -> tuple[TrainState, dict[str, Any]]:
+        """(state, meta) of that step; Damaged, or orbax's own error, if it does not verify."""
+        # What forbids looking is no damage, and orbax could not tell the two apart.
         can_be_listed(self._folder / str(step))
+        # The names come first: another program's arrays would fail below as if they were damaged.
         meta = _read_meta(self._folder / str(step))
         names = {path_of(path) for path, _ in jax.tree_util.tree_flatten_with_path(target)[0]}
         promised = meta['fingerprints']
@@ -326,7 +330,7 @@ class Checkpoints:
         self._finish()
 
     def close(self) -> None:
-        """Waits and releases the threads."""
+        """Waits for the save under way and releases orbax's threads."""
         try:
             self._finish()
         finally:
@@ -345,7 +349,7 @@ class Checkpoints:
 
 
 def standing(workdir: str | epath.PathLike, step: int) -> str:
-    """Where a run that stops at `step` can go on from, for its last line."""
+    """Where a run that stops at `step` can go on from, in words, for its last line."""
     if not step:
         return 'stopped before the first step'
     return (
@@ -356,6 +360,7 @@ def standing(workdir: str | epath.PathLike, step: int) -> str:
 
 
 def _newest(workdir: str | epath.PathLike) -> str:
+    """Of which step the newest checkpoint is, in words."""
     steps = saved_steps(workdir)
     return (
         f'the newest checkpoint is of step {steps[-1]}' if steps else 'there is no checkpoint yet'
@@ -363,11 +368,12 @@ def _newest(workdir: str | epath.PathLike) -> str:
 
 
 def _size(state: TrainState) -> int:
+    """Bytes of all arrays of a state."""
     return sum(leaf.nbytes for leaf in jax.tree.leaves(state))
 
 
 def _read_meta(folder: epath.Path) -> dict[str, Any]:
-    """What was saved beside the arrays. Damaged where it is not whole."""
+    """What was saved beside the arrays, as JSON values; Damaged where it is not whole."""
     meta = json_object(folder / 'meta' / 'metadata')
     if not isinstance(meta.get('fingerprints'), dict):
         raise Damaged('meta/metadata has no fingerprints')
@@ -377,18 +383,19 @@ def _read_meta(folder: epath.Path) -> dict[str, Any]:
 
 
 def _checksum(meta: dict[str, Any]) -> int:
-    """crc32 of all else in `meta`."""
+    """crc32 of the JSON of all of `meta` but its own checksum."""
     rest = {name: value for name, value in meta.items() if name != 'checksum'}
     return zlib.crc32(json.dumps(rest, sort_keys=True).encode())
 
 
-def _compare(found: dict[str, int], promised: dict[str, int]) -> None:
-    if wrong := [name for name in promised if found.get(name) != promised[name]]:
+def _compare(read: dict[str, int], promised: dict[str, int]) -> None:
+    """Raises Damaged unless what was read has the fingerprints that were saved with it."""
+    if wrong := [name for name in promised if read.get(name) != promised[name]]:
         raise Damaged(f'fingerprint of {wrong[0]} differs (and of {len(wrong) - 1} more)')
 
 
 def saved_steps(workdir: str | epath.PathLike) -> list[int]:
-    """Steps that a workdir has a checkpoint of, oldest first."""
+    """Steps of which a workdir has a checkpoint, oldest first."""
     folder = epath.Path(workdir).absolute() / 'checkpoints'
     return (
         sorted(int(p.name) for p in folder.iterdir() if re.fullmatch(r'\d+', p.name))
@@ -400,16 +407,15 @@ def saved_steps(workdir: str | epath.PathLike) -> list[int]:
 def load_params(
     workdir: str | epath.PathLike, step: int | None = None
 ) -> tuple[dict[str, Any], int]:
-    """Parameters alone of a workdir's newest (or given) step that verifies, as numpy arrays, and
-    that step.
+    """(parameters, step) of a workdir's newest step that verifies, or of `step`, as numpy arrays.
 
-    UserError where the workdir has no checkpoint that verifies.
+    Only reads: damaged checkpoints are passed over with a warning. UserError where none verifies.
     """
     folder = epath.Path(workdir).absolute() / 'checkpoints'
-    found = [s for s in reversed(saved_steps(workdir)) if step is None or s == step]
+    candidates = [s for s in reversed(saved_steps(workdir)) if step is None or s == step]
     quiet()
     faults = []
-    for candidate in found:
+    for candidate in candidates:
         path = folder / str(candidate)
         try:
             return patiently(os.fspath(path), functools.partial(_load_params, path)), candidate
@@ -430,6 +436,7 @@ def load_params(
 
 
 def _load_params(folder: epath.Path) -> dict[str, Any]:
+    """The parameters in a checkpoint's folder, as numpy arrays; Damaged if they do not verify."""
     can_be_listed(folder)
     promised = _read_meta(folder)['fingerprints']
     reader = ocp.StandardCheckpointHandler()

@@ -1,8 +1,7 @@
-"""What went wrong with a checkpoint: damage, a fault that may pass, or a full disk; and how to read
-in spite of it.
+"""What went wrong with a checkpoint: damage, a fault that may pass, or a full disk.
 
-Owns the words in which orbax and tensorstore say so. It must not know where checkpoints are, or
-when they are read.
+Owns the words in which orbax and tensorstore say so, and how to read in spite of what may pass. It
+must not know where checkpoints are, or when they are read.
 """
 
 from __future__ import annotations
@@ -41,9 +40,7 @@ class NoRoom(UserError):
 
 
 class Unreadable(UserError):
-    """A checkpoint cannot be read now, and nothing says that it is damaged: a restart may mend
-    it.
-    """
+    """A checkpoint cannot be read now, but is not proven damaged: a restart may mend it."""
 
     exit_code = 75  # EX_TEMPFAIL: launch.supervise starts the command again
 
@@ -54,15 +51,15 @@ class Damaged(Exception):
 
 def describe(error: BaseException) -> str:
     """The first cause of an error in at most 200 characters, without tensorstore's long details."""
-    first = list(chain(error))[-1]
+    cause = list(chain(error))[-1]
     details = r' \[(?:tensorstore_spec|source locations|os_error_code)'
-    text = re.split(details, str(first).strip())[0]
+    text = re.split(details, str(cause).strip())[0]
     text = (text.splitlines() or [''])[0]
-    # between them is the way there, array by array
-    if found := re.match(r'([A-Z_]+: ).*(local file .*)', text):
-        text = found[1] + found[2]
-    elif not isinstance(first, Damaged):
-        text = f'{type(first).__name__}: {text}' if text else type(first).__name__
+    # Of tensorstore's text only its code and the file are told, not the way there, array by array.
+    if failure := re.match(r'([A-Z_]+: ).*(local file .*)', text):
+        text = failure[1] + failure[2]
+    elif not isinstance(cause, Damaged):
+        text = f'{type(cause).__name__}: {text}' if text else type(cause).__name__
     return text[:200]
 
 
@@ -97,9 +94,7 @@ def can_be_listed(folder: Any) -> None:
 
 
 def is_damage(error: BaseException) -> bool:
-    """Whether reading failed because parts are missing, cannot be decoded, or are not what was
-    saved.
-    """
+    """Whether reading failed because what was saved is missing, changed or cannot be decoded."""
     if may_pass(error):
         return False
     missing = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
@@ -108,8 +103,9 @@ def is_damage(error: BaseException) -> bool:
 
 
 def patiently(what: str, read: Callable[[], T]) -> T:
-    """read(), and again after a pause where its failure may pass; Unreadable, naming `what`, where
-    it never does.
+    """read(), tried again after each of PAUSES while its failure may pass.
+
+    Raises Unreadable, naming `what`, where it still fails after the last.
     """
     for pause in (*PAUSES, None):
         try:
@@ -140,7 +136,7 @@ def writing(folder: Any, error: Exception) -> Exception:
 
 
 def json_object(path: Any) -> dict[str, Any]:
-    """A JSON object of a checkpoint. Damaged where it is gone or is none."""
+    """The JSON object in a checkpoint's file `path`; Damaged if it is gone or holds none."""
     try:
         return parse_object(path.read_bytes())
     except (ValueError, FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
@@ -150,12 +146,12 @@ def json_object(path: Any) -> dict[str, Any]:
 
 
 def quiet() -> None:
-    """Lets a failure of orbax be one error, which we raise, and not a hundred lines beside it.
+    """Makes a failure of orbax one error, which we raise, without a hundred lines beside it.
 
     Orbax reads and writes all arrays at once in event loops of its own, and closes such a loop at
-    the first failure: every other array then prints "Event loop is closed" when it is done, or
-    that its own failure was never asked for. From here on a loop is not closed before its tasks
-    have ended, the failures after the first are not told, and orbax's own log lines are seen with
+    the first failure: every other array then prints "Event loop is closed" when it is done, or that
+    its own failure was never asked for. From here on a loop is not closed before its tasks have
+    ended, the failures after the first are not told, and orbax's own log lines are seen with
     --verbosity=1 alone.
     """
     if not isinstance(asyncio.get_event_loop_policy(), _Policy):
@@ -194,8 +190,9 @@ def _is_ours(record: Any) -> bool:
 
 
 def join_threads() -> None:
-    """Waits for what orbax still writes: where one item of a checkpoint fails, it leaves the others
-    to themselves.
+    """Waits for what orbax still writes after one item of a checkpoint has failed.
+
+    Orbax leaves the other items to themselves then.
     """
     for thread in threading.enumerate():
         if (

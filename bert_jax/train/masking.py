@@ -19,15 +19,18 @@ import numpy as np
 
 from bert_jax.train.losses import Batch
 
-# One takes the longest prefix of words that fits, two fill what is left: 19.0 tokens a row at
-# S=128, not 18.2
+# The first takes the longest prefix of words that fits, two more fill what is left: 19.0 tokens a
+# row at S=128, where the first alone takes 18.2.
 _ROUNDS = 3
 
 
 @dataclass(frozen=True)
 class DynamicMasking:
-    """What is masked. `mix`: the shares of predicted tokens that become [MASK], stay, and become a
-    random entry of the vocabulary.
+    """How many tokens of a row are masked, which, and what stands in their place.
+
+    probability: share of a row's tokens that are predicted, at most max_predictions of them; mix:
+    the shares of predicted tokens that become [MASK], stay, and become a random entry of the
+    vocabulary; whole_word: words are masked whole.
     """
 
     probability: float
@@ -38,11 +41,10 @@ class DynamicMasking:
     vocab_size: int
 
     def draw(self, batch: Batch, key: jax.Array, rows_B: jax.Array) -> dict[str, jax.Array]:
-        """The batch with masked input_ids and masked_lm_positions, masked_lm_ids, masked_lm_weights
-        [B, P]; without word_starts.
+        """The batch, masked: new input_ids, with masked_lm_positions, _ids and _weights [B, P].
 
-        batch: unmasked input_ids, input_mask, segment_ids and word_starts [B, S]. rows_B: the rows'
-        numbers in the global batch.
+        batch: unmasked input_ids, input_mask, segment_ids and word_starts [B, S]; the last is left
+        out of the result. key: of the step; rows_B: the rows' numbers in the global batch.
         """
         rest = dict(batch)
         names = ('input_ids', 'input_mask', 'segment_ids')
@@ -65,17 +67,19 @@ class DynamicMasking:
         bits = jax.random.bits(jax.random.fold_in(key, row), (S + 2 * P,), jnp.uint32)
         candidates_S = text_places(mask_S, segment_S)
         starts_S = candidates_S & (starts_S > 0) if self.whole_word else candidates_S
-        # By float64 on the host and not by float32 here: a product of 4.5 must round as the offline
-        # job rounds it.
+        # How many. By float64 on the host and not by float32 here: a product of 4.5 must round as
+        # the offline job rounds it.
         wanted = np.clip(np.rint(np.arange(S + 1) * self.probability), 1, P).astype(np.int32)
         chosen_S = choose_words(
             bits[:S], candidates_S, starts_S, jnp.asarray(wanted)[jnp.sum(mask_S)]
         )
 
-        # chosen places, first to last
-        left_P, _ = jax.lax.top_k(jnp.where(chosen_S, S - jnp.arange(S), 0), P)
-        is_real_P = left_P > 0
-        places_P = jnp.where(is_real_P, S - left_P, 0)
+        # Where: the chosen positions, first to last, each known by its distance from the end; 0 is
+        # none, which fills up rows with fewer.
+        from_end_P, _ = jax.lax.top_k(jnp.where(chosen_S, S - jnp.arange(S), 0), P)
+        is_real_P = from_end_P > 0
+        places_P = jnp.where(is_real_P, S - from_end_P, 0)
+        # What is predicted, and what is shown in its place.
         labels_P = jnp.where(is_real_P, ids_S[places_P], 0)
         kind_P = (bits[S : S + P] >> 8).astype(jnp.float32) * 2.0**-24
         random_P = (bits[S + P :] % jnp.uint32(self.vocab_size)).astype(ids_S.dtype)
@@ -94,9 +98,7 @@ class DynamicMasking:
 
 
 def text_places(mask_S: jax.Array, segment_S: jax.Array) -> jax.Array:
-    """bool [S]: places that are no [CLS] (the first), [SEP] (the last of each segment) or
-    padding.
-    """
+    """bool [S]: the positions of text: no [CLS] (the first), [SEP] (a segment's last), padding."""
     segment_S = jnp.where(mask_S > 0, segment_S + 1, 0)
     following_S = jnp.append(segment_S[1:], 0)
     return (segment_S > 0) & (segment_S == following_S) & (jnp.arange(mask_S.shape[0]) > 0)
@@ -105,28 +107,27 @@ def text_places(mask_S: jax.Array, segment_S: jax.Array) -> jax.Array:
 def choose_words(
     bits_S: jax.Array, candidates_S: jax.Array, starts_S: jax.Array, count: jax.Array
 ) -> jax.Array:
-    """bool [S]: the tokens of random whole words, at most `count` of them; a word that does not fit
-    is passed over.
+    """bool [S]: the tokens of random whole words, at most `count` tokens.
 
     Words begin at starts_S and run over the candidates that follow. Each has the score of its
-    start; in order of scores each round takes the longest run of words that fits, of those that fit
-    by themselves.
+    start, of random bits_S; in order of scores each round takes the longest run of words that fits,
+    of those that fit by themselves. A word that does not fit is passed over.
     """
     S = bits_S.shape[0]
     place_S = jnp.arange(S)
     start_S = jax.lax.cummax(jnp.where(starts_S, place_S, 0))
-    # what is no candidate comes last
+    # In order of scores, the tokens of a word side by side; what is no candidate comes last.
     score_S = jnp.where(candidates_S, bits_S[start_S] >> 1, jnp.uint32(1 << 31))
     _, word, order = jax.lax.sort(
         (score_S, jnp.where(candidates_S, start_S, S), place_S), num_keys=3
     )
     ends = jnp.append(word[1:] != word[:-1], True)
-    # of each token's word, in this order
+    # Index of the last and the first token of each token's word, in this order.
     last = jax.lax.cummin(jnp.where(ends, place_S, S), reverse=True)
     first = jax.lax.cummax(jnp.where(jnp.append(True, ends[:-1]), place_S, 0))
     size, free, taken = last - first + 1, word < S, jnp.zeros(S, bool)
     for _ in range(_ROUNDS):
-        left = count - jnp.sum(taken)
-        fits = free & ~taken & (size <= left)
-        taken |= fits & (jnp.cumsum(fits)[last] <= left)
+        room = count - jnp.sum(taken)
+        fits = free & ~taken & (size <= room)
+        taken |= fits & (jnp.cumsum(fits)[last] <= room)
     return jnp.zeros(S, bool).at[order].set(taken)

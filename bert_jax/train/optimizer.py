@@ -21,21 +21,20 @@ from bert_jax.train.schedule import Hparams, learning_rate
 from configs.errors import UserError
 from configs.schema import OptimizerConfig
 
-# biases and layer norms (optimization.py:65); embeddings are decayed
+# Biases and layer norms (optimization.py:65); embeddings are decayed.
 NOT_DECAYED = re.compile(r'(bias|scale)$')
 EMBEDDINGS = re.compile(r'(^|/)embeddings/')
 
 
 class _Lamb(NamedTuple):
-    """Where the implementations of LAMB differ; all of them add the decay before the trust
-    ratio.
-    """
+    """Where the implementations of LAMB differ; all add the decay before the trust ratio."""
 
     bias_correction: bool
     # The leaves with a trust ratio: 'decayed' ones by name, those with a 'positive decay', or 'all'
     adapts: str
 
 
+# The values of OptimizerConfig.algorithm that are LAMB's.
 LAMB = {
     'lamb_albert': _Lamb(bias_correction=False, adapts='decayed'),
     'lamb_mlperf': _Lamb(bias_correction=True, adapts='decayed'),
@@ -50,14 +49,14 @@ def is_stacked(path: str) -> bool:
 
 
 def decay_mask(params: Any) -> Any:
-    """True for the leaves that weight decay touches."""
+    """A tree like `params`, True for the leaves that weight decay touches."""
     return jax.tree_util.tree_map_with_path(
         lambda path, _: NOT_DECAYED.search(path_of(path)) is None, params
     )
 
 
 def scale_by_bert_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
-    """m / (sqrt(v) + eps) without bias correction (optimization.py:131-137)."""
+    """Adam's direction m / (sqrt(v) + eps), without bias correction (optimization.py:131-137)."""
 
     def init(params):
         zeros = lambda: jax.tree.map(jnp.zeros_like, params)
@@ -74,8 +73,9 @@ def scale_by_bert_adam(b1: float, b2: float, eps: float) -> optax.GradientTransf
 
 
 def _trust_ratio(variant: _Lamb, weight_decay: Any) -> optax.GradientTransformation:
-    """Scales the update u of each parameter w by |w| / |u|, and by 1 where either is 0 (You et al.
-    2020, algorithm 2).
+    """Scales the update u of each parameter w by |w| / |u|, and by 1 where either is 0.
+
+    You et al. 2020, algorithm 2; norms are of one block's slice where blocks are stacked.
     """
 
     def scaled(path, u, w):
@@ -96,11 +96,11 @@ def _trust_ratio(variant: _Lamb, weight_decay: Any) -> optax.GradientTransformat
 
 
 def layer_rates(config: OptimizerConfig, params: Any) -> Any:
-    """What each leaf's learning rate is multiplied by: a number, or [L, 1, ...] for stacked leaves;
-    0 where it is frozen.
+    """What each leaf's learning rate is multiplied by: a number, or [L, 1, ...] for stacked leaves.
 
-    With d = layer_decay, heads and pooler have 1, block i of L (from 0) has d**(L - i) and the
-    embeddings d**(L + 1). UserError where more blocks are to be frozen than there are.
+    0 where it is frozen. With d = layer_decay, heads and pooler have 1, block i of L (from 0) has
+    d**(L - i) and the embeddings d**(L + 1). UserError where more blocks are to be frozen than
+    there are.
     """
     leaves = jax.tree_util.tree_flatten_with_path(params)[0]
     blocks = max((leaf.shape[0] for path, leaf in leaves if is_stacked(path_of(path))), default=0)
@@ -125,27 +125,26 @@ def layer_rates(config: OptimizerConfig, params: Any) -> Any:
 
 
 def _times(factors: Any) -> optax.GradientTransformation:
+    """Multiplies each update by what `factors`, a function of the parameters, has at its leaf."""
     return optax.stateless(
         lambda updates, params: jax.tree.map(jnp.multiply, updates, factors(params))
     )
 
 
 def make_optimizer(config: OptimizerConfig, h: Hparams, step: Any) -> optax.GradientTransformation:
-    """Clip by global norm, Adam's direction, decoupled decay, LAMB's ratio, learning rate of
-    `step`; `h` and `step` may be traced.
+    """The optax transformation of one step, `step` counted from 0; `h` and `step` may be traced.
 
     Frozen parameters do not count in the norm, and neither decay nor move.
     """
     lamb = LAMB.get(config.algorithm)
-    constants = {
-        'b1': config.b1,
-        'b2': config.b2,
-        'eps': config.eps,
-    }
+    constants = {'b1': config.b1, 'b2': config.b2, 'eps': config.eps}
     corrected = lamb.bias_correction if lamb else config.algorithm == 'adamw'
     rates = lambda params: layer_rates(config, params)
     free = lambda params: jax.tree.map(np.sign, rates(params))
     freezes = config.freeze_embeddings or config.freeze_layers > 0
+    # What is frozen goes first, so that it does not count in the norm; then clipping, before the
+    # moments see the gradient; decay is decoupled, after Adam's direction; LAMB's ratio has both in
+    # the update that it measures; rates come last.
     return optax.chain(
         *([_times(free)] if freezes else []),
         *([] if config.clip_norm is None else [optax.clip_by_global_norm(config.clip_norm)]),

@@ -31,52 +31,51 @@ class Hparams(NamedTuple):
 def hparams_of(
     config: OptimizerConfig, seed: int, total_steps: int, warmup_steps: int | None = None
 ) -> Hparams:
-    """The scalars of `config` for a run of `total_steps`; `warmup_steps` overrides the
-    configuration's.
-    """
+    """The scalars of a run of `total_steps`; `warmup_steps`, where given, replaces the config's."""
     warmup = config.warmup_steps if warmup_steps is None else warmup_steps
     scalars = (config.peak_lr, config.end_lr, warmup, total_steps, config.weight_decay)
     return Hparams(np.uint32(seed & 0xFFFFFFFF), *(np.float32(x) for x in scalars))
 
 
 def learning_rate(config: OptimizerConfig, h: Hparams, step: Any) -> jax.Array:
-    """The rate at `step` (0-based): linear warm-up from 0, then the schedule, `end_lr` from the
-    last step on.
+    """The rate at `step` (0-based): linear warm-up from 0, then the schedule.
 
     'bert' counts its decay from step 0 and so drops from peak to peak * (1 - warmup / total) when
     warm-up ends (optimization.py:32-54), and so does 'polynomial', its generalisation; the others
-    start at the end of warm-up.
+    start at the end of warm-up. Those that decay stay at
+    `end_lr` from the last step on.
     """
     t = jnp.asarray(step, jnp.float32)
-    left_in_all = 1.0 - jnp.clip(t / h.total_steps, 0.0, 1.0)
+    share_of_steps_left = 1.0 - jnp.clip(t / h.total_steps, 0.0, 1.0)
     after = jnp.clip(
         (t - h.warmup_steps) / jnp.maximum(h.total_steps - h.warmup_steps, 1.0), 0.0, 1.0
     )
+    # The share, from 1 to 0, of the way from peak_lr down to end_lr that is still to go.
     match config.schedule:
         case 'bert':
-            left = left_in_all
+            share_left = share_of_steps_left
         case 'polynomial':
-            left = left_in_all**config.power
+            share_left = share_of_steps_left**config.power
         case 'linear':
-            left = 1.0 - after
+            share_left = 1.0 - after
         case 'cosine':
-            left = 0.5 * (1.0 + jnp.cos(jnp.pi * after))
+            share_left = 0.5 * (1.0 + jnp.cos(jnp.pi * after))
         case 'wsd':
-            left = jnp.clip((h.total_steps - t) / (config.decay_fraction * h.total_steps), 0.0, 1.0)
+            decay_steps = config.decay_fraction * h.total_steps
+            share_left = jnp.clip((h.total_steps - t) / decay_steps, 0.0, 1.0)
         case 'constant':
-            left = jnp.ones(())
-    decayed = h.end_lr + (h.peak_lr - h.end_lr) * left
+            share_left = jnp.ones(())
+    decayed = h.end_lr + (h.peak_lr - h.end_lr) * share_left
     return jnp.where(t < h.warmup_steps, h.peak_lr * t / jnp.maximum(h.warmup_steps, 1.0), decayed)
 
 
 def table(
     config: OptimizerConfig, total_steps: int, borders: Iterable[int] = ()
 ) -> list[tuple[int, float]]:
-    """(step, rate) of chosen steps, which count from 1 as in the log: step N is made at
-    `learning_rate(N - 1)`.
+    """[(step, rate)] of chosen steps, counted from 1 as in the log: step N is made at N - 1's rate.
 
-    The first, the last and twenty evenly spaced steps, and those around the end of warm-up and each
-    of `borders` (steps done by then).
+    That is `learning_rate(N - 1)`. The first, the last and twenty evenly spaced steps, and those
+    around the end of warm-up and each of `borders` (steps done by then).
     """
     around = {edge + i for edge in (config.warmup_steps, *borders) for i in (-1, 0, 1)}
     even = {i * total_steps // 20 for i in range(20)}

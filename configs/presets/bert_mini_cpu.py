@@ -1,5 +1,4 @@
-r"""BERT-Mini on 2 CPU cores, in about an hour, from English Wikipedia: 11,267,900 pre-training
-parameters.
+r"""BERT-Mini on 2 CPU cores, in about an hour, on English Wikipedia: 11,267,900 parameters.
 
     python -m launch.preprocess --input=wiki_en.txt --segment --tokenizer=vocab \
         --output=records32 --seq_len=32 --max_predictions=5 --dupe_factor=1

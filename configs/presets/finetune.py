@@ -1,5 +1,4 @@
-"""Fine-tuning recipes: the paper's for every task (sections 4 and 5.3, appendix A.3), and two
-others by name.
+"""Fine-tuning recipes: the paper's for every task (sections 4, 5.3, A.3), and two others by name.
 
     python -m launch.finetune --task=mrpc --data_dir=glue/MRPC --init_from=WORKDIR --workdir=DIR
     [--recipe=readme]
@@ -29,8 +28,9 @@ def _config(
     max_seq_length: int = 128,
     **others: Any,
 ) -> FinetuneConfig:
-    """AdamW without bias correction and 10 % warm-up, as run_classifier.py and run_squad.py have
-    it.
+    """A recipe with 10 % warm-up and AdamW without bias correction, as the original's programs.
+
+    That is run_classifier.py and run_squad.py of google-research/bert.
     """
     optimizer = OptimizerConfig(peak_lr=peak_lr, warmup_steps=0)
     return FinetuneConfig(
@@ -85,10 +85,9 @@ _ALBERT = {
 def recipe(
     task: str, kind: str = 'classification', source: Literal['paper', 'readme', 'albert'] = 'paper'
 ) -> FinetuneConfig:
-    """The settings of `source` for a task; from the paper, a user's own task gets those of its
-    kind's best-known one.
+    """The settings of `source` for a task; UserError where that source has none for it.
 
-    Raises UserError where that source has none for the task.
+    From the paper, a user's own task gets those of its kind's best-known one.
     """
     if source == 'paper':
         named = {
@@ -115,8 +114,9 @@ def recipe(
 
 
 def feature_based(task: str, features: FeatureSet) -> FeatureConfig:
-    """The settings of the feature-based approach for a tagging task; the encoder reads the same
-    rows as in fine-tuning.
+    """The settings of the feature-based approach for a tagging task.
+
+    The encoder reads the same rows as in fine-tuning.
     """
     return dataclasses.replace(
         FEATURE_BASED, features=features, max_seq_length=recipe(task, 'tagging').max_seq_length

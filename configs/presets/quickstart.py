@@ -1,5 +1,4 @@
-"""The quickstart's run: BERT-Tiny on a vocabulary of 8,000, S=32, in about five minutes on 2 CPU
-cores.
+"""The quickstart's run: BERT-Tiny, vocabulary of 8,000, S=32, about five minutes on 2 CPU cores.
 
     bash launch/quickstart.sh
 

@@ -1,7 +1,7 @@
 """What must be the same in all processes of a run: settings, records, program.
 
 Owns which settings may differ from host to host. Must not know how the processes compare them
-(bert_jax/mesh/company.py).
+(bert_jax/mesh/process_group.py).
 """
 
 from __future__ import annotations

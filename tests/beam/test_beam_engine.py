@@ -1,5 +1,6 @@
-"""The offline job on Apache Beam, in processes of its own and on a Dask cluster, against the local
-engine: sha256 of every file.
+"""The offline job on Apache Beam makes the files of the local engine, by the sha256 of each.
+
+In processes of its own, and on a Dask cluster.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ pytestmark = pytest.mark.filterwarnings('default')  # those of Beam and Dask are
 
 @pytest.fixture(scope='module')
 def text(tmp_path_factory):
-    """A folder of 4 files with 320 documents, one file compressed and some documents held in a
-    fifth, and a vocabulary.
+    """A folder of 4 files with 320 documents, one of them compressed, and a vocabulary.
+
+    Some of the documents are held in a fifth file too.
     """
     folder = tmp_path_factory.mktemp('text')
     random = np.random.RandomState(0)
@@ -63,9 +65,8 @@ def text(tmp_path_factory):
     for i in range(3):
         (folder / f'{i}.txt').write_text('\n\n'.join(documents[80 * i : 80 * i + 80]))
     (folder / '3.txt').write_bytes(gzip.compress('\n\n'.join(documents[240:320]).encode()))
-    (folder / 'held_out.text').write_text(
-        '\n\n'.join(documents[300:])
-    )  # 20 of them stand in 3.txt too
+    # 20 of them stand in 3.txt too.
+    (folder / 'held_out.text').write_text('\n\n'.join(documents[300:]))
     return folder
 
 
@@ -138,9 +139,7 @@ def test_same_bytes_in_processes(tmp_path, text, many_buckets, options):
 
 @pytest.fixture
 def cluster():
-    """The address of a Dask cluster of two worker processes, and a function that runs another in
-    each worker.
-    """
+    """The address of a Dask cluster of two workers, and what runs a function in each of them."""
     distributed = pytest.importorskip(
         'distributed', reason='Dask is not installed: bash launch/test.sh --beam'
     )
@@ -226,8 +225,9 @@ def test_more_shards_than_keys(tmp_path, text):
 
 
 def test_a_bucket_for_output(tmp_path, text, monkeypatch):
-    """A gs:// folder stood for by fsspec's file system in memory, which has no real folders
-    either.
+    """A gs:// folder, for which fsspec's file system in memory stands.
+
+    That has no real folders either.
     """
     from fsspec.implementations.memory import MemoryFileSystem
 
@@ -241,9 +241,8 @@ def test_a_bucket_for_output(tmp_path, text, monkeypatch):
         def glob(self, path, **options):
             return [found.lstrip('/') for found in super().glob(path, **options)]
 
-    monkeypatch.setattr(
-        'etils.epath.gpath._is_tf_installed', lambda: False
-    )  # else TensorFlow would open it
+    # Else TensorFlow would open the bucket.
+    monkeypatch.setattr('etils.epath.gpath._is_tf_installed', lambda: False)
     monkeypatch.setattr(
         'etils.epath.backend._FileSystemSpecBackend._get_filesystem', lambda *_: Bucket()
     )
@@ -288,14 +287,14 @@ def test_command_line(tmp_path, text, binary):
         done.stderr
     )
     assert shards.verify(tmp_path / 'out').faults == []
-    assert (
-        'done already' in binary('preprocess', *flags[:-1]).stdout
-    )  # the engine is no part of what a job is
+    # The engine is no part of what a job is.
+    assert 'done already' in binary('preprocess', *flags[:-1]).stdout
 
 
 def test_a_sentencepiece_vocabulary(tmp_path, text):
-    """Its library's generated code refuses the protobuf that Beam needs, so nothing may load that:
-    not even the copy of the tokenizer.
+    """Its library's generated code refuses the protobuf that Beam needs, so nothing may load that.
+
+    Not even the copy of the tokenizer.
     """
     lines = (line for i in range(3) for line in (text / f'{i}.txt').read_text().splitlines())
     train([line for line in lines if line][:500], VocabularyOptions(200, 'unigram'))[0].save(

@@ -26,8 +26,9 @@ def test_presets():
 
 
 def test_base_is_the_papers_recipe():
-    """Appendix A.2 of the paper: batch 256, 1M steps, 90 % of them at 128; Adam 1e-4, 10,000
-    warm-up steps.
+    """Appendix A.2 of the paper: batch 256, 1M steps, 90 % of them at 128.
+
+    Adam 1e-4, 10,000 warm-up steps.
     """
     config = load('bert_base')
     assert config.phases == (schema.Phase(128, 900_000, 256), schema.Phase(512, 100_000, 256))

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
-    """As under `ulimit -f`: to write beyond `size` bytes of a file fails, as it does on a full
-    disk.
+    """Inside it, to write beyond `size` bytes of a file fails, as it does on a full disk.
+
+    That is what `ulimit -f` does.
     """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))

@@ -15,8 +15,9 @@ PLAIN = [f'w{chr(97 + i)}{chr(97 + j)}' for i in range(10) for j in range(10)]
 
 
 def write_text(path: Path, names, seed=0, sentences=(2, 12)):
-    """A file of documents; each sentence of a document begins with the document's own name. Returns
-    the texts.
+    """A file of documents; each sentence of a document begins with the document's own name.
+
+    Returns the texts.
     """
     random = np.random.RandomState(seed)
     texts = []

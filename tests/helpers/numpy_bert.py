@@ -32,8 +32,9 @@ def make_batch(
 
 
 def noisy_params(model, seed: int = 0):
-    """Parameters away from their initial zeros and ones, padding rows of the vocabulary apart, so
-    that every term shows.
+    """Parameters away from their initial zeros and ones, so that every term shows.
+
+    Rows that pad the vocabulary stay zero.
     """
     rng = np.random.RandomState(seed)
 
@@ -55,8 +56,9 @@ ACTIVATION = {
 
 
 def numpy_bilstm(p, x, lengths):
-    """Row by row over the real tokens alone, each direction from a zero state (Hochreiter and
-    Schmidhuber's cell with a forget gate).
+    """Row by row over the real tokens alone, each direction from a zero state.
+
+    Hochreiter and Schmidhuber's cell with a forget gate.
     """
     sigmoid = lambda z: 1 / (1 + np.exp(-z))
     D = len(p['forward']['hi']['kernel'])
@@ -80,9 +82,7 @@ def numpy_bilstm(p, x, lengths):
 
 
 def numpy_forward(p, c: ModelConfig, batch):
-    """Hidden states, pooled output, masked-LM logits and NSP logits, in float64, one block after
-    the other.
-    """
+    """Hidden states, pooled output, masked-LM logits and NSP logits, in float64, block by block."""
     as64 = lambda t: jax.tree.map(lambda x: np.asarray(x, np.float64), t)
     p = as64(p)
     e, layers = p['encoder']['embeddings'], p['encoder']['layers']

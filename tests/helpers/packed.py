@@ -15,8 +15,9 @@ ROWS = ((0, 3), (1, 2), (4,))  # which of five examples of at most 12 tokens lie
 def pack(
     single: dict[str, np.ndarray], rows: Sequence[Sequence[int]] = ROWS
 ) -> dict[str, np.ndarray]:
-    """The examples of `single` in rows of S places, K examples and P predictions; `rows`: which
-    ones lie in each.
+    """The examples of `single` in rows of S places, K examples and P predictions.
+
+    `rows`: which ones lie in each.
     """
     names = ('input_ids', 'segment_ids', 'pack_ids', 'position_ids')
     packed = {name: np.zeros((len(rows), S), np.int32) for name in names}

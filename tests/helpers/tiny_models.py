@@ -65,9 +65,8 @@ def model(architecture: str, labels: tuple[str, ...] = LABELS, seed: int = 0) ->
     """A random model of that class, its numbers large enough for answers to differ."""
     rng = np.random.default_rng(seed)
     parts = ARCHITECTURES[architecture]
-    shared = jax.tree.map(
-        lambda leaf: leaf, _pretraining(seed)
-    )  # dictionaries of its own, which a test may change
+    # Dictionaries of the model's own, which a test may change.
+    shared = jax.tree.map(lambda leaf: leaf, _pretraining(seed))
     params = {name: value for name, value in shared.items() if name == 'encoder' or name in parts}
     if 'pooler' not in parts:
         params['encoder'] = {

@@ -62,8 +62,9 @@ def write(
     decoder: Any = None,
     **model: Any,
 ) -> pathlib.Path:
-    """A directory with a tokenizer.json; what is not given is as in BERT, cased. transformers is
-    told to read that file.
+    """Writes a directory with a tokenizer.json; what is not given is as in BERT, cased.
+
+    transformers is told to read that file.
     """
     ids = {token: i for i, token in enumerate(ENTRIES)}
     engine = Tokenizer(models.WordPiece(ids, **({'unk_token': '[UNK]'} | model)))

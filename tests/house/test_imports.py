@@ -1,5 +1,6 @@
-"""The arrows between the packages, proved on the source: configs <- bert_jax <- launch, configs <-
-input_pipeline <- launch.
+"""The arrows between the packages, proved on the source.
+
+configs <- bert_jax <- launch, configs <- input_pipeline <- launch.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ TENSORFLOW_READERS = (
 
 
 class Import(NamedTuple):
-    """One import statement: the file it stands in, what it names, and whether importing the file
-    does not run it.
+    """One import statement: its file and line, and the name that it imports.
+
+    deferred: importing the file does not run it.
     """
 
     file: str
@@ -141,9 +143,7 @@ def test_orbax_is_imported_in_one_file():
 
 
 def test_no_data_format_runs_code():
-    """What is read back from disk is data: no pickle, nor arrays of objects, which are pickles
-    inside.
-    """
+    """What is read back from disk is data: no pickle, nor arrays of objects, which hold pickles."""
     names = {'pickle', 'cPickle', '_pickle', 'cloudpickle', 'dill', 'marshal', 'shelve', 'joblib'}
     refuse([i for package in PACKAGES for i in IMPORTS[package] if i.top in names])
     for path in (path for package in PACKAGES for path in sources(package)):

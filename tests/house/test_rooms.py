@@ -1,6 +1,4 @@
-"""The rooms of the house: how they rest on each other, how full they are, and that what names them
-is right.
-"""
+"""The rooms of the house: how they rest on each other, how full they are, and what names them."""
 
 from __future__ import annotations
 
@@ -64,8 +62,9 @@ def test_every_room_has_its_floor(package):
 
 
 def test_what_stands_outside_the_rooms_knows_none_of_them():
-    """The tools of input_pipeline and the grammar of a configuration are used by rooms; launch's
-    commands use them.
+    """Files beside the rooms are tools that rooms use, and import none of them.
+
+    launch's own files are commands, and may.
     """
     for package in ('bert_jax', 'input_pipeline'):
         inner = {f'{package}.{room}' for floor in FLOORS[package] for room in floor}
@@ -101,8 +100,9 @@ def test_launch_itself_holds_commands_alone():
 
 
 def mentions() -> list[tuple[str, str]]:
-    """(place, path) for every file of this project that a page, a docstring or a comment names with
-    its folder.
+    """(place, path) of every file of this project that a page, a docstring or a comment names.
+
+    It counts as named only with its folder.
     """
     pages = subprocess.run(
         ['git', 'ls-files', '*.md'], cwd=ROOT, capture_output=True, text=True, check=True

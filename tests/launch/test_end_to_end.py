@@ -1,5 +1,6 @@
-"""The whole path through the real command lines: text to a score, with a kill in the middle of
-training.
+"""The whole path through the real command lines.
+
+Text to a score, with a kill in the middle of training.
 """
 
 from __future__ import annotations
@@ -116,8 +117,9 @@ def stop_at(
     later: float = 0.0,
     **environment: str,
 ) -> int:
-    """Starts a run, sends it a signal (`later` seconds) after it has logged `step` or a later one,
-    returns its exit status.
+    """Starts a run, sends it a signal once it has logged `step`, and returns its exit status.
+
+    `later`: seconds between the two; a later step will do.
     """
     process = subprocess.Popen(
         command, cwd=ROOT, env=os.environ | environment, stderr=subprocess.DEVNULL
@@ -219,9 +221,7 @@ def test_a_run_that_ends_with_a_refusal_has_its_last_checkpoint_and_one_line(fol
 
 @pytest.mark.slow
 def test_a_stop_on_a_full_disk_does_not_say_that_it_saved(folder, binary):
-    """The whole run stands on a disk that takes no file of more than 200 kB: no checkpoint, and yet
-    it goes on.
-    """
+    """The disk takes no file of more than 200 kB: no checkpoint is saved, and the run goes on."""
     if not (folder / 'records').exists():
         make_records(folder, binary)
     command = [
@@ -248,8 +248,9 @@ def test_a_stop_on_a_full_disk_does_not_say_that_it_saved(folder, binary):
 
 @pytest.mark.slow
 def test_twenty_kills_in_a_row_at_any_moment_leave_no_trace(folder, binary):
-    """SIGKILL while it imports, compiles, trains, evaluates or writes: the parameters are, to the
-    bit, those of a run left alone.
+    """SIGKILL while it imports, compiles, trains, evaluates or writes.
+
+    The parameters are, to the bit, those of a run left alone.
     """
     if not (folder / 'records').exists():
         make_records(folder, binary)
@@ -288,9 +289,8 @@ def test_twenty_kills_in_a_row_at_any_moment_leave_no_trace(folder, binary):
             )
         reached.append(max(saved_steps(folder / 'killed'), default=0))
     ok(subprocess.run(command, cwd=ROOT, env=os.environ | settings, capture_output=True, text=True))
-    assert len(set(reached)) > 9 and reached == sorted(reached), (
-        reached
-    )  # it went on from where it was
+    # It went on from where it was.
+    assert len(set(reached)) > 9 and reached == sorted(reached), reached
     (want, step), (got, other) = load_params(folder / 'alone'), load_params(folder / 'killed')
     assert step == other == 600
     for a, b in zip(leaves(want), leaves(got), strict=True):

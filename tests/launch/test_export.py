@@ -1,5 +1,6 @@
-"""launch.export from workdirs of pre-training and fine-tuning: the same weights under transformers'
-names, the right class and labels.
+"""launch.export from workdirs of pre-training and fine-tuning.
+
+The same weights under transformers' names, the right class and labels.
 """
 
 from __future__ import annotations

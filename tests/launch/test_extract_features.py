@@ -1,5 +1,6 @@
-"""launch.extract_features: what the arrays hold, which word each piece is of, and that parts make
-the whole.
+"""launch.extract_features: what its arrays hold, and that parts make the whole.
+
+Also which word each piece is of.
 """
 
 from __future__ import annotations
@@ -89,16 +90,8 @@ def test_every_token_of_every_layer(folder, tmp_path, binary):
             *(found[name][part][1:-1] for name in ('starts', 'ends', 'word_index')), strict=True
         ):
             assert text[start:end] in text.split()[word]
-    assert found['word_index'][:8].tolist() == [
-        -1,
-        0,
-        0,
-        0,
-        0,
-        1,
-        1,
-        -1,
-    ]  # [CLS] un ##able ##s , who ? [SEP]
+    # [CLS] un ##able ##s , who ? [SEP]
+    assert found['word_index'][:8].tolist() == [-1, 0, 0, 0, 0, 1, 1, -1]
 
     folders = [tmp_path / f'half{i}' for i in range(2)]
     for i, half in enumerate(folders):
@@ -118,9 +111,8 @@ def test_every_token_of_every_layer(folder, tmp_path, binary):
         rows[: first.stop - first.start, 0], found['features'][first, 0], rtol=1e-3, atol=1e-3
     )
     assert 'is done already' in binary(*command, '--layers=2', '--float16').stderr
-    huggingface.write(
-        folder, tiny_models.model('BertModel', seed=1)
-    )  # other weights in the same place
+    # Other weights in the same place.
+    huggingface.write(folder, tiny_models.model('BertModel', seed=1))
     assert 'not from these settings' in binary(*command, '--layers=2', '--float16').stderr
     huggingface.write(folder, model)
     refused = binary(*command, '--layers=3')

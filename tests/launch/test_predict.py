@@ -1,5 +1,6 @@
-"""launch.predict from the command line: a line for each record, in order, also after an
-interruption and from several processes.
+"""launch.predict from the command line.
+
+A line for each record, in order, also after an interruption and from several processes.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ def lines_of(path: pathlib.Path) -> list[dict]:
 
 @pytest.mark.slow
 def test_an_interrupted_run_goes_on_and_shards_make_the_whole(source, tmp_path, binary):
-    """The third record from the end is damaged, so a run stops there, after it has noted some of
-    what came before.
+    """The third record from the end is damaged, and a run stops there.
+
+    By then it has noted some of what came before.
     """
     texts = [
         ' '.join(tiny_models.WORDS[(i * k) % 16] for k in range(1, 2 + i % 9)) for i in range(1100)
@@ -102,8 +104,9 @@ def test_a_mistake_is_one_line(source, tmp_path, binary, arguments, content, mes
 def test_another_model_in_the_same_folder_is_not_answered_by_the_old_answers(
     source, tmp_path, binary
 ):
-    """Bad records keep their lines and are counted; then other weights lie in the folder, and then
-    another text in the file.
+    """Bad records keep their lines and are counted.
+
+    Then other weights lie in the folder, and then another text in the file.
     """
     shutil.copytree(source, tmp_path / 'model')
     (tmp_path / 'in.jsonl').write_text(

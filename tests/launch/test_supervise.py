@@ -1,6 +1,4 @@
-"""The supervisor through its command line: what is restarted, what is not, and how it is
-stopped.
-"""
+"""The supervisor through its command: what is restarted, what is not, and how it is stopped."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""launch/tpu_vm.sh against a stand-in for gcloud, which checks the arguments as the real one would
-and runs what is sent over ssh.
+"""launch/tpu_vm.sh against a stand-in for gcloud.
+
+It checks the arguments as the real one would, and runs what is sent over ssh.
 """
 
 from __future__ import annotations
@@ -51,8 +52,9 @@ if 'describe' in sys.argv:
 
 @pytest.fixture
 def here(tmp_path):
-    """A folder with the stand-in, and a worker on which this project stands ready, with a
-    supervisor that notes its command.
+    """A folder with the stand-in, and a worker on which this project stands ready.
+
+    The worker's supervisor notes its command.
     """
     (tmp_path / 'bin').mkdir()
     (tmp_path / 'bin' / 'gcloud').write_text(STAND_IN)
@@ -169,9 +171,8 @@ def test_start_supervises_the_command_as_it_was_written(here, kind, extra):
 
 def test_keep_makes_a_vm_again_that_was_taken_away(here):
     (here / 'states').write_text('PREEMPTED ABSENT READY READY READY READY READY READY READY READY')
-    (here / 'bin' / 'git').write_text(
-        '#!/bin/bash\ntouch "${@: -2:1}"\n'
-    )  # git archive ... -o FILE HEAD
+    # It stands for `git archive ... -o FILE HEAD`.
+    (here / 'bin' / 'git').write_text('#!/bin/bash\ntouch "${@: -2:1}"\n')
     (here / 'bin' / 'git').chmod(0o755)
     (here / 'bin' / 'tar').write_text('#!/bin/bash\ntrue\n')
     (here / 'bin' / 'tar').chmod(0o755)

@@ -1,3 +1,4 @@
-"""Comparisons with PyTorch's transformers; `bash launch/test.sh --parity` installs it and runs
-them.
+"""Comparisons with PyTorch's transformers.
+
+`bash launch/test.sh --parity` installs it and runs them.
 """

@@ -1,9 +1,6 @@
-"""Writes tests/golden/huggingface: a tiny BertForPreTraining as transformers saves it, and what
-transformers makes of a batch.
+"""Writes tests/golden/huggingface: a tiny BertForPreTraining as transformers saves it.
 
-    cd tests && ../.venv-parity/bin/python -m parity.make_golden
-
-Run again only to change the files; they were written by transformers 5.23.0 with torch 2.13.0.
+Beside it what transformers makes of a batch.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""transformers' BERT with random weights, its inputs, and what it makes of them: the oracle of
-these tests.
+"""transformers' BERT with random weights: the oracle of these tests.
+
+Also its inputs, and what it makes of them.
 """
 
 from __future__ import annotations
@@ -8,14 +9,14 @@ import numpy as np
 import torch
 import transformers
 
-torch.set_num_threads(
-    1
-)  # these models are tiny, and threads that wait for each other crawl where cores are shared
+# These models are tiny, and threads that wait for each other crawl where cores are shared.
+torch.set_num_threads(1)
 
 
 def random_model(architecture: str, seed: int = 0, **settings) -> torch.nn.Module:
-    """A model in evaluation mode whose every array, biases and norms included, is away from its
-    initial value.
+    """A model in evaluation mode whose every array is away from its initial value.
+
+    Biases and norms included.
     """
     config = transformers.BertConfig(**{'initializer_range': 0.1, **settings})
     torch.manual_seed(seed)
@@ -25,17 +26,17 @@ def random_model(architecture: str, seed: int = 0, **settings) -> torch.nn.Modul
             if parameter.ndim == 1:
                 parameter += 0.1 * torch.randn_like(parameter)
             elif 'word_embeddings' in name:
-                parameter[0] = 0.1 * torch.randn(
-                    parameter.shape[1]
-                )  # transformers starts [PAD] at zero
+                # transformers starts [PAD] at zero.
+                parameter[0] = 0.1 * torch.randn(parameter.shape[1])
     return model
 
 
 def inputs(
     vocab_size: int, rows: int, length: int, seed: int = 0, masked: int = 3
 ) -> dict[str, np.ndarray]:
-    """Random ids in both segments; the first row is full, the others padded, one of them to two
-    tokens.
+    """Random ids in both segments; the first row is full, one of the others has two tokens.
+
+    All but the first are padded.
     """
     rng = np.random.RandomState(seed)
     lengths = np.concatenate([[length], rng.randint(masked, length + 1, rows - 2), [masked]])
@@ -57,9 +58,7 @@ def inputs(
 
 
 def call(model: torch.nn.Module, batch: dict[str, np.ndarray], **more) -> dict[str, np.ndarray]:
-    """Everything that the model gives back for the batch, as numpy arrays by transformers'
-    names.
-    """
+    """All that the model gives back for the batch, as numpy arrays by transformers' names."""
     names = {
         'input_ids': 'input_ids',
         'attention_mask': 'input_mask',

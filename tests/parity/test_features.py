@@ -1,5 +1,6 @@
-"""launch.extract_features against transformers: every layer's hidden states with real weights
-(MiniLM), on real sentences.
+"""launch.extract_features against transformers.
+
+Every layer's hidden states with real weights (MiniLM), on real sentences.
 """
 
 from __future__ import annotations
@@ -15,9 +16,8 @@ _REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --par
 torch = pytest.importorskip('torch', reason=_REASON)
 transformers = pytest.importorskip('transformers', reason=_REASON)
 
-pytestmark = pytest.mark.filterwarnings(
-    'default'
-)  # those of torch and transformers are not ours to mend
+# Warnings of torch and transformers are not ours to mend.
+pytestmark = pytest.mark.filterwarnings('default')
 torch.set_num_threads(1)
 
 

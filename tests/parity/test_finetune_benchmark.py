@@ -1,5 +1,6 @@
-"""PyTorch's side of benchmarks.finetune learns a small task, from its file to a score, one text,
-two, and numbers.
+"""PyTorch's side of benchmarks.finetune learns a small task, from its file to a score.
+
+With one text, with two, and of numbers.
 """
 
 from __future__ import annotations
@@ -19,9 +20,8 @@ transformers = pytest.importorskip('transformers', reason=_REASON)
 from configs import schema
 from tests.parity import reference
 
-pytestmark = pytest.mark.filterwarnings(
-    'default'
-)  # those of torch and transformers are not ours to mend
+# Warnings of torch and transformers are not ours to mend.
+pytestmark = pytest.mark.filterwarnings('default')
 ROOT = pathlib.Path(__file__).parents[2]
 WORDS = 'good fine great bad poor dull film book'.split()
 
@@ -104,9 +104,7 @@ def test_what_one_word_decides_is_learnt(tmp_path, encoder, kind):
 
 
 def test_batches_of_like_length_lose_no_example():
-    """What each batch is padded to is then its own examples' length, and short batches do not all
-    come first.
-    """
+    """Each batch is padded to its own examples' length, and short batches do not all come first."""
     import torch
 
     from benchmarks.finetune import grouped
@@ -115,7 +113,7 @@ def test_batches_of_like_length_lose_no_example():
     batches = torch.randperm(400).reshape(50, 8)
     found = grouped(batches, lengths)
     assert sorted(found.flatten().tolist()) == list(range(400)) and found.shape == (50, 8)
-    assert (
-        lengths[found].amax(1) - lengths[found].amin(1)
-    ).max() <= 2  # four of each length: a batch has two lengths
+    # There are four of each length, and a batch of eight has two lengths.
+    spread = lengths[found].amax(1) - lengths[found].amin(1)
+    assert spread.max() <= 2
     assert lengths[found].amax(1).tolist() != sorted(lengths[found].amax(1).tolist())

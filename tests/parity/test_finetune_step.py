@@ -1,5 +1,6 @@
-"""Fine-tuning step by step, beside transformers' model in the loop of benchmarks.finetune: same
-weights and batches, no dropout.
+"""Fine-tuning step by step, beside transformers' model in the loop of benchmarks.finetune.
+
+Same weights and batches, no dropout.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from configs.schema import OptimizerConfig, RuntimeConfig
 from launch.workdir.source import load_source
 from tests.parity import reference
 
-pytestmark = pytest.mark.filterwarnings(
-    'default'
-)  # those of torch and transformers are not ours to mend
+# Warnings of torch and transformers are not ours to mend.
+pytestmark = pytest.mark.filterwarnings('default')
 STEPS, B, T, V = 12, 8, 16, 50
+# The first gradients are above clip_norm.
 OPTIMIZER = OptimizerConfig(
     'adamw', peak_lr=3e-3, schedule='linear', weight_decay=1.0, clip_norm=1.0
-)  # the first gradients are above it
+)
 
 
 @pytest.fixture
@@ -130,9 +131,7 @@ def test_losses_and_gradients_of_every_step(encoder, head, outputs):
         state, sums = step(state, batch | {'example_weights': np.ones(B, np.float32)}, scalars)
         for values, name in zip(found, ('loss', 'grad_norm'), strict=True):
             values.append(float(sums[name][0] / sums[name][1]))
-    assert (
-        max(want[1]) > 2 * OPTIMIZER.clip_norm and abs(want[0][-1] - want[0][0]) > 0.05
-    )  # it was clipped, and the weights moved
-    np.testing.assert_allclose(
-        found, want, rtol=2e-3
-    )  # rounding gives 1e-3 at most; decaying biases and norms as well, 1e-2
+    # Gradients were clipped, and the weights moved.
+    assert max(want[1]) > 2 * OPTIMIZER.clip_norm and abs(want[0][-1] - want[0][0]) > 0.05
+    # Rounding gives 1e-3 at most; decaying biases and norms as well, 1e-2.
+    np.testing.assert_allclose(found, want, rtol=2e-3)

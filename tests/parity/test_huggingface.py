@@ -24,9 +24,8 @@ transformers = pytest.importorskip('transformers', reason=_REASON)
 
 from tests.parity import reference
 
-pytestmark = pytest.mark.filterwarnings(
-    'default'
-)  # those of torch and transformers are not ours to mend
+# Warnings of torch and transformers are not ours to mend.
+pytestmark = pytest.mark.filterwarnings('default')
 TINY = {
     'vocab_size': 100,
     'hidden_size': 32,
@@ -109,8 +108,9 @@ def test_forward(tmp_path, size, act):
 
 
 def test_bfloat16_is_within_a_tenth(tmp_path):
-    """bfloat16 has 8 bits: hidden states of size one are off by some hundredths after four blocks,
-    and 0.005 on average.
+    """bfloat16 has 8 bits: after four blocks hidden states of size one are off by some hundredths.
+
+    On average they are off by 0.005.
     """
     theirs = reference.random_model('BertForPreTraining', **SIZES['miniature'])
     config, params = read_back(theirs, tmp_path)[:2]
@@ -146,13 +146,13 @@ def test_gradients_of_the_pretraining_loss(tmp_path, act):
 
 
 def our_logits(model: huggingface.Model, batch) -> dict[str, np.ndarray]:
-    """What the model's class gives, by transformers' names, from our modules; a batch of choices is
-    one example.
+    """What the model's class gives, by transformers' names, from our modules.
+
+    A batch of choices is one example.
     """
     c, a = model.config, model.architecture
-    no_pooler = {
-        'pooler': {'kernel': np.zeros((32, 32), 'f'), 'bias': np.zeros(32, 'f')}
-    }  # where the class has none, nothing reads it
+    # Where the class has no pooler, nothing reads this one.
+    no_pooler = {'pooler': {'kernel': np.zeros((32, 32), 'f'), 'bias': np.zeros(32, 'f')}}
     p = {**model.params, 'encoder': no_pooler | model.params['encoder']}
     apply = lambda head, **options: jax.jit(head(c, **options).apply)({'params': p}, batch)
     if a == 'BertForSequenceClassification':
@@ -185,8 +185,9 @@ def our_logits(model: huggingface.Model, batch) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize('architecture', huggingface.ARCHITECTURES)
 def test_every_class_comes_in_and_goes_out(tmp_path, architecture):
-    """The same outputs here and there; what we write is loaded with no missing or unexpected key
-    and gives bit-equal outputs.
+    """The same outputs here and there.
+
+    What we write is loaded with no missing or unexpected key and gives bit-equal outputs.
     """
     labels = (
         {'num_labels': 3}
@@ -234,9 +235,8 @@ def test_pickled_weights_only_as_plain_tensors(tmp_path):
     theirs = reference.random_model('BertForMaskedLM', **TINY)
     wanted = read_back(theirs, tmp_path)
     (tmp_path / 'model.safetensors').unlink()
-    torch.save(
-        theirs.state_dict(), tmp_path / 'pytorch_model.bin'
-    )  # holds the decoder's copies of the word table and bias
+    # The file holds the decoder's copies of the word table and bias.
+    torch.save(theirs.state_dict(), tmp_path / 'pytorch_model.bin')
     found = huggingface.read(tmp_path).model
     assert jax.tree.all(jax.tree.map(np.array_equal, found.params, wanted.params))
     whole = torch.load(tmp_path / 'pytorch_model.bin', weights_only=True)
@@ -277,8 +277,9 @@ def test_pickled_weights_only_as_plain_tensors(tmp_path):
 
 
 def test_real_weights_on_real_sentences(test_data, tmp_path):
-    """MiniLM: ids, hidden states and pooled output of sentences of very different lengths, and its
-    export.
+    """MiniLM: ids, hidden states and pooled output of sentences of very different lengths.
+
+    Also its export.
     """
     folder = test_data / 'minilm'
     sentences = [
@@ -327,9 +328,7 @@ def vocabulary(tmp_path) -> pathlib.Path:
 
 
 def served(model: huggingface.Model, vocabulary: pathlib.Path, task: str, text: str):
-    """What transformers' pipeline makes of a text from nothing but our weights and tokenizer side
-    by side.
-    """
+    """What transformers' pipeline makes of a text, from our weights and tokenizer alone."""
     out = vocabulary.parent / 'out'
     Tokenizer.load(vocabulary).save(out)
     huggingface.write(out, model)

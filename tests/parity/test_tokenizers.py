@@ -1,5 +1,6 @@
-"""Ids against transformers' AutoTokenizer, for every kind of tokenizer directory that is written,
-and that is read.
+"""Ids against transformers' AutoTokenizer, for every kind of tokenizer directory.
+
+Those that are written here, and those that are read.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ transformers = pytest.importorskip(
 )
 
 pytestmark = pytest.mark.filterwarnings('default')  # those of transformers are not ours to mend
+# No words that Google's rules and the library's are known to part differently.
 PLAIN = [
     'The naïve café of Zürich, 1990!',
     '한국어 사전을 학습합니다.',
     '中国 is written 中国語 there',
     'learned\tteaching  walks words-and-signs (so) É',
-]  # no words that Google's rules and the library's are known to part differently
+]
 TEXTS = [*PLAIN, *(unicodedata.normalize('NFD', text) for text in PLAIN), *tokenizer_folders.TEXTS]
 
 

@@ -95,8 +95,9 @@ def test_nothing_is_computed_twice_for_want_of_memory(program):
 
 
 def test_random_bits_are_drawn_where_they_are_used(program):
-    """They were 16-bit halves put in order by reshaping: 91 % of the expected time of BERT-large's
-    step at 512 tokens.
+    """Random bits were 16-bit halves, put in order by reshaping.
+
+    That was 91 % of the expected time of BERT-large's step at 512 tokens.
     """
     compiler = plan.expected(hlo.costs(program.text), WHERE.chip)
     assert compiler['moving'] < 0.2 and plan.reordering(compiler) == []
@@ -149,9 +150,8 @@ def test_what_is_reduced_is_the_gradient_and_nothing_else(accumulated):
     reduced = [(c, dims) for c in accumulated.collectives for dims in arrays(c.shape)]
     assert {(c.kind, c.axes) for c, _ in reduced} == {('all-reduce', ('data',))}
     elements = sum(c.count * math.prod(dims) for c, dims in reduced)
-    table = math.prod(
-        accumulated.shapes['encoder/embeddings/word']
-    )  # reduced twice: as a look-up and as the head's matrix
+    # Its gradient is reduced twice: as a look-up and as the head's matrix.
+    table = math.prod(accumulated.shapes['encoder/embeddings/word'])
     assert whole <= elements <= 1.02 * (whole + table)  # and the sums of the metrics
 
 
@@ -194,8 +194,9 @@ def test_fsdp_gathers_parameters_for_the_model_and_never_for_the_optimizer(fsdp)
 
 
 def test_hidden_states_are_never_gathered(fsdp):
-    """What XLA calls an involuntary full rematerialisation: an activation made whole on every chip,
-    to be cut anew.
+    """What XLA calls an involuntary full rematerialisation.
+
+    An activation made whole on every chip, to be cut anew.
     """
     rows, length = fsdp.phase.batch_size, fsdp.phase.seq_len
     assert [c for c, dims in gathered(fsdp) if length in dims or rows * length in dims] == []
@@ -211,8 +212,9 @@ def test_a_step_that_does_not_fit_names_both_sizes(optimised):
 
 
 def test_memory_that_is_told_is_what_a_step_is_refused_for(optimised):
-    """At the edge, where nearly all grows with the vocabulary: what fits tells what does not will
-    need.
+    """At the edge, where nearly all grows with the vocabulary.
+
+    What fits tells what does not will need.
     """
     needs = {}
     for vocab in (5_800_000, 7_000_000):

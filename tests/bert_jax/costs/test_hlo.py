@@ -204,9 +204,8 @@ def test_what_the_forward_pass_leaves_for_the_backward_pass():
   ROOT %y = f32[8] get-tuple-element(%back), index=0
 }}
 """
-    assert (
-        hlo.kept_for_backward(text) == 200 + 3 * 8 * 4
-    )  # once each, and neither what only goes forward nor the parameter
+    # A buffer counts once; what only goes forward does not, nor does the parameter.
+    assert hlo.kept_for_backward(text) == 200 + 3 * 8 * 4
 
 
 REFUSED = """RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. \

@@ -1,5 +1,6 @@
-"""The part of a plan that follows from shapes: against counts by hand and published numbers. The
-compiled part: tests/plan.
+"""The part of a plan that follows from shapes: against counts by hand and published numbers.
+
+The compiled part: tests/plan.
 """
 
 from __future__ import annotations
@@ -40,9 +41,8 @@ def test_fsdp_divides_the_matrices_and_nothing_else():
         phase_of('bert_base', 'v5e:4x4', f'runtime.fsdp={n}')['memory'] for n in (1, 16)
     )
     H, F, L = 768, 3072, 12
-    matrices = (
-        30592 * H + L * (4 * H * H + 2 * H * F) + 2 * H * H
-    )  # word table, layers, pooler and the head's transform
+    # Word table, layers, pooler and the head's transform.
+    matrices = 30592 * H + L * (4 * H * H + 2 * H * F) + 2 * H * H
     left = whole['parameters'] / 4 - matrices * 15 / 16
     # What else the rules may split is at most the vectors of the tables.
     assert left - 30592 <= split['parameters'] / 4 <= left
@@ -52,9 +52,8 @@ def test_fsdp_divides_the_matrices_and_nothing_else():
 
 def test_flops_and_floors_of_base():
     phase = phase_of('bert_base', 'v5e:4x4')
-    assert (
-        round(phase['flops_per_step'] / 256e9, 1) == 69.9
-    )  # published a sequence, as in test_flops
+    # GFLOP a sequence, as published (test_flops.py).
+    assert round(phase['flops_per_step'] / 256e9, 1) == 69.9
     assert phase['flops_per_token'] * 128 * 256 == pytest.approx(phase['flops_per_step'])
     assert phase['floor_s']['compute'] == pytest.approx(256 * 69.9e9 / (16 * 197e12), rel=1e-3)
     assert phase['floor_s']['memory'] == pytest.approx(2 * 3 * 4 * BASE / 819e9, rel=2e-3)
@@ -78,9 +77,8 @@ def test_schedule_adds_up():
     ]
     found = plan.schedule(phases, chips=16, mfu=0.5, price=2.0)
     assert found['floor']['hours'] == pytest.approx(0.1 + 0.4)
-    assert found['mfu']['hours'] == pytest.approx(
-        0.2 + 0.4
-    )  # the second phase cannot be faster than its memory
+    # The second phase cannot be faster than its memory.
+    assert found['mfu']['hours'] == pytest.approx(0.2 + 0.4)
     assert (found['mfu']['chip_hours'], found['mfu']['price']) == (
         pytest.approx(9.6),
         pytest.approx(19.2),
@@ -176,8 +174,9 @@ def test_gpus_are_planned_by_the_figures_of_their_data_sheet():
 
 
 class Compiler:
-    """Stands for the TPU compiler: a step needs the state, its gradients and 0.3 GB a row of a
-    chip, less where remat is on.
+    """Stands for the TPU compiler, with a rule for what a step needs.
+
+    The state, its gradients, and 0.3 GB a row of a chip, less where remat is on.
     """
 
     def __init__(self, monkeypatch, has: float, expects: bool = False):
@@ -216,27 +215,24 @@ def large(*changes: str) -> search.Task:
 
 
 def test_the_least_change_of_each_setting_that_fits_is_found_by_compiling(monkeypatch):
-    compiler = Compiler(
-        monkeypatch, has=11e9
-    )  # 5.4 GB of state and 9.6 of 32 rows are too much; so are 6.7 with dots
+    # 5.4 GB of state and 9.6 of 32 rows are too much; so are 6.7 with dots.
+    compiler = Compiler(monkeypatch, has=11e9)
     rows = search.smallest_changes(large(), compiler.refusal(large()), budget=20)
     alone = [row['changes'] for row in rows if row['fits'] and len(row['changes']) == 1]
     assert sorted(alone, key=str) == [{'accumulation': 2}, {'fsdp': 8}, {'remat': 'full'}]
     assert [
         row for row in rows if row['fits'] and len(row['changes']) > 1
     ] == []  # each is enough by itself
-    assert len(compiler.seen) == len(rows) and {
-        runtime.model_parallel for runtime in compiler.seen
-    } == {1}
+    assert len(compiler.seen) == len(rows)
+    assert {runtime.model_parallel for runtime in compiler.seen} == {1}
 
 
 def test_settings_are_changed_together_where_one_is_not_enough(monkeypatch):
     compiler = Compiler(monkeypatch, has=1.5e9)
     rows = search.smallest_changes(large(), compiler.refusal(large()), budget=30)
     found = [row['changes'].keys() for row in rows if row['fits']]
-    assert {'accumulation', 'fsdp'} in found and all(
-        keys > {'fsdp'} for keys in found
-    )  # the state alone is 4 GB
+    # The state alone is 4 GB.
+    assert {'accumulation', 'fsdp'} in found and all(keys > {'fsdp'} for keys in found)
     assert search.smallest_changes(large(), compiler.refusal(large()), budget=1) == rows[:1]
 
 
@@ -247,12 +243,12 @@ def test_a_search_spends_its_budget_on_what_fits_and_puts_the_fastest_first(monk
     )
     assert len(rows) == len(compiler.seen) == 5 and all(row['fits'] for row in rows)
     assert len({tuple(row['changes'].items()) for row in rows}) == 5
+    # Memory is the only floor that differs.
     assert [row['floor_s']['memory'] for row in rows] == sorted(
         row['floor_s']['memory'] for row in rows
-    )  # the only one that differs
-    assert {row['remat'] for row in rows} == {
-        'none'
-    }  # nothing is recomputed where there is no need
+    )
+    # Nothing is recomputed where there is no need.
+    assert {row['remat'] for row in rows} == {'none'}
     Compiler(monkeypatch, has=15.5 * 2**30, expects=True)  # a longer time for less memory
     again = search.search(
         large('phases.0.batch_size=128')._replace(topology=topology('v5e:2x2')), budget=5
@@ -304,11 +300,9 @@ def test_a_refusal_is_told_with_what_was_tried(monkeypatch):
     about = {'config': 'c', 'topology': 'v5e:2x4', 'chips': 8, 'mesh': {'data': 8}}
     found = about | {'chip': chip, 'parameters': 1, 'warnings': [], 'phases': [phase]}
     text = '\n'.join(plan_text.lines(found))
-    assert (
-        'DOES NOT FIT' in text
-        and '2 x f32[7], 1.00 GiB in all: a/b' in text
-        and 'whole run' not in text
-    )
+    assert 'DOES NOT FIT' in text
+    assert '2 x f32[7], 1.00 GiB in all: a/b' in text
+    assert 'whole run' not in text
     assert '--set runtime.accumulation=2' in text and '--set runtime.remat=full' in text
 
 
@@ -436,9 +430,8 @@ def test_cycles_become_seconds_and_much_reordering_a_warning():
         hlo.Cost(100, 1, 'copy', 'f32[8]', ''),
     ]
     found = plan.expected(costs, CHIPS['v5e'])
-    assert found['expected_s'] == pytest.approx(1000 / 1.503e9, rel=1e-3) and found[
-        'moving'
-    ] == pytest.approx(0.4)
+    assert found['expected_s'] == pytest.approx(1000 / 1.503e9, rel=1e-3)
+    assert found['moving'] == pytest.approx(0.4)
     assert [row['share'] for row in found['costliest']] == [0.6, 0.3, 0.1]
     assert plan.reordering(found) == [
         'the compiler expects 40% of a step to copy and spread out arrays, computing nothing, most'

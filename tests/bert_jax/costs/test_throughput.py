@@ -1,6 +1,4 @@
-"""The figures of a log line against arithmetic by hand, and a trace where --profile asks for
-one.
-"""
+"""The figures of a log line against arithmetic by hand; a trace where --profile asks for one."""
 
 from __future__ import annotations
 
@@ -14,8 +12,9 @@ from configs.load import load
 
 
 def test_figures_by_hand():
-    """BERT-base at S=128 with 20 predictions takes 69.9 GFLOP a sequence (see test_flops.py); 8
-    fake devices share the work.
+    """BERT-base at S=128 with 20 predictions takes 69.9 GFLOP a sequence (see test_flops.py).
+
+    8 fake devices share the work.
     """
     found = throughput.figures(load('bert_base').model, 128, 20, batch_size=256, step_ms=200.0)
     assert (found['sequences_per_s'], found['tokens_per_s']) == (1280.0, 163840.0)
@@ -56,8 +55,9 @@ def test_meter_counts_waiting(monkeypatch):
 
 
 def test_compiling_evaluating_and_saving_are_in_no_rate(monkeypatch):
-    """A step of 1 second, of which the first and the fourth waited 3 seconds for records and
-    compiled for 60.
+    """Steps of 1 second, beside which time is spent on other things.
+
+    The first and the fourth waited 3 seconds for records and compiled for 60.
     """
     now, one = [0.0], (jnp.ones(()), jnp.ones(()))
     monkeypatch.setattr(loop.time, 'perf_counter', lambda: now[0])

@@ -1,5 +1,6 @@
-"""Google's TensorFlow 1 checkpoints: files that TensorFlow wrote, its reading of ours, and a
-forward pass in numpy by its names.
+"""Google's TensorFlow 1 checkpoints: TensorFlow's files, its reading of ours, numpy by its names.
+
+The last is a forward pass.
 """
 
 from __future__ import annotations
@@ -85,8 +86,9 @@ def values(shapes: dict[str, tuple[int, ...]], seed: int = 0) -> dict[str, np.nd
 
 
 def tensorflow_saves(prefix: str, variables: dict[str, np.ndarray], steps: bool) -> None:
-    """A checkpoint as a run of the reference leaves: tf.train.Saver's, with Adam's moments and the
-    step (optimization.py:117).
+    """A checkpoint as a run of the reference leaves.
+
+    tf.train.Saver's, with Adam's moments and the step (optimization.py:117).
     """
     tf = pytest.importorskip('tensorflow')
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
@@ -104,8 +106,9 @@ def tensorflow_saves(prefix: str, variables: dict[str, np.ndarray], steps: bool)
 def place(
     folder: pathlib.Path, variables: dict[str, np.ndarray] | None = None, **changes
 ) -> pathlib.Path:
-    """A folder as Google released them; where there are `variables`, its checkpoint is written by
-    us.
+    """A folder as Google released them.
+
+    Where there are `variables`, its checkpoint is written by us.
     """
     folder.mkdir(exist_ok=True)
     (folder / 'bert_config.json').write_text(json.dumps(SETTINGS | changes))
@@ -235,8 +238,9 @@ def ours_read_there(folder: pathlib.Path, variables: dict[str, np.ndarray]) -> N
 
 @pytest.mark.parametrize('head', HEADS)
 def test_fine_tuned_heads(tmp_path, head):
-    """run_classifier.py and run_squad.py name their variables beside the encoder's; through our
-    tree and back.
+    """run_classifier.py and run_squad.py name their variables beside the encoder's.
+
+    Through our tree and back.
     """
     variables = values(encoder_shapes() | HEADS[head])
     folder = place(tmp_path / 'there', hidden_act='relu')

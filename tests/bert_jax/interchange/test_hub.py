@@ -1,5 +1,6 @@
-"""Models by name: a Hub of our own in a thread, huggingface_hub itself in processes that know no
-other.
+"""Models by name, from a Hub of our own in a thread.
+
+huggingface_hub itself runs in processes that know no other Hub.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Hugging Face directories without PyTorch: against files that transformers wrote
-(tests/parity/make_golden.py), and every refusal.
+"""Hugging Face directories without PyTorch.
+
+Against files that transformers wrote (tests/parity/make_golden.py), and every refusal.
 """
 
 from __future__ import annotations
@@ -251,10 +252,8 @@ def test_a_model_without_mlm_head_and_pooler(folder):
 
 
 def test_labels_come_with_a_classifier(folder, tmp_path):
-    names = {
-        '10': 'k',
-        **{str(i): f'{i}' for i in range(10)},
-    }  # not in order, and "10" sorts before "2" as text
+    # Not in order, and "10" sorts before "2" as text.
+    names = {'10': 'k', **{str(i): f'{i}' for i in range(10)}}
     settings(
         folder,
         architectures=['BertForSequenceClassification'],
@@ -400,9 +399,8 @@ def test_as_a_source_it_brings_its_tokenizer_and_lacks_nothing_of_an_encoder(fol
     )
     partial = load_source(str(folder))
     pooler = partial.params['encoder'].pop('pooler')
-    assert (
-        pooler['kernel'].shape == (16, 16) and 0.2 < jnp.std(pooler['kernel']) < 0.5
-    )  # initializer_range is 0.4 there
+    # initializer_range is 0.4 there.
+    assert pooler['kernel'].shape == (16, 16) and 0.2 < jnp.std(pooler['kernel']) < 0.5
     del whole.params['encoder']['pooler']
     assert equal(partial.params['encoder'], whole.params['encoder'])
     (folder / 'vocab.txt').write_text('\n'.join(WORDS[:-1]) + '\n')

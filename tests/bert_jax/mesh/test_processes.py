@@ -1,5 +1,6 @@
-"""Several processes: the roll call, the watchdog, and a run of two that is killed, restarted and
-equal to a run of one.
+"""Several processes: the roll call, the watchdog, and a run that loses a process.
+
+The run is killed, started again, and equal to a run of one process.
 """
 
 from __future__ import annotations
@@ -212,14 +213,14 @@ def test_a_process_started_for_another_number_of_processes_is_told_so():
 # argv: port, process, processes, what it does once all are there
 MEMBER = """
 import os, sys, time
-from bert_jax.mesh import company, roll_call
+from bert_jax.mesh import process_group, roll_call
 from configs.errors import UserError
-company._GRACE_S = 0.5
+process_group._GRACE_S = 0.5
 port, process, processes = map(int, sys.argv[1:4])
 met = roll_call.roll_call(('localhost', port), process, processes, 60, {})
 print('met', flush=True)
 if sys.argv[4] == 'late':  # busy when it hears that it has to end
-    company.leave = lambda code: (time.sleep(1), os._exit(code))
+    process_group.leave = lambda code: (time.sleep(1), os._exit(code))
 try:
     if sys.argv[4] == 'refuse':
         raise UserError('record 7 is damaged')
@@ -287,10 +288,8 @@ def test_a_mistake_that_ends_one_process_ends_the_others_with_its_line(wrong):
 def test_a_defect_in_one_process_keeps_its_traceback_and_is_named_in_the_others():
     (code, text), (other, named) = ends(members('fail', 'stuck'))
     assert code == 1 and 'Traceback' in text
-    assert (
-        other == distributed.TRY_AGAIN
-        and 'process 0 of 2 has ended: RuntimeError: a defect' in named
-    )
+    assert other == distributed.TRY_AGAIN
+    assert 'process 0 of 2 has ended: RuntimeError: a defect' in named
 
 
 def test_processes_that_end_one_after_the_other_raise_no_alarm():
@@ -308,20 +307,20 @@ def test_processes_that_end_one_after_the_other_raise_no_alarm():
     ],
 )
 def test_mistakes(arguments, message):
-    place = distributed.Place(*arguments, timeout_s=1, heartbeat_s=1)
-    with pytest.raises(UserError, match=message), distributed.joined(place, dict, dict):
+    cluster = distributed.ClusterAddress(*arguments, timeout_s=1, heartbeat_s=1)
+    with pytest.raises(UserError, match=message), distributed.joined_run(cluster, dict, dict):
         pass
 
 
 @pytest.mark.parametrize('offset', [0, 1])
 def test_a_port_that_is_taken_is_named(offset):
     port = free_port()
-    place = distributed.Place(f'localhost:{port}', 1, 0, timeout_s=1, heartbeat_s=1)
+    cluster = distributed.ClusterAddress(f'localhost:{port}', 1, 0, timeout_s=1, heartbeat_s=1)
     with (
         roll_call.listening(port + offset),
         pytest.raises(UserError, match=f'port {port + offset} cannot be used'),
     ):
-        with distributed.joined(place, dict, dict):
+        with distributed.joined_run(cluster, dict, dict):
             pass
 
 
@@ -361,9 +360,7 @@ TRAINING += [
 
 
 def make_records(folder: pathlib.Path, binary: Callable, seed: int) -> pathlib.Path:
-    """Records of length 32 of a random text, with the vocabulary that the first text of a folder
-    gave.
-    """
+    """Records of length 32 of a random text, with the vocabulary of a folder's first text."""
     words = (
         'the ship sailed over deep water while farmers ploughed a field before rain fell on barley'
     ).split()
@@ -417,10 +414,8 @@ def test_processes_of_other_settings_records_and_flags_refuse_to_train_and_say_w
     lines = [process.communicate(timeout=120)[1] for process in processes]
     assert [process.returncode for process in processes] == [2, 2], lines
     for line in lines:
-        assert (
-            line.startswith('pretrain: error: the processes of this run differ in')
-            and line.count('\n') == 1
-        )
+        assert line.startswith('pretrain: error: the processes of this run differ in')
+        assert line.count('\n') == 1
         assert 'optimizer.peak_lr: 0.0012 in process 0, 0.01 in process 1' in line
         assert 'XLA_FLAGS: "" in process 0' in line and '--data: phase 0: checksum: ' in line
         assert 'stall_minutes' not in line and 'decoder' not in line
@@ -466,10 +461,8 @@ def test_processes_of_which_one_is_killed_restart_and_equal_one_process(tmp_path
     assert [process.wait(timeout=400) for process in processes] == [0] * count, '\n'.join(
         log.read_text()[-3000:] for log in logs
     )
-    assert (
-        all('restart 1 of' in log.read_text() for log in logs)
-        and 'resumed at step' in logs[0].read_text()
-    )
+    assert all('restart 1 of' in log.read_text() for log in logs)
+    assert 'resumed at step' in logs[0].read_text()
     texts = [log.read_text() for number, log in enumerate(logs) if number != 1]
     # What jax runs its collectives with may abort a process (SIGABRT, 134) in the moment in which
     # the other end closes, before any Python runs: seen twice, on busy machines.

@@ -104,8 +104,9 @@ def test_what_cannot_be_had_is_refused_in_one_line(case, message):
 
 @pytest.mark.parametrize('packed', [False, True])
 def test_the_tpu_kernel_sees_the_same_keys(packed, monkeypatch):
-    """Pallas' own reference in place of the kernel, which needs a TPU: what we hand to it gives
-    what xla gives.
+    """Pallas' own reference in place of the kernel, which needs a TPU.
+
+    What we hand to it gives what xla gives.
     """
     from jax.experimental.pallas.ops.tpu import flash_attention as pallas
 
@@ -139,16 +140,16 @@ def test_rbg_drops_the_same_share_and_other_places_in_every_micro_batch():
         draw(rows, 2),
     )
     np.testing.assert_array_equal(first, again)
-    assert float((first == 0).mean()) == pytest.approx(0.25, abs=0.01) and float(
-        first.mean()
-    ) == pytest.approx(1.0, abs=0.02)
+    assert float((first == 0).mean()) == pytest.approx(0.25, abs=0.01)
+    assert float(first.mean()) == pytest.approx(1.0, abs=0.02)
     for other in (other_rows, other_site):
         assert float((first == other).mean()) == pytest.approx(0.25**2 + 0.75**2, abs=0.02)
 
 
 def scored(dtype: str):
-    """(attention's output as a function of q, k and v, random ones of that type): 2 rows, 8 tokens,
-    2 heads.
+    """(attention's output as a function of q, k and v, random ones of that type).
+
+    2 rows, 8 tokens, 2 heads.
     """
     qkv = jnp.asarray(np.random.RandomState(0).normal(size=(3, 2, 8, 2, 4)), dtype)
     attention_mask = AttentionMask(np.array([[1] * 8, [1] * 5 + [0] * 3], np.int32))

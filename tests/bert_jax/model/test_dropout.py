@@ -1,6 +1,4 @@
-"""Dropout's masks: what they depend on, their shares, their independence; and the generator behind
-them.
-"""
+"""Dropout's masks: what they depend on, their shares, their independence, and their generator."""
 
 from __future__ import annotations
 
@@ -28,9 +26,9 @@ def test_dropout_depends_on_step_site_and_row_alone():
     assert abs(float((whole == 0).mean()) - 0.25) < 0.03
     other_site = dropout(x, 0.25, DropoutRng(key, jnp.arange(6, dtype=jnp.uint32)), 5)
     other_step = dropout(x, 0.25, DropoutRng(jax.random.key(2), jnp.arange(6, dtype=jnp.uint32)), 4)
-    assert (
-        (whole != other_site).any() and (whole != other_step).any() and (whole[0] != whole[1]).any()
-    )
+    assert (whole != other_site).any()
+    assert (whole != other_step).any()
+    assert (whole[0] != whole[1]).any()
     np.testing.assert_array_equal(dropout(x, 0.25, None, 4), x)
 
 
@@ -66,9 +64,8 @@ def test_all_parts_of_the_random_words_drop_their_share_and_none_tells_of_anothe
     ]
     assert len(parts) == min(4, shape[axis])
     for part in parts:
-        assert part.mean() == pytest.approx(
-            0.25, abs=0.02
-        )  # 8,000 draws or more: 4 standard deviations
+        # 8,000 draws or more: 4 standard deviations.
+        assert part.mean() == pytest.approx(0.25, abs=0.02)
     for one, other in itertools.combinations(parts, 2):
         assert (one[: len(other)] == other).mean() == pytest.approx(0.25**2 + 0.75**2, abs=0.02)
 

@@ -76,11 +76,8 @@ def test_initial_parameters_are_berts():
     assert np.abs(kernel).max() <= 0.04  # resampled beyond two deviations, as TensorFlow does
     assert abs(kernel.std() - 0.0176) < 2e-4  # 0.02 * 0.8796: truncation is not rescaled
     assert padded_vocab(1000) == 1024 and not word[1000:].any() and word[:1000].any(axis=1).all()
-    assert (
-        np.all(np.asarray(params['encoder']['layers']['output_norm']['scale']) == 1)
-        and not np.asarray(params['nsp']['bias']).any()
-    )
-    padding = 24 * (
-        128 + 1
-    )  # rows of the table and entries of the output bias that stand for no word
+    assert np.all(np.asarray(params['encoder']['layers']['output_norm']['scale']) == 1)
+    assert not np.asarray(params['nsp']['bias']).any()
+    # Rows of the table and entries of the output bias that stand for no word.
+    padding = 24 * (128 + 1)
     assert sum(x.size for x in jax.tree.leaves(params)) - padding == parameter_count(model.config)

@@ -1,5 +1,6 @@
-"""Left-to-right attention and the BiLSTM on top (paper section 5.1): what sees what, by gradients;
-numbers, by numpy.
+"""Left-to-right attention and the BiLSTM on top (paper section 5.1).
+
+What sees what is told by gradients, and numbers are compared with numpy's.
 """
 
 from __future__ import annotations
@@ -32,17 +33,16 @@ LENGTHS = np.array([8, 5])
 
 
 def reach(config: ModelConfig) -> tuple[np.ndarray, np.ndarray]:
-    """Largest gradients of the hidden states [B, T, s], and of the pooled output [B, s], with
-    respect to the word at position s.
+    """Largest gradients with respect to the word at position s.
+
+    Of the hidden states [B, T, s], and of the pooled output [B, s].
     """
     params = noisy_params(heads.Pretraining(config))['encoder']
     mask = (np.arange(8) < LENGTHS[:, None]).astype(np.int32)
-    ids = 1 + np.arange(16, dtype=np.int32).reshape(
-        2, 8
-    )  # all different, so that a row of the table is a position
-    weights = (
-        np.random.RandomState(0).normal(size=16).astype(np.float32)
-    )  # a plain sum would not move: layer norm keeps it
+    # All different, so that a row of the table is a position.
+    ids = 1 + np.arange(16, dtype=np.int32).reshape(2, 8)
+    # Random, because a plain sum would not move: layer norm keeps it.
+    weights = np.random.RandomState(0).normal(size=16).astype(np.float32)
 
     def outputs(word):
         with_word = {**params, 'embeddings': {**params['embeddings'], 'word': word}}
@@ -51,9 +51,8 @@ def reach(config: ModelConfig) -> tuple[np.ndarray, np.ndarray]:
         )
         return jnp.concatenate([hidden @ weights, (pooled @ weights)[:, None]], 1)
 
-    slopes = np.abs(jax.jit(jax.jacrev(outputs))(params['embeddings']['word'])).max(
-        -1
-    )  # [B, T + 1, V]
+    # [B, T + 1, V]
+    slopes = np.abs(jax.jit(jax.jacrev(outputs))(params['embeddings']['word'])).max(-1)
     slopes = np.stack([slopes[b][:, ids[b]] for b in range(2)])
     return slopes[:, :-1], slopes[:, -1]
 
@@ -62,8 +61,9 @@ def reach(config: ModelConfig) -> tuple[np.ndarray, np.ndarray]:
     'config', [PLAIN, LEFT, BILSTM, BOTH], ids=['plain', 'left to right', 'bilstm', 'both']
 )
 def test_who_sees_whom(config):
-    """Exactly zero where nothing may be seen, and not where something must be; no real position
-    sees padding.
+    """Exactly zero where nothing may be seen, and not where something must be.
+
+    No real position sees padding.
     """
     hidden, pooled = reach(config)
     for row, length in enumerate(LENGTHS):
@@ -71,9 +71,8 @@ def test_who_sees_whom(config):
         seen = np.tri(length, dtype=bool) if config == LEFT else np.ones((length, length), bool)
         assert (found[seen] > 1e-6).all() and (found[~seen] == 0).all()
         assert (hidden[row, :length, length:] == 0).all() and (pooled[row, length:] == 0).all()
-        assert (
-            pooled[row, :length] > 1e-6
-        ).all()  # the token that stands for the row sees all of it
+        # The token that stands for the row sees all of it.
+        assert (pooled[row, :length] > 1e-6).all()
 
 
 @pytest.mark.parametrize('config', [LEFT, BOTH], ids=['left to right', 'both'])
@@ -87,8 +86,9 @@ def test_numbers_equal_numpy(config):
 
 
 def test_on_a_mesh_and_counted():
-    """The numbers of one device on a mesh that splits the BiLSTM's kernels too; parameters as
-    counted.
+    """The numbers of one device on a mesh that splits the BiLSTM's kernels too.
+
+    Parameters as counted.
     """
     runtime = RuntimeConfig(fsdp=4, model_parallel=2)
     mesh, model, batch = (
@@ -103,9 +103,8 @@ def test_on_a_mesh_and_counted():
     np.testing.assert_allclose(nsp, numpy_forward(params, BOTH, batch)[3], atol=2e-5)
     kernel = placed['encoder']['bilstm']['forward']['ii']['kernel']
     assert kernel.sharding.shard_shape(kernel.shape) == (16 // 4, 8)
-    padding = 68 * (
-        16 + 1
-    )  # rows of the table and entries of the output bias that stand for no word
+    # Rows of the table and entries of the output bias that stand for no word.
+    padding = 68 * (16 + 1)
     assert sum(x.size for x in jax.tree.leaves(params)) - padding == flops.parameter_count(BOTH)
 
 
@@ -115,9 +114,8 @@ def test_flops_count_the_bilstm():
         flops.training_flops_per_sequence(ModelConfig(attention='left_to_right'), 128, 20) == base
     )
     more = flops.training_flops_per_sequence(ModelConfig(bilstm=True), 128, 20) - base
-    assert more == 6 * 128 * (
-        768 * 4 * 768 + 2 * 384 * 4 * 384
-    )  # both directions' four gates, from inputs and from states
+    # Both directions' four gates, from inputs and from states.
+    assert more == 6 * 128 * (768 * 4 * 768 + 2 * 384 * 4 * 384)
     with pytest.raises(UserError, match='hidden_size=15: must be even'):
         ModelConfig(hidden_size=15, num_heads=1, bilstm=True)
 

@@ -1,6 +1,4 @@
-"""Rows of several examples: the same losses as one example a row, and no way from one to
-another.
-"""
+"""Rows of several examples: losses as with one example a row, and no way from one to another."""
 
 from __future__ import annotations
 
@@ -48,9 +46,7 @@ def test_packed_losses_and_gradients_equal_unpacked_ones():
 
 
 def test_no_gradient_flows_from_one_example_of_a_row_to_another():
-    """Every place has an id of its own, so the table's gradient tells which places an output
-    depends on.
-    """
+    """Places have ids of their own, so the table's gradient tells which an output depends on."""
     lengths = (9, 6, 5)  # and four places of padding
     packs = np.repeat([1, 2, 3, 0], [*lengths, S - sum(lengths)])
     positions = np.concatenate([np.arange(n) for n in (*lengths, S - sum(lengths))])

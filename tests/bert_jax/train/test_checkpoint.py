@@ -58,8 +58,9 @@ def saved(folder: pathlib.Path, steps=(1, 2), keep: int = 3):
 
 
 def array_files(folder: pathlib.Path, step: int) -> list[pathlib.Path]:
-    """The files that hold a step's parameters; some hold what a later one of them holds again, so
-    tests damage all.
+    """The files that hold a step's parameters.
+
+    Some hold what a later one of them holds again, so tests damage all.
     """
     return [
         p
@@ -86,9 +87,7 @@ def test_keeps_the_newest_and_the_best(tmp_path):
 
 
 def test_a_flipped_bit_is_never_restored(tmp_path):
-    """Whatever bit is flipped: the damaged step is passed over for the one before, or the bit was
-    of no use to it.
-    """
+    """Whatever bit is flipped, the step before is restored, or the bit was of no use to it."""
     state, checkpoints = saved(tmp_path)
     checkpoints.close()
     want, used = fingerprints(state.params), []
@@ -180,10 +179,8 @@ def test_a_disk_that_fills_up_within_a_checkpoint_is_one_line_and_training_may_g
         'NOT SAVED at step 3 (',
         'NOT SAVED at step 4 (',
     ]
-    assert sorted(os.listdir(tmp_path / 'checkpoints')) == [
-        '1',
-        '2',
-    ]  # nothing half written takes up room
+    # Nothing half written takes up room.
+    assert sorted(os.listdir(tmp_path / 'checkpoints')) == ['1', '2']
     checkpoints.save(at(6), {'kind': 'pretrain'}, must=False)
     checkpoints.close()
     assert saved_steps(tmp_path) == [2, 6] == checkpoints.steps()
@@ -252,11 +249,9 @@ def test_the_best_is_kept_whenever_it_was_and_over_a_restart(tmp_path):
     assert found == [True, True, False]
     checkpoints.close()
     checkpoints = Checkpoints(tmp_path, keep=1)
-    assert (
-        not checkpoints.is_best((0.0, -2.2))
-        and checkpoints.is_best((0.0, -1.9))
-        and not checkpoints.is_best(None)
-    )
+    assert not checkpoints.is_best((0.0, -2.2))
+    assert checkpoints.is_best((0.0, -1.9))
+    assert not checkpoints.is_best(None)
     checkpoints.save(at(4), {})
     checkpoints.close()
     assert saved_steps(tmp_path) == [2, 4]

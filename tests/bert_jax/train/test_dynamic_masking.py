@@ -1,5 +1,6 @@
-"""Masks drawn in the step against the offline job's: the same rule, the same distributions, the
-same on every mesh.
+"""Masks drawn in the step against the offline job's.
+
+The same rule, the same distributions, the same on every mesh.
 """
 
 from __future__ import annotations
@@ -34,14 +35,11 @@ RULE = DynamicMasking(
 
 
 def rows_of(**sizes) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
-    """Unmasked records as a batch, and what the offline job knows of them: candidates and
-    lengths.
-    """
+    """Unmasked records as a batch, and the candidates and lengths that the offline job knows."""
     ids, candidates, lengths, starts = batch(**sizes)
     real = np.arange(ids.shape[1]) < lengths[:, None]
-    second = (
-        np.cumsum(~candidates & real, axis=1) - (~candidates & real) >= 2
-    )  # two special tokens lie before B
+    # Two special tokens lie before B.
+    second = np.cumsum(~candidates & real, axis=1) - (~candidates & real) >= 2
     columns = {
         'input_ids': ids,
         'input_mask': real,
@@ -83,14 +81,12 @@ def test_masks_are_those_of_the_offline_job_in_kind_and_number(whole_word):
 
     chosen = np.zeros_like(candidates)
     chosen[np.nonzero(weights)[0], places[weights]] = True
-    assert (chosen.sum(1) == counts).all() and (
-        chosen <= candidates
-    ).all()  # no place twice, no special token
-    assert (
-        (np.diff(weights.astype(int), axis=1) <= 0).all()
-        and not places[~weights].any()
-        and not drawn['masked_lm_ids'][~weights].any()
-    )
+    # No place twice, and no special token.
+    assert (chosen.sum(1) == counts).all()
+    assert (chosen <= candidates).all()
+    assert (np.diff(weights.astype(int), axis=1) <= 0).all()
+    assert not places[~weights].any()
+    assert not drawn['masked_lm_ids'][~weights].any()
     assert (np.diff(np.where(weights, places, 1000 + np.arange(20)), axis=1) > 0).all()
     restored = drawn['input_ids'].copy()
     restored[chosen] = drawn['masked_lm_ids'][weights]
@@ -109,23 +105,19 @@ def test_masks_are_those_of_the_offline_job_in_kind_and_number(whole_word):
     shown, labels = drawn['input_ids'][row, places][weights], drawn['masked_lm_ids'][weights]
     was_mask, was_same = shown == MASK, shown == labels
     spread = 4 * 0.4 / np.sqrt(weights.sum())
-    assert was_mask.mean() == pytest.approx(0.8, abs=spread) and was_same.mean() == pytest.approx(
-        0.1 + 0.1 / VOCAB, abs=spread
-    )
+    assert was_mask.mean() == pytest.approx(0.8, abs=spread)
+    assert was_same.mean() == pytest.approx(0.1 + 0.1 / VOCAB, abs=spread)
     random = shown[~was_mask & ~was_same]
-    assert (
-        random.min() < 10
-        and random.max() >= VOCAB - 10
-        and random.mean() == pytest.approx(VOCAB / 2, rel=0.03)
-    )
+    assert random.min() < 10
+    assert random.max() >= VOCAB - 10
+    assert random.mean() == pytest.approx(VOCAB / 2, rel=0.03)
     share = lambda taken: np.array(
         [taken[:, i : i + 16].sum() / candidates[:, i : i + 16].sum() for i in range(0, 128, 16)]
     )
     put = np.zeros_like(candidates)
     put[np.nonzero(offline.weights)[0], offline.positions[offline.weights > 0]] = True
-    np.testing.assert_allclose(
-        share(chosen), share(put), atol=0.012
-    )  # no part of a row is preferred
+    # No part of a row is preferred.
+    np.testing.assert_allclose(share(chosen), share(put), atol=0.012)
 
 
 def test_full_rows_have_nineteen_masks_and_every_pass_has_its_own():
@@ -142,9 +134,8 @@ def test_full_rows_have_nineteen_masks_and_every_pass_has_its_own():
     records['word_starts'][:, [1, 64]] = 1
     rule = dataclasses.replace(RULE, whole_word=True)
     first, second = draw(rule, records), draw(rule, records, seed=1)
-    assert first['masked_lm_weights'].sum(1).mean() == pytest.approx(
-        19.0, abs=0.02
-    )  # 18.2 without filling up
+    # It would be 18.2 without filling up.
+    assert first['masked_lm_weights'].sum(1).mean() == pytest.approx(19.0, abs=0.02)
     same = (
         (first['masked_lm_positions'][:, :19, None] == second['masked_lm_positions'][:, None, :19])
         .any(2)
@@ -192,9 +183,8 @@ def test_losses_do_not_depend_on_mesh_or_accumulation():
         return found
 
     baseline = losses_of()
-    assert (
-        baseline[0] != baseline[1]
-    )  # the rate of step 0 is 0: the same parameters, other masks and dropout
+    # The rate of step 0 is 0: the same parameters, other masks and dropout.
+    assert baseline[0] != baseline[1]
     np.testing.assert_allclose(
         losses_of(fsdp=2, model_parallel=2, accumulation=2), baseline, rtol=2e-6
     )

@@ -1,5 +1,6 @@
-"""Every optimizer against numpy on a list of layers, each block on its own; schedules; rates by
-layer; freezing.
+"""Every optimizer against numpy on a list of layers, each block on its own.
+
+Also schedules, rates by layer, and freezing.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ SHAPES = {
 
 
 def draw(scale: float) -> dict[str, np.ndarray]:
-    """A flat tree of parameters or gradients; the blocks differ in size, so that one ratio for all
-    of them would show.
+    """A flat tree of parameters or gradients.
+
+    The blocks differ in size, so that one ratio for all of them would show.
     """
     size = lambda name, shape: (
         (1.0 + np.arange(L) * 3).reshape(-1, *(1,) * (len(shape) - 1)) if 'layers/' in name else 1.0
@@ -45,8 +47,9 @@ def draw(scale: float) -> dict[str, np.ndarray]:
 
 
 def unstacked(tree: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The same with one entry a block: layers/query/kernel [L, ...] -> layer_0/query/kernel and so
-    on, in float64.
+    """The same tree with one entry a block, in float64.
+
+    layers/query/kernel [L, ...] becomes layer_0/query/kernel and so on.
     """
     flat = {}
     for name, x in tree.items():
@@ -60,8 +63,9 @@ def unstacked(tree: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def numpy_step(c: OptimizerConfig, lr: float, t: int, params, grads, m, v) -> None:
-    """Step t (from 1) on a list of layers, from the sources that facts name: optimization.py,
-    lamb_optimizer.py, apex.
+    """Step t (from 1) on a list of layers, as the published sources have it.
+
+    That is optimization.py, lamb_optimizer.py and apex.
     """
 
     def rate(name: str) -> float:
@@ -216,8 +220,9 @@ def test_no_warm_up_starts_at_the_peak_and_ends_at_the_end(name):
 
 
 def test_print_schedule(binary):
-    """Appendix A.2 of the paper and optimization.py:32-54: 0 at first, 1e-4 * 0.99 when 10,000
-    steps are warm, two phases.
+    """Appendix A.2 of the paper and optimization.py:32-54.
+
+    0 at first, 1e-4 * 0.99 when 10,000 steps are warm, two phases.
 
     Steps count from 1, as in the log: the 10,001st is the first that is warm.
     """

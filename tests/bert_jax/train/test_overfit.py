@@ -132,9 +132,8 @@ def write_squad(folder):
     return answers
 
 
-DROPOUT_OFF = [
-    f'{place}_dropout=0' for place in ('hidden', 'attention', 'head')
-]  # what is learnt is then no matter of how masks are drawn
+# What is learnt is then no matter of how masks are drawn.
+DROPOUT_OFF = [f'{place}_dropout=0' for place in ('hidden', 'attention', 'head')]
 STEEP, GENTLE = (
     ['epochs=30', 'optimizer.peak_lr=5e-3'],
     [

@@ -35,8 +35,9 @@ def run(
     resume: Checkpoints | None = None,
     batch: dict | None = None,
 ) -> tuple[TrainState, list[float]]:
-    """A few steps on one batch with dropout on, from the newest of `resume`; the state and the
-    losses.
+    """The state and the losses after a few steps on one batch, with dropout on.
+
+    From the newest checkpoint of `resume`, where that is given.
     """
     mesh = sharding.make_mesh(runtime)
     model = heads.Pretraining(
@@ -181,13 +182,11 @@ def test_moments_are_split_over_data_too_where_asked():
 
 
 def test_losses_fall_and_dropout_is_on(baseline):
-    longer = run(RuntimeConfig(), steps=16)[
-        1
-    ]  # at this rate single losses leap up in the first ten steps, whatever the masks
+    # At this rate single losses leap up in the first ten steps, whatever the masks.
+    longer = run(RuntimeConfig(), steps=16)[1]
     assert longer[-1] < longer[0] - 0.5
-    assert (
-        baseline[0] != baseline[1]
-    )  # step 0 has lr 0: the parameters are the same, the masks are not
+    # Step 0 has lr 0: the parameters are the same, the masks are not.
+    assert baseline[0] != baseline[1]
 
 
 def test_padding_rows_of_the_table_stay_zero():
@@ -254,9 +253,9 @@ def test_a_non_finite_step_is_discarded_and_counted():
     step = jax.jit(make_train_step(losses.pretraining_objective(model, nsp=True), OPTIMIZER))
     bad = {**batch, 'masked_lm_weights': batch['masked_lm_weights'] * np.float32('nan')}
     after, metrics = step(state, bad, hparams_of(OPTIMIZER, 0, 10))
-    assert (
-        int(after.step) == 1 and int(after.bad_steps) == 1 and not np.isfinite(metrics['loss'][0])
-    )
+    assert int(after.step) == 1
+    assert int(after.bad_steps) == 1
+    assert not np.isfinite(metrics['loss'][0])
     jax.tree.map(np.testing.assert_array_equal, after.params, state.params)
     after, _ = step(after, batch, hparams_of(OPTIMIZER, 0, 10))
     assert int(after.step) == 2 and int(after.bad_steps) == 0

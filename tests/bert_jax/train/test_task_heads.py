@@ -27,8 +27,9 @@ ROWS, CHOICES, LABELS = 8, 3, 5
 
 
 def task_batch(head: str) -> dict[str, np.ndarray]:
-    """A batch as a task with that head gives it; the last example has weight 0, as at the tail of
-    an evaluation.
+    """A batch as a task with that head gives it.
+
+    The last example has weight 0, as at the tail of an evaluation.
     """
     rng = np.random.RandomState(1)
     found = make_batch(CONFIG, ROWS * CHOICES if head == 'choice' else ROWS)
@@ -89,14 +90,14 @@ def test_logits_and_losses_equal_numpy(head):
         (losses * weights).sum() / weights.sum(), rel=1e-5
     )
     right = ((wanted.argmax(-1) == labels) * weights).sum() / weights.sum()
-    assert (
-        float(sums['accuracy'][0] / sums['accuracy'][1]) == pytest.approx(right) and 0 < right < 1
-    )
+    assert float(sums['accuracy'][0] / sums['accuracy'][1]) == pytest.approx(right)
+    assert 0 < right < 1
 
 
 def test_every_choice_has_dropout_of_its_own():
-    """Equal inputs score alike without dropout, and differ with it; the masks of an example do not
-    depend on its batch.
+    """Equal inputs score alike without dropout, and differ with it.
+
+    The masks of an example do not depend on its batch.
     """
     model, params = make('choice')
     batch = {
@@ -117,8 +118,9 @@ def test_every_choice_has_dropout_of_its_own():
 
 
 def test_choices_on_a_mesh():
-    """Losses with dropout are those of one device: a mask is named by its example and choice,
-    wherever it is computed.
+    """Losses with dropout are those of one device.
+
+    A mask is named by its example and choice, wherever it is computed.
     """
     model, params = make('choice')
     params, batch = jax.device_put(params), task_batch('choice')
@@ -130,9 +132,8 @@ def test_choices_on_a_mesh():
         placed = jax.device_put(params, sharding.shardings(params, mesh))
         together = sums(placed, sharding.place(batch, mesh, ROWS), dropout_rng)
     np.testing.assert_allclose(together['loss'], alone['loss'], rtol=2e-6)
-    assert (
-        abs(float(alone['loss'][0]) - float(sums(params, batch, None)['loss'][0])) > 1e-3
-    )  # dropout is on
+    # Dropout is on.
+    assert abs(float(alone['loss'][0]) - float(sums(params, batch, None)['loss'][0])) > 1e-3
 
 
 def test_features_of_choices_are_trimmed_like_others():

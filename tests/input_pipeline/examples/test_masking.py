@@ -1,5 +1,6 @@
-"""Masking against the reference's rule, restated slowly (google-research/bert
-create_pretraining_data.py:342-415).
+"""Masking against the reference's rule, restated slowly.
+
+google-research/bert create_pretraining_data.py:342-415.
 """
 
 from __future__ import annotations
@@ -76,9 +77,8 @@ def test_mix_of_mask_same_and_random(mix_):
     assert abs(as_same - mix_[1] - mix_[2] / VOCAB) < 0.01
     if mix_[2]:
         random = shown[(shown != MASK) & (shown != labels)]
-        assert (
-            random.min() < 10 and random.max() > VOCAB - 20
-        )  # the whole vocabulary, special entries too
+        # The whole vocabulary, special entries too.
+        assert random.min() < 10 and random.max() > VOCAB - 20
         assert abs(random.mean() - VOCAB / 2) < 12
 
 
@@ -117,8 +117,9 @@ def test_whole_words_are_masked_whole_and_as_many_as_fit():
 
 
 def test_whole_word_choice_agrees_with_a_slow_greedy_one():
-    """Chance of a long word to be masked: greedy over a random order, skipping what does not fit
-    (:379-391).
+    """Chance of a long word to be masked.
+
+    Greedy over a random order, skipping what does not fit (:379-391).
     """
     sizes = [1, 1, 2, 3, 1, 2]
     length = sum(sizes) + 2
@@ -153,8 +154,9 @@ def test_whole_word_choice_agrees_with_a_slow_greedy_one():
 
 
 def slow_ngrams(sizes, ends, budget, longest, random):
-    """Words chosen one run at a time (ALBERT section 4.1): `ends` are the words after which a
-    segment ends.
+    """Words chosen one run at a time (ALBERT section 4.1).
+
+    `ends` are the words after which a segment ends.
     """
     chosen, left = set(), budget
     for word in random.permutation(len(sizes)).tolist():
@@ -174,8 +176,9 @@ def slow_ngrams(sizes, ends, budget, longest, random):
 
 @pytest.mark.parametrize('longest, share', [(2, 0.3), (3, 0.6), (5, 0.4)])
 def test_runs_of_words_are_chosen_as_by_a_slow_greedy_one(longest, share):
-    """How often each word is chosen, and with its neighbour: two segments, words of one to three
-    tokens.
+    """How often each word is chosen, alone and together with its neighbour.
+
+    In two segments, with words of one to three tokens.
     """
     segments = [[1, 1, 2, 1, 3, 1], [2, 1, 1, 1, 2]]
     sizes = [size for segment in segments for size in segment]
@@ -221,9 +224,8 @@ def test_a_run_of_n_words_has_a_chance_like_one_in_n():
     rows, length = 20000, 200
     candidates = np.ones((rows, length), bool)
     candidates[:, [0, -1]] = False
-    rule = MaskingRule(
-        3 / length, 3, ngram=3
-    )  # room for one run of three, so the first run is often all there is
+    # Room for one run of three, so the first run is often all there is.
+    rule = MaskingRule(3 / length, 3, ngram=3)
     masked = mask(
         np.full((rows, length), 50, np.int32),
         candidates,
@@ -251,8 +253,9 @@ def test_numbers_belong_to_names():
 
 
 def test_numbers_are_the_same_for_ever():
-    """Records made elsewhere, or by another numpy, must have the same bytes: these digests may
-    never change.
+    """Records made elsewhere, or by another numpy, must have the same bytes.
+
+    These digests may never change.
     """
     digest = hashlib.sha256()
     for array in (

@@ -1,5 +1,6 @@
-"""Packing: what it may put together, how full rows get, and that a packed row is its examples, one
-after the other.
+"""Packing: what it may put together, how full rows get, and what a packed row holds.
+
+It is its examples, one after the other.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from tests.helpers.documents import make_documents
 
 
 def first_fit_decreasing(lengths, predictions, spec) -> int:
-    """How many rows the textbook's algorithm needs: longest first, each into the first row that has
-    room.
+    """How many rows the textbook's algorithm needs.
+
+    Longest first, each into the first row that has room.
     """
     rows = []
     for i in np.argsort(-lengths, kind='stable').tolist():

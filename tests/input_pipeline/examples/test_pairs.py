@@ -1,5 +1,6 @@
-"""Pairs against the reference's algorithm, restated slowly (google-research/bert
-create_pretraining_data.py:225-340, 418-433).
+"""Pairs against the reference's algorithm, restated slowly.
+
+google-research/bert create_pretraining_data.py:225-340, 418-433.
 """
 
 from __future__ import annotations
@@ -79,9 +80,8 @@ def test_nsp_has_the_lengths_labels_and_counts_of_the_reference(seq_len, most_to
 
 def test_nsp_labels_tell_the_truth():
     documents = make_documents(most_tokens=8)
-    examples = make_examples(
-        documents, 'nsp', 512, 4, 0.0, Stream(2)
-    )  # nothing is long enough to be truncated
+    # Nothing is long enough to be truncated.
+    examples = make_examples(documents, 'nsp', 512, 4, 0.0, Stream(2))
     starts = documents.sentences[documents.documents]
     of = lambda token: np.searchsorted(starts, token, 'right') - 1
     same = of(examples.a) == of(examples.b)

@@ -1,9 +1,6 @@
-"""The offline job's records beside those of the reference's algorithm, restated in plain Python, on
-the same text.
+"""The offline job's records beside those of the reference's algorithm, on the same text.
 
-google-research/bert create_pretraining_data.py:200-433: documents shuffled, segments,
-truncation and masking one example at a time with Python's own random numbers. Numbers
-differ, so distributions are compared: two of thousands of examples each.
+The algorithm is restated in plain Python.
 """
 
 from __future__ import annotations
@@ -30,8 +27,9 @@ OF_LONG = frozenset(IDS[word] for word in LONG_WORDS)
 def their_examples(
     documents, seq_len, dupe_factor, short_seq_prob, probability, most, whole_word, rng
 ):
-    """(ids before masking, segment ids, label, masked positions, ids shown there) of every
-    example.
+    """What the reference makes of every example.
+
+    (ids before masking, segment ids, label, masked positions, ids shown there).
     """
     documents = list(documents)
     rng.shuffle(documents)
@@ -81,9 +79,8 @@ def their_masks(ids, probability, most, whole_word, rng):
     for place, token in enumerate(ids):
         if token in (CLS, SEP):
             continue
-        if (
-            whole_word and token in PIECES and ids[place - 1] not in (CLS, SEP)
-        ):  # the reference joins across [SEP]; we do not
+        # The reference joins across [SEP]; we do not.
+        if whole_word and token in PIECES and ids[place - 1] not in (CLS, SEP):
             words[-1].append(place)
         else:
             words.append([place])
@@ -174,9 +171,7 @@ def distance(one, other) -> float:
 
 
 def short_and_long(rng, sentence, short, long):
-    """So many documents of 1 to 21 sentences, and so many of 5,000, each sentence a list of
-    words.
-    """
+    """So many documents of 1 to 21 sentences and so many of 5,000; a sentence is its words."""
     counts = [(rng.choice([1, 2, 3, 5, 8, 13, 21]), SHORT_WORDS) for _ in range(short)] + [
         (5000, LONG_WORDS)
     ] * long

@@ -9,8 +9,9 @@ from tests.helpers.jobs import PLAIN, SPECIAL
 
 @pytest.fixture(scope='module')
 def vocabulary(tmp_path_factory):
-    """A tokenizer whose words name themselves: plain words, words of two pieces, and one word for
-    each document.
+    """A tokenizer whose words name themselves, with a word for each document.
+
+    There are plain words, and words of two pieces.
     """
     names = [f'doc{chr(97 + i)}{chr(97 + j)}' for i in range(20) for j in range(20)]
     tokens = SPECIAL + PLAIN + ['##ing', '##s', '.', '!', ','] + names

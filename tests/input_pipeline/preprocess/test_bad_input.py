@@ -1,5 +1,6 @@
-"""What goes wrong with text and machines, each through the whole job: a clear line, and correct
-files or none.
+"""What goes wrong with text and machines, through the whole job.
+
+Each time there is a clear line, and correct files or none.
 """
 
 from __future__ import annotations

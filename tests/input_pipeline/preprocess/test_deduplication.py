@@ -24,8 +24,9 @@ def small(monkeypatch):
 
 @pytest.fixture(scope='module')
 def text(tmp_path_factory, vocabulary):
-    """Three files of 400 documents, a third of them copies, with a third of the lines from a common
-    stock; and the documents.
+    """Three files of 400 documents, a third of them copies; and the documents.
+
+    A third of the lines are from a common stock.
     """
     source, (_, index, _) = random.Random(0), vocabulary
     plain = [word for word in index if word[0] == 'w']

@@ -15,10 +15,8 @@ from input_pipeline.records import shards
 from input_pipeline.tokenizer import Tokenizer
 from tests.helpers.jobs import digests, run, write_text
 
-OPTIONS = {
-    'num_shards': 2,
-    'eval_fraction': 0.2,
-}  # of a job of 2 units, several buckets and 3 shards
+# Of a job that has 2 units of text, several buckets and 3 shards.
+OPTIONS = {'num_shards': 2, 'eval_fraction': 0.2}
 
 
 class Killed(BaseException):
@@ -44,8 +42,9 @@ def several_buckets(monkeypatch):
 
 
 def test_after_a_kill_at_any_task(tmp_path, text, vocabulary, monkeypatch, capsys):
-    """Killed before a task, or when its files are there and its result is not, then killed again at
-    the next one.
+    """Killed at any task, then killed again at the next one.
+
+    Before the task, or when its files are there and its result is not.
     """
     tasks = 0
     keep = KeptResults.run

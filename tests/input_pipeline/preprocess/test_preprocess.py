@@ -1,5 +1,6 @@
-"""The offline job from text to records: read back by the numpy decoder and compared with the text
-itself.
+"""The offline job from text to records.
+
+Read back by the numpy decoder and compared with the text itself.
 """
 
 from __future__ import annotations
@@ -150,9 +151,8 @@ def _units_defaults():
 
 def test_buckets_stay_small_and_full_of_documents():
     assert plan_buckets(100, 3) == 1
-    assert (
-        plan_buckets(10**9, 63) == 1
-    )  # a few huge documents stay together, so that each has others
+    # A few huge documents stay together, so that each has others.
+    assert plan_buckets(10**9, 63) == 1
     assert plan_buckets(10**6, 40_000) == 1
     assert plan_buckets(13 * 10**6, 27_000) == 13
     assert plan_buckets(4 * 10**9, 6 * 10**6) == 500
@@ -166,9 +166,8 @@ def test_a_long_document_is_gone_through_without_a_break(tmp_path, vocabulary):
     """Rows end where they are full, and with the document: nowhere else."""
     write_text(tmp_path / 'a.txt', vocabulary[2][:1], sentences=(3000, 3001))
     text = (tmp_path / 'a.txt').read_text()
-    (tmp_path / 'a.txt').write_text(
-        '\n'.join(line[:12] + ' .' for line in text.splitlines())
-    )  # 5 tokens at most
+    # A line has 5 tokens at most.
+    (tmp_path / 'a.txt').write_text('\n'.join(line[:12] + ' .' for line in text.splitlines()))
     options = {
         'objective': 'full_sentences',
         'dupe_factor': 1,
@@ -184,9 +183,8 @@ def test_a_long_document_is_gone_through_without_a_break(tmp_path, vocabulary):
 def test_held_out_documents_and_their_copies_are_not_trained_on(tmp_path, vocabulary):
     names = vocabulary[2][:200]
     texts = write_text(tmp_path / 'a.txt', names)
-    copies = [
-        text.upper().replace('.', '!').replace(' ', '  ') for text in texts
-    ]  # the same letters
+    # Copies have the same letters.
+    copies = [text.upper().replace('.', '!').replace(' ', '  ') for text in texts]
     (tmp_path / 'b.txt').write_text('\n\n'.join(copies))
     manifest = run(tmp_path, vocabulary, eval_fraction=0.2)
     train, held_out = (
@@ -305,14 +303,13 @@ def test_whole_words_stay_together_in_records(tmp_path, vocabulary, by_words):
     chosen = np.zeros_like(suffix)
     row, rank = np.nonzero(columns['masked_lm_weights'])
     chosen[row, columns['masked_lm_positions'][row, rank]] = True
-    inner = suffix[:, 1:] & (
-        restored[:, :-1] > MASK
-    )  # not the tail of a truncated word after [CLS] or [SEP]
+    # Not the tail of a truncated word after [CLS] or [SEP].
+    inner = suffix[:, 1:] & (restored[:, :-1] > MASK)
     np.testing.assert_array_equal(chosen[:, 1:][inner], chosen[:, :-1][inner])
     assert suffix.any() and inner.any()
-    neighbours = (
-        chosen[:, 1:] & chosen[:, :-1] & ~suffix[:, 1:]
-    ).sum() / chosen.sum()  # the start of a word, after a chosen token
+    # The start of a word, chosen after a chosen token.
+    next_to_each_other = chosen[:, 1:] & chosen[:, :-1] & ~suffix[:, 1:]
+    neighbours = next_to_each_other.sum() / chosen.sum()
     assert neighbours > 0.2 if 'ngram' in by_words else neighbours < 0.15, neighbours
 
 

@@ -1,5 +1,6 @@
-"""Records directories damaged at random: verify_data finds each damage and names its place, and the
-stream never passes it on.
+"""Records directories damaged at random: verify_data finds each damage and names its place.
+
+The stream never passes any of it on.
 """
 
 from __future__ import annotations
@@ -86,22 +87,20 @@ def test_damage_to_a_shard(tmp_path, kind):
         faults = shards.verify(tmp_path).faults
         assert faults and {fault.file for fault in faults} == {path.name}, (kind, seed)
         record = bisect.bisect_right(bounds, at) - 1
-        if kind not in (
-            'remove record',
-            'swap',
-        ):  # where whole records are gone or exchanged, all that are left are sound
+        # Where whole records are gone or exchanged, all that are left are sound.
+        if kind not in ('remove record', 'swap'):
             assert (faults[0].record, faults[0].byte) == (record, bounds[record]), (kind, seed)
-        if kind != 'swap' or len(text) != len(
-            whole
-        ):  # an exchange of equal records of equal length loses nothing
+        # An exchange of equal records of equal length loses nothing.
+        if kind != 'swap' or len(text) != len(whole):
             with pytest.raises(UserError, match=path.name):
                 read_all(tmp_path)
         path.write_bytes(whole)
 
 
 def test_a_damaged_payload_under_a_right_checksum(tmp_path):
-    """As a faulty writer would leave it: either the record says so, or the checksum of the file
-    does.
+    """As a faulty writer would leave it.
+
+    Either the record says so, or the checksum of the file does.
     """
     make_directory(tmp_path, (300,))
     path, payloads = tmp_path / 'train-00000-of-00001.tfrecord', payloads_of(300)

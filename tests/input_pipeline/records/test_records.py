@@ -110,8 +110,9 @@ def field(number: int, body: bytes) -> bytes:
 
 
 def test_unpacked_lists_and_unknown_features_are_read():
-    """Protobuf lets a writer spell a list value by value, split it into parts, and add what we do
-    not know.
+    """Protobuf lets a writer spell a list in several ways, and add what we do not know.
+
+    Value by value, or split into parts.
     """
     spec = RecordSpec(4, 2, 'dynamic')
     columns = {
@@ -135,9 +136,8 @@ def test_unpacked_lists_and_unknown_features_are_read():
     entries = b''
     for i, (name, values) in enumerate(columns.items()):
         numbers = (unpacked, in_parts)[i % 2](np.atleast_1d(values[0]))
-        entries += field(
-            1, field(2, field(3, numbers)) + field(1, name.encode())
-        )  # the value before the key
+        # The value of a map's entry before its key.
+        entries += field(1, field(2, field(3, numbers)) + field(1, name.encode()))
     entries += field(1, field(1, b'extra') + field(2, field(1, field(1, b'text'))))
     assert_equal(fields.decode_numpy(spec, [field(1, entries)]), columns)
 
@@ -243,12 +243,8 @@ def test_check_and_count_of_packed_records():
         ('pack_ids', 0, 0, 'pack_ids are not'),
         ('pack_ids', 0, 2, 'pack_ids are not'),
         ('pack_ids', second, 3, 'pack_ids are not'),
-        (
-            'pack_ids',
-            last,
-            4,
-            'position_ids',
-        ),  # a fourth pack, of which nothing else knows but its position 0
+        # A fourth pack, of which nothing else knows but its position 0.
+        ('pack_ids', last, 4, 'position_ids'),
         ('pack_ids', last + 1, 1, 'pack_ids are not'),
         ('pack_ids', second, 5, r'pack_ids\[\d+\] = 5 is outside'),
         ('position_ids', second, second, 'position_ids do not'),

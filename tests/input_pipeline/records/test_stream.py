@@ -1,5 +1,6 @@
-"""The stream: one order for any batch size, start, share of rows and decoder; and what it says of
-damage.
+"""The stream: one order for any batch size, start, share of rows and decoder.
+
+Also what it says of damage.
 """
 
 from __future__ import annotations
@@ -116,8 +117,9 @@ def test_another_seed_is_another_order_and_one_block_is_shuffled_too(tmp_path):
 
 
 def test_the_order_is_the_documented_one():
-    """Against a spelled-out computation. Another answer means that resumed runs would see other
-    data than they began with.
+    """Against a spelled-out computation.
+
+    Another answer means that resumed runs would see other data than they began with.
     """
     sizes, seed = [256, 44, 256, 3], 12345
 
@@ -352,8 +354,9 @@ def test_a_file_that_goes_away_during_the_run_is_named(directory):
 
 
 def test_seeking_in_a_hundred_million_records_is_quick(tmp_path):
-    """The whole way of a resumed run, to its first batch: a thousand shards, which are one file
-    under as many names.
+    """The whole way of a resumed run, to its first batch.
+
+    A thousand shards, which are one file under as many names.
     """
     count, per_shard = 1000, 100_000
     columns = example_columns(SPEC, shards.BLOCK, seed=5)

@@ -1,6 +1,4 @@
-"""Length-aware batches: which lengths, which rows, the order of training, features kept on disk,
-and chance.
-"""
+"""Length-aware batches: lengths, rows, the order of training, features on disk, chance."""
 
 from __future__ import annotations
 
@@ -79,9 +77,8 @@ def test_bucketed_training_sees_every_row_and_resumes_anywhere():
             'example_weights'
         ].sum() == 8
     seen = np.bincount(np.concatenate([batch['labels'] for batch in batches]), minlength=80)
-    assert (
-        seen.sum() == 800 and (abs(seen - 10) <= 1).all()
-    )  # 10 epochs of each row, whatever its length
+    # 10 epochs of each row, whatever its length.
+    assert seen.sum() == 800 and (abs(seen - 10) <= 1).all()
     widths = [batch['input_ids'].shape[1] for batch in batches]
     assert len({tuple(widths[i : i + 10]) for i in range(0, 100, 10)}) > 5  # in no fixed order
     for later, batch in zip(take(37, 5), batches[37:42], strict=True):

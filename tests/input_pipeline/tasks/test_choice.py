@@ -59,9 +59,7 @@ def test_swag_rows_by_hand(tmp_path, tokenizer):
 
 
 def test_own_task(tmp_path):
-    """A JSON key that holds the list of choices, labels of the user's, and what does not fit
-    them.
-    """
+    """A JSON key with the list of choices, labels of the user's, and what does not fit them."""
     description = {
         'kind': 'choice', 'files': {'train': 'train.jsonl'}, 'labels': ['A', 'B'],
         'columns': {'text': 'q', 'choices': 'c.text', 'label': 'answer'},

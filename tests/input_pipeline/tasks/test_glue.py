@@ -1,5 +1,6 @@
-"""GLUE's table and submission from a glob of runs: the best run of each task, the site's names and
-labels, and what is missing.
+"""GLUE's table and submission from a glob of runs.
+
+The best run of each task, the site's names and labels, and what is missing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Span tasks: windows, positions, decoding and scores, against loops written out as the reference
-has them.
-"""
+"""Span tasks: windows, positions, decoding and scores, against the reference spelled out."""
 
 from __future__ import annotations
 
@@ -36,8 +34,9 @@ def tokenizer(tmp_path):
 
 
 def squad_file(tmp_path, questions, name='train-v1.1.json', context=CONTEXT):
-    """A file in the SQuAD format: (question, [answer text, ...] or [(text, offset)]) on one
-    context.
+    """Writes a file in the SQuAD format, of questions on one context.
+
+    A question is (text, [answer text, ...]), or has [(answer text, offset)].
     """
     entries = []
     for number, (question, answers) in enumerate(questions):
@@ -62,8 +61,9 @@ def squad_file(tmp_path, questions, name='train-v1.1.json', context=CONTEXT):
 
 
 def perfect(features, k=5):
-    """Outputs of a model that is sure of the labels: the true start and end first, then other
-    positions.
+    """Outputs of a model that is sure of the labels.
+
+    The true start and end first, then other positions.
     """
     rows = len(features['input_ids'])
     outputs = {}
@@ -143,8 +143,9 @@ def test_rows_by_hand(tmp_path, tokenizer):
 
 
 def test_decoding_is_that_of_the_reference(tmp_path, tokenizer):
-    """All pairs of the 20 best of each window, the rules of run_squad.py:765-800, in plain loops;
-    random logits.
+    """All pairs of the 20 best of each window, the rules of run_squad.py:765-800, in plain loops.
+
+    Random logits.
     """
     squad_file(tmp_path, [('why ?', ['fox']), ('what is that thing ?', ['13'])], 'dev-v1.1.json')
     task = load_task('squad_v1', str(tmp_path))
@@ -234,8 +235,9 @@ def test_the_best_threshold_may_lie_on_either_side():
 
 
 def test_best_threshold_is_the_official_search():
-    """find_best_thresh of evaluate-v2.0.py by brute force: every threshold on the odds, '' above
-    it, else the answer given.
+    """find_best_thresh of evaluate-v2.0.py by brute force.
+
+    Every threshold on the odds, '' above it, else the answer given.
     """
     rng = np.random.default_rng(0)
     for _ in range(20):
@@ -257,8 +259,9 @@ def test_best_threshold_is_the_official_search():
 
 
 def test_korquad_counts_characters():
-    """evaluate-korquad_v1.0.py by hand: 4 of 5 and of 6 characters are common; its list of signs
-    parts words.
+    """evaluate-korquad_v1.0.py by hand: 4 of 5 and of 6 characters are common.
+
+    Its list of signs parts words.
     """
     scorer = squad.SCORERS['korquad']
     assert squad.normalize_korquad("《대한(민국)》 '서울', A.") == '대한 민국 서울 a'
@@ -317,8 +320,9 @@ def test_training_questions_take_their_first_answer_and_must_have_it(tmp_path, t
 def test_an_answer_beside_its_offset_is_taken_where_the_original_takes_it(
     tmp_path, tokenizer, caplog
 ):
-    """Offsets that are off by a little, by a word, and by much; what run_squad.py:274-296 does,
-    written out.
+    """Offsets that are off by a little, by a word, and by much.
+
+    What run_squad.py:274-296 does, written out.
     """
     there = CONTEXT.index("Zoë's")
     questions = [
@@ -365,8 +369,9 @@ def _without(entry, name):
 
 @pytest.mark.parametrize('version', ['v1.1', 'v2.0'])
 def test_questions_without_labels_are_not_taken_for_unanswerable_ones(tmp_path, version):
-    """No `answers`, null, and all empty: refused for train and dev, and in a test split predicted
-    but not scored.
+    """No `answers`, null, and all empty are refused for train and dev.
+
+    A test split of such questions is predicted but not scored.
     """
     entry = {
         'id': '1',
@@ -525,9 +530,8 @@ def test_questions_that_nobody_asked_or_answered_are_said(tmp_path, caplog):
         {'q0': 'fox', 'x': 'y'}, {'null_odds': {'q0': 0.0}, 'nbest': {'q0': [{'text': 'fox'}]}}
     )
     report = task.score(task.examples('dev'), given)
-    assert (
-        report['best_exact'] == 300.0 and report['tuned_exact'] == 100.0
-    )  # the official figure, and ours
+    # The official figure, and ours.
+    assert report['best_exact'] == 300.0 and report['tuned_exact'] == 100.0
     for said in (
         '1 predictions are of other questions',
         '2 of 3 questions have no prediction',
@@ -572,8 +576,9 @@ def test_a_span_task_by_json(tmp_path):
 
 
 def test_a_span_task_of_tables(tmp_path):
-    """A question a row: an answer by its place or by its text, several in JSON, none where some
-    have none.
+    """A question a row, its answer told by its place or by its text.
+
+    Several answers are in JSON; there is none where questions may have none.
     """
 
     def read(name, text, **changes):

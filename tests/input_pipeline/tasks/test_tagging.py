@@ -1,6 +1,4 @@
-"""Tagging: column files, rows with and without context, and entity scores against conlleval's rules
-written out.
-"""
+"""Tagging: column files, rows with and without context, entity scores against conlleval's rules."""
 
 from __future__ import annotations
 
@@ -47,8 +45,9 @@ def read(task):
 
 
 def test_column_files(tmp_path, caplog):
-    """Blanks or tabs, -DOCSTART-, a BOM, CRLF, comments, a word that is a blank, IOB1 tags and BIO
-    errors.
+    """Blanks or tabs, -DOCSTART-, a BOM, CRLF, comments, odd words and tags.
+
+    A word is a blank; tags are of IOB1, or BIO with errors.
     """
     caplog.set_level('INFO')
     text = (
@@ -148,8 +147,9 @@ def test_rows_by_hand(tmp_path, tokenizer):
 
 @pytest.mark.parametrize('context', [False, True])
 def test_no_word_is_lost_however_short_the_rows(tmp_path, tokenizer, context):
-    """Every word is labelled once, at its first piece, and what surrounds it is the document's own
-    text in order.
+    """Every word is labelled once, at its first piece.
+
+    What surrounds it is the document's own text, in order.
     """
     rng = np.random.default_rng(0)
     word = lambda: ''.join(rng.choice(list('abcdefgh'), rng.integers(1, 12)))
@@ -185,8 +185,9 @@ def test_no_word_is_lost_however_short_the_rows(tmp_path, tokenizer, context):
 
 
 def conlleval(truth, predicted):
-    """Precision, recall and F1 by the transitions of the shared task's script (startOfChunk,
-    endOfChunk), over one long list.
+    """Precision, recall and F1 by the transitions of the shared task's script.
+
+    Those are startOfChunk and endOfChunk, over one long list.
     """
 
     def chunks(tags):
@@ -238,9 +239,7 @@ def test_entity_scores_are_those_of_conlleval():
 @pytest.mark.parametrize('files', ['IOB1', 'BIO'])
 @pytest.mark.parametrize('given', ['IOB1', 'BIO'])
 def test_gold_tags_score_one_in_either_scheme_against_either(tmp_path, files, given, caplog):
-    """The gold file itself as predictions, and with noise the accuracy that conlleval gives in the
-    predictions' scheme.
-    """
+    """The gold file as predictions; with noise, conlleval's accuracy in the predictions' scheme."""
     rng = np.random.default_rng(1)
     gold = [
         entities.as_bio([LABELS[i] for i in rng.integers(0, 5, rng.integers(2, 9))])
@@ -333,8 +332,9 @@ def test_predictions_of_anyone(tmp_path):
 
 
 def test_real_conll2003_has_its_published_counts(test_data, tmp_path, caplog):
-    """Sentences and entities as the shared task's paper counts them, from BIO tags and from the
-    original IOB1 ones.
+    """Sentences and entities are as many as the shared task's paper counts.
+
+    From BIO tags, and from the original IOB1 ones.
     """
     caplog.set_level('INFO')
     task = load_task('conll2003', str(test_data / 'conll2003'))

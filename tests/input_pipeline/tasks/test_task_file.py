@@ -1,5 +1,6 @@
-"""A user's own task file, right and wrong: whatever it holds, it is read or refused in one line
-that names the entry.
+"""A user's own task file, right and wrong.
+
+Whatever it holds, it is read or refused in one line that names the entry.
 """
 
 from __future__ import annotations
@@ -97,8 +98,9 @@ def read(tmp_path):
 
 @pytest.mark.parametrize('kind', TASKS)
 def test_an_entry_of_another_type_is_refused_in_one_line(read, kind):
-    """Every entry, replaced by everything that it is not; what is accepted is accepted because it
-    is right.
+    """Every entry, replaced by everything that it is not.
+
+    What is accepted is accepted because it is right.
     """
     description = {'kind': kind, **TASKS[kind]}
     assert read(description)
@@ -217,8 +219,9 @@ def test_an_unreadable_file_is_one_line(tmp_path, read):
 
 
 def test_compressed_files_are_read_as_what_they_hold(tmp_path, read):
-    """Under their own name, in place of the plain file, and under a plain name; of every kind, and
-    the task file too.
+    """Under their own name, in place of the plain file, and under a plain name.
+
+    Of every kind, and the task file too.
     """
     for name, text in DATA.items():
         (tmp_path / name).unlink()

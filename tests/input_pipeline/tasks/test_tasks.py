@@ -1,5 +1,6 @@
-"""Text tasks: reading files, features, scores and batches, against hand-written oracles and the
-real GLUE files.
+"""Text tasks: files, features, scores and batches, against hand-written oracles.
+
+Also on the real GLUE files.
 """
 
 from __future__ import annotations
@@ -175,8 +176,9 @@ def test_qqp_leaves_out_torn_rows(tmp_path):
 
 
 def test_mnli_reads_both_layouts(tmp_path):
-    """The training file has one label column, the dev files six; the gold label is the last of
-    either.
+    """The training file has one label column, the dev files six.
+
+    The gold label is the last of either.
     """
     write(
         tmp_path,
@@ -376,8 +378,9 @@ GLUE_ROWS = {
 
 @pytest.mark.parametrize('folder', GLUE_ROWS)
 def test_real_glue_files_have_their_published_rows(test_data, folder):
-    """Rows as published; the share of the commoner training label shows that the label column is
-    the right one.
+    """There are as many rows as published, and the label column is the right one.
+
+    The share of the commoner training label shows that.
     """
     name, train, dev, test, majority = GLUE_ROWS[folder]
     task = load_task(name, str(test_data / 'glue' / folder))

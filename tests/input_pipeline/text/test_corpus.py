@@ -496,9 +496,8 @@ def test_wikiextractor_json_is_told_by_its_first_line(tmp_path):
     assert read(put(tmp_path / 'b.txt', '{braces} are text\n')) == [['{braces} are text']]
 
 
-@pytest.mark.parametrize(
-    'compress', [gzip.compress, bz2.compress, lzma.compress]
-)  # zstd's bound is larger
+# Not zstd, whose bound is larger.
+@pytest.mark.parametrize('compress', [gzip.compress, bz2.compress, lzma.compress])
 def test_a_small_file_that_holds_much_is_read_in_small_chunks(tmp_path, compress):
     content = b'a' * 10_000_000
     with open(put(tmp_path / 'a', compress(content)), 'rb') as f:

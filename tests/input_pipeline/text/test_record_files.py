@@ -1,6 +1,4 @@
-"""Records streamed from files: every format, compressed or not, and what is said of what is
-wrong.
-"""
+"""Records streamed from files of every format, compressed or not, and what is said of faults."""
 
 from __future__ import annotations
 

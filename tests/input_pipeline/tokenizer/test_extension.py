@@ -1,5 +1,6 @@
-"""New words for a vocabulary that a model has: which, where they go, and what counts as the same
-vocabulary.
+"""New words for a vocabulary that a model has: which, and where they go.
+
+Also what counts as the same vocabulary.
 """
 
 from __future__ import annotations
@@ -61,12 +62,8 @@ def test_unused_slots_come_first_and_every_old_entry_keeps_its_id(tmp_path):
     ]
     assert new.tokens(range(new.vocab_size)) == [*wanted, 'ω']
     assert new.encode('Genome genomes ω') == [1, 1, 9, 17]
-    assert extension.new_entries(old, new) == {
-        1: [7, 8],
-        2: [10, 11],
-        14: [],
-        17: [],
-    }  # nothing spells exon: there is no head e
+    # Nothing spells exon: there is no head e.
+    assert extension.new_entries(old, new) == {1: [7, 8], 2: [10, 11], 14: [], 17: []}
     new.save(tmp_path / 'new')
     assert Tokenizer.load(tmp_path / 'new').fingerprint == new.fingerprint
     assert extension.new_entries(new, new) == {}

@@ -1,5 +1,6 @@
-"""WordPiece against rules written out from google-research/bert and against Hugging Face's engine;
-offsets; directories.
+"""WordPiece against rules written out from google-research/bert and against Hugging Face's engine.
+
+Also offsets, and tokenizer directories.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ def put(path, tokens=(*SPECIAL, *WORDS), config=None):
 
 
 def google_pieces(text, vocab, lower):
-    """The reference, character by character, from its description (cleaning, ideographs, case,
-    accents, signs, greedy match).
+    """The reference, character by character, from its description.
+
+    Cleaning, ideographs, case, accents, signs, greedy match.
     """
     cleaned = ''
     for c in text:
@@ -331,9 +333,8 @@ class TestForeignSettings:
             Tokenizer.load(folder),
         )
         rules = {'cased', 'lower-cased with accents', 'ideographs joined', 'composed'}
-        assert ours.kind == (
-            'wordpiece' if name in rules else 'compiled'
-        )  # BERT's own stay on the fast path
+        # BERT's own stay on the fast path.
+        assert ours.kind == ('wordpiece' if name in rules else 'compiled')
         ours.save(tmp_path / 'saved')
         again = Tokenizer.load(tmp_path / 'saved')
         assert again.fingerprint == ours.fingerprint
@@ -455,8 +456,9 @@ def test_import_is_light():
 
 
 def test_sentencepiece_needs_no_protobuf_module(tmp_path):
-    """Its generated code refuses every protobuf that is older than its own; Apache Beam needs such
-    a one.
+    """Its generated code refuses every protobuf that is older than its own.
+
+    Apache Beam needs such a one.
     """
     code = f"""
 import sys

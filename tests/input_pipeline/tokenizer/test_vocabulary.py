@@ -1,5 +1,6 @@
-"""Vocabularies trained on text: what they hold, that they are repeatable, and that Hugging Face's
-engine agrees with them.
+"""Vocabularies trained on text: what they hold, and that they are repeatable.
+
+Hugging Face's engine agrees with them.
 """
 
 from __future__ import annotations
@@ -252,9 +253,8 @@ def test_hugging_face_agrees_on_real_text(tmp_path, real_text, model, lower_case
         engine.encode_batch(real_text, add_special_tokens=False),
         strict=True,
     ):
-        if (
-            max(map(len, line.split()), default=0) <= 100 or model != 'wordpiece'
-        ):  # Google's limit is 200, Hugging Face's 100
+        # Google's limit is 200, Hugging Face's 100.
+        if max(map(len, line.split()), default=0) <= 100 or model != 'wordpiece':
             assert ids.tolist() == theirs.ids, line
             known += 1
     assert known > 9900

@@ -1,6 +1,4 @@
-"""Tasks cut from text: the label is not given away, and test rows come from the held-out side
-alone.
-"""
+"""Tasks cut from text: labels are not given away, test rows are from held-out text alone."""
 
 from __future__ import annotations
 
@@ -38,8 +36,9 @@ def test_names_are_removed(text, expected):
 
 @pytest.fixture
 def docstrings():
-    """Three packages of 60 documents and one of 8, one in four held out, whose sentences name their
-    own package in every way.
+    """Three packages of 60 documents and one of 8, one in four held out.
+
+    Their sentences name their own package in every way.
     """
     found = []
     for label in ('numpy', 'jax', 'keras', 'tensorflow'):
@@ -108,9 +107,7 @@ def articles():
 
 
 def test_pair_task(tmp_path, articles):
-    """Each passage begins with its document's number here, so the labels can be checked from the
-    text.
-    """
+    """Passages begin with their document's number here, by which labels can be checked."""
     task = json.loads(tasks.pair_task(articles, tmp_path).read_text())
     assert task['kind'] == 'pair' and task['columns']['text_b'] == 'text_b'
     for split in ('train', 'dev'):

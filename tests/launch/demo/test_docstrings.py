@@ -1,6 +1,4 @@
-"""Docstrings: what is prose is kept word for word, what is not is left out, and nothing is
-imported.
-"""
+"""Docstrings: prose is kept word for word, all else is left out, and nothing is imported."""
 
 from __future__ import annotations
 
@@ -99,8 +97,9 @@ def test_google_style():
 
 
 def test_real_docstrings_keep_their_words():
-    """Independent of the cleaning rules: every word kept stands in the docstring, in the same
-    order.
+    """Independent of the cleaning rules.
+
+    Every word kept stands in the docstring, in the same order.
     """
     import numpy as np
 
@@ -119,8 +118,9 @@ def test_real_docstrings_keep_their_words():
 
 @pytest.fixture
 def package(tmp_path):
-    """A package whose import would fail, with a nested definition, short docstrings and a file that
-    does not parse.
+    """A package whose import would fail.
+
+    It has a nested definition, short docstrings and a file that does not parse.
     """
     three = 'One thing is said here. Another thing is said here. A third thing is said here.'
     short = 'Only this one is said of {}.'

@@ -1,6 +1,4 @@
-"""The quickstart through its command line: everything is made from a small corpus, and a second run
-reuses it.
-"""
+"""The quickstart by its command: all is made from a small corpus, and a second run reuses it."""
 
 from __future__ import annotations
 

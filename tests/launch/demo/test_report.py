@@ -1,6 +1,4 @@
-"""The quickstart's report: its numbers are those of the files, its baselines those of a hand
-count.
-"""
+"""The quickstart's report: numbers are those of the files, baselines those of a hand count."""
 
 from __future__ import annotations
 
@@ -23,8 +21,9 @@ CLS, SEP, MASK = 2, 3, 4
 
 
 def row(original: list[int], masked: dict[int, int], label: int) -> dict[str, np.ndarray]:
-    """A record of S=8, P=3: [CLS] original [SEP], with places shown as `masked` says (what is shown
-    at each masked place).
+    """A record of S=8, P=3: [CLS] original [SEP], masked.
+
+    masked: what is shown at each masked position.
     """
     ids = [CLS, *original, SEP]
     shown = [masked.get(i, token) for i, token in enumerate(ids)]
@@ -80,8 +79,9 @@ def record_folder(tmp_path):
 
 
 def test_baselines(record_folder):
-    """Against counts taken by hand: 5 stands 6 times, 6 twice, 7 and 8 once, masked or not;
-    specials do not count.
+    """Against counts taken by hand: 5 stands 6 times, 6 twice, 7 and 8 once, masked or not.
+
+    Specials do not count.
     """
     counts = collections.Counter({5: 6, 6: 2, 7: 1, 8: 1})
     held_out = [5, 9, 6, 5]  # what the masked places of HELD_OUT hid
@@ -245,8 +245,9 @@ def test_what_was_not_learned_is_said():
 
 
 def test_difference_counts_seeds_and_examples():
-    """By hand: the seeds' variances over their number, and the variance over examples of the mean
-    difference over theirs.
+    """By hand: two variances, each over its number.
+
+    Of the seeds, and of the mean difference over examples.
     """
     seen = lambda *shares: [[i < share for i in range(10)] for share in shares]
     found = report.compare(seen(6, 8), seen(4, 4))

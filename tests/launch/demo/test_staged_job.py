@@ -1,6 +1,4 @@
-"""Stages: made once from the same inputs, taken up where interrupted, and never over what is not
-theirs.
-"""
+"""Stages: made once from the same inputs, taken up where interrupted, never over others' files."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""What is held out shares no sentence, nor nearly one, with what is learned from; a group lies on
-one side.
+"""What is held out shares no sentence, nor nearly one, with what is learned from.
+
+A group lies on one side.
 """
 
 from __future__ import annotations
@@ -59,8 +60,9 @@ def test_split_by_group(tmp_path, documents):
 
 
 def test_near_copies_do_not_straddle(tmp_path, documents):
-    """A document copied into modules on both sides with a word changed here and there is kept once,
-    by difflib's measure.
+    """Of a document and a copy with some words changed, in modules on both sides, one is kept.
+
+    What is nearly the same is told by difflib's measure.
     """
     original = documents[0].sentences
     edited = [

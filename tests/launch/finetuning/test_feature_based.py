@@ -1,5 +1,6 @@
-"""The feature-based approach: states against a numpy encoder, the BiLSTM against a numpy one; runs
-learnt, kept and refused.
+"""The feature-based approach: states against a numpy encoder, the BiLSTM against a numpy one.
+
+Runs learnt, kept and refused.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ pytestmark = pytest.mark.usefixtures('signal_handlers')
 
 
 def rows_of_words():
-    """Sentences with context: words of several pieces, one without any, one sentence longer than a
-    row, two documents.
+    """Sentences with context, of two documents.
+
+    Words have several pieces, one has none, and one sentence is longer than a row.
     """
     texts = [
         'the unables film',
@@ -82,9 +84,8 @@ def test_states_are_those_of_a_numpy_encoder_and_are_kept(tmp_path, monkeypatch)
 
     with pytest.raises(KeyboardInterrupt):
         words.need([0, 1], mesh, interrupt)
-    with (
-        monkeypatch.context() as patch
-    ):  # what was done is not done again, by another process either
+    # What was done is not done again, by another process either.
+    with monkeypatch.context() as patch:
         words = encoder_cache.WordStates(str(tmp_path), encoder, rows)
         patch.setattr(encoder_cache, '_encoder', lambda *_: pytest.fail('the encoder runs again'))
         words.need([0, 1], mesh, interrupt)
@@ -155,8 +156,9 @@ def test_layers():
 
 @pytest.fixture
 def task_file(tmp_path):
-    """The word after `the` is an X, and so is the one after that if it is an animal: what a tag is,
-    other words decide.
+    """Tags that other words decide.
+
+    The word after `the` is an X, and so is the one after that if it is an animal.
     """
     rng = np.random.default_rng(0)
     lines = []
@@ -188,8 +190,9 @@ def task_file(tmp_path):
 
 @pytest.mark.slow
 def test_runs_are_learnt_by_heart_kept_and_reported(tmp_path, encoder, task_file):
-    """The features of the embeddings know no neighbours: that all tags are right is the BiLSTM's
-    doing.
+    """The features of the embeddings know no neighbours.
+
+    That all tags are right is the BiLSTM's doing.
     """
     changes = [
         'max_seq_length=32',
@@ -215,11 +218,8 @@ def test_runs_are_learnt_by_heart_kept_and_reported(tmp_path, encoder, task_file
         'train'
     ] == 1
     params = checkpoint.load_params(f'{folder}/runs/last')[0]
-    assert sorted(params) == [
-        'bilstm_0',
-        'bilstm_1',
-        'classifier',
-    ]  # of the encoder there is nothing to train
+    # Of the encoder there is nothing to train.
+    assert sorted(params) == ['bilstm_0', 'bilstm_1', 'classifier']
     again = tuner_of()
     assert (
         results.run_sweep(again, [point('embeddings'), point('last')], folder) == rows
@@ -231,9 +231,8 @@ def test_runs_are_learnt_by_heart_kept_and_reported(tmp_path, encoder, task_file
     ):
         source.load_source(f'{folder}/runs/last')
     with pytest.raises(UserError, match='features=sum_last4 needs an encoder of 4 layers'):
-        results.run_sweep(
-            again, [point('sum_all'), point('sum_last4')], folder
-        )  # before anything is computed
+        # Before anything is computed.
+        results.run_sweep(again, [point('sum_all'), point('sum_last4')], folder)
     assert not (tmp_path / 'runs/runs/sum_all').exists()
 
 

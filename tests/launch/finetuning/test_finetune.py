@@ -1,5 +1,6 @@
-"""Fine-tuning: what it learns, what a sweep compiles and reuses, what survives a signal, and the
-command lines.
+"""Fine-tuning: what it learns, sweeps, signals, and the command lines.
+
+Of a sweep: what it compiles and reuses; of a signal: what survives it.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ WORDS = ENCODER_WORDS
 
 @pytest.fixture
 def task_file(tmp_path):
-    """Is it good or bad? 60 training and 30 dev sentences that one word decides, and a test split
-    without labels.
+    """Is it good or bad? 60 training and 30 dev sentences that one word decides, and a test split.
+
+    The test split has no labels.
     """
     rng = np.random.default_rng(0)
     for split, rows in (('train', 60), ('dev', 30), ('test', 5)):
@@ -113,9 +115,8 @@ def test_it_learns_and_the_workdir_alone_gives_the_same_scores(tmp_path, encoder
     assert unlabelled['metrics'] == {} and unlabelled['examples'] == 5
     assert len((tmp_path / 'run/predictions/test/predictions.tsv').read_text().splitlines()) == 6
     there, task = source.load_source(encoder), load_task(task_file)
-    weights = jax.tree.map(
-        np.negative, there.params
-    )  # in the same place: the old scores are not theirs
+    # Other weights in the same place: the old scores are not theirs.
+    weights = jax.tree.map(np.negative, there.params)
     changed = there._replace(bert=there.bert._replace(params=weights))
     other = finetuner.FineTuner(
         task, changed, finetuner.task_identity(task, task_file, ''), configuration().runtime
@@ -213,8 +214,9 @@ def test_what_a_seed_and_the_source_decide(tmp_path, encoder, task_file):
 
 @pytest.mark.slow
 def test_the_encoders_direction_stays_and_a_bilstm_is_put_on_top(tmp_path, encoder, task_file):
-    """Left to right as it was trained, with a fresh BiLSTM (paper section 5.1); the workdir alone
-    gives the same model.
+    """Left to right as it was trained, with a fresh BiLSTM (paper section 5.1).
+
+    The workdir alone gives the same model.
     """
     shutil.copytree(encoder, tmp_path / 'left')
     settings = json.loads((tmp_path / 'left/config.json').read_text())
@@ -234,9 +236,7 @@ def test_the_encoders_direction_stays_and_a_bilstm_is_put_on_top(tmp_path, encod
 
 
 def test_a_signal_loses_nothing(tmp_path, encoder, task_file):
-    """Stopped and taken up by another process, the weights are those of an undisturbed run, to the
-    bit.
-    """
+    """Taken up by another process, the weights are those of an undisturbed run, to the bit."""
     config = configuration('epochs=4', 'runtime.checkpoint_every=4')
     fine_tuner = tuner_of(task_file, encoder)
     fine_tuner.run(config, str(tmp_path / 'whole'))
@@ -339,9 +339,8 @@ def test_no_recipe_has_a_setting_that_is_ignored_and_old_runs_are_read():
         *(c for c in map(load, presets()) if isinstance(c, schema.FinetuneConfig)),
     ]:
         config.refuse_unused()
-    old = apply(
-        load('quickstart_finetune'), ['runtime.decoder=numpy']
-    )  # as its config.json was until now
+    # As its config.json was until now.
+    old = apply(load('quickstart_finetune'), ['runtime.decoder=numpy'])
     assert schema.loads(schema.dumps(old)) == old
     with pytest.raises(
         UserError, match='runtime.remat=dots would be ignored.*the encoder is frozen'
@@ -454,8 +453,9 @@ def test_steps_are_those_of_the_reference():
 
 @pytest.mark.slow
 def test_the_dev_score_selects_and_stops(tmp_path, encoder, task_file):
-    """Two of twelve scores without a better one end the run; its weights are those of the best; a
-    cut-off run knows them too.
+    """Two of twelve scores without a better one end the run; its weights are those of the best.
+
+    A cut-off run knows them too.
     """
     changes = [
         'epochs=16',
@@ -498,9 +498,7 @@ def test_the_dev_score_selects_and_stops(tmp_path, encoder, task_file):
 
 @pytest.mark.slow
 def test_rows_of_like_length_share_batches(tmp_path, encoder, task_file):
-    """Three lengths are three compilations, and what a model says does not depend on how rows were
-    put together.
-    """
+    """Three lengths are three compilations, and answers do not depend on how rows were grouped."""
     rows = [json.loads(line) for line in (tmp_path / 'train.jsonl').read_text().splitlines()]
     for place, row in enumerate(rows):
         row['text'] += ' the' * (30 * (place % 3) - 2 * (place % 2))
@@ -508,11 +506,8 @@ def test_rows_of_like_length_share_batches(tmp_path, encoder, task_file):
     fine_tuner = tuner_of(task_file, encoder)
     config = configuration('max_seq_length=64', 'batch_size=8', 'epochs=1', 'length_buckets=3')
     fine_tuner.run(config, str(tmp_path / 'run'))
-    assert fine_tuner.compilations == {
-        'init': 1,
-        'train': 3,
-        'predict': 2,
-    }  # 8, 40 and 64 in training; 8 and 16 in dev
+    # Lengths of 8, 40 and 64 in training, of 8 and 16 in dev.
+    assert fine_tuner.compilations == {'init': 1, 'train': 3, 'predict': 2}
     params = checkpoint.load_params(tmp_path / 'run')[0]
     task, (features, _) = fine_tuner.task, fine_tuner.features(config)
     seen = []
@@ -680,8 +675,9 @@ def test_mistakes_are_one_line(tmp_path, binary, name, arguments, message):
 
 
 def test_held_out_measures_are_means_over_all_records(tmp_path, encoder, binary):
-    """Against log-softmax in numpy over all records in one batch, whose number does not divide by
-    the evaluation's.
+    """Against log-softmax in numpy over all records in one batch.
+
+    The number of records does not divide by the evaluation's batch.
     """
     rng = np.random.default_rng(0)
     sentences = [' '.join(rng.choice(WORDS, rng.integers(3, 9))) for _ in range(600)]

@@ -1,5 +1,6 @@
-"""A sweep's results: which run is called the best, what is said of those that failed, and a sweep's
-folder in place of a run's.
+"""A sweep's results: which run is called the best, and what is said of those that failed.
+
+Also a sweep's folder where a run's is expected.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""The resident predictor: every class of model, answers that do not depend on padding or company,
-programs compiled once.
+"""The resident predictor: every class of model, and answers that do not depend on other records.
+
+Nor do they depend on padding; programs are compiled once.
 """
 
 from __future__ import annotations
@@ -237,8 +238,9 @@ def test_from_a_workdir_with_its_settings(tmp_path):
 
 
 def test_batches_are_few_and_full():
-    """Rows of one length go in full batches; what is left over takes a small one, and a single row
-    no more than one a device.
+    """Rows of one length go in full batches.
+
+    What is left over takes a small one, and a single row no more than one a device.
     """
     seen = []
 
@@ -299,8 +301,9 @@ def test_what_cannot_be_answered_stands_in_its_place_between_the_answers():
 
 
 def test_the_same_place_with_another_model_in_it_has_another_fingerprint():
-    """So answers and features that are there already are never taken for those of other weights,
-    labels or entries.
+    """Answers and features that are there are never taken for those of another model.
+
+    Another one has other weights, labels or entries.
     """
     model, tokenizer = tiny_models.model('BertForSequenceClassification'), tiny_models.tokenizer()
     here = Source(model, tokenizer, 'here', 0).fingerprint()

@@ -1,5 +1,6 @@
-"""What launch.export makes for serving, called by a fresh process that has none of this project's
-code, and its example script.
+"""What launch.export makes for serving, called by a process that has none of our code.
+
+Also its example script.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""What a pre-training run says of itself: rates, means, discarded steps, and the same after an
-interruption.
+"""What a pre-training run says of itself, and says again after an interruption.
+
+Rates, means, discarded steps.
 """
 
 from __future__ import annotations
@@ -80,8 +81,9 @@ TIMES = (
 
 
 def pretrain(folder: pathlib.Path, *runs: tuple[int, str, list[str]]) -> tuple[list[str], str]:
-    """Runs (where to stop it, name of its workdir, changed settings) after each other; -> what each
-    ended with, and the log.
+    """Makes runs one after the other; what each ended with, and the log.
+
+    A run is (where to stop it, name of its workdir, changed settings).
     """
     lines = []
     for stop_at, name, changes in runs:
@@ -130,8 +132,9 @@ def points(workdir: pathlib.Path, tag: str) -> list[tuple[int, float]]:
 
 
 def test_a_run_is_told_alike_whatever_interrupts_it(folder, binary):
-    """Stopped between two log lines (at 7 and at 13), or before its first checkpoint: the same
-    lines, but for the clock.
+    """Stopped between two log lines (at 7 and at 13), or before its first checkpoint.
+
+    The same lines, but for the clock.
     """
     run = lambda stop_at, name: (stop_at, name, [])
     ended, log = pretrain(folder, run(0, 'whole'), run(7, 'cut'), run(13, 'cut'), run(0, 'cut'))
@@ -175,8 +178,9 @@ def test_discarded_steps_are_told_and_when_they_go_on_their_records_are_named(fo
 
 @pytest.mark.parametrize('program', ['pretrain', 'finetune', 'feature_based'])
 def test_deterministic_is_asked_of_xla_before_jax_is_there(program):
-    """Behind what the user asks of XLA besides; the command is refused afterwards, for what is
-    missing.
+    """Behind what the user asks of XLA besides.
+
+    The command is refused afterwards, for what is missing.
     """
     code = f"""
 import os, sys

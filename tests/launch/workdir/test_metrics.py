@@ -1,5 +1,6 @@
-"""metrics.jsonl, TensorBoard events and plots, read back by json, TensorBoard's own loader and PNG
-headers.
+"""metrics.jsonl, TensorBoard events and plots, read back.
+
+By json, TensorBoard's own loader and PNG headers.
 """
 
 from __future__ import annotations

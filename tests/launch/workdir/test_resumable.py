@@ -1,6 +1,4 @@
-"""Output of a killed process: what it had noted stays, what it had not is written again, and
-nothing comes twice.
-"""
+"""Output of a killed process: what was noted stays, the rest is written again, nothing twice."""
 
 from __future__ import annotations
 

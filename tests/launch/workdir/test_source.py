@@ -1,5 +1,6 @@
-"""What pre-training goes on from: heads that are there, fresh ones, new words, and sources that do
-not fit.
+"""What pre-training goes on from: heads, new words, and sources that do not fit.
+
+Heads are there, or made fresh.
 """
 
 from __future__ import annotations
@@ -84,10 +85,11 @@ def test_heads_that_a_source_lacks_are_fresh_and_named_and_others_are_left(folde
         start.params['mlm'], whole.params['mlm']
     )
     assert equal(start.params['encoder']['layers'], whole.params['encoder']['layers'])
+    # initializer_range is 0.4 there.
     assert (
         start.params['nsp']['kernel'].shape == (16, 2)
         and 0.2 < start.params['nsp']['kernel'].std() < 0.5
-    )  # initializer_range 0.4
+    )
     assert not np.array_equal(start.params['nsp']['kernel'], other.params['nsp']['kernel'])
 
 
@@ -116,9 +118,8 @@ def test_new_words_start_as_the_mean_of_their_pieces(folder, caplog):
         np.testing.assert_array_equal(new[kept], old[kept])
         np.testing.assert_allclose(new[5], (old[8] + old[9]) / 2, rtol=1e-6)  # farm ##er
         np.testing.assert_allclose(new[40], (old[7] + old[9]) / 2, rtol=1e-6)  # sea ##er
-        np.testing.assert_allclose(
-            new[6], old[:40].mean(0), rtol=1e-5, atol=1e-6
-        )  # storm: no piece fits
+        # storm: no piece fits.
+        np.testing.assert_allclose(new[6], old[:40].mean(0), rtol=1e-5, atol=1e-6)
         np.testing.assert_array_equal(new[140], new[6])
     assert start.tokenizer.encode('Farmer') == [5] and start.model == wanted
 
@@ -146,9 +147,7 @@ def test_a_source_that_does_not_fit_is_refused(folder, tmp_path):
 
 
 def test_entries_that_a_tokenizer_lacks_are_not_to_be_made_up(folder):
-    """A line of vocab.txt in place of an added token would let text be split into other pieces, in
-    silence.
-    """
+    """A line of vocab.txt in place of an added token would silently split text otherwise."""
     (folder / 'vocab.txt').write_text('\n'.join(WORDS[:-2]) + '\n')
     with pytest.raises(
         UserError, match='where 2 tokens were added to it, the added_tokens.json or tokenizer.json'
@@ -220,9 +219,7 @@ def test_a_source_that_no_file_system_reads_is_one_line(folder, monkeypatch):
 
 @pytest.mark.slow
 def test_pretraining_goes_on_in_another_domain(folder, tmp_path, binary):
-    """A Google checkpoint, words of a new text in its vocabulary, records, and a step from those
-    weights.
-    """
+    """A step from a Google checkpoint, with words of a new text added, on its records."""
     from bert_jax.interchange import google
 
     model = huggingface.read(folder).model
@@ -294,9 +291,8 @@ def test_pretraining_goes_on_in_another_domain(folder, tmp_path, binary):
         source.read_source(str(tmp_path / 'google')), Tokenizer.load(tmp_path / 'vocab')
     ).params
     moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), dict(found), wanted)
-    assert (
-        step == 1 and 0 < max(jax.tree.leaves(moved)) < 2e-5
-    )  # one step of about ten times the rate, without bias correction
+    # One step of about ten times the rate, without bias correction.
+    assert step == 1 and 0 < max(jax.tree.leaves(moved)) < 2e-5
     other = binary('pretrain', *command, f'--init_from={folder}')
     assert other.returncode == 2 and 'data.init_from' in other.stderr, other.stderr
     assert (

@@ -17,8 +17,9 @@ TINY = ['phases.0.steps=100', 'phases.0.batch_size=8', 'optimizer.warmup_steps=1
 
 
 def run(folder, done, *changes):
-    """A run with `changes` on a workdir whose newest checkpoint is of step `done`; what the workdir
-    then says of it.
+    """A run with `changes` on a workdir whose newest checkpoint is of step `done`.
+
+    What the workdir then says of it.
     """
     known = Workdir(folder).create_or_resume(
         apply(load('bert_tiny'), [*TINY, *changes]), {'records': 'these'}
@@ -79,8 +80,9 @@ def test_what_does_not_change_the_result_may_change(tmp_path, caplog):
 
 
 def test_a_run_that_has_no_checkpoint_does_not_hold_its_folder(tmp_path, caplog):
-    """It was refused, or killed early: another one takes its place, and says so. With a checkpoint
-    it is refused.
+    """It was refused, or killed early: another one takes its place, and says so.
+
+    With a checkpoint it is refused.
     """
     settings = lambda *changes: apply(load('bert_tiny'), [*TINY, *changes])
     assert not Workdir(tmp_path).create_or_resume(settings(), {'records': 'these'})

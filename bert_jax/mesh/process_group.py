@@ -36,10 +36,10 @@ _ECHO_S = 2.0  # seconds within which an error may turn out to be that of anothe
 
 
 class Connection:
-    """One JSON object a line, over TCP."""
+    """A TCP connection on which each line is one JSON object."""
 
     def __init__(self, connected: socket.socket, silence_s: float):
-        """An idle connection is kept alive, and is lost when the other host is silent so long."""
+        """Keeps the connection alive; it is lost when the other host is silent for `silence_s`."""
         self._socket, self._unread = connected, b''
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         # Linux's names; elsewhere the system's own pace has to do
@@ -50,26 +50,26 @@ class Connection:
                 connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), number)
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Sends it, unless the other side is gone: that is for `receive` to find."""
+        """Sends a JSON object, unless the other side is gone: `receive` reports that."""
         with contextlib.suppress(OSError):
             self._socket.settimeout(None)
             self._socket.sendall(json.dumps(message).encode() + b'\n')
 
     def receive(self, within: float | None = None) -> dict[str, Any] | None:
-        """The next object; None where there is none.
+        """The next JSON object; None if the other side is gone or says nothing of ours.
 
-        That is: the other side is gone, silent for `within` seconds, or says no line of ours.
+        It is taken for gone when it is silent for `within` seconds.
         """
         deadline = None if within is None else time.monotonic() + within
         try:
             while b'\n' not in self._unread:
-                left = None if deadline is None else deadline - time.monotonic()
-                if len(self._unread) > _LONGEST or (left is not None and left <= 0):
+                seconds_left = None if deadline is None else deadline - time.monotonic()
+                if len(self._unread) > _LONGEST or (seconds_left is not None and seconds_left <= 0):
                     return None
-                self._socket.settimeout(left)
-                if not (part := self._socket.recv(1 << 16)):
+                self._socket.settimeout(seconds_left)
+                if not (received := self._socket.recv(1 << 16)):
                     return None
-                self._unread += part
+                self._unread += received
             line, _, self._unread = self._unread.partition(b'\n')
             message = json.loads(line)
         except (OSError, ValueError, RecursionError):
@@ -90,22 +90,22 @@ def names(processes: Sequence[int]) -> str:
 
 
 def differences(said: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """One text for each name of which not all processes say the same.
+    """One line for each name to which not all processes give the same value.
 
     said: {process: {name: JSON value}}.
     """
-    found = []
+    lines = []
     for name in sorted(set().union(*said.values())):
-        groups: dict[str, list[int]] = {}
+        holders_of: dict[str, list[int]] = {}
         for process, description in sorted(said.items()):
             value = 'unset'
             if name in description:
                 value = json.dumps(description[name], sort_keys=True)
-            groups.setdefault(value, []).append(process)
-        if len(groups) > 1:
-            values = [f'{value} in {names(holders)}' for value, holders in groups.items()]
-            found.append(f'{name}: {", ".join(values)}')
-    return found
+            holders_of.setdefault(value, []).append(process)
+        if len(holders_of) > 1:
+            values = [f'{value} in {names(holders)}' for value, holders in holders_of.items()]
+            lines.append(f'{name}: {", ".join(values)}')
+    return lines
 
 
 _ALIKE = 'start all of them with the same program, settings and records'
@@ -118,13 +118,13 @@ def objection(said: Mapping[int, Mapping[str, Any]], advice: str = _ALIKE) -> st
     """
     if refused := sorted(process for process in said if 'refused' in said[process]):
         return f'{names(refused)} refused to start: {said[refused[0]]["refused"]}'
-    if found := differences(said):
-        more = f' (and {len(found) - 10} more)' if len(found) > 10 else ''
-        return f'the processes of this run differ in {"; ".join(found[:10])}{more}: {advice}'
+    if lines := differences(said):
+        more = f' (and {len(lines) - 10} more)' if len(lines) > 10 else ''
+        return f'the processes of this run differ in {"; ".join(lines[:10])}{more}: {advice}'
     return ''
 
 
-class Company:
+class ProcessGroup:
     """The connections of this process to the others: to process 0, or of process 0 to each.
 
     A process that dies ends all others, with a line that names it and exit code 75. One that ends
@@ -134,12 +134,12 @@ class Company:
     def __init__(self, process: int, processes: int):
         self.process, self.processes = process, processes
         self.connections: dict[int, Connection] = {}
-        self._left: set[int] = set()  # said farewell
-        self._closed: set[int] = set()  # ended their connection
-        self._ending = threading.Event()  # this process does, as it should
-        self._heard = threading.Event()  # process 0 has heard its farewell
+        self._said_farewell: set[int] = set()  # processes that will end as they should
+        self._closed: set[int] = set()  # processes whose connection has ended
+        self._ending = threading.Event()  # this process ends as it should
+        self._heard = threading.Event()  # process 0 has heard this process's farewell
         self._leaving = threading.Lock()  # held by the thread that ends this process
-        # process, exit code and line of the first that ended with an error
+        # The first that ended with an error: (process, exit code, line).
         self._failure: tuple[int, int, str] | None = None
 
     def listen(self, peer: int, connection: Connection) -> None:
@@ -148,11 +148,11 @@ class Company:
             self._hear(message)
         connection.close()
         self._closed.add(peer)
-        if peer not in self._left:
+        if peer not in self._said_farewell:
             self._gone(peer)
 
     def tell(self, message: Mapping[str, Any], but: int | None = None) -> None:
-        """Sends it on all connections, or on all but one."""
+        """Sends a message on all connections, or on all but that of process `but`."""
         for peer, connection in list(self.connections.items()):
             if peer != but:
                 connection.send(message)
@@ -165,7 +165,7 @@ class Company:
                 if process == self.process:  # process 0 has heard it
                     self._heard.set()
                     return
-                self._left.add(process)
+                self._said_farewell.add(process)
                 if self.process == 0:  # the others hear it from here
                     self.tell(message)
                 if code:
@@ -178,6 +178,7 @@ class Company:
             return
         if self._failure is not None:  # it has followed the one that ended with an error
             self._follow_now()
+        # One thread ends the process. It tells the others first: their only line is to process 0.
         if not self._leaving.acquire(blocking=False):
             return
         if self.process == 0:
@@ -229,6 +230,7 @@ class Company:
             code, line = error.exit_code, str(error)
         else:
             # A collective that another process has left raises here too: that is the other's error.
+            # So wait for word of it before this error is told as one of its own.
             time.sleep(_ECHO_S)
             if self._failure and self._failure[1] != _DEFECT:
                 self._follow_now()
@@ -236,16 +238,18 @@ class Company:
                 time.sleep(2 * _HEARD_S)
         self._ending.set()
         self._farewell(code, ' '.join(line.split())[:1000])
+        # Do not end before the farewell is heard; process 0 not before the others, because jax's
+        # service ends with it and aborts those that are left.
         if self.process:
             self._heard.wait(_HEARD_S)
-        else:  # jax's service ends with process 0, and aborts those that are left
+        else:
             deadline = time.monotonic() + _GRACE_S + 5
             while len(self._closed) < self.processes - 1 and time.monotonic() < deadline:
                 time.sleep(0.1)
         atexit.register(leave, code)
 
     def close(self) -> None:
-        """Hangs up without a word."""
+        """Closes all connections without a farewell."""
         self._ending.set()
         for connection in self.connections.values():
             connection.close()
@@ -255,7 +259,7 @@ class Company:
 
 
 def leave(code: int) -> None:
-    """Ends this process now, its last lines written."""
+    """Ends this process now with exit code `code`, its last lines written."""
     logging.flush()
     sys.stdout.flush()
     sys.stderr.flush()
