@@ -41,8 +41,7 @@ from input_pipeline.examples.rows import lay_out
 from input_pipeline.preprocess.languages import whole_passes
 from input_pipeline.preprocess.runs import DOCUMENT, DocumentRun, RecordRun, key_range, load, save
 from input_pipeline.randomness import Stream, digest64, mix
-from input_pipeline.records import fields as records
-from input_pipeline.records import shards
+from input_pipeline.records import fields, shards
 from input_pipeline.records.fields import RecordSpec
 from input_pipeline.text.corpus import Document
 from input_pipeline.tokenizer import Tokenizer
@@ -332,7 +331,7 @@ def _gather(values: np.ndarray, counts: np.ndarray, order: np.ndarray) -> np.nda
 
 @dataclass(frozen=True)
 class Bucket:
-    """One bucket's records: the sums of `records.count` over them, their number and their bytes."""
+    """One bucket's records: the sums of `fields.count` over them, their number and their bytes."""
 
     counts: dict[str, Any]
     records: int = 0
@@ -379,10 +378,10 @@ def make_records(
     sizes = [np.zeros(1, np.int64)]
     with atomic_file(f'{path}.records', durable=False) as file:
         for columns in parts:
-            payload, offsets = records.encode(spec, columns)
+            payload, offsets = fields.encode(spec, columns)
             file.write(payload)
             sizes.append(np.diff(offsets))
-            add_counts(counts, records.count(spec, columns))
+            fields.add_counts(counts, fields.count(spec, columns))
     offsets = np.cumsum(np.concatenate(sizes))
     save(f'{path}.offsets.npy', offsets)
     return Bucket(counts, keys.size, int(offsets[-1]))
@@ -453,15 +452,6 @@ def _packed(
             yield join(make.spec, make(examples.take(some.order)), some.bounds)
 
     return keys[by_key], parts()
-
-
-def add_counts(total: dict[str, Any], part: dict[str, Any]) -> None:
-    """Adds `part`, numbers and lists of numbers by name, into `total`."""
-    for name, value in part.items():
-        if isinstance(value, list):
-            total[name] = [a + b for a, b in zip(total.get(name, [0] * len(value)), value)]
-        else:
-            total[name] = total.get(name, 0) + value
 
 
 # ---- 3: the records of one shard, from all buckets

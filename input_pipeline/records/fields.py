@@ -19,11 +19,13 @@ import numpy as np
 
 from input_pipeline.records import example_proto
 from input_pipeline.records.example_proto import BadRecord, Feature
+from input_pipeline.records.frames import FRAME_BYTES
 
 __all__ = [
     'BadRecord',
     'Feature',
     'RecordSpec',
+    'add_counts',
     'check',
     'count',
     'decode_numpy',
@@ -112,7 +114,7 @@ def most_bytes(spec: RecordSpec, vocab_size: int) -> int:
         for f in spec.features
     }
     columns['next_sentence_labels'] = columns['next_sentence_labels'][:, 0]
-    return len(encode(spec, columns)[0]) + 16
+    return len(encode(spec, columns)[0]) + FRAME_BYTES
 
 
 def decode_numpy(spec: RecordSpec, payloads: Sequence[bytes]) -> dict[str, np.ndarray]:
@@ -300,3 +302,14 @@ def count(spec: RecordSpec, columns: dict[str, np.ndarray]) -> dict[str, int | l
             weighted.sum(axis=1), minlength=spec.max_predictions + 1
         ).tolist()
     return sums
+
+
+def add_counts(total: dict[str, Any], part: dict[str, Any]) -> None:
+    """Adds the sums that `count` gave of one batch to those of the batches before it, in place."""
+    for name, value in part.items():
+        if name not in total:
+            total[name] = value
+        elif isinstance(value, list):
+            total[name] = [a + b for a, b in zip(total[name], value, strict=True)]
+        else:
+            total[name] += value

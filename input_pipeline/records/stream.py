@@ -26,8 +26,7 @@ from etils import epath
 
 from configs.errors import UserError
 from input_pipeline.randomness import digest64, mix
-from input_pipeline.records import fields as records
-from input_pipeline.records import shards
+from input_pipeline.records import fields, frames, shards
 
 _AHEAD = 4  # groups of batches made ready before they are asked for
 # small batches are decoded so many together: a decode costs as much as a hundred rows
@@ -249,8 +248,8 @@ class RecordStream:
 
     def _numpy_rows(self, blocks: np.ndarray, places: np.ndarray) -> dict[str, np.ndarray]:
         try:
-            columns = records.decode_numpy(self._spec, self._payloads(blocks, places))
-        except records.BadRecord as error:
+            columns = fields.decode_numpy(self._spec, self._payloads(blocks, places))
+        except fields.BadRecord as error:
             raise self._fault_of(
                 int(blocks[error.row]), int(places[error.row]), error.reason
             ) from None
@@ -263,9 +262,9 @@ class RecordStream:
         `located()` gives the blocks and places of the rows.
         """
         vocab_size = self.manifest.vocab_size
-        if not records.in_range(self._spec, columns, vocab_size):
+        if not fields.in_range(self._spec, columns, vocab_size):
             blocks, places = located()
-            row, reason = records.check(self._spec, columns, vocab_size)[0]
+            row, reason = fields.check(self._spec, columns, vocab_size)[0]
             raise self._fault_of(int(blocks[row]), int(places[row]), reason)
 
     def _tensorflow_groups(
@@ -286,7 +285,7 @@ class RecordStream:
             payloads = tf.ensure_shape(
                 tf.numpy_function(load, [first], tf.string, stateful=False), [None]
             )
-            return records.decode_tensorflow(self._spec, payloads)
+            return fields.decode_tensorflow(self._spec, payloads)
 
         dataset = tf.data.Dataset.range(groups.start, groups.stop, groups.step)
         dataset = dataset.map(decode, num_parallel_calls=2, deterministic=True).prefetch(_AHEAD)
@@ -317,8 +316,8 @@ class RecordStream:
             here = blocks == block
             text, bounds = self._block(block)
             try:
-                found[here] = shards.take_payloads(text, bounds, places[here].tolist())
-            except shards.BadFrame as error:
+                found[here] = frames.take_payloads(text, bounds, places[here].tolist())
+            except frames.BadFrame as error:
                 raise self._fault(block, error.record, error.byte, error.reason) from None
         return found.tolist()
 
@@ -336,7 +335,7 @@ class RecordStream:
             with (self._directory / shard.file).open('rb') as file:
                 file.seek(start)
                 text = file.read(end - start)
-            bounds = shards.frame_bounds(text)
+            bounds = frames.frame_bounds(text)
         except FileNotFoundError:
             raise UserError(
                 f'{self._directory / shard.file}: gone since the start of the run: put it back and'
@@ -345,7 +344,7 @@ class RecordStream:
         except OSError as error:
             fault = shards.unreadable(shard, error)
             raise UserError(f'{self._directory / str(fault)}: see to it and resume') from error
-        except shards.BadFrame as error:
+        except frames.BadFrame as error:
             raise self._fault(block, error.record, error.byte, error.reason) from None
         if len(bounds) - 1 != self._sizes[block]:
             raise self._fault(block, len(bounds) - 1, len(text), 'the file ends here')
