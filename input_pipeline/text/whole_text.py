@@ -71,17 +71,22 @@ def read_json(path: str, unique: bool = False) -> Any:
 
     unique: an object that has a name twice is refused; otherwise the last one counts.
     """
-    return parsed(read_utf8(path), path, _once if unique else None)
-
-
-def parsed(text: str, where: str, pairs: Any = None) -> Any:
-    """JSON as Python values. UserError, which begins with `where`, for what is none."""
     try:
-        return json.loads(text, object_pairs_hook=pairs)
-    except RecursionError as error:
-        raise UserError(f'{where}: not JSON that can be read: it nests too deep') from error
+        return parse_json(read_utf8(path), unique)
     except ValueError as error:
-        raise UserError(f'{where}: not JSON ({error})') from error
+        raise UserError(f'{path}: {error}') from error
+
+
+def parse_json(text: str, unique: bool = False) -> Any:
+    """JSON as Python values; `unique` as for `read_json`. ValueError, in words, for what is
+    none.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_once if unique else None)
+    except RecursionError:
+        raise ValueError('not JSON that can be read: it nests too deep') from None
+    except ValueError as error:
+        raise ValueError(f'not JSON ({error})') from error
 
 
 def well_formed(text: str) -> bool:
