@@ -59,23 +59,23 @@ def pack(lengths: np.ndarray, predictions: np.ndarray, spec: RecordSpec) -> Pack
     alike = (
         np.flatnonzero(np.diff(lengths[longest_first]) | np.diff(predictions[longest_first])) + 1
     )
-    for left in np.split(longest_first, alike):
-        length, masked = int(lengths[left[0]]), int(predictions[left[0]])
-        while left.size:
+    for waiting in np.split(longest_first, alike):
+        length, masked = int(lengths[waiting[0]]), int(predictions[waiting[0]])
+        while waiting.size:
             first = bisect.bisect_left(rooms, (length,))
             room = next((room for room in rooms[first:] if room[1] >= masked), None)
             if room is None:
                 room = (spec.seq_len, spec.max_predictions, spec.max_packs)
                 # a new row takes several of them
                 most = min(room[0] // length, room[1] // masked, room[2])
-                rows = np.arange(count, count + -(-left.size // most))
+                rows = np.arange(count, count + -(-waiting.size // most))
                 count += rows.size
             else:
                 rooms.remove(room)
                 rows = rows_with.pop(room)
-            taken, rest = rows[: left.size], rows[left.size :]
-            row_of[left[: taken.size]] = taken
-            left = left[taken.size :]
+            taken, rest = rows[: waiting.size], rows[waiting.size :]
+            row_of[waiting[: taken.size]] = taken
+            waiting = waiting[taken.size :]
             keep((room[0] - length, room[1] - masked, room[2] - 1), taken)
             if rest.size:
                 keep(room, rest)

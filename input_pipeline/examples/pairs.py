@@ -86,15 +86,15 @@ def make_examples(
     only, which cuts a chunk of one sentence at a word; there a chunk of one word makes no example.
     Raises UserError when nsp has no other document to draw from.
     """
+    # A row for each document and pass over it: all of them advance together, a chunk a turn.
     passes = np.broadcast_to(passes, documents.names.shape)
-    goes = [np.flatnonzero(passes > duplicate) for duplicate in range(passes.max())]
-    document = np.concatenate(goes)
-    duplicate = np.repeat(np.arange(len(goes)), [some.size for some in goes])
-    rows = np.arange(document.size)
+    of_pass = [np.flatnonzero(passes > duplicate) for duplicate in range(passes.max())]
+    document = np.concatenate(of_pass)
+    duplicate = np.repeat(np.arange(len(of_pass)), [row.size for row in of_pass])
     longest = seq_len - special_tokens(objective)
     # One target length a document and pass, not one an example (:239-241).
-    target = np.full(rows.size, longest)
-    short = np.flatnonzero(stream.chance(short_seq_prob, rows.size))
+    target = np.full(document.size, longest)
+    short = np.flatnonzero(stream.chance(short_seq_prob, document.size))
     target[short] = 2 + stream.below(np.full(short.size, longest - 1))
     names = mix(documents.names[document], duplicate)
 
@@ -106,21 +106,22 @@ def make_examples(
         turn = _Sop(documents, stream, word_starts)
     else:
         turn = _FullSentences(documents)
+    # Each turn makes one example of every row; rows whose document is used up drop out.
     place, end = turn.places(document)
-    found = []
+    turns = []
     index = 0
-    while rows.size:
+    while document.size:
         *segments, labels, place_next = turn(document, place, end, target)
-        found.append((*segments, labels, mix(names, index)))
+        turns.append((*segments, labels, mix(names, index)))
         going = np.flatnonzero(place_next < end)
-        rows = rows[going]
         document = document[going]
         names = names[going]
         target = target[going]
         end = end[going]
         place = place_next[going]
         index += 1
-    a, a_end, b, b_end, labels, keys = (np.concatenate(column) for column in zip(*found))
+    # Cut all pairs at the end, in one go; sop leaves out those of which a side is empty then.
+    a, a_end, b, b_end, labels, keys = (np.concatenate(column) for column in zip(*turns))
     a, a_end, b, b_end = truncate(a, a_end, b, b_end, longest, stream)
     examples = Examples(a, a_end, b, b_end, labels.astype(np.int32), keys)
     if objective == 'sop':
@@ -262,8 +263,8 @@ class _FullSentences:
     def __call__(self, document, place, end, target):
         offsets = self._documents.sentences
         limit = np.minimum(place + target, end)
-        whole = offsets[np.searchsorted(offsets, limit, 'right') - 1]
-        stop = np.where(whole > place, whole, limit)
+        whole_end = offsets[np.searchsorted(offsets, limit, 'right') - 1]
+        stop = np.where(whole_end > place, whole_end, limit)
         return place, stop, stop, stop, np.zeros(place.size, bool), stop
 
 

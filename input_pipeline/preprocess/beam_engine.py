@@ -54,11 +54,11 @@ class BeamEngine:
         """`function(*task)` for every task of which nothing is `kept`, by one pipeline;
         `weights` are not used: the progress shows only the end.
         """
-        results = kept.found(function)
-        left = {i: task for i, task in enumerate(tasks) if i not in results}
-        if left:
-            self._pipeline(function, left, len(tasks), kept)
-            results = kept.found(function)
+        results = kept.load(function)
+        to_do = {i: task for i, task in enumerate(tasks) if i not in results}
+        if to_do:
+            self._pipeline(function, to_do, len(tasks), kept)
+            results = kept.load(function)
         if len(results) < len(tasks):
             kept.raise_failure()
             raise Interrupted(

@@ -46,18 +46,18 @@ def deduplicate(
     counts = engine(list_items, [(kind, path, to) for path, to in zip(runs, lists)], 'listing')
     ranges = math.ceil(sum(counts) / RANGE_ITEMS)
     copies = [f'{runs[0]}-copies-{i:05}.npy' for i in range(ranges)]
-    found = sum(
+    dropped = sum(
         engine(find_copies, [(i, ranges, lists, to) for i, to in enumerate(copies)], 'finding')
     )
     tasks = [
         (kind, i, path, copies, f'{path}-unique', recipe, unk_id) for i, path in enumerate(runs)
     ]
-    left = Tokenised.merged(engine(drop_copies, tasks, 'dropping'))
+    unique = Tokenised.merged(engine(drop_copies, tasks, 'dropping'))
     for path in runs:
         DocumentRun.remove(path)
     for path in (*lists, *copies):
         epath.Path(path).unlink(missing_ok=True)
-    return left, found
+    return unique, dropped
 
 
 def list_items(kind: Kind, path: str, to: str) -> int:
@@ -89,16 +89,16 @@ def find_copies(number: int, count: int, lists: Sequence[str], to: str) -> int:
     many.
     """
     low, high = key_range(number, count)
-    found, runs = [np.zeros(0, _ITEM)], []
+    stretches, runs = [np.zeros(0, _ITEM)], []
     for path in lists:
         items = load(path)
         first, last = (
             int(np.searchsorted(items['high'], np.uint64(key))) if key < 1 << 64 else items.size
             for key in (low, high)
         )
-        found.append(np.array(items[first:last]))
+        stretches.append(np.array(items[first:last]))
         runs.append(last - first)
-    items = np.concatenate(found)
+    items = np.concatenate(stretches)
     run = np.repeat(np.arange(len(lists), dtype=np.uint64), runs)
     order = np.lexsort((items['place'], run, items['document'], items['low'], items['high']))
     items, run = items[order], run[order]

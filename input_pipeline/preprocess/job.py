@@ -191,7 +191,7 @@ class _Job:
             excluded = str(self._scratch / 'held_out.npy')
             runs.save(excluded, Tokenised.merged(parts['eval']).held_out)
         self._tokenise_units(recipe, units, 'train' if eval_units else None, name, excluded, parts)
-        text = {side: Tokenised.merged(some) for side, some in parts.items()}
+        text = {side: Tokenised.merged(side_parts) for side, side_parts in parts.items()}
         dedup = self._options.dedup
         if dedup != 'none':
             for side in (side for side in text if text[side].runs):
@@ -210,9 +210,9 @@ class _Job:
                 self._kept(f'{name}-{stage}'),
             )
 
-        left, found = deduplicate(kind, text.runs, recipe, self._tokenizer.unk_id, engine)
-        text.runs, text.lines, text.languages = left.runs, left.lines, left.languages
-        text.sums = Counter({**text.sums, **left.sums, 'duplicates_dropped': found})
+        unique, dropped = deduplicate(kind, text.runs, recipe, self._tokenizer.unk_id, engine)
+        text.runs, text.lines, text.languages = unique.runs, unique.lines, unique.languages
+        text.sums = Counter({**text.sums, **unique.sums, 'duplicates_dropped': dropped})
 
     def _tokenise_units(
         self,
@@ -249,20 +249,20 @@ class _Job:
         for line in report.lines():
             self._warn(line)
 
-    def _weigh(self, recipe: Recipe, found: dict[str, Counter]) -> Recipe:
+    def _weigh(self, recipe: Recipe, languages: dict[str, Counter]) -> Recipe:
         """With the passes over each language, where languages are named."""
-        if '' in found:
+        if '' in languages:
             return recipe
         exponent = (
             EXPONENT if self._options.language_exponent is None else self._options.language_exponent
         )
         each = language_passes(
-            {language: sums['tokens'] for language, sums in found.items()},
+            {language: sums['tokens'] for language, sums in languages.items()},
             exponent,
             recipe.dupe_factor,
         )
         for language, count in each.items():
-            found[language]['passes'] = count  # type: ignore[assignment]  # a share of a pass too
+            languages[language]['passes'] = count  # type: ignore[assignment]  # a share of a pass too
             if count < 1:
                 self._warn(
                     f'{language}: {1 - count:.0%} of its documents are left out: '
@@ -359,8 +359,8 @@ def _read_before(
     scratch: epath.Path, units: list[corpus.Unit], eval_units: list[corpus.Unit]
 ) -> list[tuple[corpus.Unit, digest.Mark]]:
     """The units that an interrupted job has read, with their marks."""
-    found = []
-    for name, some in ((_HELD_OUT, eval_units), *((name, units) for name in _UNITS)):
-        read = KeptResults(job_directory.results(scratch, name)).found(_tokenise_unit)
-        found += [(some[i], mark) for i, (_, _, mark) in read.items()]
-    return found
+    marks = []
+    for name, listed in ((_HELD_OUT, eval_units), *((name, units) for name in _UNITS)):
+        read = KeptResults(job_directory.results(scratch, name)).load(_tokenise_unit)
+        marks += [(listed[i], mark) for i, (_, _, mark) in read.items()]
+    return marks

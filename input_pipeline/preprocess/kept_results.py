@@ -30,7 +30,7 @@ class KeptResults:
 
     folder: str
 
-    def found(self, function: Callable) -> dict[int, Any]:
+    def load(self, function: Callable) -> dict[int, Any]:
         """The results of `function` that are there, by the numbers of their tasks.
 
         They are what its annotation says that it returns. Raises UserError for a file that is

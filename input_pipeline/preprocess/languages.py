@@ -28,20 +28,20 @@ def split_inputs(flag: str, given: str | Sequence[str]) -> dict[str, tuple[str, 
     Raises UserError where some name a language and others do not, and for an empty pattern.
     """
     given = (given,) if isinstance(given, str) else given
-    found: dict[str, tuple[str, ...]] = {}
+    by_language: dict[str, tuple[str, ...]] = {}
     for text in given:
         named = None if os.path.exists(text) else _NAMED.fullmatch(text)
         language, pattern = named.groups() if named else ('', text)
         if not pattern.strip(' ,'):
             raise UserError(f'--{flag}={text}: is empty: name a file, a folder or a glob')
-        found[language] = (*found.get(language, ()), pattern)
-    if '' in found and len(found) > 1:
-        first = found[''][0]
+        by_language[language] = (*by_language.get(language, ()), pattern)
+    if '' in by_language and len(by_language) > 1:
+        first = by_language[''][0]
         raise UserError(
             f'--{flag}={first}: names no language, and others do: '
             f'write --{flag}=CODE={first}, as in en=...'
         )
-    return dict(sorted(found.items()))
+    return dict(sorted(by_language.items()))
 
 
 def language_passes(

@@ -3,7 +3,9 @@
 (1) `tokenise`: the documents of one unit of input, tokenised once, sorted by a hash of
 their names; (2) `make_records`: the documents whose hashes lie in one range, a bucket,
 become pairs, masked rows and encoded records for every duplicate; (3) `write_output`: the
-records whose keys lie in one range, a shard, sorted by key. What a stage writes depends
+records whose keys lie in one range, a shard, sorted by key. In between stands the whole text on
+disk, because pairing needs documents from everywhere in it, and a shard records from everywhere:
+twice everything has to be there before anything goes on. What a stage writes depends
 only on its arguments, never on which process runs it or when, so the shards are the same
 bytes for any number of workers and any engine. It must not know how many workers there are,
 progress, or where the result goes (runs.py owns the files in between); it imports neither
@@ -17,8 +19,6 @@ import hashlib
 import itertools
 import mmap
 import os
-import resource
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -100,16 +100,6 @@ def _tokenizer(directory: str) -> Tokenizer:
     return Tokenizer.load(directory)
 
 
-def peak_memory() -> int:
-    """Highest resident memory of this process so far, in bytes."""
-    try:
-        with open('/proc/self/status') as status:
-            return next(int(line.split()[1]) * 1024 for line in status if line.startswith('VmHWM'))
-    except (OSError, StopIteration):
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == 'darwin' else peak * 1024
-
-
 # ---- 1: text -> tokenised documents
 
 
@@ -146,18 +136,18 @@ class Tokenised:
     @classmethod
     def merged(cls, parts: Sequence[Tokenised]) -> Tokenised:
         """What several gave together."""
-        whole = cls([run for part in parts for run in part.runs])
+        together = cls([run for part in parts for run in part.runs])
         for part in parts:
-            whole.sums.update(part.sums)
+            together.sums.update(part.sums)
             for language, sums in part.languages.items():
-                whole.languages.setdefault(language, Counter()).update(sums)
+                together.languages.setdefault(language, Counter()).update(sums)
         for name in ('lines', 'held_out'):
             setattr(
-                whole,
+                together,
                 name,
-                np.concatenate([getattr(whole, name), *(getattr(part, name) for part in parts)]),
+                np.concatenate([getattr(together, name), *(getattr(part, name) for part in parts)]),
             )
-        return whole
+        return together
 
 
 def tokenise(
@@ -174,6 +164,8 @@ def tokenise(
     `split` None: each document is held out or not by its fingerprint. `excluded`: a file of
     fingerprints of documents held out elsewhere, which are dropped here.
     """
+    # Held out or not is settled before tokenising, by the letters alone, so that neither seed nor
+    # tokenizer moves a document to the other side.
     tokenizer = _tokenizer(recipe.tokenizer)
     known = frozenset(load(excluded).tolist()) if excluded else frozenset()
     sides = {
@@ -218,8 +210,8 @@ class _Side:
         """
         lengths, tokens = [], []
         for first in range(0, len(document.sentences), SENTENCES):
-            some = document.sentences[first : first + SENTENCES]
-            sentences = [ids for ids in self._tokenizer.encode_batch(some) if ids.size]
+            batch = document.sentences[first : first + SENTENCES]
+            sentences = [ids for ids in self._tokenizer.encode_batch(batch) if ids.size]
             if sentences:
                 lengths.append(np.fromiter(map(len, sentences), np.int32, len(sentences)))
                 tokens.append(np.concatenate(sentences).astype(self._token_type))
@@ -254,13 +246,14 @@ class _Side:
         """Writes the documents that are there as one run."""
         if not self._documents:
             return
+        # Sorted here, so that stage 2 finds its range of keys by bisection and reads nothing else.
         self._documents.sort(key=lambda document: document[0])
         keys, all_lengths, all_tokens = zip(*self._documents)
         self._documents, self._tokens = [], 0
         documents = np.empty(len(keys), DOCUMENT)
         documents['language'] = self._language
-        documents['sentences'] = np.cumsum([some.size for some in all_lengths])
-        documents['tokens'] = np.cumsum([some.size for some in all_tokens])
+        documents['sentences'] = np.cumsum([each.size for each in all_lengths])
+        documents['tokens'] = np.cumsum([each.size for each in all_tokens])
         lengths, tokens = np.concatenate(all_lengths), np.concatenate(all_tokens)
         self._runs.append(f'{self._path}-{len(self._runs)}')
         DocumentRun(np.array(keys, np.uint64), documents, lengths, tokens).write(self._runs[-1])
@@ -278,12 +271,12 @@ def hash_sentences(tokens: np.ndarray, lengths: np.ndarray, salt: int = 0) -> np
     hashes = np.empty(lengths.size, np.uint64)
     step = 1 << 16  # sentences at once, so that the 64-bit arrays stay small
     for first in range(0, lengths.size, step):
-        some = lengths[first : first + step].astype(np.int64)
+        sizes = lengths[first : first + step].astype(np.int64)
         begin = starts[first]
-        part = tokens[begin : begin + some.sum()].astype(np.uint64)
-        place = np.arange(part.size) - np.repeat(np.cumsum(some) - some, some)
+        part = tokens[begin : begin + sizes.sum()].astype(np.uint64)
+        place = np.arange(part.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         hashes[first : first + step] = np.add.reduceat(
-            mix(part, place + (salt << 32)), np.cumsum(some) - some
+            mix(part, place + (salt << 32)), np.cumsum(sizes) - sizes
         )
     return hashes
 
@@ -296,19 +289,19 @@ def read_bucket(inputs: Iterable[str | DocumentRun], low: int, high: int) -> Doc
     None where there are none.
     """
     runs = (DocumentRun.open(run) if isinstance(run, str) else run for run in inputs)
-    found = [part for run in runs if (part := run.within(low, high))]
-    if not found:
+    stretches = [part for run in runs if (part := run.within(low, high))]
+    if not stretches:
         return None
     keys, lengths, tokens = (
-        np.concatenate([getattr(run, name) for run in found])
+        np.concatenate([getattr(run, name) for run in stretches])
         for name in ('keys', 'lengths', 'tokens')
     )
-    languages = np.concatenate([run.documents['language'] for run in found])
+    languages = np.concatenate([run.documents['language'] for run in stretches])
     sentence_counts, token_counts = (
-        np.concatenate([np.diff(run.documents[name], prepend=0) for run in found])
+        np.concatenate([np.diff(run.documents[name], prepend=0) for run in stretches])
         for name in ('sentences', 'tokens')
     )
-    del found
+    del stretches
     # An order that does not depend on which unit a document came from.
     order = np.lexsort((keys, languages))
     sentences = np.concatenate(
@@ -351,6 +344,7 @@ def make_records(
 
     `inputs`: the documents of all units, on disk, or as an engine has brought them here.
     """
+    # The documents of the bucket from all units, in an order of their own.
     tokenizer, spec = _tokenizer(recipe.tokenizer), recipe.spec_of(split)
     documents = read_bucket(inputs, *key_range(number, buckets))
     if documents is None:
@@ -358,6 +352,7 @@ def make_records(
     passes = recipe.passes_of(split, documents)
     if not np.any(passes):
         return Bucket({})
+    # Pairs first, for all duplicates at once: an example is four offsets and a key, no text yet.
     name = (recipe.seed, split, buckets, number)
     examples = make_examples(
         documents,
@@ -368,12 +363,14 @@ def make_records(
         Stream(*name, 'pairs'),
         tokenizer.starts_word[documents.tokens] if recipe.objective == 'sop' else None,
     )
+    # Sorted while they are that small: what follows is made and written a few rows at a time.
     examples = examples.take(np.argsort(examples.keys, kind='stable'))
     make = _Columns(recipe, spec, tokenizer, documents.tokens, Stream(*name, 'masks'))
     keys, parts = (
         _packed(examples, make) if spec.packed else (examples.keys, _unpacked(examples, make))
     )
     save(f'{path}.keys.npy', keys)
+    # Rows, masks and encoding, `ROWS` at a time; masks are drawn in the order of the keys.
     counts: dict[str, Any] = {}
     sizes = [np.zeros(1, np.int64)]
     with atomic_file(f'{path}.records', durable=False) as file:
@@ -399,6 +396,7 @@ class _Columns:
 
     def __call__(self, examples: Examples) -> dict[str, np.ndarray]:
         tokenizer, rule = self.tokenizer, self.recipe.rule
+        # Laid out before masking: which places may be masked depends on where they stand.
         rows = lay_out(self.tokens, examples, self.spec.seq_len, tokenizer.cls_id, tokenizer.sep_id)
         columns = {
             'input_ids': rows.input_ids,
@@ -448,8 +446,8 @@ def _packed(
     def parts() -> Iterator[dict[str, np.ndarray]]:
         step = max(1, ROWS * by_key.size // lengths.size)
         for first in range(0, by_key.size, step):
-            some = packs.take(by_key[first : first + step])
-            yield join(make.spec, make(examples.take(some.order)), some.bounds)
+            chosen = packs.take(by_key[first : first + step])
+            yield join(make.spec, make(examples.take(chosen.order)), chosen.bounds)
 
     return keys[by_key], parts()
 

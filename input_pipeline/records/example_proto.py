@@ -226,9 +226,9 @@ def _regions(
         size = len(constant)
         # every run of `size` bytes
         windows = np.ndarray(len(data) - size + 1, f'V{size}', data, strides=(1,))
-        found = windows[at].view(np.uint8).reshape(-1, size)
+        actual = windows[at].view(np.uint8).reshape(-1, size)
         at = at + size
-        return bool((found == np.frombuffer(constant, np.uint8)).all())
+        return bool((actual == np.frombuffer(constant, np.uint8)).all())
 
     def length(end: np.ndarray) -> bool:
         """Steps over a length and fills in where what it measures ends; False where that is beyond
@@ -250,7 +250,7 @@ def _regions(
     outer, entry, value, numbers, inner = (np.empty(len(at), np.int64) for _ in range(5))
     if not (expect(bytes([_FIELD_1])) and length(outer) and (outer == limit).all()):
         return None
-    found = {}
+    regions = {}
     for feature in order:
         if not (
             (expect(bytes([_FIELD_1])) and length(entry))
@@ -260,9 +260,9 @@ def _regions(
             and all((inner == other).all() for other in (entry, value, numbers))
         ):
             return None
-        found[feature.name] = at, inner.copy()
+        regions[feature.name] = at, inner.copy()
         at = inner.copy()
-    return found if (at == limit).all() else None
+    return regions if (at == limit).all() else None
 
 
 def _varints(packed: np.ndarray, last: np.ndarray) -> np.ndarray:
@@ -308,8 +308,8 @@ def bytes_of(payload: bytes, name: str) -> list[bytes]:
     """The values of a feature of bytes in one Example; none where it is absent."""
     return [
         value
-        for found, kind, body in _features(payload)
-        if found == name and kind == 'bytes'
+        for feature, kind, body in _features(payload)
+        if feature == name and kind == 'bytes'
         for _, value in fields(body, 1)
     ]
 

@@ -138,10 +138,10 @@ def decode_tensorflow(spec: RecordSpec, serialized: Any) -> dict[str, Any]:
     )
     # What is beyond 32 bits becomes the largest number there, which is out of range, and not its
     # low bits.
-    whole = {
+    ints = {
         f.name: tf.saturate_cast(parsed[f.name], tf.int32) for f in spec.features if f.kind == 'int'
     }
-    return _flat_labels(spec, parsed | whole)
+    return _flat_labels(spec, parsed | ints)
 
 
 def _flat_labels(spec: RecordSpec, columns: dict[str, Any]) -> dict[str, Any]:
@@ -194,20 +194,20 @@ def check(
     """What cannot be true of a batch of decoded records: (row, reason), the first reason for each
     row, in row order.
     """
-    found: dict[int, str] = {}
+    reasons: dict[int, str] = {}
 
     def within(name: str, limit: int, what: str) -> None:
         values = columns[name].reshape(len(columns[name]), -1)
         wrong = (values < 0) | (values >= limit)
         for row in np.flatnonzero(wrong.any(axis=1)).tolist():
             place = int(wrong[row].argmax())
-            found.setdefault(
+            reasons.setdefault(
                 row, f'{name}[{place}] = {int(values[row, place])} is outside [0, {limit}), {what}'
             )
 
     def report(rows: np.ndarray | np.bool, reason: str) -> None:
         for row in np.flatnonzero(rows).tolist():
-            found.setdefault(row, reason)
+            reasons.setdefault(row, reason)
 
     for name, (limit, what) in _limits(spec, vocab_size).items():
         within(name, limit, what)
@@ -229,7 +229,7 @@ def check(
             ((weights != 0) & ~np.take_along_axis(used, places, axis=1)).any(axis=1),
             'a masked position lies in the padding',
         )
-    return sorted(found.items())
+    return sorted(reasons.items())
 
 
 def _wrong_packs(

@@ -117,8 +117,8 @@ def payloads_at(
     stored = np.frombuffer(
         b''.join([text[bounds[i + 1] - _TAIL : bounds[i + 1]] for i in places]), '<u4'
     )
-    found = _masked(np.fromiter(map(google_crc32c.value, payloads), np.uint32, len(payloads)))
-    return payloads, np.flatnonzero(stored != found).tolist()
+    computed = _masked(np.fromiter(map(google_crc32c.value, payloads), np.uint32, len(payloads)))
+    return payloads, np.flatnonzero(stored != computed).tolist()
 
 
 def read_frames(file: BinaryIO) -> Iterator[tuple[int, bytes]]:

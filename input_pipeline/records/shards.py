@@ -98,6 +98,8 @@ def write_shard(path: epath.PathLike, payload: bytes | mmap.mmap, offsets: np.nd
       payload: the serialised records one after the other, and
       offsets: int64 [N + 1], where each begins (both as `fields.encode` gives them).
     """
+    # A block at a time: its frames are joined and written at once, and where it begins is an entry
+    # of the index, by which the stream seeks.
     bounds = offsets.tolist()
     index, at, crc = [], 0, 0
     with atomic_file(path) as file:
@@ -320,6 +322,9 @@ def _verify_shard(
     if not path.exists():
         yield from check_files(path.parent, (shard,))
         return
+    # Block by block: (1) its frames, up to one whose length cannot be trusted; (2) the checksums of
+    # their payloads; (3) what the sound ones hold. The file's own checksum is compared last, for it
+    # says something new only where all of these are well.
     faults, crc, seen = 0, 0, 0
     with path.open('rb') as file:
         for number in range(len(shard.index)):

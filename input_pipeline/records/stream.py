@@ -138,11 +138,11 @@ class RecordStream:
         )
         self._number_of = np.concatenate([np.arange(len(s.index)) for s in self._shards])
         last = np.append(np.diff(self._shard_of) > 0, True)
-        left = (
+        to_end = (
             np.array([s.records for s in self._shards])[self._shard_of]
             - self._number_of * shards.BLOCK
         )
-        self._sizes = np.where(last, left, shards.BLOCK)
+        self._sizes = np.where(last, to_end, shards.BLOCK)
         self._order = Order(self._sizes, seed)
         self._at_once = min(_STEPS_AT_ONCE, max(1, _ROWS_AT_ONCE // len(self._rows)))
         self._cache: collections.OrderedDict[int, tuple[bytes, list[int]]] = (
@@ -311,15 +311,15 @@ class RecordStream:
 
     def _payloads(self, blocks: np.ndarray, places: np.ndarray) -> list[bytes]:
         """The serialised records at those places."""
-        found = np.empty(len(blocks), object)
+        payloads = np.empty(len(blocks), object)
         for block in np.unique(blocks).tolist():
             here = blocks == block
             text, bounds = self._block(block)
             try:
-                found[here] = frames.take_payloads(text, bounds, places[here].tolist())
+                payloads[here] = frames.take_payloads(text, bounds, places[here].tolist())
             except frames.BadFrame as error:
                 raise self._fault(block, error.record, error.byte, error.reason) from None
-        return found.tolist()
+        return payloads.tolist()
 
     def _block(self, block: int) -> tuple[bytes, list[int]]:
         """The text of a block and where its frames begin: one read, and kept for the batches that

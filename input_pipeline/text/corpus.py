@@ -128,11 +128,13 @@ def units(
     `read_documents`.
     """
     patterns = [pattern] if isinstance(pattern, str) else list(pattern)
-    found = []
+    divided = []
     for dataset in dict.fromkeys(text for text in patterns if text.startswith('tfds:')):
         for path in tfds_files.find(dataset, options.text_column):
             stat = path.stat()
-            found.append(Unit(str(path), path.name, 0, stat.length, 'tfds', None, True, stat.mtime))
+            divided.append(
+                Unit(str(path), path.name, 0, stat.length, 'tfds', None, True, stat.mtime)
+            )
     files = [text for text in patterns if not text.startswith('tfds:')]
     left_out = None if report is None else report.left_out
     for path, name in matching(files, left_out) if files else []:
@@ -159,12 +161,12 @@ def units(
                     else [0, *_borders(f, stat.length, form, unit_bytes), stat.length]
                 )
                 stretches = [(a, b - a) for a, b in itertools.pairwise(borders)]
-        whole = len(stretches) == 1
-        found += [
-            Unit(str(path), name, start, size, form, compression, whole, stat.mtime)
+        alone = len(stretches) == 1
+        divided += [
+            Unit(str(path), name, start, size, form, compression, alone, stat.mtime)
             for start, size in stretches
         ]
-    return found
+    return divided
 
 
 def read_unit(
@@ -386,9 +388,9 @@ def _borders(f: BinaryIO, size: int, form: Format, unit_bytes: int) -> list[int]
     """Places at which a document begins for sure: the first at or after each multiple of
     `unit_bytes`.
     """
-    found = [0]
+    borders = [0]
     for wanted in range(unit_bytes, size, unit_bytes):
-        if wanted <= found[-1]:
+        if wanted <= borders[-1]:
             continue
         f.seek(wanted - 1)
         fresh = False  # whether the next piece begins a line
@@ -397,10 +399,10 @@ def _borders(f: BinaryIO, size: int, form: Format, unit_bytes: int) -> list[int]
             if (form == 'text' and begins and fresh and not piece.strip()) or (
                 form == 'jsonl' and fresh
             ):
-                found.append(f.tell())
+                borders.append(f.tell())
             elif form == 'wikiextractor' and begins and piece.startswith(b'<doc '):
-                found.append(f.tell() - len(piece))
+                borders.append(f.tell() - len(piece))
             else:
                 continue
             break
-    return [place for place in found[1:] if place < size]
+    return [place for place in borders[1:] if place < size]

@@ -61,7 +61,7 @@ def matching(
     if len({path.startswith('/') for path in roots}) > 1:
         roots, paths = ([os.path.abspath(path) for path in some] for some in (roots, paths))
     common = os.path.commonpath(roots)
-    found: dict[str, epath.Path] = {}
+    by_name: dict[str, epath.Path] = {}
     for path in paths:
         name = PurePosixPath(path).relative_to(common).as_posix()
         try:
@@ -69,8 +69,8 @@ def matching(
         except UnicodeEncodeError:
             name = name.encode(errors='backslashreplace').decode()
             raise UserError(f"{name}: the file's name is not UTF-8: give it another") from None
-        found[name] = epath.Path(path)
-    return [(path, name) for name, path in sorted(found.items())]
+        by_name[name] = epath.Path(path)
+    return [(path, name) for name, path in sorted(by_name.items())]
 
 
 @contextlib.contextmanager
@@ -166,7 +166,7 @@ def _below(root: Path, left_out: list[str], hidden: bool = True) -> list[Path]:
     def refuse(error: OSError) -> None:
         raise error
 
-    found = []
+    paths = []
     for folder, folders, files in os.walk(root, onerror=refuse):
         for name in folders:
             if os.path.islink(inner := os.path.join(folder, name)):
@@ -174,10 +174,10 @@ def _below(root: Path, left_out: list[str], hidden: bool = True) -> list[Path]:
         for name in files:
             path = Path(folder, name)
             if not name.startswith('.'):
-                found.append(path)
+                paths.append(path)
             elif hidden:
                 left_out.append(f'{path} (hidden)')
-    return found
+    return paths
 
 
 def _is_text(path: Any, part: str, left_out: list[str]) -> bool:

@@ -71,40 +71,42 @@ class Report:
 
     def lines(self) -> list[str]:
         """One line for each kind of trouble; none for clean text."""
-        found = []
+        warnings = []
         if self.left_out:
-            found.append(f'{len(self.left_out)} left out, not read: {_some(self.left_out)}')
+            warnings.append(f'{len(self.left_out)} left out, not read: {_some(self.left_out)}')
         if self.unclosed_documents:
-            found.append(
+            warnings.append(
                 f'no </doc> for {self.unclosed_documents} <doc>: '
                 'each ended where the next began, or with the file'
             )
         if self.lines_outside:
-            found.append(
+            warnings.append(
                 f'{self.lines_outside} line(s) outside of <doc> and </doc> left out, '
                 'as in what WikiExtractor writes they are no text'
             )
         if self.empty_files:
-            found.append(f'no text in {len(self.empty_files)} file(s): {_some(self.empty_files)}')
+            warnings.append(
+                f'no text in {len(self.empty_files)} file(s): {_some(self.empty_files)}'
+            )
         if self.bad_utf8:
             places = _some(self.bad_places, self.bad_utf8)
-            found.append(
+            warnings.append(
                 f'invalid UTF-8 in {self.bad_utf8} line(s), replaced or skipped as --on_bad_utf8'
                 f' says: {places}'
             )
         if self.nul_bytes:
-            found.append(f'{self.nul_bytes} NUL byte(s) removed')
+            warnings.append(f'{self.nul_bytes} NUL byte(s) removed')
         if self.cut_lines:
-            found.append(
+            warnings.append(
                 f'{self.cut_lines} line(s) longer than --max_line_bytes cut at white space'
             )
         if self.cut_documents:
             limit = f'{MAX_DOCUMENT_BYTES >> 20} MiB or {MAX_DOCUMENT_LINES:,} lines'
-            found.append(
+            warnings.append(
                 f'no end of a document in {limit} of text: one ended there, {self.cut_documents}'
                 ' time(s)'
             )
-        return found
+        return warnings
 
 
 def _some(names: list[str], total: int | None = None) -> str:
@@ -167,15 +169,15 @@ class Text:
 
     def document(self, text: str) -> list[str]:
         """The sentences of a whole document that stands in one record; its lines are paragraphs."""
-        found, limit = [], self._options.max_line_bytes
+        sentences, limit = [], self._options.max_line_bytes
         for line in text.split('\n'):
             if len(line) > limit // 4 and len(raw := line.encode()) > limit:
                 self.report.cut_lines += 1
                 for part, _ in _parts(raw, limit):
-                    found += self.sentences(part.decode())
+                    sentences += self.sentences(part.decode())
             else:
-                found += self.sentences(line)
-        return found
+                sentences += self.sentences(line)
+        return sentences
 
     def column_missing(self, where: str, columns: list[str]) -> UserError:
         """What to say where there is no text under the name that --text_column gives."""

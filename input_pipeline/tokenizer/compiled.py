@@ -44,13 +44,15 @@ class Compiled:
 
     def encode_batch(self, texts: Iterable[str]) -> list[np.ndarray]:
         """Ids of each text, int32."""
-        found = self._engine.encode_batch(list(texts), add_special_tokens=False)
-        return [np.array(encoding.ids, np.int32) for encoding in found]
+        encodings = self._engine.encode_batch(list(texts), add_special_tokens=False)
+        return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
     def trace(self, text: str) -> list[tuple[int, int, int]]:
         """(id, start, end) of each piece of a text; text[start:end] is what it was made from."""
-        found = self._engine.encode(text, add_special_tokens=False)
-        return [(piece, *place) for piece, place in zip(found.ids, found.offsets, strict=True)]
+        encoding = self._engine.encode(text, add_special_tokens=False)
+        return [
+            (piece, *place) for piece, place in zip(encoding.ids, encoding.offsets, strict=True)
+        ]
 
     def tokenizer_json(self, special_tokens: Sequence[str]) -> str:
         """The file's content."""

@@ -28,10 +28,10 @@ class Extended(NamedTuple):
     known: int
 
     def __str__(self) -> str:
-        there = f', {self.known} were there already' if self.known else ''
+        known = f', {self.known} were there already' if self.known else ''
         return (
             f'{self.in_slots + self.appended} new words: {self.in_slots} in [unused] slots,'
-            f' {self.appended} appended{there}; {self.tokenizer.vocab_size} entries'
+            f' {self.appended} appended{known}; {self.tokenizer.vocab_size} entries'
         )
 
 
@@ -64,7 +64,7 @@ def normalize(tokenizer: Tokenizer, lines: Iterable[str], where: str) -> list[st
     """A list of words, one a line, as the tokenizer sees them. UserError for a line that it splits
     into several.
     """
-    found = []
+    words = []
     for number, line in enumerate(lines, 1):
         pieces = [token for word in line.split() for token in tokenizer.normalizer.split(word)]
         if len(pieces) > 1:
@@ -73,10 +73,10 @@ def normalize(tokenizer: Tokenizer, lines: Iterable[str], where: str) -> list[st
                 f' ({", ".join(pieces)}), so an entry for it would never be used: give them one a'
                 ' line'
             )
-        found += pieces
-    if not found:
+        words += pieces
+    if not words:
         raise UserError(f'{where}: no words in it')
-    return found
+    return words
 
 
 def worthwhile(

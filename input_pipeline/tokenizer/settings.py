@@ -230,20 +230,20 @@ def _foreign(
             f'{file}: its post_processor ({fast["post_processor"].get("type")}) does not make rows'
             ' of [CLS] A [SEP] B [SEP], as a BERT reads them'
         )
-    found = []
+    foreign = []
     if rules is None or nfc != casing.nfc or not rules.get('clean_text'):
-        found.append(f'normalizer {(fast.get("normalizer") or {}).get("type")}')
+        foreign.append(f'normalizer {(fast.get("normalizer") or {}).get("type")}')
     if pre.get('type') != 'BertPreTokenizer':
-        found.append(f'pre_tokenizer {pre.get("type")}')
+        foreign.append(f'pre_tokenizer {pre.get("type")}')
     if model.get('continuing_subword_prefix', '##') != '##':
-        found.append(f'continuing_subword_prefix {model["continuing_subword_prefix"]!r}')
+        foreign.append(f'continuing_subword_prefix {model["continuing_subword_prefix"]!r}')
     if model.get('unk_token', special[1]) != special[1]:
-        found.append(f'unk_token {model["unk_token"]!r}')
+        foreign.append(f'unk_token {model["unk_token"]!r}')
     if model.get('max_input_chars_per_word', 100) not in (100, MAX_WORD_CHARS):
-        found.append(f'max_input_chars_per_word {model["max_input_chars_per_word"]}')
+        foreign.append(f'max_input_chars_per_word {model["max_input_chars_per_word"]}')
     if decoder is not None and (decoder.get('type'), decoder.get('prefix')) != ('WordPiece', '##'):
-        found.append(f'decoder {decoder.get("type")}')
-    return found
+        foreign.append(f'decoder {decoder.get("type")}')
+    return foreign
 
 
 def _layout(
@@ -285,24 +285,24 @@ def _added_tokens(
         'normalized': True,
         'special': False,
     }
-    found: dict[str, dict[str, Any]] = {}
+    tokens: dict[str, dict[str, Any]] = {}
     index = {token: i for i, token in enumerate(entries)}
     try:
         for token in fast.get('added_tokens') or []:
-            found[token['content']] = plain | token
+            tokens[token['content']] = plain | token
         for number, token in (config.get('added_tokens_decoder') or {}).items():
-            found.setdefault(token['content'], plain | token | {'id': int(number)})
+            tokens.setdefault(token['content'], plain | token | {'id': int(number)})
         for content, number in older.items():
-            found.setdefault(content, plain | {'id': int(number), 'content': content})
+            tokens.setdefault(content, plain | {'id': int(number), 'content': content})
         for token in config.get('additional_special_tokens') or []:
             content = token['content'] if isinstance(token, dict) else token
             flags = plain | {'normalized': False, 'special': True}
             if content in index:
-                found.setdefault(content, flags | {'id': index[content], 'content': content})
+                tokens.setdefault(content, flags | {'id': index[content], 'content': content})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f'{path}: its added tokens cannot be read ({error!r})') from error
     added = sorted(
-        (token for name, token in found.items() if name not in special),
+        (token for name, token in tokens.items() if name not in special),
         key=lambda token: token['id'],
     )
     beyond = [token['id'] for token in added if token['id'] >= len(entries)]

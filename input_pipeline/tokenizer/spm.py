@@ -53,8 +53,8 @@ class SentencePiece:
         if len(origin) != len(cased):  # combining marks changed places: the word as a whole
             origin = [(0, len(word))] * len(cased)
         origin.append((len(word), len(word)))
-        found, traced = self._processor.encode(cased, return_type='offset_mapping'), []
-        for piece, (start, end) in zip(found['ids'], found['offsets'], strict=True):
+        pieces, traced = self._processor.encode(cased, return_type='offset_mapping'), []
+        for piece, (start, end) in zip(pieces['ids'], pieces['offsets'], strict=True):
             traced.append(
                 (piece, origin[start][0], origin[end - 1][1] if end > start else origin[start][0])
             )

@@ -213,8 +213,8 @@ class Tokenizer:
         where none do. WordPiece alone.
         """
         assert isinstance(self._model, WordPiece), 'only WordPiece vocabularies are extended'
-        found = [i for i, _ in self._model.pieces(entry.removeprefix('##'), entry.startswith('##'))]
-        return [] if self.unk_id in found else found
+        ids = [i for i, _ in self._model.pieces(entry.removeprefix('##'), entry.startswith('##'))]
+        return [] if self.unk_id in ids else ids
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """The entries of the vocabulary, with their `##` or SentencePiece word marks."""

@@ -180,7 +180,7 @@ class WordPiece:
         """
         if len(token) > MAX_WORD_CHARS:
             return [(self._unk_id, len(token))]
-        found, start, table = [], 0, self._tails if continues else self._heads
+        matched, start, table = [], 0, self._tails if continues else self._heads
         while start < len(token):
             for end in range(min(len(token), start + self._longest), start, -1):
                 piece = table.get(token[start:end])
@@ -188,9 +188,9 @@ class WordPiece:
                     break
             else:
                 return [(self._unk_id, len(token))]
-            found.append((piece, end - start))
+            matched.append((piece, end - start))
             start, table = end, self._tails
-        return found
+        return matched
 
     def trace(self, word: str) -> list[tuple[int, int, int]]:
         """(id, start, end) of each piece of a whitespace word; text[start:end] is what it was made
