@@ -8,6 +8,9 @@ values, a footer that says where they lie, a checksum after each. Key '' holds a
 every other key is a variable's name and holds a BundleEntryProto
 (tensorflow/core/protobuf/tensor_bundle.proto): type, shape, and the place of the values in the data
 file, which are plain little-endian arrays with a CRC-32C each.
+
+The host side reads protocol buffers and masked checksums too, for its records. The two sides share
+no code but configs, which is standard library only, so these few lines are here once more.
 """
 
 from __future__ import annotations
