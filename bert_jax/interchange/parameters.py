@@ -83,8 +83,9 @@ class Model(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What was read: the model, its names in the file -> ours, names left out on purpose, and
-    remarks for the user.
+    """What reading a model gave.
+
+    The model, its names in the file -> ours, names left out on purpose, and remarks for the user.
     """
 
     model: Model
@@ -94,8 +95,9 @@ class Reading(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where one of our leaves is there: an array's name for each block, or one name; their shape;
-    whether they are transposed.
+    """Where one of our leaves is there.
+
+    An array's name for each block, or one name; their shape; whether they are transposed.
     """
 
     names: tuple[str, ...]
@@ -110,8 +112,9 @@ Naming = Callable[[str], tuple[str, bool]]
 def places(
     config: ModelConfig, parts: Iterable[str], outputs: int, naming: Naming
 ) -> dict[str, Place]:
-    """{our path: its place} of an encoder with these parts, blocks in order; `outputs` of the
-    classifier, if it is one of them.
+    """{our path: its place} of an encoder with these parts, blocks in order.
+
+    `outputs`: of the classifier, if it is one of them.
     """
     shapes = dict(_pretraining_shapes(config))
     for head, size in (('classifier', outputs), ('span', 2)):
@@ -141,8 +144,9 @@ def _pretraining_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 def parts_of(
     tensors: Iterable[str], config: ModelConfig, naming: Naming, settings: str
 ) -> tuple[str, ...]:
-    """What stands on the encoder, by the names of the arrays. UserError where there cannot be so
-    many blocks.
+    """What stands on the encoder, by the names of the arrays.
+
+    UserError where there cannot be so many blocks.
     """
     names = set(tensors)
     sizes = (
@@ -228,8 +232,9 @@ def to_tree(
 def to_tensors(
     layout: Mapping[str, Place], params: Mapping[str, Any], config: ModelConfig
 ) -> dict[str, np.ndarray]:
-    """{their name: float32 array} of our parameters; those that have no place in `layout` are left
-    out.
+    """{their name: float32 array} of our parameters.
+
+    Those that have no place in `layout` are left out.
     """
     flat = traverse_util.flatten_dict(dict(params), sep='/')
     tensors = {}
@@ -278,8 +283,9 @@ def left_out(model: Model, where: str) -> tuple[str, ...]:
 
 
 def brief(names: Iterable[str]) -> str:
-    """All of `names` in one line, blocks drawn together: 'encoder.layer.{3,4}.output.dense.bias';
-    'nothing' for none.
+    """All of `names` in one line, blocks drawn together; 'nothing' for none.
+
+    As in 'encoder.layer.{3,4}.output.dense.bias'.
     """
     groups: dict[str, list[int]] = {}
     for name in sorted(names):

@@ -56,8 +56,10 @@ class MaskingRule:
 
 @dataclass(frozen=True)
 class Masked:
-    """Masked rows: `input_ids` [N, S]; `positions`, `ids` [N, P] int32 and `weights` [N, P]
-    float32, zero where a row has fewer.
+    """Masked rows, their predictions filled up with zeros.
+
+    `input_ids` [N, S]; `positions`, `ids` [N, P] int32 and `weights` [N, P] float32, zero where a
+    row has fewer.
     """
 
     input_ids: np.ndarray
@@ -67,8 +69,9 @@ class Masked:
 
 
 def prediction_counts(lengths: np.ndarray, rule: MaskingRule) -> np.ndarray:
-    """int64 [N]: predictions of rows with `lengths` tokens, [CLS] and [SEP] counted (:369; rounds
-    half to even, as Python 3).
+    """int64 [N]: predictions of rows with `lengths` tokens, [CLS] and [SEP] counted (:369).
+
+    Rounds half to even, as Python 3.
     """
     wanted = np.rint(lengths * rule.probability).astype(np.int64)
     return np.minimum(rule.max_predictions, np.maximum(1, wanted))
@@ -151,10 +154,10 @@ def _choose_tokens(
 
 
 def _random_keys(eligible: np.ndarray, stream: Stream) -> tuple[np.ndarray, np.uint32]:
-    """uint32 [N, S], random but for the low bits, which are the place itself, and the mask of these
-    bits; the largest key where not `some`.
+    """uint32 [N, S], random but for the low bits, which are the place itself, and their mask.
 
-    Keys of a row differ, so their order does not depend on how a machine sorts or partitions.
+    The largest key stands where not `eligible`. Keys of a row differ, so their order does not
+    depend on how a machine sorts or partitions.
     """
     rows, length = eligible.shape
     place_bits = np.uint32((1 << (length - 1).bit_length()) - 1)
@@ -227,8 +230,9 @@ def _choose_words(
 def _run_lengths(
     candidates: np.ndarray, starts: np.ndarray, word: np.ndarray, longest: int, stream: Stream
 ) -> np.ndarray:
-    """int64 [N, S], for each word how many words a run from it has: 1 to `longest`, within its
-    segment, n with a chance like 1/n.
+    """int64 [N, S]: how many words a run from each word has, within its segment.
+
+    1 to `longest`, n with a chance like 1/n.
     """
     rows, length = candidates.shape
     # words that follow another word of their segment

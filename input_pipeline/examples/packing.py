@@ -18,7 +18,9 @@ from input_pipeline.records.fields import RecordSpec
 
 @dataclass(frozen=True)
 class Packs:
-    """`order` [N]: the examples, row by row; row r has those from `bounds[r]` to `bounds[r + 1]` of
+    """Which examples share a row.
+
+    `order` [N]: the examples, row by row; row r has those from `bounds[r]` to `bounds[r + 1]` of
     it, `bounds` [R + 1].
     """
 
@@ -34,12 +36,12 @@ class Packs:
 
 
 def pack(lengths: np.ndarray, predictions: np.ndarray, spec: RecordSpec) -> Packs:
-    """Puts examples of `lengths` [N] tokens and `predictions` [N] into rows that hold S, P and K of
-    them.
+    """Puts examples of `lengths` [N] tokens and `predictions` [N] into as few rows as it can.
 
-    Longest first, each into the row with the least room that it fits. All examples of a
-    length go in one step and rows with the same room are one entry of a list, so the time
-    depends on how many lengths there are, not on how many examples.
+    A row holds at most S tokens, P predictions and K examples. Longest first, each into the row
+    with the least room that it fits. All examples of a length go in one step and rows with the same
+    room are one entry of a list, so the time depends on how many lengths there are, not on how many
+    examples.
     """
     row_of = np.empty(lengths.size, np.int64)
     # Rows with the same (tokens, predictions, examples) left: that room, ascending, and the rows
@@ -86,8 +88,9 @@ def pack(lengths: np.ndarray, predictions: np.ndarray, spec: RecordSpec) -> Pack
 def join(
     spec: RecordSpec, columns: dict[str, np.ndarray], bounds: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """The columns of R packed records, from those of their examples in order; row r has examples
-    bounds[r] to bounds[r + 1].
+    """The columns of R packed records, from those of their examples in order.
+
+    Row r has examples bounds[r] to bounds[r + 1].
     """
     S, P, K = spec.seq_len, spec.max_predictions, spec.max_packs
     counts = np.diff(bounds)

@@ -40,8 +40,7 @@ class Documents:
 
 @dataclass(frozen=True)
 class Examples:
-    """N examples: segments tokens[a:a_end] and tokens[b:b_end] (int64), the label, and a key that
-    names the example.
+    """N examples: segments tokens[a:a_end] and tokens[b:b_end] (int64), label, and key.
 
     `labels` int32: 0 = B follows A, 1 = random (nsp) or swapped (sop). Under full_sentences
     B is empty and the label is 0. `keys` uint64 are mixed from document, duplicate and index.
@@ -132,11 +131,11 @@ def make_examples(
 def truncate(
     a: np.ndarray, a_end: np.ndarray, b: np.ndarray, b_end: np.ndarray, longest: int, stream: Stream
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Cuts pairs to `longest` tokens: one token at a time from the longer (ties: B), front or back
-    by a coin (:418-433).
+    """Cuts pairs to `longest` tokens (:418-433).
 
-    The lengths that this leaves are arithmetic, and of d dropped tokens Binomial(d, 1/2)
-    are at the front, so no loop over tokens is needed.
+    One token at a time from the longer (ties: B), at the front or back by a coin. The lengths that
+    this leaves are arithmetic, and of d dropped tokens Binomial(d, 1/2) are at the front, so no
+    loop over tokens is needed.
     """
     length_a, length_b = a_end - a, b_end - b
     excess = np.maximum(length_a + length_b - longest, 0)
@@ -150,8 +149,9 @@ def truncate(
 
 
 class _Nsp:
-    """One chunk of each document into a pair; half of them, and all of one sentence, with a random
-    B (:247-335).
+    """One chunk of each document into a pair (:247-335).
+
+    Half of them, and all of one sentence, get a random B.
     """
 
     def __init__(self, documents: Documents, stream: Stream):
@@ -197,10 +197,10 @@ class _Nsp:
         )
 
     def _random_b(self, document: np.ndarray, room: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Sentences from a random one of another document on, until `room` tokens or its end
-        (:278-290).
+        """Sentences of another document, from a random one on (:278-290).
 
-        Each document is as likely as any other, whatever its length, and so is each sentence in it.
+        They go on until `room` tokens or the document's end. Each document is as likely as any
+        other, whatever its length, and so is each sentence in it.
         """
         starts, offsets = self._documents.documents, self._documents.sentences
         other = self._from[document] + self._stream.below(self._among[document] - 1)
@@ -212,8 +212,9 @@ class _Nsp:
 
 
 class _Sop:
-    """One chunk of each document into two neighbouring segments; half of the pairs swapped (label
-    1).
+    """One chunk of each document into two neighbouring segments.
+
+    Half of the pairs are swapped (label 1).
     """
 
     def __init__(self, documents: Documents, stream: Stream, word_starts: np.ndarray):
@@ -248,8 +249,9 @@ class _Sop:
 
 
 class _FullSentences:
-    """As many whole sentences as fit; a sentence longer than that is cut. Places are tokens, not
-    sentences.
+    """As many whole sentences as fit; a longer sentence is cut.
+
+    Places are tokens, not sentences.
     """
 
     def __init__(self, documents: Documents):

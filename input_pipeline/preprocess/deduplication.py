@@ -1,5 +1,4 @@
-"""Exact deduplication of documents or of lines, a stage between the reading of text and the making
-of examples.
+"""Exact deduplication of documents or lines, between reading and making examples.
 
 Three kinds of tasks, each a function from named inputs to files, as those of stages.py:
 `list_items` lists what a run holds, each document or line by a 128-bit hash of its tokens;
@@ -39,7 +38,8 @@ def deduplicate(
     unk_id: int,
     engine: Callable[[Callable, list[tuple], str], list],
 ) -> tuple[Tokenised, int]:
-    """What is left of the runs, written anew, and how many copies there were;
+    """What is left of the runs, written anew, and how many copies there were.
+
     `engine(function, tasks, stage)` runs the tasks of a stage.
     """
     lists = [f'{path}-items.npy' for path in runs]
@@ -85,9 +85,7 @@ def _hash_documents(lines: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 def find_copies(number: int, count: int, lists: Sequence[str], to: str) -> int:
-    """Writes the numbers of all copies whose hashes lie in one range of `count`, and returns how
-    many.
-    """
+    """Writes the numbers of all copies with hashes in one range of `count`; returns how many."""
     low, high = key_range(number, count)
     stretches, runs = [np.zeros(0, _ITEM)], []
     for path in lists:
@@ -115,9 +113,7 @@ def find_copies(number: int, count: int, lists: Sequence[str], to: str) -> int:
 def drop_copies(
     kind: Kind, number: int, path: str, copies: Sequence[str], to: str, recipe: Recipe, unk_id: int
 ) -> Tokenised:
-    """Writes the run again without the copies that were found, and without documents of which
-    nothing is left.
-    """
+    """Writes the run again without the copies, and without documents that they emptied."""
     run = DocumentRun.open(path)
     gone = np.concatenate([_of_run(load(file), number) for file in copies])
     counts = np.diff(run.documents['sentences'], prepend=0)

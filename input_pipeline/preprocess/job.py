@@ -40,12 +40,11 @@ _UNITS, _HELD_OUT = ('unit', 'unit-again'), 'held-out'
 
 
 def preprocess(options: PreprocessOptions) -> Manifest:
-    """Runs the job and returns the manifest of the finished directory; the last line on stdout is
-    its cost.
+    """Runs the job and returns the manifest of the finished directory.
 
-    A directory that this very job has finished before is left as it is; where it was
-    interrupted, it goes on. Raises UserError for what the user can mend; then nothing is left
-    under a final name.
+    The last line on stdout is its cost. A directory that this very job has finished before is left
+    as it is; where it was interrupted, it goes on. Raises UserError for what the user can mend;
+    then nothing is left under a final name.
     """
     start = time.monotonic()
     tokenizer = Tokenizer.load(options.tokenizer)
@@ -161,8 +160,9 @@ class _Job:
     def _read(
         self, recipe: Recipe, units: list, eval_units: list
     ) -> tuple[Recipe, dict[str, Tokenised]]:
-        """Tokenises both inputs; where the default fraction holds out too little for NSP, again
-        without.
+        """Tokenises both inputs.
+
+        Where the default fraction holds out too little for NSP, it is done again without.
         """
         text = self._tokenise(recipe, units, eval_units, _UNITS[0])
         train, held_out = (text[split].sums['documents'] for split in ('train', 'eval'))

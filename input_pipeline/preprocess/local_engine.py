@@ -24,8 +24,9 @@ from input_pipeline.progress import Progress
 
 
 class LocalEngine:
-    """`workers` processes, started afresh (spawn), or none where `workers` is 1: use as a
-    context.
+    """`workers` processes, started afresh (spawn), or none where `workers` is 1.
+
+    Use as a context.
     """
 
     def __init__(self, workers: int):
@@ -51,8 +52,9 @@ class LocalEngine:
         progress: Progress,
         kept: KeptResults,
     ) -> list[Any]:
-        """`function(*task)` for every task of which nothing is `kept`; `weights` are what each adds
-        to the progress.
+        """`function(*task)` for every task of which nothing is `kept`.
+
+        `weights` are what each adds to the progress.
         """
         # What an interrupted job has finished counts as progress at once, and is not done again.
         results = kept.load(function)
@@ -94,10 +96,10 @@ class LocalEngine:
         return [results[i] for i in range(len(tasks))]
 
     def cost(self, examples: int) -> str:
-        """What the last line of the job says: CPU-seconds of this process and its workers since the
-        engine was made, and the sum of their peaks.
+        """What the last line of the job says of CPU-seconds and memory.
 
-        Workers count once the context is left, when they have ended.
+        CPU-seconds of this process and its workers since the engine was made, and the sum of their
+        peaks. Workers count once the context is left, when they have ended.
         """
         cpu, peak = _cpu_seconds() - self._cpu_before, _peak_memory() + sum(self._peaks.values())
         rate = (
@@ -111,8 +113,9 @@ class LocalEngine:
 
 
 def _end_with_parent() -> None:
-    """Ends this worker when the job is killed, for an idle one would wait for its next task for
-    ever, and at Ctrl-C without a traceback.
+    """Ends this worker when the job is killed, and at Ctrl-C without a traceback.
+
+    An idle one would wait for its next task for ever.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 

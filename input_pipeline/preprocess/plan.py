@@ -1,5 +1,4 @@
-"""The plan of the offline job: which text it reads, by what it is known again, into how many
-buckets and shards the work is cut, and when the text does not do for it.
+"""The plan of the offline job: its text, its buckets and shards, and what it does not do for.
 
 Everything here depends on the options and on the text alone, never on workers or engine. This file
 must not know how a stage does its work, nor who runs it.
@@ -56,9 +55,10 @@ def describe(
     units: list[corpus.Unit],
     eval_units: list[corpus.Unit],
 ) -> dict[str, Any]:
-    """By what a job is known again: every option that the records depend on, defaults filled in,
-    and digests of the input files' names and sizes and of the tokenizer. The text itself is not
-    read here.
+    """By what a job is known again: all options that its records depend on, and its inputs.
+
+    Defaults are filled in; inputs are digests of the files' names and sizes and of the tokenizer.
+    The text itself is not read here.
     """
     no_matter = ('output', 'workers', 'engine', 'beam_arguments', 'overwrite', 'text')
     described = {

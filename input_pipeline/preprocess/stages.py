@@ -73,8 +73,10 @@ class Recipe:
     passes: tuple[float, ...] = ()  # over each language's text, where they differ
 
     def spec_of(self, split: str) -> RecordSpec:
-        """Held-out records are masked once, statically, and not packed, whatever the training
-        records are.
+        """The schema of a split's records.
+
+        Held-out ones are masked once, statically, and not packed, whatever the training records
+        are.
         """
         return (
             self.spec
@@ -83,8 +85,9 @@ class Recipe:
         )
 
     def dupe_factor_of(self, split: str) -> int:
-        """Passes over the documents of a split, on average over their tokens: held-out documents
-        are passed once.
+        """Passes over the documents of a split, on average over their tokens.
+
+        Held-out documents are passed once.
         """
         return self.dupe_factor if split == 'train' else 1
 
@@ -123,7 +126,9 @@ def is_held_out(fingerprint: int, fraction: float) -> bool:
 
 @dataclass
 class Tokenised:
-    """What one unit gave: runs of documents, sums by name (e.g. 'documents'), hashes of watched
+    """What one unit of input gave.
+
+    Runs of documents, sums by name (e.g. 'documents'), the same by language, hashes of watched
     sentences, fingerprints of held-out documents.
     """
 
@@ -141,12 +146,8 @@ class Tokenised:
             together.sums.update(part.sums)
             for language, sums in part.languages.items():
                 together.languages.setdefault(language, Counter()).update(sums)
-        for name in ('lines', 'held_out'):
-            setattr(
-                together,
-                name,
-                np.concatenate([getattr(together, name), *(getattr(part, name) for part in parts)]),
-            )
+        together.lines = np.concatenate([together.lines, *(part.lines for part in parts)])
+        together.held_out = np.concatenate([together.held_out, *(part.held_out for part in parts)])
         return together
 
 
@@ -158,11 +159,11 @@ def tokenise(
     path: str,
     excluded: str | None,
 ) -> dict[str, Tokenised]:
-    """Tokenises documents into runs PATH-train-0.*, PATH-eval-0.*, PATH-train-1.* and so on, each
-    sorted by the hash of their names.
+    """Tokenises documents into runs, each sorted by the hash of their names.
 
-    `split` None: each document is held out or not by its fingerprint. `excluded`: a file of
-    fingerprints of documents held out elsewhere, which are dropped here.
+    The runs are PATH-train-0.*, PATH-eval-0.*, PATH-train-1.* and so on. `split` None: each
+    document is held out or not by its fingerprint. `excluded`: a file of fingerprints of documents
+    held out elsewhere, which are dropped here.
     """
     # Held out or not is settled before tokenising, by the letters alone, so that neither seed nor
     # tokenizer moves a document to the other side.
@@ -206,7 +207,8 @@ class _Side:
 
     def add(self, document: Document, identity: int | None) -> None:
         """Tokenises a document; sentences of no token, and documents of none, are dropped.
-        `identity`: to be remembered.
+
+        `identity`: its fingerprint, to be remembered.
         """
         lengths, tokens = [], []
         for first in range(0, len(document.sentences), SENTENCES):
@@ -285,8 +287,9 @@ def hash_sentences(tokens: np.ndarray, lengths: np.ndarray, salt: int = 0) -> np
 
 
 def read_bucket(inputs: Iterable[str | DocumentRun], low: int, high: int) -> Documents | None:
-    """The documents of all units whose keys lie in [low, high), those of a language together;
-    None where there are none.
+    """The documents of all units whose keys lie in [low, high); None where there are none.
+
+    Those of a language stand together.
     """
     runs = (DocumentRun.open(run) if isinstance(run, str) else run for run in inputs)
     stretches = [part for run in runs if (part := run.within(low, high))]
@@ -339,10 +342,10 @@ def make_records(
     inputs: Sequence[str | DocumentRun],
     path: str,
 ) -> Bucket:
-    """Makes the records of one bucket: PATH.records, with PATH.keys.npy and PATH.offsets.npy, in
-    order of their keys.
+    """Makes the records of one bucket, in order of their keys.
 
-    `inputs`: the documents of all units, on disk, or as an engine has brought them here.
+    PATH.records, with PATH.keys.npy and PATH.offsets.npy. `inputs`: the documents of all units, on
+    disk, or as an engine has brought them here.
     """
     # The documents of the bucket from all units, in an order of their own.
     tokenizer, spec = _tokenizer(recipe.tokenizer), recipe.spec_of(split)
@@ -458,8 +461,7 @@ def _packed(
 def write_output(
     number: int, count: int, pieces: int, inputs: Sequence[str | RecordRun], path: str
 ) -> shards.ShardInfo:
-    """Writes shard `number` of `count`: the records of all buckets in its range of keys, sorted by
-    key.
+    """Writes shard `number` of `count`: all records in its range of keys, sorted by key.
 
     A large shard is sorted in so many `pieces`, which lie on disk until it is written, unless its
     records are in memory already. `inputs`: as for `make_records`.

@@ -1,5 +1,4 @@
-"""The statistics of the offline job: what the manifest says of text and records, what is told of
-them on the terminal, and what in them is worth a warning.
+"""The statistics of the offline job: for the manifest, for the terminal, and for warnings.
 
 This file owns those figures and words. It must not know how the text was read or the records made:
 it is given the sums.
@@ -77,8 +76,9 @@ def of_split(text: Tokenised, records: Mapping[str, Any], seq_len: int) -> dict[
 
 
 def repetition(split: str, statistics: Mapping[str, Any]) -> Iterator[str]:
-    """A warning where too many sentences of a split are copies of others; `statistics` as
-    `of_split` gives them.
+    """A warning where too many sentences of a split are copies of others.
+
+    `statistics` as `of_split` gives them.
     """
     if (duplicates := statistics['duplicate_line_rate']) > _MANY_DUPLICATES:
         yield (
@@ -88,8 +88,9 @@ def repetition(split: str, statistics: Mapping[str, Any]) -> Iterator[str]:
 
 
 def report(manifest: Manifest, split: str) -> None:
-    """Prints two lines about a split of a finished job, and one for each language; none where there
-    is no such split.
+    """Prints two lines about a split of a finished job, and one for each language.
+
+    None where there is no such split.
     """
     if split not in manifest.statistics['text']:
         return

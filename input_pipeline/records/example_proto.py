@@ -169,9 +169,7 @@ def decode(features: Sequence[Feature], payloads: Sequence[bytes]) -> dict[str, 
 def _decode_alike(
     features: Sequence[Feature], payloads: Sequence[bytes], columns: dict[str, np.ndarray]
 ) -> bool:
-    """Fills `columns` when all records have the layout of the first one; otherwise returns
-    False.
-    """
+    """Fills `columns` when all records have the layout of the first one; else returns False."""
     known = {f.name: f for f in features}
     try:
         names = [name for name, _, _ in _features(payloads[0])]
@@ -212,10 +210,10 @@ def _decode_alike(
 def _regions(
     text: bytes, bounds: np.ndarray, order: Sequence[Feature]
 ) -> dict[str, tuple[np.ndarray, np.ndarray]] | None:
-    """Where each feature's packed values lie in each record ([N] starts, [N] ends), walking all
-    records at once.
+    """Where each feature's packed values lie in each record: starts [N] and ends [N].
 
-    None unless every record is written canonically, with packed lists, in this order of features.
+    All records are walked at once. None unless every record is written canonically, with packed
+    lists, in this order of features.
     """
     data = np.frombuffer(text + bytes(64), np.uint8)  # room to look past the end
     at, limit = bounds[:-1].copy(), bounds[1:]
@@ -231,8 +229,9 @@ def _regions(
         return bool((actual == np.frombuffer(constant, np.uint8)).all())
 
     def length(end: np.ndarray) -> bool:
-        """Steps over a length and fills in where what it measures ends; False where that is beyond
-        the record.
+        """Steps over a length and fills in where what it measures ends.
+
+        False where that is beyond the record.
         """
         nonlocal at
         byte = data[at].astype(np.int64)
@@ -266,8 +265,9 @@ def _regions(
 
 
 def _varints(packed: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """The values of a run of varints (uint8) whose last bytes are at `last`; int64, wrapping as
-    protobuf does.
+    """The values of a run of varints (uint8) whose last bytes are at `last`.
+
+    int64, wrapping as protobuf does.
     """
     if last.size == packed.size:
         return packed

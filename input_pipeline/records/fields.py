@@ -99,8 +99,9 @@ def encode(spec: RecordSpec, columns: dict[str, np.ndarray]) -> tuple[bytes, np.
 
 
 def most_bytes(spec: RecordSpec, vocab_size: int) -> int:
-    """Bytes of a record at most, its frame in the TFRecord file included: small numbers take
-    fewer.
+    """Bytes of a record at most, its frame in the TFRecord file included.
+
+    Small numbers take fewer.
     """
     most = {
         'input_ids': vocab_size - 1,
@@ -118,8 +119,9 @@ def most_bytes(spec: RecordSpec, vocab_size: int) -> int:
 
 
 def decode_numpy(spec: RecordSpec, payloads: Sequence[bytes]) -> dict[str, np.ndarray]:
-    """Decodes N records: int32 [N, S], [N, P] and [N, K], float32 weights, int32 [N]
-    next_sentence_labels where they are not packed.
+    """Decodes N records: int32 [N, S], [N, P] and [N, K], float32 weights.
+
+    next_sentence_labels are int32 [N] where records are not packed.
 
     Raises:
       BadRecord: a record is damaged, lacks a feature, or has one of another length.
@@ -154,9 +156,7 @@ def _flat_labels(spec: RecordSpec, columns: dict[str, Any]) -> dict[str, Any]:
 
 
 def _limits(spec: RecordSpec, vocab_size: int) -> dict[str, tuple[int, str]]:
-    """The features of whole numbers, each with the number that it must stay below, and what that
-    is.
-    """
+    """{feature of whole numbers: (the number that it must stay below, what that is)}."""
     limits = {
         'input_ids': (vocab_size, 'the vocabulary'),
         'segment_ids': (2, 'two segments'),
@@ -191,9 +191,7 @@ def in_range(spec: RecordSpec, columns: dict[str, np.ndarray], vocab_size: int) 
 def check(
     spec: RecordSpec, columns: dict[str, np.ndarray], vocab_size: int
 ) -> list[tuple[int, str]]:
-    """What cannot be true of a batch of decoded records: (row, reason), the first reason for each
-    row, in row order.
-    """
+    """What cannot be true of decoded records: (row, its first reason), in row order."""
     reasons: dict[int, str] = {}
 
     def within(name: str, limit: int, what: str) -> None:

@@ -37,8 +37,9 @@ class BadFrame(ValueError):
 
 
 def masked_crc(data: bytes) -> int:
-    """TFRecord's checksum: crc32c rotated by 15 bits plus a constant, so that checksums of
-    checksums stay apart.
+    """TFRecord's checksum: crc32c rotated by 15 bits plus a constant.
+
+    So checksums of checksums stay apart.
     """
     return _masked(google_crc32c.value(data)) & 0xFFFFFFFF
 
@@ -56,9 +57,7 @@ def _head(size: int) -> bytes:
 
 
 def frame(payload: bytes) -> tuple[bytes, bytes, bytes]:
-    """The frame of one record, in pieces to be joined: what stands before it, itself, what stands
-    after it.
-    """
+    """The frame of one record in pieces to be joined: what stands before it, itself, and after."""
     return _head(len(payload)), payload, _UINT32.pack(masked_crc(payload))
 
 
@@ -66,8 +65,9 @@ def frame(payload: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def frame_bounds(text: bytes) -> list[int]:
-    """Where each frame begins, and the end [N + 1]. Raises BadFrame for the first whose length is
-    damaged, or that is cut.
+    """Where each frame begins, and the end: [N + 1].
+
+    Raises BadFrame for the first whose length is damaged, or that is cut.
     """
     bounds, at = [0], 0
     while at < len(text):
@@ -93,8 +93,9 @@ def _size(head: bytes) -> int:
 
 
 def take_payloads(text: bytes, bounds: list[int], places: Sequence[int]) -> list[bytes]:
-    """The payloads of the frames at those places, in that order. Raises BadFrame for one that is
-    damaged.
+    """The payloads of the frames at those places, in that order.
+
+    Raises BadFrame for one that is damaged.
     """
     payloads, damaged = payloads_at(text, bounds, places)
     if damaged:

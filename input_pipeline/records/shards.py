@@ -34,8 +34,9 @@ MANIFEST = 'manifest.json'
 
 @dataclass(frozen=True)
 class ShardInfo:
-    """One shard: its file name, split, count, size, crc32c of all its bytes, and the byte offset of
-    every 256th record.
+    """One shard: its file name, split, records, bytes, and crc32c of all its bytes.
+
+    `index` is the byte offset of every 256th record.
     """
 
     file: str
@@ -73,8 +74,10 @@ class ShardInfo:
 
 @dataclass(frozen=True)
 class Fault:
-    """Something wrong with a shard; `record` counts from 0 in its file, and `byte` is where that
-    record begins.
+    """Something wrong with a shard.
+
+    `record` counts from 0 in its file, and `byte` is where that record begins; both are None for
+    the file as such.
     """
 
     file: str
@@ -148,8 +151,10 @@ class Manifest:
         return self.spec_of('train')
 
     def spec_of(self, split: str) -> RecordSpec:
-        """The schema of a split: held-out records are masked once, statically, and not packed,
-        whatever the training records are.
+        """The schema of a split's records.
+
+        Held-out records are masked once, statically, and not packed, whatever the training records
+        are.
         """
         if split == 'train':
             return RecordSpec(self.seq_len, self.max_predictions, self.masking, self.max_packs)
@@ -164,8 +169,9 @@ class Manifest:
         return sum(s.records for s in self.shards(split))
 
     def save(self, directory: epath.PathLike) -> None:
-        """Writes manifest.json, one line a shard; the last thing a job does, so a directory with it
-        is complete.
+        """Writes manifest.json, one line a shard.
+
+        It is the last thing a job does, so a directory with it is complete.
         """
         data = {
             'schema_version': SCHEMA_VERSION,
@@ -232,8 +238,9 @@ def _checksum(data: dict[str, Any]) -> int:
 
 
 def check_files(directory: epath.PathLike, shards: tuple[ShardInfo, ...]) -> list[Fault]:
-    """Shards that are missing or have another size than the manifest says: cheap enough for the
-    start of a run.
+    """Shards that are missing or have another size than the manifest says.
+
+    Cheap enough for the start of a run.
     """
     faults = []
     for shard in shards:
@@ -267,8 +274,9 @@ def unreadable(shard: ShardInfo, error: OSError) -> Fault:
 
 @dataclass(frozen=True)
 class Verification:
-    """What `verify` found: faults, and for each split the sums of `fields.count` over the records
-    that are whole.
+    """What `verify` saw: the faults, and the counts of what is sound.
+
+    `counts` holds for each split the sums of `fields.count` over its sound records.
     """
 
     faults: list[Fault]
@@ -316,8 +324,9 @@ def verify(
 def _verify_shard(
     path: epath.Path, shard: ShardInfo, spec: RecordSpec, vocab_size: int, sums: dict[str, Any]
 ) -> Iterator[Fault]:
-    """Faults of one shard, block by block, so that one damaged record does not hide the others;
-    adds to `sums`.
+    """Faults of one shard, in the order of its records; adds the counts of sound ones to `sums`.
+
+    One damaged record does not hide the others.
     """
     if not path.exists():
         yield from check_files(path.parent, (shard,))
@@ -379,8 +388,9 @@ def _frames_before_damage(text: bytes) -> tuple[list[int], BadFrame | None]:
 def _check_block(
     spec: RecordSpec, payloads: list[bytes], rows: set[int], vocab_size: int, sums: dict[str, Any]
 ) -> list[tuple[int, str]]:
-    """Those of the `rows` that do not hold what they should, with the reason; the counts of the
-    others are added to `sums`.
+    """(row, reason) of those `rows` of a block that do not hold what they should.
+
+    The counts of the others are added to `sums`.
     """
     faults, good = [], sorted(rows)
     while good:

@@ -46,17 +46,16 @@ class Order:
         self._epoch = functools.lru_cache(2)(self._make_epoch)
 
     def _make_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray, int]:
-        """The permuted blocks [K], the row at which each begins [K], and the name of this epoch's
-        randomness.
-        """
+        """(permuted blocks [K], first row of each [K], the name of the epoch's randomness)."""
         name = digest64('records', self._seed, epoch)
         order = np.argsort(mix(np.arange(len(self._sizes)), name), kind='stable')
         sizes = self._sizes[order]
         return order, np.cumsum(sizes) - sizes, name
 
     def locate(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The block and the place in it of global rows [N], where row 0 is the first of the first
-        epoch.
+        """The block of each global row [N], and its place in that block.
+
+        Row 0 is the first of the first epoch.
         """
         blocks, places = np.empty_like(rows), np.empty_like(rows)
         epochs = rows // self.records
@@ -193,8 +192,7 @@ class RecordStream:
             yield {**batch, 'example_weights': weights}
 
     def read_by(self, first: int, stop: int) -> str:
-        """Which records the training batches of steps `first` to `stop` (not included) hold, in
-        words.
+        """Which records the training batches of steps `first` to `stop` (excluded) hold, in words.
 
         Of a run's order all of them; in the files those of step `first`, as few ranges as hold
         them.
@@ -322,8 +320,9 @@ class RecordStream:
         return payloads.tolist()
 
     def _block(self, block: int) -> tuple[bytes, list[int]]:
-        """The text of a block and where its frames begin: one read, and kept for the batches that
-        share it.
+        """The text of a block and where its frames begin.
+
+        One read, and kept for the batches that share it.
         """
         with self._lock:
             if block in self._cache:

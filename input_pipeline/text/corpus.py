@@ -71,8 +71,9 @@ Format = Literal['text', 'jsonl', 'wikiextractor', 'parquet', 'tfds']
 
 @dataclass(frozen=True)
 class Unit:
-    """A part of a corpus that is read by itself: a stretch of a plain file, a row group of a
-    parquet file, or a whole file.
+    """What of a corpus is read by itself, in any process.
+
+    A stretch of a plain file, a row group of a parquet file, or all of a file.
     """
 
     path: str
@@ -88,8 +89,10 @@ class Unit:
 
 @dataclass(frozen=True)
 class Document:
-    """`name` is (path below the glob's root, byte offset of the first line, uncompressed, or row of
-    a parquet file): unique and lasting.
+    """The sentences of a document, and its name.
+
+    `name` is (path below the glob's root, byte offset of the first line, uncompressed, or row of a
+    parquet file): unique and lasting.
     """
 
     name: tuple[str, int]
@@ -371,8 +374,9 @@ def _format(name: str, head: bytes, path: str, options: TextOptions) -> Format:
 
 
 def _is_json(line: bytes, column: str) -> bool:
-    """Whether a file's first line is an object with that column, as `WikiExtractor --json` writes
-    into files without extension.
+    """Whether a file's first line is a JSON object with that column.
+
+    `WikiExtractor --json` writes such lines into files without extension.
     """
     if line.startswith(b'{'):
         try:
@@ -385,9 +389,7 @@ def _is_json(line: bytes, column: str) -> bool:
 
 
 def _borders(f: BinaryIO, size: int, form: Format, unit_bytes: int) -> list[int]:
-    """Places at which a document begins for sure: the first at or after each multiple of
-    `unit_bytes`.
-    """
+    """Places where a document begins for sure: one at or after each multiple of `unit_bytes`."""
     borders = [0]
     for wanted in range(unit_bytes, size, unit_bytes):
         if wanted <= borders[-1]:

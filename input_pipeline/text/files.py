@@ -212,11 +212,10 @@ def chunks(f: BinaryIO, count: int | None = None, size: int = CHUNK) -> Iterator
 def decompressed(
     f: BinaryIO, compression: Compression | None, path: str, size: int = CHUNK
 ) -> Iterator[bytes]:
-    """What a file holds, read `size` bytes at a time; members that follow one another make one
-    stream.
+    """What a file holds, read `size` bytes at a time.
 
-    A chunk is of bounded size, whatever the file says that it holds. Raises UserError, naming
-    `path`, for a damaged or truncated file.
+    Members that follow one another make one stream. A chunk is of bounded size, whatever the file
+    says that it holds. Raises UserError, naming `path`, for a damaged or truncated file.
     """
     if compression is None:
         yield from chunks(f, size=size)

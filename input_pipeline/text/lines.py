@@ -1,5 +1,4 @@
-"""What stands in files as text: bytes decoded, lines cut, sentences found, and what was wrong
-counted.
+"""Text in files: bytes decoded, lines cut, sentences parted, and what was wrong counted.
 
 Owns the options of reading and the report; must not know where documents begin and end, nor
 file formats (corpus.py does).
@@ -123,8 +122,9 @@ class Text:
         self._segment = segment if options.segment is None else options.segment
 
     def decode(self, raw: bytes, where: Callable[[], str]) -> str | None:
-        """The text, without NUL; None where it is to be skipped. `where` names the place; it is
-        called for bad ones only.
+        """The text without NUL; None where it is to be skipped.
+
+        `where` names the place; it is called for bad ones only.
         """
         if b'\0' in raw:
             self.report.nul_bytes += raw.count(b'\0')
@@ -139,8 +139,9 @@ class Text:
             )
 
     def bad(self, where: Callable[[], str], what: str) -> bool:
-        """Counts invalid characters; whether their line is to be kept. Raises UserError where none
-        is wanted.
+        """Counts invalid characters, and says whether their line is to be kept.
+
+        Raises UserError where none is wanted.
         """
         if self._options.on_bad_utf8 == 'error':
             raise UserError(
@@ -204,8 +205,9 @@ class Lines:
         self._before = functools.cache(before)
 
     def __iter__(self) -> Iterator[tuple[int, int, str]]:
-        """(line from 0 within the stretch, byte offset, text without line end); a line that is too
-        long comes as several.
+        """(line from 0 within the stretch, byte offset, text without line end) of each line.
+
+        A line that is too long comes as several.
         """
         number, offset, rest, cut = 0, self._start, b'', False
         for chunk in self._chunks:
@@ -228,8 +230,9 @@ class Lines:
     def _decoded(
         self, number: int, offset: int, line: bytes, cut: bool
     ) -> Iterator[tuple[int, int, str]]:
-        """A line, in parts of at most `limit` bytes. `cut`: it is itself the later part of a
-        line.
+        """A line, in parts of at most `limit` bytes.
+
+        `cut`: it is itself the later part of a line.
         """
         parts = _parts(line, self._limit) if len(line) > self._limit else [(line, 0)]
         self.text.report.cut_lines += len(parts) > 1 and not cut
@@ -243,8 +246,9 @@ class Lines:
 
 
 def _parts(line: bytes, limit: int) -> list[tuple[bytes, int]]:
-    """A line in parts, each with where it begins:
-    they end after white space, or at least between characters, and are at most `limit` long.
+    """A line in parts of at most `limit` bytes, each with the byte where it begins.
+
+    They end after white space, or at least between characters.
     """
     starts = [0]
     while len(line) - (start := starts[-1]) > limit:

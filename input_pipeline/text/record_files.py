@@ -1,9 +1,8 @@
-"""Texts to be read by a trained model, one record at a time: lines, TSV, CSV or JSON lines, plain
-or compressed.
+"""Texts for a trained model, one record at a time: lines, TSV, CSV or JSON lines.
 
-Owns how records of any number are streamed, and that a bad one is a record of its own (rows.py has
-the words). A record is a dictionary of role -> text (or list of texts, in JSON). Must not know what
-roles mean. Labelled examples of a task are tables.py's.
+They may be compressed. Owns how records of any number are streamed, and that a bad one is a record
+of its own (rows.py has the words). A record is a dictionary of role -> text (or list of texts, in
+JSON). Must not know what roles mean. Labelled examples of a task are tables.py's.
 """
 
 from __future__ import annotations
@@ -83,10 +82,10 @@ class Reader:
         self.form = form
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
-        """(number of its line from 1, record) of each; empty lines are records of an empty text in
-        `text`, and nothing elsewhere.
+        """(number of its line from 1, record) of each record.
 
-        UserError where there is no file, it is damaged or empty, or its columns are not there.
+        Empty lines are records of an empty text in `text`, and nothing elsewhere. UserError where
+        there is no file, it is damaged or empty, or its columns are not there.
         """
         empty = True
         for item in {'text': self._texts, 'jsonl': self._objects}.get(self.form, self._table)():
@@ -117,15 +116,14 @@ class Reader:
     def part(
         self, shard: tuple[int, int], skip: int
     ) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
-        """Every N-th record from the I-th on, for `shard` (I, N), without the first `skip` of
-        those.
-        """
+        """Every N-th record from the I-th on, for `shard` (I, N), but the first `skip` of those."""
         number, count = shard
         return itertools.islice(self, number + skip * count, None, count)
 
     def _lines(self, errors: str = 'strict') -> Iterator[tuple[int, str | BadRecord]]:
-        """(number, line without its end) of each; only \\n ends a line. `errors` as bytes.decode
-        has it.
+        """(number, line without its end) of each line; only \\n ends one.
+
+        `errors` is as bytes.decode has it.
         """
         with reading(f'--input={self.path}'):
             file = epath.Path(self.path).open('rb')
@@ -218,8 +216,9 @@ def _decoded(line: bytes, number: int, errors: str) -> str | BadRecord:
 
 
 def parse_columns(text: str) -> dict[str, str | int]:
-    """{'text': 'sentence', 'text_b': 1} of 'text=sentence,text_b=1'. UserError for anything
-    else.
+    """{'text': 'sentence', 'text_b': 1} of 'text=sentence,text_b=1'.
+
+    UserError for anything else.
     """
     columns: dict[str, str | int] = {}
     for part in filter(None, text.split(',')):
@@ -234,8 +233,9 @@ def parse_columns(text: str) -> dict[str, str | int]:
 
 
 def parse_shard(text: str) -> tuple[int, int]:
-    """(0, 4) of '0/4': the part of the records that one of several processes takes. UserError for
-    anything else.
+    """(0, 4) of '0/4': which share of the records one of several processes takes.
+
+    UserError for anything else.
     """
     number, slash, count = text.partition('/')
     if not (slash and number.isdigit() and count.isdigit() and int(number) < int(count)):

@@ -1,5 +1,4 @@
-"""Rows of named columns: how a line of TSV, CSV or JSON is cut into them, and the words for each
-way in which one can be wrong.
+"""Rows of named columns: how TSV, CSV and JSON are cut, and the words for what is wrong.
 
 What is wrong is a ValueError with those words, without a place: tables.py refuses the file there,
 record_files.py makes a bad record of that line alone. This file must not know where lines come
@@ -79,11 +78,11 @@ def cells_of(
     columns: Mapping[str, Column | list[Column]],
     optional: Collection[str],
 ) -> dict[str, Cell]:
-    """{role: its cell} of a record of JSON or tensorflow-datasets; those of `optional` are left out
-    where they are absent or null.
+    """{role: its cell} of a record of JSON or tensorflow-datasets.
 
-    `columns`: role -> its entry (`a.b` for b inside a), or a list of entries. Raises ValueError
-    for what is absent, and for a value that is neither text nor number nor a list of these.
+    Those of `optional` are left out where they are absent or null. `columns`: role -> its entry
+    (`a.b` for b inside a), or a list of entries. Raises ValueError for what is absent, and for a
+    value that is neither text nor number nor a list of these.
     """
     row: dict[str, Cell] = {}
     for role, wanted in columns.items():

@@ -59,11 +59,11 @@ class Table:
     def rows(
         self, optional: frozenset[str] = frozenset(), lists: frozenset[str] = frozenset()
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yields ('file:line', {role: text}); a role in `optional` is left out where its column is
-        absent.
+        """Yields ('file:line', {role: text}) for each row.
 
-        A role in `lists` may hold a list of texts, in JSON and tensorflow-datasets.
-        Raises UserError for a missing file or column, bytes that are not UTF-8, and malformed rows.
+        A role in `optional` is left out where its column is absent. A role in `lists` may hold a
+        list of texts, in JSON and tensorflow-datasets. Raises UserError for a missing file or
+        column, bytes that are not UTF-8, and malformed rows.
         """
         for where, row in self._rows(optional):
             if wrong := [
@@ -192,8 +192,9 @@ def _refusing(where: str) -> Iterator[None]:
 
 
 def unique_id(row: Mapping[str, Cell], where: str, lines: dict[str, str]) -> str:
-    """The row's id, its number from 0 where no column holds one. UserError where `lines` (id ->
-    where) has it already.
+    """The row's id, or its number from 0 where no column holds one.
+
+    UserError where `lines` (id -> where) has it already.
     """
     name = str(row['id']) if 'id' in row else str(len(lines))
     if name in lines:

@@ -18,8 +18,9 @@ from input_pipeline.records.frames import BadFrame, read_frames
 
 
 def find(pattern: str, column: str) -> list[epath.Path]:
-    """The files of tfds:NAME/SPLIT, NAME as tfds.builder takes it. Raises UserError where they are
-    not there, or have no such text.
+    """The files of tfds:NAME/SPLIT, NAME as tfds.builder takes it.
+
+    Raises UserError where they are not there, or have no such text.
     """
     name, _, split = pattern.removeprefix('tfds:').rpartition('/')
     if not name:

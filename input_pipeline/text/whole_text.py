@@ -78,8 +78,9 @@ def read_json(path: str, unique: bool = False) -> Any:
 
 
 def parse_json(text: str, unique: bool = False) -> Any:
-    """JSON as Python values; `unique` as for `read_json`. ValueError, in words, for what is
-    none.
+    """JSON as Python values; `unique` as for `read_json`.
+
+    Raises ValueError, in words, for what is none.
     """
     try:
         return json.loads(text, object_pairs_hook=_once if unique else None)

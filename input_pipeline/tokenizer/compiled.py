@@ -18,8 +18,9 @@ from configs.errors import UserError
 
 
 class Compiled:
-    """Attributes: tokens (list), starts_word (bool [V], False for a piece that continues a
-    word).
+    """A tokenizer.json in the hands of its library.
+
+    Attributes: tokens (list), starts_word (bool [V], False for a piece that continues a word).
     """
 
     def __init__(self, content: bytes, special_tokens: Sequence[str], where: str):

@@ -18,8 +18,9 @@ _UNUSED = re.compile(r'\[unused\d+\]')
 
 
 class Extended(NamedTuple):
-    """A tokenizer with its new words, and how many of them took [unused] slots, were appended, and
-    were there already.
+    """A tokenizer with its new words.
+
+    Counts how many of them took [unused] slots, were appended, and were known already.
     """
 
     tokenizer: Tokenizer
@@ -36,8 +37,9 @@ class Extended(NamedTuple):
 
 
 def extend(tokenizer: Tokenizer, words: Iterable[str]) -> Extended:
-    """Gives each word that is no entry yet one of its own. The words are as `normalize` gives
-    them.
+    """Gives each word that is no entry yet one of its own.
+
+    The words are as `normalize` gives them.
     """
     if tokenizer.kind != 'wordpiece':
         why = (
@@ -61,8 +63,9 @@ def extend(tokenizer: Tokenizer, words: Iterable[str]) -> Extended:
 
 
 def normalize(tokenizer: Tokenizer, lines: Iterable[str], where: str) -> list[str]:
-    """A list of words, one a line, as the tokenizer sees them. UserError for a line that it splits
-    into several.
+    """A list of words, one a line, as the tokenizer sees them.
+
+    UserError for a line that it splits into several.
     """
     words = []
     for number, line in enumerate(lines, 1):
@@ -82,10 +85,10 @@ def normalize(tokenizer: Tokenizer, lines: Iterable[str], where: str) -> list[st
 def worthwhile(
     tokenizer: Tokenizer, counts: Mapping[str, int], number: int, min_frequency: int
 ) -> list[str]:
-    """The `number` words whose entries would save most pieces in a text of these words; words with
-    a letter alone.
+    """The `number` words whose entries would save most pieces in a text of these words.
 
-    What the vocabulary cannot spell counts as one piece saved. Ties go by the alphabet.
+    Only words with a letter count. What the vocabulary cannot spell counts as one piece saved. Ties
+    go by the alphabet.
     """
     gains: dict[str, int] = {}
     for word, count in counts.items():
@@ -98,8 +101,7 @@ def worthwhile(
 
 
 def new_entries(old: Tokenizer, new: Tokenizer) -> dict[int, list[int]]:
-    """{id in `new` of an entry that `old` does not have: the old ids that spell it, empty where
-    none do}.
+    """{id in `new` of an entry that `old` lacks: the old ids that spell it, or none}.
 
     UserError where `new` is anything but `old` with its [unused] slots taken and entries appended.
     """

@@ -1,5 +1,4 @@
-"""What a tokenizer directory states: which vocabulary it holds, and by which rules text becomes its
-entries.
+"""What a tokenizer directory states: its vocabulary, and by which rules text becomes entries.
 
 Owns the settings of Hugging Face's directories, which of them our own rules (wordpiece.py) are, and
 which need the tokenizers library (compiled.py). What neither can do is refused by name: a setting
@@ -58,8 +57,9 @@ class Stated(NamedTuple):
 
 
 def read(path: epath.Path) -> Stated:
-    """What the directory says. UserError where it is none, contradicts itself, or asks for what
-    cannot be done.
+    """What the directory says.
+
+    UserError where it is none, contradicts itself, or asks for what cannot be done.
     """
     config = read_json(path / 'tokenizer_config.json')
     fast, file = read_json(path / 'tokenizer.json'), path / 'tokenizer.json'
@@ -151,8 +151,9 @@ def _sections(fast: Mapping[str, Any], file: epath.Path) -> None:
 
 
 def _special_token(config: Mapping[str, Any], name: str, path: epath.Path) -> str:
-    """A special token's spelling: Hugging Face writes it as a string or as an object with
-    `content`.
+    """A special token's spelling.
+
+    Hugging Face writes it as a string, or as an object with `content`.
     """
     token = config.get(name) or SPECIAL_TOKENS[name]
     token = token.get('content') if isinstance(token, dict) else token
@@ -164,8 +165,9 @@ def _special_token(config: Mapping[str, Any], name: str, path: epath.Path) -> st
 def _check_settings(
     config: Mapping[str, Any], fast: bool, special: Sequence[str], file: epath.Path
 ) -> bool:
-    """Whether the class is BERT's own, so that tokenizer_config.json rules. UserError for what
-    cannot be obeyed.
+    """Whether the class is BERT's own, so that tokenizer_config.json rules.
+
+    UserError for what cannot be obeyed.
     """
     name = config.get('tokenizer_class')
     plain = str(name).removesuffix('Fast')
@@ -214,8 +216,9 @@ def _rules(fast: Mapping[str, Any]) -> tuple[dict[str, Any] | None, bool]:
 def _foreign(
     fast: Mapping[str, Any], casing: Normalizer, special: Sequence[str], file: epath.Path
 ) -> list[str]:
-    """The parts of a tokenizer.json that are not as our own rules have them. UserError for another
-    layout of rows.
+    """The parts of a tokenizer.json that are not as our own rules have them.
+
+    UserError for another layout of rows.
     """
     try:
         rules, nfc = _rules(fast)
@@ -273,10 +276,9 @@ def _added_tokens(
     special: Sequence[str],
     path: epath.Path,
 ) -> list[dict[str, Any]]:
-    """The added tokens besides the special ones, as a tokenizer.json has them, by id; `older` is
-    added_tokens.json.
+    """The added tokens besides the special ones, as a tokenizer.json has them, by id.
 
-    UserError where their ids do not follow the vocabulary's.
+    `older` is added_tokens.json. UserError where their ids do not follow the vocabulary's.
     """
     plain = {
         'single_word': False,

@@ -43,9 +43,7 @@ class SentencePiece:
         return self._processor.encode(self._normalizer.compose(word))
 
     def trace(self, word: str) -> list[tuple[int, int, int]]:
-        """(id, start, end) of each piece of a whitespace word; word[start:end] is what it was made
-        from.
-        """
+        """(id, start, end) of each piece of a whitespace word, made of word[start:end]."""
         cased = self._normalizer.compose(word)
         origin = [
             place for place in segments(word) for _ in self._normalizer.compose(word[slice(*place)])
@@ -61,8 +59,9 @@ class SentencePiece:
         return traced
 
     def tokenizer_json(self, special_tokens: Sequence[str]) -> str:
-        """The content of a tokenizer.json with which Hugging Face gives the same ids;
-        [PAD], [UNK], [CLS], [SEP] and [MASK] in that order.
+        """The content of a tokenizer.json with which Hugging Face gives the same ids.
+
+        `special_tokens`: [PAD], [UNK], [CLS], [SEP] and [MASK] in that order.
         """
         from tokenizers import (
             AddedToken,
@@ -111,8 +110,9 @@ class SentencePiece:
 
 
 def _settings(model: bytes) -> tuple[int, bytes]:
-    """The kind of a model, and its table of characters: trainer_spec.model_type,
-    normalizer_spec.precompiled_charsmap.
+    """The kind of a model, and its table of characters.
+
+    trainer_spec.model_type and normalizer_spec.precompiled_charsmap.
     """
     kind, charsmap = 1, b''
     for number, spec in fields(model, 2, 3):
@@ -138,8 +138,9 @@ def with_exact_sums(model: bytes) -> bytes:
 
 
 def _merges(ids: dict[str, int]) -> list[tuple[str, str]]:
-    """Every way to make an entry of two others, in the order in which SentencePiece merges: its ids
-    fall with the score.
+    """Every way to make an entry of two others, in the order in which SentencePiece merges.
+
+    Its ids fall with the score.
     """
     pairs = [
         (ids[piece], ids[piece[:cut]], ids[piece[cut:]], piece[:cut], piece[cut:])
