@@ -104,12 +104,6 @@ def take_payloads(text: bytes, bounds: list[int], places: Sequence[int]) -> list
     return payloads
 
 
-def split_frames(text: bytes) -> list[bytes]:
-    """The payloads of whole frames. Raises BadFrame for a frame that is damaged or cut."""
-    bounds = frame_bounds(text)
-    return take_payloads(text, bounds, range(len(bounds) - 1))
-
-
 def payloads_at(
     text: bytes, bounds: list[int], places: Sequence[int]
 ) -> tuple[list[bytes], list[int]]:

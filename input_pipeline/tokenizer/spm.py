@@ -14,6 +14,7 @@ import numpy as np
 import sentencepiece
 
 from configs.errors import UserError
+from input_pipeline.tokenizer import tokenizer_json
 from input_pipeline.tokenizer.wordpiece import Normalizer, segments
 from input_pipeline.wire import fields, spans
 
@@ -63,16 +64,7 @@ class SentencePiece:
 
         `special_tokens`: [PAD], [UNK], [CLS], [SEP] and [MASK] in that order.
         """
-        from tokenizers import (
-            AddedToken,
-            Regex,
-            Tokenizer,
-            decoders,
-            models,
-            normalizers,
-            pre_tokenizers,
-            processors,
-        )
+        from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
         kind, charsmap = _settings(self._processor.serialized_model_proto())
         model: models.Model
@@ -97,16 +89,7 @@ class SentencePiece:
         )
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(WORD_MARK, prepend_scheme='always')
         tokenizer.decoder = decoders.Metaspace(WORD_MARK, prepend_scheme='always')
-        cls, sep = special_tokens[2:4]
-        tokenizer.add_special_tokens(
-            [AddedToken(token, special=True, normalized=False) for token in special_tokens]
-        )
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f'{cls}:0 $A:0 {sep}:0',
-            pair=f'{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1',
-            special_tokens=[(token, self.tokens.index(token)) for token in (cls, sep)],
-        )
-        return tokenizer.to_str()
+        return tokenizer_json.content(tokenizer, special_tokens)
 
 
 def _settings(model: bytes) -> tuple[int, bytes]:

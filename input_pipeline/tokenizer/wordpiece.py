@@ -16,6 +16,8 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from input_pipeline.tokenizer import tokenizer_json
+
 MAX_WORD_CHARS = 200  # longer words are [UNK] (tokenization.py:303); Hugging Face has 100
 # Blocks of ideographs, which are written without spaces (tokenization.py:264-281); Hangul and kana
 # are not among them
@@ -134,18 +136,10 @@ class WordPiece:
 
         `special_tokens`: [PAD], [UNK], [CLS], [SEP] and [MASK] in that order.
         """
-        from tokenizers import (
-            AddedToken,
-            Tokenizer,
-            decoders,
-            models,
-            normalizers,
-            pre_tokenizers,
-            processors,
-        )
+        from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
         cased, ids = self._normalizer, {token: i for i, token in enumerate(self._tokens)}
-        _, unk, cls, sep, _ = special_tokens
+        unk = special_tokens[1]
         tokenizer = Tokenizer(
             models.WordPiece(ids, unk_token=unk, max_input_chars_per_word=MAX_WORD_CHARS)
         )
@@ -160,15 +154,7 @@ class WordPiece:
         )
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         tokenizer.decoder = decoders.WordPiece()
-        tokenizer.add_special_tokens(
-            [AddedToken(token, special=True, normalized=False) for token in special_tokens]
-        )
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f'{cls}:0 $A:0 {sep}:0',
-            pair=f'{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1',
-            special_tokens=[(cls, ids[cls]), (sep, ids[sep])],
-        )
-        return tokenizer.to_str()
+        return tokenizer_json.content(tokenizer, special_tokens)
 
     def ids(self, word: str) -> list[int]:
         """Ids of a whitespace word's pieces."""

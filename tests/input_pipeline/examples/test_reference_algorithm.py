@@ -15,7 +15,8 @@ import pytest
 
 from input_pipeline.preprocess.job import preprocess
 from input_pipeline.preprocess.options import PreprocessOptions
-from input_pipeline.records import fields, frames, shards
+from input_pipeline.records import fields, shards
+from tests.helpers.shards import split_frames
 
 SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
 CLS, SEP, MASK = 2, 3, 4
@@ -110,7 +111,7 @@ def our_examples(folder):
     payloads = [
         payload
         for shard in manifest.shards('train')
-        for payload in frames.split_frames((folder / shard.file).read_bytes())
+        for payload in split_frames((folder / shard.file).read_bytes())
     ]
     columns = fields.decode_numpy(manifest.spec, payloads)
     found = []

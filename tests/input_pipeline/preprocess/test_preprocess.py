@@ -26,9 +26,10 @@ from input_pipeline.preprocess.local_engine import LocalEngine
 from input_pipeline.preprocess.options import PreprocessOptions
 from input_pipeline.preprocess.plan import plan_buckets
 from input_pipeline.progress import Progress, clock
-from input_pipeline.records import fields, frames, shards
+from input_pipeline.records import fields, shards
 from input_pipeline.text.corpus import TextOptions
 from tests.helpers.jobs import digests, run, write_text
+from tests.helpers.shards import split_frames
 
 PAD, UNK, CLS, SEP, MASK = range(5)
 
@@ -38,7 +39,7 @@ def read(folder, split='train'):
     manifest = shards.Manifest.load(folder)
     payloads = []
     for shard in manifest.shards(split):
-        payloads += frames.split_frames((Path(folder) / shard.file).read_bytes())
+        payloads += split_frames((Path(folder) / shard.file).read_bytes())
     columns = fields.decode_numpy(manifest.spec_of(split), payloads)
     restored = columns['input_ids'].copy()
     if 'masked_lm_ids' in columns:
@@ -575,7 +576,7 @@ def test_a_shard_is_sorted_by_key_over_all_buckets(tmp_path):
         stages.write_output(
             i, 4, 1 + i % 2, [f'{tmp_path}/{bucket}' for bucket in range(3)], str(path)
         )
-        found += frames.split_frames(path.read_bytes())
+        found += split_frames(path.read_bytes())
     assert found == [text for _, text in sorted(everything)]
 
 
