@@ -32,9 +32,6 @@ from input_pipeline.records.shards import Manifest
 from input_pipeline.text import corpus, digest
 from input_pipeline.tokenizer import Tokenizer
 
-EVAL_FRACTION = 0.005  # held out where the user says nothing
-# one distinct sentence in so many is watched for duplicates where the input is larger than that
-_WATCHED_BYTES = 1 << 28
 # the files of stage 1, and the results of its tasks
 _UNITS, _HELD_OUT = ('unit', 'unit-again'), 'held-out'
 
@@ -55,6 +52,7 @@ def preprocess(options: PreprocessOptions) -> Manifest:
         eval_units = plan.units_of('eval_input', options.eval_input, options.text, report)
     described = plan.describe(options, tokenizer, units, eval_units)
     output = epath.Path(options.output)
+    # Done already? Only after the inputs are listed: they are what tells this job from another.
     finished = None
     if not options.overwrite:
         same_text = lambda of: digest.as_described(units + eval_units, of)
@@ -66,6 +64,8 @@ def preprocess(options: PreprocessOptions) -> Manifest:
             f' {finished.records("eval"):,} held out)'
         )
         return finished
+    # The work, in a scratch folder that an interrupted job leaves behind; the files get their names
+    # at the end, the manifest last.
     same_text = lambda folder: digest.all_same(_read_before(folder, units, eval_units))
     with (
         job_directory.scratch(output, described, options.overwrite, same_text) as scratch,
@@ -115,21 +115,9 @@ class _Job:
     ) -> Manifest:
         """Returns the manifest; the shards are in SCRATCH/final."""
         options = self._options
-        fraction = EVAL_FRACTION if options.eval_fraction is None else options.eval_fraction
-        if eval_units:
-            fraction = 0.0
-        recipe = Recipe(
-            tokenizer=str(options.tokenizer),
-            spec=options.spec,
-            objective=options.objective,
-            dupe_factor=options.passes,
-            short_seq_prob=options.short_seq_prob,
-            rule=options.rule,
-            seed=options.seed,
-            eval_fraction=fraction,
-            line_sample=1 + sum(unit.bytes for unit in units) // _WATCHED_BYTES,
-            languages=tuple(sorted({unit.language for unit in units + eval_units})),
-        )
+        # Read both inputs, see whether they do, and only then settle what a pass over each language
+        # is: it depends on their tokens.
+        recipe = plan.recipe(options, units, eval_units)
         recipe, text = self._read(recipe, units, eval_units)
         documents = (text[split].sums['documents'] for split in ('train', 'eval'))
         plan.require_documents(options, *documents)

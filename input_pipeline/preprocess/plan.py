@@ -14,10 +14,14 @@ from typing import Any
 from configs.errors import UserError
 from input_pipeline.preprocess.languages import EXPONENT, split_inputs
 from input_pipeline.preprocess.options import PreprocessOptions
+from input_pipeline.preprocess.stages import Recipe
 from input_pipeline.preprocess.statistics import plural
 from input_pipeline.text import corpus
 from input_pipeline.tokenizer import Tokenizer
 
+EVAL_FRACTION = 0.005  # held out where the user says nothing
+# of an input larger than that only a sample of the sentences is watched for duplicates
+_WATCHED_BYTES = 1 << 28
 # About 32 MB of English; a small corpus gets smaller buckets, so that workers have some
 BUCKET_TOKENS = 8_000_000
 MIN_BUCKET_TOKENS = 1_000_000
@@ -87,6 +91,25 @@ def describe(
         'input_digest': hashlib.sha256(listing.encode()).hexdigest(),
         'tokenizer_fingerprint': tokenizer.fingerprint,
     }
+
+
+def recipe(
+    options: PreprocessOptions, units: list[corpus.Unit], eval_units: list[corpus.Unit]
+) -> Recipe:
+    """What turns this text into records, as far as it is known before the text is read."""
+    fraction = EVAL_FRACTION if options.eval_fraction is None else options.eval_fraction
+    return Recipe(
+        tokenizer=str(options.tokenizer),
+        spec=options.spec,
+        objective=options.objective,
+        dupe_factor=options.passes,
+        short_seq_prob=options.short_seq_prob,
+        rule=options.rule,
+        seed=options.seed,
+        eval_fraction=0.0 if eval_units else fraction,
+        line_sample=1 + sum(unit.bytes for unit in units) // _WATCHED_BYTES,
+        languages=tuple(sorted({unit.language for unit in units + eval_units})),
+    )
 
 
 # ---- what it does not do for

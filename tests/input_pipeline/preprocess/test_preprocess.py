@@ -414,7 +414,7 @@ def test_a_lone_held_out_document_is_trained_on_by_default(
     texts = write_text(tmp_path / 'a.txt', vocabulary[2][:40])
     lone = min(stages.fingerprint(text.split('\n')) for text in texts)
     monkeypatch.setattr(
-        'input_pipeline.preprocess.job.EVAL_FRACTION', (lone + 1) / 2**64 * (1 + 1e-9)
+        'input_pipeline.preprocess.plan.EVAL_FRACTION', (lone + 1) / 2**64 * (1 + 1e-9)
     )
     manifest = run(tmp_path, vocabulary)
     assert (
