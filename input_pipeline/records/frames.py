@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 import google_crc32c
@@ -56,9 +56,12 @@ def _head(size: int) -> bytes:
     return length + _UINT32.pack(masked_crc(length))
 
 
-def frame(payload: bytes) -> tuple[bytes, bytes, bytes]:
-    """The frame of one record in pieces to be joined: what stands before it, itself, and after."""
-    return _head(len(payload)), payload, _UINT32.pack(masked_crc(payload))
+def framed(payloads: Iterable[bytes]) -> bytes:
+    """The frames of records, one after the other."""
+    parts: list[bytes] = []
+    for payload in payloads:
+        parts += (_head(len(payload)), payload, _UINT32.pack(masked_crc(payload)))
+    return b''.join(parts)
 
 
 # ---- reading

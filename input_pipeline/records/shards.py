@@ -10,6 +10,7 @@ made.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import mmap
 from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ from input_pipeline import typed_json
 from input_pipeline.atomic import atomic_file
 from input_pipeline.records import fields
 from input_pipeline.records.fields import RecordSpec
-from input_pipeline.records.frames import DAMAGED, BadFrame, frame, frame_bounds, payloads_at
+from input_pipeline.records.frames import DAMAGED, BadFrame, frame_bounds, framed, payloads_at
 
 SCHEMA_VERSION = 1
 BLOCK = 256  # records between two entries of a shard's index: what the stream reads at once
@@ -107,12 +108,8 @@ def write_shard(path: epath.PathLike, payload: bytes | mmap.mmap, offsets: np.nd
     index, at, crc = [], 0, 0
     with atomic_file(path) as file:
         for first in range(0, len(bounds) - 1, BLOCK):
-            parts: list[bytes] = []
-            for start, end in zip(
-                bounds[first : first + BLOCK], bounds[first + 1 : first + BLOCK + 1]
-            ):
-                parts += frame(payload[start:end])
-            text = b''.join(parts)
+            block = itertools.pairwise(bounds[first : first + BLOCK + 1])
+            text = framed([payload[start:end] for start, end in block])
             file.write(text)
             index.append(at)
             at += len(text)
