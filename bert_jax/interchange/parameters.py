@@ -24,6 +24,7 @@ import numpy as np
 from etils import epath
 from flax import traverse_util
 
+from bert_jax.mesh.sharding import path_of
 from bert_jax.model import heads
 from bert_jax.model.encoder import padded_vocab
 from bert_jax.train.state import init_params
@@ -112,15 +113,14 @@ Naming = Callable[[str], tuple[str, bool]]
 def places(
     config: ModelConfig, parts: Iterable[str], outputs: int, naming: Naming
 ) -> dict[str, Place]:
-    """{our path: its place} of an encoder with these parts, blocks in order.
-
-    `outputs`: of the classifier, if it is one of them.
+    """{our path: its place} of an encoder with these parts, blocks in order; `outputs` of the
+    classifier, if it is one of them.
     """
     shapes = dict(_pretraining_shapes(config))
     for head, size in (('classifier', outputs), ('span', 2)):
         shapes |= {f'{head}/kernel': (config.hidden_size, size), f'{head}/bias': (size,)}
     absent = tuple(where for part, where in PARTS.items() if part not in set(parts))
-    layout = {}
+    found = {}
     for path, shape in shapes.items():
         if path.startswith(absent):
             continue
@@ -128,25 +128,26 @@ def places(
         blocks = range(shape[0]) if '{}' in name else [None]
         shape = shape[1:] if '{}' in name else shape
         shape = (config.vocab_size, *shape[1:]) if path in _VOCABULARY else shape
-        layout[path] = Place(
+        found[path] = Place(
             tuple(name.format(i) for i in blocks), shape[::-1] if transposed else shape, transposed
         )
-    return layout
+    return found
 
 
 @functools.lru_cache(maxsize=8)
 def _pretraining_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """{path: shape} of an encoder with pooler, masked-LM and next-sentence head."""
     tree = jax.eval_shape(lambda: init_params(heads.Pretraining(config), 0))
-    return {path: leaf.shape for path, leaf in traverse_util.flatten_dict(tree, sep='/').items()}
+    return {
+        path_of(path): leaf.shape for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
+    }
 
 
 def parts_of(
     tensors: Iterable[str], config: ModelConfig, naming: Naming, settings: str
 ) -> tuple[str, ...]:
-    """What stands on the encoder, by the names of the arrays.
-
-    UserError where there cannot be so many blocks.
+    """What stands on the encoder, by the names of the arrays. UserError where there cannot be so
+    many blocks.
     """
     names = set(tensors)
     sizes = (

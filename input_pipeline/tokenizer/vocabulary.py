@@ -62,9 +62,7 @@ class VocabularyOptions:
 
     @property
     def normalizer(self) -> Normalizer:
-        """How words are normalised before they are counted.
-
-        NFC unless accents go (stripping decomposes), so that Hangul typed in parts meets its
+        """NFC unless accents go (stripping decomposes), so that Hangul typed in parts meets its
         entries.
         """
         strip_accents = self.lower_case if self.strip_accents is None else self.strip_accents
