@@ -97,21 +97,21 @@ def make_examples(
     target[short] = 2 + stream.below(np.full(short.size, longest - 1))
     names = mix(documents.names[document], duplicate)
 
-    turn: _Nsp | _Sop | _FullSentences
+    take_turn: _Nsp | _Sop | _FullSentences
     if objective == 'nsp':
-        turn = _Nsp(documents, stream)
+        take_turn = _Nsp(documents, stream)
     elif objective == 'sop':
         assert word_starts is not None, 'sop cuts chunks at words'
-        turn = _Sop(documents, stream, word_starts)
+        take_turn = _Sop(documents, stream, word_starts)
     else:
-        turn = _FullSentences(documents)
+        take_turn = _FullSentences(documents)
     # Each turn makes one example of every row; rows whose document is used up drop out.
-    place, end = turn.places(document)
-    turns = []
+    place, end = take_turn.places(document)
+    by_turn = []
     index = 0
     while document.size:
-        *segments, labels, place_next = turn(document, place, end, target)
-        turns.append((*segments, labels, mix(names, index)))
+        *segments, labels, place_next = take_turn(document, place, end, target)
+        by_turn.append((*segments, labels, mix(names, index)))
         going = np.flatnonzero(place_next < end)
         document = document[going]
         names = names[going]
@@ -120,7 +120,7 @@ def make_examples(
         place = place_next[going]
         index += 1
     # Cut all pairs at the end, in one go; sop leaves out those of which a side is empty then.
-    a, a_end, b, b_end, labels, keys = (np.concatenate(column) for column in zip(*turns))
+    a, a_end, b, b_end, labels, keys = (np.concatenate(column) for column in zip(*by_turn))
     a, a_end, b, b_end = truncate(a, a_end, b, b_end, longest, stream)
     examples = Examples(a, a_end, b, b_end, labels.astype(np.int32), keys)
     if objective == 'sop':
@@ -146,6 +146,10 @@ def truncate(
     drop_b = np.where(length_a > length_b, 0, first) + both - both // 2
     front_a, front_b = stream.half_of(drop_a), stream.half_of(drop_b)
     return a + front_a, a_end - (drop_a - front_a), b + front_b, b_end - (drop_b - front_b)
+
+
+# The objectives. Each is called once a turn with the rows that still go: (document, place in it, its
+# end, target length), all [N], and gives (a, a_end, b, b_end, labels, place of the next turn).
 
 
 class _Nsp:
