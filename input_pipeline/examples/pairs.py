@@ -148,8 +148,8 @@ def truncate(
     return a + front_a, a_end - (drop_a - front_a), b + front_b, b_end - (drop_b - front_b)
 
 
-# The objectives. Each is called once a turn with the rows that still go: (document, place in it, its
-# end, target length), all [N], and gives (a, a_end, b, b_end, labels, place of the next turn).
+# The objectives. Each is called once a turn with the rows that still go: (document, place in it,
+# its end, target length), all [N], and gives (a, a_end, b, b_end, labels, place of the next turn).
 
 
 class _Nsp:
