@@ -317,7 +317,7 @@ def run_reference(
     program: pathlib.Path, tokenizer: Any, text: pathlib.Path, folder: pathlib.Path, seq_len: int
 ) -> tuple[processes.Cost, int]:
     """Runs the original with the options of the job: (cost, examples)."""
-    from input_pipeline.records.shards import frame_bounds
+    from input_pipeline.records.frames import frame_bounds
 
     output, vocabulary = folder / 'reference.tfrecord', folder / 'vocab.txt'
     vocabulary.write_text('\n'.join(tokenizer.tokens(range(tokenizer.vocab_size))) + '\n')

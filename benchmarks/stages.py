@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from input_pipeline.preprocess import job, runs, stages
-from input_pipeline.records import shards
+from input_pipeline.records import fields, shards
 from input_pipeline.text import corpus
 from input_pipeline.tokenizer import Tokenizer
 
@@ -31,8 +31,8 @@ CLOCKS: tuple[tuple[str, Any, str], ...] = (
     ('pairing', stages, 'make_examples'),
     ('laying out rows', stages, 'lay_out'),
     ('masking', stages, 'mask'),
-    ('encoding', stages.records, 'encode'),
-    ('counting', stages.records, 'count'),
+    ('encoding', fields, 'encode'),
+    ('counting', fields, 'count'),
     ('sorting', stages, '_sorted_records'),
     ('writing', shards, 'write_shard'),
     ('other', job, 'preprocess'),

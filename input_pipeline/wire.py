@@ -1,8 +1,8 @@
-"""The protobuf wire format (protobuf.dev/programming-guides/encoding), read without a schema or a
-library.
+"""The protobuf wire format, read without a schema or a library.
 
-A message is a row of fields, each a number with its contents. This file must not know what any
-message means. A library would tie the versions of those that bring generated code to each other.
+It is protobuf.dev/programming-guides/encoding. A message is a row of fields, each a number with its
+contents. This file must not know what any message means. A library would tie the versions of those
+that bring generated code to each other.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 
 def fields(message: bytes, *wanted: int) -> Iterator[tuple[int, bytes]]:
-    """The wanted fields of a message as (number, contents); scalars come as their bytes. ValueError
-    where it is none.
+    """The wanted fields of a message as (number, contents); scalars come as their bytes.
+
+    ValueError where it is none.
     """
     for number, start, end in spans(message, 0, len(message), *wanted):
         yield number, message[start:end]

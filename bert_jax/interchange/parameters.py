@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from flax import traverse_util
 
 from bert_jax.mesh.sharding import path_of
 from bert_jax.model import heads
@@ -80,8 +81,9 @@ class Model(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What was found: the model, its names in the file -> ours, names left out on purpose, and
-    remarks for the user.
+    """What reading a model gave.
+
+    The model, its names in the file -> ours, names left out on purpose, and remarks for the user.
     """
 
     model: Model
@@ -91,8 +93,9 @@ class Reading(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where one of our leaves is there: an array's name for each block, or one name; their shape;
-    whether they are transposed.
+    """Where one of our leaves is there.
+
+    An array's name for each block, or one name; their shape; whether they are transposed.
     """
 
     names: tuple[str, ...]
@@ -170,7 +173,7 @@ def parts_of(
 
 
 def to_tree(
-    found: Mapping[str, Place],
+    layout: Mapping[str, Place],
     tensors: Mapping[str, np.ndarray],
     config: ModelConfig,
     spelled: Mapping[str, str],
@@ -179,10 +182,10 @@ def to_tree(
 ) -> dict[str, Any]:
     """Our parameters from arrays by name. UserError unless they are just those that have a place.
 
-    `spelled` gives the names as the file has them; `where` and `settings`, the file of settings,
-    are for errors.
+    `layout`: as `places` gives it. `spelled`: the names as the file has them. `where` and
+    `settings`, the file of settings, are for errors.
     """
-    wanted = {name: place.shape for place in found.values() for name in place.names}
+    wanted = {name: place.shape for place in layout.values() for name in place.names}
     if set(wanted) != set(tensors):
         missing = set(wanted) - set(tensors)
         unknown = {spelled[name] for name in set(tensors) - set(wanted)}
@@ -206,52 +209,47 @@ def to_tree(
             f'{where}: {brief(bad)}: NaN or infinite values: the file is damaged or its training'
             ' diverged'
         )
-    params: dict[str, Any] = {}
-    for path, place in found.items():
-        *above, leaf = path.split('/')
-        node = params
-        for step in above:
-            node = node.setdefault(step, {})
+    leaves: dict[str, np.ndarray] = {}
+    for path, place in layout.items():
         arrays = [
             np.asarray(tensors[name].T if place.transposed else tensors[name], np.float32)
             for name in place.names
         ]
         if path in _VOCABULARY:
             rows = padded_vocab(config.vocab_size) - config.vocab_size
-            node[leaf] = np.pad(arrays[0], ((0, rows), *((0, 0),) * (arrays[0].ndim - 1)))
+            leaves[path] = np.pad(arrays[0], ((0, rows), *((0, 0),) * (arrays[0].ndim - 1)))
         else:
-            node[leaf] = (
+            leaves[path] = (
                 np.stack(arrays)
                 if path.startswith('encoder/layers/')
                 else np.ascontiguousarray(arrays[0])
             )
-    return params
+    return traverse_util.unflatten_dict(leaves, sep='/')
 
 
 def to_tensors(
-    found: Mapping[str, Place], params: Mapping[str, Any], config: ModelConfig
+    layout: Mapping[str, Place], params: Mapping[str, Any], config: ModelConfig
 ) -> dict[str, np.ndarray]:
-    """{their name: float32 array} of our parameters; those that have no place in `found` are left
-    out.
+    """{their name: float32 array} of our parameters.
+
+    Those that have no place in `layout` are left out.
     """
-    flat = {
-        path_of(path): np.asarray(leaf)
-        for path, leaf in jax.tree_util.tree_flatten_with_path(dict(params))[0]
-    }
+    flat = traverse_util.flatten_dict(dict(params), sep='/')
     tensors = {}
-    for path, place in found.items():
-        array = flat[path][: config.vocab_size] if path in _VOCABULARY else flat[path]
+    for path, place in layout.items():
+        array = np.asarray(flat[path])
+        array = array[: config.vocab_size] if path in _VOCABULARY else array
         arrays = array if path.startswith('encoder/layers/') else [array]
         for name, block in zip(place.names, arrays, strict=True):
             tensors[name] = np.ascontiguousarray(block.T if place.transposed else block, np.float32)
     return tensors
 
 
-def own_names(found: Mapping[str, Place]) -> dict[str, str]:
+def own_names(layout: Mapping[str, Place]) -> dict[str, str]:
     """{their name: our path}, the block's number in brackets where the leaf holds all of them."""
     return {
         name: f'{path}[{i}]' if path.startswith('encoder/layers/') else path
-        for path, place in found.items()
+        for path, place in layout.items()
         for i, name in enumerate(place.names)
     }
 
@@ -283,8 +281,9 @@ def left_out(model: Model, where: str) -> tuple[str, ...]:
 
 
 def brief(names: Iterable[str]) -> str:
-    """All of `names` in one line, blocks drawn together: 'encoder.layer.{3,4}.output.dense.bias';
-    'nothing' for none.
+    """All of `names` in one line, blocks drawn together; 'nothing' for none.
+
+    As in 'encoder.layer.{3,4}.output.dense.bias'.
     """
     groups: dict[str, list[int]] = {}
     for name in sorted(names):

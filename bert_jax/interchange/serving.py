@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import traverse_util
 from jax import export
 
 from bert_jax.interchange.parameters import ARCHITECTURES, PARTS, Model
@@ -95,8 +96,8 @@ def filled_up(module: Any, params: Mapping[str, Any]) -> dict[str, Any]:
     """`params` with zeros for the arrays of `module` that it lacks: those of heads whose output
     nobody reads, which no program computes.
     """
-    wanted = jax.tree_util.tree_flatten_with_path(jax.eval_shape(lambda: init_params(module, 0)))[0]
-    zeros = {path_of(path): jnp.zeros(leaf.shape, leaf.dtype) for path, leaf in wanted}
+    wanted = flat(jax.eval_shape(lambda: init_params(module, 0)))
+    zeros = {path: jnp.zeros(leaf.shape, leaf.dtype) for path, leaf in wanted.items()}
     return nested(zeros | flat(params))
 
 
@@ -107,14 +108,7 @@ def flat(params: Mapping[str, Any]) -> dict[str, Any]:
 
 def nested(weights: Mapping[str, Any]) -> dict[str, Any]:
     """The inverse of `flat`."""
-    params: dict[str, Any] = {}
-    for path, leaf in weights.items():
-        *above, last = path.split('/')
-        node = params
-        for step in above:
-            node = node.setdefault(step, {})
-        node[last] = leaf
-    return params
+    return traverse_util.unflatten_dict(weights, sep='/')
 
 
 def used_weights(model: Model) -> dict[str, np.ndarray]:

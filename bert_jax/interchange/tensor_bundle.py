@@ -1,13 +1,16 @@
-"""TensorFlow checkpoint files (the "V2" format of tf.train.Saver), read and written without
-TensorFlow.
+"""TensorFlow's checkpoint files, read and written without TensorFlow.
 
-Owns the bytes of NAME.index and NAME.data-00000-of-00001. Must not know what the variables are.
+They are the "V2" format of tf.train.Saver. Owns the bytes of NAME.index and
+NAME.data-00000-of-00001. Must not know what the variables are.
 
 The index is a sorted table as LevelDB's (tensorflow/core/lib/io/format.cc): blocks of keys and
 values, a footer that says where they lie, a checksum after each. Key '' holds a BundleHeaderProto,
 every other key is a variable's name and holds a BundleEntryProto
 (tensorflow/core/protobuf/tensor_bundle.proto): type, shape, and the place of the values in the data
 file, which are plain little-endian arrays with a CRC-32C each.
+
+The host side reads protocol buffers and masked checksums too, for its records. The two sides share
+no code but configs, which is standard library only, so these few lines are here once more.
 """
 
 from __future__ import annotations
@@ -39,8 +42,9 @@ _FLOAT32 = 1
 
 
 class Variable(NamedTuple):
-    """Where an array lies: its type's number, its shape, the number of its data file, the place
-    there, its masked CRC-32C.
+    """Where an array lies, and its masked CRC-32C.
+
+    Its type's number, its shape, the number of its data file, the place and bytes there.
     """
 
     type: int
@@ -53,8 +57,9 @@ class Variable(NamedTuple):
 
 
 class Bundle:
-    """A checkpoint that is open for reading. Attribute `variables`: what it holds, by name, in
-    order.
+    """A checkpoint that is open for reading.
+
+    Attribute `variables`: what it holds, by name, in order.
     """
 
     def __init__(self, prefix: str):
@@ -245,8 +250,9 @@ def _to_varint(value: int) -> bytes:
 
 
 def _masked_crc(content: bytes) -> int:
-    """CRC-32C as LevelDB and TensorFlow write it: rotated and shifted, so that a checksum of
-    checksums stays one.
+    """CRC-32C as LevelDB and TensorFlow write it.
+
+    Rotated and shifted, so that a checksum of checksums stays one.
     """
     crc = google_crc32c.value(content)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

@@ -147,9 +147,7 @@ def _size(mesh: jax.sharding.Mesh, axes: str | tuple[str, ...]) -> int:
 
 def path_of(key_path: tuple[Any, ...]) -> str:
     """A leaf's key path as text: 'encoder/layers/query/kernel'."""
-    return '/'.join(
-        str(getattr(k, 'key', getattr(k, 'name', getattr(k, 'idx', k)))) for k in key_path
-    )
+    return jax.tree_util.keystr(key_path, simple=True, separator='/')
 
 
 def shardings(

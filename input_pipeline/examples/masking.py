@@ -56,8 +56,10 @@ class MaskingRule:
 
 @dataclass(frozen=True)
 class Masked:
-    """Masked rows: `input_ids` [N, S]; `positions`, `ids` [N, P] int32 and `weights` [N, P]
-    float32, zero where a row has fewer.
+    """Masked rows, their predictions filled up with zeros.
+
+    `input_ids` [N, S]; `positions`, `ids` [N, P] int32 and `weights` [N, P] float32, zero where a
+    row has fewer.
     """
 
     input_ids: np.ndarray
@@ -67,8 +69,9 @@ class Masked:
 
 
 def prediction_counts(lengths: np.ndarray, rule: MaskingRule) -> np.ndarray:
-    """int64 [N]: predictions of rows with `lengths` tokens, [CLS] and [SEP] counted (:369; rounds
-    half to even, as Python 3).
+    """int64 [N]: predictions of rows with `lengths` tokens, [CLS] and [SEP] counted (:369).
+
+    Rounds half to even, as Python 3.
     """
     wanted = np.rint(lengths * rule.probability).astype(np.int64)
     return np.minimum(rule.max_predictions, np.maximum(1, wanted))
@@ -92,6 +95,8 @@ def mask(
     has all of them predicted. Random tokens come from the whole vocabulary, special
     entries included (:408).
     """
+    # 1. Which places: all random choices of a row come from the stream before those of what stands
+    # there, in this order, or the records of a seed become others.
     counts = prediction_counts(lengths, rule)
     if rule.by_words:
         assert word_starts is not None, 'the caller gives them where whole words are masked'
@@ -100,6 +105,7 @@ def mask(
         )
     else:
         positions = _choose_tokens(candidates, counts, rule.max_predictions, stream)
+    # 2. What is to be predicted there: the originals, zeros where a row has fewer predictions.
     rows, length = ids.shape
     chosen = positions < length
     positions[~chosen] = 0
@@ -107,6 +113,8 @@ def mask(
     labels = ids[row, positions]
     labels[~chosen] = 0
 
+    # 3. What stands there instead. One draw a place: its upper half says which of the three kinds,
+    # its lower half which random token.
     draw = stream.bits(positions.size).reshape(positions.shape)
     kind = (draw >> np.uint64(32)) * 2.0**-32
     random_ids = (((draw & np.uint64(0xFFFFFFFF)) * np.uint64(vocab_size)) >> np.uint64(32)).astype(
@@ -145,17 +153,17 @@ def _choose_tokens(
     return positions
 
 
-def _random_keys(some: np.ndarray, stream: Stream) -> tuple[np.ndarray, np.uint32]:
-    """uint32 [N, S], random but for the low bits, which are the place itself, and the mask of these
-    bits; the largest key where not `some`.
+def _random_keys(eligible: np.ndarray, stream: Stream) -> tuple[np.ndarray, np.uint32]:
+    """uint32 [N, S], random but for the low bits, which are the place itself, and their mask.
 
-    Keys of a row differ, so their order does not depend on how a machine sorts or partitions.
+    The largest key stands where not `eligible`. Keys of a row differ, so their order does not
+    depend on how a machine sorts or partitions.
     """
-    rows, length = some.shape
+    rows, length = eligible.shape
     place_bits = np.uint32((1 << (length - 1).bit_length()) - 1)
     keys = stream.bits32(rows * length).reshape(rows, length) & ~place_bits
     keys |= np.arange(length, dtype=np.uint32)
-    keys[~some] = np.uint32(0xFFFFFFFF)
+    keys[~eligible] = np.uint32(0xFFFFFFFF)
     return keys, place_bits
 
 
@@ -172,6 +180,7 @@ def _choose_words(
     fits, is skipped where it meets a chosen word, and stays within its segment. All rows go
     through their words in step: rank by rank, with the rows that still want some.
     """
+    # Words numbered within their row, with their sizes, so that a run of words is a subtraction.
     rows, length = candidates.shape
     row = np.arange(rows)[:, None]
     starts = word_starts & candidates
@@ -183,6 +192,7 @@ def _choose_words(
     )
     # tokens before each word
     before = np.concatenate([np.zeros((rows, 1), np.int64), np.cumsum(tokens_of, axis=1)], axis=1)
+    # The words of each row in random order, and how long a run from each is to be.
     keys, place_bits = _random_keys(np.arange(length) < words[:, None], stream)
     keys.sort(axis=1)
     order = np.minimum(keys & place_bits, np.uint32(length - 1))
@@ -191,35 +201,38 @@ def _choose_words(
         if longest > 1
         else np.ones((rows, length), np.int64)
     )
-    left = counts.copy()
+    # Rank by rank: the next word of every row that still has predictions to give away.
+    budget = counts.copy()
     # words; none is beyond the last place of a row
     chosen = np.zeros((rows, length + longest), bool)
     active = np.arange(rows)
     for rank in range(length):
-        active = active[(left[active] > 0) & (rank < words[active])]
+        active = active[(budget[active] > 0) & (rank < words[active])]
         if not active.size:
             break
         first = order[active, rank]
         run = runs[active, first]
-        room, start = left[active], before[active, first]
+        # Shorter while it is too long; then taken if it fits and meets no chosen word.
+        room, start = budget[active], before[active, first]
         for _ in range(longest - 1):
             run -= (run > 1) & (before[active, first + run] - start > room)
         size = before[active, first + run] - start
         fits = size <= room
         for i in range(longest):
             fits &= (i >= run) | ~chosen[active, first + i]
-        left[active] -= size * fits
+        budget[active] -= size * fits
         for i in range(longest):
-            some = fits & (i < run)
-            chosen[active[some], first[some] + i] = True
+            taken = fits & (i < run)
+            chosen[active[taken], first[taken] + i] = True
     return np.take_along_axis(chosen, word, axis=1) & candidates
 
 
 def _run_lengths(
     candidates: np.ndarray, starts: np.ndarray, word: np.ndarray, longest: int, stream: Stream
 ) -> np.ndarray:
-    """int64 [N, S], for each word how many words a run from it has: 1 to `longest`, within its
-    segment, n with a chance like 1/n.
+    """int64 [N, S]: how many words a run from each word has, within its segment.
+
+    1 to `longest`, n with a chance like 1/n.
     """
     rows, length = candidates.shape
     # words that follow another word of their segment

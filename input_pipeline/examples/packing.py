@@ -18,7 +18,9 @@ from input_pipeline.records.fields import RecordSpec
 
 @dataclass(frozen=True)
 class Packs:
-    """`order` [N]: the examples, row by row; row r has those from `bounds[r]` to `bounds[r + 1]` of
+    """Which examples share a row.
+
+    `order` [N]: the examples, row by row; row r has those from `bounds[r]` to `bounds[r + 1]` of
     it, `bounds` [R + 1].
     """
 
@@ -34,12 +36,12 @@ class Packs:
 
 
 def pack(lengths: np.ndarray, predictions: np.ndarray, spec: RecordSpec) -> Packs:
-    """Puts examples of `lengths` [N] tokens and `predictions` [N] into rows that hold S, P and K of
-    them.
+    """Puts examples of `lengths` [N] tokens and `predictions` [N] into as few rows as it can.
 
-    Longest first, each into the row with the least room that it fits. All examples of a
-    length go in one step and rows with the same room are one entry of a list, so the time
-    depends on how many lengths there are, not on how many examples.
+    A row holds at most S tokens, P predictions and K examples. Longest first, each into the row
+    with the least room that it fits. All examples of a length go in one step and rows with the same
+    room are one entry of a list, so the time depends on how many lengths there are, not on how many
+    examples.
     """
     row_of = np.empty(lengths.size, np.int64)
     # Rows with the same (tokens, predictions, examples) left: that room, ascending, and the rows
@@ -59,23 +61,23 @@ def pack(lengths: np.ndarray, predictions: np.ndarray, spec: RecordSpec) -> Pack
     alike = (
         np.flatnonzero(np.diff(lengths[longest_first]) | np.diff(predictions[longest_first])) + 1
     )
-    for left in np.split(longest_first, alike):
-        length, masked = int(lengths[left[0]]), int(predictions[left[0]])
-        while left.size:
+    for waiting in np.split(longest_first, alike):
+        length, masked = int(lengths[waiting[0]]), int(predictions[waiting[0]])
+        while waiting.size:
             first = bisect.bisect_left(rooms, (length,))
             room = next((room for room in rooms[first:] if room[1] >= masked), None)
             if room is None:
                 room = (spec.seq_len, spec.max_predictions, spec.max_packs)
                 # a new row takes several of them
                 most = min(room[0] // length, room[1] // masked, room[2])
-                rows = np.arange(count, count + -(-left.size // most))
+                rows = np.arange(count, count + -(-waiting.size // most))
                 count += rows.size
             else:
                 rooms.remove(room)
                 rows = rows_with.pop(room)
-            taken, rest = rows[: left.size], rows[left.size :]
-            row_of[left[: taken.size]] = taken
-            left = left[taken.size :]
+            taken, rest = rows[: waiting.size], rows[waiting.size :]
+            row_of[waiting[: taken.size]] = taken
+            waiting = waiting[taken.size :]
             keep((room[0] - length, room[1] - masked, room[2] - 1), taken)
             if rest.size:
                 keep(room, rest)
@@ -86,8 +88,9 @@ def pack(lengths: np.ndarray, predictions: np.ndarray, spec: RecordSpec) -> Pack
 def join(
     spec: RecordSpec, columns: dict[str, np.ndarray], bounds: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """The columns of R packed records, from those of their examples in order; row r has examples
-    bounds[r] to bounds[r + 1].
+    """The columns of R packed records, from those of their examples in order.
+
+    Row r has examples bounds[r] to bounds[r + 1].
     """
     S, P, K = spec.seq_len, spec.max_predictions, spec.max_packs
     counts = np.diff(bounds)

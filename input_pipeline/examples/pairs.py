@@ -40,8 +40,7 @@ class Documents:
 
 @dataclass(frozen=True)
 class Examples:
-    """N examples: segments tokens[a:a_end] and tokens[b:b_end] (int64), the label, and a key that
-    names the example.
+    """N examples: segments tokens[a:a_end] and tokens[b:b_end] (int64), label, and key.
 
     `labels` int32: 0 = B follows A, 1 = random (nsp) or swapped (sop). Under full_sentences
     B is empty and the label is 0. `keys` uint64 are mixed from document, duplicate and index.
@@ -86,41 +85,42 @@ def make_examples(
     only, which cuts a chunk of one sentence at a word; there a chunk of one word makes no example.
     Raises UserError when nsp has no other document to draw from.
     """
+    # A row for each document and pass over it: all of them advance together, a chunk a turn.
     passes = np.broadcast_to(passes, documents.names.shape)
-    goes = [np.flatnonzero(passes > duplicate) for duplicate in range(passes.max())]
-    document = np.concatenate(goes)
-    duplicate = np.repeat(np.arange(len(goes)), [some.size for some in goes])
-    rows = np.arange(document.size)
+    of_pass = [np.flatnonzero(passes > duplicate) for duplicate in range(passes.max())]
+    document = np.concatenate(of_pass)
+    duplicate = np.repeat(np.arange(len(of_pass)), [row.size for row in of_pass])
     longest = seq_len - special_tokens(objective)
     # One target length a document and pass, not one an example (:239-241).
-    target = np.full(rows.size, longest)
-    short = np.flatnonzero(stream.chance(short_seq_prob, rows.size))
+    target = np.full(document.size, longest)
+    short = np.flatnonzero(stream.chance(short_seq_prob, document.size))
     target[short] = 2 + stream.below(np.full(short.size, longest - 1))
     names = mix(documents.names[document], duplicate)
 
-    turn: _Nsp | _Sop | _FullSentences
+    take_turn: _Nsp | _Sop | _FullSentences
     if objective == 'nsp':
-        turn = _Nsp(documents, stream)
+        take_turn = _Nsp(documents, stream)
     elif objective == 'sop':
         assert word_starts is not None, 'sop cuts chunks at words'
-        turn = _Sop(documents, stream, word_starts)
+        take_turn = _Sop(documents, stream, word_starts)
     else:
-        turn = _FullSentences(documents)
-    place, end = turn.places(document)
-    found = []
+        take_turn = _FullSentences(documents)
+    # Each turn makes one example of every row; rows whose document is used up drop out.
+    place, end = take_turn.places(document)
+    by_turn = []
     index = 0
-    while rows.size:
-        *segments, labels, place_next = turn(document, place, end, target)
-        found.append((*segments, labels, mix(names, index)))
+    while document.size:
+        *segments, labels, place_next = take_turn(document, place, end, target)
+        by_turn.append((*segments, labels, mix(names, index)))
         going = np.flatnonzero(place_next < end)
-        rows = rows[going]
         document = document[going]
         names = names[going]
         target = target[going]
         end = end[going]
         place = place_next[going]
         index += 1
-    a, a_end, b, b_end, labels, keys = (np.concatenate(column) for column in zip(*found))
+    # Cut all pairs at the end, in one go; sop leaves out those of which a side is empty then.
+    a, a_end, b, b_end, labels, keys = (np.concatenate(column) for column in zip(*by_turn))
     a, a_end, b, b_end = truncate(a, a_end, b, b_end, longest, stream)
     examples = Examples(a, a_end, b, b_end, labels.astype(np.int32), keys)
     if objective == 'sop':
@@ -131,11 +131,11 @@ def make_examples(
 def truncate(
     a: np.ndarray, a_end: np.ndarray, b: np.ndarray, b_end: np.ndarray, longest: int, stream: Stream
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Cuts pairs to `longest` tokens: one token at a time from the longer (ties: B), front or back
-    by a coin (:418-433).
+    """Cuts pairs to `longest` tokens (:418-433).
 
-    The lengths that this leaves are arithmetic, and of d dropped tokens Binomial(d, 1/2)
-    are at the front, so no loop over tokens is needed.
+    One token at a time from the longer (ties: B), at the front or back by a coin. The lengths that
+    this leaves are arithmetic, and of d dropped tokens Binomial(d, 1/2) are at the front, so no
+    loop over tokens is needed.
     """
     length_a, length_b = a_end - a, b_end - b
     excess = np.maximum(length_a + length_b - longest, 0)
@@ -148,9 +148,14 @@ def truncate(
     return a + front_a, a_end - (drop_a - front_a), b + front_b, b_end - (drop_b - front_b)
 
 
+# The objectives. Each is called once a turn with the rows that still go: (document, place in it,
+# its end, target length), all [N], and gives (a, a_end, b, b_end, labels, place of the next turn).
+
+
 class _Nsp:
-    """One chunk of each document into a pair; half of them, and all of one sentence, with a random
-    B (:247-335).
+    """One chunk of each document into a pair (:247-335).
+
+    Half of them, and all of one sentence, get a random B.
     """
 
     def __init__(self, documents: Documents, stream: Stream):
@@ -196,10 +201,10 @@ class _Nsp:
         )
 
     def _random_b(self, document: np.ndarray, room: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Sentences from a random one of another document on, until `room` tokens or its end
-        (:278-290).
+        """Sentences of another document, from a random one on (:278-290).
 
-        Each document is as likely as any other, whatever its length, and so is each sentence in it.
+        They go on until `room` tokens or the document's end. Each document is as likely as any
+        other, whatever its length, and so is each sentence in it.
         """
         starts, offsets = self._documents.documents, self._documents.sentences
         other = self._from[document] + self._stream.below(self._among[document] - 1)
@@ -211,8 +216,9 @@ class _Nsp:
 
 
 class _Sop:
-    """One chunk of each document into two neighbouring segments; half of the pairs swapped (label
-    1).
+    """One chunk of each document into two neighbouring segments.
+
+    Half of the pairs are swapped (label 1).
     """
 
     def __init__(self, documents: Documents, stream: Stream, word_starts: np.ndarray):
@@ -247,8 +253,9 @@ class _Sop:
 
 
 class _FullSentences:
-    """As many whole sentences as fit; a sentence longer than that is cut. Places are tokens, not
-    sentences.
+    """As many whole sentences as fit; a longer sentence is cut.
+
+    Places are tokens, not sentences.
     """
 
     def __init__(self, documents: Documents):
@@ -262,8 +269,8 @@ class _FullSentences:
     def __call__(self, document, place, end, target):
         offsets = self._documents.sentences
         limit = np.minimum(place + target, end)
-        whole = offsets[np.searchsorted(offsets, limit, 'right') - 1]
-        stop = np.where(whole > place, whole, limit)
+        whole_end = offsets[np.searchsorted(offsets, limit, 'right') - 1]
+        stop = np.where(whole_end > place, whole_end, limit)
         return place, stop, stop, stop, np.zeros(place.size, bool), stop
 
 

@@ -16,8 +16,10 @@ from input_pipeline.examples.pairs import Examples
 
 @dataclass(frozen=True)
 class Rows:
-    """`input_ids`, `input_mask`, `segment_ids` [N, S] int32; `lengths` [N]; `candidates` [N, S]
-    bool: text, no special token.
+    """Rows of a batch of examples.
+
+    `input_ids`, `input_mask`, `segment_ids` [N, S] int32; `lengths` [N]; `candidates` [N, S] bool:
+    text, no special token.
     """
 
     input_ids: np.ndarray

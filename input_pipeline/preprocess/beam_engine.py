@@ -51,14 +51,15 @@ class BeamEngine:
         progress: Progress,
         kept: KeptResults,
     ) -> list[Any]:
-        """`function(*task)` for every task of which nothing is `kept`, by one pipeline;
+        """`function(*task)` for every task of which nothing is `kept`, by one pipeline.
+
         `weights` are not used: the progress shows only the end.
         """
-        results = kept.found(function)
-        left = {i: task for i, task in enumerate(tasks) if i not in results}
-        if left:
-            self._pipeline(function, left, len(tasks), kept)
-            results = kept.found(function)
+        results = kept.load(function)
+        to_do = {i: task for i, task in enumerate(tasks) if i not in results}
+        if to_do:
+            self._pipeline(function, to_do, len(tasks), kept)
+            results = kept.load(function)
         if len(results) < len(tasks):
             kept.raise_failure()
             raise Interrupted(
@@ -132,8 +133,9 @@ def _cut(
     numbers: list[int],
     count: int,
 ) -> Iterator[tuple[int, tuple[int, Any]]]:
-    """(task number, (place among the runs, the run's stretch for that task)) for these of `count`
-    tasks; a task itself goes to its own number.
+    """(task number, (place among the runs, the run's stretch for that task)) for each task.
+
+    They are these of `count` tasks; a task itself goes to its own number.
     """
     place, value = element
     if place == _TASK:
@@ -161,8 +163,9 @@ def _call(numbered: tuple[int, tuple], function: Callable, kept: KeptResults) ->
 
 
 def _attempt(kept: KeptResults, number: int, function: Callable, task: tuple) -> None:
-    """Keeps the result, or the error where it is the user's to mend: raised, it would come back
-    as the runner's own, after some retries.
+    """Keeps a task's result, or its error where that is the user's to mend.
+
+    Raised, it would come back as the runner's own, after retries.
     """
     try:
         kept.run(number, function, task)

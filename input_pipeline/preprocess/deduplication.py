@@ -1,5 +1,4 @@
-"""Exact deduplication of documents or of lines, a stage between the reading of text and the making
-of examples.
+"""Exact deduplication of documents or lines, between reading and making examples.
 
 Three kinds of tasks, each a function from named inputs to files, as those of stages.py:
 `list_items` lists what a run holds, each document or line by a 128-bit hash of its tokens;
@@ -39,25 +38,26 @@ def deduplicate(
     unk_id: int,
     engine: Callable[[Callable, list[tuple], str], list],
 ) -> tuple[Tokenised, int]:
-    """What is left of the runs, written anew, and how many copies there were;
+    """What is left of the runs, written anew, and how many copies there were.
+
     `engine(function, tasks, stage)` runs the tasks of a stage.
     """
     lists = [f'{path}-items.npy' for path in runs]
     counts = engine(list_items, [(kind, path, to) for path, to in zip(runs, lists)], 'listing')
     ranges = math.ceil(sum(counts) / RANGE_ITEMS)
     copies = [f'{runs[0]}-copies-{i:05}.npy' for i in range(ranges)]
-    found = sum(
+    dropped = sum(
         engine(find_copies, [(i, ranges, lists, to) for i, to in enumerate(copies)], 'finding')
     )
     tasks = [
         (kind, i, path, copies, f'{path}-unique', recipe, unk_id) for i, path in enumerate(runs)
     ]
-    left = Tokenised.merged(engine(drop_copies, tasks, 'dropping'))
+    unique = Tokenised.merged(engine(drop_copies, tasks, 'dropping'))
     for path in runs:
         DocumentRun.remove(path)
     for path in (*lists, *copies):
         epath.Path(path).unlink(missing_ok=True)
-    return left, found
+    return unique, dropped
 
 
 def list_items(kind: Kind, path: str, to: str) -> int:
@@ -85,20 +85,18 @@ def _hash_documents(lines: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 def find_copies(number: int, count: int, lists: Sequence[str], to: str) -> int:
-    """Writes the numbers of all copies whose hashes lie in one range of `count`, and returns how
-    many.
-    """
+    """Writes the numbers of all copies with hashes in one range of `count`; returns how many."""
     low, high = key_range(number, count)
-    found, runs = [np.zeros(0, _ITEM)], []
+    stretches, runs = [np.zeros(0, _ITEM)], []
     for path in lists:
         items = load(path)
         first, last = (
             int(np.searchsorted(items['high'], np.uint64(key))) if key < 1 << 64 else items.size
             for key in (low, high)
         )
-        found.append(np.array(items[first:last]))
+        stretches.append(np.array(items[first:last]))
         runs.append(last - first)
-    items = np.concatenate(found)
+    items = np.concatenate(stretches)
     run = np.repeat(np.arange(len(lists), dtype=np.uint64), runs)
     order = np.lexsort((items['place'], run, items['document'], items['low'], items['high']))
     items, run = items[order], run[order]
@@ -115,9 +113,7 @@ def find_copies(number: int, count: int, lists: Sequence[str], to: str) -> int:
 def drop_copies(
     kind: Kind, number: int, path: str, copies: Sequence[str], to: str, recipe: Recipe, unk_id: int
 ) -> Tokenised:
-    """Writes the run again without the copies that were found, and without documents of which
-    nothing is left.
-    """
+    """Writes the run again without the copies, and without documents that they emptied."""
     run = DocumentRun.open(path)
     gone = np.concatenate([_of_run(load(file), number) for file in copies])
     counts = np.diff(run.documents['sentences'], prepend=0)

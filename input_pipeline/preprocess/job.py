@@ -1,15 +1,13 @@
 """The offline job: text in, sharded TFRecords and a manifest out.
 
-This file owns the job as a whole: the plan (how many buckets and shards), what is refused, and the
-statistics of the manifest. The work itself is in stages.py; this
-file must not know formats, masking or pairing.
+This file owns the job as a whole: which stage follows which, with what, and what is kept in
+between. What is to be done is in plan.py, the work itself in stages.py, what is said of the result
+in statistics.py; this file must not know formats, masking or pairing.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import math
 import os
 import sys
 import time
@@ -17,53 +15,44 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from etils import epath
 
 from configs.errors import UserError
-from input_pipeline.preprocess import job_directory, runs, stages
+from input_pipeline.preprocess import job_directory, plan, runs, stages, statistics
 from input_pipeline.preprocess.beam_engine import BeamEngine
 from input_pipeline.preprocess.deduplication import Kind, deduplicate
 from input_pipeline.preprocess.kept_results import KeptResults
-from input_pipeline.preprocess.languages import EXPONENT, language_passes, split_inputs
+from input_pipeline.preprocess.languages import EXPONENT, language_passes
 from input_pipeline.preprocess.local_engine import LocalEngine
 from input_pipeline.preprocess.options import PreprocessOptions
 from input_pipeline.preprocess.stages import Recipe, Tokenised
 from input_pipeline.progress import Progress
+from input_pipeline.records import fields
 from input_pipeline.records.shards import Manifest
 from input_pipeline.text import corpus, digest
 from input_pipeline.tokenizer import Tokenizer
 
-# About 32 MB of English; a small corpus gets smaller buckets, so that workers have some
-BUCKET_TOKENS = 8_000_000
-MIN_BUCKET_TOKENS = 1_000_000
-MIN_BUCKET_DOCUMENTS, _MIN_LONG_DOCUMENTS = 64, 24
-SHARD_BYTES = 64_000_000
-EVAL_FRACTION = 0.005
-_MIN_SHARD_RECORDS = 256
 # the files of stage 1, and the results of its tasks
 _UNITS, _HELD_OUT = ('unit', 'unit-again'), 'held-out'
-# input beyond which only a sample of the sentences is watched for duplicates
-_WATCHED_BYTES = 1 << 28
 
 
 def preprocess(options: PreprocessOptions) -> Manifest:
-    """Runs the job and returns the manifest of the finished directory; the last line on stdout is
-    its cost.
+    """Runs the job and returns the manifest of the finished directory.
 
-    A directory that this very job has finished before is left as it is; where it was
-    interrupted, it goes on. Raises UserError for what the user can mend; then nothing is left
-    under a final name.
+    The last line on stdout is its cost. A directory that this very job has finished before is left
+    as it is; where it was interrupted, it goes on. Raises UserError for what the user can mend;
+    then nothing is left under a final name.
     """
     start = time.monotonic()
     tokenizer = Tokenizer.load(options.tokenizer)
     report = corpus.Report()
-    units = _units('input', options.input, options.text, report)
+    units = plan.units_of('input', options.input, options.text, report)
     eval_units = []
     if options.eval_input is not None:
-        eval_units = _units('eval_input', options.eval_input, options.text, report)
-    described = _describe(options, tokenizer, units, eval_units)
+        eval_units = plan.units_of('eval_input', options.eval_input, options.text, report)
+    described = plan.describe(options, tokenizer, units, eval_units)
     output = epath.Path(options.output)
+    # Done already? Only after the inputs are listed: they are what tells this job from another.
     finished = None
     if not options.overwrite:
         same_text = lambda of: digest.as_described(units + eval_units, of)
@@ -75,6 +64,8 @@ def preprocess(options: PreprocessOptions) -> Manifest:
             f' {finished.records("eval"):,} held out)'
         )
         return finished
+    # The work, in a scratch folder that an interrupted job leaves behind; the files get their names
+    # at the end, the manifest last.
     same_text = lambda folder: digest.all_same(_read_before(folder, units, eval_units))
     with (
         job_directory.scratch(output, described, options.overwrite, same_text) as scratch,
@@ -86,7 +77,7 @@ def preprocess(options: PreprocessOptions) -> Manifest:
         job_directory.publish(scratch, output, tokenizer, manifest)
     seconds = time.monotonic() - start
     for split in ('train', 'eval'):
-        _report(manifest, split)
+        statistics.report(manifest, split)
     examples = sum(sums['examples'] for sums in manifest.statistics['records'].values())
     print(f'{examples:,} examples in {seconds:.1f} s{engine.cost(examples)}')
     return manifest
@@ -124,23 +115,14 @@ class _Job:
     ) -> Manifest:
         """Returns the manifest; the shards are in SCRATCH/final."""
         options = self._options
-        fraction = EVAL_FRACTION if options.eval_fraction is None else options.eval_fraction
-        if eval_units:
-            fraction = 0.0
-        recipe = Recipe(
-            tokenizer=str(options.tokenizer),
-            spec=options.spec,
-            objective=options.objective,
-            dupe_factor=options.passes,
-            short_seq_prob=options.short_seq_prob,
-            rule=options.rule,
-            seed=options.seed,
-            eval_fraction=fraction,
-            line_sample=1 + sum(unit.bytes for unit in units) // _WATCHED_BYTES,
-            languages=tuple(sorted({unit.language for unit in units + eval_units})),
-        )
+        # Read both inputs, see whether they do, and only then settle what a pass over each language
+        # is: it depends on their tokens.
+        recipe = plan.recipe(options, units, eval_units)
         recipe, text = self._read(recipe, units, eval_units)
-        self._refuse(recipe, text)
+        documents = (text[split].sums['documents'] for split in ('train', 'eval'))
+        plan.require_documents(options, *documents)
+        for doubt in statistics.doubts(options, text):
+            self._warn(doubt)
         recipe = self._weigh(recipe, text['train'].languages)
         counts, shard_infos = {}, []
         for split in ('train', 'eval'):
@@ -156,7 +138,7 @@ class _Job:
             tokenizer_fingerprint=self._tokenizer.fingerprint,
             seed=options.seed,
             options=described | digest.describe(self._marks[unit] for unit in units + eval_units),
-            statistics=self._statistics(recipe, text, counts),
+            statistics=self._statistics(text, counts),
             files=tuple(shard_infos),
             max_packs=recipe.spec.max_packs,
         )
@@ -166,18 +148,19 @@ class _Job:
     def _read(
         self, recipe: Recipe, units: list, eval_units: list
     ) -> tuple[Recipe, dict[str, Tokenised]]:
-        """Tokenises both inputs; where the default fraction holds out too little for NSP, again
-        without.
+        """Tokenises both inputs.
+
+        Where the default fraction holds out too little for NSP, it is done again without.
         """
         text = self._tokenise(recipe, units, eval_units, _UNITS[0])
         train, held_out = (text[split].sums['documents'] for split in ('train', 'eval'))
         if (
             self._options.eval_fraction is None
             and not eval_units
-            and held_out < self._needed() <= train + held_out
+            and held_out < plan.least_documents(self._options) <= train + held_out
         ):
             self._warn(
-                f'{_plural(held_out, "document")} fell into the default held-out share: '
+                f'{statistics.plural(held_out, "document")} fell into the default held-out share: '
                 'nothing is held out; give --eval_fraction or --eval_input'
             )
             if held_out:
@@ -196,7 +179,7 @@ class _Job:
             excluded = str(self._scratch / 'held_out.npy')
             runs.save(excluded, Tokenised.merged(parts['eval']).held_out)
         self._tokenise_units(recipe, units, 'train' if eval_units else None, name, excluded, parts)
-        text = {side: Tokenised.merged(some) for side, some in parts.items()}
+        text = {side: Tokenised.merged(side_parts) for side, side_parts in parts.items()}
         dedup = self._options.dedup
         if dedup != 'none':
             for side in (side for side in text if text[side].runs):
@@ -215,9 +198,9 @@ class _Job:
                 self._kept(f'{name}-{stage}'),
             )
 
-        left, found = deduplicate(kind, text.runs, recipe, self._tokenizer.unk_id, engine)
-        text.runs, text.lines, text.languages = left.runs, left.lines, left.languages
-        text.sums = Counter({**text.sums, **left.sums, 'duplicates_dropped': found})
+        unique, dropped = deduplicate(kind, text.runs, recipe, self._tokenizer.unk_id, engine)
+        text.runs, text.lines, text.languages = unique.runs, unique.lines, unique.languages
+        text.sums = Counter({**text.sums, **unique.sums, 'duplicates_dropped': dropped})
 
     def _tokenise_units(
         self,
@@ -254,93 +237,20 @@ class _Job:
         for line in report.lines():
             self._warn(line)
 
-    def _needed(self) -> int:
-        """Documents that a split needs."""
-        return 2 if self._options.objective == 'nsp' else 1
-
-    def _refuse(self, recipe: Recipe, text: dict[str, Tokenised]) -> None:
-        """Raises UserError where the text makes no records."""
-        options = self._options
-        train, held_out = text['train'].sums['documents'], text['eval'].sums['documents']
-        if not train + held_out:
-            raise UserError(
-                f'{options.inputs}: no text in it: every line is blank or of characters that the'
-                ' tokenizer drops'
-            )
-        if train + held_out < self._needed():
-            raise UserError(
-                f'{options.inputs}: one document only: next sentence prediction is impossible, for'
-                ' a random B comes from another document; use --objective=full_sentences or'
-                ' --objective=sop, or give documents separated by blank lines'
-            )
-        if train < self._needed():
-            raise UserError(
-                f'{_plural(train, "document")} of {train + held_out} left to train on, '
-                f'and --objective={options.objective} needs {self._needed()}: '
-                + (
-                    'other documents must stand in --input than in --eval_input'
-                    if options.eval_input
-                    else 'lower --eval_fraction'
-                )
-            )
-        asked = options.eval_input or options.eval_fraction
-        if asked and held_out < self._needed():
-            flag = (
-                f'--eval_input={options.eval_input}'
-                if options.eval_input
-                else f'--eval_fraction={options.eval_fraction}'
-            )
-            raise UserError(
-                f'{flag}: {_plural(held_out, "document")} held out of {train + held_out}, '
-                f'and --objective={options.objective} needs {self._needed()}: '
-                + (
-                    'give documents separated by blank lines'
-                    if options.eval_input
-                    else 'raise it, give --eval_input, or turn it off with 0'
-                )
-                + (', or use --objective=full_sentences or sop' if self._needed() > 1 else '')
-            )
-        for split, words in (('train', ''), ('eval', 'held-out ')):
-            sums = text[split].sums
-            if (
-                options.objective != 'full_sentences'
-                and sums['tokens'] > options.seq_len * sums['sentences']
-            ):
-                self._warn(
-                    f'the {words}sentences have {sums["tokens"] // sums["sentences"]} tokens on'
-                    f' average, and what is beyond --seq_len={options.seq_len} is cut off: are'
-                    ' these paragraphs, which need --segment?'
-                )
-            if sums['unknown_tokens'] > 0.05 * sums['tokens']:
-                self._warn(
-                    f'{sums["unknown_tokens"] / sums["tokens"]:.0%} of the {words}tokens are'
-                    ' unknown to the tokenizer: was it made for this text?'
-                )
-            if (
-                options.objective != 'full_sentences'
-                and sums['one_sentence_documents'] > 0.6 * sums['documents']
-            ):
-                self._warn(
-                    f'{sums["one_sentence_documents"] / sums["documents"]:.0%} of the'
-                    f' {words}documents have one sentence, so most pairs are random: is there a'
-                    ' blank line after every sentence, or are these paragraphs, which need'
-                    ' --segment?'
-                )
-
-    def _weigh(self, recipe: Recipe, found: dict[str, Counter]) -> Recipe:
+    def _weigh(self, recipe: Recipe, languages: dict[str, Counter]) -> Recipe:
         """With the passes over each language, where languages are named."""
-        if '' in found:
+        if '' in languages:
             return recipe
         exponent = (
             EXPONENT if self._options.language_exponent is None else self._options.language_exponent
         )
         each = language_passes(
-            {language: sums['tokens'] for language, sums in found.items()},
+            {language: sums['tokens'] for language, sums in languages.items()},
             exponent,
             recipe.dupe_factor,
         )
         for language, count in each.items():
-            found[language]['passes'] = count  # type: ignore[assignment]  # a share of a pass too
+            languages[language]['passes'] = count  # type: ignore[assignment]  # a share of a pass too
             if count < 1:
                 self._warn(
                     f'{language}: {1 - count:.0%} of its documents are left out: '
@@ -355,7 +265,7 @@ class _Job:
     def _records(self, recipe: Recipe, split: str, text: Tokenised) -> tuple[dict[str, Any], list]:
         """The sums over a split's records, and its shards."""
         sums, inputs = text.sums, text.runs
-        buckets = plan_buckets(sums['tokens'], sums['documents'])
+        buckets = plan.plan_buckets(sums['tokens'], sums['documents'])
         paths = [str(self._scratch / f'bucket-{split}-{i:05}') for i in range(buckets)]
         name = 'making examples' if split == 'train' else 'making held-out examples'
         tokens = sums['tokens'] * recipe.dupe_factor_of(split)
@@ -370,7 +280,7 @@ class _Job:
             self._kept(f'records-{split}'),
         )
         for bucket in made:
-            stages.add_counts(counts, bucket.counts)
+            fields.add_counts(counts, bucket.counts)
         if not counts:
             raise UserError(
                 f'{self._options.inputs}: no example could be made: the documents are too short for'
@@ -379,17 +289,10 @@ class _Job:
         for path in inputs:
             runs.DocumentRun.remove(path)
         records, size = sum(bucket.records for bucket in made), sum(bucket.bytes for bucket in made)
-        count = max(1, min(math.ceil(size / SHARD_BYTES), records // _MIN_SHARD_RECORDS))
-        if split == 'train' and self._options.num_shards is not None:
-            count = self._options.num_shards
-            if count > records:
-                raise UserError(
-                    f'--num_shards={count}: there are {records} examples only: use at most that'
-                    ' many, or leave it out'
-                )
+        asked = self._options.num_shards if split == 'train' else None
+        count, pieces = plan.plan_shards(records, size, asked)
         final = self._scratch / 'final'
         full = [path for path, bucket in zip(paths, made) if bucket.records]
-        pieces = math.ceil(size / count / (2 * SHARD_BYTES))
         writing = [
             (i, count, pieces, full, str(final / f'{split}-{i:05}-of-{count:05}.tfrecord'))
             for i in range(count)
@@ -406,47 +309,14 @@ class _Job:
             path.unlink()
         return counts, infos
 
-    def _statistics(
-        self, recipe: Recipe, text: dict[str, Tokenised], counts: dict[str, Any]
-    ) -> dict[str, Any]:
+    def _statistics(self, text: dict[str, Tokenised], counts: dict[str, Any]) -> dict[str, Any]:
         """What the manifest says about text and records, by split."""
-        statistics: dict[str, Any] = {'records': counts, 'text': {}, 'warnings': self._warnings}
+        of_text = {}
         for split, sums in counts.items():
-            watched = text[split].lines
-            duplicates = 1 - np.unique(watched).size / watched.size if watched.size else 0.0
-            if duplicates > 0.3:
-                self._warn(
-                    f'{duplicates:.0%} of the sentences of {split} are repetitions of others: a'
-                    ' model learns little from them'
-                )
-            statistics['text'][split] = {
-                **{
-                    name: int(text[split].sums[name])
-                    for name in (
-                        'documents',
-                        'sentences',
-                        'tokens',
-                        'one_sentence_documents',
-                        'empty_documents',
-                    )
-                },
-                **{
-                    name: int(text[split].sums[name])
-                    for name in ('copies_of_held_out_dropped', 'duplicates_dropped')
-                },
-                'unknown_rate': (
-                    text[split].sums['unknown_tokens'] / max(1, text[split].sums['tokens'])
-                ),
-                'duplicate_line_rate': duplicates,
-                'random_next_share': sums['random_next'] / sums['examples'],
-                'fill': sums['tokens'] / sums['records'] / recipe.spec.seq_len,
-                'languages': {
-                    name: dict(found)
-                    for name, found in sorted(text[split].languages.items())
-                    if name
-                },
-            }
-        return statistics
+            of_text[split] = statistics.of_split(text[split], sums, self._options.seq_len)
+            for warning in statistics.repetition(split, of_text[split]):
+                self._warn(warning)
+        return {'records': counts, 'text': of_text, 'warnings': self._warnings}
 
     def _kept(self, stage: str) -> KeptResults:
         return KeptResults(job_directory.results(self._scratch, stage))
@@ -477,126 +347,8 @@ def _read_before(
     scratch: epath.Path, units: list[corpus.Unit], eval_units: list[corpus.Unit]
 ) -> list[tuple[corpus.Unit, digest.Mark]]:
     """The units that an interrupted job has read, with their marks."""
-    found = []
-    for name, some in ((_HELD_OUT, eval_units), *((name, units) for name in _UNITS)):
-        read = KeptResults(job_directory.results(scratch, name)).found(_tokenise_unit)
-        found += [(some[i], mark) for i, (_, _, mark) in read.items()]
-    return found
-
-
-def _units(
-    flag: str, given: str | tuple[str, ...], text: corpus.TextOptions, report: corpus.Report
-) -> list[corpus.Unit]:
-    """The units of an input; where languages are named, each in its own folder of names.
-
-    What is left out of an input is added to `report`.
-    """
-    found = []
-    for language, patterns in split_inputs(flag, given).items():
-        units = corpus.units(patterns, text, report=report)
-        found += (
-            [
-                dataclasses.replace(unit, name=f'{language}/{unit.name}', language=language)
-                for unit in units
-            ]
-            if language
-            else units
-        )
-    return found
-
-
-def plan_buckets(tokens: int, documents: int) -> int:
-    """How many buckets: a matter of the text alone.
-
-    At most `BUCKET_TOKENS` tokens each on average, smaller ones for a small corpus, and at
-    least 64 documents, so that a random B has many to come from; where that would be too many
-    tokens, for documents are as long as books, at least 24.
-    """
-    if documents < MIN_BUCKET_DOCUMENTS:
-        return 1
-    size = min(BUCKET_TOKENS, max(MIN_BUCKET_TOKENS, tokens // 64))
-    fit = BUCKET_TOKENS * documents // tokens
-    together = max(_MIN_LONG_DOCUMENTS, min(MIN_BUCKET_DOCUMENTS, fit))
-    return max(1, min(math.ceil(tokens / size), documents // together))
-
-
-def _describe(
-    options: PreprocessOptions,
-    tokenizer: Tokenizer,
-    units: list[corpus.Unit],
-    eval_units: list[corpus.Unit],
-) -> dict[str, Any]:
-    """Every option that the records depend on, defaults filled in, and digests of the input files'
-    names and sizes and of the tokenizer. The text itself is not read here.
-    """
-    left_out = ('output', 'workers', 'engine', 'beam_arguments', 'overwrite', 'text')
-    described = {
-        name: getattr(options, name)
-        for name in (f.name for f in dataclasses.fields(options))
-        if name not in left_out
-    }
-    described |= {
-        'max_predictions': options.rule.max_predictions,
-        'max_packs': options.spec.max_packs,
-        'dupe_factor': options.passes,
-        'mask_mix': list(options.mask_mix),
-    }
-    for name in ('input', 'eval_input'):
-        described[name] = (
-            list(described[name]) if isinstance(described[name], tuple) else described[name]
-        )
-    if described['language_exponent'] is None and any(unit.language for unit in units):
-        described['language_exponent'] = EXPONENT
-    described |= dataclasses.asdict(options.text)
-    listing = repr(
-        [[(unit.name, unit.start, unit.bytes) for unit in some] for some in (units, eval_units)]
-    )
-    return described | {
-        'input_digest': hashlib.sha256(listing.encode()).hexdigest(),
-        'tokenizer_fingerprint': tokenizer.fingerprint,
-    }
-
-
-def _report(manifest: Manifest, split: str) -> None:
-    """Two lines about a split, and one for each language."""
-    if split not in manifest.statistics['text']:
-        return
-    text, sums = manifest.statistics['text'][split], manifest.statistics['records'][split]
-    files = len(manifest.shards(split))
-    print(
-        f'{split}: {_plural(text["documents"], "document")},'
-        f' {_plural(text["sentences"], "sentence")}, {text["tokens"]:,} tokens'
-        f' ({text["unknown_rate"]:.2%} unknown, {text["duplicate_line_rate"]:.1%} duplicate lines)'
-        f' -> {_plural(sums["records"], "record")} in {_plural(files, "file")}'
-    )
-    for language, found in text['languages'].items():
-        weighed = f', {found["passes"]:.2f} passes' if 'passes' in found else ''
-        print(
-            f'{split}: {language}: {_plural(found["documents"], "document")},'
-            f' {found["tokens"] / text["tokens"]:.1%} of the tokens{weighed}'
-        )
-    if text['duplicates_dropped']:
-        print(
-            f'{split}: {text["duplicates_dropped"]:,} copies of {manifest.options["dedup"]} dropped'
-        )
-    label = {
-        'nsp': ', random next {:.1%} (label 1)',
-        'sop': ', swapped {:.1%} (label 1)',
-        'full_sentences': '',
-    }[manifest.objective]
-    packed = (
-        f' with {sums["examples"]:,} examples, {sums["examples"] / sums["records"]:.2f} each'
-        if 'pack_histogram' in sums
-        else ''
-    )
-    masked = (
-        f', {sums["masked"] / sums["records"]:.1f} predictions each' if 'masked' in sums else ''
-    )
-    print(
-        f'{split}: rows {text["fill"]:.1%}'
-        f' full{packed}{masked}{label.format(text["random_next_share"])}'
-    )
-
-
-def _plural(count: int, noun: str) -> str:
-    return f'{count:,} {noun}' if count == 1 else f'{count:,} {noun}s'
+    marks = []
+    for name, listed in ((_HELD_OUT, eval_units), *((name, units) for name in _UNITS)):
+        read = KeptResults(job_directory.results(scratch, name)).load(_tokenise_unit)
+        marks += [(listed[i], mark) for i, (_, _, mark) in read.items()]
+    return marks

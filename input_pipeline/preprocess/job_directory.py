@@ -38,16 +38,16 @@ _FULL = {
 
 
 class Interrupted(UserError):
-    """What ended the job from outside: the work that it has finished stays, and the same command
-    goes on from there.
+    """What ended the job from outside.
+
+    The work that it has finished stays, and the same command goes on from there.
     """
 
 
 def finished(
     output: epath.Path, options: dict[str, Any], same_text: Callable[[dict[str, Any]], bool]
 ) -> Manifest | None:
-    """The manifest, where the job with these options is finished in `output`; None where nothing is
-    there.
+    """The manifest, where the job with these options is finished in `output`; else None.
 
     `same_text` says whether the text is what a job with those options has read. Refuses another
     job's.
@@ -95,13 +95,13 @@ def scratch(
     overwrite: bool,
     same_text: Callable[[epath.Path], bool],
 ) -> Iterator[epath.Path]:
-    """OUTPUT/.tmp, held by one process at a time (on gs:// that is the user's to see to), with what
-    this very job has finished before.
+    """OUTPUT/.tmp, held by one process at a time, with what this very job has done before.
 
-    `job`: all that its bytes depend on, but for the version of this package and the text;
-    `same_text` says whether that is what the job which left its work in the folder has read of
-    it. The folder goes when the block ends well or by a mistake of the user's, and stays when it
-    is interrupted. Raises UserError where another job was interrupted, unless `overwrite`.
+    On gs:// the user sees to it that there is one. `job`: all that its bytes depend on, but for the
+    version of this package and the text; `same_text` says whether that is what the job which left
+    its work in the folder has read of it. The folder goes when the block ends well or by a mistake
+    of the user's, and stays when it is interrupted. Raises UserError where another job was
+    interrupted, unless `overwrite`.
     """
     folder, job = output / _SCRATCH, json.loads(json.dumps(job | {'program': _program()}))
     made = (
@@ -180,8 +180,9 @@ def results(folder: epath.Path, stage: str) -> str:
 
 
 def tidy(output: epath.Path) -> None:
-    """Removes the scratch folder of a finished job, which was stopped between its last file and
-    this.
+    """Removes the scratch folder of a finished job.
+
+    It was stopped between its last file and this.
     """
     if (output / _SCRATCH / MANIFEST).exists():
         with contextlib.suppress(UserError), locked(output, '--output'):
@@ -202,8 +203,9 @@ def unpublished(folder: epath.Path) -> Manifest | None:
 def publish(
     folder: epath.Path, output: epath.Path, tokenizer: Tokenizer, manifest: Manifest
 ) -> None:
-    """Moves the finished files to their names, the manifest last; what another job left there goes
-    first. Can be done again when interrupted.
+    """Moves the finished files to their names, the manifest last.
+
+    What another job left there goes first. Can be done again when interrupted.
     """
     manifest.save(folder)
     (output / MANIFEST).unlink(missing_ok=True)

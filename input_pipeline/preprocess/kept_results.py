@@ -1,8 +1,8 @@
-"""The results of a stage's tasks, kept as soon as each is there, so that an interrupted job does
-none of them twice.
+"""The results of a stage's tasks, kept as soon as each is there.
 
-Owns their files, which are JSON; must not know what the tasks do or who runs them. A result is kept
-after the files that its task writes, which all appear whole: what is kept is finished.
+So an interrupted job does none of them twice. Owns their files, which are JSON; must not know what
+the tasks do or who runs them. A result is kept after the files that its task writes, which all
+appear whole: what is kept is finished.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class KeptResults:
 
     folder: str
 
-    def found(self, function: Callable) -> dict[int, Any]:
+    def load(self, function: Callable) -> dict[int, Any]:
         """The results of `function` that are there, by the numbers of their tasks.
 
         They are what its annotation says that it returns. Raises UserError for a file that is

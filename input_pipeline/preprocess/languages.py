@@ -1,5 +1,4 @@
-"""Corpora of several languages: which text is of which, and how often each language is gone
-through.
+"""Corpora of several languages: which text is of which, and how often each is gone through.
 
 This file owns `LANGUAGE=PATTERN` and the sampling of multilingual BERT (google-research/bert
 multilingual.md): a language's share P of the text becomes P ** S, over the sum of these, so
@@ -28,27 +27,28 @@ def split_inputs(flag: str, given: str | Sequence[str]) -> dict[str, tuple[str, 
     Raises UserError where some name a language and others do not, and for an empty pattern.
     """
     given = (given,) if isinstance(given, str) else given
-    found: dict[str, tuple[str, ...]] = {}
+    by_language: dict[str, tuple[str, ...]] = {}
     for text in given:
         named = None if os.path.exists(text) else _NAMED.fullmatch(text)
         language, pattern = named.groups() if named else ('', text)
         if not pattern.strip(' ,'):
             raise UserError(f'--{flag}={text}: is empty: name a file, a folder or a glob')
-        found[language] = (*found.get(language, ()), pattern)
-    if '' in found and len(found) > 1:
-        first = found[''][0]
+        by_language[language] = (*by_language.get(language, ()), pattern)
+    if '' in by_language and len(by_language) > 1:
+        first = by_language[''][0]
         raise UserError(
             f'--{flag}={first}: names no language, and others do: '
             f'write --{flag}=CODE={first}, as in en=...'
         )
-    return dict(sorted(found.items()))
+    return dict(sorted(by_language.items()))
 
 
 def language_passes(
     tokens: Mapping[str, int], exponent: float, dupe_factor: int
 ) -> dict[str, float]:
-    """How often each language's text is gone through: as many tokens in all as `dupe_factor` passes
-    over everything.
+    """How often each language's text is gone through.
+
+    As many tokens in all as `dupe_factor` passes over everything.
     """
     total = sum(tokens.values())
     shares = {language: count / total for language, count in tokens.items() if count}
@@ -60,8 +60,9 @@ def language_passes(
 
 
 def whole_passes(passes: np.ndarray, names: np.ndarray, seed: int) -> np.ndarray:
-    """int64 [N]: `passes` [N] rounded up for as many documents as their fractions say, down for the
-    others, by a hash of `names` [N].
+    """int64 [N]: `passes` [N] rounded up for as many documents as their fractions say.
+
+    Down for the others, by a hash of `names` [N].
     """
     draw = (mix(names, digest64(seed, 'passes')) >> np.uint64(11)) * 2.0**-53
     return np.floor(passes + draw).astype(np.int64)

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import resource
 import signal
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -19,20 +20,20 @@ from typing import Any, Self
 
 from input_pipeline.preprocess.job_directory import Interrupted
 from input_pipeline.preprocess.kept_results import KeptResults
-from input_pipeline.preprocess.stages import peak_memory
 from input_pipeline.progress import Progress
 
 
 class LocalEngine:
-    """`workers` processes, started afresh (spawn), or none where `workers` is 1: use as a
-    context.
+    """`workers` processes, started afresh (spawn), or none where `workers` is 1.
+
+    Use as a context.
     """
 
     def __init__(self, workers: int):
         self._workers = workers
         self._pool: ProcessPoolExecutor | None = None
         self._peaks: dict[int, int] = {}
-        self._tasks = self._found = 0
+        self._tasks = self._done_before = 0
         self._cpu_before = _cpu_seconds()
 
     def __enter__(self) -> Self:
@@ -51,27 +52,32 @@ class LocalEngine:
         progress: Progress,
         kept: KeptResults,
     ) -> list[Any]:
-        """`function(*task)` for every task of which nothing is `kept`; `weights` are what each adds
-        to the progress.
+        """`function(*task)` for every task of which nothing is `kept`.
+
+        `weights` are what each adds to the progress.
         """
-        results = kept.found(function)
-        left = [i for i in range(len(tasks)) if i not in results]
-        self._tasks, self._found = self._tasks + len(tasks), self._found + len(results)
+        # What an interrupted job has finished counts as progress at once, and is not done again.
+        results = kept.load(function)
+        to_do = [i for i in range(len(tasks)) if i not in results]
+        self._tasks, self._done_before = self._tasks + len(tasks), self._done_before + len(results)
         done = sum(weights[i] for i in results)
         progress.skip(done)
-        if self._workers == 1 or (self._pool is None and len(left) == 1):
-            for i in left:
+        # In this process where one worker is wanted, or starting several costs more than one task.
+        if self._workers == 1 or (self._pool is None and len(to_do) == 1):
+            for i in to_do:
                 results[i] = kept.run(i, function, tasks[i])
                 done += weights[i]
                 progress.update(done)
-        elif left:
+        elif to_do:
             if self._pool is None:
                 self._pool = ProcessPoolExecutor(
                     self._workers, multiprocessing.get_context('spawn'), _end_with_parent
                 )
+            # All tasks are handed out at once and taken in as they end, so that no worker waits
+            # for the slowest of a round; each keeps its result itself before it is reported.
             try:
                 futures = {
-                    self._pool.submit(_measured, kept, i, function, tasks[i]): i for i in left
+                    self._pool.submit(_measured, kept, i, function, tasks[i]): i for i in to_do
                 }
                 for future in as_completed(futures):
                     i = futures[future]
@@ -86,18 +92,19 @@ class LocalEngine:
                     ' memory is short'
                 ) from None
         progress.done()
+        # In the order of the tasks, whichever ended first: the next stage depends on it.
         return [results[i] for i in range(len(tasks))]
 
     def cost(self, examples: int) -> str:
-        """What the last line of the job says: CPU-seconds of this process and its workers since the
-        engine was made, and the sum of their peaks.
+        """What the last line of the job says of CPU-seconds and memory.
 
-        Workers count once the context is left, when they have ended.
+        CPU-seconds of this process and its workers since the engine was made, and the sum of their
+        peaks. Workers count once the context is left, when they have ended.
         """
-        cpu, peak = _cpu_seconds() - self._cpu_before, peak_memory() + sum(self._peaks.values())
+        cpu, peak = _cpu_seconds() - self._cpu_before, _peak_memory() + sum(self._peaks.values())
         rate = (
-            f' for {self._tasks - self._found} of {self._tasks} tasks, the others done before'
-            if self._found
+            f' for {self._tasks - self._done_before} of {self._tasks} tasks, the others done before'
+            if self._done_before
             else f': {examples / cpu:,.0f} examples/CPU-second'
         )
         return (
@@ -106,8 +113,9 @@ class LocalEngine:
 
 
 def _end_with_parent() -> None:
-    """Ends this worker when the job is killed, for an idle one would wait for its next task for
-    ever, and at Ctrl-C without a traceback.
+    """Ends this worker when the job is killed, and at Ctrl-C without a traceback.
+
+    An idle one would wait for its next task for ever.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
@@ -124,9 +132,19 @@ def _end_with_parent() -> None:
 def _measured(
     kept: KeptResults, number: int, function: Callable, task: tuple
 ) -> tuple[Any, int, int]:
-    return kept.run(number, function, task), os.getpid(), peak_memory()
+    return kept.run(number, function, task), os.getpid(), _peak_memory()
 
 
 def _cpu_seconds() -> float:
     usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(u.ru_utime + u.ru_stime for u in usage)
+
+
+def _peak_memory() -> int:
+    """Highest resident memory of this process so far, in bytes."""
+    try:
+        with open('/proc/self/status') as status:
+            return next(int(line.split()[1]) * 1024 for line in status if line.startswith('VmHWM'))
+    except (OSError, StopIteration):
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == 'darwin' else peak * 1024

@@ -22,9 +22,7 @@ DOCUMENT = np.dtype([('language', '<i8'), ('sentences', '<i8'), ('tokens', '<i8'
 
 
 def key_range(number: int, count: int) -> tuple[int, int]:
-    """The part `number` of `count` equal parts of the 64-bit keys: first key, and the one after the
-    last.
-    """
+    """Part `number` of `count` equal parts of the 64-bit keys: [first key, end)."""
     return (number << 64) // count, ((number + 1) << 64) // count
 
 
@@ -116,9 +114,7 @@ class RecordRun:
         return cls(load(f'{path}.keys.npy'), load(f'{path}.offsets.npy'), f'{path}.records')
 
     def within(self, low: int, high: int) -> RecordRun | None:
-        """A copy of those whose keys lie in [low, high), read into memory; None where there are
-        none.
-        """
+        """A copy of those whose keys lie in [low, high), read into memory; None where none do."""
         first, last = _within(self.keys, low, high)
         if first == last:
             return None

@@ -3,7 +3,9 @@
 (1) `tokenise`: the documents of one unit of input, tokenised once, sorted by a hash of
 their names; (2) `make_records`: the documents whose hashes lie in one range, a bucket,
 become pairs, masked rows and encoded records for every duplicate; (3) `write_output`: the
-records whose keys lie in one range, a shard, sorted by key. What a stage writes depends
+records whose keys lie in one range, a shard, sorted by key. In between stands the whole text on
+disk, because pairing needs documents from everywhere in it, and a shard records from everywhere:
+twice everything has to be there before anything goes on. What a stage writes depends
 only on its arguments, never on which process runs it or when, so the shards are the same
 bytes for any number of workers and any engine. It must not know how many workers there are,
 progress, or where the result goes (runs.py owns the files in between); it imports neither
@@ -17,8 +19,6 @@ import hashlib
 import itertools
 import mmap
 import os
-import resource
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -42,8 +42,7 @@ from input_pipeline.examples.rows import lay_out
 from input_pipeline.preprocess.languages import whole_passes
 from input_pipeline.preprocess.runs import DOCUMENT, DocumentRun, RecordRun, key_range, load, save
 from input_pipeline.randomness import Stream, digest64, mix
-from input_pipeline.records import fields as records
-from input_pipeline.records import shards
+from input_pipeline.records import fields, shards
 from input_pipeline.records.fields import RecordSpec
 from input_pipeline.text.corpus import Document
 from input_pipeline.tokenizer import Tokenizer
@@ -75,8 +74,10 @@ class Recipe:
     passes: tuple[float, ...] = ()  # over each language's text, where they differ
 
     def spec_of(self, split: str) -> RecordSpec:
-        """Held-out records are masked once, statically, and not packed, whatever the training
-        records are.
+        """The schema of a split's records.
+
+        Held-out ones are masked once, statically, and not packed, whatever the training records
+        are.
         """
         return (
             self.spec
@@ -85,8 +86,9 @@ class Recipe:
         )
 
     def dupe_factor_of(self, split: str) -> int:
-        """Passes over the documents of a split, on average over their tokens: held-out documents
-        are passed once.
+        """Passes over the documents of a split, on average over their tokens.
+
+        Held-out documents are passed once.
         """
         return self.dupe_factor if split == 'train' else 1
 
@@ -100,16 +102,6 @@ class Recipe:
 @functools.lru_cache(maxsize=1)
 def _tokenizer(directory: str) -> Tokenizer:
     return Tokenizer.load(directory)
-
-
-def peak_memory() -> int:
-    """Highest resident memory of this process so far, in bytes."""
-    try:
-        with open('/proc/self/status') as status:
-            return next(int(line.split()[1]) * 1024 for line in status if line.startswith('VmHWM'))
-    except (OSError, StopIteration):
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == 'darwin' else peak * 1024
 
 
 # ---- 1: text -> tokenised documents
@@ -135,7 +127,9 @@ def is_held_out(fingerprint: int, fraction: float) -> bool:
 
 @dataclass
 class Tokenised:
-    """What one unit gave: runs of documents, sums by name (e.g. 'documents'), hashes of watched
+    """What one unit of input gave.
+
+    Runs of documents, sums by name (e.g. 'documents'), the same by language, hashes of watched
     sentences, fingerprints of held-out documents.
     """
 
@@ -148,18 +142,14 @@ class Tokenised:
     @classmethod
     def merged(cls, parts: Sequence[Tokenised]) -> Tokenised:
         """What several gave together."""
-        whole = cls([run for part in parts for run in part.runs])
+        together = cls([run for part in parts for run in part.runs])
         for part in parts:
-            whole.sums.update(part.sums)
+            together.sums.update(part.sums)
             for language, sums in part.languages.items():
-                whole.languages.setdefault(language, Counter()).update(sums)
-        for name in ('lines', 'held_out'):
-            setattr(
-                whole,
-                name,
-                np.concatenate([getattr(whole, name), *(getattr(part, name) for part in parts)]),
-            )
-        return whole
+                together.languages.setdefault(language, Counter()).update(sums)
+        together.lines = np.concatenate([together.lines, *(part.lines for part in parts)])
+        together.held_out = np.concatenate([together.held_out, *(part.held_out for part in parts)])
+        return together
 
 
 def tokenise(
@@ -170,12 +160,14 @@ def tokenise(
     path: str,
     excluded: str | None,
 ) -> dict[str, Tokenised]:
-    """Tokenises documents into runs PATH-train-0.*, PATH-eval-0.*, PATH-train-1.* and so on, each
-    sorted by the hash of their names.
+    """Tokenises documents into runs, each sorted by the hash of their names.
 
-    `split` None: each document is held out or not by its fingerprint. `excluded`: a file of
-    fingerprints of documents held out elsewhere, which are dropped here.
+    The runs are PATH-train-0.*, PATH-eval-0.*, PATH-train-1.* and so on. `split` None: each
+    document is held out or not by its fingerprint. `excluded`: a file of fingerprints of documents
+    held out elsewhere, which are dropped here.
     """
+    # Held out or not is settled before tokenising, by the letters alone, so that neither seed nor
+    # tokenizer moves a document to the other side.
     tokenizer = _tokenizer(recipe.tokenizer)
     known = frozenset(load(excluded).tolist()) if excluded else frozenset()
     sides = {
@@ -216,12 +208,13 @@ class _Side:
 
     def add(self, document: Document, identity: int | None) -> None:
         """Tokenises a document; sentences of no token, and documents of none, are dropped.
-        `identity`: to be remembered.
+
+        `identity`: its fingerprint, to be remembered.
         """
         lengths, tokens = [], []
         for first in range(0, len(document.sentences), SENTENCES):
-            some = document.sentences[first : first + SENTENCES]
-            sentences = [ids for ids in self._tokenizer.encode_batch(some) if ids.size]
+            batch = document.sentences[first : first + SENTENCES]
+            sentences = [ids for ids in self._tokenizer.encode_batch(batch) if ids.size]
             if sentences:
                 lengths.append(np.fromiter(map(len, sentences), np.int32, len(sentences)))
                 tokens.append(np.concatenate(sentences).astype(self._token_type))
@@ -256,13 +249,14 @@ class _Side:
         """Writes the documents that are there as one run."""
         if not self._documents:
             return
+        # Sorted here, so that stage 2 finds its range of keys by bisection and reads nothing else.
         self._documents.sort(key=lambda document: document[0])
         keys, all_lengths, all_tokens = zip(*self._documents)
         self._documents, self._tokens = [], 0
         documents = np.empty(len(keys), DOCUMENT)
         documents['language'] = self._language
-        documents['sentences'] = np.cumsum([some.size for some in all_lengths])
-        documents['tokens'] = np.cumsum([some.size for some in all_tokens])
+        documents['sentences'] = np.cumsum([each.size for each in all_lengths])
+        documents['tokens'] = np.cumsum([each.size for each in all_tokens])
         lengths, tokens = np.concatenate(all_lengths), np.concatenate(all_tokens)
         self._runs.append(f'{self._path}-{len(self._runs)}')
         DocumentRun(np.array(keys, np.uint64), documents, lengths, tokens).write(self._runs[-1])
@@ -280,12 +274,12 @@ def hash_sentences(tokens: np.ndarray, lengths: np.ndarray, salt: int = 0) -> np
     hashes = np.empty(lengths.size, np.uint64)
     step = 1 << 16  # sentences at once, so that the 64-bit arrays stay small
     for first in range(0, lengths.size, step):
-        some = lengths[first : first + step].astype(np.int64)
+        sizes = lengths[first : first + step].astype(np.int64)
         begin = starts[first]
-        part = tokens[begin : begin + some.sum()].astype(np.uint64)
-        place = np.arange(part.size) - np.repeat(np.cumsum(some) - some, some)
+        part = tokens[begin : begin + sizes.sum()].astype(np.uint64)
+        place = np.arange(part.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         hashes[first : first + step] = np.add.reduceat(
-            mix(part, place + (salt << 32)), np.cumsum(some) - some
+            mix(part, place + (salt << 32)), np.cumsum(sizes) - sizes
         )
     return hashes
 
@@ -294,23 +288,24 @@ def hash_sentences(tokens: np.ndarray, lengths: np.ndarray, salt: int = 0) -> np
 
 
 def read_bucket(inputs: Iterable[str | DocumentRun], low: int, high: int) -> Documents | None:
-    """The documents of all units whose keys lie in [low, high), those of a language together;
-    None where there are none.
+    """The documents of all units whose keys lie in [low, high); None where there are none.
+
+    Those of a language stand together.
     """
     runs = (DocumentRun.open(run) if isinstance(run, str) else run for run in inputs)
-    found = [part for run in runs if (part := run.within(low, high))]
-    if not found:
+    stretches = [part for run in runs if (part := run.within(low, high))]
+    if not stretches:
         return None
     keys, lengths, tokens = (
-        np.concatenate([getattr(run, name) for run in found])
+        np.concatenate([getattr(run, name) for run in stretches])
         for name in ('keys', 'lengths', 'tokens')
     )
-    languages = np.concatenate([run.documents['language'] for run in found])
+    languages = np.concatenate([run.documents['language'] for run in stretches])
     sentence_counts, token_counts = (
-        np.concatenate([np.diff(run.documents[name], prepend=0) for run in found])
+        np.concatenate([np.diff(run.documents[name], prepend=0) for run in stretches])
         for name in ('sentences', 'tokens')
     )
-    del found
+    del stretches
     # An order that does not depend on which unit a document came from.
     order = np.lexsort((keys, languages))
     sentences = np.concatenate(
@@ -333,7 +328,7 @@ def _gather(values: np.ndarray, counts: np.ndarray, order: np.ndarray) -> np.nda
 
 @dataclass(frozen=True)
 class Bucket:
-    """One bucket's records: the sums of `records.count` over them, their number and their bytes."""
+    """One bucket's records: the sums of `fields.count` over them, their number and their bytes."""
 
     counts: dict[str, Any]
     records: int = 0
@@ -348,11 +343,12 @@ def make_records(
     inputs: Sequence[str | DocumentRun],
     path: str,
 ) -> Bucket:
-    """Makes the records of one bucket: PATH.records, with PATH.keys.npy and PATH.offsets.npy, in
-    order of their keys.
+    """Makes the records of one bucket, in order of their keys.
 
-    `inputs`: the documents of all units, on disk, or as an engine has brought them here.
+    PATH.records, with PATH.keys.npy and PATH.offsets.npy. `inputs`: the documents of all units, on
+    disk, or as an engine has brought them here.
     """
+    # The documents of the bucket from all units, in an order of their own.
     tokenizer, spec = _tokenizer(recipe.tokenizer), recipe.spec_of(split)
     documents = read_bucket(inputs, *key_range(number, buckets))
     if documents is None:
@@ -360,6 +356,7 @@ def make_records(
     passes = recipe.passes_of(split, documents)
     if not np.any(passes):
         return Bucket({})
+    # Pairs first, for all duplicates at once: an example is four offsets and a key, no text yet.
     name = (recipe.seed, split, buckets, number)
     examples = make_examples(
         documents,
@@ -370,20 +367,22 @@ def make_records(
         Stream(*name, 'pairs'),
         tokenizer.starts_word[documents.tokens] if recipe.objective == 'sop' else None,
     )
+    # Sorted while they are that small: what follows is made and written a few rows at a time.
     examples = examples.take(np.argsort(examples.keys, kind='stable'))
     make = _Columns(recipe, spec, tokenizer, documents.tokens, Stream(*name, 'masks'))
     keys, parts = (
         _packed(examples, make) if spec.packed else (examples.keys, _unpacked(examples, make))
     )
     save(f'{path}.keys.npy', keys)
+    # Rows, masks and encoding, `ROWS` at a time; masks are drawn in the order of the keys.
     counts: dict[str, Any] = {}
     sizes = [np.zeros(1, np.int64)]
     with atomic_file(epath.Path(f'{path}.records'), durable=False) as file:
         for columns in parts:
-            payload, offsets = records.encode(spec, columns)
+            payload, offsets = fields.encode(spec, columns)
             file.write(payload)
             sizes.append(np.diff(offsets))
-            add_counts(counts, records.count(spec, columns))
+            fields.add_counts(counts, fields.count(spec, columns))
     offsets = np.cumsum(np.concatenate(sizes))
     save(f'{path}.offsets.npy', offsets)
     return Bucket(counts, keys.size, int(offsets[-1]))
@@ -401,6 +400,7 @@ class _Columns:
 
     def __call__(self, examples: Examples) -> dict[str, np.ndarray]:
         tokenizer, rule = self.tokenizer, self.recipe.rule
+        # Laid out before masking: which places may be masked depends on where they stand.
         rows = lay_out(self.tokens, examples, self.spec.seq_len, tokenizer.cls_id, tokenizer.sep_id)
         columns = {
             'input_ids': rows.input_ids,
@@ -450,19 +450,10 @@ def _packed(
     def parts() -> Iterator[dict[str, np.ndarray]]:
         step = max(1, ROWS * by_key.size // lengths.size)
         for first in range(0, by_key.size, step):
-            some = packs.take(by_key[first : first + step])
-            yield join(make.spec, make(examples.take(some.order)), some.bounds)
+            chosen = packs.take(by_key[first : first + step])
+            yield join(make.spec, make(examples.take(chosen.order)), chosen.bounds)
 
     return keys[by_key], parts()
-
-
-def add_counts(total: dict[str, Any], part: dict[str, Any]) -> None:
-    """Adds `part`, numbers and lists of numbers by name, into `total`."""
-    for name, value in part.items():
-        if isinstance(value, list):
-            total[name] = [a + b for a, b in zip(total.get(name, [0] * len(value)), value)]
-        else:
-            total[name] = total.get(name, 0) + value
 
 
 # ---- 3: the records of one shard, from all buckets
@@ -471,8 +462,7 @@ def add_counts(total: dict[str, Any], part: dict[str, Any]) -> None:
 def write_output(
     number: int, count: int, pieces: int, inputs: Sequence[str | RecordRun], path: str
 ) -> shards.ShardInfo:
-    """Writes shard `number` of `count`: the records of all buckets in its range of keys, sorted by
-    key.
+    """Writes shard `number` of `count`: all records in its range of keys, sorted by key.
 
     A large shard is sorted in so many `pieces`, which lie on disk until it is written, unless its
     records are in memory already. `inputs`: as for `make_records`.

@@ -169,9 +169,7 @@ def decode(features: Sequence[Feature], payloads: Sequence[bytes]) -> dict[str, 
 def _decode_alike(
     features: Sequence[Feature], payloads: Sequence[bytes], columns: dict[str, np.ndarray]
 ) -> bool:
-    """Fills `columns` when all records have the layout of the first one; otherwise returns
-    False.
-    """
+    """Fills `columns` when all records have the layout of the first one; else returns False."""
     known = {f.name: f for f in features}
     try:
         names = [name for name, _, _ in _features(payloads[0])]
@@ -212,10 +210,10 @@ def _decode_alike(
 def _regions(
     text: bytes, bounds: np.ndarray, order: Sequence[Feature]
 ) -> dict[str, tuple[np.ndarray, np.ndarray]] | None:
-    """Where each feature's packed values lie in each record ([N] starts, [N] ends), walking all
-    records at once.
+    """Where each feature's packed values lie in each record: starts [N] and ends [N].
 
-    None unless every record is written canonically, with packed lists, in this order of features.
+    All records are walked at once. None unless every record is written canonically, with packed
+    lists, in this order of features.
     """
     data = np.frombuffer(text + bytes(64), np.uint8)  # room to look past the end
     at, limit = bounds[:-1].copy(), bounds[1:]
@@ -226,13 +224,14 @@ def _regions(
         size = len(constant)
         # every run of `size` bytes
         windows = np.ndarray(len(data) - size + 1, f'V{size}', data, strides=(1,))
-        found = windows[at].view(np.uint8).reshape(-1, size)
+        actual = windows[at].view(np.uint8).reshape(-1, size)
         at = at + size
-        return bool((found == np.frombuffer(constant, np.uint8)).all())
+        return bool((actual == np.frombuffer(constant, np.uint8)).all())
 
     def length(end: np.ndarray) -> bool:
-        """Steps over a length and fills in where what it measures ends; False where that is beyond
-        the record.
+        """Steps over a length and fills in where what it measures ends.
+
+        False where that is beyond the record.
         """
         nonlocal at
         byte = data[at].astype(np.int64)
@@ -250,7 +249,7 @@ def _regions(
     outer, entry, value, numbers, inner = (np.empty(len(at), np.int64) for _ in range(5))
     if not (expect(bytes([_FIELD_1])) and length(outer) and (outer == limit).all()):
         return None
-    found = {}
+    regions = {}
     for feature in order:
         if not (
             (expect(bytes([_FIELD_1])) and length(entry))
@@ -260,14 +259,15 @@ def _regions(
             and all((inner == other).all() for other in (entry, value, numbers))
         ):
             return None
-        found[feature.name] = at, inner.copy()
+        regions[feature.name] = at, inner.copy()
         at = inner.copy()
-    return found if (at == limit).all() else None
+    return regions if (at == limit).all() else None
 
 
 def _varints(packed: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """The values of a run of varints (uint8) whose last bytes are at `last`; int64, wrapping as
-    protobuf does.
+    """The values of a run of varints (uint8) whose last bytes are at `last`.
+
+    int64, wrapping as protobuf does.
     """
     if last.size == packed.size:
         return packed
@@ -308,8 +308,8 @@ def bytes_of(payload: bytes, name: str) -> list[bytes]:
     """The values of a feature of bytes in one Example; none where it is absent."""
     return [
         value
-        for found, kind, body in _features(payload)
-        if found == name and kind == 'bytes'
+        for feature, kind, body in _features(payload)
+        if feature == name and kind == 'bytes'
         for _, value in fields(body, 1)
     ]
 

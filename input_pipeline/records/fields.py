@@ -19,11 +19,13 @@ import numpy as np
 
 from input_pipeline.records import example_proto
 from input_pipeline.records.example_proto import BadRecord, Feature
+from input_pipeline.records.frames import FRAME_BYTES
 
 __all__ = [
     'BadRecord',
     'Feature',
     'RecordSpec',
+    'add_counts',
     'check',
     'count',
     'decode_numpy',
@@ -97,8 +99,9 @@ def encode(spec: RecordSpec, columns: dict[str, np.ndarray]) -> tuple[bytes, np.
 
 
 def most_bytes(spec: RecordSpec, vocab_size: int) -> int:
-    """Bytes of a record at most, its frame in the TFRecord file included: small numbers take
-    fewer.
+    """Bytes of a record at most, its frame in the TFRecord file included.
+
+    Small numbers take fewer.
     """
     most = {
         'input_ids': vocab_size - 1,
@@ -112,12 +115,13 @@ def most_bytes(spec: RecordSpec, vocab_size: int) -> int:
         for f in spec.features
     }
     columns['next_sentence_labels'] = columns['next_sentence_labels'][:, 0]
-    return len(encode(spec, columns)[0]) + 16
+    return len(encode(spec, columns)[0]) + FRAME_BYTES
 
 
 def decode_numpy(spec: RecordSpec, payloads: Sequence[bytes]) -> dict[str, np.ndarray]:
-    """Decodes N records: int32 [N, S], [N, P] and [N, K], float32 weights, int32 [N]
-    next_sentence_labels where they are not packed.
+    """Decodes N records: int32 [N, S], [N, P] and [N, K], float32 weights.
+
+    next_sentence_labels are int32 [N] where records are not packed.
 
     Raises:
       BadRecord: a record is damaged, lacks a feature, or has one of another length.
@@ -136,10 +140,10 @@ def decode_tensorflow(spec: RecordSpec, serialized: Any) -> dict[str, Any]:
     )
     # What is beyond 32 bits becomes the largest number there, which is out of range, and not its
     # low bits.
-    whole = {
+    ints = {
         f.name: tf.saturate_cast(parsed[f.name], tf.int32) for f in spec.features if f.kind == 'int'
     }
-    return _flat_labels(spec, parsed | whole)
+    return _flat_labels(spec, parsed | ints)
 
 
 def _flat_labels(spec: RecordSpec, columns: dict[str, Any]) -> dict[str, Any]:
@@ -152,9 +156,7 @@ def _flat_labels(spec: RecordSpec, columns: dict[str, Any]) -> dict[str, Any]:
 
 
 def _limits(spec: RecordSpec, vocab_size: int) -> dict[str, tuple[int, str]]:
-    """The features of whole numbers, each with the number that it must stay below, and what that
-    is.
-    """
+    """{feature of whole numbers: (the number that it must stay below, what that is)}."""
     limits = {
         'input_ids': (vocab_size, 'the vocabulary'),
         'segment_ids': (2, 'two segments'),
@@ -189,23 +191,21 @@ def in_range(spec: RecordSpec, columns: dict[str, np.ndarray], vocab_size: int) 
 def check(
     spec: RecordSpec, columns: dict[str, np.ndarray], vocab_size: int
 ) -> list[tuple[int, str]]:
-    """What cannot be true of a batch of decoded records: (row, reason), the first reason for each
-    row, in row order.
-    """
-    found: dict[int, str] = {}
+    """What cannot be true of decoded records: (row, its first reason), in row order."""
+    reasons: dict[int, str] = {}
 
     def within(name: str, limit: int, what: str) -> None:
         values = columns[name].reshape(len(columns[name]), -1)
         wrong = (values < 0) | (values >= limit)
         for row in np.flatnonzero(wrong.any(axis=1)).tolist():
             place = int(wrong[row].argmax())
-            found.setdefault(
+            reasons.setdefault(
                 row, f'{name}[{place}] = {int(values[row, place])} is outside [0, {limit}), {what}'
             )
 
     def report(rows: np.ndarray | np.bool, reason: str) -> None:
         for row in np.flatnonzero(rows).tolist():
-            found.setdefault(row, reason)
+            reasons.setdefault(row, reason)
 
     for name, (limit, what) in _limits(spec, vocab_size).items():
         within(name, limit, what)
@@ -227,7 +227,7 @@ def check(
             ((weights != 0) & ~np.take_along_axis(used, places, axis=1)).any(axis=1),
             'a masked position lies in the padding',
         )
-    return sorted(found.items())
+    return sorted(reasons.items())
 
 
 def _wrong_packs(
@@ -300,3 +300,14 @@ def count(spec: RecordSpec, columns: dict[str, np.ndarray]) -> dict[str, int | l
             weighted.sum(axis=1), minlength=spec.max_predictions + 1
         ).tolist()
     return sums
+
+
+def add_counts(total: dict[str, Any], part: dict[str, Any]) -> None:
+    """Adds the sums that `count` gave of one batch to those of the batches before it, in place."""
+    for name, value in part.items():
+        if name not in total:
+            total[name] = value
+        elif isinstance(value, list):
+            total[name] = [a + b for a, b in zip(total[name], value, strict=True)]
+        else:
+            total[name] += value

@@ -1,21 +1,19 @@
 """Records on disk: TFRecord files, and the manifest that says what is in them.
 
-A TFRecord file is a row of frames: length (uint64), masked crc32c of the length, payload,
-masked crc32c of the payload (tensorflow/core/lib/io/record_writer.h). Such a file cut
-between two frames reads as merely shorter, and no reader names the file that is damaged;
-so the manifest keeps the size, the count and a checksum of every shard, and each fault
-found here names file, record and byte. This file must not know in which order records
-are read (stream.py does), nor how they were made.
+A TFRecord file is a row of frames (frames.py). Such a file cut between two frames reads as
+merely shorter, and no reader names the file that is damaged; so the manifest keeps the size,
+the count and a checksum of every shard, and each fault found here names file, record and byte.
+This file must not know in which order records are read (stream.py does), nor how they were
+made.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
+import itertools
 import json
 import mmap
-import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -27,20 +25,20 @@ from configs.atomic import atomic_file
 from configs.errors import UserError
 from configs.json_object import parse
 from input_pipeline import typed_json
-from input_pipeline.records import fields as records
+from input_pipeline.records import fields
 from input_pipeline.records.fields import RecordSpec
+from input_pipeline.records.frames import DAMAGED, BadFrame, frame_bounds, framed, payloads_at
 
 SCHEMA_VERSION = 1
 BLOCK = 256  # records between two entries of a shard's index: what the stream reads at once
 MANIFEST = 'manifest.json'
-_HEAD, _TAIL = 12, 4  # bytes of a frame before and after its payload
-_UINT32, _UINT64 = struct.Struct('<I'), struct.Struct('<Q')
 
 
 @dataclass(frozen=True)
 class ShardInfo:
-    """One shard: its file name, split, count, size, crc32c of all its bytes, and the byte offset of
-    every 256th record.
+    """One shard: its file name, split, records, bytes, and crc32c of all its bytes.
+
+    `index` is the byte offset of every 256th record.
     """
 
     file: str
@@ -78,8 +76,10 @@ class ShardInfo:
 
 @dataclass(frozen=True)
 class Fault:
-    """Something wrong with a shard; `record` counts from 0 in its file, and `byte` is where that
-    record begins.
+    """Something wrong with a shard.
+
+    `record` counts from 0 in its file, and `byte` is where that record begins; both are None for
+    the file as such.
     """
 
     file: str
@@ -92,37 +92,7 @@ class Fault:
         return f'{self.file}:{place} {self.what}'
 
 
-_DAMAGED = 'payload damaged (its crc32c does not match)'
-
-
-class BadFrame(ValueError):
-    """A frame that does not read; `record` and `byte` count from the start of the text given."""
-
-    def __init__(self, record: int, byte: int, reason: str):
-        super().__init__(f'record {record} at byte {byte}: {reason}')
-        self.record, self.byte, self.reason = record, byte, reason
-
-
 # ---- writing
-
-
-def masked_crc(data: bytes) -> int:
-    """TFRecord's checksum: crc32c rotated by 15 bits plus a constant, so that checksums of
-    checksums stay apart.
-    """
-    return _masked(google_crc32c.value(data)) & 0xFFFFFFFF
-
-
-def _masked(crc: Any) -> Any:
-    """The mask of a crc32c, to be cut to 32 bits, or of an array of them."""
-    return (crc >> 15 | crc << 17) + 0xA282EAD8
-
-
-@functools.lru_cache(1 << 14)
-def _head(size: int) -> bytes:
-    """The first 12 bytes of a frame; records have few different lengths."""
-    length = _UINT64.pack(size)
-    return length + _UINT32.pack(masked_crc(length))
 
 
 def write_shard(path: epath.PathLike, payload: bytes | mmap.mmap, offsets: np.ndarray) -> ShardInfo:
@@ -131,19 +101,16 @@ def write_shard(path: epath.PathLike, payload: bytes | mmap.mmap, offsets: np.nd
     Args:
       path: SPLIT-00000-of-00008.tfrecord; the split is read off the name.
       payload: the serialised records one after the other, and
-      offsets: int64 [N + 1], where each begins (both as `records.encode` gives them).
+      offsets: int64 [N + 1], where each begins (both as `fields.encode` gives them).
     """
+    # A block at a time: its frames are joined and written at once, and where it begins is an entry
+    # of the index, by which the stream seeks.
     bounds = offsets.tolist()
     index, at, crc = [], 0, 0
     with atomic_file(epath.Path(path)) as file:
         for first in range(0, len(bounds) - 1, BLOCK):
-            parts: list[bytes] = []
-            for start, end in zip(
-                bounds[first : first + BLOCK], bounds[first + 1 : first + BLOCK + 1]
-            ):
-                data = payload[start:end]
-                parts += (_head(end - start), data, _UINT32.pack(masked_crc(data)))
-            text = b''.join(parts)
+            block = itertools.pairwise(bounds[first : first + BLOCK + 1])
+            text = framed([payload[start:end] for start, end in block])
             file.write(text)
             index.append(at)
             at += len(text)
@@ -160,7 +127,7 @@ class Manifest:
     """What a records directory holds and how it was made; trainers read it and never ask again.
 
     `options` are all options of the job that made it. `statistics` is free-form, but for
-    statistics['records'][SPLIT], which holds the sums of `records.count` over the split:
+    statistics['records'][SPLIT], which holds the sums of `fields.count` over the split:
     `verify` compares them with what it reads.
     """
 
@@ -182,8 +149,10 @@ class Manifest:
         return self.spec_of('train')
 
     def spec_of(self, split: str) -> RecordSpec:
-        """The schema of a split: held-out records are masked once, statically, and not packed,
-        whatever the training records are.
+        """The schema of a split's records.
+
+        Held-out records are masked once, statically, and not packed, whatever the training records
+        are.
         """
         if split == 'train':
             return RecordSpec(self.seq_len, self.max_predictions, self.masking, self.max_packs)
@@ -198,8 +167,9 @@ class Manifest:
         return sum(s.records for s in self.shards(split))
 
     def save(self, directory: epath.PathLike) -> None:
-        """Writes manifest.json, one line a shard; the last thing a job does, so a directory with it
-        is complete.
+        """Writes manifest.json, one line a shard.
+
+        It is the last thing a job does, so a directory with it is complete.
         """
         data = {
             'schema_version': SCHEMA_VERSION,
@@ -266,8 +236,9 @@ def _checksum(data: dict[str, Any]) -> int:
 
 
 def check_files(directory: epath.PathLike, shards: tuple[ShardInfo, ...]) -> list[Fault]:
-    """Shards that are missing or have another size than the manifest says: cheap enough for the
-    start of a run.
+    """Shards that are missing or have another size than the manifest says.
+
+    Cheap enough for the start of a run.
     """
     faults = []
     for shard in shards:
@@ -296,69 +267,14 @@ def unreadable(shard: ShardInfo, error: OSError) -> Fault:
     return Fault(shard.file, None, None, f'cannot be read ({error.strerror})')
 
 
-# ---- reading
-
-
-def frame_bounds(text: bytes) -> list[int]:
-    """Where each frame begins, and the end [N + 1]. Raises BadFrame for the first whose length is
-    damaged, or that is cut.
-    """
-    bounds, at = [0], 0
-    while at < len(text):
-        try:
-            at += _HEAD + _size(text[at : at + _HEAD]) + _TAIL
-        except ValueError as error:
-            raise BadFrame(len(bounds) - 1, at, str(error)) from None
-        if at > len(text):
-            raise BadFrame(len(bounds) - 1, bounds[-1], 'cut before its end')
-        bounds.append(at)
-    return bounds
-
-
-@functools.lru_cache(1 << 14)
-def _size(head: bytes) -> int:
-    """The length of the payload that follows a frame's first 12 bytes."""
-    if len(head) < _HEAD:
-        raise ValueError('cut inside its header')
-    (size,) = _UINT64.unpack_from(head)
-    if head != _head(size):
-        raise ValueError('length damaged (its crc32c does not match)')
-    return size
-
-
-def take_payloads(text: bytes, bounds: list[int], places: Sequence[int]) -> list[bytes]:
-    """The payloads of the frames at those places, in that order. Raises BadFrame for one that is
-    damaged.
-    """
-    payloads, damaged = _payloads(text, bounds, places)
-    if damaged:
-        place = min(places[i] for i in damaged)
-        raise BadFrame(place, bounds[place], _DAMAGED)
-    return payloads
-
-
-def split_frames(text: bytes) -> list[bytes]:
-    """The payloads of whole frames. Raises BadFrame for a frame that is damaged or cut."""
-    bounds = frame_bounds(text)
-    return take_payloads(text, bounds, range(len(bounds) - 1))
-
-
-def _payloads(
-    text: bytes, bounds: list[int], places: Sequence[int]
-) -> tuple[list[bytes], list[int]]:
-    """The payloads of the frames at those places, and which of them differ from their checksums."""
-    payloads = [text[bounds[i] + _HEAD : bounds[i + 1] - _TAIL] for i in places]
-    stored = np.frombuffer(
-        b''.join([text[bounds[i + 1] - _TAIL : bounds[i + 1]] for i in places]), '<u4'
-    )
-    found = _masked(np.fromiter(map(google_crc32c.value, payloads), np.uint32, len(payloads)))
-    return payloads, np.flatnonzero(stored != found).tolist()
+# ---- reading all of it back
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What `verify` found: faults, and for each split the sums of `records.count` over the records
-    that are whole.
+    """What `verify` saw: the faults, and the counts of what is sound.
+
+    `counts` holds for each split the sums of `fields.count` over its sound records.
     """
 
     faults: list[Fault]
@@ -406,12 +322,16 @@ def verify(
 def _verify_shard(
     path: epath.Path, shard: ShardInfo, spec: RecordSpec, vocab_size: int, sums: dict[str, Any]
 ) -> Iterator[Fault]:
-    """Faults of one shard, block by block, so that one damaged record does not hide the others;
-    adds to `sums`.
+    """Faults of one shard, in the order of its records; adds the counts of sound ones to `sums`.
+
+    One damaged record does not hide the others.
     """
     if not path.exists():
         yield from check_files(path.parent, (shard,))
         return
+    # Block by block: (1) its frames, up to one whose length cannot be trusted; (2) the checksums of
+    # their payloads; (3) what the sound ones hold. The file's own checksum is compared last, for it
+    # says something new only where all of these are well.
     faults, crc, seen = 0, 0, 0
     with path.open('rb') as file:
         for number in range(len(shard.index)):
@@ -419,15 +339,15 @@ def _verify_shard(
             file.seek(start)
             text = file.read(end - start)
             crc = google_crc32c.extend(crc, text)
-            bounds, fault = _whole_frames(text)
+            bounds, fault = _frames_before_damage(text)
             if fault is None and len(bounds) - 1 < shard.block_records(number):
                 reason = (
                     f'the file ends here, and the manifest says {shard.bytes} bytes and'
                     f' {shard.records} records'
                 )
                 fault = BadFrame(len(bounds) - 1, bounds[-1], reason)
-            payloads, damaged = _payloads(text, bounds, range(len(bounds) - 1))
-            wrong = [(row, _DAMAGED) for row in damaged]
+            payloads, damaged = payloads_at(text, bounds, range(len(bounds) - 1))
+            wrong = [(row, DAMAGED) for row in damaged]
             wrong += _check_block(
                 spec, payloads, set(range(len(payloads))) - set(damaged), vocab_size, sums
             )
@@ -455,7 +375,7 @@ def _verify_shard(
             )
 
 
-def _whole_frames(text: bytes) -> tuple[list[int], BadFrame | None]:
+def _frames_before_damage(text: bytes) -> tuple[list[int], BadFrame | None]:
     """`frame_bounds` of the frames before the first of damaged length, and that one."""
     try:
         return frame_bounds(text), None
@@ -466,27 +386,22 @@ def _whole_frames(text: bytes) -> tuple[list[int], BadFrame | None]:
 def _check_block(
     spec: RecordSpec, payloads: list[bytes], rows: set[int], vocab_size: int, sums: dict[str, Any]
 ) -> list[tuple[int, str]]:
-    """Those of the `rows` that do not hold what they should, with the reason; the counts of the
-    others are added to `sums`.
+    """(row, reason) of those `rows` of a block that do not hold what they should.
+
+    The counts of the others are added to `sums`.
     """
     faults, good = [], sorted(rows)
     while good:
         try:
-            columns = records.decode_numpy(spec, [payloads[row] for row in good])
+            columns = fields.decode_numpy(spec, [payloads[row] for row in good])
             break
-        except records.BadRecord as error:
+        except fields.BadRecord as error:
             faults.append((good.pop(error.row), error.reason))
     if not good:
         return faults
-    wrong = records.check(spec, columns, vocab_size)
+    wrong = fields.check(spec, columns, vocab_size)
     faults += [(good[row], reason) for row, reason in wrong]
     keep = np.setdiff1d(np.arange(len(good)), [row for row, _ in wrong])
-    for name, value in records.count(
-        spec, {key: column[keep] for key, column in columns.items()}
-    ).items():
-        if name in sums and isinstance(value, list):
-            value = [a + b for a, b in zip(sums[name], value, strict=True)]
-        elif name in sums:
-            value += sums[name]
-        sums[name] = value
+    kept = {name: column[keep] for name, column in columns.items()}
+    fields.add_counts(sums, fields.count(spec, kept))
     return faults

@@ -26,8 +26,7 @@ from etils import epath
 
 from configs.errors import UserError
 from input_pipeline.randomness import digest64, mix
-from input_pipeline.records import fields as records
-from input_pipeline.records import shards
+from input_pipeline.records import fields, frames, shards
 
 _AHEAD = 4  # groups of batches made ready before they are asked for
 # small batches are decoded so many together: a decode costs as much as a hundred rows
@@ -47,17 +46,16 @@ class Order:
         self._epoch = functools.lru_cache(2)(self._make_epoch)
 
     def _make_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray, int]:
-        """The permuted blocks [K], the row at which each begins [K], and the name of this epoch's
-        randomness.
-        """
+        """(permuted blocks [K], first row of each [K], the name of the epoch's randomness)."""
         name = digest64('records', self._seed, epoch)
         order = np.argsort(mix(np.arange(len(self._sizes)), name), kind='stable')
         sizes = self._sizes[order]
         return order, np.cumsum(sizes) - sizes, name
 
     def locate(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The block and the place in it of global rows [N], where row 0 is the first of the first
-        epoch.
+        """The block of each global row [N], and its place in that block.
+
+        Row 0 is the first of the first epoch.
         """
         blocks, places = np.empty_like(rows), np.empty_like(rows)
         epochs = rows // self.records
@@ -139,11 +137,11 @@ class RecordStream:
         )
         self._number_of = np.concatenate([np.arange(len(s.index)) for s in self._shards])
         last = np.append(np.diff(self._shard_of) > 0, True)
-        left = (
+        to_end = (
             np.array([s.records for s in self._shards])[self._shard_of]
             - self._number_of * shards.BLOCK
         )
-        self._sizes = np.where(last, left, shards.BLOCK)
+        self._sizes = np.where(last, to_end, shards.BLOCK)
         self._order = Order(self._sizes, seed)
         self._at_once = min(_STEPS_AT_ONCE, max(1, _ROWS_AT_ONCE // len(self._rows)))
         self._cache: collections.OrderedDict[int, tuple[bytes, list[int]]] = (
@@ -194,8 +192,7 @@ class RecordStream:
             yield {**batch, 'example_weights': weights}
 
     def read_by(self, first: int, stop: int) -> str:
-        """Which records the training batches of steps `first` to `stop` (not included) hold, in
-        words.
+        """Which records the training batches of steps `first` to `stop` (excluded) hold, in words.
 
         Of a run's order all of them; in the files those of step `first`, as few ranges as hold
         them.
@@ -249,8 +246,8 @@ class RecordStream:
 
     def _numpy_rows(self, blocks: np.ndarray, places: np.ndarray) -> dict[str, np.ndarray]:
         try:
-            columns = records.decode_numpy(self._spec, self._payloads(blocks, places))
-        except records.BadRecord as error:
+            columns = fields.decode_numpy(self._spec, self._payloads(blocks, places))
+        except fields.BadRecord as error:
             raise self._fault_of(
                 int(blocks[error.row]), int(places[error.row]), error.reason
             ) from None
@@ -263,9 +260,9 @@ class RecordStream:
         `located()` gives the blocks and places of the rows.
         """
         vocab_size = self.manifest.vocab_size
-        if not records.in_range(self._spec, columns, vocab_size):
+        if not fields.in_range(self._spec, columns, vocab_size):
             blocks, places = located()
-            row, reason = records.check(self._spec, columns, vocab_size)[0]
+            row, reason = fields.check(self._spec, columns, vocab_size)[0]
             raise self._fault_of(int(blocks[row]), int(places[row]), reason)
 
     def _tensorflow_groups(
@@ -286,7 +283,7 @@ class RecordStream:
             payloads = tf.ensure_shape(
                 tf.numpy_function(load, [first], tf.string, stateful=False), [None]
             )
-            return records.decode_tensorflow(self._spec, payloads)
+            return fields.decode_tensorflow(self._spec, payloads)
 
         dataset = tf.data.Dataset.range(groups.start, groups.stop, groups.step)
         dataset = dataset.map(decode, num_parallel_calls=2, deterministic=True).prefetch(_AHEAD)
@@ -312,19 +309,20 @@ class RecordStream:
 
     def _payloads(self, blocks: np.ndarray, places: np.ndarray) -> list[bytes]:
         """The serialised records at those places."""
-        found = np.empty(len(blocks), object)
+        payloads = np.empty(len(blocks), object)
         for block in np.unique(blocks).tolist():
             here = blocks == block
             text, bounds = self._block(block)
             try:
-                found[here] = shards.take_payloads(text, bounds, places[here].tolist())
-            except shards.BadFrame as error:
+                payloads[here] = frames.take_payloads(text, bounds, places[here].tolist())
+            except frames.BadFrame as error:
                 raise self._fault(block, error.record, error.byte, error.reason) from None
-        return found.tolist()
+        return payloads.tolist()
 
     def _block(self, block: int) -> tuple[bytes, list[int]]:
-        """The text of a block and where its frames begin: one read, and kept for the batches that
-        share it.
+        """The text of a block and where its frames begin.
+
+        One read, and kept for the batches that share it.
         """
         with self._lock:
             if block in self._cache:
@@ -336,7 +334,7 @@ class RecordStream:
             with (self._directory / shard.file).open('rb') as file:
                 file.seek(start)
                 text = file.read(end - start)
-            bounds = shards.frame_bounds(text)
+            bounds = frames.frame_bounds(text)
         except FileNotFoundError:
             raise UserError(
                 f'{self._directory / shard.file}: gone since the start of the run: put it back and'
@@ -345,7 +343,7 @@ class RecordStream:
         except OSError as error:
             fault = shards.unreadable(shard, error)
             raise UserError(f'{self._directory / str(fault)}: see to it and resume') from error
-        except shards.BadFrame as error:
+        except frames.BadFrame as error:
             raise self._fault(block, error.record, error.byte, error.reason) from None
         if len(bounds) - 1 != self._sizes[block]:
             raise self._fault(block, len(bounds) - 1, len(text), 'the file ends here')

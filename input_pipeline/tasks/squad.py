@@ -232,6 +232,8 @@ class SpanTask(Task[SpanExample]):
         """The n best texts of each question over all its windows, and from them the answer
         (run_squad.py:741-925).
         """
+        from scipy.special import softmax
+
         candidates = self._candidates(features, outputs)
         edges = np.searchsorted(candidates['example'], np.arange(len(examples) + 1))
         null_scores = np.full(len(examples), np.inf)
@@ -253,10 +255,9 @@ class SpanTask(Task[SpanExample]):
                 texts = sorted([*texts, ('', null)], key=lambda text: -text[1])
                 answer = '' if null_odds[example.id] > self.null_threshold else answer
             scores = np.array([score for _, score in texts] or [0.0])
-            weights = np.exp(scores - scores.max())
             nbest[example.id] = [
-                {'text': text, 'probability': float(weight), 'score': float(score)}
-                for (text, score), weight in zip(texts, weights / weights.sum(), strict=False)
+                {'text': text, 'probability': float(p), 'score': float(score)}
+                for (text, score), p in zip(texts, softmax(scores), strict=False)
             ]
             answers[example.id] = answer
         return Predictions(

@@ -70,8 +70,9 @@ Format = Literal['text', 'jsonl', 'wikiextractor', 'parquet', 'tfds']
 
 @dataclass(frozen=True)
 class Unit:
-    """A part of a corpus that is read by itself: a stretch of a plain file, a row group of a
-    parquet file, or a whole file.
+    """What of a corpus is read by itself, in any process.
+
+    A stretch of a plain file, a row group of a parquet file, or all of a file.
     """
 
     path: str
@@ -87,8 +88,10 @@ class Unit:
 
 @dataclass(frozen=True)
 class Document:
-    """`name` is (path below the glob's root, byte offset of the first line, uncompressed, or row of
-    a parquet file): unique and lasting.
+    """The sentences of a document, and its name.
+
+    `name` is (path below the glob's root, byte offset of the first line, uncompressed, or row of a
+    parquet file): unique and lasting.
     """
 
     name: tuple[str, int]
@@ -127,11 +130,13 @@ def units(
     `read_documents`.
     """
     patterns = [pattern] if isinstance(pattern, str) else list(pattern)
-    found = []
+    divided = []
     for dataset in dict.fromkeys(text for text in patterns if text.startswith('tfds:')):
         for path in tfds_files.find(dataset, options.text_column):
             stat = path.stat()
-            found.append(Unit(str(path), path.name, 0, stat.length, 'tfds', None, True, stat.mtime))
+            divided.append(
+                Unit(str(path), path.name, 0, stat.length, 'tfds', None, True, stat.mtime)
+            )
     files = [text for text in patterns if not text.startswith('tfds:')]
     left_out = None if report is None else report.left_out
     for path, name in matching(files, left_out) if files else []:
@@ -158,12 +163,12 @@ def units(
                     else [0, *_borders(f, stat.length, form, unit_bytes), stat.length]
                 )
                 stretches = [(a, b - a) for a, b in itertools.pairwise(borders)]
-        whole = len(stretches) == 1
-        found += [
-            Unit(str(path), name, start, size, form, compression, whole, stat.mtime)
+        alone = len(stretches) == 1
+        divided += [
+            Unit(str(path), name, start, size, form, compression, alone, stat.mtime)
             for start, size in stretches
         ]
-    return found
+    return divided
 
 
 def read_unit(
@@ -368,8 +373,9 @@ def _format(name: str, head: bytes, path: str, options: TextOptions) -> Format:
 
 
 def _is_json(line: bytes, column: str) -> bool:
-    """Whether a file's first line is an object with that column, as `WikiExtractor --json` writes
-    into files without extension.
+    """Whether a file's first line is a JSON object with that column.
+
+    `WikiExtractor --json` writes such lines into files without extension.
     """
     if line.startswith(b'{'):
         try:
@@ -382,12 +388,10 @@ def _is_json(line: bytes, column: str) -> bool:
 
 
 def _borders(f: BinaryIO, size: int, form: Format, unit_bytes: int) -> list[int]:
-    """Places at which a document begins for sure: the first at or after each multiple of
-    `unit_bytes`.
-    """
-    found = [0]
+    """Places where a document begins for sure: one at or after each multiple of `unit_bytes`."""
+    borders = [0]
     for wanted in range(unit_bytes, size, unit_bytes):
-        if wanted <= found[-1]:
+        if wanted <= borders[-1]:
             continue
         f.seek(wanted - 1)
         fresh = False  # whether the next piece begins a line
@@ -396,10 +400,10 @@ def _borders(f: BinaryIO, size: int, form: Format, unit_bytes: int) -> list[int]
             if (form == 'text' and begins and fresh and not piece.strip()) or (
                 form == 'jsonl' and fresh
             ):
-                found.append(f.tell())
+                borders.append(f.tell())
             elif form == 'wikiextractor' and begins and piece.startswith(b'<doc '):
-                found.append(f.tell() - len(piece))
+                borders.append(f.tell() - len(piece))
             else:
                 continue
             break
-    return [place for place in found[1:] if place < size]
+    return [place for place in borders[1:] if place < size]

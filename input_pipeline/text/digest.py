@@ -1,5 +1,4 @@
-"""Whether text is what it was when it was read: by the times of its files, and where those differ
-by its bytes.
+"""Whether text is what it was when it was read, by its files' times or else their bytes.
 
 Owns the marks that a job keeps of the text that it has read. The time is that of the last change of
 any kind, renaming and copying included (on gs:// of the last write), which no program can set back:
@@ -26,8 +25,9 @@ from input_pipeline.text.files import chunks
 
 @dataclass(frozen=True)
 class Mark:
-    """By what a unit is known again: when its file was last changed, and the crc32c of its
-    bytes.
+    """By what a unit is known again.
+
+    When its file was last changed, and the crc32c of its bytes.
     """
 
     changed: int
@@ -46,8 +46,9 @@ def _changed(unit: Unit) -> int:
 
 
 def _crc32c(unit: Unit) -> int:
-    """Of the unit's bytes on disk; a parquet file's belong to the first of its row groups, all of
-    them.
+    """The crc32c of the unit's bytes on disk.
+
+    All of a parquet file's bytes belong to the first of its row groups.
     """
     first = unit.start
     size: int | None = unit.bytes

@@ -60,7 +60,7 @@ def matching(
     if len({path.startswith('/') for path in roots}) > 1:
         roots, paths = ([os.path.abspath(path) for path in some] for some in (roots, paths))
     common = os.path.commonpath(roots)
-    found: dict[str, epath.Path] = {}
+    by_name: dict[str, epath.Path] = {}
     for path in paths:
         name = PurePosixPath(path).relative_to(common).as_posix()
         try:
@@ -68,8 +68,8 @@ def matching(
         except UnicodeEncodeError:
             name = name.encode(errors='backslashreplace').decode()
             raise UserError(f"{name}: the file's name is not UTF-8: give it another") from None
-        found[name] = epath.Path(path)
-    return [(path, name) for name, path in sorted(found.items())]
+        by_name[name] = epath.Path(path)
+    return [(path, name) for name, path in sorted(by_name.items())]
 
 
 def _posix(path: Any) -> str:
@@ -155,7 +155,7 @@ def _below(root: Path, left_out: list[str], hidden: bool = True) -> list[Path]:
     def refuse(error: OSError) -> None:
         raise error
 
-    found = []
+    paths = []
     for folder, folders, files in os.walk(root, onerror=refuse):
         for name in folders:
             if os.path.islink(inner := os.path.join(folder, name)):
@@ -163,10 +163,10 @@ def _below(root: Path, left_out: list[str], hidden: bool = True) -> list[Path]:
         for name in files:
             path = Path(folder, name)
             if not name.startswith('.'):
-                found.append(path)
+                paths.append(path)
             elif hidden:
                 left_out.append(f'{path} (hidden)')
-    return found
+    return paths
 
 
 def _is_text(path: Any, part: str, left_out: list[str]) -> bool:
@@ -201,11 +201,10 @@ def chunks(f: BinaryIO, count: int | None = None, size: int = CHUNK) -> Iterator
 def decompressed(
     f: BinaryIO, compression: Compression | None, path: str, size: int = CHUNK
 ) -> Iterator[bytes]:
-    """What a file holds, read `size` bytes at a time; members that follow one another make one
-    stream.
+    """What a file holds, read `size` bytes at a time.
 
-    A chunk is of bounded size, whatever the file says that it holds. Raises UserError, naming
-    `path`, for a damaged or truncated file.
+    Members that follow one another make one stream. A chunk is of bounded size, whatever the file
+    says that it holds. Raises UserError, naming `path`, for a damaged or truncated file.
     """
     if compression is None:
         yield from chunks(f, size=size)

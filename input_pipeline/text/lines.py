@@ -1,5 +1,4 @@
-"""What stands in files as text: bytes decoded, lines cut, sentences found, and what was wrong
-counted.
+"""Text in files: bytes decoded, lines cut, sentences parted, and what was wrong counted.
 
 Owns the options of reading and the report; must not know where documents begin and end, nor
 file formats (corpus.py does).
@@ -71,40 +70,42 @@ class Report:
 
     def lines(self) -> list[str]:
         """One line for each kind of trouble; none for clean text."""
-        found = []
+        warnings = []
         if self.left_out:
-            found.append(f'{len(self.left_out)} left out, not read: {_some(self.left_out)}')
+            warnings.append(f'{len(self.left_out)} left out, not read: {_some(self.left_out)}')
         if self.unclosed_documents:
-            found.append(
+            warnings.append(
                 f'no </doc> for {self.unclosed_documents} <doc>: '
                 'each ended where the next began, or with the file'
             )
         if self.lines_outside:
-            found.append(
+            warnings.append(
                 f'{self.lines_outside} line(s) outside of <doc> and </doc> left out, '
                 'as in what WikiExtractor writes they are no text'
             )
         if self.empty_files:
-            found.append(f'no text in {len(self.empty_files)} file(s): {_some(self.empty_files)}')
+            warnings.append(
+                f'no text in {len(self.empty_files)} file(s): {_some(self.empty_files)}'
+            )
         if self.bad_utf8:
             places = _some(self.bad_places, self.bad_utf8)
-            found.append(
+            warnings.append(
                 f'invalid UTF-8 in {self.bad_utf8} line(s), replaced or skipped as --on_bad_utf8'
                 f' says: {places}'
             )
         if self.nul_bytes:
-            found.append(f'{self.nul_bytes} NUL byte(s) removed')
+            warnings.append(f'{self.nul_bytes} NUL byte(s) removed')
         if self.cut_lines:
-            found.append(
+            warnings.append(
                 f'{self.cut_lines} line(s) longer than --max_line_bytes cut at white space'
             )
         if self.cut_documents:
             limit = f'{MAX_DOCUMENT_BYTES >> 20} MiB or {MAX_DOCUMENT_LINES:,} lines'
-            found.append(
+            warnings.append(
                 f'no end of a document in {limit} of text: one ended there, {self.cut_documents}'
                 ' time(s)'
             )
-        return found
+        return warnings
 
 
 def _some(names: list[str], total: int | None = None) -> str:
@@ -121,8 +122,9 @@ class Text:
         self._segment = segment if options.segment is None else options.segment
 
     def decode(self, raw: bytes, where: Callable[[], str]) -> str | None:
-        """The text, without NUL; None where it is to be skipped. `where` names the place; it is
-        called for bad ones only.
+        """The text without NUL; None where it is to be skipped.
+
+        `where` names the place; it is called for bad ones only.
         """
         if b'\0' in raw:
             self.report.nul_bytes += raw.count(b'\0')
@@ -137,8 +139,9 @@ class Text:
             )
 
     def bad(self, where: Callable[[], str], what: str) -> bool:
-        """Counts invalid characters; whether their line is to be kept. Raises UserError where none
-        is wanted.
+        """Counts invalid characters, and says whether their line is to be kept.
+
+        Raises UserError where none is wanted.
         """
         if self._options.on_bad_utf8 == 'error':
             raise UserError(
@@ -167,15 +170,15 @@ class Text:
 
     def document(self, text: str) -> list[str]:
         """The sentences of a whole document that stands in one record; its lines are paragraphs."""
-        found, limit = [], self._options.max_line_bytes
+        sentences, limit = [], self._options.max_line_bytes
         for line in text.split('\n'):
             if len(line) > limit // 4 and len(raw := line.encode()) > limit:
                 self.report.cut_lines += 1
                 for part, _ in _parts(raw, limit):
-                    found += self.sentences(part.decode())
+                    sentences += self.sentences(part.decode())
             else:
-                found += self.sentences(line)
-        return found
+                sentences += self.sentences(line)
+        return sentences
 
     def column_missing(self, where: str, columns: list[str]) -> UserError:
         """What to say where there is no text under the name that --text_column gives."""
@@ -202,8 +205,9 @@ class Lines:
         self._before = functools.cache(before)
 
     def __iter__(self) -> Iterator[tuple[int, int, str]]:
-        """(line from 0 within the stretch, byte offset, text without line end); a line that is too
-        long comes as several.
+        """(line from 0 within the stretch, byte offset, text without line end) of each line.
+
+        A line that is too long comes as several.
         """
         number, offset, rest, cut = 0, self._start, b'', False
         for chunk in self._chunks:
@@ -226,8 +230,9 @@ class Lines:
     def _decoded(
         self, number: int, offset: int, line: bytes, cut: bool
     ) -> Iterator[tuple[int, int, str]]:
-        """A line, in parts of at most `limit` bytes. `cut`: it is itself the later part of a
-        line.
+        """A line, in parts of at most `limit` bytes.
+
+        `cut`: it is itself the later part of a line.
         """
         parts = _parts(line, self._limit) if len(line) > self._limit else [(line, 0)]
         self.text.report.cut_lines += len(parts) > 1 and not cut
@@ -241,8 +246,9 @@ class Lines:
 
 
 def _parts(line: bytes, limit: int) -> list[tuple[bytes, int]]:
-    """A line in parts, each with where it begins:
-    they end after white space, or at least between characters, and are at most `limit` long.
+    """A line in parts of at most `limit` bytes, each with the byte where it begins.
+
+    They end after white space, or at least between characters.
     """
     starts = [0]
     while len(line) - (start := starts[-1]) > limit:

@@ -17,8 +17,9 @@ _ROWS = 256  # read at once
 
 
 def row_groups(f: BinaryIO, path: str, column: str) -> list[int]:
-    """Bytes on disk of each row group's `column`. Raises UserError where there is no such column,
-    or it is no text.
+    """Bytes on disk of each row group's `column`.
+
+    Raises UserError where there is no such column, or it is no text.
     """
     pa, file = _open(f, path)
     schema = file.schema_arrow
@@ -47,9 +48,7 @@ def row_groups(f: BinaryIO, path: str, column: str) -> list[int]:
 
 
 def rows(path: str, group: int, column: str) -> Iterator[tuple[int, bytes]]:
-    """(row, counted over the whole file, its text) of each row of a row group, empty ones left
-    out.
-    """
+    """(row, counted over all of the file, its text) of each row of a row group with a text."""
     with epath.Path(path).open('rb') as f:
         pa, file = _open(f, path)
         row = sum(file.metadata.row_group(i).num_rows for i in range(group))

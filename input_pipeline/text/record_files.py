@@ -1,18 +1,15 @@
-"""Texts to be read by a trained model, one record at a time: lines, TSV, CSV or JSON lines, plain
-or compressed.
+"""Texts for a trained model, one record at a time: lines, TSV, CSV or JSON lines.
 
-Owns how records of any number are streamed and what is said of a bad one. A record is a dictionary
-of role -> text (or list of texts, in JSON). Must not know what roles mean. Labelled examples of a
-task are tasks/tables.py's.
+They may be compressed. Owns how records of any number are streamed, and that a bad one is a record
+of its own (rows.py has the words). A record is a dictionary of role -> text (or list of texts, in
+JSON). Must not know what roles mean. Labelled examples of a task are tables.py's.
 """
 
 from __future__ import annotations
 
 import codecs
-import csv
 import itertools
-import json
-import re
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,12 +18,18 @@ import google_crc32c
 from etils import epath
 
 from configs.errors import UserError, reading
+from input_pipeline.text import rows
 from input_pipeline.text.files import compression_of, decompressed
+from input_pipeline.text.whole_text import plain_name, well_formed
 
 FORMATS = ('text', 'tsv', 'csv', 'jsonl')
-_SUFFIXES = {'txt': 'text', 'tsv': 'tsv', 'csv': 'csv', 'jsonl': 'jsonl', 'ndjson': 'jsonl'}
-_COMPRESSED = ('gz', 'bz2', 'xz', 'zst')
-_SURROGATE = re.compile('[\ud800-\udfff]')
+_SUFFIXES = {
+    '.txt': 'text',
+    '.tsv': 'tsv',
+    '.csv': 'csv',
+    '.jsonl': 'jsonl',
+    '.ndjson': 'jsonl',
+}
 
 
 @dataclass(frozen=True)
@@ -64,9 +67,8 @@ class Reader:
             raise UserError(
                 f'--columns: {unknown[0]!r} is no part of what this model reads: {", ".join(roles)}'
             )
-        name = self.path.rpartition('/')[2]
-        suffixes = [part for part in name.split('.')[1:] if part not in _COMPRESSED]
-        form = self.form or _SUFFIXES.get(suffixes[-1] if suffixes else '', '')
+        suffix = os.path.splitext(plain_name(self.path))[1]
+        form = self.form or _SUFFIXES.get(suffix, '')
         if form not in FORMATS:
             raise UserError(
                 f'{self.path}: cannot tell the format from the name: add'
@@ -80,10 +82,10 @@ class Reader:
         self.form = form
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
-        """(number of its line from 1, record) of each; empty lines are records of an empty text in
-        `text`, and nothing elsewhere.
+        """(number of its line from 1, record) of each record.
 
-        UserError where there is no file, it is damaged or empty, or its columns are not there.
+        Empty lines are records of an empty text in `text`, and nothing elsewhere. UserError where
+        there is no file, it is damaged or empty, or its columns are not there.
         """
         empty = True
         for item in {'text': self._texts, 'jsonl': self._objects}.get(self.form, self._table)():
@@ -114,15 +116,14 @@ class Reader:
     def part(
         self, shard: tuple[int, int], skip: int
     ) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
-        """Every N-th record from the I-th on, for `shard` (I, N), without the first `skip` of
-        those.
-        """
+        """Every N-th record from the I-th on, for `shard` (I, N), but the first `skip` of those."""
         number, count = shard
         return itertools.islice(self, number + skip * count, None, count)
 
     def _lines(self, errors: str = 'strict') -> Iterator[tuple[int, str | BadRecord]]:
-        """(number, line without its end) of each; only \\n ends a line. `errors` as bytes.decode
-        has it.
+        """(number, line without its end) of each line; only \\n ends one.
+
+        `errors` is as bytes.decode has it.
         """
         with reading(f'--input={self.path}'):
             file = epath.Path(self.path).open('rb')
@@ -130,8 +131,8 @@ class Reader:
             number, rest = 0, b''
             for chunk in decompressed(file, compression_of(file), self.path):
                 self.position = file.tell()
-                *whole, rest = (rest + chunk).split(b'\n')
-                for line in whole:
+                *lines, rest = (rest + chunk).split(b'\n')
+                for line in lines:
                     number += 1
                     yield number, _decoded(line, number, errors)
             if rest:
@@ -142,43 +143,15 @@ class Reader:
             yield number, line if isinstance(line, BadRecord) else {self.required[0]: line}
 
     def _objects(self) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
+        columns = {role: self._column(role) for role in (*self.required, *self.optional)}
         for number, line in self._lines():
             if isinstance(line, BadRecord):
                 yield number, line
             elif line.strip():
                 try:
-                    yield number, self._record(json.loads(line))
-                except RecursionError:
-                    yield (
-                        number,
-                        BadRecord('not JSON that can be read: too many brackets in each other'),
-                    )
+                    yield number, rows.cells_of(rows.json_object(line), columns, self.optional)
                 except ValueError as error:
-                    yield number, BadRecord(f'not JSON ({error})')
-
-    def _record(self, entries: Any) -> dict[str, Any] | BadRecord:
-        if not isinstance(entries, dict):
-            return BadRecord('not a JSON object')
-        record = {}
-        for role in (*self.required, *self.optional):
-            column = (self.columns or {}).get(role, role)
-            value = entries.get(column)
-            if value is None:
-                if role in self.required:
-                    if column in entries:
-                        return BadRecord(f'null in {column!r} for {role!r}: must be a text')
-                    return BadRecord(
-                        f'no {column!r} for {role!r}; it has'
-                        f' {", ".join(entries)[:200] or "nothing"}'
-                    )
-                continue
-            texts = value if isinstance(value, list) else [value]
-            if not all(isinstance(text, str | int | float) for text in texts):
-                return BadRecord(f'{column!r} is neither a text nor a list of texts')
-            if any(_SURROGATE.search(str(text)) for text in texts):
-                return BadRecord(f'{column!r} holds half of a surrogate pair, which no text does')
-            record[role] = [str(text) for text in texts] if isinstance(value, list) else str(value)
-        return record
+                    yield number, BadRecord(str(error))
 
     def _table(self) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
         places: dict[str, int] | None = None
@@ -193,36 +166,27 @@ class Reader:
                 places, width = self._places(cells), len(cells)
                 if self.header:
                     continue
-            if len(cells) != width:
-                hint = 'a tab inside a text?' if self.form == 'tsv' else 'a comma without quotes?'
-                yield (
-                    number,
-                    BadRecord(f'{len(cells)} columns where the first line has {width} ({hint})'),
-                )
-            else:
+            try:
+                rows.require_width(cells, width, self.form)
                 yield number, {role: cells[place] for role, place in places.items()}
+            except ValueError as error:
+                yield number, BadRecord(str(error))
+
+    def _column(self, role: str) -> rows.Column:
+        """The column of a role: that which the user names, or the one that is called as it."""
+        return (self.columns or {}).get(role, role)
 
     def _places(self, first: list[str]) -> dict[str, int]:
         """Role -> place, from the first line."""
         places = {}
         for role in (*self.required, *self.optional):
-            column = (self.columns or {}).get(role, role)
-            if isinstance(column, int):
-                found = column if -len(first) <= column < len(first) else None
-            else:
-                found = first.index(column) if self.header and column in first else None
-            if found is not None:
-                places[role] = found
+            column = self._column(role)
+            place = rows.place_of(column, first, self.header)
+            if place is not None:
+                places[role] = place
             elif role in self.required or role in (self.columns or {}):
-                there = (
-                    f'{len(first)}: {", ".join(first)[:200]}'
-                    if self.header
-                    else f'{len(first)} without names'
-                )
-                raise UserError(
-                    f'{self.path}: no column {column!r} for {role!r}; it has {there}; name it as in'
-                    f' --columns={role}=NAME'
-                )
+                missing = rows.no_column(column, role, first, self.header)
+                raise UserError(f'{self.path}: {missing}; name it as in --columns={role}=NAME')
         return places
 
     def _tsv_rows(self) -> Iterator[tuple[int, list[str] | BadRecord]]:
@@ -230,25 +194,13 @@ class Reader:
             if isinstance(line, BadRecord):
                 yield number, line
             elif line:
-                yield number, line.split('\t')
+                yield number, rows.tsv_row(line)
 
     def _csv_rows(self) -> Iterator[tuple[int, list[str] | BadRecord]]:
         """Rows by RFC 4180, at the number of their last line."""
-        csv.field_size_limit(2**31 - 1)
-        rows = csv.reader(self._csv_lines(), strict=True)
-        while True:
-            try:
-                cells = next(rows)
-            except StopIteration:
-                return
-            except csv.Error as error:  # where a quote went wrong nothing after it can be trusted
-                raise UserError(
-                    f'{self.path}:{rows.line_num}: not CSV ({error}); a file without quoting is'
-                    ' --format=tsv'
-                ) from None
-            if cells:
-                found = any(_SURROGATE.search(cell) for cell in cells)
-                yield rows.line_num, BadRecord('bytes that are not UTF-8 in it') if found else cells
+        for number, cells in rows.csv_rows(self._csv_lines(), self.path, '--format=tsv'):
+            undecoded = not all(map(well_formed, cells))
+            yield number, BadRecord('bytes that are not UTF-8 in it') if undecoded else cells
 
     def _csv_lines(self) -> Iterable[str]:
         for _, line in self._lines('surrogateescape'):  # quotes around a bad byte still count
@@ -264,8 +216,9 @@ def _decoded(line: bytes, number: int, errors: str) -> str | BadRecord:
 
 
 def parse_columns(text: str) -> dict[str, str | int]:
-    """{'text': 'sentence', 'text_b': 1} of 'text=sentence,text_b=1'. UserError for anything
-    else.
+    """{'text': 'sentence', 'text_b': 1} of 'text=sentence,text_b=1'.
+
+    UserError for anything else.
     """
     columns: dict[str, str | int] = {}
     for part in filter(None, text.split(',')):
@@ -280,8 +233,9 @@ def parse_columns(text: str) -> dict[str, str | int]:
 
 
 def parse_shard(text: str) -> tuple[int, int]:
-    """(0, 4) of '0/4': the part of the records that one of several processes takes. UserError for
-    anything else.
+    """(0, 4) of '0/4': which share of the records one of several processes takes.
+
+    UserError for anything else.
     """
     number, slash, count = text.partition('/')
     if not (slash and number.isdigit() and count.isdigit() and int(number) < int(count)):

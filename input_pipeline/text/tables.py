@@ -1,15 +1,14 @@
-"""Delimited files, JSON lines and tensorflow-datasets as rows of named columns.
+"""A task's files as rows of named columns: TSV, CSV, JSON lines and tensorflow-datasets.
 
-This file owns how TSV, CSV and JSONL are read, and the message for each way in which such
-a file can be wrong. It must not know what the columns mean. TSV has no quoting, as GLUE
-(a quote is a character like any other, a row is a line); CSV has RFC 4180 quoting.
+This file owns which file is read as what, and that the first bad row refuses it, by file and line
+(rows.py has the words). It must not know what the columns mean. record_files.py reads text of any
+length to be answered, where a bad row is a record of its own.
 """
 
 from __future__ import annotations
 
-import csv
+import contextlib
 import io
-import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,12 +17,11 @@ from typing import Any
 from absl import logging
 
 from configs.errors import UserError
-from input_pipeline.text.whole_text import parsed, plain_name, read_utf8, well_formed
+from input_pipeline.text import rows
+from input_pipeline.text.rows import Cell, Column
+from input_pipeline.text.whole_text import parse_json, plain_name, read_utf8
 
 FORMATS = ('tsv', 'csv', 'jsonl')
-Column = str | int
-# A list where the column is one of a JSON or tensorflow-datasets record, or a list of columns.
-Cell = str | list[str]
 _SUFFIXES = {'.tsv': 'tsv', '.txt': 'tsv', '.csv': 'csv', '.jsonl': 'jsonl', '.json': 'jsonl'}
 
 
@@ -61,11 +59,11 @@ class Table:
     def rows(
         self, optional: frozenset[str] = frozenset(), lists: frozenset[str] = frozenset()
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yields ('file:line', {role: text}); a role in `optional` is left out where its column is
-        absent.
+        """Yields ('file:line', {role: text}) for each row.
 
-        A role in `lists` may hold a list of texts, in JSON and tensorflow-datasets.
-        Raises UserError for a missing file or column, bytes that are not UTF-8, and malformed rows.
+        A role in `optional` is left out where its column is absent. A role in `lists` may hold a
+        list of texts, in JSON and tensorflow-datasets. Raises UserError for a missing file or
+        column, bytes that are not UTF-8, and malformed rows.
         """
         for where, row in self._rows(optional):
             if wrong := [
@@ -78,9 +76,9 @@ class Table:
         if self.tfds:
             from input_pipeline.text.tfds_rows import records
 
-            found = records(self.tfds, self.split, self.path, self.class_names)
+            data = records(self.tfds, self.split, self.path, self.class_names)
             yield from self._record_rows(
-                ((f'tfds:{self.tfds}:{number}', record) for number, record in enumerate(found)),
+                ((f'tfds:{self.tfds}:{number}', record) for number, record in enumerate(data)),
                 optional,
             )
             return
@@ -101,31 +99,29 @@ class Table:
     def _delimited_rows(
         self, text: str, form: str, optional: frozenset[str]
     ) -> Iterator[tuple[str, dict[str, Cell]]]:
-        lines = _tsv_lines(text) if form == 'tsv' else _csv_lines(text, self.path)
+        lines = (
+            _tsv_lines(text)
+            if form == 'tsv'
+            else rows.csv_rows(io.StringIO(text, newline=''), self.path, '"format": "tsv"')
+        )
         places, width, skipped = None, 0, 0
-        for line, cells in lines:
+        for number, cells in lines:
+            where = f'{self.path}:{number}'
             if places is None:
                 width = len(cells)
                 places = self._places(cells, optional)
                 if self.header:
                     continue
-            if len(cells) != width:
-                if not self.skip_bad_rows:
-                    hint = 'a tab inside a text?' if form == 'tsv' else 'a comma without quotes?'
-                    raise UserError(
-                        f'{self.path}:{line}: {len(cells)} columns where the first line has {width}'
-                        f' ({hint})'
-                    )
+            if len(cells) != width and self.skip_bad_rows:
                 skipped += 1
                 continue
-            where = f'{self.path}:{line}'
-            yield (
-                where,
-                {
-                    role: [cells[i] for i in place] if isinstance(place, list) else cells[place]
-                    for role, place in places.items()
-                },
-            )
+            with _refusing(where):
+                rows.require_width(cells, width, form)
+            row: dict[str, Cell] = {
+                role: [cells[i] for i in place] if isinstance(place, list) else cells[place]
+                for role, place in places.items()
+            }
+            yield where, row
         if skipped:
             logging.warning(
                 '%s: left out %d rows that do not have %d columns', self.path, skipped, width
@@ -135,110 +131,70 @@ class Table:
         """Role -> place or places, from the first line."""
         places: dict[str, int | list[int]] = {}
         for role, wanted in self.columns.items():
-            found = [
-                self._place(column, first)
-                for column in (wanted if isinstance(wanted, list) else [wanted])
-            ]
-            there = [place for place in found if place is not None]
-            if len(there) == len(found):
-                places[role] = there if isinstance(wanted, list) else there[0]
+            several = wanted if isinstance(wanted, list) else [wanted]
+            each = [self._place(column, first) for column in several]
+            present = [place for place in each if place is not None]
+            if len(present) == len(each):
+                places[role] = present if isinstance(wanted, list) else present[0]
             elif role not in optional:
-                column = wanted[found.index(None)] if isinstance(wanted, list) else wanted
-                raise UserError(
-                    f'{self.path}: no column {column!r} for {role!r}; it has {len(first)}:'
-                    f' {", ".join(first)[:200]}'
-                )
+                missing = rows.no_column(several[each.index(None)], role, first)
+                raise UserError(f'{self.path}: {missing}')
         return places
 
     def _place(self, column: Column, first: list[str]) -> int | None:
         """Where a column is in a row; None where it is not."""
-        if isinstance(column, int):
-            return column if -len(first) <= column < len(first) else None
-        if not self.header:
+        if isinstance(column, str) and not self.header:
             raise UserError(
                 f'{self.path}: column {column!r} is named but the file has no header; give its'
                 ' place from 0'
             )
-        if first.count(column) > 1:
+        if isinstance(column, str) and first.count(column) > 1:
             raise UserError(
                 f'{self.path}: {first.count(column)} columns are named {column!r}: '
                 'give the place of the one that is meant, from 0'
             )
-        return first.index(column) if column in first else None
+        return rows.place_of(column, first, self.header)
 
     def _json_records(self, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """('file:line', object) of each line, or of each entry of a file that is one JSON list."""
         if text.lstrip().startswith('['):
-            for number, record in enumerate(parsed(text, self.path)):
+            with _refusing(self.path):
+                entries = parse_json(text)
+            for number, record in enumerate(entries):
                 if not isinstance(record, dict):
                     raise UserError(f'{self.path}: entry {number} is not a JSON object')
                 yield f'{self.path}: entry {number}', record
             return
         for number, line in enumerate(text.split('\n'), start=1):
-            if not line.strip():
-                continue
-            where = f'{self.path}:{number}'
-            record = parsed(line, where)
-            if not isinstance(record, dict):
-                raise UserError(f'{where}: expected a JSON object on each line')
-            yield where, record
+            if line.strip():
+                where = f'{self.path}:{number}'
+                with _refusing(where):
+                    record = rows.json_object(line)
+                yield where, record
 
     def _record_rows(
         self, records: Iterator[tuple[str, Mapping]], optional: frozenset[str]
     ) -> Iterator[tuple[str, dict[str, Cell]]]:
         """The columns wanted of each record."""
         for where, record in records:
-            row: dict[str, Cell] = {}
-            for role, wanted in self.columns.items():
-                values = [
-                    _value(record, column)
-                    for column in (wanted if isinstance(wanted, list) else [wanted])
-                ]
-                if None not in values:
-                    row[role] = _cell(
-                        values if isinstance(wanted, list) else values[0], where, role
-                    )
-                elif role not in optional:
-                    column = wanted[values.index(None)] if isinstance(wanted, list) else wanted
-                    if column in record:
-                        raise UserError(f'{where}: {column!r} for {role!r} is null')
-                    raise UserError(
-                        f'{where}: no {column!r} for {role!r}; it has'
-                        f' {", ".join(map(str, record))[:200]}'
-                    )
+            with _refusing(where):
+                row = rows.cells_of(record, self.columns, optional)
             yield where, row
 
 
-def _value(record: Mapping, column: Column) -> Any:
-    """The entry of that name, or of `a.b` the entry b of a; None where there is none."""
-    if column in record:
-        return record[column]
-    value: Any = record
-    for step in str(column).split('.'):
-        value = value.get(step) if isinstance(value, Mapping) else None
-    return value
-
-
-def _cell(value: Any, where: str, role: str) -> Cell:
-    """A scalar as text, a list as texts."""
-    return (
-        [_text(item, where, role) for item in value]
-        if isinstance(value, list)
-        else _text(value, where, role)
-    )
-
-
-def _text(value: Any, where: str, role: str) -> str:
-    if isinstance(value, list | dict) or value is None:
-        raise UserError(f'{where}: {role!r} is not a text or a number: {json.dumps(value)[:100]}')
-    if isinstance(value, str) and not well_formed(value):
-        raise UserError(f'{where}: {role!r} holds half a character ({ascii(value)[:100]})')
-    return str(value)
+@contextlib.contextmanager
+def _refusing(where: str) -> Iterator[None]:
+    """What is wrong with a row refuses the file, at that place."""
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(f'{where}: {error}') from error
 
 
 def unique_id(row: Mapping[str, Cell], where: str, lines: dict[str, str]) -> str:
-    """The row's id, its number from 0 where no column holds one. UserError where `lines` (id ->
-    where) has it already.
+    """The row's id, or its number from 0 where no column holds one.
+
+    UserError where `lines` (id -> where) has it already.
     """
     name = str(row['id']) if 'id' in row else str(len(lines))
     if name in lines:
@@ -252,19 +208,4 @@ def _tsv_lines(text: str) -> Iterator[tuple[int, list[str]]]:
     for number, line in enumerate(text.split('\n'), start=1):
         line = line.removesuffix('\r')
         if line:
-            yield number, line.split('\t')
-
-
-def _csv_lines(text: str, path: str) -> Iterator[tuple[int, list[str]]]:
-    """(number of the row's last line, cells)."""
-    csv.field_size_limit(2**31 - 1)
-    reader = csv.reader(io.StringIO(text, newline=''), strict=True)
-    try:
-        for cells in reader:
-            if cells:
-                yield reader.line_num, cells
-    except csv.Error as error:
-        raise UserError(
-            f'{path}:{reader.line_num}: not CSV ({error}); a file without quoting is "format":'
-            ' "tsv"'
-        ) from error
+            yield number, rows.tsv_row(line)

@@ -14,14 +14,13 @@ from etils import epath
 
 from configs.errors import UserError
 from input_pipeline.records.example_proto import bytes_of
-from input_pipeline.records.shards import masked_crc
-
-_HEAD, _TAIL = 12, 4  # bytes of a TFRecord frame before and after its payload
+from input_pipeline.records.frames import BadFrame, read_frames
 
 
 def find(pattern: str, column: str) -> list[epath.Path]:
-    """The files of tfds:NAME/SPLIT, NAME as tfds.builder takes it. Raises UserError where they are
-    not there, or have no such text.
+    """The files of tfds:NAME/SPLIT, NAME as tfds.builder takes it.
+
+    Raises UserError where they are not there, or have no such text.
     """
     name, _, split = pattern.removeprefix('tfds:').rpartition('/')
     if not name:
@@ -75,19 +74,13 @@ def _features(features: Any, prefix: str = '') -> Iterator[tuple[str, Any]]:
 def texts(path: str, column: str) -> Iterator[tuple[int, bytes]]:
     """(byte at which the record begins, its text) of each record of a file, empty ones left out."""
     with epath.Path(path).open('rb') as f:
-        at = 0
-        while head := f.read(_HEAD):
-            size = int.from_bytes(head[:8], 'little')
-            whole = len(head) == _HEAD and masked_crc(head[:8]) == int.from_bytes(
-                head[8:], 'little'
-            )
-            body = f.read(size + _TAIL) if whole else b''
-            payload, crc = body[:size], int.from_bytes(body[size:], 'little')
-            if len(body) < size + _TAIL or masked_crc(payload) != crc:
-                raise UserError(
-                    f'{path}: the record at byte {at} is damaged or cut: prepare the dataset again'
-                )
-            text = b''.join(bytes_of(payload, column))
-            if text:
-                yield at, text
-            at += _HEAD + size + _TAIL
+        try:
+            for at, payload in read_frames(f):
+                text = b''.join(bytes_of(payload, column))
+                if text:
+                    yield at, text
+        except BadFrame as error:
+            raise UserError(
+                f'{path}: the record at byte {error.byte} is damaged or cut: prepare the dataset'
+                ' again'
+            ) from None

@@ -13,12 +13,11 @@ from configs.errors import UserError
 
 
 def records(name: str, split: str, data_dir: str, class_names: bool) -> Iterator[dict[str, Any]]:
-    """Yields the records of a split in the order on disk: text as str, lists as list, class labels
-    by name or number.
+    """Yields the records of a split in the order on disk.
 
-    data_dir: where datasets are kept, '' for what TFDS_DATA_DIR names or else the library's own
-    default; what is not there is downloaded. Raises UserError where the library knows no such
-    dataset or split.
+    Text is str, lists are list, class labels are names or numbers. data_dir: where datasets are
+    kept, '' for what TFDS_DATA_DIR names or else the library's own default; what is not there is
+    downloaded. Raises UserError where the library knows no such dataset or split.
     """
     import tensorflow_datasets as tfds
 

@@ -53,15 +53,18 @@ def read_json(path: str, unique: bool = False) -> Any:
 
     unique: an object that has a name twice is refused; otherwise the last one counts.
     """
-    return parsed(read_utf8(path), path, _once if unique else None)
-
-
-def parsed(text: str, where: str, pairs: Any = None) -> Any:
-    """JSON as Python values. UserError, which begins with `where`, for what is none."""
     try:
-        return parse(text, pairs)
+        return parse_json(read_utf8(path), unique)
     except ValueError as error:
-        raise UserError(f'{where}: not JSON ({error})') from error
+        raise UserError(f'{path}: {error}') from error
+
+
+def parse_json(text: str, unique: bool = False) -> Any:
+    """JSON as Python values; `unique` as for `read_json`. ValueError for what is none."""
+    try:
+        return parse(text, _once if unique else None)
+    except ValueError as error:
+        raise ValueError(f'not JSON ({error})') from error
 
 
 def well_formed(text: str) -> bool:
@@ -75,9 +78,9 @@ def well_formed(text: str) -> bool:
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The object, where all names are different."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f'{twice!r} is there more than once')
-    return found
+    return entries

@@ -18,8 +18,9 @@ from configs.errors import UserError
 
 
 class Compiled:
-    """Attributes: tokens (list), starts_word (bool [V], False for a piece that continues a
-    word).
+    """A tokenizer.json in the hands of its library.
+
+    Attributes: tokens (list), starts_word (bool [V], False for a piece that continues a word).
     """
 
     def __init__(self, content: bytes, special_tokens: Sequence[str], where: str):
@@ -44,13 +45,15 @@ class Compiled:
 
     def encode_batch(self, texts: Iterable[str]) -> list[np.ndarray]:
         """Ids of each text, int32."""
-        found = self._engine.encode_batch(list(texts), add_special_tokens=False)
-        return [np.array(encoding.ids, np.int32) for encoding in found]
+        encodings = self._engine.encode_batch(list(texts), add_special_tokens=False)
+        return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
     def trace(self, text: str) -> list[tuple[int, int, int]]:
         """(id, start, end) of each piece of a text; text[start:end] is what it was made from."""
-        found = self._engine.encode(text, add_special_tokens=False)
-        return [(piece, *place) for piece, place in zip(found.ids, found.offsets, strict=True)]
+        encoding = self._engine.encode(text, add_special_tokens=False)
+        return [
+            (piece, *place) for piece, place in zip(encoding.ids, encoding.offsets, strict=True)
+        ]
 
     def tokenizer_json(self, special_tokens: Sequence[str]) -> str:
         """The file's content."""

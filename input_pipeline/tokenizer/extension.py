@@ -18,8 +18,9 @@ _UNUSED = re.compile(r'\[unused\d+\]')
 
 
 class Extended(NamedTuple):
-    """A tokenizer with its new words, and how many of them took [unused] slots, were appended, and
-    were there already.
+    """A tokenizer with its new words.
+
+    Counts how many of them took [unused] slots, were appended, and were known already.
     """
 
     tokenizer: Tokenizer
@@ -28,16 +29,17 @@ class Extended(NamedTuple):
     known: int
 
     def __str__(self) -> str:
-        there = f', {self.known} were there already' if self.known else ''
+        known = f', {self.known} were there already' if self.known else ''
         return (
             f'{self.in_slots + self.appended} new words: {self.in_slots} in [unused] slots,'
-            f' {self.appended} appended{there}; {self.tokenizer.vocab_size} entries'
+            f' {self.appended} appended{known}; {self.tokenizer.vocab_size} entries'
         )
 
 
 def extend(tokenizer: Tokenizer, words: Iterable[str]) -> Extended:
-    """Gives each word that is no entry yet one of its own. The words are as `normalize` gives
-    them.
+    """Gives each word that is no entry yet one of its own.
+
+    The words are as `normalize` gives them.
     """
     if tokenizer.kind != 'wordpiece':
         why = (
@@ -61,10 +63,11 @@ def extend(tokenizer: Tokenizer, words: Iterable[str]) -> Extended:
 
 
 def normalize(tokenizer: Tokenizer, lines: Iterable[str], where: str) -> list[str]:
-    """A list of words, one a line, as the tokenizer sees them. UserError for a line that it splits
-    into several.
+    """A list of words, one a line, as the tokenizer sees them.
+
+    UserError for a line that it splits into several.
     """
-    found = []
+    words = []
     for number, line in enumerate(lines, 1):
         pieces = [token for word in line.split() for token in tokenizer.normalizer.split(word)]
         if len(pieces) > 1:
@@ -73,19 +76,19 @@ def normalize(tokenizer: Tokenizer, lines: Iterable[str], where: str) -> list[st
                 f' ({", ".join(pieces)}), so an entry for it would never be used: give them one a'
                 ' line'
             )
-        found += pieces
-    if not found:
+        words += pieces
+    if not words:
         raise UserError(f'{where}: no words in it')
-    return found
+    return words
 
 
 def worthwhile(
     tokenizer: Tokenizer, counts: Mapping[str, int], number: int, min_frequency: int
 ) -> list[str]:
-    """The `number` words whose entries would save most pieces in a text of these words; words with
-    a letter alone.
+    """The `number` words whose entries would save most pieces in a text of these words.
 
-    What the vocabulary cannot spell counts as one piece saved. Ties go by the alphabet.
+    Only words with a letter count. What the vocabulary cannot spell counts as one piece saved. Ties
+    go by the alphabet.
     """
     gains: dict[str, int] = {}
     for word, count in counts.items():
@@ -98,8 +101,7 @@ def worthwhile(
 
 
 def new_entries(old: Tokenizer, new: Tokenizer) -> dict[int, list[int]]:
-    """{id in `new` of an entry that `old` does not have: the old ids that spell it, empty where
-    none do}.
+    """{id in `new` of an entry that `old` lacks: the old ids that spell it, or none}.
 
     UserError where `new` is anything but `old` with its [unused] slots taken and entries appended.
     """

@@ -1,5 +1,4 @@
-"""What a tokenizer directory states: which vocabulary it holds, and by which rules text becomes its
-entries.
+"""What a tokenizer directory states: its vocabulary, and by which rules text becomes entries.
 
 Owns the settings of Hugging Face's directories, which of them our own rules (wordpiece.py) are, and
 which need the tokenizers library (compiled.py). What neither can do is refused by name: a setting
@@ -59,8 +58,9 @@ class Stated(NamedTuple):
 
 
 def read(path: epath.Path) -> Stated:
-    """What the directory says. UserError where it is none, contradicts itself, or asks for what
-    cannot be done.
+    """What the directory says.
+
+    UserError where it is none, contradicts itself, or asks for what cannot be done.
     """
     config = read_json(path / 'tokenizer_config.json')
     fast, file = read_json(path / 'tokenizer.json'), path / 'tokenizer.json'
@@ -144,8 +144,9 @@ def _sections(fast: Mapping[str, Any], file: epath.Path) -> None:
 
 
 def _special_token(config: Mapping[str, Any], name: str, path: epath.Path) -> str:
-    """A special token's spelling: Hugging Face writes it as a string or as an object with
-    `content`.
+    """A special token's spelling.
+
+    Hugging Face writes it as a string, or as an object with `content`.
     """
     token = config.get(name) or SPECIAL_TOKENS[name]
     token = token.get('content') if isinstance(token, dict) else token
@@ -157,8 +158,9 @@ def _special_token(config: Mapping[str, Any], name: str, path: epath.Path) -> st
 def _check_settings(
     config: Mapping[str, Any], fast: bool, special: Sequence[str], file: epath.Path
 ) -> bool:
-    """Whether the class is BERT's own, so that tokenizer_config.json rules. UserError for what
-    cannot be obeyed.
+    """Whether the class is BERT's own, so that tokenizer_config.json rules.
+
+    UserError for what cannot be obeyed.
     """
     name = config.get('tokenizer_class')
     plain = str(name).removesuffix('Fast')
@@ -207,8 +209,9 @@ def _rules(fast: Mapping[str, Any]) -> tuple[dict[str, Any] | None, bool]:
 def _foreign(
     fast: Mapping[str, Any], casing: Normalizer, special: Sequence[str], file: epath.Path
 ) -> list[str]:
-    """The parts of a tokenizer.json that are not as our own rules have them. UserError for another
-    layout of rows.
+    """The parts of a tokenizer.json that are not as our own rules have them.
+
+    UserError for another layout of rows.
     """
     try:
         rules, nfc = _rules(fast)
@@ -223,20 +226,20 @@ def _foreign(
             f'{file}: its post_processor ({fast["post_processor"].get("type")}) does not make rows'
             ' of [CLS] A [SEP] B [SEP], as a BERT reads them'
         )
-    found = []
+    foreign = []
     if rules is None or nfc != casing.nfc or not rules.get('clean_text'):
-        found.append(f'normalizer {(fast.get("normalizer") or {}).get("type")}')
+        foreign.append(f'normalizer {(fast.get("normalizer") or {}).get("type")}')
     if pre.get('type') != 'BertPreTokenizer':
-        found.append(f'pre_tokenizer {pre.get("type")}')
+        foreign.append(f'pre_tokenizer {pre.get("type")}')
     if model.get('continuing_subword_prefix', '##') != '##':
-        found.append(f'continuing_subword_prefix {model["continuing_subword_prefix"]!r}')
+        foreign.append(f'continuing_subword_prefix {model["continuing_subword_prefix"]!r}')
     if model.get('unk_token', special[1]) != special[1]:
-        found.append(f'unk_token {model["unk_token"]!r}')
+        foreign.append(f'unk_token {model["unk_token"]!r}')
     if model.get('max_input_chars_per_word', 100) not in (100, MAX_WORD_CHARS):
-        found.append(f'max_input_chars_per_word {model["max_input_chars_per_word"]}')
+        foreign.append(f'max_input_chars_per_word {model["max_input_chars_per_word"]}')
     if decoder is not None and (decoder.get('type'), decoder.get('prefix')) != ('WordPiece', '##'):
-        found.append(f'decoder {decoder.get("type")}')
-    return found
+        foreign.append(f'decoder {decoder.get("type")}')
+    return foreign
 
 
 def _layout(
@@ -266,10 +269,9 @@ def _added_tokens(
     special: Sequence[str],
     path: epath.Path,
 ) -> list[dict[str, Any]]:
-    """The added tokens besides the special ones, as a tokenizer.json has them, by id; `older` is
-    added_tokens.json.
+    """The added tokens besides the special ones, as a tokenizer.json has them, by id.
 
-    UserError where their ids do not follow the vocabulary's.
+    `older` is added_tokens.json. UserError where their ids do not follow the vocabulary's.
     """
     plain = {
         'single_word': False,
@@ -278,24 +280,24 @@ def _added_tokens(
         'normalized': True,
         'special': False,
     }
-    found: dict[str, dict[str, Any]] = {}
+    tokens: dict[str, dict[str, Any]] = {}
     index = {token: i for i, token in enumerate(entries)}
     try:
         for token in fast.get('added_tokens') or []:
-            found[token['content']] = plain | token
+            tokens[token['content']] = plain | token
         for number, token in (config.get('added_tokens_decoder') or {}).items():
-            found.setdefault(token['content'], plain | token | {'id': int(number)})
+            tokens.setdefault(token['content'], plain | token | {'id': int(number)})
         for content, number in older.items():
-            found.setdefault(content, plain | {'id': int(number), 'content': content})
+            tokens.setdefault(content, plain | {'id': int(number), 'content': content})
         for token in config.get('additional_special_tokens') or []:
             content = token['content'] if isinstance(token, dict) else token
             flags = plain | {'normalized': False, 'special': True}
             if content in index:
-                found.setdefault(content, flags | {'id': index[content], 'content': content})
+                tokens.setdefault(content, flags | {'id': index[content], 'content': content})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f'{path}: its added tokens cannot be read ({error!r})') from error
     added = sorted(
-        (token for name, token in found.items() if name not in special),
+        (token for name, token in tokens.items() if name not in special),
         key=lambda token: token['id'],
     )
     beyond = [token['id'] for token in added if token['id'] >= len(entries)]

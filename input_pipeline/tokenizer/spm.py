@@ -14,6 +14,7 @@ import numpy as np
 import sentencepiece
 
 from configs.errors import UserError
+from input_pipeline.tokenizer import tokenizer_json
 from input_pipeline.tokenizer.wordpiece import Normalizer, segments
 from input_pipeline.wire import fields, spans
 
@@ -43,9 +44,7 @@ class SentencePiece:
         return self._processor.encode(self._normalizer.compose(word))
 
     def trace(self, word: str) -> list[tuple[int, int, int]]:
-        """(id, start, end) of each piece of a whitespace word; word[start:end] is what it was made
-        from.
-        """
+        """(id, start, end) of each piece of a whitespace word, made of word[start:end]."""
         cased = self._normalizer.compose(word)
         origin = [
             place for place in segments(word) for _ in self._normalizer.compose(word[slice(*place)])
@@ -53,27 +52,19 @@ class SentencePiece:
         if len(origin) != len(cased):  # combining marks changed places: the word as a whole
             origin = [(0, len(word))] * len(cased)
         origin.append((len(word), len(word)))
-        found, traced = self._processor.encode(cased, return_type='offset_mapping'), []
-        for piece, (start, end) in zip(found['ids'], found['offsets'], strict=True):
+        pieces, traced = self._processor.encode(cased, return_type='offset_mapping'), []
+        for piece, (start, end) in zip(pieces['ids'], pieces['offsets'], strict=True):
             traced.append(
                 (piece, origin[start][0], origin[end - 1][1] if end > start else origin[start][0])
             )
         return traced
 
     def tokenizer_json(self, special_tokens: Sequence[str]) -> str:
-        """The content of a tokenizer.json with which Hugging Face gives the same ids;
-        [PAD], [UNK], [CLS], [SEP] and [MASK] in that order.
+        """The content of a tokenizer.json with which Hugging Face gives the same ids.
+
+        `special_tokens`: [PAD], [UNK], [CLS], [SEP] and [MASK] in that order.
         """
-        from tokenizers import (
-            AddedToken,
-            Regex,
-            Tokenizer,
-            decoders,
-            models,
-            normalizers,
-            pre_tokenizers,
-            processors,
-        )
+        from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
         kind, charsmap = _settings(self._processor.serialized_model_proto())
         model: models.Model
@@ -98,21 +89,13 @@ class SentencePiece:
         )
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(WORD_MARK, prepend_scheme='always')
         tokenizer.decoder = decoders.Metaspace(WORD_MARK, prepend_scheme='always')
-        cls, sep = special_tokens[2:4]
-        tokenizer.add_special_tokens(
-            [AddedToken(token, special=True, normalized=False) for token in special_tokens]
-        )
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f'{cls}:0 $A:0 {sep}:0',
-            pair=f'{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1',
-            special_tokens=[(token, self.tokens.index(token)) for token in (cls, sep)],
-        )
-        return tokenizer.to_str()
+        return tokenizer_json.content(tokenizer, special_tokens)
 
 
 def _settings(model: bytes) -> tuple[int, bytes]:
-    """The kind of a model, and its table of characters: trainer_spec.model_type,
-    normalizer_spec.precompiled_charsmap.
+    """The kind of a model, and its table of characters.
+
+    trainer_spec.model_type and normalizer_spec.precompiled_charsmap.
     """
     kind, charsmap = 1, b''
     for number, spec in fields(model, 2, 3):
@@ -138,8 +121,9 @@ def with_exact_sums(model: bytes) -> bytes:
 
 
 def _merges(ids: dict[str, int]) -> list[tuple[str, str]]:
-    """Every way to make an entry of two others, in the order in which SentencePiece merges: its ids
-    fall with the score.
+    """Every way to make an entry of two others, in the order in which SentencePiece merges.
+
+    Its ids fall with the score.
     """
     pairs = [
         (ids[piece], ids[piece[:cut]], ids[piece[cut:]], piece[:cut], piece[cut:])

@@ -181,9 +181,7 @@ class Tokenizer:
                 (folder / name).write_bytes(content)
 
     def tokenizer_json(self) -> str:
-        """The content of a tokenizer.json, for programs that have the tokenizers library but not
-        this one.
-        """
+        """The content of a tokenizer.json, for programs that have that library but not this one."""
         return self._model.tokenizer_json(self.special_tokens)
 
     def encode(self, text: str) -> list[int]:
@@ -211,12 +209,13 @@ class Tokenizer:
         return Encoding(ids, starts, ends, self.starts_word[ids])
 
     def spell(self, entry: str) -> list[int]:
-        """Ids that together spell an entry of another vocabulary (`##` continues a word); empty
-        where none do. WordPiece alone.
+        """Ids that together spell an entry of another vocabulary; empty where none do.
+
+        `##` continues a word. WordPiece alone.
         """
         assert isinstance(self._model, WordPiece), 'only WordPiece vocabularies are extended'
-        found = [i for i, _ in self._model.pieces(entry.removeprefix('##'), entry.startswith('##'))]
-        return [] if self.unk_id in found else found
+        ids = [i for i, _ in self._model.pieces(entry.removeprefix('##'), entry.startswith('##'))]
+        return [] if self.unk_id in ids else ids
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """The entries of the vocabulary, with their `##` or SentencePiece word marks."""

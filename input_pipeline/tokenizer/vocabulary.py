@@ -176,11 +176,11 @@ def _characters(counts: dict[str, int]) -> Counter[str]:
 def _alphabet(
     characters: Counter[str], options: VocabularyOptions, entries: dict[str, int]
 ) -> tuple[set[str], float]:
-    """The most frequent characters up to the wanted coverage, or to half the vocabulary, and the
-    share they cover.
+    """The most frequent characters, and the share of the text that they cover.
 
-    `entries`: how many places of the vocabulary a character takes. Half, so that scripts of
-    thousands of characters leave room for words.
+    As many as the wanted coverage takes, or half the vocabulary holds. `entries`: how many places
+    of the vocabulary a character takes. Half, so that scripts of thousands of characters leave room
+    for words.
     """
     kept, covered, places = set(), 0, 0
     for char, count in sorted(characters.items(), key=lambda item: (-item[1], item[0])):
@@ -196,8 +196,9 @@ def _alphabet(
 
 
 def _train_wordpiece(counts: dict[str, int], options: VocabularyOptions) -> bytes:
-    """The content of a vocab.txt: special tokens, single characters, then merged pieces by falling
-    frequency.
+    """The content of a vocab.txt.
+
+    Special tokens, single characters, then merged pieces by falling frequency.
     """
     from tokenizers import Tokenizer as Pipeline
     from tokenizers import models, pre_tokenizers, trainers

@@ -1,9 +1,8 @@
-"""The WordPiece rules of google-research/bert (tokenization.py), to the letter, with character
-origins.
+"""The WordPiece rules of google-research/bert (tokenization.py), with character origins.
 
-Owns how a whitespace word becomes basic tokens and pieces. Knows no files and no special tokens:
-tokenizer.py does. vocabulary.py counts with the same `Normalizer`, so that what is trained on is
-what is looked up.
+They are kept to the letter. Owns how a whitespace word becomes basic tokens and pieces. Knows no
+files and no special tokens: tokenizer.py does. vocabulary.py counts with the same `Normalizer`, so
+that what is trained on is what is looked up.
 
 The rules run in Python, not in a library's compiled pipeline: the tokenizer works every word out
 once and then finds it in a memo, so this is faster in use, and it agrees with Google where compiled
@@ -17,6 +16,8 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from input_pipeline.tokenizer import tokenizer_json
+
 MAX_WORD_CHARS = 200  # longer words are [UNK] (tokenization.py:303); Hugging Face has 100
 # Blocks of ideographs, which are written without spaces (tokenization.py:264-281); Hangul and kana
 # are not among them
@@ -27,9 +28,7 @@ _IDEOGRAPHS = (
 
 
 class _CharTable(dict):
-    """A table for `str.translate` that asks `rule(character)` once for each character that
-    occurs.
-    """
+    """A table for `str.translate` that asks `rule` once for each character that occurs."""
 
     def __init__(self, rule: Callable[[str], str | None]):
         super().__init__()
@@ -46,15 +45,17 @@ def is_ideograph(char: str) -> bool:
 
 
 def is_punctuation(char: str) -> bool:
-    """Whether `char` stands alone: category P, or an ASCII sign that is no letter, digit or space
-    (tokenization.py:386-399).
+    """Whether `char` stands alone as a token (tokenization.py:386-399).
+
+    Category P, or an ASCII sign that is no letter, digit or space.
     """
     return ('!' <= char <= '~' and not char.isalnum()) or unicodedata.category(char).startswith('P')
 
 
 def _clean(char: str, ideographs: bool) -> str | None:
-    """What cleaning and, with `ideographs`, their spacing make of one character; None deletes it
-    (tokenization.py:245-296).
+    """What cleaning makes of one character; None deletes it (tokenization.py:245-296).
+
+    With `ideographs` these are set apart by spaces.
     """
     category = unicodedata.category(char)
     if char in '\t\n\r' or category == 'Zs':
@@ -102,15 +103,17 @@ class Normalizer:
         return word
 
     def compose(self, word: str) -> str:
-        """`case`, put together again after accents went, for SentencePiece: Hangul syllables stay
-        whole.
+        """`case`, put together again after accents went, for SentencePiece.
+
+        Hangul syllables stay whole.
         """
         word = self.case(word)
         return unicodedata.normalize('NFC', word) if self.strip_accents else word
 
     def split(self, word: str) -> list[str]:
-        """The basic tokens of a whitespace word: runs of letters, single signs, single
-        ideographs.
+        """The basic tokens of a whitespace word.
+
+        Runs of letters, single signs, single ideographs.
         """
         return self.case(word.translate(self._clean)).translate(self._signs).split()
 
@@ -129,21 +132,14 @@ class WordPiece:
         self._tokens = list(tokens)
 
     def tokenizer_json(self, special_tokens: Sequence[str]) -> str:
-        """The content of a tokenizer.json with which the tokenizers library gives the same ids;
-        [PAD], [UNK], [CLS], [SEP] and [MASK] in that order.
+        """The content of a tokenizer.json with which the tokenizers library gives the same ids.
+
+        `special_tokens`: [PAD], [UNK], [CLS], [SEP] and [MASK] in that order.
         """
-        from tokenizers import (
-            AddedToken,
-            Tokenizer,
-            decoders,
-            models,
-            normalizers,
-            pre_tokenizers,
-            processors,
-        )
+        from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
         cased, ids = self._normalizer, {token: i for i, token in enumerate(self._tokens)}
-        _, unk, cls, sep, _ = special_tokens
+        unk = special_tokens[1]
         tokenizer = Tokenizer(
             models.WordPiece(ids, unk_token=unk, max_input_chars_per_word=MAX_WORD_CHARS)
         )
@@ -158,29 +154,21 @@ class WordPiece:
         )
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         tokenizer.decoder = decoders.WordPiece()
-        tokenizer.add_special_tokens(
-            [AddedToken(token, special=True, normalized=False) for token in special_tokens]
-        )
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f'{cls}:0 $A:0 {sep}:0',
-            pair=f'{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1',
-            special_tokens=[(cls, ids[cls]), (sep, ids[sep])],
-        )
-        return tokenizer.to_str()
+        return tokenizer_json.content(tokenizer, special_tokens)
 
     def ids(self, word: str) -> list[int]:
         """Ids of a whitespace word's pieces."""
         return [i for token in self._normalizer.split(word) for i, _ in self.pieces(token)]
 
     def pieces(self, token: str, continues: bool = False) -> list[tuple[int, int]]:
-        """(id, characters) of a basic token's pieces; [UNK] for the whole where no cover is found
-        or it is too long.
+        """(id, characters) of a basic token's pieces.
 
-        With `continues` the token is the rest of a word that has begun.
+        [UNK] for all of it where no pieces cover it or it is too long. With `continues` the token
+        is the rest of a word that has begun.
         """
         if len(token) > MAX_WORD_CHARS:
             return [(self._unk_id, len(token))]
-        found, start, table = [], 0, self._tails if continues else self._heads
+        matched, start, table = [], 0, self._tails if continues else self._heads
         while start < len(token):
             for end in range(min(len(token), start + self._longest), start, -1):
                 piece = table.get(token[start:end])
@@ -188,13 +176,12 @@ class WordPiece:
                     break
             else:
                 return [(self._unk_id, len(token))]
-            found.append((piece, end - start))
+            matched.append((piece, end - start))
             start, table = end, self._tails
-        return found
+        return matched
 
     def trace(self, word: str) -> list[tuple[int, int, int]]:
-        """(id, start, end) of each piece of a whitespace word; text[start:end] is what it was made
-        from.
+        """(id, start, end) of each piece of a whitespace word, made of word[start:end].
 
         Where a word cannot be followed character by character (rare reorderings of combining
         marks), each of its pieces is given the whole word.
@@ -213,8 +200,9 @@ class WordPiece:
 
 
 def segments(word: str) -> list[tuple[int, int]]:
-    """Ranges of characters that composing and decomposing cannot cross: a character with the marks
-    that follow it.
+    """Ranges of characters that composing and decomposing cannot cross.
+
+    Each is a character with the marks that follow it.
     """
     starts = [
         i

@@ -17,6 +17,7 @@ from typing import Any
 
 from configs.json_object import read_object
 from launch.demo.stages import Stages, say
+from launch.finetuning.results import aligned
 
 SCORES = ('mlm_accuracy', 'mlm_loss', 'mlm_perplexity', 'nsp_accuracy', 'nsp_loss')
 PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
@@ -435,18 +436,7 @@ def _columns(rows: list[list[str]]) -> list[str]:
     """Rows with their columns aligned: the first to the left, numbers to the right, the last as it
     is.
     """
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [
-        '  '
-        + '  '.join(
-            [
-                row[0].ljust(widths[0]),
-                *(cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:-1])),
-                row[-1],
-            ]
-        ).rstrip()
-        for row in rows
-    ]
+    return [f'  {line}' for line in aligned(rows, left=(0, len(rows[0]) - 1))]
 
 
 def _grid(rows: list[list[str]]) -> list[str]:

@@ -21,7 +21,7 @@ from configs.errors import UserError
 from configs.json_object import read_object
 from input_pipeline.tasks import load_task
 from input_pipeline.tasks.predictions import label_table
-from launch.finetuning.results import best_of
+from launch.finetuning.results import aligned, best_of
 from launch.workdir.workdir import Workdir
 
 # Column of the paper's Table 1 -> task, split and metric of each number in it.
@@ -129,11 +129,7 @@ def table(runs: dict[str, Run]) -> str:
         cells[column] = '/'.join(f'{value:.1f}' for value in values) or '-'
     complete = len(numbers) == sum(map(len, _COLUMNS.values()))
     cells['Average'] = f'{sum(numbers) / len(numbers):.1f}' if complete else '-'
-    widths = {column: max(len(column), len(cell)) for column, cell in cells.items()}
-    return '\n'.join(
-        '  '.join(line[column].rjust(width) for column, width in widths.items())
-        for line in ({c: c for c in cells}, cells)
-    )
+    return '\n'.join(aligned([list(cells), list(cells.values())]))
 
 
 def submit(runs: dict[str, Run], glue: str | None, output: str) -> None:

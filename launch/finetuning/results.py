@@ -87,6 +87,21 @@ def summarize(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return summary
 
 
+def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = ()) -> list[str]:
+    """Rows of cells as lines for the terminal: columns two spaces apart, numbers to the right.
+
+    `left`: the places of columns that begin at the left, as words do.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        '  '.join(
+            cell.ljust(width) if i in left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
 def table(rows: Sequence[dict[str, Any]], metric: str) -> str:
     """The summary of a sweep as text, and its best run by the selecting dev metric."""
     entries = summarize(rows)
@@ -105,13 +120,9 @@ def table(rows: Sequence[dict[str, Any]], metric: str) -> str:
                 f'{found["max"]:.4f}',
             ]
         )
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     best = best_of(rows)
     failed = [row['name'] for row in rows if row.get('failed')]
-    text = '\n'.join(
-        '  '.join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
-        for line in lines
-    )
+    text = '\n'.join(aligned(lines))
     if failed:
         why = f'training loss not below {LEARNT:.0%} of what a constant answer has'
         text += f'\nfailed ({why}): {"; ".join(failed)}'

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import special
 
 from bert_jax.interchange.parameters import Model
 from configs.errors import UserError
@@ -430,8 +431,7 @@ class _WithMasks:
 
 def _softmax(logits: np.ndarray) -> np.ndarray:
     """Over the last axis, in float64, so that probabilities add up."""
-    weights = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
-    return weights / weights.sum(axis=-1, keepdims=True)
+    return special.softmax(logits.astype(np.float64), axis=-1)
 
 
 def _named(labels: Sequence[str], probabilities: np.ndarray) -> dict[str, float]:

@@ -18,8 +18,9 @@ import pytest
 
 from configs.errors import UserError
 from input_pipeline.preprocess import stages
-from input_pipeline.preprocess.job import plan_buckets, preprocess
+from input_pipeline.preprocess.job import preprocess
 from input_pipeline.preprocess.options import PreprocessOptions
+from input_pipeline.preprocess.plan import plan_buckets
 from input_pipeline.records import shards
 from input_pipeline.text.corpus import TextOptions
 from input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
@@ -105,7 +106,7 @@ def digests(folder):
 @pytest.fixture
 def many_buckets(monkeypatch):
     """Buckets so small that documents have to be brought together from all files."""
-    monkeypatch.setattr('input_pipeline.preprocess.job.MIN_BUCKET_TOKENS', 5000)
+    monkeypatch.setattr('input_pipeline.preprocess.plan.MIN_BUCKET_TOKENS', 5000)
     assert plan_buckets(30_000, 300) == 4
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 
-from input_pipeline.records import fields, shards
+from input_pipeline.records import fields, frames, shards
 from input_pipeline.records.fields import RecordSpec
 from input_pipeline.records.shards import Manifest
 from tests.helpers.records import example_columns
@@ -52,3 +53,8 @@ def make_directory(path, sizes=(300, 520), seed=0, columns=None) -> Manifest:
 def payloads_of(size: int, seed: int = 0) -> list[bytes]:
     payload, offsets = fields.encode(SPEC, example_columns(SPEC, size, seed))
     return [payload[a:b] for a, b in itertools.pairwise(offsets)]
+
+
+def split_frames(content: bytes) -> list[bytes]:
+    """The payloads of a file, or of a stretch of it that begins with a frame."""
+    return [payload for _, payload in frames.read_frames(io.BytesIO(content))]

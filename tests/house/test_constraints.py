@@ -24,7 +24,7 @@ OLDER_FOR_BEAM = {'pillow', 'protobuf', 'pyarrow', 'python-dateutil'}
 
 def versions(name):
     return dict(
-        line.split('==')
+        line.partition('#')[0].strip().split('==')
         for line in (ROOT / name).read_text().splitlines()
         if '==' in line and not line.startswith('#')
     )

@@ -41,10 +41,10 @@ def made(number: int) -> tuple[dict[str, Outer], int]:
 
 def test_what_is_declared_comes_back(tmp_path):
     kept = KeptResults(str(tmp_path / 'stage'))
-    assert kept.found(made) == {}
+    assert kept.load(made) == {}
     for number in (3, 1):
         kept.run(number, made, (number,))
-    found = kept.found(made)
+    found = kept.load(made)
     for number in (1, 3):
         outer, same = (value[0]['a'] for value in (found[number], made(number)))
         assert found[number][1] == number and type(outer.sums) is Counter

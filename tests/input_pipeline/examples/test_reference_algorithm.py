@@ -13,6 +13,7 @@ import pytest
 from input_pipeline.preprocess.job import preprocess
 from input_pipeline.preprocess.options import PreprocessOptions
 from input_pipeline.records import fields, shards
+from tests.helpers.shards import split_frames
 
 SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
 CLS, SEP, MASK = 2, 3, 4
@@ -107,7 +108,7 @@ def our_examples(folder):
     payloads = [
         payload
         for shard in manifest.shards('train')
-        for payload in shards.split_frames((folder / shard.file).read_bytes())
+        for payload in split_frames((folder / shard.file).read_bytes())
     ]
     columns = fields.decode_numpy(manifest.spec, payloads)
     found = []

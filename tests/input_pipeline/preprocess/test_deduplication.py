@@ -17,7 +17,7 @@ from tests.helpers.jobs import digests, run
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Everything in several parts: buckets, runs of a unit, ranges of hashes."""
-    monkeypatch.setattr('input_pipeline.preprocess.job.MIN_BUCKET_TOKENS', 2000)
+    monkeypatch.setattr('input_pipeline.preprocess.plan.MIN_BUCKET_TOKENS', 2000)
     monkeypatch.setattr(stages, 'RUN_TOKENS', 4000)
     monkeypatch.setattr(deduplication, 'RANGE_ITEMS', 100)
 

@@ -30,7 +30,7 @@ def text(tmp_path_factory, vocabulary):
     write_text(folder / 'a.txt', vocabulary[2][:150], seed=1)
     write_text(folder / 'b.txt', vocabulary[2][150:200], seed=2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr('input_pipeline.preprocess.job.MIN_BUCKET_TOKENS', 5000)
+        patch.setattr('input_pipeline.preprocess.plan.MIN_BUCKET_TOKENS', 5000)
         run(folder, vocabulary, output=f'{folder}/whole', **OPTIONS)
     return folder
 
@@ -38,7 +38,7 @@ def text(tmp_path_factory, vocabulary):
 @pytest.fixture(autouse=True)
 def several_buckets(monkeypatch):
     """In every test, as above."""
-    monkeypatch.setattr('input_pipeline.preprocess.job.MIN_BUCKET_TOKENS', 5000)
+    monkeypatch.setattr('input_pipeline.preprocess.plan.MIN_BUCKET_TOKENS', 5000)
 
 
 def test_after_a_kill_at_any_task(tmp_path, text, vocabulary, monkeypatch, capsys):
@@ -115,7 +115,7 @@ def test_after_a_kill_while_files_get_their_names(
                 ),
             )
             if overwrite:
-                patch.setattr('input_pipeline.preprocess.job._report', killed)
+                patch.setattr('input_pipeline.preprocess.statistics.report', killed)
         with pytest.raises(Killed):
             run(text, vocabulary, output=f'{tmp_path}/out', overwrite=overwrite, **OPTIONS)
     run(text, vocabulary, output=f'{tmp_path}/out', **OPTIONS)

@@ -21,14 +21,16 @@ from pyarrow import parquet
 
 from configs.errors import UserError
 from input_pipeline.preprocess import job_directory, stages
-from input_pipeline.preprocess.job import plan_buckets, preprocess
+from input_pipeline.preprocess.job import preprocess
 from input_pipeline.preprocess.kept_results import KeptResults
 from input_pipeline.preprocess.local_engine import LocalEngine
 from input_pipeline.preprocess.options import PreprocessOptions
+from input_pipeline.preprocess.plan import plan_buckets
 from input_pipeline.progress import Progress, clock
 from input_pipeline.records import fields, shards
 from input_pipeline.text.corpus import TextOptions
 from tests.helpers.jobs import digests, run, write_text
+from tests.helpers.shards import split_frames
 
 PAD, UNK, CLS, SEP, MASK = range(5)
 
@@ -38,7 +40,7 @@ def read(folder, split='train'):
     manifest = shards.Manifest.load(folder)
     payloads = []
     for shard in manifest.shards(split):
-        payloads += shards.split_frames((Path(folder) / shard.file).read_bytes())
+        payloads += split_frames((Path(folder) / shard.file).read_bytes())
     columns = fields.decode_numpy(manifest.spec_of(split), payloads)
     restored = columns['input_ids'].copy()
     if 'masked_lm_ids' in columns:
@@ -118,7 +120,7 @@ def test_bytes_do_not_depend_on_workers_nor_on_where_files_are_cut(
     write_text(tmp_path / 'a.txt', vocabulary[2][:150], seed=1)
     write_text(tmp_path / 'b.txt', vocabulary[2][150:300], seed=2)
     # More than one bucket, so that the workers have something to share.
-    monkeypatch.setattr('input_pipeline.preprocess.job.MIN_BUCKET_TOKENS', 5000)
+    monkeypatch.setattr('input_pipeline.preprocess.plan.MIN_BUCKET_TOKENS', 5000)
     kwargs = {'num_shards': 3, 'eval_fraction': 0.1}
     one = run(tmp_path, vocabulary, **kwargs)
     two = run(tmp_path, vocabulary, workers=2, output=f'{tmp_path}/two', **kwargs)
@@ -202,7 +204,7 @@ def test_held_out_documents_and_their_copies_are_not_trained_on(tmp_path, vocabu
 
 
 def test_languages_are_weighed_and_stay_apart(tmp_path, vocabulary, capsys, monkeypatch):
-    monkeypatch.setattr('input_pipeline.preprocess.job.MIN_BUCKET_TOKENS', 5000)
+    monkeypatch.setattr('input_pipeline.preprocess.plan.MIN_BUCKET_TOKENS', 5000)
     large, small = vocabulary[2][:300], vocabulary[2][300:360]
     for language, names in (('en', large), ('ko', small)):
         (tmp_path / language).mkdir()
@@ -409,7 +411,7 @@ def test_a_lone_held_out_document_is_trained_on_by_default(
     texts = write_text(tmp_path / 'a.txt', vocabulary[2][:40])
     lone = min(stages.fingerprint(text.split('\n')) for text in texts)
     monkeypatch.setattr(
-        'input_pipeline.preprocess.job.EVAL_FRACTION', (lone + 1) / 2**64 * (1 + 1e-9)
+        'input_pipeline.preprocess.plan.EVAL_FRACTION', (lone + 1) / 2**64 * (1 + 1e-9)
     )
     manifest = run(tmp_path, vocabulary)
     assert (
@@ -571,14 +573,14 @@ def test_a_shard_is_sorted_by_key_over_all_buckets(tmp_path):
         stages.write_output(
             i, 4, 1 + i % 2, [f'{tmp_path}/{bucket}' for bucket in range(3)], str(path)
         )
-        found += shards.split_frames(path.read_bytes())
+        found += split_frames(path.read_bytes())
     assert found == [text for _, text in sorted(everything)]
 
 
 def test_a_large_shard_sorted_in_pieces_has_the_same_bytes(tmp_path, vocabulary, monkeypatch):
     write_text(tmp_path / 'a.txt', vocabulary[2][:100])
     run(tmp_path, vocabulary, num_shards=2)
-    monkeypatch.setattr('input_pipeline.preprocess.job.SHARD_BYTES', 10_000)
+    monkeypatch.setattr('input_pipeline.preprocess.plan.SHARD_BYTES', 10_000)
     run(tmp_path, vocabulary, num_shards=2, output=f'{tmp_path}/pieces')
     ours, theirs = (
         {name: digest for name, digest in digests(tmp_path / folder).items() if 'train' in name}

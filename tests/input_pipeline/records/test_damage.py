@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from configs.errors import UserError
-from input_pipeline.records import shards
+from input_pipeline.records import frames, shards
 from input_pipeline.records.stream import RecordStream
 from tests.helpers.records import example_columns
 from tests.helpers.shards import SPEC, VOCAB, make_directory, payloads_of
@@ -80,7 +80,7 @@ def test_damage_to_a_shard(tmp_path, kind):
         number = draw.randrange(2)
         path = tmp_path / f'train-0000{number}-of-00002.tfrecord'
         whole = path.read_bytes()
-        bounds = shards.frame_bounds(whole)
+        bounds = frames.frame_bounds(whole)
         text, at = damaged(kind, whole, bounds, draw)
         assert text != whole
         path.write_bytes(text)
@@ -138,7 +138,7 @@ def test_values_out_of_range_anywhere(tmp_path, name):
         column[row, draw.randrange(column.shape[1])] = draw.choice([limit, limit + 1, 2**31 - 1])
         make_directory(tmp_path, (400,), columns={**columns, name: column})
         (fault,) = shards.verify(tmp_path).faults
-        bounds = shards.frame_bounds((tmp_path / fault.file).read_bytes())
+        bounds = frames.frame_bounds((tmp_path / fault.file).read_bytes())
         assert (
             (fault.record, fault.byte) == (row, bounds[row])
             and name in fault.what

@@ -13,7 +13,7 @@ from input_pipeline.records import fields, shards
 from input_pipeline.records.fields import RecordSpec
 from input_pipeline.records.shards import Manifest
 from tests.helpers.records import example_columns
-from tests.helpers.shards import SPEC, VOCAB, make_directory, payloads_of
+from tests.helpers.shards import SPEC, VOCAB, make_directory, payloads_of, split_frames
 
 
 def test_the_file_is_byte_for_byte_what_tensorflow_writes(tmp_path):
@@ -30,7 +30,7 @@ def test_the_file_is_byte_for_byte_what_tensorflow_writes(tmp_path):
     )
     assert len(info.index) == 3 and info.block_records(2) == 88
     start, end = info.block(1)
-    assert shards.split_frames(ours[start:end]) == payloads_of(600, 1)[256:512]
+    assert split_frames(ours[start:end]) == payloads_of(600, 1)[256:512]
 
 
 def test_manifest_round_trip(tmp_path):

@@ -18,7 +18,7 @@ import zstandard
 from pyarrow import parquet
 
 from configs.errors import UserError
-from input_pipeline.records.shards import masked_crc
+from input_pipeline.records.frames import masked_crc
 from input_pipeline.text import corpus
 from input_pipeline.text.corpus import Report, TextOptions, read_documents, read_unit, units
 from input_pipeline.text.files import compression_of, decompressed, matching

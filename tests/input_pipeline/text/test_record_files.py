@@ -82,12 +82,12 @@ def test_parts_together_are_the_whole(tmp_path):
         ('x.jsonl', '{"text": \n', 'not JSON'),
         ('x.jsonl', '[1]\n', 'not a JSON object'),
         ('x.jsonl', '{"txt": "a"}\n', "no 'text' for 'text'; it has txt"),
-        ('x.jsonl', '{"txt": "a", "text": null}\n', "null in 'text' for 'text'"),
-        ('x.jsonl', '{"text": {"a": 1}}\n', 'neither a text nor a list'),
+        ('x.jsonl', '{"txt": "a", "text": null}\n', "'text' for 'text' is null"),
+        ('x.jsonl', '{"text": {"a": 1}}\n', "'text' is not a text or a number, nor a list"),
         ('x.txt', b'\xff\n', 'byte 0 of the line is not UTF-8'),
         ('x.csv', b'text,id\na,1\n"\xff,\n"",",2\n', 'bytes that are not UTF-8'),
-        ('x.jsonl', '{"text": "\\ud800"}\n', "'text' holds half of a surrogate pair"),
-        pytest.param('x.jsonl', '[' * 100_000 + '\n', 'too many brackets', id='deep'),
+        ('x.jsonl', '{"text": "\\ud800"}\n', "'text' holds half a character"),
+        pytest.param('x.jsonl', '[' * 100_000 + '\n', 'nests too deep', id='deep'),
     ],
 )
 def test_a_bad_record_is_one_of_its_own(read, name, content, reason):

@@ -1,0 +1,197 @@
+"""The plan of the offline job: its text, its buckets and shards, and what it does not do for.
+
+Everything here depends on the options and on the text alone, never on workers or engine. This file
+must not know how a stage does its work, nor who runs it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from typing import Any
+
+from configs.errors import UserError
+from input_pipeline.preprocess.languages import EXPONENT, split_inputs
+from input_pipeline.preprocess.options import PreprocessOptions
+from input_pipeline.preprocess.stages import Recipe
+from input_pipeline.preprocess.statistics import plural
+from input_pipeline.text import corpus
+from input_pipeline.tokenizer import Tokenizer
+
+EVAL_FRACTION = 0.005  # held out where the user says nothing
+# of an input larger than that only a sample of the sentences is watched for duplicates
+_WATCHED_BYTES = 1 << 28
+# About 32 MB of English; a small corpus gets smaller buckets, so that workers have some
+BUCKET_TOKENS = 8_000_000
+MIN_BUCKET_TOKENS = 1_000_000
+MIN_BUCKET_DOCUMENTS, _MIN_LONG_DOCUMENTS = 64, 24
+SHARD_BYTES = 64_000_000
+_MIN_SHARD_RECORDS = 256
+
+
+# ---- the text
+
+
+def units_of(
+    flag: str, given: str | tuple[str, ...], text: corpus.TextOptions, report: corpus.Report
+) -> list[corpus.Unit]:
+    """The units of an input; where languages are named, each in its own folder of names.
+
+    `flag` is the flag's name in errors. What is left out of an input is added to `report`. Raises
+    UserError where no file matches, or one cannot be read.
+    """
+    named = []
+    for language, patterns in split_inputs(flag, given).items():
+        units = corpus.units(patterns, text, report=report)
+        if language:
+            units = [
+                dataclasses.replace(unit, name=f'{language}/{unit.name}', language=language)
+                for unit in units
+            ]
+        named += units
+    return named
+
+
+def describe(
+    options: PreprocessOptions,
+    tokenizer: Tokenizer,
+    units: list[corpus.Unit],
+    eval_units: list[corpus.Unit],
+) -> dict[str, Any]:
+    """By what a job is known again: all options that its records depend on, and its inputs.
+
+    Defaults are filled in; inputs are digests of the files' names and sizes and of the tokenizer.
+    The text itself is not read here.
+    """
+    no_matter = ('output', 'workers', 'engine', 'beam_arguments', 'overwrite', 'text')
+    described = {
+        name: getattr(options, name)
+        for name in (f.name for f in dataclasses.fields(options))
+        if name not in no_matter
+    }
+    # As the job uses them, whether they were given or are the default.
+    described |= {
+        'max_predictions': options.rule.max_predictions,
+        'max_packs': options.spec.max_packs,
+        'dupe_factor': options.passes,
+        'mask_mix': list(options.mask_mix),
+    }
+    for name in ('input', 'eval_input'):
+        described[name] = (
+            list(described[name]) if isinstance(described[name], tuple) else described[name]
+        )
+    if described['language_exponent'] is None and any(unit.language for unit in units):
+        described['language_exponent'] = EXPONENT
+    described |= dataclasses.asdict(options.text)
+    listing = repr(
+        [[(unit.name, unit.start, unit.bytes) for unit in side] for side in (units, eval_units)]
+    )
+    return described | {
+        'input_digest': hashlib.sha256(listing.encode()).hexdigest(),
+        'tokenizer_fingerprint': tokenizer.fingerprint,
+    }
+
+
+def recipe(
+    options: PreprocessOptions, units: list[corpus.Unit], eval_units: list[corpus.Unit]
+) -> Recipe:
+    """What turns this text into records, as far as it is known before the text is read."""
+    fraction = EVAL_FRACTION if options.eval_fraction is None else options.eval_fraction
+    return Recipe(
+        tokenizer=str(options.tokenizer),
+        spec=options.spec,
+        objective=options.objective,
+        dupe_factor=options.passes,
+        short_seq_prob=options.short_seq_prob,
+        rule=options.rule,
+        seed=options.seed,
+        eval_fraction=0.0 if eval_units else fraction,
+        line_sample=1 + sum(unit.bytes for unit in units) // _WATCHED_BYTES,
+        languages=tuple(sorted({unit.language for unit in units + eval_units})),
+    )
+
+
+# ---- what it does not do for
+
+
+def least_documents(options: PreprocessOptions) -> int:
+    """Documents that a split needs: a random B comes from another one."""
+    return 2 if options.objective == 'nsp' else 1
+
+
+def require_documents(options: PreprocessOptions, train: int, held_out: int) -> None:
+    """Raises UserError where so many documents to train on and held out make no records."""
+    needed = least_documents(options)
+    if not train + held_out:
+        raise UserError(
+            f'{options.inputs}: no text in it: every line is blank or of characters that the'
+            ' tokenizer drops'
+        )
+    if train + held_out < needed:
+        raise UserError(
+            f'{options.inputs}: one document only: next sentence prediction is impossible, for'
+            ' a random B comes from another document; use --objective=full_sentences or'
+            ' --objective=sop, or give documents separated by blank lines'
+        )
+    if train < needed:
+        raise UserError(
+            f'{plural(train, "document")} of {train + held_out} left to train on, '
+            f'and --objective={options.objective} needs {needed}: '
+            + (
+                'other documents must stand in --input than in --eval_input'
+                if options.eval_input
+                else 'lower --eval_fraction'
+            )
+        )
+    asked = options.eval_input or options.eval_fraction
+    if asked and held_out < needed:
+        flag = (
+            f'--eval_input={options.eval_input}'
+            if options.eval_input
+            else f'--eval_fraction={options.eval_fraction}'
+        )
+        raise UserError(
+            f'{flag}: {plural(held_out, "document")} held out of {train + held_out}, '
+            f'and --objective={options.objective} needs {needed}: '
+            + (
+                'give documents separated by blank lines'
+                if options.eval_input
+                else 'raise it, give --eval_input, or turn it off with 0'
+            )
+            + (', or use --objective=full_sentences or sop' if needed > 1 else '')
+        )
+
+
+# ---- how the work is cut
+
+
+def plan_buckets(tokens: int, documents: int) -> int:
+    """How many buckets: a matter of the text alone.
+
+    At most `BUCKET_TOKENS` tokens each on average, smaller ones for a small corpus, and at
+    least 64 documents, so that a random B has many to come from; where that would be too many
+    tokens, for documents are as long as books, at least 24.
+    """
+    if documents < MIN_BUCKET_DOCUMENTS:
+        return 1
+    size = min(BUCKET_TOKENS, max(MIN_BUCKET_TOKENS, tokens // 64))
+    fit = BUCKET_TOKENS * documents // tokens
+    together = max(_MIN_LONG_DOCUMENTS, min(MIN_BUCKET_DOCUMENTS, fit))
+    return max(1, min(math.ceil(tokens / size), documents // together))
+
+
+def plan_shards(records: int, size: int, asked: int | None) -> tuple[int, int]:
+    """How many shards `records` of `size` bytes make, and in how many pieces a shard is sorted.
+
+    `asked`: the number that the user wants, None for about 64 MB each. Raises UserError where
+    there are fewer records than that.
+    """
+    if asked is not None and asked > records:
+        raise UserError(
+            f'--num_shards={asked}: there are {records} examples only: use at most that'
+            ' many, or leave it out'
+        )
+    by_size = max(1, min(math.ceil(size / SHARD_BYTES), records // _MIN_SHARD_RECORDS))
+    count = by_size if asked is None else asked
+    return count, math.ceil(size / count / (2 * SHARD_BYTES))

@@ -1,0 +1,136 @@
+"""The statistics of the offline job: for the manifest, for the terminal, and for warnings.
+
+This file owns those figures and words. It must not know how the text was read or the records made:
+it is given the sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from input_pipeline.preprocess.options import PreprocessOptions
+from input_pipeline.preprocess.stages import Tokenised
+from input_pipeline.records.shards import Manifest
+
+# Shares from which a warning is due.
+_MANY_UNKNOWN, _MANY_LONE_SENTENCES, _MANY_DUPLICATES = 0.05, 0.6, 0.3
+_COUNTED = (
+    'documents',
+    'sentences',
+    'tokens',
+    'one_sentence_documents',
+    'empty_documents',
+    'copies_of_held_out_dropped',
+    'duplicates_dropped',
+)
+
+
+def doubts(options: PreprocessOptions, text: Mapping[str, Tokenised]) -> Iterator[str]:
+    """Warnings about text that makes records, but perhaps not those that are wanted.
+
+    `text`: what each split was tokenised to.
+    """
+    in_pairs = options.objective != 'full_sentences'
+    for split, words in (('train', ''), ('eval', 'held-out ')):
+        sums = text[split].sums
+        if in_pairs and sums['tokens'] > options.seq_len * sums['sentences']:
+            yield (
+                f'the {words}sentences have {sums["tokens"] // sums["sentences"]} tokens on'
+                f' average, and what is beyond --seq_len={options.seq_len} is cut off: are'
+                ' these paragraphs, which need --segment?'
+            )
+        if sums['unknown_tokens'] > _MANY_UNKNOWN * sums['tokens']:
+            yield (
+                f'{sums["unknown_tokens"] / sums["tokens"]:.0%} of the {words}tokens are'
+                ' unknown to the tokenizer: was it made for this text?'
+            )
+        lone = sums['one_sentence_documents']
+        if in_pairs and lone > _MANY_LONE_SENTENCES * sums['documents']:
+            yield (
+                f'{lone / sums["documents"]:.0%} of the'
+                f' {words}documents have one sentence, so most pairs are random: is there a'
+                ' blank line after every sentence, or are these paragraphs, which need'
+                ' --segment?'
+            )
+
+
+def of_split(text: Tokenised, records: Mapping[str, Any], seq_len: int) -> dict[str, Any]:
+    """What the manifest says of the text of one split, and of how well it fills the records.
+
+    `records`: the sums of `fields.count` over the split.
+    """
+    sums = text.sums
+    # Of the sentences that are watched: a sample, where the text is large.
+    duplicates = 1 - np.unique(text.lines).size / text.lines.size if text.lines.size else 0.0
+    return {
+        **{name: int(sums[name]) for name in _COUNTED},
+        'unknown_rate': sums['unknown_tokens'] / max(1, sums['tokens']),
+        'duplicate_line_rate': duplicates,
+        'random_next_share': records['random_next'] / records['examples'],
+        'fill': records['tokens'] / records['records'] / seq_len,
+        'languages': {name: dict(of) for name, of in sorted(text.languages.items()) if name},
+    }
+
+
+def repetition(split: str, statistics: Mapping[str, Any]) -> Iterator[str]:
+    """A warning where too many sentences of a split are copies of others.
+
+    `statistics` as `of_split` gives them.
+    """
+    if (duplicates := statistics['duplicate_line_rate']) > _MANY_DUPLICATES:
+        yield (
+            f'{duplicates:.0%} of the sentences of {split} are repetitions of others: a'
+            ' model learns little from them'
+        )
+
+
+def report(manifest: Manifest, split: str) -> None:
+    """Prints two lines about a split of a finished job, and one for each language.
+
+    None where there is no such split.
+    """
+    if split not in manifest.statistics['text']:
+        return
+    text, sums = manifest.statistics['text'][split], manifest.statistics['records'][split]
+    files = len(manifest.shards(split))
+    print(
+        f'{split}: {plural(text["documents"], "document")},'
+        f' {plural(text["sentences"], "sentence")}, {text["tokens"]:,} tokens'
+        f' ({text["unknown_rate"]:.2%} unknown, {text["duplicate_line_rate"]:.1%} duplicate lines)'
+        f' -> {plural(sums["records"], "record")} in {plural(files, "file")}'
+    )
+    for language, of in text['languages'].items():
+        weighed = f', {of["passes"]:.2f} passes' if 'passes' in of else ''
+        print(
+            f'{split}: {language}: {plural(of["documents"], "document")},'
+            f' {of["tokens"] / text["tokens"]:.1%} of the tokens{weighed}'
+        )
+    if text['duplicates_dropped']:
+        print(
+            f'{split}: {text["duplicates_dropped"]:,} copies of {manifest.options["dedup"]} dropped'
+        )
+    label = {
+        'nsp': ', random next {:.1%} (label 1)',
+        'sop': ', swapped {:.1%} (label 1)',
+        'full_sentences': '',
+    }[manifest.objective]
+    packed = (
+        f' with {sums["examples"]:,} examples, {sums["examples"] / sums["records"]:.2f} each'
+        if 'pack_histogram' in sums
+        else ''
+    )
+    masked = (
+        f', {sums["masked"] / sums["records"]:.1f} predictions each' if 'masked' in sums else ''
+    )
+    print(
+        f'{split}: rows {text["fill"]:.1%}'
+        f' full{packed}{masked}{label.format(text["random_next_share"])}'
+    )
+
+
+def plural(count: int, noun: str) -> str:
+    """'1 document', '2,000 documents'."""
+    return f'{count:,} {noun}' if count == 1 else f'{count:,} {noun}s'

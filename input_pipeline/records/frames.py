@@ -1,0 +1,143 @@
+"""TFRecord frames: the bytes around each record of a file.
+
+A frame is the length of its payload (uint64), the masked crc32c of that length, the payload, and
+its masked crc32c (tensorflow/core/lib/io/record_writer.h). This file owns those bytes, writing,
+reading and what is wrong with them; it must not know what payloads hold, nor how many frames a
+file should have (shards.py does).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, BinaryIO
+
+import google_crc32c
+import numpy as np
+
+_HEAD, _TAIL = 12, 4  # bytes of a frame before and after its payload
+FRAME_BYTES = _HEAD + _TAIL  # that a record takes in a file beyond its own
+DAMAGED = 'payload damaged (its crc32c does not match)'
+_CUT = 'cut before its end'
+_UINT32, _UINT64 = struct.Struct('<I'), struct.Struct('<Q')
+
+
+class BadFrame(ValueError):
+    """A frame that does not read; `record` and `byte` count from the start of the text given."""
+
+    def __init__(self, record: int, byte: int, reason: str):
+        """`record`: its place from 0. `byte`: where it begins. `reason`: what is wrong with it."""
+        super().__init__(f'record {record} at byte {byte}: {reason}')
+        self.record, self.byte, self.reason = record, byte, reason
+
+
+# ---- writing
+
+
+def masked_crc(data: bytes) -> int:
+    """TFRecord's checksum: crc32c rotated by 15 bits plus a constant.
+
+    So checksums of checksums stay apart.
+    """
+    return _masked(google_crc32c.value(data)) & 0xFFFFFFFF
+
+
+def _masked(crc: Any) -> Any:
+    """The mask of a crc32c, to be cut to 32 bits, or of an array of them."""
+    return (crc >> 15 | crc << 17) + 0xA282EAD8
+
+
+@functools.lru_cache(1 << 14)
+def _head(size: int) -> bytes:
+    """The first 12 bytes of a frame; records have few different lengths."""
+    length = _UINT64.pack(size)
+    return length + _UINT32.pack(masked_crc(length))
+
+
+def framed(payloads: Iterable[bytes]) -> bytes:
+    """The frames of records, one after the other."""
+    parts: list[bytes] = []
+    for payload in payloads:
+        parts += (_head(len(payload)), payload, _UINT32.pack(masked_crc(payload)))
+    return b''.join(parts)
+
+
+# ---- reading
+
+
+def frame_bounds(text: bytes) -> list[int]:
+    """Where each frame begins, and the end: [N + 1].
+
+    Raises BadFrame for the first whose length is damaged, or that is cut.
+    """
+    bounds, at = [0], 0
+    while at < len(text):
+        try:
+            at += _HEAD + _size(text[at : at + _HEAD]) + _TAIL
+        except ValueError as error:
+            raise BadFrame(len(bounds) - 1, at, str(error)) from None
+        if at > len(text):
+            raise BadFrame(len(bounds) - 1, bounds[-1], _CUT)
+        bounds.append(at)
+    return bounds
+
+
+@functools.lru_cache(1 << 14)
+def _size(head: bytes) -> int:
+    """The length of the payload that follows a frame's first 12 bytes."""
+    if len(head) < _HEAD:
+        raise ValueError('cut inside its header')
+    (size,) = _UINT64.unpack_from(head)
+    if head != _head(size):
+        raise ValueError('length damaged (its crc32c does not match)')
+    return size
+
+
+def take_payloads(text: bytes, bounds: list[int], places: Sequence[int]) -> list[bytes]:
+    """The payloads of the frames at those places, in that order.
+
+    Raises BadFrame for one that is damaged.
+    """
+    payloads, damaged = payloads_at(text, bounds, places)
+    if damaged:
+        place = min(places[i] for i in damaged)
+        raise BadFrame(place, bounds[place], DAMAGED)
+    return payloads
+
+
+def payloads_at(
+    text: bytes, bounds: list[int], places: Sequence[int]
+) -> tuple[list[bytes], list[int]]:
+    """The payloads of the frames at those places, and which of them differ from their checksums."""
+    payloads = [text[bounds[i] + _HEAD : bounds[i + 1] - _TAIL] for i in places]
+    stored = np.frombuffer(
+        b''.join([text[bounds[i + 1] - _TAIL : bounds[i + 1]] for i in places]), '<u4'
+    )
+    computed = _masked(np.fromiter(map(google_crc32c.value, payloads), np.uint32, len(payloads)))
+    return payloads, np.flatnonzero(stored != computed).tolist()
+
+
+def read_frames(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """(byte at which the frame begins, payload) of each frame of an open file, one at a time.
+
+    Raises BadFrame for the first that is damaged or cut.
+    """
+    at = 0
+    for record in itertools.count():
+        head = file.read(_HEAD)
+        if not head:
+            return
+        try:
+            size = _size(head)
+        except ValueError as error:
+            raise BadFrame(record, at, str(error)) from None
+        body = file.read(size + _TAIL)
+        if len(body) < size + _TAIL:
+            raise BadFrame(record, at, _CUT)
+        payload = body[:size]
+        if _UINT32.pack(masked_crc(payload)) != body[size:]:
+            raise BadFrame(record, at, DAMAGED)
+        yield at, payload
+        at += len(head) + len(body)
