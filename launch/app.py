@@ -21,7 +21,7 @@ import select
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, TextIO, TypeVar, overload
+from typing import Literal, TextIO, TypeVar, overload
 
 from absl import app, flags, logging
 
@@ -163,19 +163,6 @@ def config_from_flags(
             f' {cls.__name__}'
         )
     return apply(config, flags.FLAGS['set'].value or [])
-
-
-def given(flag: flags.FlagHolder[T | None]) -> T:
-    """The value of a flag that is required, or that was checked to have one."""
-    assert flag.value is not None, f'--{flag.name} was not checked'
-    return flag.value
-
-
-def choice(flag: flags.FlagHolder[Any]) -> Any:
-    """The value of an enum flag, for what is one of a few words: absl, which has checked that it
-    is, calls it a str.
-    """
-    return flag.value
 
 
 def check_output_file(flag: str, path: str) -> None:

@@ -14,55 +14,56 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from absl import flags
-
 from configs.errors import UserError
-from launch import app
+from configs.options import option
+from launch import app, flags
 
-_WORKDIR = flags.DEFINE_string('workdir', 'runs/quickstart', 'folder of everything that is made')
-_CORPUS = flags.DEFINE_multi_string(
-    'corpus',
-    None,
-    'your own text, a glob, as often as there are texts; documents stand between blank lines '
-    '(default: docstrings of the installed packages)',
-)
-_LANGUAGE = flags.DEFINE_string(
-    'language', 'en', 'language code of --corpus, for cutting paragraphs into sentences'
-)
-_CORPUS_MB = flags.DEFINE_float(
-    'corpus_mb',
-    12,
-    'of a larger --corpus use about that many megabytes, documents chosen by a hash',
-    lower_bound=0.01,
-)
-_VOCAB_SIZE = flags.DEFINE_integer(
-    'vocab_size', 8000, 'entries of the vocabulary', lower_bound=100, upper_bound=1 << 24
-)
-_STEPS = flags.DEFINE_integer(
-    'steps',
-    None,
-    "pre-training steps (default: as configs/presets/quickstart.py has, five minutes' worth on 2"
-    ' cores)',
-    lower_bound=1,
-)
-_FINETUNE_STEPS = flags.DEFINE_integer(
-    'finetune_steps',
-    None,
-    'steps of a fine-tuning run (default: as configs/presets/quickstart_finetune.py has)',
-    lower_bound=1,
-)
-_SIZES = flags.DEFINE_list('train_examples', ['80', '400', '2000'], 'sizes of the fine-tuning set')
-_RUNS = flags.DEFINE_integer(
-    'finetune_runs',
-    3,
-    'fine-tuning runs (seeds 0, 1, ...) for each size and starting point',
-    lower_bound=1,
-)
-_SEED = flags.DEFINE_integer(
-    'seed', 0, 'seeds the records, and initialisation and data order of pre-training', lower_bound=0
-)
+
+@dataclass(frozen=True)
+class Options:
+    """The text, and how much is spent on it."""
+
+    workdir: str = option('runs/quickstart', 'folder of everything that is made')
+    corpus: tuple[str, ...] | None = option(
+        None,
+        'your own text, a glob, as often as there are texts; documents stand between blank lines '
+        '(default: docstrings of the installed packages)',
+    )
+    language: str = option('en', 'language code of --corpus, for cutting paragraphs into sentences')
+    corpus_mb: float = option(
+        12,
+        'of a larger --corpus use about that many megabytes, documents chosen by a hash',
+        bounds=(0.01, None),
+    )
+    vocab_size: int = option(8000, 'entries of the vocabulary', bounds=(100, 1 << 24))
+    steps: int | None = option(
+        None,
+        "pre-training steps (default: as configs/presets/quickstart.py has, five minutes' worth on"
+        ' 2 cores)',
+        bounds=(1, None),
+    )
+    finetune_steps: int | None = option(
+        None,
+        'steps of a fine-tuning run (default: as configs/presets/quickstart_finetune.py has)',
+        bounds=(1, None),
+    )
+    train_examples: tuple[int, ...] = option(
+        (80, 400, 2000), 'sizes of the fine-tuning set', commas=True
+    )
+    finetune_runs: int = option(
+        3, 'fine-tuning runs (seeds 0, 1, ...) for each size and starting point', bounds=(1, None)
+    )
+    seed: int = option(
+        0,
+        'seeds the records, and initialisation and data order of pre-training',
+        bounds=(0, None),
+    )
+
+
+flags.define(Options)
 
 # Of English and Korean text alike, about; decides how many differently masked copies are made
 BYTES_PER_TOKEN = 4.5
@@ -71,36 +72,37 @@ BYTES_PER_TOKEN = 4.5
 def main(argv: Sequence[str]) -> None:
     """Runs the stages in order, then prints the table."""
     del argv
+    options = flags.read(Options)
     from launch.demo import corpus, report
     from launch.demo.stages import Stages
     from launch.workdir.folder import lock
 
-    sizes = training_sizes(_SIZES.value)
-    if '://' in _WORKDIR.value:
-        raise UserError(f'--workdir={_WORKDIR.value}: the quickstart takes a local folder')
-    with lock(_WORKDIR.value):
-        stages = Stages(_WORKDIR.value)
-        source = corpus.source(_CORPUS.value, _LANGUAGE.value, int(_CORPUS_MB.value * 1e6))
+    sizes = training_sizes(options.train_examples)
+    if '://' in options.workdir:
+        raise UserError(f'--workdir={options.workdir}: the quickstart takes a local folder')
+    with lock(options.workdir):
+        stages = Stages(options.workdir)
+        source = corpus.source(options.corpus, options.language, int(options.corpus_mb * 1e6))
         text = stages.run('text', source.inputs, source.make)
         task = stages.run(
             'task', {'text': text.key}, lambda folder: source.make_task(text.folder, folder)
         )
-        vocabulary = stages.run(*vocabulary_stage(text))
-        records = stages.run(*records_stage(text, vocabulary))
-        pretrained = stages.run(*pretrain_stage(records))
+        vocabulary = stages.run(*vocabulary_stage(options, text))
+        records = stages.run(*records_stage(options, text, vocabulary))
+        pretrained = stages.run(*pretrain_stage(options, records))
         for size in available(sizes, task.folder):
-            stages.run(*finetune_stage(size, task, pretrained))
+            stages.run(*finetune_stage(options, size, task, pretrained))
         print('\n' + report.write(stages, source.title, source.question))
 
 
-def vocabulary_stage(text):
+def vocabulary_stage(options, text):
     """The vocabulary, learnt from the training side alone."""
     from launch.demo.corpus import is_latin
     from launch.demo.stages import binary
 
     # Lower-casing strips accents too, which takes Hangul and other scripts apart.
     arguments = [
-        f'--vocab_size={_VOCAB_SIZE.value}',
+        f'--vocab_size={options.vocab_size}',
         '--lower_case' if is_latin(text.folder / 'train.txt') else '--nolower_case',
     ]
     make = lambda folder: binary(
@@ -109,13 +111,13 @@ def vocabulary_stage(text):
     return 'vocabulary', {'text': text.key, 'arguments': arguments}, make
 
 
-def records_stage(text, vocabulary):
+def records_stage(options, text, vocabulary):
     """TFRecords: as many copies of the text, each masked anew, as pre-training will read."""
     from configs.presets import quickstart
     from launch.demo.stages import binary
 
     read = (
-        (_STEPS.value or quickstart.get_config().total_steps)
+        (options.steps or quickstart.get_config().total_steps)
         * quickstart.get_config().phases[0].batch_size
         * quickstart.SEQ_LEN
     )
@@ -124,7 +126,7 @@ def records_stage(text, vocabulary):
         f'--seq_len={quickstart.SEQ_LEN}',
         f'--max_predictions={quickstart.MAX_PREDICTIONS}',
         f'--dupe_factor={min(10, math.ceil(read / held))}',
-        f'--seed={_SEED.value}',
+        f'--seed={options.seed}',
     ]
     inputs = [
         f'--input={text.folder}/train.txt',
@@ -135,7 +137,7 @@ def records_stage(text, vocabulary):
     return 'records', {'text': text.key, 'vocabulary': vocabulary.key, 'arguments': arguments}, make
 
 
-def pretrain_stage(records):
+def pretrain_stage(options, records):
     """BERT-Tiny, pre-trained by configs/presets/quickstart.py, and evaluated on all held-out
     records.
     """
@@ -143,9 +145,9 @@ def pretrain_stage(records):
     from launch.demo.stages import binary
 
     manifest = json.loads((records.folder / 'manifest.json').read_text())
-    changes = [f'seed={_SEED.value}', f'model.vocab_size={manifest["vocab_size"]}']
-    if _STEPS.value:
-        steps = _STEPS.value
+    changes = [f'seed={options.seed}', f'model.vocab_size={manifest["vocab_size"]}']
+    if options.steps:
+        steps = options.steps
         changes += [
             f'phases.0.steps={steps}',
             f'optimizer.warmup_steps={steps // 15}',
@@ -173,7 +175,7 @@ def pretrain_stage(records):
     )
 
 
-def finetune_stage(size, task, pretrained):
+def finetune_stage(options, size, task, pretrained):
     """Fine-tuning on `size` examples, from the pre-trained and from random weights, with several
     seeds; the same steps at every size.
     """
@@ -181,8 +183,8 @@ def finetune_stage(size, task, pretrained):
     from launch.demo.stages import binary
 
     # rounded down to whole steps there
-    epochs = (_FINETUNE_STEPS.value or recipe.STEPS) * recipe.BATCH_SIZE / size * (1 + 1e-8)
-    sweep = f'init=source,random;seed={",".join(map(str, range(_RUNS.value)))}'
+    epochs = (options.finetune_steps or recipe.STEPS) * recipe.BATCH_SIZE / size * (1 + 1e-8)
+    sweep = f'init=source,random;seed={",".join(map(str, range(options.finetune_runs)))}'
     arguments = [f'--set=train_examples={size}', f'--set=epochs={epochs:.10f}', f'--sweep={sweep}']
     inputs = [
         '--config=quickstart_finetune',

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ class Corpus(Source):
 
     question = 'do two passages come from one document?'
 
-    def __init__(self, patterns: list[str], language: str, limit: int):
+    def __init__(self, patterns: Sequence[str], language: str, limit: int):
         from input_pipeline.text.corpus import TextOptions, units
         from launch.demo.stages import fingerprint
 
@@ -124,7 +124,7 @@ class Corpus(Source):
         yield from (document for _, _, _, document in sorted(kept, key=lambda item: item[1]))
 
 
-def source(corpus: list[str] | None, language: str, limit: int) -> Source:
+def source(corpus: Sequence[str] | None, language: str, limit: int) -> Source:
     """The source that --corpus names; the docstrings without one."""
     return Corpus(corpus, language, limit) if corpus else Docstrings()
 
