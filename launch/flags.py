@@ -66,16 +66,15 @@ def present(*names: str) -> list[str]:
 
 
 def _define(field: dataclasses.Field, about: Option, hint: Any) -> None:
-    types_, name = _types(hint), field.name
+    """Defines the flag of a field, and the one of its switch after it."""
+    name, kinds = field.name, _without_none(hint)
     required = field.default is dataclasses.MISSING
     default: Any = None if required else field.default
-    low: Any
-    high: Any
-    low, high = about.bounds
+    low, high = typing.cast(tuple[Any, Any], about.bounds)  # ints or floats, as the field's type
     common: dict[str, Any] = {'required': required}
     if about.once:
         common['allow_overwrite'] = False
-    if item := _item(types_):
+    if item := _item(kinds):  # before the others: a str may stand beside the tuple
         default = default if default is None else [str(one) for one in default]
         if about.commas:
             flags.DEFINE_list(name, default, about.help, **common)
@@ -83,16 +82,16 @@ def _define(field: dataclasses.Field, about: Option, hint: Any) -> None:
             flags.DEFINE_multi_integer(name, default, about.help, **common)
         else:
             flags.DEFINE_multi_string(name, default, about.help, **common)
-    elif typing.get_origin(types_[0]) is Literal:
-        flags.DEFINE_enum(name, default, typing.get_args(types_[0]), about.help, **common)
-    elif types_ == [bool]:
+    elif typing.get_origin(kinds[0]) is Literal:
+        flags.DEFINE_enum(name, default, typing.get_args(kinds[0]), about.help, **common)
+    elif kinds == [bool]:
         flags.DEFINE_bool(name, default, about.help, **common)
-    elif types_ == [int]:
+    elif kinds == [int]:
         flags.DEFINE_integer(name, default, about.help, low, high, **common)
-    elif types_ == [float]:
+    elif kinds == [float]:
         flags.DEFINE_float(name, default, about.help, low, high, **common)
     else:
-        assert types_ == [str], f'{name}: no flag is of the type {hint}'
+        assert kinds == [str], f'{name}: no flag is of the type {hint}'
         flags.DEFINE_string(name, default, about.help, **common)
     if about.switch:
         switch, value = about.switch
@@ -100,33 +99,32 @@ def _define(field: dataclasses.Field, about: Option, hint: Any) -> None:
 
 
 def _value(field: dataclasses.Field, about: Option, hint: Any) -> Any:
-    """What a flag says, in the type of its field."""
-    types_, value = _types(hint), flags.FLAGS[field.name].value
+    """What a flag says, in the type of its field; of a str or a tuple, one value is the str."""
     if about.switch and flags.FLAGS[about.switch[0]].value:
         return about.switch[1]
-    item = _item(types_)
+    value, kinds = flags.FLAGS[field.name].value, _without_none(hint)
+    item = _item(kinds)
     if item is None or value is None:
         return value
     try:
         items = tuple(item(one) for one in value)
-    except ValueError:
+    except ValueError:  # with commas; absl looks at what is given once for each
         numbers = 'whole numbers' if item is int else 'numbers'
-        default: Any = field.default
-        example = ','.join(map(str, default))
+        example = ','.join(map(str, typing.cast(tuple, field.default)))
         raise UserError(
             f'--{field.name}={",".join(value)}: must be {numbers} with commas between, as in'
             f' --{field.name}={example}'
         ) from None
-    return items[0] if len(items) == 1 and str in types_ else items
+    return items[0] if len(items) == 1 and str in kinds else items
 
 
-def _types(hint: Any) -> list[Any]:
+def _without_none(hint: Any) -> list[Any]:
     """The types that a hint names, without None."""
     union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     return [one for one in (typing.get_args(hint) if union else [hint]) if one is not type(None)]
 
 
-def _item(types_: list[Any]) -> type | None:
+def _item(kinds: list[Any]) -> type | None:
     """The type of a tuple's items; None where no tuple is among the types."""
-    tuples = [typing.get_args(one) for one in types_ if typing.get_origin(one) is tuple]
+    tuples = [typing.get_args(kind) for kind in kinds if typing.get_origin(kind) is tuple]
     return tuples[0][0] if tuples else None

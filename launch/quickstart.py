@@ -16,10 +16,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from configs.errors import UserError
 from configs.options import option
 from launch import app, flags
+
+if TYPE_CHECKING:
+    from launch.demo.stages import Done, Stage
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,8 @@ def main(argv: Sequence[str]) -> None:
     with lock(options.workdir):
         stages = Stages(options.workdir)
         source = corpus.source(options.corpus, options.language, int(options.corpus_mb * 1e6))
+        # The text first, for it is split there: what is held out is seen by no later stage. Each
+        # stage names those before it by their keys, so that what they change makes it anew.
         text = stages.run('text', source.inputs, source.make)
         task = stages.run(
             'task', {'text': text.key}, lambda folder: source.make_task(text.folder, folder)
@@ -95,10 +101,10 @@ def main(argv: Sequence[str]) -> None:
         print('\n' + report.write(stages, source.title, source.question))
 
 
-def vocabulary_stage(options, text):
+def vocabulary_stage(options: Options, text: Done) -> Stage:
     """The vocabulary, learnt from the training side alone."""
     from launch.demo.corpus import is_latin
-    from launch.demo.stages import binary
+    from launch.demo.stages import Stage, binary
 
     # Lower-casing strips accents too, which takes Hangul and other scripts apart.
     arguments = [
@@ -108,13 +114,13 @@ def vocabulary_stage(options, text):
     make = lambda folder: binary(
         'train_vocab', f'--input={text.folder}/train.txt', f'--output={folder}', *arguments
     )
-    return 'vocabulary', {'text': text.key, 'arguments': arguments}, make
+    return Stage('vocabulary', {'text': text.key, 'arguments': arguments}, make)
 
 
-def records_stage(options, text, vocabulary):
+def records_stage(options: Options, text: Done, vocabulary: Done) -> Stage:
     """TFRecords: as many copies of the text, each masked anew, as pre-training will read."""
     from configs.presets import quickstart
-    from launch.demo.stages import binary
+    from launch.demo.stages import Stage, binary
 
     read = (
         (options.steps or quickstart.get_config().total_steps)
@@ -128,21 +134,22 @@ def records_stage(options, text, vocabulary):
         f'--dupe_factor={min(10, math.ceil(read / held))}',
         f'--seed={options.seed}',
     ]
-    inputs = [
+    files = [
         f'--input={text.folder}/train.txt',
         f'--eval_input={text.folder}/held_out.txt',
         f'--tokenizer={vocabulary.folder}',
     ]
-    make = lambda folder: binary('preprocess', *inputs, f'--output={folder}', *arguments)
-    return 'records', {'text': text.key, 'vocabulary': vocabulary.key, 'arguments': arguments}, make
+    make = lambda folder: binary('preprocess', *files, f'--output={folder}', *arguments)
+    inputs = {'text': text.key, 'vocabulary': vocabulary.key, 'arguments': arguments}
+    return Stage('records', inputs, make)
 
 
-def pretrain_stage(options, records):
+def pretrain_stage(options: Options, records: Done) -> Stage:
     """BERT-Tiny, pre-trained by configs/presets/quickstart.py, and evaluated on all held-out
     records.
     """
     from configs.presets import quickstart
-    from launch.demo.stages import binary
+    from launch.demo.stages import Stage, binary
 
     manifest = json.loads((records.folder / 'manifest.json').read_text())
     changes = [f'seed={options.seed}', f'model.vocab_size={manifest["vocab_size"]}']
@@ -154,7 +161,7 @@ def pretrain_stage(options, records):
             f'runtime.eval_every={math.ceil(steps / 6)}',
         ]
 
-    def make(folder):
+    def make(folder: Path) -> None:
         binary(
             'pretrain',
             '--config=quickstart',
@@ -164,54 +171,48 @@ def pretrain_stage(options, records):
         )
         binary('evaluate', f'--workdir={folder}', f'--data={records.folder}')
 
-    return (
-        'pretrain',
-        {
-            'records': records.key,
-            'config': Path(quickstart.__file__).read_text(),
-            'changes': changes,
-        },
-        make,
-    )
+    recipe = Path(quickstart.__file__).read_text()
+    inputs = {'records': records.key, 'config': recipe, 'changes': changes}
+    return Stage('pretrain', inputs, make)
 
 
-def finetune_stage(options, size, task, pretrained):
+def finetune_stage(options: Options, size: int, task: Done, pretrained: Done) -> Stage:
     """Fine-tuning on `size` examples, from the pre-trained and from random weights, with several
     seeds; the same steps at every size.
     """
     from configs.presets import quickstart_finetune as recipe
-    from launch.demo.stages import binary
+    from launch.demo.stages import Stage, binary
 
     # rounded down to whole steps there
     epochs = (options.finetune_steps or recipe.STEPS) * recipe.BATCH_SIZE / size * (1 + 1e-8)
     sweep = f'init=source,random;seed={",".join(map(str, range(options.finetune_runs)))}'
     arguments = [f'--set=train_examples={size}', f'--set=epochs={epochs:.10f}', f'--sweep={sweep}']
-    inputs = [
+    source = [
         '--config=quickstart_finetune',
         f'--task={task.folder}/task.json',
         f'--init_from={pretrained.folder}',
     ]
-    make = lambda folder: binary('finetune', *inputs, f'--workdir={folder}', *arguments)
-    key = {
+    make = lambda folder: binary('finetune', *source, f'--workdir={folder}', *arguments)
+    inputs = {
         'task': task.key,
         'pretrain': pretrained.key,
         'config': Path(recipe.__file__).read_text(),
         'arguments': arguments,
     }
-    return f'finetune_{size}', key, make
+    return Stage(f'finetune_{size}', inputs, make)
 
 
-def training_sizes(texts):
-    """The sizes in --train_examples, ascending."""
-    if not texts or not all(text.isdecimal() and int(text) for text in texts):
+def training_sizes(sizes: Sequence[int]) -> list[int]:
+    """The sizes in --train_examples, ascending, each once."""
+    if not sizes or min(sizes) < 1:
+        given = ','.join(map(str, sizes))
         raise UserError(
-            f'--train_examples={",".join(texts)}: must be whole numbers above 0, separated by'
-            ' commas'
+            f'--train_examples={given}: must be whole numbers above 0, separated by commas'
         )
-    return sorted({int(text) for text in texts})
+    return sorted(set(sizes))
 
 
-def available(sizes, task):
+def available(sizes: Sequence[int], task: Path) -> list[int]:
     """The sizes that the task's training set has; its own size in place of those it has not."""
     with open(task / 'train.jsonl', encoding='utf-8') as file:
         most = sum(1 for _ in file)

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from configs.errors import UserError
 from input_pipeline.atomic import atomic_write
@@ -33,8 +33,23 @@ class Done:
     seconds: float
 
 
+class Stage(NamedTuple):
+    """What `Stages.run` takes: a name, what the stage is made from (JSON values), and what makes it
+    in a folder.
+    """
+
+    name: str
+    inputs: dict[str, Any]
+    make: Callable[[Path], None]
+
+
 class Stages:
-    """The stages of the job in `workdir`."""
+    """The stages of the job in `workdir`.
+
+    Attributes:
+      workdir: the folder of everything.
+      done: the stages that `run` has finished or found finished, by name, in their order.
+    """
 
     def __init__(self, workdir: str):
         self.workdir = Path(workdir)
@@ -58,6 +73,7 @@ class Stages:
             say(f'{name}: reused, made from the same inputs in {before["seconds"]:.0f} s')
             self.done[name] = Done(folder, key, before['seconds'])
             return self.done[name]
+        # From here on it is made: anew, or on from where it was.
         earlier = 0.0
         if before and before['key'] == key:
             say(f'{name}: goes on where it was interrupted')
@@ -65,6 +81,7 @@ class Stages:
         else:
             say(f'{name}: made again, its inputs have changed' if before else name)
             shutil.rmtree(folder, ignore_errors=True)
+        # The record first, so that a folder that is there after a crash is known as ours.
         state: dict[str, Any] = {'key': key, 'done': False, 'seconds': earlier, 'inputs': inputs}
         made = [path for path in (record.parent, *record.parents[1:]) if not path.exists()]
         _write(record, state)
