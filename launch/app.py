@@ -1,10 +1,10 @@
 """How every binary starts and ends: flags, help, one-line errors and exit codes.
 
-A binary defines its flags with absl, imports what is heavy inside `main(argv)`, and ends with
-`if __name__ == '__main__': app.run(main)`. Exit codes: 0 success, 1 a defect of ours (with its
-traceback), 2 a mistake the user can mend (one line on stderr), 130 interrupted, 141 when what
-reads the output has closed it (`| head`), as a shell tells of any program. This file knows no flag
-but the two that binaries share, and nothing of what they do.
+A binary makes its flags of its options (launch/flags.py), imports what is heavy inside
+`main(argv)`, and ends with `if __name__ == '__main__': app.run(main)`. Exit codes: 0 success, 1 a
+defect of ours (with its traceback), 2 a mistake the user can mend (one line on stderr), 130
+interrupted, 141 when what reads the output has closed it (`| head`), as a shell tells of any
+program. This file knows no flag but the two that binaries share, and nothing of what they do.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import select
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, TextIO, TypeVar, overload
+from typing import Literal, TextIO, overload
 
 from absl import app, flags, logging
 
@@ -31,7 +31,6 @@ from configs.overrides import apply
 from configs.schema import Config, FinetuneConfig, PretrainConfig
 
 ROOT = pathlib.Path(__file__).parents[1]
-T = TypeVar('T')
 
 
 def run(main: Callable[[Sequence[str]], int | None], arguments: str = '') -> None:
@@ -123,11 +122,11 @@ def console() -> None:
     runpy.run_module(f'launch.{name}', run_name='__main__', alter_sys=True)
 
 
-def define_config_flags(default: str | None = None) -> None:
+def define_config_flags() -> None:
     """Defines --config and --set, which `config_from_flags` reads."""
     flags.DEFINE_string(
         'config',
-        default,
+        None,
         "a preset's name, a Python file with get_config() (it is run), or a saved config.json",
     )
     flags.DEFINE_multi_string('set', [], 'changes one setting, as in --set optimizer.peak_lr=2e-5')
