@@ -55,9 +55,7 @@ def required(help: str, **beside: Any) -> Any:
 
 
 def described(options: Any) -> list[tuple[dataclasses.Field, Option | None]]:
-    """The fields of a dataclass or of its instance, in order, each with what is written beside
-    it.
-    """
+    """The fields of a dataclass or of its instance, each with what is written beside it."""
     return [(field, field.metadata.get(_KEY)) for field in dataclasses.fields(options)]
 
 
@@ -73,10 +71,10 @@ def check_intervals(options: Any) -> None:
 
 
 def _in_words(interval: str) -> str:
-    """'from 1 to 8' of '[1, 8]', 'at least 0 and less than 1' of '[0, 1)'."""
+    """An interval as a rule: 'from 1 to 8' of '[1, 8]', 'at least 0' of '[0, inf)'."""
     low, high = interval[1:-1].split(', ')
     if interval[0] == '[' and interval[-1] == ']':
         return f'from {low} to {high}'
-    least = 'at least' if interval[0] == '[' else 'more than'
-    most = 'at most' if interval[-1] == ']' else 'less than'
-    return f'{least} {low} and {most} {high}'
+    least = f'{"at least" if interval[0] == "[" else "more than"} {low}'
+    most = f'{"at most" if interval[-1] == "]" else "less than"} {high}'
+    return least if high == 'inf' else f'{least} and {most}'

@@ -115,8 +115,9 @@ def _discard(stream: TextIO) -> None:
 
 
 def console() -> None:
-    """Entry of the installed scripts: `bert-train-vocab ...` is `python -m launch.train_vocab
-    ...`.
+    """Entry of the installed scripts.
+
+    `bert-train-vocab ...` is `python -m launch.train_vocab ...`.
     """
     name = pathlib.Path(sys.argv[0]).stem.removeprefix('bert-').replace('-', '_')
     runpy.run_module(f'launch.{name}', run_name='__main__', alter_sys=True)
@@ -143,10 +144,10 @@ def config_from_flags(
 def config_from_flags(
     kind: Literal['pretrain', 'finetune'], default: Config | None = None
 ) -> Config:
-    """The configuration that --config names, or `default` without that flag, with every --set
-    applied.
+    """The configuration that --config names, with every --set applied.
 
-    Raises UserError where it is not of that kind, or there is neither --config nor a default.
+    Without --config it is `default`. Raises UserError where it is not of that kind, or there is
+    neither --config nor a default.
     """
     name = flags.FLAGS['config'].value
     cls = {'pretrain': PretrainConfig, 'finetune': FinetuneConfig}[kind]
@@ -232,8 +233,9 @@ def _strange_place(given: str, value: str) -> str | None:
 
 
 def _set_up_logging() -> None:
-    """Short lines on stderr. Libraries are heard from a warning on (all of them with
-    --verbosity=0).
+    """Short lines on stderr, of libraries from a warning on.
+
+    With --verbosity=0 all lines of theirs.
     """
     handler = logging.get_absl_handler()
     handler.setFormatter(

@@ -153,8 +153,9 @@ def _serving(
 
 @contextlib.contextmanager
 def _new_folder(output: str) -> Iterator[epath.Path]:
-    """A folder to fill, which takes the name `output` when all is done, and is gone when anything
-    fails.
+    """A folder to fill, which takes the name `output` when all is done.
+
+    It is gone when anything fails. UserError where the name is taken.
     """
     from etils import epath
 

@@ -29,10 +29,10 @@ flags.disclaim_key_flags()
 
 
 def define(options: type, *, only: Sequence[str] = (), without: Sequence[str] = ()) -> None:
-    """Defines a flag for each field that has a help, in order; a field that is a dataclass stands
-    for its own.
+    """Defines a flag for each field that has a help, in their order.
 
-    `only` these fields, or all `without` those. A field without a default is a required flag.
+    `only` for these fields, or for all `without` those. A field that is a dataclass stands for its
+    own fields; one without a default is a required flag.
     """
     hints = typing.get_type_hints(options)
     for field, about in described(options):

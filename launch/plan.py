@@ -14,7 +14,6 @@ from __future__ import annotations
 import glob
 import importlib.util
 import json
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from absl import logging
 
 from configs.errors import UserError
-from configs.options import option, required
+from configs.options import check_intervals, option, required
 from launch import app, flags
 
 if TYPE_CHECKING:
@@ -44,9 +43,10 @@ class Options:
         0.4,
         "share of the chips' peak that the run is assumed to reach, for the second estimate of"
         ' time',
+        within='(0, 1]',
     )
     price_per_chip_hour: float | None = option(
-        None, 'what a chip costs for an hour, in any currency'
+        None, 'what a chip costs for an hour, in any currency', within='[0, inf)'
     )
     max_predictions: tuple[int, ...] = option(
         (), 'masked positions a row, once a phase; by default 15 %, rounded up'
@@ -68,20 +68,20 @@ class Options:
     )
     json: str | None = option(None, 'also write the plan to this file')
 
+    def __post_init__(self) -> None:
+        check_intervals(self)
+
 
 flags.define(Options)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints the plan, and writes it where --json says. UserError, after that, where a phase does
-    not fit.
+    """Prints the plan, and writes it where --json says.
+
+    UserError, after that, where a phase does not fit.
     """
     del argv
     options = flags.read(Options)
-    if not 0 < options.mfu <= 1:
-        raise UserError(f'--mfu={options.mfu}: must be above 0 and at most 1, as in --mfu=0.4')
-    if options.price_per_chip_hour is not None and not 0 <= options.price_per_chip_hour < math.inf:
-        raise UserError(f'--price_per_chip_hour={options.price_per_chip_hour}: must be 0 or more')
     if options.json is not None:  # before the minutes of compiling
         app.check_output_file('json', options.json)
     config = app.config_from_flags('pretrain')
@@ -136,8 +136,9 @@ def main(argv: Sequence[str]) -> int:
 def make_plan(
     config: PretrainConfig, where: Topology, options: Options, compiling: bool
 ) -> tuple[dict[str, Any], list[UserError]]:
-    """-> (the whole plan as JSON data, without the schedule where a phase does not fit; the
-    refusals of those phases).
+    """The whole plan as JSON data, and the refusals of the phases that do not fit.
+
+    Where there are any it has no schedule.
     """
     from bert_jax.costs import flops, plan, search
     from bert_jax.model import splits

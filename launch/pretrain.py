@@ -33,9 +33,7 @@ app.define_config_flags()
 
 @dataclass(frozen=True)
 class Options:
-    """Where a run reads and writes, beside its configuration, and which of several processes this
-    is.
-    """
+    """Where a run reads and writes, and which of several processes this is."""
 
     data: tuple[str, ...] = option(
         (), 'records directory; give it once for each length that the phases need'

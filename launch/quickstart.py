@@ -145,8 +145,9 @@ def records_stage(options: Options, text: Done, vocabulary: Done) -> Stage:
 
 
 def pretrain_stage(options: Options, records: Done) -> Stage:
-    """BERT-Tiny, pre-trained by configs/presets/quickstart.py, and evaluated on all held-out
-    records.
+    """BERT-Tiny, pre-trained by configs/presets/quickstart.py.
+
+    It is evaluated on all held-out records.
     """
     from configs.presets import quickstart
     from launch.demo.stages import Stage, binary
@@ -177,8 +178,9 @@ def pretrain_stage(options: Options, records: Done) -> Stage:
 
 
 def finetune_stage(options: Options, size: int, task: Done, pretrained: Done) -> Stage:
-    """Fine-tuning on `size` examples, from the pre-trained and from random weights, with several
-    seeds; the same steps at every size.
+    """Fine-tuning on `size` examples, from the pre-trained and from random weights.
+
+    With several seeds, and in the same number of steps at every size.
     """
     from configs.presets import quickstart_finetune as recipe
     from launch.demo.stages import Stage, binary

@@ -169,7 +169,7 @@ def lines(patterns: Sequence[str], text: TextOptions, read: Report) -> Iterator[
     from input_pipeline.text import corpus
 
     # every language alike
-    patterns = [one for some in split_inputs('input', patterns).values() for one in some]
+    patterns = [pattern for given in split_inputs('input', patterns).values() for pattern in given]
     units = corpus.units(patterns, text, report=read)
     progress, done = Progress('reading text', sum(unit.bytes for unit in units), 'MB', 1e6), 0
     for unit in units:

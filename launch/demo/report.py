@@ -240,8 +240,9 @@ _FINETUNING_HEAD = [
 
 
 def _finetuning_row(row: dict[str, Any]) -> list[str]:
-    spread = lambda found: (
-        _percent(found['mean']) + (f' ± {100 * found["sd"]:.1f}' if found['sd'] is not None else '')
+    spread = lambda accuracy: (
+        _percent(accuracy['mean'])
+        + (f' ± {100 * accuracy["sd"]:.1f}' if accuracy['sd'] is not None else '')
     )
     return [
         f'{row["train_examples"]:,}',
@@ -257,8 +258,9 @@ def _percent(fraction: float) -> str:
 
 
 def _columns(rows: list[list[str]]) -> list[str]:
-    """Rows with their columns aligned: the first to the left, numbers to the right, the last as it
-    is.
+    """Rows with their columns aligned.
+
+    The first to the left, numbers to the right, the last as it is.
     """
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return [
@@ -295,11 +297,11 @@ def _plot_finetuning(results: dict[str, Any], path: Path) -> Path:
     )
     sizes = [row['train_examples'] for row in results['rows']]
     for init, label in (('source', 'pre-trained'), ('random', 'random weights')):
-        found = [row[init] for row in results['rows']]
+        accuracies = [row[init] for row in results['rows']]
         axes.errorbar(
             sizes,
-            [f['mean'] for f in found],
-            [f['sd'] or 0 for f in found],
+            [f['mean'] for f in accuracies],
+            [f['sd'] or 0 for f in accuracies],
             marker='o',
             capsize=3,
             label=label,

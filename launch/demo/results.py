@@ -23,8 +23,9 @@ PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
 
 
 def gather(stages: Stages, title: str, question: str) -> dict[str, Any]:
-    """All results of finished stages, as JSON values; accuracies are fractions, losses nats, times
-    seconds.
+    """All results of finished stages, as JSON values.
+
+    Accuracies are fractions, losses nats, times seconds.
     """
     done = {name: stage.folder for name, stage in stages.done.items()}
     sweeps = {
@@ -47,9 +48,7 @@ def gather(stages: Stages, title: str, question: str) -> dict[str, Any]:
 
 
 def pretraining(workdir: Path, records: Path) -> dict[str, Any]:
-    """The pre-training run, its final scores on all held-out records, and what guessing scores
-    there.
-    """
+    """The pre-training run: its scores on all held-out records, beside what guessing scores."""
     from launch.pretraining.baselines import baselines
     from launch.workdir.metrics import read_metrics
 
@@ -108,9 +107,7 @@ def pretraining(workdir: Path, records: Path) -> dict[str, Any]:
 
 
 def finetuning(task: Path, question: str, sweeps: dict[int, Path]) -> dict[str, Any]:
-    """The accuracies of the sweeps by training set size, beside always answering with the most
-    frequent label.
-    """
+    """The accuracies of the sweeps by training set size, beside the most frequent label's."""
     labels = [
         json.loads(line)['label']
         for line in (task / 'held_out.jsonl').read_text(encoding='utf-8').splitlines()
@@ -128,10 +125,10 @@ def finetuning(task: Path, question: str, sweeps: dict[int, Path]) -> dict[str, 
                 )
             )
         for entry in sweep['summary']:
-            found = entry['metrics']['accuracy']
+            accuracy = entry['metrics']['accuracy']
             row[entry['settings']['init']] = {
-                'mean': found['mean'],
-                'sd': found['sd'],
+                'mean': accuracy['mean'],
+                'sd': accuracy['sd'],
                 'runs': entry['runs'],
             }
         rows.append({**row, **compare(right['source'], right['random'])})
@@ -145,8 +142,9 @@ def finetuning(task: Path, question: str, sweeps: dict[int, Path]) -> dict[str, 
 
 
 def _right(predictions: Path, labels: list[str]) -> list[bool]:
-    """Which held-out examples a run answered as labelled, by its predictions file (index,
-    answer).
+    """Which held-out examples a run answered as labelled.
+
+    `predictions` is its file of (index, answer).
     """
     rows = (line.split('\t') for line in predictions.read_text(encoding='utf-8').splitlines()[1:])
     answers = {int(index): answer for index, answer in rows}
@@ -171,7 +169,7 @@ def compare(source: list[list[bool]], random: list[list[bool]]) -> dict[str, Any
         for a, b in zip(zip(*source), zip(*random), strict=True)
     ]
     variance = statistics.variance(by_example) / len(by_example) + sum(
-        statistics.variance(found) / len(found) for found in means
+        statistics.variance(runs) / len(runs) for runs in means
     )
     error = math.sqrt(variance)
     verdict = (

@@ -24,8 +24,9 @@ from launch.workdir.folder import read_object
 
 @dataclasses.dataclass(frozen=True)
 class Done:
-    """A finished stage: its folder, the hash of its inputs (an input of the stages after it), and
-    its seconds.
+    """A finished stage.
+
+    key: the hash of its inputs, which is an input of the stages after it. seconds: what it took.
     """
 
     folder: Path
@@ -34,8 +35,9 @@ class Done:
 
 
 class Stage(NamedTuple):
-    """What `Stages.run` takes: a name, what the stage is made from (JSON values), and what makes it
-    in a folder.
+    """What `Stages.run` takes.
+
+    inputs: what it is made from, as JSON values. make: fills its folder.
     """
 
     name: str
@@ -105,8 +107,9 @@ class Stages:
 
 
 def binary(name: str, *arguments: str) -> None:
-    """Runs `python -m launch.NAME`, its output going to the terminal; ends this program where it
-    fails.
+    """Runs `python -m launch.NAME`, its output going to the terminal.
+
+    Ends this program where it fails.
     """
     command = ['-m', f'launch.{name}', *arguments]
     say('$ ' + ' '.join(['python', *command]))
@@ -127,9 +130,7 @@ def say(message: str) -> None:
 
 
 def fingerprint(files: Sequence[Path]) -> list[list[Any]]:
-    """Names, sizes and times of change of a user's files: what says that they are the same as
-    before.
-    """
+    """Names, sizes and times of change of a user's files, which tell whether they are as before."""
     return [[str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
 
 

@@ -36,8 +36,9 @@ class TrainedModel:
 
 @dataclass(frozen=True)
 class RecordFile:
-    """How the records of --input are read (input_pipeline/text/record_files.py), and which of
-    them.
+    """How the records of --input are read, and which of them.
+
+    See input_pipeline/text/record_files.py.
     """
 
     format: Literal['', 'text', 'tsv', 'csv', 'jsonl'] = option(
