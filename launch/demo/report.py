@@ -123,6 +123,7 @@ def markdown(results: dict[str, Any], plots: list[Path]) -> str:
     text = results['text']
     machine = results['machine']
     last, seconds = run['final'], results['seconds']
+    # The tables of the page.
     sides = [['side', 'held together', 'documents', 'sentences', 'MB']]
     for name in ('train', 'held_out'):
         side = text[name]
@@ -148,6 +149,7 @@ def markdown(results: dict[str, Any], plots: list[Path]) -> str:
         *([name, f'{value:.1f}'] for name, value in seconds.items()),
         ['all', f'{sum(seconds.values()):.1f}'],
     ]
+    # A paragraph for each, which says how its numbers came about.
     words = {
         'text': (
             f"""
@@ -184,6 +186,7 @@ def markdown(results: dict[str, Any], plots: list[Path]) -> str:
         ),
     }
     words = {name: ' '.join(value.split()) for name, value in words.items()}
+    # The page: the terminal's table as it stands there, then each part of the pipeline in its turn.
     lines = [
         '# Quickstart report',
         '',
