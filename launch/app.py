@@ -1,10 +1,10 @@
 """How every binary starts and ends: flags, help, one-line errors and exit codes.
 
-A binary defines its flags with absl, imports what is heavy inside `main(argv)`, and ends with
-`if __name__ == '__main__': app.run(main)`. Exit codes: 0 success, 1 a defect of ours (with its
-traceback), 2 a mistake the user can mend (one line on stderr), 130 interrupted, 141 when what
-reads the output has closed it (`| head`), as a shell tells of any program. This file knows no flag
-but the two that binaries share, and nothing of what they do.
+A binary makes its flags of its options (launch/flags.py), imports what is heavy inside
+`main(argv)`, and ends with `if __name__ == '__main__': app.run(main)`. Exit codes: 0 success, 1 a
+defect of ours (with its traceback), 2 a mistake the user can mend (one line on stderr), 130
+interrupted, 141 when what reads the output has closed it (`| head`), as a shell tells of any
+program. This file knows no flag but the two that binaries share, and nothing of what they do.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import select
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, TextIO, TypeVar, overload
+from typing import Literal, TextIO, overload
 
 from absl import app, flags, logging
 
@@ -31,7 +31,6 @@ from configs.overrides import apply
 from configs.schema import Config, FinetuneConfig, PretrainConfig
 
 ROOT = pathlib.Path(__file__).parents[1]
-T = TypeVar('T')
 
 
 def run(main: Callable[[Sequence[str]], int | None], arguments: str = '') -> None:
@@ -116,18 +115,19 @@ def _discard(stream: TextIO) -> None:
 
 
 def console() -> None:
-    """Entry of the installed scripts: `bert-train-vocab ...` is `python -m launch.train_vocab
-    ...`.
+    """Entry of the installed scripts.
+
+    `bert-train-vocab ...` is `python -m launch.train_vocab ...`.
     """
     name = pathlib.Path(sys.argv[0]).stem.removeprefix('bert-').replace('-', '_')
     runpy.run_module(f'launch.{name}', run_name='__main__', alter_sys=True)
 
 
-def define_config_flags(default: str | None = None) -> None:
+def define_config_flags() -> None:
     """Defines --config and --set, which `config_from_flags` reads."""
     flags.DEFINE_string(
         'config',
-        default,
+        None,
         "a preset's name, a Python file with get_config() (it is run), or a saved config.json",
     )
     flags.DEFINE_multi_string('set', [], 'changes one setting, as in --set optimizer.peak_lr=2e-5')
@@ -144,10 +144,10 @@ def config_from_flags(
 def config_from_flags(
     kind: Literal['pretrain', 'finetune'], default: Config | None = None
 ) -> Config:
-    """The configuration that --config names, or `default` without that flag, with every --set
-    applied.
+    """The configuration that --config names, with every --set applied.
 
-    Raises UserError where it is not of that kind, or there is neither --config nor a default.
+    Without --config it is `default`. Raises UserError where it is not of that kind, or there is
+    neither --config nor a default.
     """
     name = flags.FLAGS['config'].value
     cls = {'pretrain': PretrainConfig, 'finetune': FinetuneConfig}[kind]
@@ -163,19 +163,6 @@ def config_from_flags(
             f' {cls.__name__}'
         )
     return apply(config, flags.FLAGS['set'].value or [])
-
-
-def given(flag: flags.FlagHolder[T | None]) -> T:
-    """The value of a flag that is required, or that was checked to have one."""
-    assert flag.value is not None, f'--{flag.name} was not checked'
-    return flag.value
-
-
-def choice(flag: flags.FlagHolder[Any]) -> Any:
-    """The value of an enum flag, for what is one of a few words: absl, which has checked that it
-    is, calls it a str.
-    """
-    return flag.value
 
 
 def check_output_file(flag: str, path: str) -> None:
@@ -246,8 +233,9 @@ def _strange_place(given: str, value: str) -> str | None:
 
 
 def _set_up_logging() -> None:
-    """Short lines on stderr. Libraries are heard from a warning on (all of them with
-    --verbosity=0).
+    """Short lines on stderr, of libraries from a warning on.
+
+    With --verbosity=0 all lines of theirs.
     """
     handler = logging.get_absl_handler()
     handler.setFormatter(

@@ -17,67 +17,73 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-
-from absl import flags
+from dataclasses import dataclass
+from typing import Literal
 
 from configs.errors import UserError
-from launch import app
+from configs.options import option
+from launch import app, flags
 
-_WORKDIR = flags.DEFINE_string(
-    'workdir', None, 'folder of a run of launch.finetune or launch.pretrain'
-)
-_TASK = flags.DEFINE_string(
-    'task',
-    None,
-    "a task's name or a path ending in .json; default: the one the workdir was fine-tuned on",
-)
-_DATA_DIR = flags.DEFINE_string(
-    'data_dir', None, "the folder that holds the task's own files; default: as in fine-tuning"
-)
-_SPLIT = flags.DEFINE_string('split', None, 'the split to score; default: dev, of records eval')
-_PREDICTIONS = flags.DEFINE_string(
-    'predictions', None, "score this file, in the task's official format, instead of a model"
-)
-_DATA = flags.DEFINE_string('data', None, 'records directory, for a workdir of launch.pretrain')
-_SUITE = flags.DEFINE_enum(
-    'suite', None, ['glue'], 'all tasks of a benchmark: prints the table and writes the submission'
-)
-_RUNS = flags.DEFINE_string(
-    'runs',
-    None,
-    'with --suite: a glob of workdirs of launch.finetune, sweeps too; the best on dev stands for'
-    ' its task',
-)
-_OUTPUT = flags.DEFINE_string('output', 'glue_submission.zip', 'with --suite: the zip to write')
+
+@dataclass(frozen=True)
+class Options:
+    """What is scored: a model, a file of predictions, or the runs of a suite."""
+
+    workdir: str | None = option(None, 'folder of a run of launch.finetune or launch.pretrain')
+    task: str | None = option(
+        None,
+        "a task's name or a path ending in .json; default: the one the workdir was fine-tuned on",
+    )
+    data_dir: str | None = option(
+        None, "the folder that holds the task's own files; default: as in fine-tuning"
+    )
+    split: str | None = option(None, 'the split to score; default: dev, of records eval')
+    predictions: str | None = option(
+        None, "score this file, in the task's official format, instead of a model"
+    )
+    data: str | None = option(None, 'records directory, for a workdir of launch.pretrain')
+    suite: Literal['glue'] | None = option(
+        None, 'all tasks of a benchmark: prints the table and writes the submission'
+    )
+    runs: str | None = option(
+        None,
+        'with --suite: a glob of workdirs of launch.finetune, sweeps too; the best on dev stands'
+        ' for its task',
+    )
+    output: str = option('glue_submission.zip', 'with --suite: the zip to write')
+
+
+flags.define(Options)
 
 
 def main(argv: Sequence[str]) -> None:
     """Prints the scores as one JSON object, or the table of a suite."""
     del argv
-    if _SUITE.value:
-        if not _RUNS.value:
+    options = flags.read(Options)
+    if options.suite:
+        if not options.runs:
             raise UserError('--suite needs --runs, a glob of workdirs of launch.finetune')
         from launch.finetuning import glue
 
-        runs = glue.find_runs(_RUNS.value)
+        runs = glue.find_runs(options.runs)
         print(glue.table(runs), flush=True)
-        glue.submit(runs, _DATA_DIR.value, _OUTPUT.value)
-        print(f'wrote {_OUTPUT.value}')
+        glue.submit(runs, options.data_dir, options.output)
+        print(f'wrote {options.output}')
         return
-    if _PREDICTIONS.value:
+    if options.predictions:
         report = score_file(
-            _PREDICTIONS.value, _TASK.value, _DATA_DIR.value or '', _SPLIT.value or 'dev'
+            options.predictions, options.task, options.data_dir or '', options.split or 'dev'
         )
-    elif not _WORKDIR.value:
+    elif not options.workdir:
         raise UserError('name --workdir, or --predictions with --task and --data_dir')
-    elif _DATA.value:
+    elif options.data:
         from launch.pretraining import held_out
 
-        report = held_out.evaluate(_WORKDIR.value, _DATA.value, _SPLIT.value or 'eval')
+        report = held_out.evaluate(options.workdir, options.data, options.split or 'eval')
     else:
         from launch.finetuning import evaluation
 
-        report = evaluation.evaluate(_WORKDIR.value, _TASK.value, _DATA_DIR.value, _SPLIT.value)
+        report = evaluation.evaluate(options.workdir, options.task, options.data_dir, options.split)
     print(json.dumps(report, indent=2))
 
 

@@ -19,15 +19,19 @@ stablehlo, saved_model: a folder that serves the model without this project, wit
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Literal, get_args
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
-from absl import flags, logging
+from absl import logging
 
 from configs.atomic import atomic_folder
 from configs.errors import UserError
-from launch import app
+from configs.options import option, required
+from launch import app, flags
+from launch.inference.options import TrainedModel
 
 if TYPE_CHECKING:
     from etils import epath
@@ -37,60 +41,49 @@ if TYPE_CHECKING:
 
 Format = Literal['huggingface', 'google', 'stablehlo', 'saved_model']
 
-_WORKDIR = flags.DEFINE_string(
-    'workdir',
-    None,
-    'folder of a run of launch.pretrain or launch.finetune; its newest checkpoint is taken',
-)
-_INIT_FROM = flags.DEFINE_string(
-    'init_from',
-    None,
-    'in place of --workdir: a Hugging Face BERT directory or name, or a Google checkpoint',
-)
-_FORMAT = flags.DEFINE_enum('format', 'huggingface', get_args(Format), 'what to write')
-_OUTPUT = flags.DEFINE_string(
-    'output', None, 'folder to write; it must be new or empty', required=True
-)
-_ARCHITECTURE = flags.DEFINE_string(
-    'architecture',
-    None,
-    "transformers' class to write, as BertModel for the encoder alone; default: by its heads",
-)
-_HIDDEN_ACT = flags.DEFINE_enum(
-    'hidden_act',
-    None,
-    ['gelu_tanh', 'gelu_erf', 'relu'],
-    "write this activation in place of the model's own, which changes its outputs",
-)
-_PRINT_MAP = flags.DEFINE_bool(
-    'print_map',
-    False,
-    'print every name that is read, and every name that is written, with the array here',
-)
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What is written of a model."""
+
+    model: TrainedModel
+    format: Format = option('huggingface', 'what to write')
+    output: str = required('folder to write; it must be new or empty')
+    architecture: str | None = option(
+        None,
+        "transformers' class to write, as BertModel for the encoder alone; default: by its heads",
+    )
+    hidden_act: Literal['gelu_tanh', 'gelu_erf', 'relu'] | None = option(
+        None, "write this activation in place of the model's own, which changes its outputs"
+    )
+    print_map: bool = option(
+        False,
+        'print every name that is read, and every name that is written, with the array here',
+    )
+
+
+flags.define(Options)
 
 
 def main(argv: Sequence[str]) -> None:
     """Writes the folder, reads it back, and says what is in it."""
     del argv
-    if (_WORKDIR.value is None) == (_INIT_FROM.value is None):
-        raise UserError('name either --workdir or --init_from')
-
-    import dataclasses
+    options = flags.read(Options)
 
     from launch.workdir.source import print_names, read_source
 
-    source = read_source(_WORKDIR.value or app.given(_INIT_FROM), _PRINT_MAP.value)
-    model = source.bert._replace(architecture=_ARCHITECTURE.value or source.bert.architecture)
-    if _HIDDEN_ACT.value:
+    source = read_source(options.model.where, options.print_map)
+    model = source.bert._replace(architecture=options.architecture or source.bert.architecture)
+    if options.hidden_act:
         model = model._replace(
-            config=dataclasses.replace(model.config, hidden_act=app.choice(_HIDDEN_ACT))
+            config=dataclasses.replace(model.config, hidden_act=options.hidden_act)
         )
-    reading, left_out = export(model, source.tokenizer, app.choice(_FORMAT), _OUTPUT.value)
-    if _PRINT_MAP.value:
+    reading, left_out = export(model, source.tokenizer, options.format, options.output)
+    if options.print_map:
         print_names(reading)
     if left_out:
         logging.info('%s has no place for: %s', model.architecture, ', '.join(left_out))
-    print(f'{_OUTPUT.value}: {model.architecture}')
+    print(f'{options.output}: {model.architecture}')
 
 
 def export(
@@ -159,8 +152,9 @@ def _serving(
 
 @contextlib.contextmanager
 def _new_folder(output: str) -> Iterator[epath.Path]:
-    """A folder to fill, which takes the name `output` when all is done, and is gone when anything
-    fails.
+    """A folder to fill, which takes the name `output` when all is done.
+
+    It is gone when anything fails. UserError where the name is taken.
     """
     from etils import epath
 

@@ -16,59 +16,63 @@ from __future__ import annotations
 import dataclasses
 import typing
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from absl import flags, logging
+from absl import logging
 
 from bert_jax.mesh import determinism
 from configs.errors import UserError
+from configs.options import option, required
 from configs.schema import FeatureSet
-from launch import app
+from launch import app, flags
 
 _ALL = ('finetune', *typing.get_args(FeatureSet))
-_TASK = flags.DEFINE_string(
-    'task',
-    None,
-    'conll2003, conll2003_sentences or a path ending in .json, of kind tagging',
-    required=True,
-)
-_DATA_DIR = flags.DEFINE_string(
-    'data_dir',
-    '',
-    "the folder that holds the task's own files; not needed for a .json task beside its files",
-)
-_INIT_FROM = flags.DEFINE_string(
-    'init_from', None, 'the encoder, any source that launch.finetune takes', required=True
-)
-_WORKDIR = flags.DEFINE_string(
-    'workdir', None, 'folder of all runs, and of the features', required=True
-)
-_APPROACHES = flags.DEFINE_list('approaches', list(_ALL), 'rows of the table, in this order')
-_SEEDS = flags.DEFINE_list('seeds', ['0'], 'each approach is run with each of them')
-_SET = flags.DEFINE_multi_string(
-    'set', [], 'changes one setting of all runs, as in --set train_examples=3000'
-)
-_SET_FINETUNE = flags.DEFINE_multi_string(
-    'set_finetune', [], 'of fine-tuning alone, as in --set_finetune optimizer.peak_lr=3e-5'
-)
-_SET_BILSTM = flags.DEFINE_multi_string(
-    'set_bilstm', [], 'of the BiLSTM alone, as in --set_bilstm lstm_width=256'
-)
-_DETERMINISTIC = flags.DEFINE_bool('deterministic', False, determinism.HELP)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What is compared, on which task and from which encoder."""
+
+    task: str = required(
+        'conll2003, conll2003_sentences or a path ending in .json, of kind tagging'
+    )
+    data_dir: str = option(
+        '',
+        "the folder that holds the task's own files; not needed for a .json task beside its files",
+    )
+    init_from: str = required('the encoder, any source that launch.finetune takes')
+    workdir: str = required('folder of all runs, and of the features')
+    approaches: tuple[str, ...] = option(_ALL, 'rows of the table, in this order', commas=True)
+    seeds: tuple[str, ...] = option(('0',), 'each approach is run with each of them', commas=True)
+    set: tuple[str, ...] = option(
+        (), 'changes one setting of all runs, as in --set train_examples=3000'
+    )
+    set_finetune: tuple[str, ...] = option(
+        (), 'of fine-tuning alone, as in --set_finetune optimizer.peak_lr=3e-5'
+    )
+    set_bilstm: tuple[str, ...] = option(
+        (), 'of the BiLSTM alone, as in --set_bilstm lstm_width=256'
+    )
+    deterministic: bool = option(False, determinism.HELP)
+
+
+flags.define(Options)
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs what is left to run; returns 0, or 128 + the signal that asked it to save and stop."""
     del argv
-    if _DETERMINISTIC.value:
+    options = flags.read(Options)
+    if options.deterministic:
         determinism.demand()
-    if unknown := [name for name in _APPROACHES.value if name not in _ALL]:
+    if unknown := [name for name in options.approaches if name not in _ALL]:
         raise UserError(f'--approaches: {unknown[0]!r} is none of {", ".join(_ALL)}')
-    if not _APPROACHES.value or len(set(_APPROACHES.value)) < len(_APPROACHES.value):
-        raise UserError(f'--approaches={",".join(_APPROACHES.value)}: name one or more, each once')
-    seeds = [int(seed) for seed in _SEEDS.value if seed.strip().isdecimal()]
-    if not seeds or len(set(seeds)) < len(_SEEDS.value):
+    if not options.approaches or len(set(options.approaches)) < len(options.approaches):
+        raise UserError(f'--approaches={",".join(options.approaches)}: name one or more, each once')
+    seeds = [int(seed) for seed in options.seeds if seed.strip().isdecimal()]
+    if not seeds or len(set(seeds)) < len(options.seeds):
         raise UserError(
-            f'--seeds={",".join(_SEEDS.value)}: write different numbers with commas between, as in'
+            f'--seeds={",".join(options.seeds)}: write different numbers with commas between, as in'
             ' --seeds=0,1,2'
         )
     from configs import overrides
@@ -76,17 +80,16 @@ def main(argv: Sequence[str]) -> int:
     from configs.sweep import Point
     from input_pipeline.tasks import load_task
 
-    task = load_task(_TASK.value, _DATA_DIR.value)
+    task = load_task(options.task, options.data_dir)
     points = []
-    approaches: list[typing.Any] = _APPROACHES.value  # absl's words, each of them in _ALL
-    for approach in approaches:
+    for approach in options.approaches:
         if approach == 'finetune':
             config = overrides.apply(
-                finetune.recipe(task.name, task.kind), [*_SET.value, *_SET_FINETUNE.value]
+                finetune.recipe(task.name, task.kind), [*options.set, *options.set_finetune]
             )
         else:
             config = overrides.apply(
-                finetune.feature_based(task.name, approach), [*_SET.value, *_SET_BILSTM.value]
+                finetune.feature_based(task.name, approach), [*options.set, *options.set_bilstm]
             )
         for seed in seeds:
             points.append(
@@ -101,16 +104,16 @@ def main(argv: Sequence[str]) -> int:
     from launch.workdir import source
     from launch.workdir.workdir import Workdir
 
-    workdir = Workdir(_WORKDIR.value)
+    workdir = Workdir(options.workdir)
     with workdir.lock():
-        encoder = source.load_source(_INIT_FROM.value)
-        identity = finetuner.task_identity(task, _TASK.value, _DATA_DIR.value)
+        encoder = source.load_source(options.init_from)
+        identity = finetuner.task_identity(task, options.task, options.data_dir)
         cache = str(workdir.features)
         fine_tuner = feature_based.FeatureBasedTuner(
             task, encoder, identity, points[0].config.runtime, cache
         )
         try:
-            rows = results.run_sweep(fine_tuner, points, _WORKDIR.value)
+            rows = results.run_sweep(fine_tuner, points, options.workdir)
         except finetuner.Stopped as stopped:
             logging.info(
                 'signal %d: %s; the same command goes on from there',

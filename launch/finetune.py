@@ -12,69 +12,70 @@ are done are taken as they are.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
-from absl import flags, logging
+from absl import logging
 
 from bert_jax.mesh import determinism
-from launch import app
+from configs.options import option, required
+from launch import app, flags
 
-_TASK = flags.DEFINE_string(
-    'task', None, "a task's name (mrpc, squad_v1, ...) or a path ending in .json", required=True
-)
-_DATA_DIR = flags.DEFINE_string(
-    'data_dir',
-    '',
-    "the folder that holds the task's own files; not needed for a .json task beside its files",
-)
-_INIT_FROM = flags.DEFINE_string(
-    'init_from',
-    None,
-    'the encoder to start from: a workdir of launch.pretrain or launch.finetune, a Hugging Face'
-    ' BERT directory or name, or a Google checkpoint (DIR or DIR/bert_model.ckpt)',
-    required=True,
-)
-_PRINT_MAP = flags.DEFINE_bool(
-    'print_map', False, 'print every name in --init_from and the array here that it holds'
-)
-_WORKDIR = flags.DEFINE_string(
-    'workdir', None, 'folder of this run, or of all runs of a sweep', required=True
-)
-_RECIPE = flags.DEFINE_enum(
-    'recipe',
-    'paper',
-    ['paper', 'readme', 'albert'],
-    "whose settings for the task; the README is google-research/bert's",
-)
-_SWEEP = flags.DEFINE_string(
-    'sweep',
-    '',
-    'settings and their values: "optimizer.peak_lr=2e-5,3e-5;seed=0,1,2", or "glue;seed=0,1,2"'
-    ' (grids: glue, appendix, miniatures)',
-)
-_DETERMINISTIC = flags.DEFINE_bool('deterministic', False, determinism.HELP)
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What is fine-tuned on what, beside the run's configuration."""
+
+    task: str = required("a task's name (mrpc, squad_v1, ...) or a path ending in .json")
+    data_dir: str = option(
+        '',
+        "the folder that holds the task's own files; not needed for a .json task beside its files",
+    )
+    init_from: str = required(
+        'the encoder to start from: a workdir of launch.pretrain or launch.finetune, a Hugging Face'
+        ' BERT directory or name, or a Google checkpoint (DIR or DIR/bert_model.ckpt)'
+    )
+    print_map: bool = option(
+        False, 'print every name in --init_from and the array here that it holds'
+    )
+    workdir: str = required('folder of this run, or of all runs of a sweep')
+    recipe: Literal['paper', 'readme', 'albert'] = option(
+        'paper', "whose settings for the task; the README is google-research/bert's"
+    )
+    sweep: str = option(
+        '',
+        'settings and their values: "optimizer.peak_lr=2e-5,3e-5;seed=0,1,2", or "glue;seed=0,1,2"'
+        ' (grids: glue, appendix, miniatures)',
+    )
+    deterministic: bool = option(False, determinism.HELP)
+
+
+flags.define(Options)
+
 app.define_config_flags()
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs what is left to run; returns 0, or 128 + the signal that asked it to save and stop."""
     del argv
-    if _DETERMINISTIC.value:
+    options = flags.read(Options)
+    if options.deterministic:
         determinism.demand()
     from configs import sweep
     from configs.presets.finetune import recipe
     from input_pipeline.tasks import load_task
 
-    task = load_task(_TASK.value, _DATA_DIR.value)
-    config = app.config_from_flags('finetune', recipe(task.name, task.kind, app.choice(_RECIPE)))
-    points = sweep.grid(config, _SWEEP.value) if _SWEEP.value else []
+    task = load_task(options.task, options.data_dir)
+    config = app.config_from_flags('finetune', recipe(task.name, task.kind, options.recipe))
+    points = sweep.grid(config, options.sweep) if options.sweep else []
 
     from launch.finetuning import finetuner, results
     from launch.workdir import source
     from launch.workdir.workdir import Workdir
 
-    workdir = Workdir(_WORKDIR.value)
+    workdir = Workdir(options.workdir)
     with workdir.lock():
-        encoder = source.load_source(_INIT_FROM.value, _PRINT_MAP.value)
+        encoder = source.load_source(options.init_from, options.print_map)
         logging.info(
             '%s: encoder of %s, step %d; the %s head is fresh',
             task.name,
@@ -82,16 +83,16 @@ def main(argv: Sequence[str]) -> int:
             encoder.step,
             task.head,
         )
-        identity = finetuner.task_identity(task, _TASK.value, _DATA_DIR.value)
+        identity = finetuner.task_identity(task, options.task, options.data_dir)
         fine_tuner = finetuner.FineTuner(
             task, encoder, identity, config.runtime, str(workdir.features)
         )
         try:
             if points:
-                rows = results.run_sweep(fine_tuner, points, _WORKDIR.value)
+                rows = results.run_sweep(fine_tuner, points, options.workdir)
                 print(results.table(rows, task.metric))
             else:
-                result, done_before = fine_tuner.run(config, _WORKDIR.value)
+                result, done_before = fine_tuner.run(config, options.workdir)
                 print(results.describe(result, done_before))
         except finetuner.Stopped as stopped:
             logging.info(

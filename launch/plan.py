@@ -14,74 +14,80 @@ from __future__ import annotations
 import glob
 import importlib.util
 import json
-import math
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from absl import flags, logging
+from absl import logging
 
 from configs.errors import UserError
-from launch import app
+from configs.options import check_intervals, option, required
+from launch import app, flags
 
 if TYPE_CHECKING:
     from bert_jax.costs.chips import Topology
     from configs.schema import PretrainConfig
 
 app.define_config_flags()
-_TOPOLOGY = flags.DEFINE_string(
-    'topology',
-    None,
-    'chips and wiring, as in v5e:16x16; a wrong name lists those that exist',
-    required=True,
-)
-_MFU = flags.DEFINE_float(
-    'mfu',
-    0.4,
-    "share of the chips' peak that the run is assumed to reach, for the second estimate of time",
-)
-_PRICE = flags.DEFINE_float(
-    'price_per_chip_hour', None, 'what a chip costs for an hour, in any currency'
-)
-_PREDICTIONS = flags.DEFINE_multi_integer(
-    'max_predictions', [], 'masked positions a row, once a phase; by default 15 %, rounded up'
-)
-_COMPILE = flags.DEFINE_bool(
-    'compile',
-    True,
-    'compile the step, which takes minutes for a large model; without, only what shapes tell',
-)
-_TRIES = flags.DEFINE_integer(
-    'tries',
-    4,
-    'compilations spent on changes that make a phase fit which does not; 0: none',
-    lower_bound=0,
-)
-_SEARCH = flags.DEFINE_integer(
-    'search',
-    0,
-    'compilations spent, for each phase, on finding the fastest accumulation, remat and mesh; 0:'
-    ' none',
-    lower_bound=0,
-)
-_JSON = flags.DEFINE_string('json', None, 'also write the plan to this file')
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is planned beside the run's configuration, and how long it may take."""
+
+    topology: str = required(
+        'chips and wiring, as in v5e:16x16; a wrong name lists those that exist'
+    )
+    mfu: float = option(
+        0.4,
+        "share of the chips' peak that the run is assumed to reach, for the second estimate of"
+        ' time',
+        within='(0, 1]',
+    )
+    price_per_chip_hour: float | None = option(
+        None, 'what a chip costs for an hour, in any currency', within='[0, inf)'
+    )
+    max_predictions: tuple[int, ...] = option(
+        (), 'masked positions a row, once a phase; by default 15 %, rounded up'
+    )
+    compile: bool = option(
+        True,
+        'compile the step, which takes minutes for a large model; without, only what shapes tell',
+    )
+    tries: int = option(
+        4,
+        'compilations spent on changes that make a phase fit which does not; 0: none',
+        bounds=(0, None),
+    )
+    search: int = option(
+        0,
+        'compilations spent, for each phase, on finding the fastest accumulation, remat and mesh;'
+        ' 0: none',
+        bounds=(0, None),
+    )
+    json: str | None = option(None, 'also write the plan to this file')
+
+    def __post_init__(self) -> None:
+        check_intervals(self)
+
+
+flags.define(Options)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints the plan, and writes it where --json says. UserError, after that, where a phase does
-    not fit.
+    """Prints the plan, and writes it where --json says.
+
+    UserError, after that, where a phase does not fit.
     """
     del argv
-    if not 0 < _MFU.value <= 1:
-        raise UserError(f'--mfu={_MFU.value}: must be above 0 and at most 1, as in --mfu=0.4')
-    if _PRICE.value is not None and not 0 <= _PRICE.value < math.inf:
-        raise UserError(f'--price_per_chip_hour={_PRICE.value}: must be 0 or more')
-    if _JSON.value is not None:  # before the minutes of compiling
-        app.check_output_file('json', _JSON.value)
+    options = flags.read(Options)
+    if options.json is not None:  # before the minutes of compiling
+        app.check_output_file('json', options.json)
     config = app.config_from_flags('pretrain')
     from bert_jax.costs.chips import topology
 
-    where = topology(_TOPOLOGY.value)
+    where = topology(options.topology)
     # Before jax is imported: on a TPU host the chips are left alone, and of a GPU only what is
     # needed is taken.
     gpu = where.chip.platform == 'gpu' and any(
@@ -93,8 +99,8 @@ def main(argv: Sequence[str]) -> int:
     from bert_jax.costs import plan
     from launch.pretraining import plan_text
 
-    missing = '--nocompile was given' if not _COMPILE.value else plan.obstacle(where)
-    if _SEARCH.value and missing:
+    missing = '--nocompile was given' if not options.compile else plan.obstacle(where)
+    if options.search and missing:
         raise UserError(f'--search compiles, and that cannot be done here: {missing}')
     if not missing:
         logging.info(
@@ -102,7 +108,7 @@ def main(argv: Sequence[str]) -> int:
             len(config.phases),
             where.name,
         )
-    found, refusals = make_plan(config, where, compiling=not missing)
+    found, refusals = make_plan(config, where, options, compiling=not missing)
     print('\n'.join(plan_text.lines(found)))
     if missing:
         print(f'\nNOT COMPILED ({missing}). What stands above follows from shapes alone:')
@@ -110,12 +116,12 @@ def main(argv: Sequence[str]) -> int:
             'activations are estimated, workspace and collectives are not in it, and whether the'
             ' run fits is not known.'
         )
-    if _JSON.value:
+    if options.json:
         from etils import epath
 
         from configs.atomic import atomic_write
 
-        path = epath.Path(_JSON.value)
+        path = epath.Path(options.json)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             atomic_write(path, json.dumps(found, indent=2) + '\n')
@@ -128,10 +134,11 @@ def main(argv: Sequence[str]) -> int:
 
 
 def make_plan(
-    config: PretrainConfig, where: Topology, compiling: bool
+    config: PretrainConfig, where: Topology, options: Options, compiling: bool
 ) -> tuple[dict[str, Any], list[UserError]]:
-    """-> (the whole plan as JSON data, without the schedule where a phase does not fit; the
-    refusals of those phases).
+    """The whole plan as JSON data, and the refusals of the phases that do not fit.
+
+    Where there are any it has no schedule.
     """
     from bert_jax.costs import flops, plan, search
     from bert_jax.model import splits
@@ -140,7 +147,7 @@ def make_plan(
     chip, phases = where.chip, []
     refusals: list[UserError] = []
     for phase, count in zip(
-        config.phases, plan.predictions_of(config, _PREDICTIONS.value), strict=True
+        config.phases, plan.predictions_of(config, options.max_predictions), strict=True
     ):
         task = search.Task(config, phase, count, where)
         found = plan.analytic(*task)
@@ -155,14 +162,14 @@ def make_plan(
                     'has': refused.has,
                     'buffers': [vars(one) for one in refused.buffers],
                 }
-                found['changes'] = search.smallest_changes(task, refused, _TRIES.value)
+                found['changes'] = search.smallest_changes(task, refused, options.tries)
         else:
             found['likely_change'] = search.likely_change(task)
         found['bytes_read_per_step'] = phase.batch_size * most_bytes(
             RecordSpec(phase.seq_len, count, 'static'), config.model.vocab_size
         )
-        if _SEARCH.value:
-            found['search'] = search.search(task, _SEARCH.value)
+        if options.search:
+            found['search'] = search.search(task, options.search)
         phases.append(found)
     found = {
         'config': config.name,
@@ -177,11 +184,13 @@ def make_plan(
         },
         'parameters': flops.parameter_count(config.model),
         'phases': phases,
-        'mfu': _MFU.value,
-        'price_per_chip_hour': _PRICE.value,
+        'mfu': options.mfu,
+        'price_per_chip_hour': options.price_per_chip_hour,
     }
     if not refusals:
-        found['schedule'] = plan.schedule(phases, where.chips, _MFU.value, _PRICE.value)
+        found['schedule'] = plan.schedule(
+            phases, where.chips, options.mfu, options.price_per_chip_hour
+        )
     return found, refusals
 
 

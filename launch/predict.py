@@ -15,91 +15,70 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
-from absl import flags, logging
+from absl import logging
 
 from configs.errors import UserError
-from launch import app
+from configs.options import option, required
+from launch import app, flags
+from launch.inference.options import RecordFile, TrainedModel
 
 if TYPE_CHECKING:
     from input_pipeline.text.record_files import BadRecord
     from launch.inference.predictor import Predictor
 
-_WORKDIR = flags.DEFINE_string(
-    'workdir',
-    None,
-    'folder of a run of launch.finetune or launch.pretrain; its newest checkpoint is taken',
-)
-_INIT_FROM = flags.DEFINE_string(
-    'init_from', None, 'in place of --workdir: any other source that launch.finetune takes'
-)
-_INPUT = flags.DEFINE_string(
-    'input',
-    None,
-    'file of records, plain or compressed (gzip, bzip2, xz, zstd)',
-    required=True,
-    allow_overwrite=False,
-)
-_OUTPUT = flags.DEFINE_string('output', None, 'file to write, a JSON object a line', required=True)
-_FORMAT = flags.DEFINE_enum(
-    'format',
-    '',
-    ['', 'text', 'tsv', 'csv', 'jsonl'],
-    'of the input; default: by its name. text is a text a line',
-)
-_COLUMNS = flags.DEFINE_string(
-    'columns',
-    '',
-    'where the columns are called otherwise: "text=sentence,text_b=question", or places from 0',
-)
-_HEADER = flags.DEFINE_bool(
-    'header', True, 'whether the first line of TSV or CSV names the columns'
-)
-_SKIP_BAD = flags.DEFINE_bool(
-    'skip_bad_records',
-    False,
-    'answer a record that cannot be read or answered with {"error"} in place of stopping, and count'
-    ' those',
-)
-_SHARD = flags.DEFINE_string('shard', '0/1', 'I/N: take every N-th record from the I-th on')
-_LENGTH = flags.DEFINE_integer(
-    'max_seq_length',
-    None,
-    'word pieces of the longest row; default: as fine-tuned, else as many as the model has',
-)
-_TOP = flags.DEFINE_integer(
-    'top',
-    5,
-    'how many candidates an answer lists (n-best answers, words for a mask)',
-    lower_bound=1,
-)
-_DTYPE = flags.DEFINE_enum(
-    'compute_dtype', 'float32', ['float32', 'bfloat16'], 'arithmetic of the layers'
-)
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Which model answers which records, and how."""
+
+    model: TrainedModel
+    input: str = required('file of records, plain or compressed (gzip, bzip2, xz, zstd)', once=True)
+    output: str = required('file to write, a JSON object a line')
+    file: RecordFile
+    max_seq_length: int | None = option(
+        None,
+        'word pieces of the longest row; default: as fine-tuned, else as many as the model has',
+    )
+    top: int = option(
+        5,
+        'how many candidates an answer lists (n-best answers, words for a mask)',
+        bounds=(1, None),
+    )
+    compute_dtype: Literal['float32', 'bfloat16'] = option('float32', 'arithmetic of the layers')
+
+
+flags.define(Options)
+
 _COMMIT = 512  # answers between two places from which a killed run goes on
 
 
 def main(argv: Sequence[str]) -> None:
     """Answers what is left to answer."""
     del argv
-    if (_WORKDIR.value is None) == (_INIT_FROM.value is None):
-        raise UserError('name either --workdir or --init_from')
+    options = flags.read(Options)
 
     from input_pipeline.progress import Progress
     from input_pipeline.text.record_files import Reader, parse_columns, parse_shard
 
-    shard, columns = parse_shard(_SHARD.value), parse_columns(_COLUMNS.value)
+    shard, columns = parse_shard(options.file.shard), parse_columns(options.file.columns)
 
     from launch.inference.predictor import Predictor
     from launch.workdir.resumable import growing, was_finished
 
     predictor = Predictor.from_workdir(
-        _WORKDIR.value or app.given(_INIT_FROM), _LENGTH.value, _TOP.value, _DTYPE.value
+        options.model.where, options.max_seq_length, options.top, options.compute_dtype
     )
     required, optional = predictor.roles
     reader = Reader(
-        _INPUT.value, required, (*optional, 'id'), columns, _FORMAT.value, _HEADER.value
+        options.input,
+        required,
+        (*optional, 'id'),
+        columns,
+        options.file.format,
+        options.file.header,
     )
     identity = {
         'input': reader.identity(),
@@ -107,12 +86,12 @@ def main(argv: Sequence[str]) -> None:
         'shard': list(shard),
         'settings': predictor.settings,
     }
-    if was_finished(_OUTPUT.value, identity):
-        logging.info('%s is done already', _OUTPUT.value)
+    if was_finished(options.output, identity):
+        logging.info('%s is done already', options.output)
         return
     progress = Progress('predict', reader.size, 'kB of input', 1e3)
     about = {'source': predictor.source.where, 'step': predictor.source.step}
-    with growing(_OUTPUT.value, identity, ['answers.jsonl']) as output:
+    with growing(options.output, identity, ['answers.jsonl']) as output:
         lines: list[str] = []
         bad = 0
 
@@ -126,8 +105,8 @@ def main(argv: Sequence[str]) -> None:
         for answer in answers(predictor, reader.part(shard, output.records)):
             if 'error' in answer:
                 bad += 1
-                where = f'{_INPUT.value}:{answer["line"]}: {answer["error"]}'
-                if not _SKIP_BAD.value:
+                where = f'{options.input}:{answer["line"]}: {answer["error"]}'
+                if not options.file.skip_bad_records:
                     raise UserError(
                         f'{where}; mend it, or leave such records out with --skip_bad_records'
                     )
@@ -137,9 +116,9 @@ def main(argv: Sequence[str]) -> None:
                 commit()
                 progress.update(reader.position)
         commit()
-        output.finish(about, lambda: (output.folder / 'answers.jsonl').replace(_OUTPUT.value))
+        output.finish(about, lambda: (output.folder / 'answers.jsonl').replace(options.output))
     progress.done()
-    print(f'{_OUTPUT.value}: {output.records} answers{output.of_them_bad()}')
+    print(f'{options.output}: {output.records} answers{output.of_them_bad()}')
 
 
 def answers(

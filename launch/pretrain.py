@@ -12,14 +12,16 @@ import itertools
 import math
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from absl import flags, logging
+from absl import logging
 
 from bert_jax.mesh import determinism
 from configs import schema
 from configs.errors import UserError
-from launch import app
+from configs.options import option
+from launch import app, flags
 
 if TYPE_CHECKING:
     from bert_jax.train.masking import DynamicMasking
@@ -28,54 +30,61 @@ if TYPE_CHECKING:
     from launch.workdir.workdir import Workdir
 
 app.define_config_flags()
-_DATA = flags.DEFINE_multi_string(
-    'data', [], 'records directory; give it once for each length that the phases need'
-)
-_WORKDIR = flags.DEFINE_string(
-    'workdir', None, 'folder of this run: configuration, checkpoints, metrics (required)'
-)
-_INIT_FROM = flags.DEFINE_string(
-    'init_from',
-    None,
-    'start from these weights, at step 0 and with a new optimizer: a workdir, a Hugging Face BERT'
-    ' directory or name, or a Google checkpoint',
-)
-_PRINT_MAP = flags.DEFINE_bool(
-    'print_map', False, 'print every name in --init_from and the array here that it holds'
-)
-_PRINT_SCHEDULE = flags.DEFINE_bool(
-    'print_schedule', False, 'print the learning rate of chosen steps and end; needs only --config'
-)
-_DISTRIBUTED = flags.DEFINE_bool(
-    'distributed',
-    False,
-    'one of several processes, which the cluster tells apart (TPU pod, Slurm, MPI, Kubernetes)',
-)
-_COORDINATOR = flags.DEFINE_string(
-    'coordinator', None, 'HOST:PORT of process 0, where no cluster tells; the next port is used too'
-)
-_NUM_PROCESSES = flags.DEFINE_integer(
-    'num_processes', None, 'how many processes there are, with --coordinator', lower_bound=1
-)
-_PROCESS_ID = flags.DEFINE_integer(
-    'process_id', None, 'which of them this is, from 0, with --coordinator', lower_bound=0
-)
-_ARRIVAL = flags.DEFINE_integer(
-    'arrival_timeout_s', 300, 'seconds within which all processes must have started', lower_bound=1
-)
-_HEARTBEAT = flags.DEFINE_integer(
-    'heartbeat_s', 100, 'seconds without a sign after which a process counts as dead', lower_bound=1
-)
-_DETERMINISTIC = flags.DEFINE_bool('deterministic', False, determinism.HELP)
-_DRY_RUN = flags.DEFINE_bool(
-    'dry_run', False, 'compile one step of each phase, print its sizes and end; nothing is written'
-)
-_PROFILE = flags.DEFINE_integer(
-    'profile',
-    0,
-    'trace so many steps of each phase, after its first ten, into WORKDIR/profile',
-    lower_bound=0,
-)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Where a run reads and writes, and which of several processes this is."""
+
+    data: tuple[str, ...] = option(
+        (), 'records directory; give it once for each length that the phases need'
+    )
+    workdir: str | None = option(
+        None, 'folder of this run: configuration, checkpoints, metrics (required)'
+    )
+    init_from: str | None = option(
+        None,
+        'start from these weights, at step 0 and with a new optimizer: a workdir, a Hugging Face'
+        ' BERT directory or name, or a Google checkpoint',
+    )
+    print_map: bool = option(
+        False, 'print every name in --init_from and the array here that it holds'
+    )
+    print_schedule: bool = option(
+        False, 'print the learning rate of chosen steps and end; needs only --config'
+    )
+    distributed: bool = option(
+        False,
+        'one of several processes, which the cluster tells apart (TPU pod, Slurm, MPI, Kubernetes)',
+    )
+    coordinator: str | None = option(
+        None, 'HOST:PORT of process 0, where no cluster tells; the next port is used too'
+    )
+    num_processes: int | None = option(
+        None, 'how many processes there are, with --coordinator', bounds=(1, None)
+    )
+    process_id: int | None = option(
+        None, 'which of them this is, from 0, with --coordinator', bounds=(0, None)
+    )
+    arrival_timeout_s: int = option(
+        300, 'seconds within which all processes must have started', bounds=(1, None)
+    )
+    heartbeat_s: int = option(
+        100, 'seconds without a sign after which a process counts as dead', bounds=(1, None)
+    )
+    deterministic: bool = option(False, determinism.HELP)
+    dry_run: bool = option(
+        False, 'compile one step of each phase, print its sizes and end; nothing is written'
+    )
+    profile: int = option(
+        0,
+        'trace so many steps of each phase, after its first ten, into WORKDIR/profile',
+        bounds=(0, None),
+    )
+
+
+flags.define(Options)
+
 
 # Training records from which the unigram baseline is counted: a second or two of reading, and the
 # third digit is settled.
@@ -127,20 +136,21 @@ def main(argv: Sequence[str]) -> int:
     stop.
     """
     del argv
-    if _DETERMINISTIC.value:
+    options = flags.read(Options)
+    if options.deterministic:
         determinism.demand()
-    if _PRINT_SCHEDULE.value:
+    if options.print_schedule:
         return print_schedule(app.config_from_flags('pretrain'))
-    if not (_DISTRIBUTED.value or _COORDINATOR.value):
+    if not (options.distributed or options.coordinator):
         return run(*ready())
     from bert_jax.mesh import processes
 
     cluster = processes.ClusterAddress(
-        _COORDINATOR.value,
-        _NUM_PROCESSES.value,
-        _PROCESS_ID.value,
-        _ARRIVAL.value,
-        _HEARTBEAT.value,
+        options.coordinator,
+        options.num_processes,
+        options.process_id,
+        options.arrival_timeout_s,
+        options.heartbeat_s,
     )
     with processes.joined_run(cluster, ready, common) as (config, records):
         return run(config, records)
@@ -148,26 +158,29 @@ def main(argv: Sequence[str]) -> int:
 
 def ready() -> tuple[schema.PretrainConfig, list[Records]]:
     """What the flags of this process name, checked without jax."""
+    options = flags.read(Options)
     config = app.config_from_flags('pretrain')
-    if not _WORKDIR.value and not _DRY_RUN.value:
+    if not options.workdir and not options.dry_run:
         raise UserError('--workdir is required: a folder for this run')
-    return config, match_phases(config, _DATA.value)
+    return config, match_phases(config, options.data)
 
 
 def common(made: tuple[schema.PretrainConfig, list[Records]]) -> dict[str, Any]:
     """What must be the same in all processes of this run."""
+    options = flags.read(Options)
     from launch.pretraining import same_run
 
     named = {
-        '--workdir': _WORKDIR.value,
-        '--init_from': _INIT_FROM.value,
-        '--dry_run': _DRY_RUN.value,
+        '--workdir': options.workdir,
+        '--init_from': options.init_from,
+        '--dry_run': options.dry_run,
     }
     return same_run.description(*made, named)
 
 
 def run(config: schema.PretrainConfig, records: list[Records]) -> int:
     """The whole run, in this process or in this one of several."""
+    options = flags.read(Options)
     from bert_jax.mesh import processes, sharding
     from bert_jax.model import attention, splits
     from bert_jax.train.step import use_compilation_cache
@@ -185,13 +198,14 @@ def run(config: schema.PretrainConfig, records: list[Records]) -> int:
         attention.choose(
             config.runtime, config.model, phase.seq_len, records[i].manifest.spec.packed
         )
-    if _DRY_RUN.value:
+    if options.dry_run:
         from launch.pretraining import dry_run
 
         for i, phase in enumerate(config.phases):
             print(f'phase {i}: {dry_run.report(config, phase, records[i], mesh)}')
         return 0
-    workdir = Workdir(app.given(_WORKDIR))
+    assert options.workdir is not None, 'ready() asks for it'
+    workdir = Workdir(options.workdir)
     with workdir.lock() if processes.is_lead_process() else contextlib.nullcontext():
         # Before the workdir is this run's: a source that does not fit leaves no trace.
         start = starting_point(config, records)
@@ -200,7 +214,7 @@ def run(config: schema.PretrainConfig, records: list[Records]) -> int:
             'give all the same --workdir and --init_from, as one folder that all of them share',
         )
         identity = {'records': [r.identity() for r in records]} | (
-            {'init_from': _INIT_FROM.value} if _INIT_FROM.value else {}
+            {'init_from': options.init_from} if options.init_from else {}
         )
         processes.broadcast_from_lead(lambda: workdir.create_or_resume(config, identity))
         processes.compare(
@@ -214,17 +228,18 @@ def starting_point(config: schema.PretrainConfig, records: list[Records]) -> Sou
     """What --init_from names, fit for this run; None without it, or where the workdir has a
     checkpoint to go on from.
     """
+    options = flags.read(Options)
     from etils import epath
 
     from bert_jax.train.checkpoint import saved_steps
     from input_pipeline.tokenizer import Tokenizer
     from launch.workdir import source
 
-    if not _INIT_FROM.value or saved_steps(_WORKDIR.value):
+    if not options.init_from or saved_steps(options.workdir):
         return None
     tokenizer = Tokenizer.load(epath.Path(records[0].directory) / 'tokenizer')
     return source.for_pretraining(
-        _INIT_FROM.value, tokenizer, config.model, config.seed, _PRINT_MAP.value
+        options.init_from, tokenizer, config.model, config.seed, options.print_map
     )
 
 
@@ -299,6 +314,7 @@ def train(
     """Takes the run from its newest checkpoint, or from the start, to its last step or to a
     signal.
     """
+    options = flags.read(Options)
     import jax
     import jax.numpy as jnp
     from etils import epath
@@ -312,7 +328,8 @@ def train(
     from launch.workdir import metrics
     from launch.workdir.workdir import Workdir
 
-    workdir, runtime = Workdir(app.given(_WORKDIR)), config.runtime
+    assert options.workdir is not None, 'ready() asks for it'
+    workdir, runtime = Workdir(options.workdir), config.runtime
     if processes.is_lead_process():
         Tokenizer.load(epath.Path(records[0].directory) / 'tokenizer').save(
             workdir.tokenizer_folder
@@ -418,6 +435,7 @@ def train_phase(
 
     Calls `beat` after each step and each batch of an evaluation.
     """
+    options = flags.read(Options)
     import jax
 
     from bert_jax.costs import memory, throughput
@@ -478,7 +496,7 @@ def train_phase(
         step,
         last,
     )
-    profile = loop.Profile(str(Workdir(app.given(_WORKDIR)).profile), _PROFILE.value, step, last)
+    profile = loop.Profile(str(Workdir(str(options.workdir)).profile), options.profile, step, last)
     stopped = run.stop()
     while step < last and stopped is None:
         with meter.waiting():

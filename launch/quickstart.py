@@ -14,55 +14,60 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-
-from absl import flags
+from typing import TYPE_CHECKING
 
 from configs.errors import UserError
-from launch import app
+from configs.options import option
+from launch import app, flags
 
-_WORKDIR = flags.DEFINE_string('workdir', 'runs/quickstart', 'folder of everything that is made')
-_CORPUS = flags.DEFINE_multi_string(
-    'corpus',
-    None,
-    'your own text, a glob, as often as there are texts; documents stand between blank lines '
-    '(default: docstrings of the installed packages)',
-)
-_LANGUAGE = flags.DEFINE_string(
-    'language', 'en', 'language code of --corpus, for cutting paragraphs into sentences'
-)
-_CORPUS_MB = flags.DEFINE_float(
-    'corpus_mb',
-    12,
-    'of a larger --corpus use about that many megabytes, documents chosen by a hash',
-    lower_bound=0.01,
-)
-_VOCAB_SIZE = flags.DEFINE_integer(
-    'vocab_size', 8000, 'entries of the vocabulary', lower_bound=100, upper_bound=1 << 24
-)
-_STEPS = flags.DEFINE_integer(
-    'steps',
-    None,
-    "pre-training steps (default: as configs/presets/quickstart.py has, five minutes' worth on 2"
-    ' cores)',
-    lower_bound=1,
-)
-_FINETUNE_STEPS = flags.DEFINE_integer(
-    'finetune_steps',
-    None,
-    'steps of a fine-tuning run (default: as configs/presets/quickstart_finetune.py has)',
-    lower_bound=1,
-)
-_SIZES = flags.DEFINE_list('train_examples', ['80', '400', '2000'], 'sizes of the fine-tuning set')
-_RUNS = flags.DEFINE_integer(
-    'finetune_runs',
-    3,
-    'fine-tuning runs (seeds 0, 1, ...) for each size and starting point',
-    lower_bound=1,
-)
-_SEED = flags.DEFINE_integer(
-    'seed', 0, 'seeds the records, and initialisation and data order of pre-training', lower_bound=0
-)
+if TYPE_CHECKING:
+    from launch.demo.stages import Done, Stage
+
+
+@dataclass(frozen=True)
+class Options:
+    """The text, and how much is spent on it."""
+
+    workdir: str = option('runs/quickstart', 'folder of everything that is made')
+    corpus: tuple[str, ...] | None = option(
+        None,
+        'your own text, a glob, as often as there are texts; documents stand between blank lines '
+        '(default: docstrings of the installed packages)',
+    )
+    language: str = option('en', 'language code of --corpus, for cutting paragraphs into sentences')
+    corpus_mb: float = option(
+        12,
+        'of a larger --corpus use about that many megabytes, documents chosen by a hash',
+        bounds=(0.01, None),
+    )
+    vocab_size: int = option(8000, 'entries of the vocabulary', bounds=(100, 1 << 24))
+    steps: int | None = option(
+        None,
+        "pre-training steps (default: as configs/presets/quickstart.py has, five minutes' worth on"
+        ' 2 cores)',
+        bounds=(1, None),
+    )
+    finetune_steps: int | None = option(
+        None,
+        'steps of a fine-tuning run (default: as configs/presets/quickstart_finetune.py has)',
+        bounds=(1, None),
+    )
+    train_examples: tuple[int, ...] = option(
+        (80, 400, 2000), 'sizes of the fine-tuning set', commas=True
+    )
+    finetune_runs: int = option(
+        3, 'fine-tuning runs (seeds 0, 1, ...) for each size and starting point', bounds=(1, None)
+    )
+    seed: int = option(
+        0,
+        'seeds the records, and initialisation and data order of pre-training',
+        bounds=(0, None),
+    )
+
+
+flags.define(Options)
 
 # Of English and Korean text alike, about; decides how many differently masked copies are made
 BYTES_PER_TOKEN = 4.5
@@ -71,51 +76,54 @@ BYTES_PER_TOKEN = 4.5
 def main(argv: Sequence[str]) -> None:
     """Runs the stages in order, then prints the table."""
     del argv
+    options = flags.read(Options)
     from launch.demo import corpus, report
     from launch.demo.stages import Stages
     from launch.workdir.folder import lock
 
-    sizes = training_sizes(_SIZES.value)
-    if '://' in _WORKDIR.value:
-        raise UserError(f'--workdir={_WORKDIR.value}: the quickstart takes a local folder')
-    with lock(_WORKDIR.value):
-        stages = Stages(_WORKDIR.value)
-        source = corpus.source(_CORPUS.value, _LANGUAGE.value, int(_CORPUS_MB.value * 1e6))
+    sizes = training_sizes(options.train_examples)
+    if '://' in options.workdir:
+        raise UserError(f'--workdir={options.workdir}: the quickstart takes a local folder')
+    with lock(options.workdir):
+        stages = Stages(options.workdir)
+        source = corpus.source(options.corpus, options.language, int(options.corpus_mb * 1e6))
+        # The text first, for it is split there: what is held out is seen by no later stage. Each
+        # stage names those before it by their keys, so that what they change makes it anew.
         text = stages.run('text', source.inputs, source.make)
         task = stages.run(
             'task', {'text': text.key}, lambda folder: source.make_task(text.folder, folder)
         )
-        vocabulary = stages.run(*vocabulary_stage(text))
-        records = stages.run(*records_stage(text, vocabulary))
-        pretrained = stages.run(*pretrain_stage(records))
+        vocabulary = stages.run(*vocabulary_stage(options, text))
+        records = stages.run(*records_stage(options, text, vocabulary))
+        pretrained = stages.run(*pretrain_stage(options, records))
         for size in available(sizes, task.folder):
-            stages.run(*finetune_stage(size, task, pretrained))
+            stages.run(*finetune_stage(options, size, task, pretrained))
         print('\n' + report.write(stages, source.title, source.question))
 
 
-def vocabulary_stage(text):
+def vocabulary_stage(options: Options, text: Done) -> Stage:
     """The vocabulary, learnt from the training side alone."""
     from launch.demo.corpus import is_latin
-    from launch.demo.stages import binary
+    from launch.demo.stages import Stage, binary
 
     # Lower-casing strips accents too, which takes Hangul and other scripts apart.
     arguments = [
-        f'--vocab_size={_VOCAB_SIZE.value}',
+        f'--vocab_size={options.vocab_size}',
         '--lower_case' if is_latin(text.folder / 'train.txt') else '--nolower_case',
     ]
     make = lambda folder: binary(
         'train_vocab', f'--input={text.folder}/train.txt', f'--output={folder}', *arguments
     )
-    return 'vocabulary', {'text': text.key, 'arguments': arguments}, make
+    return Stage('vocabulary', {'text': text.key, 'arguments': arguments}, make)
 
 
-def records_stage(text, vocabulary):
+def records_stage(options: Options, text: Done, vocabulary: Done) -> Stage:
     """TFRecords: as many copies of the text, each masked anew, as pre-training will read."""
     from configs.presets import quickstart
-    from launch.demo.stages import binary
+    from launch.demo.stages import Stage, binary
 
     read = (
-        (_STEPS.value or quickstart.get_config().total_steps)
+        (options.steps or quickstart.get_config().total_steps)
         * quickstart.get_config().phases[0].batch_size
         * quickstart.SEQ_LEN
     )
@@ -124,35 +132,37 @@ def records_stage(text, vocabulary):
         f'--seq_len={quickstart.SEQ_LEN}',
         f'--max_predictions={quickstart.MAX_PREDICTIONS}',
         f'--dupe_factor={min(10, math.ceil(read / held))}',
-        f'--seed={_SEED.value}',
+        f'--seed={options.seed}',
     ]
-    inputs = [
+    files = [
         f'--input={text.folder}/train.txt',
         f'--eval_input={text.folder}/held_out.txt',
         f'--tokenizer={vocabulary.folder}',
     ]
-    make = lambda folder: binary('preprocess', *inputs, f'--output={folder}', *arguments)
-    return 'records', {'text': text.key, 'vocabulary': vocabulary.key, 'arguments': arguments}, make
+    make = lambda folder: binary('preprocess', *files, f'--output={folder}', *arguments)
+    inputs = {'text': text.key, 'vocabulary': vocabulary.key, 'arguments': arguments}
+    return Stage('records', inputs, make)
 
 
-def pretrain_stage(records):
-    """BERT-Tiny, pre-trained by configs/presets/quickstart.py, and evaluated on all held-out
-    records.
+def pretrain_stage(options: Options, records: Done) -> Stage:
+    """BERT-Tiny, pre-trained by configs/presets/quickstart.py.
+
+    It is evaluated on all held-out records.
     """
     from configs.presets import quickstart
-    from launch.demo.stages import binary
+    from launch.demo.stages import Stage, binary
 
     manifest = json.loads((records.folder / 'manifest.json').read_text())
-    changes = [f'seed={_SEED.value}', f'model.vocab_size={manifest["vocab_size"]}']
-    if _STEPS.value:
-        steps = _STEPS.value
+    changes = [f'seed={options.seed}', f'model.vocab_size={manifest["vocab_size"]}']
+    if options.steps:
+        steps = options.steps
         changes += [
             f'phases.0.steps={steps}',
             f'optimizer.warmup_steps={steps // 15}',
             f'runtime.eval_every={math.ceil(steps / 6)}',
         ]
 
-    def make(folder):
+    def make(folder: Path) -> None:
         binary(
             'pretrain',
             '--config=quickstart',
@@ -162,54 +172,49 @@ def pretrain_stage(records):
         )
         binary('evaluate', f'--workdir={folder}', f'--data={records.folder}')
 
-    return (
-        'pretrain',
-        {
-            'records': records.key,
-            'config': Path(quickstart.__file__).read_text(),
-            'changes': changes,
-        },
-        make,
-    )
+    recipe = Path(quickstart.__file__).read_text()
+    inputs = {'records': records.key, 'config': recipe, 'changes': changes}
+    return Stage('pretrain', inputs, make)
 
 
-def finetune_stage(size, task, pretrained):
-    """Fine-tuning on `size` examples, from the pre-trained and from random weights, with several
-    seeds; the same steps at every size.
+def finetune_stage(options: Options, size: int, task: Done, pretrained: Done) -> Stage:
+    """Fine-tuning on `size` examples, from the pre-trained and from random weights.
+
+    With several seeds, and in the same number of steps at every size.
     """
     from configs.presets import quickstart_finetune as recipe
-    from launch.demo.stages import binary
+    from launch.demo.stages import Stage, binary
 
     # rounded down to whole steps there
-    epochs = (_FINETUNE_STEPS.value or recipe.STEPS) * recipe.BATCH_SIZE / size * (1 + 1e-8)
-    sweep = f'init=source,random;seed={",".join(map(str, range(_RUNS.value)))}'
+    epochs = (options.finetune_steps or recipe.STEPS) * recipe.BATCH_SIZE / size * (1 + 1e-8)
+    sweep = f'init=source,random;seed={",".join(map(str, range(options.finetune_runs)))}'
     arguments = [f'--set=train_examples={size}', f'--set=epochs={epochs:.10f}', f'--sweep={sweep}']
-    inputs = [
+    source = [
         '--config=quickstart_finetune',
         f'--task={task.folder}/task.json',
         f'--init_from={pretrained.folder}',
     ]
-    make = lambda folder: binary('finetune', *inputs, f'--workdir={folder}', *arguments)
-    key = {
+    make = lambda folder: binary('finetune', *source, f'--workdir={folder}', *arguments)
+    inputs = {
         'task': task.key,
         'pretrain': pretrained.key,
         'config': Path(recipe.__file__).read_text(),
         'arguments': arguments,
     }
-    return f'finetune_{size}', key, make
+    return Stage(f'finetune_{size}', inputs, make)
 
 
-def training_sizes(texts):
-    """The sizes in --train_examples, ascending."""
-    if not texts or not all(text.isdecimal() and int(text) for text in texts):
+def training_sizes(sizes: Sequence[int]) -> list[int]:
+    """The sizes in --train_examples, ascending, each once."""
+    if not sizes or min(sizes) < 1:
+        given = ','.join(map(str, sizes))
         raise UserError(
-            f'--train_examples={",".join(texts)}: must be whole numbers above 0, separated by'
-            ' commas'
+            f'--train_examples={given}: must be whole numbers above 0, separated by commas'
         )
-    return sorted({int(text) for text in texts})
+    return sorted(set(sizes))
 
 
-def available(sizes, task):
+def available(sizes: Sequence[int], task: Path) -> list[int]:
     """The sizes that the task's training set has; its own size in place of those it has not."""
     with open(task / 'train.jsonl', encoding='utf-8') as file:
         most = sum(1 for _ in file)

@@ -13,36 +13,40 @@ start again.
 
 from __future__ import annotations
 
-import math
 import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from absl import flags, logging
+from absl import flags as absl_flags
+from absl import logging
 
 from configs.errors import UserError
-from launch import app
+from configs.options import option
+from launch import app, flags
 
-_MAX_RESTARTS = flags.DEFINE_integer(
-    'max_restarts', 1000, 'give up after so many restarts', lower_bound=0
-)
-_PAUSE = flags.DEFINE_float(
-    'pause_s',
-    5.0,
-    'seconds before the first restart; doubled after each short run, up to max_pause_s',
-    lower_bound=0.0,
-)
-_MAX_PAUSE = flags.DEFINE_float(
-    'max_pause_s', 300.0, 'longest pause before a restart, in seconds', lower_bound=0.0
-)
-_LONG_RUN = flags.DEFINE_float(
-    'long_run_s',
-    600.0,
-    'after a run of so many seconds the pause starts small again',
-    lower_bound=0.0,
-)
+
+@dataclass(frozen=True)
+class Options:
+    """When and how often the command is started again."""
+
+    max_restarts: int = option(1000, 'give up after so many restarts', bounds=(0, None))
+    pause_s: float = option(
+        5.0,
+        'seconds before the first restart; doubled after each short run, up to max_pause_s',
+        bounds=(0.0, None),
+    )
+    max_pause_s: float = option(
+        300.0, 'longest pause before a restart, in seconds', bounds=(0.0, None)
+    )
+    long_run_s: float = option(
+        600.0, 'after a run of so many seconds the pause starts small again', bounds=(0.0, None)
+    )
+
+
+flags.define(Options)
 
 USER_ERROR = 2
 NOT_STARTED = 127
@@ -91,10 +95,10 @@ class Supervisor:
         code = child.wait()
         return 128 - code if code < 0 else code
 
-    def run(self, max_restarts: int, pause_s: float, max_pause_s: float, long_run_s: float) -> int:
+    def run(self, options: Options) -> int:
         """Runs and restarts; -> 0 when done, else the last exit code of the command."""
-        pause = pause_s
-        for restarts in range(max_restarts + 1):
+        pause = options.pause_s
+        for restarts in range(options.max_restarts + 1):
             started = time.monotonic()
             code = self._once(again=restarts > 0)
             lived = time.monotonic() - started
@@ -106,21 +110,25 @@ class Supervisor:
                     code,
                 )
                 return code
-            if restarts < max_restarts:
-                pause = pause_s if lived >= long_run_s else min(pause, max_pause_s)
+            if restarts < options.max_restarts:
+                pause = (
+                    options.pause_s
+                    if lived >= options.long_run_s
+                    else min(pause, options.max_pause_s)
+                )
                 logging.warning(
                     'exit code %d after %.0f s; restart %d of at most %d in %.0f s',
                     code,
                     lived,
                     restarts + 1,
-                    max_restarts,
+                    options.max_restarts,
                     pause,
                 )
                 self._sleep(pause)
                 pause = 2 * pause
             if self._stopped is not None:
                 return 128 + self._stopped
-        logging.error('exit code %d after %d restarts: given up', code, max_restarts)
+        logging.error('exit code %d after %d restarts: given up', code, options.max_restarts)
         return code
 
     def _sleep(self, seconds: float) -> None:
@@ -138,14 +146,9 @@ def main(argv: Sequence[str]) -> int:
             'there is no command: write it after --, as in: python -m launch.supervise -- python -m'
             ' launch.pretrain ...'
         )
-    for flag in (_PAUSE, _MAX_PAUSE, _LONG_RUN):
-        if not math.isfinite(flag.value):
-            raise UserError(f'--{flag.name}={flag.value}: must be a number of seconds')
-    return Supervisor(command).run(
-        _MAX_RESTARTS.value, _PAUSE.value, _MAX_PAUSE.value, _LONG_RUN.value
-    )
+    return Supervisor(command).run(flags.read(Options))
 
 
 if __name__ == '__main__':
-    flags.FLAGS.set_gnu_getopt(False)  # the flags of a command are its own, with or without --
+    absl_flags.FLAGS.set_gnu_getopt(False)  # the flags of a command are its own, with or without --
     app.run(main, '-- COMMAND')

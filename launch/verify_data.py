@@ -30,17 +30,17 @@ def main(argv: Sequence[str]) -> int:
     directory = argv[1]
     manifest = shards.Manifest.load(directory)
     progress = Progress('verify', sum(shard.bytes for shard in manifest.files), 'MB', 1e6)
-    found = shards.verify(directory, progress.update)
+    verified = shards.verify(directory, progress.update)
     progress.done()
     print(
         f'{directory}: seq_len {manifest.seq_len}, max_predictions {manifest.max_predictions},'
         f' {manifest.masking} masking, objective {manifest.objective}, vocabulary'
         f' {manifest.vocab_size:,}, seed {manifest.seed}'
     )
-    for split, sums in found.counts.items():
+    for split, sums in verified.counts.items():
         for line in describe(manifest, split, sums):
             print(line)
-    faults = [str(fault) for fault in found.faults] + tokenizer_faults(directory, manifest)
+    faults = [str(fault) for fault in verified.faults] + tokenizer_faults(directory, manifest)
     for fault in faults:
         print(fault, file=sys.stderr)
     print(f'{len(faults):,} faults' if faults else 'no faults')

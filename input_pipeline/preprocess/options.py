@@ -1,7 +1,8 @@
 """What an offline job can be told: the options of launch.preprocess, checked against each other.
 
-Owns their defaults (google-research/bert create_pretraining_data.py:49-65 where it has them) and
-which of them exclude each other. It must not know how the job is carried out.
+Owns their defaults (google-research/bert create_pretraining_data.py:49-65 where it has them), their
+help and which of them exclude each other. It must not know how the job is carried out. Flags are
+made from here: what the rules need is imported where they are looked at, so that `--help` is quick.
 """
 
 from __future__ import annotations
@@ -9,109 +10,136 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from configs.errors import UserError
-from input_pipeline.examples.masking import MaskingRule
-from input_pipeline.examples.pairs import Objective
-from input_pipeline.preprocess.languages import split_inputs
-from input_pipeline.records.fields import RecordSpec
-from input_pipeline.text import corpus
+from configs.options import check_intervals, option, required
+from input_pipeline.text.lines import TextOptions
+
+if TYPE_CHECKING:
+    from input_pipeline.examples.masking import MaskingRule
+    from input_pipeline.records.fields import RecordSpec
 
 
 @dataclass(frozen=True)
 class PreprocessOptions:
-    """The options of `launch.preprocess`; None stands for the default that its help describes."""
+    """The options of `launch.preprocess`; None stands for the default that its help describes.
 
-    input: str | tuple[str, ...]  # patterns, all of them as LANGUAGE=PATTERN or none
-    tokenizer: str
-    output: str
-    seq_len: int = 128
-    max_predictions: int | None = None
-    masked_lm_prob: float = 0.15
-    mask_mix: tuple[float, float, float] = (0.8, 0.1, 0.1)
-    whole_word: bool = False
-    ngram: int = 1
-    masking: Literal['static', 'dynamic'] = 'static'
-    packing: bool = False
-    max_packs: int = 8
-    objective: Objective = 'nsp'
-    dupe_factor: int | None = None
-    short_seq_prob: float = 0.1
-    eval_fraction: float | None = None
-    eval_input: str | tuple[str, ...] | None = None
-    language_exponent: float | None = None
-    num_shards: int | None = None
-    workers: int | None = None
-    dedup: Literal['none', 'documents', 'lines'] = 'none'
-    seed: int = 12345
-    engine: Literal['local', 'beam'] = 'local'
-    beam_arguments: tuple[str, ...] = ()
-    overwrite: bool = False
-    text: corpus.TextOptions = dataclasses.field(default_factory=corpus.TextOptions)
+    UserError for what cannot be, or not together.
+    """
+
+    input: str | tuple[str, ...] = required(
+        'files to read: a path or a glob, or several with commas; or tfds:NAME/SPLIT; '
+        'or these as LANGUAGE=PATTERN. Give the flag as often as there are inputs'
+    )
+    tokenizer: str = required('tokenizer directory (launch.train_vocab makes one)', once=True)
+    output: str = required('folder for the records; it appears whole or not at all')
+    seq_len: int = option(128, 'tokens a row, [CLS] and [SEP] included', within='[8, 65536]')
+    max_predictions: int | None = option(
+        None,
+        'most masked tokens a row; by default seq_len * masked_lm_prob, rounded up: 20 at 128, 77'
+        ' at 512',
+    )
+    masked_lm_prob: float = option(0.15, 'share of tokens to predict', within='(0, 1]')
+    mask_mix: tuple[float, float, float] = option(
+        (0.8, 0.1, 0.1),
+        'shares of predicted tokens that become [MASK], stay the same, become a random token',
+        commas=True,
+    )
+    whole_word: bool = option(False, 'mask all pieces of a word together')
+    ngram: int = option(
+        1,
+        'mask runs of up to so many whole words, n of them with a chance in proportion to 1/n'
+        ' (ALBERT: 3)',
+    )
+    masking: Literal['static', 'dynamic'] = option(
+        'static',
+        'static: masked here; dynamic: records keep the text and each training step draws its'
+        ' masks',
+    )
+    packing: bool = option(
+        False,
+        'put several short examples into one row (not readable by google-research/bert); held-out'
+        ' rows have one each',
+    )
+    max_packs: int = option(8, 'most examples a row, with --packing', within='[2, 1024]')
+    objective: Literal['nsp', 'sop', 'full_sentences'] = option(
+        'nsp',
+        'nsp: is B the next text or a random one; sop: are A and B in order; full_sentences: no'
+        ' pair',
+    )
+    dupe_factor: int | None = option(
+        None,
+        'passes over the text, each with other pairs and masks; by default 10, and 1 with'
+        ' --masking=dynamic',
+        within='[1, 10000]',
+    )
+    short_seq_prob: float = option(
+        0.1,
+        'share of documents, in each pass, cut into rows of a random shorter length',
+        within='[0, 1]',
+    )
+    eval_fraction: float | None = option(
+        None,
+        'share of documents held out, by a hash of their text; by default 0.005, or nothing where'
+        ' that is too few documents; 0: none',
+        within='[0, 1)',
+    )
+    eval_input: str | tuple[str, ...] | None = option(
+        None,
+        'files as for --input, whose documents are the held-out ones (then --eval_fraction is not'
+        ' used); copies of them in --input are dropped',
+    )
+    language_exponent: float | None = option(
+        None,
+        'with --input=LANGUAGE=PATTERN: the share of each language is raised to this power '
+        '(1: as much as there is; 0: all alike); by default 0.7',
+        within='[0, 1]',
+    )
+    num_shards: int | None = option(
+        None, 'training files to write; by default one for each 64 MB', within='[1, 99999]'
+    )
+    workers: int | None = option(
+        None,
+        'processes; by default one for each CPU. The output does not depend on it',
+        within='[1, 1024]',
+    )
+    dedup: Literal['none', 'documents', 'lines'] = option(
+        'none',
+        'leave one of all documents, or of all lines, that have the same tokens (in each split)',
+    )
+    seed: int = option(12345, 'seed of pairs, masks and order', within='[0, 9223372036854775808)')
+    engine: Literal['local', 'beam'] = option(
+        'local',
+        'local: processes on this machine; beam: an Apache Beam pipeline, with what follows -- as'
+        ' its options',
+    )
+    beam_arguments: tuple[str, ...] = ()  # no flag: what follows --
+    overwrite: bool = option(False, 'replace what another job left in --output')
+    text: TextOptions = dataclasses.field(default_factory=TextOptions)
 
     def __post_init__(self) -> None:
-        def require(ok: bool, flag: str, value: Any, rule: str) -> None:
-            if not ok:
-                raise UserError(f'--{flag}={value}: must be {rule}')
+        from input_pipeline.preprocess.languages import split_inputs
 
-        require(8 <= self.seq_len <= 1 << 16, 'seq_len', self.seq_len, 'from 8 to 65536')
-        require(
-            0 < self.masked_lm_prob <= 1,
-            'masked_lm_prob',
-            self.masked_lm_prob,
-            'more than 0 and at most 1',
-        )
-        require(
-            self.max_predictions is None or 1 <= self.max_predictions <= self.seq_len,
-            'max_predictions',
-            self.max_predictions,
-            f'from 1 to --seq_len={self.seq_len}',
-        )
+        # Each by itself.
+        check_intervals(self)
+        if self.max_predictions is not None and not 1 <= self.max_predictions <= self.seq_len:
+            raise UserError(
+                f'--max_predictions={self.max_predictions}: must be from 1 to'
+                f' --seq_len={self.seq_len}'
+            )
         _ = self.rule  # which checks itself
-        require(2 <= self.max_packs <= 1024, 'max_packs', self.max_packs, 'from 2 to 1024')
+        for flag, given in (('input', self.input), ('eval_input', self.eval_input)):
+            if given is not None:
+                split_inputs(flag, given)
+        # What does not go together.
         if self.packing and self.masking == 'dynamic':
             raise UserError('--packing is for --masking=static: leave one of them out')
-        require(
-            self.dupe_factor is None or 1 <= self.dupe_factor <= 10_000,
-            'dupe_factor',
-            self.dupe_factor,
-            'from 1 to 10000',
-        )
-        require(0 <= self.short_seq_prob <= 1, 'short_seq_prob', self.short_seq_prob, 'from 0 to 1')
-        require(
-            self.eval_fraction is None or 0 <= self.eval_fraction < 1,
-            'eval_fraction',
-            self.eval_fraction,
-            'at least 0 and less than 1',
-        )
-        require(
-            self.num_shards is None or 1 <= self.num_shards <= 99_999,
-            'num_shards',
-            self.num_shards,
-            'from 1 to 99999',
-        )
-        require(
-            self.workers is None or 1 <= self.workers <= 1024,
-            'workers',
-            self.workers,
-            'from 1 to 1024',
-        )
-        require(0 <= self.seed < 1 << 63, 'seed', self.seed, 'from 0 to 2^63 - 1')
         if self.eval_input is not None and self.eval_fraction:
             raise UserError(
                 '--eval_fraction and --eval_input both name the held-out split: give one of them'
             )
         exponent = self.language_exponent
-        require(
-            exponent is None or 0 <= exponent <= 1,
-            'language_exponent',
-            exponent,
-            'from 0 (languages alike) to 1 (as much as there is)',
-        )
-        for flag, given in (('input', self.input), ('eval_input', self.eval_input)):
-            if given is not None:
-                split_inputs(flag, given)
         if exponent is not None and '' in split_inputs('input', self.input):
             raise UserError(
                 f'--language_exponent={exponent}: is for text in several languages: name them, as'
@@ -136,6 +164,8 @@ class PreprocessOptions:
     @property
     def rule(self) -> MaskingRule:
         """The masking rule; by default as many predictions as the longest row has."""
+        from input_pipeline.examples.masking import MaskingRule
+
         most = (
             self.max_predictions
             if self.max_predictions is not None
@@ -146,6 +176,8 @@ class PreprocessOptions:
     @property
     def spec(self) -> RecordSpec:
         """The schema of the training records."""
+        from input_pipeline.records.fields import RecordSpec
+
         return RecordSpec(
             self.seq_len,
             self.rule.max_predictions,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from configs.errors import UserError
+from configs.options import check_intervals, option
 
 # A "document" longer than this is cut, or refused where it is one record: nobody means it, and it
 # has to fit in memory
@@ -26,19 +27,23 @@ _PLACES = 5  # invalid lines that a report names
 class TextOptions:
     """How files are read; alike in every binary that reads text."""
 
-    segment: bool | None = (
-        None  # split lines into sentences; None: all but text files, whose lines are sentences
+    segment: bool | None = option(
+        None,
+        'lines are paragraphs: cut them into sentences; by default for all but text files',
     )
-    language: str = 'en'  # ISO 639 code for the splitting
-    text_column: str = 'text'  # jsonl, parquet, tfds: the name of the text
-    on_bad_utf8: Literal['replace', 'skip', 'error'] = 'replace'  # for a line with invalid bytes
-    max_line_bytes: int = 1 << 20  # longer lines are cut at white space
+    language: str = option('en', 'language of the text, for --segment')
+    text_column: str = option('text', 'jsonl, parquet, tfds: the field that holds the document')
+    on_bad_utf8: Literal['replace', 'error', 'skip'] = option(
+        'replace',
+        'what to do with a line that is not UTF-8; each is counted and reported',
+        switch=('strict', 'error'),
+    )
+    max_line_bytes: int = option(
+        1 << 20, 'longer lines are split at a space', within=f'[64, {MAX_DOCUMENT_BYTES}]'
+    )
 
     def __post_init__(self) -> None:
-        if not 64 <= self.max_line_bytes <= MAX_DOCUMENT_BYTES:
-            raise UserError(
-                f'--max_line_bytes={self.max_line_bytes}: must be from 64 to {MAX_DOCUMENT_BYTES}'
-            )
+        check_intervals(self)
         if not re.fullmatch('[a-z]{2,3}(-[A-Za-z]+)*', self.language):
             raise UserError(
                 f'--language={self.language}: must be an ISO 639 code such as en, de, ko or zh'

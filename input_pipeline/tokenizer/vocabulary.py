@@ -16,57 +16,19 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from configs.errors import UserError
 from input_pipeline.tokenizer import Tokenizer
 from input_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, words
 from input_pipeline.tokenizer.wordpiece import Normalizer
+from input_pipeline.vocabulary_options import VocabularyOptions
 
 # words as they stand in the text, before they are normalised and added to the table
 _RAW_WORDS = 1 << 20
 _TABLE_WORDS = 1 << 22  # normalised words; when there are more, the rarest go (about 500 MB)
-_MOST_ENTRIES = 1 << 24  # of a vocabulary; more are a slip of the finger
 _SPECIALS = tuple(SPECIAL_TOKENS.values())
 _HANGUL_SHARE = 0.01  # of the words, from which on Hangul is more than a quotation
 _HANGUL = re.compile('[\u1100-\u11ff\u3130-\u318f\uac00-\ud7a3]')
-
-
-@dataclass(frozen=True)
-class VocabularyOptions:
-    """What to train. `strip_accents` None: as lower_case."""
-
-    vocab_size: int = 30522
-    model: Literal['wordpiece', 'unigram', 'bpe'] = 'wordpiece'
-    lower_case: bool = True
-    strip_accents: bool | None = None
-    character_coverage: float = (
-        0.9999  # share of the text's characters whose kinds get entries of their own
-    )
-    min_frequency: int = 2  # WordPiece: pairs seen less often are not merged
-
-    def __post_init__(self) -> None:
-        if self.vocab_size > _MOST_ENTRIES:
-            raise UserError(f'--vocab_size={self.vocab_size}: must be at most {_MOST_ENTRIES}')
-        if self.vocab_size < len(_SPECIALS) + 2:
-            raise UserError(
-                f'--vocab_size={self.vocab_size}: must be above {len(_SPECIALS) + 1}:'
-                f' {len(_SPECIALS)} are special tokens'
-            )
-        if not 0 < self.character_coverage <= 1:
-            raise UserError(
-                f'--character_coverage={self.character_coverage}: must be above 0 and at most 1'
-            )
-        if not 1 <= self.min_frequency < 1 << 31:
-            raise UserError(f'--min_frequency={self.min_frequency}: must be from 1 to 2^31 - 1')
-
-    @property
-    def normalizer(self) -> Normalizer:
-        """NFC unless accents go (stripping decomposes), so that Hangul typed in parts meets its
-        entries.
-        """
-        strip_accents = self.lower_case if self.strip_accents is None else self.strip_accents
-        return Normalizer(self.lower_case, strip_accents, nfc=not strip_accents)
 
 
 @dataclass(frozen=True)
@@ -122,6 +84,15 @@ class WordTable:
             )
 
 
+def normalizer_of(options: VocabularyOptions) -> Normalizer:
+    """The normaliser that the tokenizer will have.
+
+    NFC unless accents go (stripping decomposes), so that Hangul typed in parts meets its entries.
+    """
+    strip_accents = options.lower_case if options.strip_accents is None else options.strip_accents
+    return Normalizer(options.lower_case, strip_accents, nfc=not strip_accents)
+
+
 def train(texts: Iterable[str], options: VocabularyOptions) -> tuple[Tokenizer, Report]:
     """Trains on lines of text and returns the tokenizer and how well it fits them.
 
@@ -129,7 +100,7 @@ def train(texts: Iterable[str], options: VocabularyOptions) -> tuple[Tokenizer, 
     corpus has over 4 million different words, when rare ones may be forgotten). Raises UserError
     where the text has no words, or vocab_size cannot even hold its characters.
     """
-    normalizer = options.normalizer
+    normalizer = normalizer_of(options)
     wordpiece = options.model == 'wordpiece'
     table = WordTable(
         normalizer.split if wordpiece else lambda word: normalizer.compose(word).split()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,12 @@ PACKAGES = 20
 
 
 class Source(abc.ABC):
-    """A text. `title` says what it is, `inputs` (JSON values) what it depends on, `question` what
-    the task asks.
+    """A text, and the task that is cut from it.
+
+    Attributes:
+      title: what it is.
+      question: what the task asks.
+      inputs: what it depends on, as JSON values.
     """
 
     title: str
@@ -73,15 +77,15 @@ class Corpus(Source):
 
     question = 'do two passages come from one document?'
 
-    def __init__(self, patterns: list[str], language: str, limit: int):
+    def __init__(self, patterns: Sequence[str], language: str, limit: int):
         from input_pipeline.text.corpus import TextOptions, units
         from launch.demo.stages import fingerprint
 
         self._patterns, self._limit = patterns, limit
         self._options = TextOptions(segment=True, language=language)
-        found = units(patterns, self._options)
-        files = fingerprint(sorted({Path(unit.path) for unit in found if '://' not in unit.path}))
-        files += [[unit.path, unit.bytes, unit.changed] for unit in found if '://' in unit.path]
+        read = units(patterns, self._options)
+        files = fingerprint(sorted({Path(unit.path) for unit in read if '://' not in unit.path}))
+        files += [[unit.path, unit.bytes, unit.changed] for unit in read if '://' in unit.path]
         self.title = ', '.join(patterns)
         self.inputs = {'corpus': files, 'language': language, 'limit': limit}
 
@@ -98,8 +102,9 @@ class Corpus(Source):
         tasks.pair_task(text_split.read(str(text)), str(folder))
 
     def _sample(self) -> Iterator[Any]:
-        """The documents with the smallest hashes that together stay within the limit, in their
-        order.
+        """The documents with the smallest hashes that together stay within the limit.
+
+        In the order of the text.
         """
         from input_pipeline.text.corpus import Report, read_documents
         from launch.demo.stages import say
@@ -124,7 +129,7 @@ class Corpus(Source):
         yield from (document for _, _, _, document in sorted(kept, key=lambda item: item[1]))
 
 
-def source(corpus: list[str] | None, language: str, limit: int) -> Source:
+def source(corpus: Sequence[str] | None, language: str, limit: int) -> Source:
     """The source that --corpus names; the docstrings without one."""
     return Corpus(corpus, language, limit) if corpus else Docstrings()
 

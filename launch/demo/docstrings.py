@@ -35,9 +35,7 @@ MAX_SENTENCE_CHARS = 600
 
 @dataclasses.dataclass(frozen=True)
 class Package:
-    """An installed package: its import name, distribution, version and Python files with their
-    sizes in bytes.
-    """
+    """An installed package, and its Python files with their sizes in bytes."""
 
     name: str
     distribution: str
@@ -58,7 +56,7 @@ def installed_packages(limit: int = 20) -> list[Package]:
     large package repeats another's text (tensorflow keras', jax numpy's) the small one is
     the author.
     """
-    found: dict[str, Package] = {}
+    by_name: dict[str, Package] = {}
     for distribution in metadata.distributions():
         if distribution.name.lower().replace('_', '-') in _TOOLS:
             continue
@@ -78,9 +76,9 @@ def installed_packages(limit: int = 20) -> list[Package]:
                 tuple(sorted(members)),
                 str(distribution.locate_file('')),
             )
-            if name not in found or package.bytes > found[name].bytes:
-                found[name] = package
-    largest = sorted(found.values(), key=lambda p: (-p.bytes, p.name))[:limit]
+            if name not in by_name or package.bytes > by_name[name].bytes:
+                by_name[name] = package
+    largest = sorted(by_name.values(), key=lambda p: (-p.bytes, p.name))[:limit]
     return largest[::-1]
 
 
@@ -167,8 +165,9 @@ _CODE = re.compile(
 
 
 def paragraphs(docstring: str) -> list[str]:
-    """The prose of a docstring: code, doctest lines, tables, parameter types, citations and
-    headings left out.
+    """The prose of a docstring.
+
+    Code, doctest lines, tables, parameter types, citations and headings are left out.
     """
     lines = inspect.cleandoc(docstring).split('\n')
     done: list[str] = []
@@ -269,8 +268,9 @@ _NOT_PROSE = re.compile(
 
 
 def to_sentences(docstring: str) -> list[str]:
-    """The docstring's sentences of prose: at least MIN_WORDS words, mostly letters, at most
-    MAX_SENTENCE_CHARS long.
+    """The docstring's sentences of prose.
+
+    Of at least MIN_WORDS words, mostly letters, and at most MAX_SENTENCE_CHARS characters.
     """
     sentences = []
     for paragraph in paragraphs(docstring):

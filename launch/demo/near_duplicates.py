@@ -68,9 +68,9 @@ def shingles(sentence: str) -> set[int]:
     or kana, 16 letters. (Four of them are seen before nearly everywhere: they would make
     near-duplicates of 24 % of Korean without its spaces, and of 99 % of English.)
     """
-    found = list(_WORDS.finditer(sentence.lower()))
-    words = [match[0] for match in found]
-    ends = [0, *itertools.accumulate(_QUARTERS[match.lastindex] for match in found)]
+    matches = list(_WORDS.finditer(sentence.lower()))
+    words = [match[0] for match in matches]
+    ends = [0, *itertools.accumulate(_QUARTERS[match.lastindex] for match in matches)]
     hashed, stop = set(), 0
     for start in range(max(1, len(words))):
         while stop < len(words) and ends[stop] - ends[start] < 4 * SHINGLE_WORDS:

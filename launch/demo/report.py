@@ -1,26 +1,16 @@
-"""The quickstart's results: one table for the terminal, report.md, results.json and the plots.
+"""The quickstart's results in words: one table for the terminal, report.md and the plots.
 
-Every number is read from a file that a stage has written (counts, manifest, metrics, sweeps), or
-counted from the records. This file owns which numbers are shown, beside which baseline, and when
-pre-training is said to have won. It must not know how any of them came about.
+Owns what is said of the numbers, and where they stand on the page. The numbers are results.py's.
 """
 
 from __future__ import annotations
 
 import json
-import math
-import platform
-import statistics
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from configs.json_object import read_object
+from launch.demo.results import gather
 from launch.demo.stages import Stages, say
-from launch.finetuning.results import aligned
-
-SCORES = ('mlm_accuracy', 'mlm_loss', 'mlm_perplexity', 'nsp_accuracy', 'nsp_loss')
-PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
 
 
 def write(stages: Stages, title: str, question: str) -> str:
@@ -43,171 +33,6 @@ def write(stages: Stages, title: str, question: str) -> str:
     (folder / 'report.md').write_text(markdown(results, plots))
     say(f'written: {folder}/report.md, {folder}/results.json, {folder}/plots/*.png')
     return table(results)
-
-
-# --- numbers ---------------------------------------------------------------------------
-
-
-def gather(stages: Stages, title: str, question: str) -> dict[str, Any]:
-    """All results of finished stages, as JSON values; accuracies are fractions, losses nats, times
-    seconds.
-    """
-    done = {name: stage.folder for name, stage in stages.done.items()}
-    sweeps = {
-        int(name.removeprefix('finetune_')): folder
-        for name, folder in done.items()
-        if name.startswith('finetune_')
-    }
-    return {
-        'text': {'source': title, **read_object(done['text'] / 'counts.json')},
-        'pretraining': pretraining(done['pretrain'], done['records']),
-        'finetuning': finetuning(done['task'], question, sweeps),
-        'seconds': {name: stage.seconds for name, stage in stages.done.items()},
-        'machine': {
-            'python': platform.python_version(),
-            'system': f'{platform.system()} {platform.machine()}',
-            'cpus': _cpus(),
-            'packages': {name: metadata.version(name) for name in PACKAGES},
-        },
-    }
-
-
-def pretraining(folder: Path, records: Path) -> dict[str, Any]:
-    """The pre-training run, its final scores on all held-out records, and what guessing scores
-    there.
-    """
-    from launch.pretraining.baselines import baselines
-    from launch.workdir.metrics import read_metrics
-    from launch.workdir.workdir import Workdir
-
-    workdir = Workdir(folder)
-    config, manifest, final = map(
-        read_object, (workdir.config_file, records / 'manifest.json', workdir.result('eval'))
-    )
-    lines = read_metrics(workdir.metrics_file)
-    timed = [line for line in lines if line['split'] == 'train' and 'tokens_per_s' in line]
-    seconds = sum(line['seconds'] for line in timed)  # 0 for a run of one step: it compiled
-    pieces = sum(line['tokens_per_s'] * line['seconds'] for line in timed)
-    guess = baselines(str(records))
-    sequences = sum(phase['steps'] * phase['batch_size'] for phase in config['phases'])
-    fill = manifest['statistics']['text']['train']['fill']
-
-    def scores(measured: dict[str, Any]) -> dict[str, float]:
-        return {name: measured[name] for name in SCORES} | {
-            'nats_gained': guess.unigram_nll - measured['mlm_loss']
-        }
-
-    return {
-        'config': config['name'],
-        'vocab_size': manifest['vocab_size'],
-        'seq_len': manifest['seq_len'],
-        'steps': final['step'],
-        'sequences': sequences,
-        'tokens': round(sequences * manifest['seq_len'] * fill),
-        'records': {
-            split: sum(s['records'] for s in manifest['shards'] if s['split'] == split)
-            for split in ('train', 'eval')
-        },
-        'tokens_per_s': fill * pieces / seconds if seconds else 0.0,
-        'final': {
-            **scores(final['metrics']),
-            'masked': round(final['metrics']['masked']),
-            'examples': round(final['metrics']['examples']),
-        },
-        'curve': [
-            {'step': line['step'], 'examples': round(line['examples']), **scores(line)}
-            for line in lines
-            if line['split'] == 'eval'
-        ],
-        'guessing': {
-            'mlm_accuracy': guess.unigram_accuracy,
-            'mlm_loss': guess.unigram_nll,
-            'mlm_perplexity': math.exp(guess.unigram_nll),
-            'nsp_accuracy': guess.nsp_accuracy,
-            'nsp_loss': guess.nsp_nll,
-            'nats_gained': 0.0,
-        },
-    }
-
-
-def finetuning(task: Path, question: str, sweeps: dict[int, Path]) -> dict[str, Any]:
-    """The accuracies of the sweeps by training set size, beside always answering with the most
-    frequent label.
-    """
-    labels = [
-        json.loads(line)['label']
-        for line in (task / 'held_out.jsonl').read_text(encoding='utf-8').splitlines()
-    ]
-    rows = []
-    for size, folder in sorted(sweeps.items()):
-        sweep = read_object(folder / 'sweep.json')
-        row: dict[str, Any] = {'train_examples': size, 'steps': sweep['runs'][0]['step']}
-        right: dict[str, list[list[bool]]] = {'source': [], 'random': []}
-        for run in sweep['runs']:
-            right[run['settings']['init']].append(
-                _right(
-                    folder / 'runs' / run['name'] / 'predictions' / 'dev' / 'predictions.tsv',
-                    labels,
-                )
-            )
-        for entry in sweep['summary']:
-            found = entry['metrics']['accuracy']
-            row[entry['settings']['init']] = {
-                'mean': found['mean'],
-                'sd': found['sd'],
-                'runs': entry['runs'],
-            }
-        rows.append({**row, **compare(right['source'], right['random'])})
-    return {
-        'question': question,
-        'labels': sorted(set(labels)),
-        'held_out_examples': len(labels),
-        'majority': max(map(labels.count, set(labels))) / len(labels),
-        'rows': rows,
-    }
-
-
-def _right(predictions: Path, labels: list[str]) -> list[bool]:
-    """Which held-out examples a run answered as labelled, by its predictions file (index,
-    answer).
-    """
-    rows = (line.split('\t') for line in predictions.read_text(encoding='utf-8').splitlines()[1:])
-    answers = {int(index): answer for index, answer in rows}
-    return [answers[i] == label for i, label in enumerate(labels)]
-
-
-def compare(source: list[list[bool]], random: list[list[bool]]) -> dict[str, Any]:
-    """The difference of two mean accuracies, its standard error, and the verdict: 'wins', 'loses'
-    or 'no clear difference'.
-
-    `source`, `random`: for each run, which examples were right. Two things are up to chance, and
-    both are counted: the seeds, by the spread of the runs' accuracies, and which examples happen
-    to be held out, by the spread over examples of the difference (the same examples on both
-    sides). A difference is clear beyond two standard errors; with one run a side, never.
-    """
-    means = [[statistics.fmean(run) for run in runs] for runs in (source, random)]
-    difference = statistics.fmean(means[0]) - statistics.fmean(means[1])
-    if min(map(len, means)) < 2:
-        return {'difference': difference, 'standard_error': None, 'verdict': 'no clear difference'}
-    by_example = [
-        statistics.fmean(a) - statistics.fmean(b)
-        for a, b in zip(zip(*source), zip(*random), strict=True)
-    ]
-    variance = statistics.variance(by_example) / len(by_example) + sum(
-        statistics.variance(found) / len(found) for found in means
-    )
-    error = math.sqrt(variance)
-    verdict = (
-        'no clear difference'
-        if abs(difference) <= 2 * error
-        else 'wins'
-        if difference > 0
-        else 'loses'
-    )
-    return {'difference': difference, 'standard_error': error, 'verdict': verdict}
-
-
-# --- words -----------------------------------------------------------------------------
 
 
 def table(results: dict[str, Any]) -> str:
@@ -299,6 +124,7 @@ def markdown(results: dict[str, Any], plots: list[Path]) -> str:
     text = results['text']
     machine = results['machine']
     last, seconds = run['final'], results['seconds']
+    # The tables of the page.
     sides = [['side', 'held together', 'documents', 'sentences', 'MB']]
     for name in ('train', 'held_out'):
         side = text[name]
@@ -324,6 +150,7 @@ def markdown(results: dict[str, Any], plots: list[Path]) -> str:
         *([name, f'{value:.1f}'] for name, value in seconds.items()),
         ['all', f'{sum(seconds.values()):.1f}'],
     ]
+    # A paragraph for each, which says how its numbers came about.
     words = {
         'text': (
             f"""
@@ -360,6 +187,7 @@ def markdown(results: dict[str, Any], plots: list[Path]) -> str:
         ),
     }
     words = {name: ' '.join(value.split()) for name, value in words.items()}
+    # The page: the terminal's table as it stands there, then each part of the pipeline in its turn.
     lines = [
         '# Quickstart report',
         '',
@@ -416,8 +244,9 @@ _FINETUNING_HEAD = [
 
 
 def _finetuning_row(row: dict[str, Any]) -> list[str]:
-    spread = lambda found: (
-        _percent(found['mean']) + (f' ± {100 * found["sd"]:.1f}' if found['sd'] is not None else '')
+    spread = lambda accuracy: (
+        _percent(accuracy['mean'])
+        + (f' ± {100 * accuracy["sd"]:.1f}' if accuracy['sd'] is not None else '')
     )
     return [
         f'{row["train_examples"]:,}',
@@ -433,10 +262,22 @@ def _percent(fraction: float) -> str:
 
 
 def _columns(rows: list[list[str]]) -> list[str]:
-    """Rows with their columns aligned: the first to the left, numbers to the right, the last as it
-    is.
+    """Rows with their columns aligned.
+
+    The first to the left, numbers to the right, the last as it is.
     """
-    return [f'  {line}' for line in aligned(rows, left=(0, len(rows[0]) - 1))]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return [
+        '  '
+        + '  '.join(
+            [
+                row[0].ljust(widths[0]),
+                *(cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:-1])),
+                row[-1],
+            ]
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def _grid(rows: list[list[str]]) -> list[str]:
@@ -460,11 +301,11 @@ def _plot_finetuning(results: dict[str, Any], path: Path) -> Path:
     )
     sizes = [row['train_examples'] for row in results['rows']]
     for init, label in (('source', 'pre-trained'), ('random', 'random weights')):
-        found = [row[init] for row in results['rows']]
+        accuracies = [row[init] for row in results['rows']]
         axes.errorbar(
             sizes,
-            [f['mean'] for f in found],
-            [f['sd'] or 0 for f in found],
+            [f['mean'] for f in accuracies],
+            [f['sd'] or 0 for f in accuracies],
             marker='o',
             capsize=3,
             label=label,
@@ -477,9 +318,3 @@ def _plot_finetuning(results: dict[str, Any], path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     return path
-
-
-def _cpus() -> int:
-    import os
-
-    return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from configs.atomic import atomic_write
 from configs.errors import UserError
@@ -24,8 +24,9 @@ from configs.json_object import read_object
 
 @dataclasses.dataclass(frozen=True)
 class Done:
-    """A finished stage: its folder, the hash of its inputs (an input of the stages after it), and
-    its seconds.
+    """A finished stage.
+
+    key: the hash of its inputs, which is an input of the stages after it. seconds: what it took.
     """
 
     folder: Path
@@ -33,8 +34,24 @@ class Done:
     seconds: float
 
 
+class Stage(NamedTuple):
+    """What `Stages.run` takes.
+
+    inputs: what it is made from, as JSON values. make: fills its folder.
+    """
+
+    name: str
+    inputs: dict[str, Any]
+    make: Callable[[Path], None]
+
+
 class Stages:
-    """The stages of the job in `workdir`."""
+    """The stages of the job in `workdir`.
+
+    Attributes:
+      workdir: the folder of everything.
+      done: the stages that `run` has finished or found finished, by name, in their order.
+    """
 
     def __init__(self, workdir: str):
         self.workdir = Path(workdir)
@@ -58,6 +75,7 @@ class Stages:
             say(f'{name}: reused, made from the same inputs in {before["seconds"]:.0f} s')
             self.done[name] = Done(folder, key, before['seconds'])
             return self.done[name]
+        # From here on it is made: anew, or on from where it was.
         earlier = 0.0
         if before and before['key'] == key:
             say(f'{name}: goes on where it was interrupted')
@@ -65,6 +83,7 @@ class Stages:
         else:
             say(f'{name}: made again, its inputs have changed' if before else name)
             shutil.rmtree(folder, ignore_errors=True)
+        # The record first, so that a folder that is there after a crash is known as ours.
         state: dict[str, Any] = {'key': key, 'done': False, 'seconds': earlier, 'inputs': inputs}
         made = [path for path in (record.parent, *record.parents[1:]) if not path.exists()]
         _write(record, state)
@@ -88,8 +107,9 @@ class Stages:
 
 
 def binary(name: str, *arguments: str) -> None:
-    """Runs `python -m launch.NAME`, its output going to the terminal; ends this program where it
-    fails.
+    """Runs `python -m launch.NAME`, its output going to the terminal.
+
+    Ends this program where it fails.
     """
     command = ['-m', f'launch.{name}', *arguments]
     say('$ ' + ' '.join(['python', *command]))
@@ -110,9 +130,7 @@ def say(message: str) -> None:
 
 
 def fingerprint(files: Sequence[Path]) -> list[list[Any]]:
-    """Names, sizes and times of change of a user's files: what says that they are the same as
-    before.
-    """
+    """Names, sizes and times of change of a user's files, which tell whether they are as before."""
     return [[str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
 
 

@@ -54,9 +54,7 @@ _IMPORT = re.compile(r'\b(?:import\s+\w+|from\s+[\w.]+\s+import)\b')
 
 
 class NameRemover:
-    """Takes the names of libraries out of a text: `np.array` -> `array`, `KerasTensor` ->
-    nothing.
-    """
+    """Takes the names of libraries out of a text: `np.array` -> `array`, `KerasTensor` -> ''."""
 
     def __init__(self, labels: Iterable[str]):
         names = {name.lower() for label in labels for name in (label, *ALIASES.get(label, ()))}
@@ -77,8 +75,9 @@ class NameRemover:
         )
 
     def _tells(self, word: str) -> bool:
-        """Whether a word holds a library's name: a long one anywhere, a short one at the beginning
-        of a part (`JaxArray`, `is_tf`).
+        """Whether a word holds a library's name.
+
+        A long one anywhere, a short one at the beginning of a part (`JaxArray`, `is_tf`).
         """
         parts = [
             part.lower() for piece in word.split('_') for part in (piece, *_PARTS.findall(piece))
@@ -194,13 +193,13 @@ def pair_task(documents: Iterable[Document], directory: str) -> Path:
 
 def passages(sentences: Sequence[str]) -> list[str]:
     """Neighbouring sentences joined to passages of about PASSAGE_CHARS characters."""
-    found, current = [], ''
+    joined, current = [], ''
     for sentence in sentences:
         current = f'{current} {sentence}'.strip()
         if len(current) >= PASSAGE_CHARS:
-            found.append(current)
+            joined.append(current)
             current = ''
-    return found
+    return joined
 
 
 def _pairs(side: Sequence[tuple[Document, list[str]]], most: int) -> list[dict[str, str]]:
@@ -238,10 +237,10 @@ def _pairs(side: Sequence[tuple[Document, list[str]]], most: int) -> list[dict[s
 
 
 def _exchanged(chosen: list[tuple]) -> list[tuple | None]:
-    """For each pair, sorted by the length of its second passage, another pair whose second it gets;
-    a permutation.
+    """For each pair another one, whose second passage it gets; a permutation.
 
-    Neighbours of different documents swap; a pair that finds none within reach gets None.
+    Pairs are sorted by the length of their second passages. Neighbours of different documents
+    swap; a pair that finds none within reach gets None.
     """
     partner: list[tuple | None] = [None] * len(chosen)
     for place, pair in enumerate(chosen):

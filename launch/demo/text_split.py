@@ -25,8 +25,9 @@ MIN_DOCUMENTS = 4
 
 @dataclasses.dataclass(frozen=True)
 class Document:
-    """Sentences with a `name`; `group` is what is held out together, `label` whose text it is (''
-    where nobody asks).
+    """Sentences with a name.
+
+    group: what is held out together. label: whose text it is, '' where nobody asks.
     """
 
     label: str
@@ -37,8 +38,9 @@ class Document:
 
 
 def is_held_out(group: str, fraction: float = HELD_OUT_FRACTION) -> bool:
-    """Whether a group is held out: a matter of its name alone, so the same on every machine and in
-    every run.
+    """Whether a group is held out.
+
+    A matter of its name alone, so the same on every machine and in every run.
     """
     return hashed(group) < fraction
 

@@ -13,6 +13,7 @@ import pytest
 from input_pipeline.records import fields, shards
 from input_pipeline.tokenizer import Tokenizer
 from launch.demo import report
+from launch.demo.results import compare
 from launch.demo.stages import Done, Stages
 from launch.pretraining.baselines import baselines
 
@@ -250,16 +251,16 @@ def test_difference_counts_seeds_and_examples():
     Of the seeds, and of the mean difference over examples.
     """
     seen = lambda *shares: [[i < share for i in range(10)] for share in shares]
-    found = report.compare(seen(6, 8), seen(4, 4))
+    found = compare(seen(6, 8), seen(4, 4))
     seeds = np.var([0.6, 0.8], ddof=1) / 2
     examples = np.var([0, 0, 0, 0, 1, 1, 0.5, 0.5, 0, 0], ddof=1) / 10
     assert found['difference'] == pytest.approx(0.3)
     assert found['standard_error'] == pytest.approx(math.sqrt(seeds + examples))
     assert found['verdict'] == 'no clear difference'
     many = lambda *shares: [run * 40 for run in seen(*shares)]
-    assert report.compare(many(8, 8), many(4, 4))['verdict'] == 'wins'
-    assert report.compare(many(4, 4), many(8, 8))['verdict'] == 'loses'
-    assert report.compare(many(8), many(1)) == {
+    assert compare(many(8, 8), many(4, 4))['verdict'] == 'wins'
+    assert compare(many(4, 4), many(8, 8))['verdict'] == 'loses'
+    assert compare(many(8), many(1)) == {
         'difference': pytest.approx(0.7),
         'standard_error': None,
         'verdict': 'no clear difference',
@@ -270,4 +271,4 @@ def test_small_differences_on_few_examples_are_not_clear():
     """Seeds that agree do not make 1.2 points on a thousand examples a fact."""
     rng = np.random.default_rng(0)
     a, b = ([rng.permutation(np.arange(1000) < right).tolist()] * 3 for right in (512, 500))
-    assert report.compare(a, b)['verdict'] == 'no clear difference'
+    assert compare(a, b)['verdict'] == 'no clear difference'

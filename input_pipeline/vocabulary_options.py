@@ -1,0 +1,41 @@
+"""What the training of a vocabulary can be told: typed options with their help.
+
+Apart from its trainer, input_pipeline/tokenizer/vocabulary.py, because the flags of
+launch.train_vocab are made from here, and a room of tokenizers is too heavy for `--help`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from configs.options import check_intervals, option
+
+
+@dataclass(frozen=True)
+class VocabularyOptions:
+    """What to train; UserError where a number is none that can be."""
+
+    vocab_size: int = option(
+        30522,
+        'entries, special tokens included',
+        within='[7, 16777216]',  # five are special; more than 1 << 24 are a slip of the finger
+    )
+    model: Literal['wordpiece', 'unigram', 'bpe'] = option(
+        'wordpiece', "BERT's own, or one of SentencePiece's"
+    )
+    lower_case: bool = option(True, 'lower-case the text; the directory remembers it')
+    strip_accents: bool | None = option(
+        None, 'remove accents (default: as --lower_case); takes Hangul syllables apart'
+    )
+    character_coverage: float = option(
+        0.9999,
+        'share of the running characters that get entries of their own',
+        within='(0, 1]',
+    )
+    min_frequency: int = option(
+        2, 'wordpiece: do not merge pairs seen less often', within='[1, 2147483647]'
+    )
+
+    def __post_init__(self) -> None:
+        check_intervals(self)

@@ -1,0 +1,184 @@
+"""The quickstart's numbers, as results.json has them.
+
+Each is read from a file that a stage has written (counts, manifest, metrics, sweeps), or counted
+from the records. Owns which numbers there are, beside which baseline, and when pre-training is said
+to have won. It must not know how any of them came about, nor what is said of them (report.py).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import statistics
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from configs.json_object import read_object
+from launch.demo.stages import Stages
+
+SCORES = ('mlm_accuracy', 'mlm_loss', 'mlm_perplexity', 'nsp_accuracy', 'nsp_loss')
+PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
+
+
+def gather(stages: Stages, title: str, question: str) -> dict[str, Any]:
+    """All results of finished stages, as JSON values.
+
+    Accuracies are fractions, losses nats, times seconds.
+    """
+    done = {name: stage.folder for name, stage in stages.done.items()}
+    sweeps = {
+        int(name.removeprefix('finetune_')): folder
+        for name, folder in done.items()
+        if name.startswith('finetune_')
+    }
+    return {
+        'text': {'source': title, **read_object(done['text'] / 'counts.json')},
+        'pretraining': pretraining(done['pretrain'], done['records']),
+        'finetuning': finetuning(done['task'], question, sweeps),
+        'seconds': {name: stage.seconds for name, stage in stages.done.items()},
+        'machine': {
+            'python': platform.python_version(),
+            'system': f'{platform.system()} {platform.machine()}',
+            'cpus': _cpus(),
+            'packages': {name: metadata.version(name) for name in PACKAGES},
+        },
+    }
+
+
+def pretraining(folder: Path, records: Path) -> dict[str, Any]:
+    """The pre-training run: its scores on all held-out records, beside what guessing scores."""
+    from launch.pretraining.baselines import baselines
+    from launch.workdir.metrics import read_metrics
+    from launch.workdir.workdir import Workdir
+
+    workdir = Workdir(folder)
+    config, manifest, final = map(
+        read_object, (workdir.config_file, records / 'manifest.json', workdir.result('eval'))
+    )
+    lines = read_metrics(workdir.metrics_file)
+    timed = [line for line in lines if line['split'] == 'train' and 'tokens_per_s' in line]
+    seconds = sum(line['seconds'] for line in timed)  # 0 for a run of one step: it compiled
+    pieces = sum(line['tokens_per_s'] * line['seconds'] for line in timed)
+    guess = baselines(str(records))
+    sequences = sum(phase['steps'] * phase['batch_size'] for phase in config['phases'])
+    fill = manifest['statistics']['text']['train']['fill']
+
+    def scores(measured: dict[str, Any]) -> dict[str, float]:
+        return {name: measured[name] for name in SCORES} | {
+            'nats_gained': guess.unigram_nll - measured['mlm_loss']
+        }
+
+    return {
+        'config': config['name'],
+        'vocab_size': manifest['vocab_size'],
+        'seq_len': manifest['seq_len'],
+        'steps': final['step'],
+        'sequences': sequences,
+        'tokens': round(sequences * manifest['seq_len'] * fill),
+        'records': {
+            split: sum(s['records'] for s in manifest['shards'] if s['split'] == split)
+            for split in ('train', 'eval')
+        },
+        'tokens_per_s': fill * pieces / seconds if seconds else 0.0,
+        'final': {
+            **scores(final['metrics']),
+            'masked': round(final['metrics']['masked']),
+            'examples': round(final['metrics']['examples']),
+        },
+        'curve': [
+            {'step': line['step'], 'examples': round(line['examples']), **scores(line)}
+            for line in lines
+            if line['split'] == 'eval'
+        ],
+        'guessing': {
+            'mlm_accuracy': guess.unigram_accuracy,
+            'mlm_loss': guess.unigram_nll,
+            'mlm_perplexity': math.exp(guess.unigram_nll),
+            'nsp_accuracy': guess.nsp_accuracy,
+            'nsp_loss': guess.nsp_nll,
+            'nats_gained': 0.0,
+        },
+    }
+
+
+def finetuning(task: Path, question: str, sweeps: dict[int, Path]) -> dict[str, Any]:
+    """The accuracies of the sweeps by training set size, beside the most frequent label's."""
+    labels = [
+        json.loads(line)['label']
+        for line in (task / 'held_out.jsonl').read_text(encoding='utf-8').splitlines()
+    ]
+    rows = []
+    for size, folder in sorted(sweeps.items()):
+        sweep = read_object(folder / 'sweep.json')
+        row: dict[str, Any] = {'train_examples': size, 'steps': sweep['runs'][0]['step']}
+        right: dict[str, list[list[bool]]] = {'source': [], 'random': []}
+        for run in sweep['runs']:
+            right[run['settings']['init']].append(
+                _right(
+                    folder / 'runs' / run['name'] / 'predictions' / 'dev' / 'predictions.tsv',
+                    labels,
+                )
+            )
+        for entry in sweep['summary']:
+            accuracy = entry['metrics']['accuracy']
+            row[entry['settings']['init']] = {
+                'mean': accuracy['mean'],
+                'sd': accuracy['sd'],
+                'runs': entry['runs'],
+            }
+        rows.append({**row, **compare(right['source'], right['random'])})
+    return {
+        'question': question,
+        'labels': sorted(set(labels)),
+        'held_out_examples': len(labels),
+        'majority': max(map(labels.count, set(labels))) / len(labels),
+        'rows': rows,
+    }
+
+
+def _right(predictions: Path, labels: list[str]) -> list[bool]:
+    """Which held-out examples a run answered as labelled.
+
+    `predictions` is its file of (index, answer).
+    """
+    rows = (line.split('\t') for line in predictions.read_text(encoding='utf-8').splitlines()[1:])
+    answers = {int(index): answer for index, answer in rows}
+    return [answers[i] == label for i, label in enumerate(labels)]
+
+
+def compare(source: list[list[bool]], random: list[list[bool]]) -> dict[str, Any]:
+    """The difference of two mean accuracies, its standard error, and the verdict: 'wins', 'loses'
+    or 'no clear difference'.
+
+    `source`, `random`: for each run, which examples were right. Two things are up to chance, and
+    both are counted: the seeds, by the spread of the runs' accuracies, and which examples happen
+    to be held out, by the spread over examples of the difference (the same examples on both
+    sides). A difference is clear beyond two standard errors; with one run a side, never.
+    """
+    means = [[statistics.fmean(run) for run in runs] for runs in (source, random)]
+    difference = statistics.fmean(means[0]) - statistics.fmean(means[1])
+    if min(map(len, means)) < 2:
+        return {'difference': difference, 'standard_error': None, 'verdict': 'no clear difference'}
+    by_example = [
+        statistics.fmean(a) - statistics.fmean(b)
+        for a, b in zip(zip(*source), zip(*random), strict=True)
+    ]
+    variance = statistics.variance(by_example) / len(by_example) + sum(
+        statistics.variance(runs) / len(runs) for runs in means
+    )
+    error = math.sqrt(variance)
+    verdict = (
+        'no clear difference'
+        if abs(difference) <= 2 * error
+        else 'wins'
+        if difference > 0
+        else 'loses'
+    )
+    return {'difference': difference, 'standard_error': error, 'verdict': verdict}
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1

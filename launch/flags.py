@@ -1,0 +1,130 @@
+"""Options as flags: `define` makes the flags of a dataclass, `read` makes an instance of them.
+
+Owns which kind of flag a type becomes; what a field means and may be is written beside it
+(configs/options.py). A command defines its flags where it is imported and reads them in `main`:
+
+  flags.define(Options)
+
+  def main(argv):
+      options = flags.read(Options)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Sequence
+from typing import Any, Literal, TypeVar
+
+from absl import flags
+
+from configs.errors import UserError
+from configs.options import Option, described
+
+T = TypeVar('T')
+
+# Of the command that calls `define`, and not of this file: where --help lists them.
+flags.disclaim_key_flags()
+
+
+def define(options: type, *, only: Sequence[str] = (), without: Sequence[str] = ()) -> None:
+    """Defines a flag for each field that has a help, in their order.
+
+    `only` for these fields, or for all `without` those. A field that is a dataclass stands for its
+    own fields; one without a default is a required flag.
+    """
+    hints = typing.get_type_hints(options)
+    for field, about in described(options):
+        if (only and field.name not in only) or field.name in without:
+            continue
+        if dataclasses.is_dataclass(hint := hints[field.name]):
+            define(typing.cast(type, hint))
+        elif about:
+            _define(field, about, hint)
+
+
+def read(options: type[T], **given: Any) -> T:
+    """The options that the flags say; what is `given` is taken as it is and needs no flag.
+
+    Raises UserError where they do not go together, or a list holds what is no number.
+    """
+    hints, values = typing.get_type_hints(options), dict(given)
+    for field, about in described(options):
+        if field.name in given:
+            continue
+        if dataclasses.is_dataclass(hint := hints[field.name]):
+            values[field.name] = read(typing.cast(type, hint))
+        elif about:
+            values[field.name] = _value(field, about, hint)
+    return options(**values)
+
+
+def present(*names: str) -> list[str]:
+    """Those of the flags that stand on the command line, with their dashes."""
+    return [f'--{name}' for name in names if flags.FLAGS[name].present]
+
+
+def _define(field: dataclasses.Field, about: Option, hint: Any) -> None:
+    """Defines the flag of a field, and the one of its switch after it."""
+    name, kinds = field.name, _without_none(hint)
+    required = field.default is dataclasses.MISSING
+    default: Any = None if required else field.default
+    low, high = typing.cast(tuple[Any, Any], about.bounds)  # ints or floats, as the field's type
+    common: dict[str, Any] = {'required': required}
+    if about.once:
+        common['allow_overwrite'] = False
+    if item := _item(kinds):  # before the others: a str may stand beside the tuple
+        default = default if default is None else [str(one) for one in default]
+        if about.commas:
+            flags.DEFINE_list(name, default, about.help, **common)
+        elif item is int:
+            flags.DEFINE_multi_integer(name, default, about.help, **common)
+        else:
+            flags.DEFINE_multi_string(name, default, about.help, **common)
+    elif typing.get_origin(kinds[0]) is Literal:
+        flags.DEFINE_enum(name, default, typing.get_args(kinds[0]), about.help, **common)
+    elif kinds == [bool]:
+        flags.DEFINE_bool(name, default, about.help, **common)
+    elif kinds == [int]:
+        flags.DEFINE_integer(name, default, about.help, low, high, **common)
+    elif kinds == [float]:
+        flags.DEFINE_float(name, default, about.help, low, high, **common)
+    else:
+        assert kinds == [str], f'{name}: no flag is of the type {hint}'
+        flags.DEFINE_string(name, default, about.help, **common)
+    if about.switch:
+        switch, value = about.switch
+        flags.DEFINE_bool(switch, False, f'the same as --{name}={value}')
+
+
+def _value(field: dataclasses.Field, about: Option, hint: Any) -> Any:
+    """What a flag says, in the type of its field; of a str or a tuple, one value is the str."""
+    if about.switch and flags.FLAGS[about.switch[0]].value:
+        return about.switch[1]
+    value, kinds = flags.FLAGS[field.name].value, _without_none(hint)
+    item = _item(kinds)
+    if item is None or value is None:
+        return value
+    try:
+        items = tuple(item(one) for one in value)
+    except ValueError:  # with commas; absl looks at what is given once for each
+        numbers = 'whole numbers' if item is int else 'numbers'
+        example = ','.join(map(str, typing.cast(tuple, field.default)))
+        raise UserError(
+            f'--{field.name}={",".join(value)}: must be {numbers} with commas between, as in'
+            f' --{field.name}={example}'
+        ) from None
+    return items[0] if len(items) == 1 and str in kinds else items
+
+
+def _without_none(hint: Any) -> list[Any]:
+    """The types that a hint names, without None."""
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    return [one for one in (typing.get_args(hint) if union else [hint]) if one is not type(None)]
+
+
+def _item(kinds: list[Any]) -> type | None:
+    """The type of a tuple's items; None where no tuple is among the types."""
+    tuples = [typing.get_args(kind) for kind in kinds if typing.get_origin(kind) is tuple]
+    return tuples[0][0] if tuples else None

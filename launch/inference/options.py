@@ -1,0 +1,57 @@
+"""What the commands that use a trained model are told alike: which one, and which file of records.
+
+Flags are made from here (launch/flags.py), so nothing heavy is imported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from configs.errors import UserError
+from configs.options import option
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model by one of two names. UserError where it has both, or none."""
+
+    workdir: str | None = option(
+        None,
+        'folder of a run of launch.pretrain or launch.finetune; its newest checkpoint is taken',
+    )
+    init_from: str | None = option(
+        None, 'in place of --workdir: a Hugging Face BERT directory or name, or a Google checkpoint'
+    )
+
+    def __post_init__(self) -> None:
+        if (self.workdir is None) == (self.init_from is None):
+            raise UserError('name either --workdir or --init_from')
+
+    @property
+    def where(self) -> str:
+        """The name that was given."""
+        return self.workdir or self.init_from or ''
+
+
+@dataclass(frozen=True)
+class RecordFile:
+    """How the records of --input are read, and which of them.
+
+    See input_pipeline/text/record_files.py.
+    """
+
+    format: Literal['', 'text', 'tsv', 'csv', 'jsonl'] = option(
+        '', 'of the input; default: by its name. text is a text a line'
+    )
+    columns: str = option(
+        '',
+        'where the columns are called otherwise: "text=sentence,text_b=question", or places from 0',
+    )
+    header: bool = option(True, 'whether the first line of TSV or CSV names the columns')
+    skip_bad_records: bool = option(
+        False,
+        'answer a record that cannot be read or answered with {"error"} in place of stopping, and'
+        ' count those',
+    )
+    shard: str = option('0/1', 'I/N: take every N-th record from the I-th on')

@@ -1,0 +1,164 @@
+"""Options as flags: each field has its flag and each flag its field, in every command, and what the
+flags say comes back in the types of the fields.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+COMMANDS = sorted(
+    path.stem
+    for path in (ROOT / 'launch').glob('*.py')
+    if "\nif __name__ == '__main__':" in path.read_text()
+)
+SHARED = {'config', 'set'}  # of launch/app.py, in the commands that take a configuration
+NO_FLAGS = {'train_vocab': {'segment', 'language'}}  # words do not depend on where sentences end
+DESCRIBE = """
+import dataclasses, importlib, json, sys, typing
+from absl import flags
+from configs.options import described
+from launch import app
+
+def helps(options):
+    hints, found = typing.get_type_hints(options), {}
+    for field, about in described(options):
+        if dataclasses.is_dataclass(hints[field.name]):
+            found |= helps(hints[field.name])
+        elif about:
+            found[field.name] = about.help
+            if about.switch:
+                found[about.switch[0]] = 'the same as'
+    return found
+
+module = importlib.import_module(sys.argv[0])
+found = {}
+for value in vars(module).values():
+    if isinstance(value, type) and dataclasses.is_dataclass(value):
+        found |= helps(value)
+made = [flag.name for flag in flags.FLAGS.flags_by_module_dict().get(module.__name__, [])]
+print(json.dumps([found, made, app._usage(module.main, 'x', '')]))
+"""
+PROGRAM = '''"""Shears sheep."""
+from dataclasses import dataclass
+from typing import Literal
+
+from configs.options import check_intervals, option, required
+from launch import app, flags
+
+@dataclass(frozen=True)
+class Wool:
+    colour: Literal['white', 'black'] = option('white', 'of the wool', switch=('dark', 'black'))
+    share: float = option(0.5, 'how much of it', within='[0, 1)')
+
+    def __post_init__(self):
+        check_intervals(self)
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    flock: str = required('where they are', once=True)
+    sheep: int | None = option(None, 'how many of them', bounds=(1, 9))
+    wool: Wool
+    lengths: tuple[int, ...] = option((3, -1), 'of the wool', commas=True)
+    names: str | tuple[str, ...] | None = option(None, 'of the sheep')
+    days: tuple[int, ...] = option((), 'when')
+    gently: bool = option(True, 'how')
+    dog: str = 'none'
+
+flags.define(Options)
+
+def main(argv):
+    print(flags.read(Options, dog='Rex'), flags.present('sheep', 'share'))
+
+if __name__ == '__main__':
+    app.run(main)
+'''
+
+
+@pytest.fixture
+def program(tmp_path):
+    def run(*arguments: str) -> subprocess.CompletedProcess:
+        path = tmp_path / 'shear.py'
+        path.write_text(PROGRAM)
+        environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
+        return subprocess.run(
+            [sys.executable, path, *arguments], capture_output=True, text=True, env=environment
+        )
+
+    return run
+
+
+@pytest.mark.parametrize('name', COMMANDS)
+def test_every_field_has_its_flag_and_every_flag_its_field_and_help_shows_it(name):
+    code = f'import sys; sys.argv = ["launch.{name}"]\n{DESCRIBE}'
+    done = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    helps, made, usage = json.loads(done.stdout)
+    assert set(made) == set(helps) - NO_FLAGS.get(name, set())
+    shown = ' '.join(usage.split())
+    assert all(' '.join(helps[flag].split()) in shown for flag in made)
+
+
+def test_no_command_defines_a_flag_by_hand():
+    for path in (ROOT / 'launch').rglob('*.py'):
+        if path.name not in ('app.py', 'flags.py'):
+            assert 'DEFINE_' not in path.read_text(), path
+
+
+def test_what_is_not_given_is_the_fields_default(program):
+    done = program('--flock=hill')
+    assert (done.returncode, done.stderr) == (0, '')
+    assert done.stdout == (
+        "Options(flock='hill', sheep=None, wool=Wool(colour='white', share=0.5), lengths=(3, -1),"
+        " names=None, days=(), gently=True, dog='Rex') []\n"
+    )
+
+
+def test_what_is_given_has_the_fields_type(program):
+    done = program(
+        *('--flock=hill', '--sheep=2', '--share=0', '--lengths=4,5', '--names=Dolly'),
+        *('--days=1', '--days=2', '--nogently', '--dark'),
+    )
+    assert (done.returncode, done.stderr) == (0, '')
+    assert done.stdout == (
+        "Options(flock='hill', sheep=2, wool=Wool(colour='black', share=0.0), lengths=(4, 5),"
+        " names='Dolly', days=(1, 2), gently=False, dog='Rex') ['--sheep', '--share']\n"
+    )
+    assert (
+        "names=('Dolly', 'Shaun')" in program('--flock=a', '--names=Dolly', '--names=Shaun').stdout
+    )
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        ([], '--flock is required'),
+        (['--flock=a', '--flock=b'], '--flock=b: already defined as a'),
+        (['--flock=a', '--sheep=10'], '--sheep=10'),
+        (['--flock=a', '--colour=red'], 'should be one of <white|black>'),
+        (['--flock=a', '--share=1'], '--share=1.0: must be at least 0 and less than 1'),
+        (
+            ['--flock=a', '--lengths=long'],
+            '--lengths=long: must be whole numbers with commas between, as in --lengths=3,-1',
+        ),
+    ],
+)
+def test_what_may_not_be_given_is_one_line(program, arguments, message):
+    done = program(*arguments)
+    assert (done.returncode, done.stdout, done.stderr.count('\n')) == (2, '', 1)
+    assert message in done.stderr
+
+
+def test_help_has_the_fields_in_their_order(program):
+    lines = program('--help').stdout.splitlines()
+    shown = [line.strip() for line in lines if line.startswith('  --')]
+    names = ['--flock', '--sheep', '--colour', '--[no]dark', '--share']
+    assert shown == [*names, '--lengths', '--names', '--days', '--[no]gently']
+    assert '      how much of it (default: 0.5)' in lines
+    assert '      where they are (required)' in lines
