@@ -24,7 +24,7 @@ from launch import app
 
 if TYPE_CHECKING:
     from input_pipeline.text.record_files import BadRecord
-    from launch.inference.predictor import Predictor
+    from launch.inference import Predictor
 
 _WORKDIR = flags.DEFINE_string(
     'workdir',
@@ -91,7 +91,7 @@ def main(argv: Sequence[str]) -> None:
 
     shard, columns = parse_shard(_SHARD.value), parse_columns(_COLUMNS.value)
 
-    from launch.inference.predictor import Predictor
+    from launch.inference import Predictor
     from launch.workdir.resumable import growing, was_finished
 
     predictor = Predictor.from_workdir(

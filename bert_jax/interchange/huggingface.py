@@ -23,13 +23,13 @@ from etils import epath
 
 from bert_jax.interchange import parameters
 from bert_jax.interchange.parameters import (
-    ARCHITECTURES,
     Model,
     Reading,
     atomic_write,
     brief,
     read_settings,
 )
+from bert_jax.train.task_heads import CLASSES, PARTS
 from configs.errors import UserError
 from configs.schema import ModelConfig
 
@@ -78,14 +78,9 @@ _NAMES = {
     'encoder/layers/intermediate': 'encoder.layer.{}.intermediate.dense',
     'encoder/layers/output': 'encoder.layer.{}.output.dense',
     'encoder/layers/output_norm': 'encoder.layer.{}.output.LayerNorm',
-    'encoder/pooler': 'pooler.dense',
-    'mlm/transform': 'cls.predictions.transform.dense',
-    'mlm/norm': 'cls.predictions.transform.LayerNorm',
-    'mlm/bias': 'cls.predictions.bias',
-    'nsp': 'cls.seq_relationship',
-    'classifier': 'classifier',
-    'span': 'qa_outputs',
 }
+for _part in PARTS.values():
+    _NAMES |= _part.hugging_face
 _LEAVES = {'kernel': 'weight', 'scale': 'weight', 'bias': 'bias'}
 # not learned; files of some versions hold them
 _BUFFERS = (
@@ -123,11 +118,7 @@ def read(where: str | os.PathLike) -> Reading:
     parts = parameters.parts_of(tensors, config, _naming, str(folder / 'config.json'))
     architecture = _architecture(settings, folder / 'config.json')
     labels = _labels(settings, folder)
-    outputs = (
-        1
-        if architecture == 'BertForMultipleChoice'
-        else len(labels) or settings.get('num_labels', 2)
-    )
+    outputs = 1 if _scores_alone(architecture) else len(labels) or settings.get('num_labels', 2)
     wanted = parameters.places(config, parts, outputs, _naming)
     model = Model(
         config,
@@ -155,7 +146,7 @@ def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
     folder = epath.Path(where)
     folder.mkdir(parents=True, exist_ok=True)
     wanted = parameters.places(
-        model.config, ARCHITECTURES[model.architecture], model.outputs, _naming
+        model.config, CLASSES[model.architecture].parts, model.outputs, _naming
     )
     tensors = {
         _full_name(n, model.architecture): a
@@ -217,6 +208,14 @@ def _labels(settings: Mapping[str, Any], folder: epath.Path) -> tuple[str, ...]:
         ) from None
 
 
+def _scores_alone(architecture: str) -> bool:
+    """Whether a class has a classifier of one output, a score that no label names."""
+    if architecture not in CLASSES:
+        return False
+    head = CLASSES[architecture]
+    return 'classifier' in head.parts and not head.labelled
+
+
 def _model_config(settings: Mapping[str, Any], file: epath.Path) -> ModelConfig:
     for name, allowed in _FIXED.items():
         if name in settings and settings[name] not in allowed:
@@ -247,9 +246,9 @@ def _their_settings(model: Model) -> dict[str, Any]:
         'tie_word_embeddings': True,
         'dtype': 'float32',
     }
-    if 'classifier' in ARCHITECTURES[model.architecture]:
+    if 'classifier' in CLASSES[model.architecture].parts:
         labels = model.labels or tuple(f'LABEL_{i}' for i in range(model.outputs))
-        if model.architecture != 'BertForMultipleChoice':
+        if not _scores_alone(model.architecture):
             settings['id2label'] = {str(i): label for i, label in enumerate(labels)}
             settings['label2id'] = {label: i for i, label in enumerate(labels)}
         settings |= {'classifier_dropout': model.head_dropout, 'problem_type': model.problem_type}

@@ -1,8 +1,8 @@
-"""What each class of model is asked and what it answers: records of text in, JSON objects out.
+"""What a model of each kind is asked and what it answers: records of text in, JSON objects out.
 
-Owns, for each class of transformers, the roles of a record, its rows, what of the outputs leaves
-the device, and the answer. Rows and spans are made as in fine-tuning (input_pipeline/tasks). Must
-not know files, batches or how rows get to the device.
+Owns, for each kind, the roles of a record, its rows, what of the outputs leaves the device, and
+the answer; which head has which kind is in served_heads.py. Rows and spans are made as in
+fine-tuning (input_pipeline/tasks). Must not know files, batches or how rows get to the device.
 
 A record is a dictionary of role -> text; 'text' of a token classifier may be a list of words,
 'choices' is a list.
@@ -19,7 +19,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.interchange.parameters import Model
 from configs.errors import UserError
 from input_pipeline.tasks.features import text_rows
 from input_pipeline.tasks.squad import SpanExample, SpanTask
@@ -35,16 +34,16 @@ _MASKS = (
 
 @dataclass(frozen=True)
 class Answerer:
-    """One class of model.
+    """What one kind of model is asked and answers.
 
     Attributes:
-      labels: what its outputs are called.
+      labels: what the model's outputs are called.
       tokenizer: the model's.
       max_length: word pieces of its longest row.
       top: how many candidates an answer lists.
       required, optional: roles of a record.
       lists: those of them that may be a list of texts.
-      architecture: the class of transformers that gives `outputs`.
+      scored_as: the head that computes the outputs of a row, where it is not the model's own.
       per_position: whether outputs are [N, S, ...].
     """
 
@@ -56,8 +55,8 @@ class Answerer:
     required: ClassVar[tuple[str, ...]] = ('text',)
     optional: ClassVar[tuple[str, ...]] = ('text_b',)
     lists: ClassVar[tuple[str, ...]] = ()
-    architecture = 'BertForSequenceClassification'
-    per_position = False
+    scored_as: ClassVar[str | None] = None
+    per_position: ClassVar[bool] = False
 
     def rows(self, records: Sequence[Record]) -> Arrays:
         """INPUT_KEYS [N, S] and what else `answers` needs; a record has one row unless the class
@@ -134,7 +133,6 @@ class NextSentence(Answerer):
     """Whether the second text follows the first."""
 
     required, optional = ('text', 'text_b'), ()
-    architecture = 'BertForNextSentencePrediction'
 
     def answers(
         self, records: Sequence[Record], rows: Arrays, outputs: Arrays
@@ -150,8 +148,6 @@ class MaskedWords(Answerer):
     """The words for each mask token that stands in a text (up to 20), and for a pair whether the
     second text follows.
     """
-
-    architecture = 'BertForMaskedLM'
 
     def rows(self, records: Sequence[Record]) -> Arrays:
         """INPUT_KEYS, masked_lm_positions [N, 20], and masks [N]: how many of those are real."""
@@ -211,12 +207,6 @@ class MaskedWords(Answerer):
         return found
 
 
-class MaskedWordsAndNext(MaskedWords):
-    """What a pre-trained model with both its heads says."""
-
-    architecture = 'BertForPreTraining'
-
-
 @dataclass(frozen=True)
 class Spans(Answerer):
     """An answer to a question, found in a context of any length.
@@ -228,7 +218,6 @@ class Spans(Answerer):
     task: SpanTask
 
     required, optional = ('question', 'context'), ()
-    architecture = 'BertForQuestionAnswering'
     per_position = True
 
     def _examples(self, records: Sequence[Record]) -> list[SpanExample]:
@@ -279,7 +268,6 @@ class WordLabels(Answerer):
 
     optional = ()
     lists = ('text',)
-    architecture = 'BertForTokenClassification'
     per_position = True
 
     def _task(self) -> TaggingTask:
@@ -328,9 +316,7 @@ class Choices(Answerer):
 
     required, optional = ('text', 'choices'), ('start',)
     lists = ('choices',)
-    architecture = (  # of one output, row by row: what BertForMultipleChoice is
-        'BertForSequenceClassification'
-    )
+    scored_as = 'regressor'
 
     def rows(self, records: Sequence[Record]) -> Arrays:
         """A row for each choice, as multiple_choice.py has it."""
@@ -364,39 +350,6 @@ class Choices(Answerer):
                 }
             )
         return found
-
-
-def answerer(
-    model: Model, tokenizer: Tokenizer, max_length: int, top: int, options: Mapping[str, Any]
-) -> Answerer:
-    """What belongs to the model's class; `options` are those of a span task. UserError for a model
-    without a head.
-    """
-    labels = tuple(model.labels) or tuple(f'LABEL_{i}' for i in range(model.outputs))
-    shared = (labels, tokenizer, max_length, top)
-    match model.architecture:
-        case 'BertForSequenceClassification' if model.problem_type == 'multi_label_classification':
-            return ManyLabels(*shared)
-        case 'BertForSequenceClassification':
-            return (
-                Number if model.problem_type == 'regression' or model.outputs == 1 else Classes
-            )(*shared)
-        case 'BertForQuestionAnswering':
-            return Spans(*shared, task=SpanTask('predict', {}, **options))
-        case 'BertForTokenClassification':
-            return WordLabels(*shared)
-        case 'BertForMultipleChoice':
-            return Choices(tuple(model.labels), *shared[1:])
-        case 'BertForPreTraining':
-            return MaskedWordsAndNext(*shared)
-        case 'BertForMaskedLM':
-            return MaskedWords(*shared)
-        case 'BertForNextSentencePrediction':
-            return NextSentence(*shared)
-    raise UserError(
-        f'{model.architecture} has no head that answers: its hidden states are what'
-        ' launch.extract_features writes'
-    )
 
 
 def words_of(text: str, tokenizer: Tokenizer) -> list[str]:

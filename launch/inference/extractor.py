@@ -21,7 +21,8 @@ from input_pipeline.tasks.features import truncated_lengths
 from input_pipeline.text.record_files import BadRecord
 from input_pipeline.tokenizer import Tokenizer
 from input_pipeline.tokenizer.tokenizer import Encoding
-from launch.inference.batching import Batches, Buckets
+from launch.finetuning.batch_runner import Result
+from launch.inference.batching import Buckets
 from launch.workdir.source import Source
 
 _CHUNK_TOKENS = 8192  # word pieces that go together: what bounds the memory
@@ -103,7 +104,7 @@ class Extractor:
 
         UserError for a bad record, which names its line of `where`, or with `skip_bad` a warning.
         """
-        before: tuple[list[int], list[Row], Batches] | None = None
+        before: tuple[list[int], list[Row], list[Result]] | None = None
         for lines, rows in self._chunks(records, where, skip_bad):
             started = lines, rows, self._start(rows)
             if before:
@@ -140,7 +141,7 @@ class Extractor:
         if rows:
             yield lines, rows
 
-    def _start(self, rows: list[Row]) -> Batches:
+    def _start(self, rows: list[Row]) -> list[Result]:
         batch = {
             name: np.zeros((len(rows), self.max_seq_length), np.int32)
             for name in ('input_ids', 'input_mask', 'segment_ids')
@@ -153,9 +154,9 @@ class Extractor:
             batch['input_mask'][number, :length] = 1
         return self._buckets(batch)
 
-    def _finish(self, lines: list[int], rows: list[Row], batches: Batches) -> Part:
+    def _finish(self, lines: list[int], rows: list[Row], results: list[Result]) -> Part:
         found: list[np.ndarray] = [np.empty(0)] * len(rows)
-        for places, outputs in batches:
+        for places, outputs in results:
             values = jax.device_get(outputs['features'])
             # what fills the batch up comes after
             for place, value in zip(places, values, strict=False):

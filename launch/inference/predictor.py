@@ -1,6 +1,6 @@
 """A trained model that stays in memory and answers: `Predictor.from_workdir(...)`.
 
-  from launch.inference.predictor import Predictor
+  from launch.inference import Predictor
 
   predictor = Predictor.from_workdir('runs/mrpc')
   predictor(('He said so.', 'So he said.'))            # {'label': '1', 'probability': 0.97,
@@ -22,11 +22,14 @@ import numpy as np
 from etils import epath
 
 from bert_jax.interchange import huggingface, serving
+from bert_jax.train.task_heads import HEADS
 from configs import schema
 from configs.errors import UserError
 from input_pipeline.text.record_files import BadRecord
-from launch.inference.answers import Answerer, answerer
-from launch.inference.batching import Batches, Buckets, gather
+from launch.finetuning.batch_runner import Result, gather
+from launch.inference.answers import Answerer
+from launch.inference.batching import Buckets
+from launch.inference.served_heads import answerer
 from launch.workdir.source import Source, read_source, workdir_config, workdir_data
 
 _CHUNK = 512  # records that go together through `stream`
@@ -42,7 +45,7 @@ class _Started(NamedTuple):
     faults: dict[int, str]
     records: Sequence[Mapping[str, Any]]
     rows: dict[str, np.ndarray]
-    batches: Batches
+    results: list[Result]
 
 
 class Predictor:
@@ -77,9 +80,10 @@ class Predictor:
             source.bert, source.tokenizer, max_seq_length, top, options
         )
         self.roles = (self._answerer.required, self._answerer.optional)
-        forward = serving.forward(
-            source.bert._replace(architecture=self._answerer.architecture), jnp.dtype(compute_dtype)
-        )
+        computed, scored_as = source.bert, self._answerer.scored_as
+        if scored_as is not None:
+            computed = computed._replace(architecture=HEADS[scored_as].architecture)
+        forward = serving.forward(computed, jnp.dtype(compute_dtype))
         self._buckets = Buckets(
             lambda params, batch: self._answerer.reduce(forward(params, batch)),
             source.params,
@@ -202,8 +206,8 @@ class Predictor:
             return
         answers: Iterator[dict[str, Any]] = iter(())
         if started.records:
-            positions = self._buckets.max_length if self._answerer.per_position else None
-            outputs = gather(started.batches, len(started.rows['input_ids']), positions)
+            positions = self._buckets.max_length if self._answerer.per_position else 0
+            outputs = gather(started.results, len(started.rows['input_ids']), positions)
             answers = iter(self._answerer.answers(started.records, started.rows, outputs))
         for place in range(len(started.faults) + len(started.records)):
             number, fault = next(numbers), started.faults.get(place)

@@ -21,7 +21,8 @@ from configs.errors import UserError
 from input_pipeline.records.shards import Manifest
 from input_pipeline.records.stream import RecordStream
 from input_pipeline.tokenizer import Tokenizer
-from launch.finetuning.evaluation import check_writable, config_hash, eval_batch_size, write_result
+from launch.finetuning.batch_runner import eval_batch_size
+from launch.finetuning.evaluation import check_writable, config_hash, write_result
 from launch.pretraining.record_checks import check_model_reads
 from launch.workdir.source import workdir_config
 

@@ -16,8 +16,8 @@ from configs import schema
 from configs.errors import UserError
 from input_pipeline.text.record_files import BadRecord
 from input_pipeline.tokenizer import Tokenizer
+from launch.inference import Predictor
 from launch.inference.batching import Buckets
-from launch.inference.predictor import Predictor
 from launch.workdir.folder import create_or_resume
 from launch.workdir.source import Source
 from tests.helpers import tiny_models
