@@ -78,7 +78,7 @@ _DTYPE = flags.DEFINE_enum(
 
 
 def main(argv: Sequence[str]) -> None:
-    """Extracts what is left to extract."""
+    """Writes the features of the texts that a run before has not done."""
     del argv
     if (_WORKDIR.value is None) == (_INIT_FROM.value is None):
         raise UserError('name either --workdir or --init_from')

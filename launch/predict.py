@@ -81,7 +81,7 @@ _COMMIT = 512  # answers between two places from which a killed run goes on
 
 
 def main(argv: Sequence[str]) -> None:
-    """Answers what is left to answer."""
+    """Answers the records of the input that a run before has not answered."""
     del argv
     if (_WORKDIR.value is None) == (_INIT_FROM.value is None):
         raise UserError('name either --workdir or --init_from')
@@ -145,8 +145,9 @@ def main(argv: Sequence[str]) -> None:
 def answers(
     predictor: Predictor, records: Iterator[tuple[int, dict[str, Any] | BadRecord]]
 ) -> Iterator[dict[str, Any]]:
-    """{'line', 'id' where there is one, then the answer} of each record, in order; {'line',
-    'error'} of a bad one.
+    """Yields for each record, in order, {'line', 'id' where it has one, then its answer}.
+
+    Of a bad record it is {'line', 'error'}.
     """
     from input_pipeline.text.record_files import BadRecord
 

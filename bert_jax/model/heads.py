@@ -23,8 +23,8 @@ Batch = Mapping[str, jax.Array]
 HEAD_SITE = 1 << 20  # dropout site of a task head, beyond those of any depth of encoder
 
 
-class Model(nn.Module):
-    """An encoder with something on it: the fields that all models share; see Encoder."""
+class EncoderModel(nn.Module):
+    """What all models share: an encoder, and its fields (see Encoder)."""
 
     config: ModelConfig
     dtype: jnp.dtype = jnp.float32
@@ -35,6 +35,10 @@ class Model(nn.Module):
     def encode(
         self, batch: Batch, dropout_rng: DropoutRng | None
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """The encoder's results for a batch: hidden states [B, T, H], pooled, word table [V, H].
+
+        pooled is [B, H] of the first token, of packed rows [B, K, H] of each example's.
+        """
         encoder = Encoder(
             self.config, self.dtype, self.remat, self.scan, self.kernel, name='encoder'
         )
@@ -74,7 +78,7 @@ class MaskedLM(nn.Module):
         return logits_BPV + bias_V[None, None]
 
 
-class Pretraining(Model):
+class Pretraining(EncoderModel):
     """Masked LM and next-sentence prediction."""
 
     @nn.compact
@@ -91,7 +95,7 @@ class Pretraining(Model):
         return mlm_BPV, dense(self.config, 2, self.dtype, 'nsp')(pooled).astype(jnp.float32)
 
 
-class NextSentence(Model):
+class NextSentence(EncoderModel):
     """Next-sentence prediction alone."""
 
     @nn.compact
@@ -101,7 +105,7 @@ class NextSentence(Model):
         return dense(self.config, 2, self.dtype, 'nsp')(pooled_BH).astype(jnp.float32)
 
 
-class EncoderOnly(Model):
+class EncoderOnly(EncoderModel):
     """No head: the encoder's own results."""
 
     @nn.compact
@@ -113,7 +117,7 @@ class EncoderOnly(Model):
         return x_BTH.astype(jnp.float32), pooled_BH.astype(jnp.float32)
 
 
-class Classifier(Model):
+class Classifier(EncoderModel):
     """Classes or, with one output, a regression, from the pooled first token
     (run_classifier.py:594).
     """
@@ -131,7 +135,7 @@ class Classifier(Model):
         )
 
 
-class Span(Model):
+class Span(EncoderModel):
     """Start and end of an answer; no dropout of its own (run_squad.py:568)."""
 
     @nn.compact
@@ -141,7 +145,7 @@ class Span(Model):
         return dense(self.config, 2, self.dtype, 'span')(x_BTH).astype(jnp.float32)
 
 
-class Tokens(Model):
+class Tokens(EncoderModel):
     """A class for every token, each by itself (paper section 5.3: no CRF); dropout as before a
     classifier.
     """
@@ -157,7 +161,7 @@ class Tokens(Model):
         return dense(self.config, self.outputs, self.dtype, 'classifier')(x_BTH).astype(jnp.float32)
 
 
-class Choice(Model):
+class Choice(EncoderModel):
     """One score for each of an example's inputs, of which one is right: pooled output times a
     vector (paper section 4.4).
     """

@@ -85,7 +85,7 @@ _CHOICES = dict.fromkeys(_ROWS, 'b, c, t')
 
 
 def _logits(logits: jax.Array, batch: losses.Batch, n_best: int) -> dict[str, jax.Array]:
-    """All of them, {'logits'}."""
+    """Every logit: {'logits'}."""
     del batch, n_best
     return {'logits': logits}
 
@@ -93,10 +93,10 @@ def _logits(logits: jax.Array, batch: losses.Batch, n_best: int) -> dict[str, ja
 def _best_positions(
     logits_BT2: jax.Array, batch: losses.Batch, n_best: int
 ) -> dict[str, jax.Array]:
-    """The `n_best` best positions in place of [B, T] logits, best first: {'start_scores',
-    'start_indices', 'end_scores', 'end_indices': [B, K], 'null_scores': [B]}.
+    """The `n_best` best starts and ends, best first, in place of the logits of all positions.
 
-    The null score is start + end at [CLS]. Padding is never among the best (K is at most T).
+    {'start_scores', 'start_indices', 'end_scores', 'end_indices': [B, K], 'null_scores': [B]},
+    where the null score is start + end at [CLS]. Padding is never among the best (K is at most T).
     """
     real_BT = batch['input_mask'] > 0
     found = {'null_scores': logits_BT2[:, 0].sum(-1)}
@@ -127,7 +127,7 @@ class Head:
         () where the reference has no such head.
     """
 
-    module: type[heads.Model]
+    module: type[heads.EncoderModel]
     parts: tuple[str, ...]
     architecture: str
     outputs: Mapping[str, Callable[[Any, ModelConfig], jax.Array]]
@@ -147,8 +147,10 @@ class Head:
         remat: str = 'none',
         scan: bool = False,
     ) -> Any:
-        """The encoder of `config` with this head, layers computed in `dtype`; `outputs` and
-        `head_dropout` as far as the head has a choice.
+        """The encoder of `config` with this head, layers computed in `dtype`.
+
+        `outputs` (labels or numbers) and `head_dropout` are used where the head has such a choice;
+        `remat` and `scan` are those of RuntimeConfig.
         """
         own = {field.name for field in dataclasses.fields(self.module)}
         offered = {'outputs': outputs, 'head_dropout': head_dropout}
@@ -264,8 +266,9 @@ CLASSES = {head.architecture: head for head in reversed(HEADS.values())}
 def make_model(
     head: str, config: ModelConfig, outputs: int, head_dropout: float, runtime: RuntimeConfig
 ) -> Any:
-    """The encoder of `config` with the head of that name, as `runtime` wants it computed;
-    `outputs` labels or numbers.
+    """The encoder of `config` with the head of that name, computed as `runtime` says.
+
+    outputs: how many labels or numbers the task has. KeyError for an unknown name.
     """
     dtype = jnp.dtype(runtime.compute_dtype)
     return HEADS[head].model(
@@ -274,8 +277,9 @@ def make_model(
 
 
 def make_objective(head: str, model: Any) -> losses.Objective:
-    """What fine-tuning `model` with the head of that name minimises; KeyError where no task has
-    it.
+    """What fine-tuning a model with the head of that name minimises.
+
+    KeyError where no task has that head.
     """
     objective = HEADS[head].objective
     if objective is None:
@@ -286,8 +290,9 @@ def make_objective(head: str, model: Any) -> losses.Objective:
 def make_predict(
     head: str, model: Any, n_best: int
 ) -> Callable[[Any, losses.Batch], dict[str, jax.Array]]:
-    """-> predict(params, batch) -> the arrays that a task decodes (`Task.decode`), without
-    dropout; `n_best` positions of a span.
+    """-> predict(params, batch) -> the arrays that a task decodes, without dropout.
+
+    n_best: how many best starts and ends of a span, where the head has spans.
     """
     decoded = HEADS[head].decoded
 

@@ -143,8 +143,9 @@ class Task(abc.ABC, Generic[E]):
 
     @abc.abstractmethod
     def constant_loss(self, features: dict[str, np.ndarray]) -> float:
-        """The lowest mean training loss, in nats or squared units, of one constant answer to all
-        rows of `features`: what a run must beat, or it has learnt nothing.
+        """The lowest mean training loss of one constant answer to all rows of `features`.
+
+        What a run must beat, or it has learnt nothing; in nats or squared units.
         """
 
     @abc.abstractmethod

@@ -97,10 +97,10 @@ def read(tables: Sequence[Table], unanswerable: bool, split: str) -> list[SpanEx
 
 
 def usable(task: str, questions: Sequence[SpanExample], where: str) -> list[SpanExample]:
-    """The training questions whose first answer is where run_squad.py finds it, with that answer as
-    the context spells it; the log says how many were left out and why.
+    """The training questions whose first answer is where run_squad.py finds it.
 
-    UserError, which begins with `where`, if that leaves none.
+    That answer is then as the context spells it. The log says how many were left out and why, and
+    of which task. UserError, which begins with `where`, if that leaves none.
     """
     several = sum(len(example.answers or ()) > 1 for example in questions)
     if several:
@@ -268,10 +268,10 @@ def _listed(value: Any) -> list[str]:
 
 
 def read_predictions(path: str, extras: bool) -> Predictions:
-    """The answers in a file of question id -> text; with `extras`, where it is called
-    predictions.json, also the nbest.json and null_odds.json that are beside it.
+    """The answers in a file of question id -> text.
 
-    UserError where a file holds something else.
+    With `extras` a file called predictions.json brings the nbest.json and null_odds.json beside
+    it. UserError where a file holds something else.
     """
     answers, what = read_json(path, unique=True), 'a JSON object of question id -> answer text'
     _require(isinstance(answers, dict), path, what)

@@ -48,8 +48,8 @@ def check_segments(task: Task, features: Batch, source: Source) -> None:
 
 
 class SplitPredictor:
-    """Runs a model over a split: features in, predictions out. Compiles once for each length of
-    input.
+    """Runs a model over splits of a task: features in, predictions out. Compiles once for each
+    length of input.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ def check_writable(workdir: str) -> None:
 
 
 def write_result(folder: str, split: str, result: dict[str, Any]) -> dict[str, Any]:
-    """Writes eval/SPLIT.json; returns `result`."""
+    """Writes `result` as eval/SPLIT.json in a workdir; returns it."""
     target = epath.Path(folder) / 'eval'
     target.mkdir(parents=True, exist_ok=True)
     atomic_write(target / f'{split}.json', json.dumps(result, indent=2) + '\n')
@@ -113,10 +113,10 @@ def record(
     folder: str,
     facts: dict[str, Any],
 ) -> dict[str, Any]:
-    """Writes the predictions and then eval/SPLIT.json, which it returns; a split without labels has
-    no metrics.
+    """Writes the predictions of a split and then eval/SPLIT.json, whose contents it returns.
 
-    `facts` are what else is known of the run: its step, the hash of its configuration.
+    A split without labels has no metrics. `facts` are what else is known of the run: its step, the
+    hash of its configuration.
     """
     task.write_predictions(str(epath.Path(folder) / 'predictions' / split), examples, predictions)
     scores = task.score(examples, predictions) if task.labelled(examples) else {}
@@ -133,9 +133,17 @@ def record(
 def evaluate(
     workdir: str, task_name: str | None, data_dir: str | None, split: str | None
 ) -> dict[str, Any]:
-    """Predicts and scores a split with a fine-tuned workdir, on its own task or one with the same
-    labels.
+    """Predicts and scores a split with a fine-tuned workdir; returns what eval/SPLIT.json says.
+
+    Args:
+      workdir: of launch.finetune.
+      task_name: a task's name or path of the same head and labels; None: the workdir's own.
+      data_dir: the folder of the task's files; None: of its own task, as in fine-tuning.
+      split: None: dev, or test where the task has no dev.
+
+    UserError where the workdir is none, or its model does not fit the task.
     """
+    # What the workdir was trained for, which must be what is asked.
     config = workdir_config(workdir)
     folder = epath.Path(workdir)
     if not isinstance(config, schema.FinetuneConfig):
@@ -154,6 +162,8 @@ def evaluate(
             f'--task={task.name}: its labels {list(task.labels)} are not those of'
             f' --workdir={workdir}, {data["labels"]}'
         )
+
+    # The split as the rows that it was trained on were made.
     split = split or task.selection_split
     source = load_source(workdir)
     examples = task.examples(split)
@@ -163,6 +173,8 @@ def evaluate(
         )
     )
     check_segments(task, features, source)
+
+    # The same model, with the weights of the newest checkpoint.
     mesh = sharding.make_mesh(config.runtime)
     params = jax.device_put(source.params, sharding.shardings(source.params, mesh))
     model = task_heads.make_model(
@@ -173,6 +185,8 @@ def evaluate(
         params, examples, features, config.length_buckets
     )
     logging.info('compilations: %s', dict(compilations))
+
+    # The result, beside what is known of the run that made the weights.
     facts = {'step': source.step, 'config_hash': config_hash(config)}
     # another task's results do not take the place of its own
     name = split if own else f'{task.name}-{split}'

@@ -27,9 +27,8 @@ from input_pipeline.tokenizer import Tokenizer
 
 Record = Mapping[str, Any]
 Arrays = dict[str, np.ndarray]
-_MASKS = (
-    20  # masked words of a text that are answered, as in pre-training (max_predictions_per_seq)
-)
+# Masked words of a text that are answered, as in pre-training (max_predictions_per_seq).
+_MASKS = 20
 
 
 @dataclass(frozen=True)
@@ -59,10 +58,10 @@ class Answerer:
     per_position: ClassVar[bool] = False
 
     def rows(self, records: Sequence[Record]) -> Arrays:
-        """INPUT_KEYS [N, S] and what else `answers` needs; a record has one row unless the class
-        says otherwise.
+        """The records as rows: INPUT_KEYS [N, S] int32, and what else `answers` needs.
 
-        UserError where one of the records cannot be answered: by itself it raises the same.
+        A record has one row unless the class says otherwise. UserError where one of the records
+        cannot be answered: by itself it raises the same.
         """
         return text_rows(
             [r['text'] for r in records],
@@ -72,18 +71,21 @@ class Answerer:
         )
 
     def reduce(self, outputs: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        """On the device: what is wanted of the outputs."""
+        """What of a batch's outputs [B, ...] leaves the device; runs there, compiled."""
         return outputs
 
     def answers(
         self, records: Sequence[Record], rows: Arrays, outputs: Arrays
     ) -> list[dict[str, Any]]:
-        """An answer for each record."""
+        """An answer for each record, an object that JSON can hold.
+
+        rows: what `rows` made of these records; outputs: what `reduce` left, [N, ...] for N rows.
+        """
         raise NotImplementedError
 
 
 class Classes(Answerer):
-    """One of the labels."""
+    """A text, or a pair, has one of the labels."""
 
     def answers(
         self, records: Sequence[Record], rows: Arrays, outputs: Arrays
@@ -103,7 +105,7 @@ class Classes(Answerer):
 
 
 class ManyLabels(Answerer):
-    """Any number of the labels, each by itself (problem_type multi_label_classification)."""
+    """A text, or a pair, has any number of the labels (problem_type multi_label_classification)."""
 
     def answers(
         self, records: Sequence[Record], rows: Arrays, outputs: Arrays
@@ -120,12 +122,12 @@ class ManyLabels(Answerer):
 
 
 class Number(Answerer):
-    """A regression."""
+    """A text, or a pair, has a number: a regression."""
 
     def answers(
         self, records: Sequence[Record], rows: Arrays, outputs: Arrays
     ) -> list[dict[str, Any]]:
-        """{'value'}."""
+        """{'value': the number}."""
         return [{'value': float(row[0])} for row in outputs['logits']]
 
 
@@ -145,8 +147,9 @@ class NextSentence(Answerer):
 
 
 class MaskedWords(Answerer):
-    """The words for each mask token that stands in a text (up to 20), and for a pair whether the
-    second text follows.
+    """The words for each mask token in a text, up to 20; for a pair also whether the second follows.
+
+    The latter only where the model has a next-sentence head.
     """
 
     def rows(self, records: Sequence[Record]) -> Arrays:
@@ -188,8 +191,9 @@ class MaskedWords(Answerer):
     def answers(
         self, records: Sequence[Record], rows: Arrays, outputs: Arrays
     ) -> list[dict[str, Any]]:
-        """{'masks': for each in turn [{'token', 'probability'}, ...], and for a pair 'is_next',
-        'next_probability'}.
+        """{'masks'}, and for a pair 'is_next' and 'next_probability'.
+
+        masks: for each in turn its best words, [{'token', 'probability'}, ...].
         """
         found = []
         for i, record in enumerate(records):
@@ -237,8 +241,9 @@ class Spans(Answerer):
     def answers(
         self, records: Sequence[Record], rows: Arrays, outputs: Arrays
     ) -> list[dict[str, Any]]:
-        """{'answer', 'probability', 'nbest': [{'text', 'probability'}, ...]}; '' where there is
-        none.
+        """{'answer', 'probability', 'nbest': [{'text', 'probability'}, ...]}.
+
+        The answer is '' where there is none.
         """
         real = rows['input_mask'] > 0
         best = {'null_scores': outputs['start_logits'][:, 0] + outputs['end_logits'][:, 0]}
@@ -262,8 +267,9 @@ class Spans(Answerer):
 
 
 class WordLabels(Answerer):
-    """A label for each word: those of a list, or those of a text as the tokenizer splits it, signs
-    by themselves.
+    """A label for each word of a list, or of a text.
+
+    The tokenizer splits a text into words, signs by themselves.
     """
 
     optional = ()
@@ -281,8 +287,9 @@ class WordLabels(Answerer):
         return [TaggedExample(str(i), tuple(w), None, str(i)) for i, w in enumerate(words)]
 
     def rows(self, records: Sequence[Record]) -> Arrays:
-        """One row, or more for a long text; word_index [N, S] has the place of the word that begins
-        there, else -1.
+        """A row for each record, or several for a long text.
+
+        word_index [N, S] has the place of the word that begins there, else -1.
         """
         examples = self._examples(records)
         if any(
@@ -295,8 +302,9 @@ class WordLabels(Answerer):
     def answers(
         self, records: Sequence[Record], rows: Arrays, outputs: Arrays
     ) -> list[dict[str, Any]]:
-        """{'words', 'labels', 'probabilities'}, each a list; by the first piece of a word (paper
-        section 5.3).
+        """{'words', 'labels', 'probabilities'}, each a list with an entry for each word.
+
+        A word has the label of its first piece (paper section 5.3).
         """
         examples, probabilities = self._examples(records), _softmax(outputs['logits'])
         labels = self._task().decode(examples, rows, outputs).answers
@@ -332,8 +340,9 @@ class Choices(Answerer):
     def answers(
         self, records: Sequence[Record], rows: Arrays, outputs: Arrays
     ) -> list[dict[str, Any]]:
-        """{'choice': its place from 0, 'label' where the model has as many labels, 'probability',
-        'probabilities'}.
+        """{'choice': its place from 0, 'probability', 'probabilities': of all choices in order}.
+
+        With 'label' where the model has as many labels as there are choices.
         """
         found, at = [], 0
         for record in records:
@@ -353,8 +362,9 @@ class Choices(Answerer):
 
 
 def words_of(text: str, tokenizer: Tokenizer) -> list[str]:
-    """The words of a text, as they stand in it: white space parts them, and every sign or ideograph
-    is one.
+    """The words of a text, as they stand in it.
+
+    White space parts them, and every sign or ideograph is one.
     """
     encoding = tokenizer.encode_with_offsets(text)
     if not len(encoding.ids):
@@ -382,7 +392,7 @@ class _WithMasks:
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:
-    """Over the last axis, in float64, so that probabilities add up."""
+    """The softmax over the last axis, in float64, so that probabilities add up."""
     weights = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
     return weights / weights.sum(axis=-1, keepdims=True)
 

@@ -48,8 +48,12 @@ class Row(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Some records in a row: their line numbers, rows, and features [T, K, H] of each (pooled: [K,
-    H]); how many were cut.
+    """Records that follow each other in the input, with their features.
+
+    Attributes:
+      lines: the number of each one's line.
+      rows: each as the model reads it.
+      features: of each, [T, K, H] for T pieces and K layers, or pooled [K, H].
     """
 
     lines: list[int]
@@ -99,10 +103,9 @@ class Extractor:
         where: str,
         skip_bad: bool = False,
     ) -> Iterator[Part]:
-        """The records' features, a part at a time; the next one is made ready while the device
-        works.
+        """Yields the records' features, a part at a time.
 
-        UserError for a bad record, which names its line of `where`, or with `skip_bad` a warning.
+        The next part is made ready while the device works. UserError for a bad record, which names its line of `where`, or with `skip_bad` a warning.
         """
         before: tuple[list[int], list[Row], list[Result]] | None = None
         for lines, rows in self._chunks(records, where, skip_bad):
@@ -171,8 +174,9 @@ class Extractor:
 def row_of(
     text: str | list[str], text_b: str | list[str] | None, tokenizer: Tokenizer, max_seq_length: int
 ) -> Row:
-    """[CLS] text [SEP], or [CLS] text [SEP] text_b [SEP], cut from the end of the longer; a text
-    may be a list of words.
+    """The row [CLS] text [SEP], or [CLS] text [SEP] text_b [SEP], cut from the end of the longer.
+
+    A text may be a list of words.
     """
     sides = [_pieces(side, tokenizer) for side in (text, text_b) if side is not None]
     lengths = [len(encoding.ids) for encoding, _ in sides]
@@ -200,7 +204,7 @@ def row_of(
 
 
 def _pieces(text: str | list[str], tokenizer: Tokenizer) -> tuple[Encoding, np.ndarray]:
-    """A text's pieces, and the place of each one's word."""
+    """A text's pieces, and int [T] the place of each one's word in it."""
     if isinstance(text, str):
         begins = np.array([match.start() for match in re.finditer(r'\S+', text)], np.int64)
     else:

@@ -49,8 +49,9 @@ class _Started(NamedTuple):
 
 
 class Predictor:
-    """Answers records of text with one trained model; programs are compiled when a length first
-    comes up, and kept.
+    """Answers records of text with one trained model.
+
+    Programs are compiled when a length of rows first comes up, and kept.
 
     Attributes:
       roles: (those that a record must have, those that it may have).
@@ -99,11 +100,11 @@ class Predictor:
         top: int = 5,
         compute_dtype: str = 'float32',
     ) -> Predictor:
-        """Loads a workdir of launch.finetune or launch.pretrain, or any other source that
-        --init_from takes.
+        """Loads a trained model. UserError where it cannot be read, or has no head that answers.
 
         Args:
-          where: the workdir.
+          where: a workdir of launch.finetune or launch.pretrain, or any other source that
+          --init_from takes.
           max_seq_length: word pieces of the longest row; default: as fine-tuned, else as many as
           the model has positions.
           top: how many candidates an answer lists (n-best answers, words for a mask).
@@ -126,10 +127,9 @@ class Predictor:
         return next(self.stream([inputs]))
 
     def stream(self, inputs: Iterable[Any], errors: bool = False) -> Iterator[dict[str, Any]]:
-        """The answers to any number of inputs, in order; the next ones are made ready while the
-        device works.
+        """Yields the answers to any number of inputs, in order.
 
-        An input that cannot be answered is a UserError when its turn comes, or with `errors` is
+        The next inputs are made ready while the device works. An input that cannot be answered is a UserError when its turn comes, or with `errors` is
         answered by {'error': what is wrong with it}, as a BadRecord among the inputs is.
         """
         numbers, items = itertools.count(), iter(inputs)
@@ -172,7 +172,7 @@ class Predictor:
         return item
 
     def _start(self, items: Sequence[Any]) -> _Started:
-        """Sends what can be answered of some inputs to the device."""
+        """Sends what can be answered of `items` to the device, and notes what cannot."""
         faults: dict[int, str] = {}
         records: dict[int, Mapping[str, Any]] = {}
         for place, item in enumerate(items):
@@ -201,7 +201,7 @@ class Predictor:
     def _finish(
         self, started: _Started | None, numbers: Iterator[int], errors: bool
     ) -> Iterator[dict[str, Any]]:
-        """The answers of what has been started, and the faults between them."""
+        """Yields the answers of what has been started, and the faults between them, in order."""
         if started is None:
             return
         answers: Iterator[dict[str, Any]] = iter(())

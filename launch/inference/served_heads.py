@@ -20,8 +20,9 @@ from launch.inference.answers import Answerer
 
 
 class Script(NamedTuple):
-    """What differs between the example scripts of heads, as lines of Python (serving_folder.py has
-    the others).
+    """What is a head's own in the example script of a folder: lines of Python.
+
+    The other lines are serving_folder.py's.
 
     Attributes:
       usage: the arguments on the command line, `words` in the script.
@@ -39,7 +40,12 @@ class Script(NamedTuple):
 
 
 class Served(NamedTuple):
-    """A row: how the head answers, None where it has no answers; its example script."""
+    """A row of the table.
+
+    Attributes:
+      answerer: how the head is asked and answers; None where it gives only arrays.
+      script: its own lines of the example script.
+    """
 
     answerer: type[Answerer] | None
     script: Script
@@ -142,8 +148,9 @@ SERVED = {
 
 
 def script_of(model: Model) -> Script:
-    """The example script of a model. One output has no others to share a probability with: it is
-    printed as it is.
+    """A model's own lines of the example script.
+
+    One output has no others to share a probability with, so it is printed as it is.
     """
     alone = model.head == 'multi_label' and model.outputs == 1
     return SERVED['regressor' if alone else model.head].script

@@ -76,8 +76,9 @@ _SAVED_MODEL = {
 def write(
     folder: Path, model: Model, tokenizer: Tokenizer, form: Literal['stablehlo', 'saved_model']
 ) -> tuple[str, ...]:
-    """Writes the folder; returns the parts of the model that its class has no place for. UserError
-    for a damaged or unfit model.
+    """Writes a folder that serves the model; returns the parts that its class has no place for.
+
+    UserError for a damaged or unfit model.
     """
     left_out = parameters.left_out(model, f'--architecture={model.architecture}')
     weights = serving.used_weights(model)
@@ -116,6 +117,6 @@ def write(
 
 
 def example(model: Model, form: Literal['stablehlo', 'saved_model']) -> str:
-    """The text of serve.py."""
+    """The text of serve.py, an example of how the folder is used."""
     parts = _STABLEHLO if form == 'stablehlo' else _SAVED_MODEL
     return _SERVE.format(**parts, **script_of(model)._asdict())
