@@ -23,8 +23,8 @@ from configs.errors import UserError
 def layers_of(features: str, num_layers: int) -> tuple[int, ...]:
     """The layers that FeatureConfig.features names in an encoder of `num_layers` blocks.
 
-    0 is the embeddings' output, i that of block i. "All" are the blocks, as in Table 7 ("all 12 layers"), without the embeddings. UserError where
-    there are too few blocks.
+    0 is the embeddings' output, i that of block i. "All" are the blocks, as in Table 7 ("all 12
+    layers"), without the embeddings. UserError where there are too few blocks.
     """
     least = {'second_to_last': 2, 'sum_last4': 4, 'concat_last4': 4}.get(features, 1)
     if num_layers < least:

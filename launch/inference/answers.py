@@ -147,9 +147,9 @@ class NextSentence(Answerer):
 
 
 class MaskedWords(Answerer):
-    """The words for each mask token in a text, up to 20; for a pair also whether the second follows.
+    """The words for each mask token in a text, of which there may be 20.
 
-    The latter only where the model has a next-sentence head.
+    For a pair also whether the second text follows, where the model has a next-sentence head.
     """
 
     def rows(self, records: Sequence[Record]) -> Arrays:

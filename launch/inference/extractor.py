@@ -105,7 +105,8 @@ class Extractor:
     ) -> Iterator[Part]:
         """Yields the records' features, a part at a time.
 
-        The next part is made ready while the device works. UserError for a bad record, which names its line of `where`, or with `skip_bad` a warning.
+        The next part is made ready while the device works. UserError for a bad record, which names
+        its line of `where`, or with `skip_bad` a warning.
         """
         before: tuple[list[int], list[Row], list[Result]] | None = None
         for lines, rows in self._chunks(records, where, skip_bad):

@@ -129,8 +129,9 @@ class Predictor:
     def stream(self, inputs: Iterable[Any], errors: bool = False) -> Iterator[dict[str, Any]]:
         """Yields the answers to any number of inputs, in order.
 
-        The next inputs are made ready while the device works. An input that cannot be answered is a UserError when its turn comes, or with `errors` is
-        answered by {'error': what is wrong with it}, as a BadRecord among the inputs is.
+        The next inputs are made ready while the device works. An input that cannot be answered is a
+        UserError when its turn comes, or with `errors` is answered by {'error': what is wrong with
+        it}, as a BadRecord among the inputs is.
         """
         numbers, items = itertools.count(), iter(inputs)
         before: _Started | None = None
