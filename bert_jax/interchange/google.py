@@ -70,6 +70,7 @@ _NAMES = {
 }
 for _part in PARTS.values():
     _NAMES |= _part.google
+_PARTS = [name for name, part in PARTS.items() if part.google]
 # State of the optimizer: that of the reference's Adam and of TensorFlow's own, and numbers by
 # themselves.
 _SLOTS = re.compile(
@@ -125,7 +126,9 @@ def read(prefix: str) -> Reading:
         )
     slots = tuple(name for name in bundle.variables if _is_slot(name, bundle.variables))
     tensors = {name: bundle.read(name) for name in bundle.variables if name not in slots}
-    parts = parameters.parts_of(tensors, config, _naming, str(epath.Path(prefix).with_name(CONFIG)))
+    parts = parameters.parts_of(
+        tensors, config, _PARTS, _naming, str(epath.Path(prefix).with_name(CONFIG))
+    )
     outputs = tensors['output_bias'].size if 'output_bias' in tensors else 2
     wanted = parameters.places(config, parts, outputs, _naming)
     params = parameters.to_tree(

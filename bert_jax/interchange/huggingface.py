@@ -29,7 +29,7 @@ from bert_jax.interchange.parameters import (
     brief,
     read_settings,
 )
-from bert_jax.train.task_heads import CLASSES, PARTS
+from bert_jax.train.task_heads import CLASSES, PARTS, of_task
 from configs.errors import UserError
 from configs.schema import ModelConfig
 
@@ -115,7 +115,7 @@ def read(where: str | os.PathLike) -> Reading:
     tensors = {canonical: found[name] for canonical, name in names.items()}
     ignored = tuple(names[n] for n in _BUFFERS if tensors.pop(n, None) is not None)
     _untie(tensors, names, folder)
-    parts = parameters.parts_of(tensors, config, _naming, str(folder / 'config.json'))
+    parts = parameters.parts_of(tensors, config, PARTS, _naming, str(folder / 'config.json'))
     architecture = _architecture(settings, folder / 'config.json')
     labels = _labels(settings, folder)
     outputs = 1 if _scores_alone(architecture) else len(labels) or settings.get('num_labels', 2)
@@ -124,9 +124,9 @@ def read(where: str | os.PathLike) -> Reading:
         config,
         parameters.to_tree(wanted, tensors, config, names, str(folder), 'config.json'),
         architecture,
-        labels if 'classifier' in parts else (),
+        labels if of_task(parts) else (),
         settings.get('classifier_dropout'),
-        settings.get('problem_type') if 'classifier' in parts else None,
+        settings.get('problem_type') if of_task(parts) else None,
     )
     return Reading(
         model,
@@ -209,11 +209,11 @@ def _labels(settings: Mapping[str, Any], folder: epath.Path) -> tuple[str, ...]:
 
 
 def _scores_alone(architecture: str) -> bool:
-    """Whether a class has a classifier of one output, a score that no label names."""
+    """Whether a class has one output, a score that no label names."""
     if architecture not in CLASSES:
         return False
     head = CLASSES[architecture]
-    return 'classifier' in head.parts and not head.labelled
+    return bool(of_task(head.parts)) and not head.labelled
 
 
 def _model_config(settings: Mapping[str, Any], file: epath.Path) -> ModelConfig:
@@ -246,7 +246,7 @@ def _their_settings(model: Model) -> dict[str, Any]:
         'tie_word_embeddings': True,
         'dtype': 'float32',
     }
-    if 'classifier' in CLASSES[model.architecture].parts:
+    if of_task(CLASSES[model.architecture].parts):
         labels = model.labels or tuple(f'LABEL_{i}' for i in range(model.outputs))
         if not _scores_alone(model.architecture):
             settings['id2label'] = {str(i): label for i, label in enumerate(labels)}

@@ -17,7 +17,7 @@ import functools
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -28,7 +28,7 @@ from etils import epath
 from bert_jax.mesh.sharding import path_of
 from bert_jax.model.encoder import padded_vocab
 from bert_jax.train.state import init_params
-from bert_jax.train.task_heads import CLASSES, HEADS, PARTS
+from bert_jax.train.task_heads import CLASSES, HEADS, PARTS, of_task
 from configs.errors import UserError
 from configs.schema import ModelConfig
 
@@ -78,8 +78,9 @@ class Model(NamedTuple):
 
     @property
     def outputs(self) -> int:
-        """Outputs of the classifier; 2 where there is none."""
-        return self.params['classifier']['bias'].shape[0] if 'classifier' in self.params else 2
+        """How many outputs its task has; 2 for weights that are of no task."""
+        sizes = (self.params[part]['bias'].shape[0] for part in of_task(self.parts))
+        return next(sizes, 2)
 
 
 class Reading(NamedTuple):
@@ -110,22 +111,23 @@ Naming = Callable[[str], tuple[str, bool]]
 def places(
     config: ModelConfig, parts: Iterable[str], outputs: int, naming: Naming
 ) -> dict[str, Place]:
-    """{our path: its place} of an encoder with these parts, blocks in order; `outputs` of the
-    classifier, if it is one of them.
+    """{our path: its place} of an encoder with these parts, blocks in order.
+
+    outputs: how many a task's own part has, if it is one of them.
     """
-    dtype = jnp.dtype(jnp.float32)
-    shapes = dict(_shapes(HEADS['encoder'].model(config, dtype, 1)))
+    dtype, wanted = jnp.dtype(jnp.float32), set(parts)
+    beside = tuple(part.path for part in PARTS.values())
+    encoder = _shapes(HEADS['encoder'].model(config, dtype, outputs))
+    shapes = {path: shape for path, shape in encoder.items() if not path.startswith(beside)}
     # what stands on the blocks is the same on one block as on all, and that is sooner traced
     shallow = dataclasses.replace(config, num_layers=1)
     for name, part in PARTS.items():
-        head = next(head for head in HEADS.values() if name in head.parts)
-        of_head = _shapes(head.model(shallow, dtype, outputs))
-        shapes |= {path: of_head[path] for path in of_head if path.startswith(part.path)}
-    absent = tuple(part.path for name, part in PARTS.items() if name not in set(parts))
+        if name in wanted:
+            head = next(head for head in HEADS.values() if name in head.parts)
+            of_head = _shapes(head.model(shallow, dtype, outputs))
+            shapes |= {path: of_head[path] for path in of_head if path.startswith(part.path)}
     found = {}
     for path, shape in shapes.items():
-        if path.startswith(absent):
-            continue
         name, transposed = naming(path)
         blocks = range(shape[0]) if '{}' in name else [None]
         shape = shape[1:] if '{}' in name else shape
@@ -146,10 +148,15 @@ def _shapes(model: Any) -> dict[str, tuple[int, ...]]:
 
 
 def parts_of(
-    tensors: Iterable[str], config: ModelConfig, naming: Naming, settings: str
+    tensors: Iterable[str],
+    config: ModelConfig,
+    known: Collection[str],
+    naming: Naming,
+    settings: str,
 ) -> tuple[str, ...]:
-    """What stands on the encoder, by the names of the arrays. UserError where there cannot be so
-    many blocks.
+    """What stands on the encoder, by the names of the arrays; of the parts that have names there.
+
+    UserError, which names the file of `settings`, where there cannot be so many blocks.
     """
     names = set(tensors)
     sizes = (
@@ -166,7 +173,7 @@ def parts_of(
             f'{settings}: {config.num_layers} blocks, but there are {len(names)} arrays: it is of'
             ' another model'
         )
-    everything = places(config, PARTS, 2, naming)
+    everything = places(config, known, 2, naming)
     return tuple(
         name
         for name, part in PARTS.items()

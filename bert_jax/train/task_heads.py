@@ -12,7 +12,7 @@ Dims: B batch, T position, K best positions.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,12 +31,15 @@ class Part:
     Attributes:
       path: how the paths of its arrays begin in our tree.
       hugging_face: our paths of modules and single arrays -> transformers' names.
-      google: our paths of modules and single arrays -> the names of google-research/bert.
+      google: our paths of modules and single arrays -> the names of google-research/bert; empty
+        where the reference has no such weights.
+      of_task: whether the task says how many outputs they have, by its labels.
     """
 
     path: str
     hugging_face: Mapping[str, str]
     google: Mapping[str, str]
+    of_task: bool = False
 
 
 PARTS = {
@@ -70,6 +73,7 @@ PARTS = {
         'classifier/',
         {'classifier': 'classifier'},
         {'classifier/kernel': 'output_weights', 'classifier/bias': 'output_bias'},
+        of_task=True,
     ),
     'span': Part(
         'span/',
@@ -261,6 +265,11 @@ HEADS = {
 }
 # The same by the classes of transformers.
 CLASSES = {head.architecture: head for head in reversed(HEADS.values())}
+
+
+def of_task(parts: Iterable[str]) -> tuple[str, ...]:
+    """Those of some parts whose outputs are as many as a task has."""
+    return tuple(part for part in parts if PARTS[part].of_task)
 
 
 def make_model(
