@@ -300,7 +300,7 @@ def _read_workdir(where: str) -> tuple[Reading, int]:
         )
     params, step = load_params(where)
     if isinstance(config, schema.PretrainConfig):
-        bert = Model(model, params, 'BertForPreTraining')
+        bert = Model(model, params, HEADS['pretraining'].architecture)
     else:
         data = workdir_data(where, head=str, labels=list)
         architecture, problem = data['head'], None  # a head that has no class: by its own name
