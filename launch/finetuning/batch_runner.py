@@ -135,7 +135,8 @@ def gather(results: Iterable[Result], count: int, positions: int = 0) -> Arrays:
     """The outputs of all `count` rows in their order, [count, ...], on the host.
 
     Where batches differ in the shape of a row's output, all have the largest, filled up with zeros
-    at the end; with `positions` outputs of every position [count, S, ...] have at least so many.
+    at the end. With `positions` every output is of every position, [count, S, ...], and S is at
+    least that.
     """
     fetched = [(rows, jax.device_get(outputs)) for rows, outputs in results]
     found: Arrays = {}

@@ -85,7 +85,12 @@ def test_results_stand_in_the_rows_order_whatever_their_shape(mesh, small_batche
     np.testing.assert_array_equal(
         found['best'], ids[:, None] * (np.arange(40) < np.minimum(lengths, 40)[:, None])
     )
-    assert gather(results[:1], 100, positions=80)['positions'].shape == (100, 80)
+    rows, outputs = results[0]
+    short = gather([batch_runner.Result(rows, {'ids': outputs['positions']})], 100, positions=80)
+    assert short['ids'].shape == (100, 80) and not short['ids'][:, longest:].any()
+    np.testing.assert_array_equal(
+        short['ids'][rows, :longest], features['input_ids'][rows, :longest]
+    )
 
 
 def test_a_batch_is_filled_up_with_its_last_row_which_no_result_shows(mesh):
