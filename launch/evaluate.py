@@ -88,7 +88,10 @@ def main(argv: Sequence[str]) -> None:
 
 
 def score_file(path: str, task_name: str | None, data_dir: str, split: str) -> dict:
-    """The scores of a predictions file."""
+    """The scores of a file of predictions, in the task's official format, on one of its splits.
+
+    -> {'task', 'split', 'metrics', 'examples'}. UserError where the file does not fit the split.
+    """
     from input_pipeline.tasks import load_task
     from input_pipeline.text.whole_text import located
 

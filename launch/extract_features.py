@@ -66,7 +66,7 @@ flags.define(Options)
 
 
 def main(argv: Sequence[str]) -> None:
-    """Extracts what is left to extract."""
+    """Writes the features of the texts that a run before has not done."""
     del argv
     options = flags.read(Options)
     layers, pool = list(options.layers), options.pool

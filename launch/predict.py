@@ -27,7 +27,7 @@ from launch.inference.options import RecordFile, TrainedModel
 
 if TYPE_CHECKING:
     from input_pipeline.text.record_files import BadRecord
-    from launch.inference.predictor import Predictor
+    from launch.inference import Predictor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ _COMMIT = 512  # answers between two places from which a killed run goes on
 
 
 def main(argv: Sequence[str]) -> None:
-    """Answers what is left to answer."""
+    """Answers the records of the input that a run before has not answered."""
     del argv
     options = flags.read(Options)
 
@@ -65,7 +65,7 @@ def main(argv: Sequence[str]) -> None:
 
     shard, columns = parse_shard(options.file.shard), parse_columns(options.file.columns)
 
-    from launch.inference.predictor import Predictor
+    from launch.inference import Predictor
     from launch.workdir.resumable import growing, was_finished
 
     predictor = Predictor.from_workdir(
@@ -124,8 +124,9 @@ def main(argv: Sequence[str]) -> None:
 def answers(
     predictor: Predictor, records: Iterator[tuple[int, dict[str, Any] | BadRecord]]
 ) -> Iterator[dict[str, Any]]:
-    """{'line', 'id' where there is one, then the answer} of each record, in order; {'line',
-    'error'} of a bad one.
+    """Yields for each record, in order, {'line', 'id' where it has one, then its answer}.
+
+    Of a bad record it is {'line', 'error'}.
     """
     from input_pipeline.text.record_files import BadRecord
 

@@ -23,10 +23,10 @@ from etils import epath
 
 from bert_jax.interchange import parameters, tensor_bundle
 from bert_jax.interchange.parameters import (
-    ARCHITECTURES,
     Model,
     Reading,
 )
+from bert_jax.train.task_heads import CLASSES, HEADS, PARTS
 from configs.atomic import atomic_write
 from configs.errors import UserError
 from configs.json_object import read_object
@@ -67,17 +67,10 @@ _NAMES = {
     'encoder/layers/intermediate': 'bert/encoder/layer_{}/intermediate/dense',
     'encoder/layers/output': 'bert/encoder/layer_{}/output/dense',
     'encoder/layers/output_norm': 'bert/encoder/layer_{}/output/LayerNorm',
-    'encoder/pooler': 'bert/pooler/dense',
-    'mlm/transform': 'cls/predictions/transform/dense',
-    'mlm/norm': 'cls/predictions/transform/LayerNorm',
-    'mlm/bias': 'cls/predictions/output_bias',
-    'nsp/kernel': 'cls/seq_relationship/output_weights',
-    'nsp/bias': 'cls/seq_relationship/output_bias',
-    'classifier/kernel': 'output_weights',
-    'classifier/bias': 'output_bias',
-    'span/kernel': 'cls/squad/output_weights',
-    'span/bias': 'cls/squad/output_bias',
 }
+for _part in PARTS.values():
+    _NAMES |= _part.google
+_PARTS = [name for name, part in PARTS.items() if part.google]
 # State of the optimizer: that of the reference's Adam and of TensorFlow's own, and numbers by
 # themselves.
 _SLOTS = re.compile(
@@ -89,14 +82,6 @@ _SLOTS = re.compile(
 _SLOT_OF = re.compile(
     r'(?i).*(adam|lamb|lars|adafactor|moment|rmsprop|adagrad|adadelta|ftrl|average|accum|slot).*|.*_(m|v|vr|vc)|[mv]|vr|vc'
 )
-# Classes of transformers for which the reference has a script, by what stands on the encoder.
-_CLASSES = {
-    'span': 'BertForQuestionAnswering',
-    'classifier': 'BertForSequenceClassification',
-    'pooler mlm nsp': 'BertForPreTraining',
-    'mlm': 'BertForMaskedLM',
-    'pooler nsp': 'BertForNextSentencePrediction',
-}
 
 
 def prefix_of(where: str | os.PathLike) -> str | None:
@@ -141,15 +126,16 @@ def read(prefix: str) -> Reading:
         )
     slots = tuple(name for name in bundle.variables if _is_slot(name, bundle.variables))
     tensors = {name: bundle.read(name) for name in bundle.variables if name not in slots}
-    parts = parameters.parts_of(tensors, config, _naming, str(epath.Path(prefix).with_name(CONFIG)))
+    parts = parameters.parts_of(
+        tensors, config, _PARTS, _naming, str(epath.Path(prefix).with_name(CONFIG))
+    )
     outputs = tensors['output_bias'].size if 'output_bias' in tensors else 2
     wanted = parameters.places(config, parts, outputs, _naming)
     params = parameters.to_tree(
         wanted, tensors, config, {name: name for name in tensors}, prefix, CONFIG
     )
-    architecture = next(
-        (c for held, c in _CLASSES.items() if set(held.split()) <= set(parts)), 'BertModel'
-    )
+    known = (head for head in HEADS.values() if head.google and set(head.google) <= set(parts))
+    architecture = next(known, HEADS['encoder']).architecture
     dtypes = {str(array.dtype) for array in tensors.values()} - {'float32'}
     remarks = [f'{", ".join(sorted(dtypes))} variables are read as float32'] if dtypes else []
     if slots:
@@ -169,7 +155,8 @@ def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
     UserError where the reference's code has no such head or activation, or another epsilon.
     """
     left_out = parameters.left_out(model, str(where))
-    if model.architecture not in (*_CLASSES.values(), 'BertModel'):
+    head = CLASSES[model.architecture]
+    if not head.google:
         raise UserError(
             f'{model.architecture} cannot be written for google-research/bert, which has no such'
             ' head: --architecture=BertModel writes the encoder alone'
@@ -187,9 +174,7 @@ def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
         )
     folder = epath.Path(where)
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = parameters.places(
-        model.config, ARCHITECTURES[model.architecture], model.outputs, _naming
-    )
+    wanted = parameters.places(model.config, head.parts, model.outputs, _naming)
     # every checkpoint of the reference has one
     if 'encoder/pooler/kernel' not in wanted and 'pooler' in model.parts:
         wanted |= parameters.places(model.config, ('pooler',), 2, _naming)

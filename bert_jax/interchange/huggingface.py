@@ -23,11 +23,11 @@ from etils import epath
 
 from bert_jax.interchange import parameters
 from bert_jax.interchange.parameters import (
-    ARCHITECTURES,
     Model,
     Reading,
     brief,
 )
+from bert_jax.train.task_heads import CLASSES, PARTS, of_task
 from configs.atomic import atomic_write
 from configs.errors import UserError
 from configs.json_object import read_object
@@ -78,14 +78,9 @@ _NAMES = {
     'encoder/layers/intermediate': 'encoder.layer.{}.intermediate.dense',
     'encoder/layers/output': 'encoder.layer.{}.output.dense',
     'encoder/layers/output_norm': 'encoder.layer.{}.output.LayerNorm',
-    'encoder/pooler': 'pooler.dense',
-    'mlm/transform': 'cls.predictions.transform.dense',
-    'mlm/norm': 'cls.predictions.transform.LayerNorm',
-    'mlm/bias': 'cls.predictions.bias',
-    'nsp': 'cls.seq_relationship',
-    'classifier': 'classifier',
-    'span': 'qa_outputs',
 }
+for _part in PARTS.values():
+    _NAMES |= _part.hugging_face
 _LEAVES = {'kernel': 'weight', 'scale': 'weight', 'bias': 'bias'}
 # not learned; files of some versions hold them
 _BUFFERS = (
@@ -120,22 +115,18 @@ def read(where: str | os.PathLike) -> Reading:
     tensors = {canonical: found[name] for canonical, name in names.items()}
     ignored = tuple(names[n] for n in _BUFFERS if tensors.pop(n, None) is not None)
     _untie(tensors, names, folder)
-    parts = parameters.parts_of(tensors, config, _naming, str(folder / 'config.json'))
+    parts = parameters.parts_of(tensors, config, PARTS, _naming, str(folder / 'config.json'))
     architecture = _architecture(settings, folder / 'config.json')
     labels = _labels(settings, folder)
-    outputs = (
-        1
-        if architecture == 'BertForMultipleChoice'
-        else len(labels) or settings.get('num_labels', 2)
-    )
+    outputs = 1 if _scores_alone(architecture) else len(labels) or settings.get('num_labels', 2)
     wanted = parameters.places(config, parts, outputs, _naming)
     model = Model(
         config,
         parameters.to_tree(wanted, tensors, config, names, str(folder), 'config.json'),
         architecture,
-        labels if 'classifier' in parts else (),
+        labels if of_task(parts) else (),
         settings.get('classifier_dropout'),
-        settings.get('problem_type') if 'classifier' in parts else None,
+        settings.get('problem_type') if of_task(parts) else None,
     )
     return Reading(
         model,
@@ -155,7 +146,7 @@ def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
     folder = epath.Path(where)
     folder.mkdir(parents=True, exist_ok=True)
     wanted = parameters.places(
-        model.config, ARCHITECTURES[model.architecture], model.outputs, _naming
+        model.config, CLASSES[model.architecture].parts, model.outputs, _naming
     )
     tensors = {
         _full_name(n, model.architecture): a
@@ -215,6 +206,14 @@ def _labels(settings: Mapping[str, Any], folder: epath.Path) -> tuple[str, ...]:
         ) from None
 
 
+def _scores_alone(architecture: str) -> bool:
+    """Whether a class has one output, a score that no label names."""
+    if architecture not in CLASSES:
+        return False
+    head = CLASSES[architecture]
+    return bool(of_task(head.parts)) and not head.labelled
+
+
 def _model_config(settings: Mapping[str, Any], file: epath.Path) -> ModelConfig:
     for name, allowed in _FIXED.items():
         if name in settings and settings[name] not in allowed:
@@ -245,9 +244,9 @@ def _their_settings(model: Model) -> dict[str, Any]:
         'tie_word_embeddings': True,
         'dtype': 'float32',
     }
-    if 'classifier' in ARCHITECTURES[model.architecture]:
+    if of_task(CLASSES[model.architecture].parts):
         labels = model.labels or tuple(f'LABEL_{i}' for i in range(model.outputs))
-        if model.architecture != 'BertForMultipleChoice':
+        if not _scores_alone(model.architecture):
             settings['id2label'] = {str(i): label for i, label in enumerate(labels)}
             settings['label2id'] = {label: i for i, label in enumerate(labels)}
         settings |= {'classifier_dropout': model.head_dropout, 'problem_type': model.problem_type}

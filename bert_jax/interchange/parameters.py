@@ -12,49 +12,32 @@ come back here.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
 from bert_jax.mesh.sharding import path_of
-from bert_jax.model import heads
 from bert_jax.model.encoder import padded_vocab
 from bert_jax.train.state import init_params
+from bert_jax.train.task_heads import CLASSES, HEADS, PARTS, of_task
 from configs.errors import UserError
 from configs.schema import ModelConfig
 
-# What may stand on the encoder, and where it is in our tree.
-PARTS = {
-    'pooler': 'encoder/pooler/',
-    'mlm': 'mlm/',
-    'nsp': 'nsp/',
-    'classifier': 'classifier/',
-    'span': 'span/',
-}
-# The same by the classes of transformers, whose names say best what a model is for.
-ARCHITECTURES = {
-    'BertModel': ('pooler',),
-    'BertForPreTraining': ('pooler', 'mlm', 'nsp'),
-    'BertForMaskedLM': ('mlm',),
-    'BertForNextSentencePrediction': ('pooler', 'nsp'),
-    'BertForSequenceClassification': ('pooler', 'classifier'),
-    'BertForMultipleChoice': ('pooler', 'classifier'),
-    'BertForTokenClassification': ('classifier',),
-    'BertForQuestionAnswering': ('span',),
-}
 _VOCABULARY = ('encoder/embeddings/word', 'mlm/bias')  # arrays whose first axis is the vocabulary
 
 
 class Model(NamedTuple):
     """A BERT on its way from one format to another.
 
-    params: {'encoder', and of 'mlm', 'nsp', 'classifier', 'span' what is there}; an encoder may
-    lack its pooler.
+    params: {'encoder', and of the other parts of train/task_heads.py what is there}; an encoder
+    may lack its pooler.
     architecture: the class of transformers, 'BertModel' and so on.
     labels: names of the classifier's outputs, empty where it has none.
     head_dropout: dropout before the classifier; None: the encoder's own.
@@ -71,13 +54,31 @@ class Model(NamedTuple):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """What stands on the encoder: some of pooler, mlm, nsp, classifier, span."""
+        """What stands on the encoder: names of train/task_heads.py's PARTS."""
         return tuple(p for p in PARTS if p in self.params or p in self.params['encoder'])
 
     @property
+    def head(self) -> str:
+        """The name of its head in train/task_heads.py's HEADS; KeyError for a class that is not
+        there.
+
+        Of the heads of its class that of its problem type; one number without a type is a
+        regression, as transformers takes it.
+        """
+        names = {
+            head.problem_type: name
+            for name, head in HEADS.items()
+            if head.architecture == self.architecture
+        }
+        if self.problem_type in names and self.problem_type is not None:
+            return names[self.problem_type]
+        return names['regression' if self.outputs == 1 and 'regression' in names else None]
+
+    @property
     def outputs(self) -> int:
-        """Outputs of the classifier; 2 where there is none."""
-        return self.params['classifier']['bias'].shape[0] if 'classifier' in self.params else 2
+        """How many outputs its task has; 2 for weights that are of no task."""
+        sizes = (self.params[part]['bias'].shape[0] for part in of_task(self.parts))
+        return next(sizes, 2)
 
 
 class Reading(NamedTuple):
@@ -110,17 +111,23 @@ Naming = Callable[[str], tuple[str, bool]]
 def places(
     config: ModelConfig, parts: Iterable[str], outputs: int, naming: Naming
 ) -> dict[str, Place]:
-    """{our path: its place} of an encoder with these parts, blocks in order; `outputs` of the
-    classifier, if it is one of them.
+    """{our path: its place} of an encoder with these parts, blocks in order.
+
+    outputs: how many a task's own part has, if it is one of them.
     """
-    shapes = dict(_pretraining_shapes(config))
-    for head, size in (('classifier', outputs), ('span', 2)):
-        shapes |= {f'{head}/kernel': (config.hidden_size, size), f'{head}/bias': (size,)}
-    absent = tuple(where for part, where in PARTS.items() if part not in set(parts))
+    dtype, wanted = jnp.dtype(jnp.float32), set(parts)
+    beside = tuple(part.path for part in PARTS.values())
+    encoder = _shapes(HEADS['encoder'].model(config, dtype, outputs))
+    shapes = {path: shape for path, shape in encoder.items() if not path.startswith(beside)}
+    # what stands on the blocks is the same on one block as on all, and that is sooner traced
+    shallow = dataclasses.replace(config, num_layers=1)
+    for name, part in PARTS.items():
+        if name in wanted:
+            head = next(head for head in HEADS.values() if name in head.parts)
+            of_head = _shapes(head.model(shallow, dtype, outputs))
+            shapes |= {path: of_head[path] for path in of_head if path.startswith(part.path)}
     found = {}
     for path, shape in shapes.items():
-        if path.startswith(absent):
-            continue
         name, transposed = naming(path)
         blocks = range(shape[0]) if '{}' in name else [None]
         shape = shape[1:] if '{}' in name else shape
@@ -131,20 +138,25 @@ def places(
     return found
 
 
-@functools.lru_cache(maxsize=8)
-def _pretraining_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """{path: shape} of an encoder with pooler, masked-LM and next-sentence head."""
-    tree = jax.eval_shape(lambda: init_params(heads.Pretraining(config), 0))
+@functools.lru_cache(maxsize=16)
+def _shapes(model: Any) -> dict[str, tuple[int, ...]]:
+    """{path: shape} of a model's parameters."""
+    tree = jax.eval_shape(lambda: init_params(model, 0))
     return {
         path_of(path): leaf.shape for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
     }
 
 
 def parts_of(
-    tensors: Iterable[str], config: ModelConfig, naming: Naming, settings: str
+    tensors: Iterable[str],
+    config: ModelConfig,
+    known: Collection[str],
+    naming: Naming,
+    settings: str,
 ) -> tuple[str, ...]:
-    """What stands on the encoder, by the names of the arrays. UserError where there cannot be so
-    many blocks.
+    """What stands on the encoder, by the names of the arrays; of the parts that have names there.
+
+    UserError, which names the file of `settings`, where there cannot be so many blocks.
     """
     names = set(tensors)
     sizes = (
@@ -161,12 +173,12 @@ def parts_of(
             f'{settings}: {config.num_layers} blocks, but there are {len(names)} arrays: it is of'
             ' another model'
         )
-    everything = places(config, PARTS, 2, naming)
+    everything = places(config, known, 2, naming)
     return tuple(
-        part
-        for part, where in PARTS.items()
+        name
+        for name, part in PARTS.items()
         if any(
-            path.startswith(where) and not names.isdisjoint(place.names)
+            path.startswith(part.path) and not names.isdisjoint(place.names)
             for path, place in everything.items()
         )
     )
@@ -266,12 +278,11 @@ def left_out(model: Model, where: str) -> tuple[str, ...]:
                 f"{where}: model.{name}={value} has no place in other programs' BERT: this model"
                 ' cannot be written for them'
             )
-    if model.architecture not in ARCHITECTURES:
+    if model.architecture not in CLASSES:
         raise UserError(
-            f'{model.architecture} is none of the classes that can be written:'
-            f' {", ".join(ARCHITECTURES)}'
+            f'{model.architecture} is none of the classes that can be written: {", ".join(CLASSES)}'
         )
-    parts = ARCHITECTURES[model.architecture]
+    parts = CLASSES[model.architecture].parts
     if lacking := [part for part in parts if part not in model.parts]:
         raise UserError(
             f'{where}: {model.architecture} needs {", ".join(lacking)}, which this model does not'

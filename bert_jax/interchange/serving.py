@@ -1,12 +1,10 @@
 """A model as one function of arrays, and that function as a file that serves where this project is
 not installed.
 
-Owns what each class of model takes and gives, by the names of transformers, and the two forms of
-the function: a StableHLO artifact of jax.export, and a TensorFlow SavedModel. Both take any number
-of rows of any length up to the position table, and keep the weights apart from the program. Must
-not know texts, tokenizers or labels.
-
-Axes: b rows, t positions, p masked positions, c choices.
+Owns the two forms of that function: a StableHLO artifact of jax.export, and a TensorFlow
+SavedModel. Both take any number of rows of any length up to the position table, and keep the
+weights apart from the program. What each class of model takes and gives, and the axes of it, is in
+train/task_heads.py. Must not know texts, tokenizers or labels.
 """
 
 from __future__ import annotations
@@ -21,73 +19,25 @@ import numpy as np
 from flax import traverse_util
 from jax import export
 
-from bert_jax.interchange.parameters import ARCHITECTURES, PARTS, Model
+from bert_jax.interchange.parameters import Model
 from bert_jax.mesh.sharding import path_of
-from bert_jax.model import heads
 from bert_jax.train.state import init_params
+from bert_jax.train.task_heads import CLASSES, PARTS
 
-TOKENS = ('input_ids', 'input_mask', 'segment_ids')  # the inputs of every class, int32
 PLATFORMS = ('cpu', 'cuda', 'tpu')
-# The outputs of each class, float32. Logits are before any softmax; the vocabulary's are of its
-# real size.
-OUTPUTS = {
-    'BertModel': ('last_hidden_state', 'pooler_output'),
-    'BertForPreTraining': ('prediction_logits', 'seq_relationship_logits'),
-    'BertForMaskedLM': ('logits',),
-    'BertForNextSentencePrediction': ('logits',),
-    'BertForSequenceClassification': ('logits',),
-    'BertForMultipleChoice': ('logits',),
-    'BertForTokenClassification': ('logits',),
-    'BertForQuestionAnswering': ('start_logits', 'end_logits'),
-}
 Function = Callable[[Mapping[str, Any], Mapping[str, jax.Array]], dict[str, jax.Array]]
-
-
-def inputs(architecture: str) -> dict[str, str]:
-    """The axes of each input, as in {'input_ids': 'b, t'}; masked_lm_positions are those whose
-    words are asked for.
-    """
-    shape = 'b, c, t' if architecture == 'BertForMultipleChoice' else 'b, t'
-    masked = architecture in ('BertForPreTraining', 'BertForMaskedLM')
-    return dict.fromkeys(TOKENS, shape) | ({'masked_lm_positions': 'b, p'} if masked else {})
 
 
 def forward(model: Model, dtype: jnp.dtype = jnp.float32) -> Function:
     """-> forward(params, batch) -> the outputs of the model's class; `params` as in `model.params`,
     layers computed in `dtype`.
     """
-    config, architecture = model.config, model.architecture
-    module = {
-        'BertForSequenceClassification': heads.Classifier(config, dtype, outputs=model.outputs),
-        'BertForTokenClassification': heads.Tokens(config, dtype, outputs=model.outputs),
-        'BertForMultipleChoice': heads.Choice(config, dtype),
-        'BertForQuestionAnswering': heads.Span(config, dtype),
-    }.get(architecture, heads.Pretraining(config, dtype))
+    config, head = model.config, CLASSES[model.architecture]
+    module = head.model(config, dtype, model.outputs)
 
     def call(params: Mapping[str, Any], batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        params = filled_up(module, params)
-        if architecture == 'BertModel':
-            inputs = (batch[name] for name in TOKENS)
-            encoder = heads.Encoder(config, dtype)
-            outputs: Any = encoder.apply({'params': params['encoder']}, *inputs)
-            x_BTH, pooled_BH, _ = outputs
-            found: tuple[Any, ...] = (x_BTH.astype(jnp.float32), pooled_BH.astype(jnp.float32))
-        elif isinstance(module, heads.Pretraining):
-            mlm_BPV, nsp_B2 = module.apply(
-                {'params': params}, {'masked_lm_positions': batch['input_ids'][:, :1] * 0, **batch}
-            )
-            mlm_BPV = mlm_BPV[..., : config.vocab_size]
-            found = {'BertForPreTraining': (mlm_BPV, nsp_B2), 'BertForMaskedLM': (mlm_BPV,)}.get(
-                architecture, (nsp_B2,)
-            )
-        else:
-            logits: Any = module.apply({'params': params}, batch)
-            found = (
-                (logits[..., 0], logits[..., 1])
-                if architecture == 'BertForQuestionAnswering'
-                else (logits,)
-            )
-        return dict(zip(OUTPUTS[architecture], found, strict=True))
+        result = module.apply({'params': filled_up(module, params)}, batch)
+        return {name: of(result, config) for name, of in head.outputs.items()}
 
     return call
 
@@ -113,9 +63,8 @@ def nested(weights: Mapping[str, Any]) -> dict[str, Any]:
 
 def used_weights(model: Model) -> dict[str, np.ndarray]:
     """The model's arrays by name, without the parts that its class does not have."""
-    unused = tuple(
-        where for part, where in PARTS.items() if part not in ARCHITECTURES[model.architecture]
-    )
+    used = CLASSES[model.architecture].parts
+    unused = tuple(part.path for name, part in PARTS.items() if name not in used)
     return {
         name: np.asarray(leaf)
         for name, leaf in flat(model.params).items()
@@ -130,7 +79,7 @@ def stablehlo(model: Model) -> bytes:
     scope = export.SymbolicScope([f't <= {model.config.max_position}'])
     batch = {
         name: jax.ShapeDtypeStruct(export.symbolic_shape(shape, scope=scope), jnp.int32)
-        for name, shape in inputs(model.architecture).items()
+        for name, shape in CLASSES[model.architecture].inputs.items()
     }
     weights = {
         name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
@@ -150,7 +99,7 @@ def write_saved_model(folder: str | os.PathLike, model: Model) -> None:
     import tensorflow as tf
     from jax.experimental import jax2tf
 
-    axes, call = inputs(model.architecture), forward(model)
+    axes, call = CLASSES[model.architecture].inputs, forward(model)
     converted = jax2tf.convert(
         lambda weights, batch: call(nested(weights), batch),
         polymorphic_shapes=(None, {name: f'({shape})' for name, shape in axes.items()}),

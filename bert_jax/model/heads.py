@@ -1,6 +1,7 @@
 """What stands on the encoder: the pre-training head and one head for each kind of task.
 
-Each model takes the batch dictionary and returns float32 logits. Parameters of the encoder are
+Owns these models; what each is for, and by which names, is the table in train/task_heads.py. Each
+takes the batch dictionary and returns float32 logits. Parameters of the encoder are
 under `encoder` in all of them, so that weights move from one to another by that name.
 
 Dims: as in model/encoder.py; P masked positions, C classes or choices, R = B C rows of the encoder.
@@ -22,8 +23,8 @@ Batch = Mapping[str, jax.Array]
 HEAD_SITE = 1 << 20  # dropout site of a task head, beyond those of any depth of encoder
 
 
-class _Model(nn.Module):
-    """Fields that every model shares; see Encoder."""
+class EncoderModel(nn.Module):
+    """What all models share: an encoder, and its fields (see Encoder)."""
 
     config: ModelConfig
     dtype: jnp.dtype = jnp.float32
@@ -34,6 +35,10 @@ class _Model(nn.Module):
     def encode(
         self, batch: Batch, dropout_rng: DropoutRng | None
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """The encoder's results for a batch: hidden states [B, T, H], pooled, word table [V, H].
+
+        pooled is [B, H] of the first token, of packed rows [B, K, H] of each example's.
+        """
         encoder = Encoder(
             self.config, self.dtype, self.remat, self.scan, self.kernel, name='encoder'
         )
@@ -73,7 +78,7 @@ class MaskedLM(nn.Module):
         return logits_BPV + bias_V[None, None]
 
 
-class Pretraining(_Model):
+class Pretraining(EncoderModel):
     """Masked LM and next-sentence prediction."""
 
     @nn.compact
@@ -90,7 +95,29 @@ class Pretraining(_Model):
         return mlm_BPV, dense(self.config, 2, self.dtype, 'nsp')(pooled).astype(jnp.float32)
 
 
-class Classifier(_Model):
+class NextSentence(EncoderModel):
+    """Next-sentence prediction alone."""
+
+    @nn.compact
+    def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> jax.Array:
+        """-> logits [B, 2]; class 1 means a random B."""
+        _, pooled_BH, _ = self.encode(batch, dropout_rng)
+        return dense(self.config, 2, self.dtype, 'nsp')(pooled_BH).astype(jnp.float32)
+
+
+class EncoderOnly(EncoderModel):
+    """No head: the encoder's own results."""
+
+    @nn.compact
+    def __call__(
+        self, batch: Batch, dropout_rng: DropoutRng | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """-> (hidden states [B, T, H], pooled first token [B, H]), float32."""
+        x_BTH, pooled_BH, _ = self.encode(batch, dropout_rng)
+        return x_BTH.astype(jnp.float32), pooled_BH.astype(jnp.float32)
+
+
+class Classifier(EncoderModel):
     """Classes or, with one output, a regression, from the pooled first token
     (run_classifier.py:594).
     """
@@ -108,7 +135,7 @@ class Classifier(_Model):
         )
 
 
-class Span(_Model):
+class Span(EncoderModel):
     """Start and end of an answer; no dropout of its own (run_squad.py:568)."""
 
     @nn.compact
@@ -118,7 +145,7 @@ class Span(_Model):
         return dense(self.config, 2, self.dtype, 'span')(x_BTH).astype(jnp.float32)
 
 
-class Tokens(_Model):
+class Tokens(EncoderModel):
     """A class for every token, each by itself (paper section 5.3: no CRF); dropout as before a
     classifier.
     """
@@ -134,7 +161,7 @@ class Tokens(_Model):
         return dense(self.config, self.outputs, self.dtype, 'classifier')(x_BTH).astype(jnp.float32)
 
 
-class Choice(_Model):
+class Choice(EncoderModel):
     """One score for each of an example's inputs, of which one is right: pooled output times a
     vector (paper section 4.4).
     """

@@ -21,11 +21,10 @@ from configs.errors import UserError
 
 
 def layers_of(features: str, num_layers: int) -> tuple[int, ...]:
-    """The layers of a set of FeatureConfig.features in an encoder of `num_layers` blocks; 0 is the
-    embeddings' output, i that of block i.
+    """The layers that FeatureConfig.features names in an encoder of `num_layers` blocks.
 
-    "All" are the blocks, as in Table 7 ("all 12 layers"), without the embeddings. UserError where
-    there are too few blocks.
+    0 is the embeddings' output, i that of block i. "All" are the blocks, as in Table 7 ("all 12
+    layers"), without the embeddings. UserError where there are too few blocks.
     """
     least = {'second_to_last': 2, 'sum_last4': 4, 'concat_last4': 4}.get(features, 1)
     if num_layers < least:
@@ -47,9 +46,9 @@ def layers_of(features: str, num_layers: int) -> tuple[int, ...]:
 
 
 class FeatureTagger(nn.Module):
-    """Features of each word -> its classes: `depth` BiLSTM layers, `width` in each direction, under
-    a classifier; dropout before each.
+    """A BiLSTM over the features of words, and a classifier of each word on it.
 
+    It has `depth` layers, `width` in each direction, and dropout before each and the classifier.
     With `weigh` the K layers are summed with learned weights: the softmax of K numbers, times a
     scale, as ELMo has it (Peters et al. 2018, equation 1). The paper says "weighted sum" and no
     more. Otherwise they are put side by side.

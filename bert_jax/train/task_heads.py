@@ -1,15 +1,19 @@
-"""For each kind of task head: the model, what it minimises, and what of its output leaves the
-device.
+"""The table of heads: one row says all that this side knows of one.
 
-Owns that correspondence and nothing else: models are in heads.py, losses in losses.py. A head is
-named as tasks name it: classifier, regressor, span, tokens or choice.
+A head is what stands on the encoder for a purpose. A row names its model, its weights, what
+training minimises, what leaves the device, and what other programs call it; training, conversion
+and serving read it and know no head by name. Owns that correspondence and nothing else: models
+are in model/heads.py, losses in losses.py. What a head is asked and answers in words is
+launch/inference/served_heads.py's, the one other table; docs/architecture.md says how to add one.
 
-Dims: B batch, T position, C classes, K best positions.
+Dims: B batch, T position, K best positions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -20,59 +24,288 @@ from bert_jax.train import losses
 from configs.schema import ModelConfig, RuntimeConfig
 
 
+@dataclass(frozen=True)
+class Part:
+    """Weights that stand on the encoder's blocks; heads share them.
+
+    Attributes:
+      path: how the paths of its arrays begin in our tree.
+      hugging_face: our paths of modules and single arrays -> transformers' names.
+      google: our paths of modules and single arrays -> the names of google-research/bert; empty
+        where the reference has no such weights.
+      of_task: whether the task says how many outputs they have, by its labels.
+    """
+
+    path: str
+    hugging_face: Mapping[str, str]
+    google: Mapping[str, str]
+    of_task: bool = False
+
+
+PARTS = {
+    'pooler': Part(
+        'encoder/pooler/',
+        {'encoder/pooler': 'pooler.dense'},
+        {'encoder/pooler': 'bert/pooler/dense'},
+    ),
+    'mlm': Part(
+        'mlm/',
+        {
+            'mlm/transform': 'cls.predictions.transform.dense',
+            'mlm/norm': 'cls.predictions.transform.LayerNorm',
+            'mlm/bias': 'cls.predictions.bias',
+        },
+        {
+            'mlm/transform': 'cls/predictions/transform/dense',
+            'mlm/norm': 'cls/predictions/transform/LayerNorm',
+            'mlm/bias': 'cls/predictions/output_bias',
+        },
+    ),
+    'nsp': Part(
+        'nsp/',
+        {'nsp': 'cls.seq_relationship'},
+        {
+            'nsp/kernel': 'cls/seq_relationship/output_weights',
+            'nsp/bias': 'cls/seq_relationship/output_bias',
+        },
+    ),
+    'classifier': Part(
+        'classifier/',
+        {'classifier': 'classifier'},
+        {'classifier/kernel': 'output_weights', 'classifier/bias': 'output_bias'},
+        of_task=True,
+    ),
+    'span': Part(
+        'span/',
+        {'span': 'qa_outputs'},
+        {'span/kernel': 'cls/squad/output_weights', 'span/bias': 'cls/squad/output_bias'},
+    ),
+}
+
+# The axes of the inputs, int32: b rows, t positions, p masked positions, c choices.
+_ROWS = dict.fromkeys(('input_ids', 'input_mask', 'segment_ids'), 'b, t')
+_MASKED = _ROWS | {'masked_lm_positions': 'b, p'}
+_CHOICES = dict.fromkeys(_ROWS, 'b, c, t')
+
+
+def _logits(logits: jax.Array, batch: losses.Batch, n_best: int) -> dict[str, jax.Array]:
+    """Every logit: {'logits'}."""
+    del batch, n_best
+    return {'logits': logits}
+
+
+def _best_positions(
+    logits_BT2: jax.Array, batch: losses.Batch, n_best: int
+) -> dict[str, jax.Array]:
+    """The `n_best` best starts and ends, best first, in place of the logits of all positions.
+
+    {'start_scores', 'start_indices', 'end_scores', 'end_indices': [B, K], 'null_scores': [B]},
+    where the null score is start + end at [CLS]. Padding is never among the best (K is at most T).
+    """
+    real_BT = batch['input_mask'] > 0
+    found = {'null_scores': logits_BT2[:, 0].sum(-1)}
+    for place, side in enumerate(('start', 'end')):
+        scores_BT = jnp.where(real_BT, logits_BT2[..., place], -1e9)
+        found[f'{side}_scores'], found[f'{side}_indices'] = jax.lax.top_k(
+            scores_BT, min(n_best, scores_BT.shape[1])
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class Head:
+    """A row of the table.
+
+    Attributes:
+      module: the model; of `outputs` and `head_dropout` it takes what it has fields for.
+      parts: names in PARTS of the weights that the model's results depend on.
+      architecture: transformers' class.
+      outputs: what transformers calls each output -> what of the model's result it is, float32;
+        logits are before any softmax.
+      inputs: what the model reads -> its axes, as in 'b, t'.
+      problem_type: what transformers is told besides the class, or None.
+      labelled: whether the outputs are called by labels.
+      objective: what fine-tuning minimises; None where no task has this head.
+      decoded: (result, batch, n_best) -> the arrays that a task decodes.
+      google: the parts by which a checkpoint of google-research/bert is known to have this head;
+        () where the reference has no such head.
+    """
+
+    module: type[heads.EncoderModel]
+    parts: tuple[str, ...]
+    architecture: str
+    outputs: Mapping[str, Callable[[Any, ModelConfig], jax.Array]]
+    inputs: Mapping[str, str] = dataclasses.field(default_factory=lambda: _ROWS)
+    problem_type: str | None = None
+    labelled: bool = False
+    objective: Callable[[Any], losses.Objective] | None = None
+    decoded: Callable[[Any, losses.Batch, int], dict[str, jax.Array]] = _logits
+    google: tuple[str, ...] = ()
+
+    def model(
+        self,
+        config: ModelConfig,
+        dtype: jnp.dtype,
+        outputs: int,
+        head_dropout: float = 0.0,
+        remat: str = 'none',
+        scan: bool = False,
+    ) -> Any:
+        """The encoder of `config` with this head, layers computed in `dtype`.
+
+        `outputs` (labels or numbers) and `head_dropout` are used where the head has such a choice;
+        `remat` and `scan` are those of RuntimeConfig.
+        """
+        own = {field.name for field in dataclasses.fields(self.module)}
+        offered = {'outputs': outputs, 'head_dropout': head_dropout}
+        taken: dict[str, Any] = {name: offered[name] for name in offered.keys() & own}
+        return self.module(config, dtype, remat, scan, **taken)
+
+
+def _whole(result: Any, config: ModelConfig) -> jax.Array:
+    """The model's result as it is."""
+    del config
+    return result
+
+
+def _first(result: Any, config: ModelConfig) -> jax.Array:
+    """The first of two results."""
+    del config
+    return result[0]
+
+
+def _second(result: Any, config: ModelConfig) -> jax.Array:
+    """The second of two results."""
+    del config
+    return result[1]
+
+
+def _words(result: Any, config: ModelConfig) -> jax.Array:
+    """The masked-LM logits, of the vocabulary's real size."""
+    return result[0][..., : config.vocab_size]
+
+
+_CLASSIFIER = Head(
+    heads.Classifier,
+    ('pooler', 'classifier'),
+    'BertForSequenceClassification',
+    {'logits': _whole},
+    labelled=True,
+    objective=losses.classification_objective,
+    google=('classifier',),
+)
+# By the name that tasks have for a head. Of the rows of one class the first stands for it; of the
+# parts that a Google checkpoint holds the first row that fits says what it is.
+HEADS = {
+    'span': Head(
+        heads.Span,
+        ('span',),
+        'BertForQuestionAnswering',
+        {
+            'start_logits': lambda logits_BT2, config: logits_BT2[..., 0],
+            'end_logits': lambda logits_BT2, config: logits_BT2[..., 1],
+        },
+        objective=losses.span_objective,
+        decoded=_best_positions,
+        google=('span',),
+    ),
+    'classifier': _CLASSIFIER,
+    'regressor': dataclasses.replace(
+        _CLASSIFIER, problem_type='regression', objective=losses.regression_objective
+    ),
+    'multi_label': dataclasses.replace(
+        _CLASSIFIER, problem_type='multi_label_classification', objective=None
+    ),
+    'tokens': Head(
+        heads.Tokens,
+        ('classifier',),
+        'BertForTokenClassification',
+        {'logits': _whole},
+        labelled=True,
+        objective=losses.token_objective,
+    ),
+    'choice': Head(
+        heads.Choice,
+        ('pooler', 'classifier'),
+        'BertForMultipleChoice',
+        {'logits': _whole},
+        _CHOICES,
+        objective=losses.classification_objective,
+    ),
+    'pretraining': Head(
+        heads.Pretraining,
+        ('pooler', 'mlm', 'nsp'),
+        'BertForPreTraining',
+        {'prediction_logits': _words, 'seq_relationship_logits': _second},
+        _MASKED,
+        google=('pooler', 'mlm', 'nsp'),
+    ),
+    'masked_words': Head(
+        heads.Pretraining,
+        ('mlm',),
+        'BertForMaskedLM',
+        {'logits': _words},
+        _MASKED,
+        google=('mlm',),
+    ),
+    'next_sentence': Head(
+        heads.NextSentence,
+        ('pooler', 'nsp'),
+        'BertForNextSentencePrediction',
+        {'logits': _whole},
+        google=('pooler', 'nsp'),
+    ),
+    'encoder': Head(
+        heads.EncoderOnly,
+        ('pooler',),
+        'BertModel',
+        {'last_hidden_state': _first, 'pooler_output': _second},
+        google=('pooler',),
+    ),
+}
+# The same by the classes of transformers.
+CLASSES = {head.architecture: head for head in reversed(HEADS.values())}
+
+
+def of_task(parts: Iterable[str]) -> tuple[str, ...]:
+    """Those of some parts whose outputs are as many as a task has."""
+    return tuple(part for part in parts if PARTS[part].of_task)
+
+
 def make_model(
     head: str, config: ModelConfig, outputs: int, head_dropout: float, runtime: RuntimeConfig
 ) -> Any:
-    """The encoder of `config` with that head; `outputs` classes for a classifier, of texts or of
-    tokens.
+    """The encoder of `config` with the head of that name, computed as `runtime` says.
+
+    outputs: how many labels or numbers the task has. KeyError for an unknown name.
     """
-    shared = (config, jnp.dtype(runtime.compute_dtype), runtime.remat, runtime.scan_layers)
-    if head == 'span':
-        return heads.Span(*shared)
-    if head == 'choice':
-        return heads.Choice(*shared, head_dropout=head_dropout)
-    return (heads.Tokens if head == 'tokens' else heads.Classifier)(
-        *shared, outputs=outputs, head_dropout=head_dropout
+    dtype = jnp.dtype(runtime.compute_dtype)
+    return HEADS[head].model(
+        config, dtype, outputs, head_dropout, runtime.remat, runtime.scan_layers
     )
 
 
 def make_objective(head: str, model: Any) -> losses.Objective:
-    """Cross-entropy over classes or choices, squared error, or cross-entropy over start and end
-    positions.
+    """What fine-tuning a model with the head of that name minimises.
+
+    KeyError where no task has that head.
     """
-    functions = {
-        'classifier': losses.classification_objective,
-        'regressor': losses.regression_objective,
-        'span': losses.span_objective,
-        'tokens': losses.token_objective,
-        'choice': losses.classification_objective,
-    }
-    return functions[head](model)
+    objective = HEADS[head].objective
+    if objective is None:
+        raise KeyError(head)
+    return objective(model)
 
 
 def make_predict(
     head: str, model: Any, n_best: int
 ) -> Callable[[Any, losses.Batch], dict[str, jax.Array]]:
-    """-> predict(params, batch) -> what a task decodes, without dropout.
+    """-> predict(params, batch) -> the arrays that a task decodes, without dropout.
 
-    {'logits': [B, C]}, for tokens [B, T, C]; for a span the `n_best` best positions in place of [B,
-    T] logits, best first: {'start_scores', 'start_indices', 'end_scores', 'end_indices': [B, K],
-    'null_scores': [B]}, where the null score is start + end at [CLS]. Padding is never among the
-    best (K is at most T).
+    n_best: how many best starts and ends of a span, where the head has spans.
     """
+    decoded = HEADS[head].decoded
 
-    def classes(params: Any, batch: losses.Batch) -> dict[str, jax.Array]:
-        return {'logits': model.apply({'params': params}, batch)}
+    def predict(params: Any, batch: losses.Batch) -> dict[str, jax.Array]:
+        return decoded(model.apply({'params': params}, batch), batch, n_best)
 
-    def spans(params: Any, batch: losses.Batch) -> dict[str, jax.Array]:
-        logits_BT2 = model.apply({'params': params}, batch)
-        real_BT = batch['input_mask'] > 0
-        found = {'null_scores': logits_BT2[:, 0].sum(-1)}
-        for place, side in enumerate(('start', 'end')):
-            scores_BT = jnp.where(real_BT, logits_BT2[..., place], -1e9)
-            found[f'{side}_scores'], found[f'{side}_indices'] = jax.lax.top_k(
-                scores_BT, min(n_best, scores_BT.shape[1])
-            )
-        return found
-
-    return spans if head == 'span' else classes
+    return predict

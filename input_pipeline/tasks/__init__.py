@@ -13,7 +13,17 @@ from input_pipeline.tasks import classification, glue, multiple_choice, squad, t
 from input_pipeline.tasks.base import Example, Predictions, Task
 from input_pipeline.text.whole_text import plain_name
 
-__all__ = ['Example', 'Predictions', 'Task', 'load_task']
+__all__ = ['BY_KIND', 'BY_NAME', 'Example', 'Predictions', 'Task', 'load_task']
+
+# The families of tasks: the paper's by name, those of JSON task files by kind.
+BY_NAME = {
+    name: family for family in (glue, squad, multiple_choice, tagging) for name in family.NAMES
+}
+BY_KIND = {
+    kind: family
+    for family in (classification, squad, multiple_choice, tagging)
+    for kind in family.KINDS
+}
 
 
 def load_task(name_or_json: str, data_dir: str = '') -> Task:
@@ -28,37 +38,29 @@ def load_task(name_or_json: str, data_dir: str = '') -> Task:
     """
     if task_file.is_task_file(name_or_json):
         return _load_json(name_or_json, data_dir)
-    families = {
-        name: family for family in (glue, squad, multiple_choice, tagging) for name in family.NAMES
-    }
-    if name_or_json not in families:
+    if name_or_json not in BY_NAME:
         raise UserError(
-            f'--task={name_or_json}: unknown; use one of {", ".join(families)}, or a path ending in'
+            f'--task={name_or_json}: unknown; use one of {", ".join(BY_NAME)}, or a path ending in'
             ' .json'
         )
     if not data_dir:
         raise UserError(f'--task={name_or_json} needs --data_dir, the folder that holds its files')
-    if data_dir.startswith('tfds:') and families[name_or_json] not in (glue, squad):
+    if data_dir.startswith('tfds:') and BY_NAME[name_or_json] not in (glue, squad):
         raise UserError(
             f'--data_dir={data_dir}: only GLUE and SQuAD are read from tensorflow-datasets by name;'
             f' describe {name_or_json} in JSON'
         )
-    return families[name_or_json].by_name(name_or_json, data_dir)
+    return BY_NAME[name_or_json].by_name(name_or_json, data_dir)
 
 
 def _load_json(path: str, data_dir: str) -> Task:
     """Reads a JSON task file; its kind picks the family."""
     description = task_file.read(path)
-    families = {
-        kind: family
-        for family in (classification, squad, multiple_choice, tagging)
-        for kind in family.KINDS
-    }
-    if description['kind'] not in families:
+    if description['kind'] not in BY_KIND:
         raise UserError(
-            f'--task={path}: kind {description["kind"]!r} is none of {", ".join(families)}'
+            f'--task={path}: kind {description["kind"]!r} is none of {", ".join(BY_KIND)}'
         )
     name = os.path.splitext(os.path.basename(plain_name(path)))[0]
-    return families[description['kind']].from_description(
+    return BY_KIND[description['kind']].from_description(
         name, description, data_dir or os.path.dirname(path) or '.'
     )

@@ -52,8 +52,7 @@ class Task(abc.ABC, Generic[E]):
     Attributes:
       name: what results are filed under.
       kind: classification, regression, pair, span, tagging or choice.
-      head: the model head it needs: classifier, regressor, span, tokens (a class for each) or
-      choice (one of several inputs).
+      head: the model head it needs, by its name in the table of bert_jax/train/task_heads.py.
       labels: the classes in the order of the outputs; empty where there are none.
       metrics: names of the scores; the first selects on the dev split.
       label_keys: the feature arrays that training needs besides INPUT_KEYS.
@@ -77,16 +76,8 @@ class Task(abc.ABC, Generic[E]):
 
     @property
     def num_outputs(self) -> int:
-        """Width of the head's output: classes, 1 for a number or a choice's score, 2 (start, end)
-        for a span.
-        """
-        return {
-            'classifier': len(self.labels),
-            'tokens': len(self.labels),
-            'regressor': 1,
-            'choice': 1,
-            'span': 2,
-        }[self.head]
+        """Width of the head's output: one for each label, unless a family says otherwise."""
+        return len(self.labels)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -149,6 +140,13 @@ class Task(abc.ABC, Generic[E]):
         and [N, S, num_outputs] for tokens (S as in `features`, which may have been trimmed); for a
         span {'start_scores', 'start_indices', 'end_scores', 'end_indices': [N, K] (the K best
         positions, best first), 'null_scores': [N] (start + end logit of [CLS])}.
+        """
+
+    @abc.abstractmethod
+    def constant_loss(self, features: dict[str, np.ndarray]) -> float:
+        """The lowest mean training loss of one constant answer to all rows of `features`.
+
+        What a run must beat, or it has learnt nothing; in nats or squared units.
         """
 
     @abc.abstractmethod

@@ -1,7 +1,7 @@
 """Rows of feature arrays -> batches of a few static shapes: which example comes when.
 
-This file owns the order of fine-tuning examples, which is arithmetic in (seed, step), which rows
-are cut to which length, and the padding of an evaluation's tail. It must not know tasks.
+This file owns the order of fine-tuning examples, which is arithmetic in (seed, step), and which
+rows are cut to which length. It must not know tasks.
 """
 
 from __future__ import annotations
@@ -145,14 +145,3 @@ def _group_order(counts: Sequence[int], batch_size: int, seed: int) -> Iterator[
                 events.append(((made[number] + jitter) * batch_size / count, number))
                 made[number] += 1
         yield from (number for _, number in sorted(events))
-
-
-def evaluation_batches(features: Arrays, keys: Sequence[str], batch_size: int) -> Iterator[Arrays]:
-    """All rows in order; the last batch is filled up with copies of its last row at example_weights
-    0.
-    """
-    count = len(features[keys[0]])
-    for first in range(0, count, batch_size):
-        place = np.minimum(np.arange(first, first + batch_size), count - 1)
-        weights = (np.arange(first, first + batch_size) < count).astype(np.float32)
-        yield {name: features[name][place] for name in keys} | {'example_weights': weights}

@@ -18,6 +18,7 @@ from configs.errors import UserError
 from input_pipeline.tasks.base import Example, Predictions, Task
 from input_pipeline.tasks.features import text_rows
 from input_pipeline.tasks.predictions import complete, number, read_labels, write_labels
+from input_pipeline.tasks.scores.constant_baseline import entropy
 from input_pipeline.tasks.scores.labels import LABEL_METRICS, NUMBER_METRICS
 from input_pipeline.tasks.task_file import tables_of
 from input_pipeline.text.tables import Table, unique_id
@@ -70,6 +71,11 @@ class TextTask(Task[TextExample]):
     def head(self) -> str:
         """regressor for numbers, else classifier."""
         return 'regressor' if self.kind == 'regression' else 'classifier'
+
+    @property
+    def num_outputs(self) -> int:
+        """One for each label, or one number."""
+        return 1 if self.kind == 'regression' else len(self.labels)
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -148,6 +154,11 @@ class TextTask(Task[TextExample]):
         return Predictions(
             {example.id: answer for example, answer in zip(examples, answers, strict=True)}
         )
+
+    def constant_loss(self, features: dict[str, np.ndarray]) -> float:
+        """The entropy of the labels, or the variance of the numbers."""
+        labels = features['labels']
+        return float(np.var(labels)) if self.kind == 'regression' else entropy(labels)
 
     def score(self, examples: Sequence[TextExample], predictions: Predictions) -> dict[str, float]:
         """The task's metrics as fractions. Raises UserError where labels or predictions are

@@ -62,9 +62,8 @@ def truncated_lengths(a: int, b: int, budget: int) -> tuple[int, int]:
     return budget - half, half
 
 
-_VERSION = (
-    1  # of what `Task.features` makes of the same input; to be raised with every change to it
-)
+# Of what `Task.features` makes of the same input; to be raised with every change to it.
+_VERSION = 1
 
 
 def features_of(

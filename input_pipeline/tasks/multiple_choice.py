@@ -59,6 +59,7 @@ class ChoiceTask(Task[ChoiceExample]):
     head = 'choice'
     metrics = ('accuracy',)
     label_keys = ('labels',)
+    num_outputs = 1  # a choice's score
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -136,6 +137,10 @@ class ChoiceTask(Task[ChoiceExample]):
         return Predictions(
             {example.id: self.labels[place] for example, place in zip(examples, best, strict=True)}
         )
+
+    def constant_loss(self, features: dict[str, np.ndarray]) -> float:
+        """log(number of choices): they have no order that a constant answer could prefer."""
+        return float(np.log(features['input_ids'].shape[1]))
 
     def score(
         self, examples: Sequence[ChoiceExample], predictions: Predictions

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,10 +22,10 @@ from input_pipeline.tasks import squad_files
 from input_pipeline.tasks.base import INPUT_KEYS, Predictions, Task, write_text
 from input_pipeline.tasks.predictions import require_labels
 from input_pipeline.tasks.scores import squad
+from input_pipeline.tasks.scores.constant_baseline import entropy
 from input_pipeline.tasks.squad_files import SpanExample
 from input_pipeline.tasks.task_file import tables_of
 from input_pipeline.text.tables import FORMATS, Table
-from input_pipeline.text.whole_text import located, read_json
 
 KINDS = ('span',)
 NAMES = ('squad_v1', 'squad_v2')
@@ -76,6 +75,7 @@ class SpanTask(Task[SpanExample]):
     head = 'span'
     labels = ()
     label_keys = ('start_positions', 'end_positions')
+    num_outputs = 2  # start, end
     slow_features = True
 
     def __post_init__(self) -> None:
@@ -116,47 +116,7 @@ class SpanTask(Task[SpanExample]):
             raise UserError(f'{where}: no questions')
         if len({example.id for example in found}) < len(found):
             logging.warning('%s %s: some question ids come more than once', self.name, split)
-        return self._usable(found, where) if split == 'train' else found
-
-    def _usable(self, found: Sequence[SpanExample], where: str) -> list[SpanExample]:
-        """The training questions whose first answer is where run_squad.py finds it."""
-        several = sum(len(example.answers or ()) > 1 for example in found)
-        if several:
-            logging.info(
-                '%s train: %d of %d questions have several answers; the first is used',
-                self.name,
-                several,
-                len(found),
-            )
-        usable, moved, elsewhere, nowhere = [], 0, 0, 0
-        for example in found:
-            if not example.answers:
-                usable.append(example)
-            elif answer := answer_in_context(example.context, *example.answers[0]):
-                moved += answer[1] != example.answers[0][1]
-                usable.append(dataclasses.replace(example, answers=(answer, *example.answers[1:])))
-            elif _occurs(example.answers[0][0], example.context):
-                elsewhere += 1
-            else:
-                nowhere += 1
-        if moved:
-            logging.warning(
-                '%s train: %d of %d questions have their answer beside its offset, within the words'
-                ' that it touches: taken there, as run_squad.py does',
-                *(self.name, moved, len(found)),
-            )
-        if left_out := elsewhere + nowhere:
-            logging.warning(
-                '%s train: left out %d of %d questions whose answer is not at its offset: '
-                '%d have it at another offset, %d not in the context at all',
-                *(self.name, left_out, len(found), elsewhere, nowhere),
-            )
-        if not usable:
-            raise UserError(
-                f'{where}: no question has its answer at its offset: {elsewhere} have it at '
-                f'another offset, {nowhere} not in the context at all'
-            )
-        return usable
+        return squad_files.usable(self.name, found, where) if split == 'train' else found
 
     def labelled(self, examples: Sequence[SpanExample]) -> bool:
         """Whether all answers are known."""
@@ -315,6 +275,10 @@ class SpanTask(Task[SpanExample]):
                     break
         return list(found.items())
 
+    def constant_loss(self, features: dict[str, np.ndarray]) -> float:
+        """The mean of the entropies of start and end positions."""
+        return (entropy(features['start_positions']) + entropy(features['end_positions'])) / 2
+
     def score(self, examples: Sequence[SpanExample], predictions: Predictions) -> dict[str, float]:
         """The figures of the official scorer, in percent.
 
@@ -377,45 +341,7 @@ class SpanTask(Task[SpanExample]):
 
     def read_predictions(self, path: str, examples: Sequence[SpanExample]) -> Predictions:
         """A predictions.json, and for v2.0 the nbest.json and null_odds.json beside it."""
-        answers, what = read_json(path, unique=True), 'a JSON object of question id -> answer text'
-        _require(isinstance(answers, dict), path, what)
-        for name, answer in answers.items():
-            _require(isinstance(answer, str), path, what, name)
-        if not self.unanswerable or os.path.basename(path) != 'predictions.json':
-            return Predictions(answers)
-        extras: dict[str, dict[str, Any]] = {}
-        for stem, read in (('nbest', _read_nbest), ('null_odds', _read_null_odds)):
-            beside = os.path.join(os.path.dirname(path), f'{stem}.json')
-            if located(beside):
-                extras[stem] = read(beside)
-        return Predictions(answers, extras)
-
-
-def _require(fits: bool, path: str, what: str, name: str | None = None) -> None:
-    """Raises UserError where a file of predictions, or its entry `name`, is not what it must be."""
-    if not fits:
-        entry = '' if name is None else f': {name!r} has something else'
-        raise UserError(f'{path}: expected {what}{entry}')
-
-
-def _read_null_odds(path: str) -> dict[str, float]:
-    """Question id -> how much better no answer is than the best answer."""
-    odds, what = read_json(path, unique=True), 'a JSON object of question id -> finite number'
-    _require(isinstance(odds, dict), path, what)
-    for name, value in odds.items():
-        _require(type(value) in (int, float) and abs(value) < float('inf'), path, what, name)
-    return odds
-
-
-def _read_nbest(path: str) -> dict[str, list[dict[str, Any]]]:
-    """Question id -> its answers, best first."""
-    nbest = read_json(path, unique=True)
-    what = 'a JSON object of question id -> list of {"text": answer, ...}'
-    _require(isinstance(nbest, dict), path, what)
-    for name, items in nbest.items():
-        has_text = lambda item: isinstance(item, dict) and isinstance(item.get('text'), str)
-        _require(isinstance(items, list) and all(map(has_text, items)), path, what, name)
-    return nbest
+        return squad_files.read_predictions(path, self.unanswerable)
 
 
 def windows_of(length: int, room: int, stride: int) -> list[tuple[slice, np.ndarray]]:
@@ -443,34 +369,6 @@ def windows_of(length: int, room: int, stride: int) -> list[tuple[slice, np.ndar
         (slice(int(start), int(stop)), best[start:stop] == place)
         for place, (start, stop) in enumerate(zip(starts, stops, strict=True))
     ]
-
-
-def answer_in_context(context: str, text: str, start: int) -> tuple[str, int] | None:
-    """Where a training answer is, and as the context spells it; None where run_squad.py drops it.
-
-    That is at its offset or, as there (:274-296), at another place within the words that
-    [start, start + len(text)) touches; white space counts as equal.
-    """
-    words, end = text.split(), start + len(text)
-    if not words or start < 0 or end > len(context):
-        return None
-    if context[start:end].split() == words:
-        return text, start
-    begin = start
-    while begin > 0 and context[begin].isspace():  # a blank belongs to the word before it
-        begin -= 1
-    while begin > 0 and not context[begin - 1].isspace():
-        begin -= 1
-    while end < len(context) and not context[end - 1].isspace() and not context[end].isspace():
-        end += 1
-    match = re.compile(r'\s+'.join(map(re.escape, words))).search(context, begin, end)
-    return (match[0], match.start()) if match else None
-
-
-def _occurs(text: str, context: str) -> bool:
-    """Whether a text that is not blank stands anywhere in the context, white space apart."""
-    words = ' '.join(text.split())
-    return bool(words) and words in ' '.join(context.split())
 
 
 def _answer_pieces(example: SpanExample, context: Any) -> tuple[int, int]:

@@ -1,21 +1,25 @@
 """Questions, contexts and answers as they lie in files: the SQuAD format, or tables with a question
-a row.
+a row; and the official files of predictions.
 
-This file owns both layouts and what is wrong with a file. It must not know how questions are
+This file owns these layouts and what is wrong with a file. It must not know how questions are
 answered.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from absl import logging
+
 from configs.errors import UserError
-from input_pipeline.tasks.base import Example
+from input_pipeline.tasks.base import Example, Predictions
 from input_pipeline.text.tables import Table, unique_id
-from input_pipeline.text.whole_text import read_json, well_formed
+from input_pipeline.text.whole_text import located, read_json, well_formed
 
 _HINT = 'use squad_v2, or "unanswerable": true in a task file'
 
@@ -90,6 +94,79 @@ def read(tables: Sequence[Table], unanswerable: bool, split: str) -> list[SpanEx
         dataclasses.replace(example, answers=()) if impossible else example
         for _, example, impossible in found
     ]
+
+
+def usable(task: str, questions: Sequence[SpanExample], where: str) -> list[SpanExample]:
+    """The training questions whose first answer is where run_squad.py finds it.
+
+    That answer is then as the context spells it. The log says how many were left out and why, and
+    of which task. UserError, which begins with `where`, if that leaves none.
+    """
+    several = sum(len(example.answers or ()) > 1 for example in questions)
+    if several:
+        logging.info(
+            '%s train: %d of %d questions have several answers; the first is used',
+            task,
+            several,
+            len(questions),
+        )
+    kept, moved, elsewhere, nowhere = [], 0, 0, 0
+    for example in questions:
+        if not example.answers:
+            kept.append(example)
+        elif answer := answer_in_context(example.context, *example.answers[0]):
+            moved += answer[1] != example.answers[0][1]
+            kept.append(dataclasses.replace(example, answers=(answer, *example.answers[1:])))
+        elif _occurs(example.answers[0][0], example.context):
+            elsewhere += 1
+        else:
+            nowhere += 1
+    if moved:
+        logging.warning(
+            '%s train: %d of %d questions have their answer beside its offset, within the words'
+            ' that it touches: taken there, as run_squad.py does',
+            *(task, moved, len(questions)),
+        )
+    if left_out := elsewhere + nowhere:
+        logging.warning(
+            '%s train: left out %d of %d questions whose answer is not at its offset: '
+            '%d have it at another offset, %d not in the context at all',
+            *(task, left_out, len(questions), elsewhere, nowhere),
+        )
+    if not kept:
+        raise UserError(
+            f'{where}: no question has its answer at its offset: {elsewhere} have it at '
+            f'another offset, {nowhere} not in the context at all'
+        )
+    return kept
+
+
+def answer_in_context(context: str, text: str, start: int) -> tuple[str, int] | None:
+    """Where a training answer is, and as the context spells it; None where run_squad.py drops it.
+
+    That is at its offset or, as there (:274-296), at another place within the words that
+    [start, start + len(text)) touches; white space counts as equal.
+    """
+    words, end = text.split(), start + len(text)
+    if not words or start < 0 or end > len(context):
+        return None
+    if context[start:end].split() == words:
+        return text, start
+    begin = start
+    while begin > 0 and context[begin].isspace():  # a blank belongs to the word before it
+        begin -= 1
+    while begin > 0 and not context[begin - 1].isspace():
+        begin -= 1
+    while end < len(context) and not context[end - 1].isspace() and not context[end].isspace():
+        end += 1
+    match = re.compile(r'\s+'.join(map(re.escape, words))).search(context, begin, end)
+    return (match[0], match.start()) if match else None
+
+
+def _occurs(text: str, context: str) -> bool:
+    """Whether a text that is not blank stands anywhere in the context, white space apart."""
+    words = ' '.join(text.split())
+    return bool(words) and words in ' '.join(context.split())
 
 
 def _squad(path: str) -> Iterator[_Question]:
@@ -188,3 +265,50 @@ def _rows(table: Table, split: str) -> Iterator[_Question]:
 
 def _listed(value: Any) -> list[str]:
     return value if isinstance(value, list) else [value]
+
+
+def read_predictions(path: str, extras: bool) -> Predictions:
+    """The answers in a file of question id -> text.
+
+    With `extras` a file called predictions.json brings the nbest.json and null_odds.json beside
+    it. UserError where a file holds something else.
+    """
+    answers, what = read_json(path, unique=True), 'a JSON object of question id -> answer text'
+    _require(isinstance(answers, dict), path, what)
+    for name, answer in answers.items():
+        _require(isinstance(answer, str), path, what, name)
+    if not extras or os.path.basename(path) != 'predictions.json':
+        return Predictions(answers)
+    found: dict[str, dict[str, Any]] = {}
+    for stem, read_extra in (('nbest', _read_nbest), ('null_odds', _read_null_odds)):
+        beside = os.path.join(os.path.dirname(path), f'{stem}.json')
+        if located(beside):
+            found[stem] = read_extra(beside)
+    return Predictions(answers, found)
+
+
+def _require(fits: bool, path: str, what: str, name: str | None = None) -> None:
+    """Raises UserError where a file of predictions, or its entry `name`, is not what it must be."""
+    if not fits:
+        entry = '' if name is None else f': {name!r} has something else'
+        raise UserError(f'{path}: expected {what}{entry}')
+
+
+def _read_null_odds(path: str) -> dict[str, float]:
+    """Question id -> how much better no answer is than the best answer."""
+    odds, what = read_json(path, unique=True), 'a JSON object of question id -> finite number'
+    _require(isinstance(odds, dict), path, what)
+    for name, value in odds.items():
+        _require(type(value) in (int, float) and abs(value) < float('inf'), path, what, name)
+    return odds
+
+
+def _read_nbest(path: str) -> dict[str, list[dict[str, Any]]]:
+    """Question id -> its answers, best first."""
+    nbest = read_json(path, unique=True)
+    what = 'a JSON object of question id -> list of {"text": answer, ...}'
+    _require(isinstance(nbest, dict), path, what)
+    for name, items in nbest.items():
+        has_text = lambda item: isinstance(item, dict) and isinstance(item.get('text'), str)
+        _require(isinstance(items, list) and all(map(has_text, items)), path, what, name)
+    return nbest

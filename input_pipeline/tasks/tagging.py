@@ -22,6 +22,7 @@ from configs.errors import UserError
 from input_pipeline.tasks.base import INPUT_KEYS, Example, Predictions, Task, write_text
 from input_pipeline.tasks.predictions import complete
 from input_pipeline.tasks.scores import entities
+from input_pipeline.tasks.scores.constant_baseline import entropy
 from input_pipeline.tasks.task_file import tables_of
 from input_pipeline.text.tables import FORMATS, Cell, Table, unique_id
 from input_pipeline.text.whole_text import located, plain_name
@@ -245,6 +246,10 @@ class TaggingTask(Task[TaggedExample]):
         return Predictions(
             {example.id: tags_of for example, tags_of in zip(examples, tags, strict=True)}
         )
+
+    def constant_loss(self, features: dict[str, np.ndarray]) -> float:
+        """The entropy of the tags of all words."""
+        return entropy(features['label_ids'][features['label_weights'] > 0])
 
     def score(
         self, examples: Sequence[TaggedExample], predictions: Predictions

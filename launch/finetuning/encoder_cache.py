@@ -26,9 +26,8 @@ from bert_jax.model.hidden_states import make_features
 from configs.errors import UserError
 from configs.schema import ModelConfig
 from input_pipeline.progress import Progress
-from input_pipeline.tasks.base import INPUT_KEYS, cut
-from input_pipeline.tasks.batching import evaluation_batches, length_groups
-from launch.finetuning.evaluation import eval_batch_size, place
+from input_pipeline.tasks.base import INPUT_KEYS
+from launch.finetuning.batch_runner import by_length, run
 from launch.workdir.source import Source
 
 Arrays = dict[str, np.ndarray]
@@ -98,24 +97,15 @@ class WordStates:
         encode, params = _encoder(self._source.model, mesh), self._source.params['encoder']
         params = jax.device_put(params, sharding.shardings(params, mesh))
         progress, finished = Progress('encode', int(left.sum()), 'rows'), 0
-        with jax.set_mesh(mesh):
-            for length, members in length_groups(rows, _LENGTHS):
-                size = eval_batch_size(mesh, length, len(members))
-                members = members[left[members]]
-                part = cut(
-                    {name: rows[name][members] for name in INPUT_KEYS},
-                    rows['input_mask'].shape[1],
-                    length,
-                )
-                for number, batch in enumerate(evaluation_batches(part, INPUT_KEYS, size)):
-                    some = members[number * size : (number + 1) * size]
-                    states_BTKH = np.asarray(encode(params, place(batch, mesh, size))['features'])[
-                        : len(some)
-                    ]
-                    self._keep(some, states_BTKH[rows['word_index'][some, :length] >= 0])
-                    finished += len(some)
-                    progress.update(finished)
-                    between()
+        inputs = {name: rows[name] for name in INPUT_KEYS}
+        plan = by_length(rows, _LENGTHS, mesh, left)
+        for done, outputs in run(encode, params, inputs, plan, mesh):
+            states_BTKH = np.asarray(outputs['features'])[: len(done)]
+            is_word = rows['word_index'][done, : states_BTKH.shape[1]] >= 0
+            self._keep(done, states_BTKH[is_word])
+            finished += len(done)
+            progress.update(finished)
+            between()
         progress.done()
 
     def _keep(self, rows: np.ndarray, states_WKH: np.ndarray) -> None:

@@ -1,7 +1,8 @@
 """A model over a split of a task: predictions, scores, and the files that hold them.
 
-Owns how a split is run through a model (static batches, no example lost) and the results of a
-fine-tuned workdir: predictions/SPLIT/ in the task's official format, and eval/SPLIT.json.
+Owns the way of a split to its predictions, and the results of a fine-tuned workdir:
+predictions/SPLIT/ in the task's official format, and eval/SPLIT.json. How batches are run is
+batch_runner.py's.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import collections
 import hashlib
 import json
-import math
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,49 +24,14 @@ from configs import schema
 from configs.atomic import atomic_write
 from configs.errors import UserError
 from input_pipeline.tasks import Predictions, Task, load_task
-from input_pipeline.tasks.base import INPUT_KEYS, Example, cut, trim
-from input_pipeline.tasks.batching import evaluation_batches, length_groups
+from input_pipeline.tasks.base import INPUT_KEYS, Example, trim
 from input_pipeline.tasks.features import features_of
 from input_pipeline.text.whole_text import read_json
+from launch.finetuning.batch_runner import by_length, counted_jit, gather, run
 from launch.workdir.source import Source, load_source
 from launch.workdir.workdir import Workdir
 
 Batch = dict[str, np.ndarray]
-# Tokens in an evaluation batch. No gradients are kept, so it may be larger than a training batch;
-# on a CPU what stays in the cache is faster (BERT-tiny, S=64: 4096 takes 0.4 of the time of 16384).
-_EVAL_TOKENS = {'cpu': 4096, 'gpu': 65536, 'tpu': 65536}
-
-
-def counted_jit(
-    function: Callable, counts: collections.Counter, name: str, **options: Any
-) -> Callable:
-    """`jax.jit(function, **options)`, every compilation counted under `name`."""
-
-    def traced(*arguments):
-        counts[name] += 1  # runs when jit traces, which is once for each shape of the arguments
-        return function(*arguments)
-
-    return jax.jit(traced, **options)
-
-
-def eval_batch_size(mesh: jax.sharding.Mesh, length: int, rows: int) -> int:
-    """Rows, of `length` tokens each, of an evaluation batch of at most about _EVAL_TOKENS.
-
-    A multiple of the devices, with as little padding as that allows.
-    """
-    shards = mesh.shape['data'] * mesh.shape['fsdp']
-    batches = -(-rows * length // _EVAL_TOKENS[jax.default_backend()])
-    return -(-rows // (batches * shards)) * shards
-
-
-def place(batch: dict[str, np.ndarray], mesh: jax.sharding.Mesh, size: int) -> dict[str, jax.Array]:
-    """A whole batch of `size` rows, of which each process puts its own on its devices."""
-    local = sharding.local_rows(mesh, size)
-    return sharding.place(
-        {name: np.concatenate([value[a:b] for a, b in local]) for name, value in batch.items()},
-        mesh,
-        size,
-    )
 
 
 def check_segments(task: Task, features: Batch, source: Source) -> None:
@@ -83,8 +48,8 @@ def check_segments(task: Task, features: Batch, source: Source) -> None:
 
 
 class SplitPredictor:
-    """Runs a model over a split: features in, predictions out. Compiles once for each length of
-    input.
+    """Runs a model over splits of a task: features in, predictions out. Compiles once for each
+    length of input.
     """
 
     def __init__(
@@ -104,32 +69,17 @@ class SplitPredictor:
         buckets: int = 1,
         inputs: Callable[[Batch], Batch] | None = None,
     ) -> Predictions:
-        """Predictions for all examples; rows of like length go together, in at most `buckets`
-        lengths.
+        """The model's predictions for all examples.
 
-        `inputs` makes what the model reads of a batch of `features`; without it that is the batch.
+        features: the task's, of `examples`; rows of like length go together, in at most `buckets`
+        lengths. `inputs` makes what the model reads of a batch of INPUT_KEYS; without it that is
+        the batch.
         """
-        N, *shape = features['input_ids'].shape
-        found = []
-        with jax.set_mesh(self._mesh):
-            for length, rows in length_groups(features, buckets):
-                part = cut({name: features[name][rows] for name in INPUT_KEYS}, shape[-1], length)
-                size = eval_batch_size(self._mesh, math.prod(shape[:-1]) * length, len(rows))
-                batches = evaluation_batches(part, INPUT_KEYS, size)
-                read = map(inputs, batches) if inputs else batches
-                found.append(
-                    (
-                        rows,
-                        [self._predict(params, place(batch, self._mesh, size)) for batch in read],
-                    )
-                )
-        outputs: dict[str, np.ndarray] = {}
-        # the longest first: where there is an output for each position, the others' fit into it
-        for rows, batches in reversed(found):
-            for name in batches[0]:
-                values = np.concatenate([np.asarray(batch[name]) for batch in batches])[: len(rows)]
-                whole = outputs.setdefault(name, np.zeros((N, *values.shape[1:]), values.dtype))
-                whole[(rows, *(slice(n) for n in values.shape[1:]))] = values
+        arrays = {name: features[name] for name in INPUT_KEYS}
+        plan = by_length(features, buckets, self._mesh)
+        # all batches are on their way before the first is waited for
+        results = list(run(self._predict, params, arrays, plan, self._mesh, inputs))
+        outputs = gather(results, len(features['input_ids']))
         return self._task.decode(examples, features, outputs)
 
 
@@ -148,7 +98,7 @@ def check_writable(workdir: Workdir) -> None:
 
 
 def write_result(workdir: Workdir, split: str, result: dict[str, Any]) -> dict[str, Any]:
-    """Writes eval/SPLIT.json; returns `result`."""
+    """Writes `result` as eval/SPLIT.json in a workdir; returns it."""
     target = workdir.result(split)
     target.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(target, json.dumps(result, indent=2) + '\n')
@@ -163,10 +113,10 @@ def record(
     workdir: Workdir,
     facts: dict[str, Any],
 ) -> dict[str, Any]:
-    """Writes the predictions and then eval/SPLIT.json, which it returns; a split without labels has
-    no metrics.
+    """Writes the predictions of a split and then eval/SPLIT.json, whose contents it returns.
 
-    `facts` are what else is known of the run: its step, the hash of its configuration.
+    A split without labels has no metrics. `facts` are what else is known of the run: its step, the
+    hash of its configuration.
     """
     task.write_predictions(str(workdir.predictions(split)), examples, predictions)
     scores = task.score(examples, predictions) if task.labelled(examples) else {}
@@ -183,9 +133,17 @@ def record(
 def evaluate(
     folder: str, task_name: str | None, data_dir: str | None, split: str | None
 ) -> dict[str, Any]:
-    """Predicts and scores a split with a fine-tuned workdir, on its own task or one with the same
-    labels.
+    """Predicts and scores a split with a fine-tuned workdir; returns what eval/SPLIT.json says.
+
+    Args:
+      workdir: of launch.finetune.
+      task_name: a task's name or path of the same head and labels; None: the workdir's own.
+      data_dir: the folder of the task's files; None: of its own task, as in fine-tuning.
+      split: None: dev, or test where the task has no dev.
+
+    UserError where the workdir is none, or its model does not fit the task.
     """
+    # What the workdir was trained for, which must be what is asked.
     workdir = Workdir(folder)
     config = workdir.config()
     if not isinstance(config, schema.FinetuneConfig):
@@ -204,6 +162,8 @@ def evaluate(
             f'--task={task.name}: its labels {list(task.labels)} are not those of'
             f' --workdir={workdir}, {data["labels"]}'
         )
+
+    # The split as the rows that it was trained on were made.
     split = split or task.selection_split
     source = load_source(folder)
     examples = task.examples(split)
@@ -211,6 +171,8 @@ def evaluate(
         features_of(task, examples, source.tokenizer, config.max_seq_length, str(workdir.features))
     )
     check_segments(task, features, source)
+
+    # The same model, with the weights of the newest checkpoint.
     mesh = sharding.make_mesh(config.runtime)
     params = jax.device_put(source.params, sharding.shardings(source.params, mesh))
     model = task_heads.make_model(
@@ -221,6 +183,8 @@ def evaluate(
         params, examples, features, config.length_buckets
     )
     logging.info('compilations: %s', dict(compilations))
+
+    # The result, beside what is known of the run that made the weights.
     facts = {'step': source.step, 'config_hash': config_hash(config)}
     # another task's results do not take the place of its own
     name = split if own else f'{task.name}-{split}'

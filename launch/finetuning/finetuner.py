@@ -33,9 +33,9 @@ from input_pipeline.tasks import Predictions, Task
 from input_pipeline.tasks.base import INPUT_KEYS, trim
 from input_pipeline.tasks.batching import bucketed_batches, subset, training_batches
 from input_pipeline.tasks.features import features_of
-from input_pipeline.tasks.scores.constant_baseline import LEARNT, constant_loss
+from input_pipeline.tasks.scores.constant_baseline import LEARNT
 from input_pipeline.tasks.task_file import is_task_file
-from launch.finetuning import evaluation
+from launch.finetuning import batch_runner, evaluation
 from launch.finetuning.best import BestCheckpoint
 from launch.workdir import metrics, plots
 from launch.workdir.source import Source
@@ -153,7 +153,7 @@ class FineTuner:
                 params, facts = self._train(config, folder)
             plots.plot_workdir(folder)
             predictions = self._predict(config, params)
-        chance = constant_loss(self.task.head, self.features(config)[0])
+        chance = self.task.constant_loss(self.features(config)[0])
         failed = facts['train_loss'] is None or facts['train_loss'] >= LEARNT * chance
         facts |= {
             'config_hash': evaluation.config_hash(config),
@@ -346,7 +346,7 @@ class FineTuner:
         size, runtime, step = config.batch_size, config.runtime, int(state.step)
         ahead = loop.prefetch(
             batches,
-            lambda batch: evaluation.place(self.inputs(config, 'train', batch), self._mesh, size),
+            lambda batch: batch_runner.place(self.inputs(config, 'train', batch), self._mesh, size),
         )
         enough = False
         while step < steps and not enough and self._stop.received is None:

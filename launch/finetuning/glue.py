@@ -78,8 +78,8 @@ class Run(NamedTuple):
 
 
 def find_runs(pattern: str) -> dict[str, Run]:
-    """Task -> the run that is best on dev, of all finished runs and sweeps that match. UserError
-    where none does.
+    """Task -> its run that is best on dev, of all finished runs and sweeps that match the glob.
+    UserError where none does.
     """
     found: dict[str, list[Run]] = collections.defaultdict(list)
     for path in sorted(glob.glob(pattern)):
@@ -140,30 +140,14 @@ def submit(runs: dict[str, Run], glue: str | None, output: str) -> None:
     Raises UserError that names every run and test file that is missing, or has other rows than
     the site's, before anything is predicted.
     """
+    # First all that is missing, so that one message names it and nothing is predicted in vain.
+    folders = _folders(runs, glue)
     missing = [f'a run of {task}' for task in _NEEDED if task not in runs]
-    folders: dict[str, str] = {}
-    for task, names in _FOLDERS.items():
-        parent = glue or ''
-        if 'mnli' in runs and not glue:
-            parent = (
-                runs['mnli'].data_dir
-                if runs['mnli'].data_dir.startswith('tfds:')
-                else os.path.dirname(runs['mnli'].data_dir)
-            )
-        folders[task] = next(
-            (
-                os.path.join(parent, name)
-                for name in names
-                if os.path.isdir(os.path.join(parent, name))
-            ),
-            '',
-        )
-        if parent.startswith('tfds:'):
-            folders[task] = parent
-        if task in runs and not folders[task]:
-            folders[task] = runs[task].data_dir
-        if not folders[task]:
-            missing.append(f'the folder {names[0]} in {parent or "the GLUE folder (--data_dir)"}')
+    missing += [
+        f'the folder {_FOLDERS[task][0]} in {_parent(runs, glue) or "the GLUE folder (--data_dir)"}'
+        for task, folder in folders.items()
+        if not folder
+    ]
     examples: dict[str, list[Any]] = {}
     for name, (task, split) in _FILES.items():
         folder = folders[task] if task in folders else runs[task].data_dir if task in runs else ''
@@ -173,15 +157,18 @@ def submit(runs: dict[str, Run], glue: str | None, output: str) -> None:
             except UserError as error:
                 missing.append(str(error))
     others = [
-        f'{name}: {len(found)} rows in the {split} split of {task}, {_ROWS[name]} on the site'
+        f'{name}: {len(examples[name])} rows in the {split} split of {task}, {_ROWS[name]} on the'
+        ' site'
         for name, (task, split) in _FILES.items()
-        if (found := examples.get(name)) and len(found) != _ROWS[name]
+        if name in examples and len(examples[name]) != _ROWS[name]
     ]
     if missing or others:
         problems = [f'missing {"; ".join(missing)}'] if missing else []
         if others:
             problems.append(f"test files that are not the GLUE site's: {'; '.join(others)}")
         raise UserError(f'no submission: {"; and ".join(problems)}')
+
+    # Then the predictions, which are made where a run has none yet: this is what takes long.
     texts = {}
     for name, (task, split) in _FILES.items():
         if task == 'wnli' and task not in runs:
@@ -190,7 +177,7 @@ def submit(runs: dict[str, Run], glue: str | None, output: str) -> None:
             )
         else:
             run = runs['mnli' if task == 'ax' else task]
-            answers = _answers(run, task, split, folders.get(task) if task == 'ax' else None)
+            answers = _answers(run, task, split, folders['ax'] if task == 'ax' else None)
         if task == 'stsb':
             answers = clipped(answers)
         if lacking := [example.id for example in examples[name] if example.id not in answers]:
@@ -200,12 +187,37 @@ def submit(runs: dict[str, Run], glue: str | None, output: str) -> None:
                 f' --split={split})'
             )
         texts[name] = label_table({example.id: answers[example.id] for example in examples[name]})
+
+    # Last the zip, which is there whole or not at all.
     with (
         atomic_file(Path(output)) as file,
         zipfile.ZipFile(file, 'w', zipfile.ZIP_DEFLATED) as archive,
     ):
         for name, text in texts.items():
             archive.writestr(f'{name}.tsv', text)
+
+
+def _parent(runs: dict[str, Run], glue: str | None) -> str:
+    """The folder of the GLUE download: `glue`, or else the one that holds the MNLI data ('' without
+    a run of it).
+    """
+    if glue or 'mnli' not in runs:
+        return glue or ''
+    mnli = runs['mnli'].data_dir
+    return mnli if mnli.startswith('tfds:') else os.path.dirname(mnli)
+
+
+def _folders(runs: dict[str, Run], glue: str | None) -> dict[str, str]:
+    """Task -> its data folder, '' where it is not found, of the tasks that need no run of their
+    own.
+    """
+    parent = _parent(runs, glue)
+    found: dict[str, str] = {}
+    for task, names in _FOLDERS.items():
+        there = [path for name in names if os.path.isdir(path := os.path.join(parent, name))]
+        own = runs[task].data_dir if task in runs else ''
+        found[task] = parent if parent.startswith('tfds:') else there[0] if there else own
+    return found
 
 
 def clipped(answers: dict[str, float]) -> dict[str, float]:
@@ -234,8 +246,8 @@ def majority(folder: str) -> str:
 def _result(
     run: Run, split: str, task: str | None = None, data_dir: str | None = None
 ) -> dict[str, Any]:
-    """The results of a run on a split, made now where they are not there or are of other
-    weights.
+    """What eval/SPLIT.json of a run says, made now where it is not there or is of other weights;
+    with `task`, of another task's split in `data_dir`.
     """
     name = f'{task}-{split}' if task else split
     path = Workdir(run.folder).result(name)
@@ -249,7 +261,9 @@ def _result(
 
 
 def _answers(run: Run, task: str, split: str, other_data: str | None) -> dict[str, Any]:
-    """The predictions of a run for a split, or for another task's."""
+    """{example id: answer} of a run for a split of its task, or with `other_data`, a folder, of
+    another task.
+    """
     other = task if other_data else None
     _result(run, split, other, other_data)
     found = load_task(task, other_data or run.data_dir)

@@ -1,8 +1,8 @@
-"""What each class of model is asked and what it answers: records of text in, JSON objects out.
+"""What a model of each kind is asked and what it answers: records of text in, JSON objects out.
 
-Owns, for each class of transformers, the roles of a record, its rows, what of the outputs leaves
-the device, and the answer. Rows and spans are made as in fine-tuning (input_pipeline/tasks). Must
-not know files, batches or how rows get to the device.
+Owns, for each kind, the roles of a record, its rows, what of the outputs leaves the device, and
+the answer; which head has which kind is in served_heads.py. Rows and spans are made as in
+fine-tuning (input_pipeline/tasks). Must not know files, batches or how rows get to the device.
 
 A record is a dictionary of role -> text; 'text' of a token classifier may be a list of words,
 'choices' is a list.
@@ -20,7 +20,6 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import special
 
-from bert_jax.interchange.parameters import Model
 from configs.errors import UserError
 from input_pipeline.tasks.features import text_rows
 from input_pipeline.tasks.squad import SpanExample, SpanTask
@@ -29,23 +28,22 @@ from input_pipeline.tokenizer import Tokenizer
 
 Record = Mapping[str, Any]
 Arrays = dict[str, np.ndarray]
-_MASKS = (
-    20  # masked words of a text that are answered, as in pre-training (max_predictions_per_seq)
-)
+# Masked words of a text that are answered, as in pre-training (max_predictions_per_seq).
+_MASKS = 20
 
 
 @dataclass(frozen=True)
 class Answerer:
-    """One class of model.
+    """What one kind of model is asked and answers.
 
     Attributes:
-      labels: what its outputs are called.
+      labels: what the model's outputs are called.
       tokenizer: the model's.
       max_length: word pieces of its longest row.
       top: how many candidates an answer lists.
       required, optional: roles of a record.
       lists: those of them that may be a list of texts.
-      architecture: the class of transformers that gives `outputs`.
+      scored_as: the head that computes the outputs of a row, where it is not the model's own.
       per_position: whether outputs are [N, S, ...].
     """
 
@@ -57,14 +55,14 @@ class Answerer:
     required: ClassVar[tuple[str, ...]] = ('text',)
     optional: ClassVar[tuple[str, ...]] = ('text_b',)
     lists: ClassVar[tuple[str, ...]] = ()
-    architecture = 'BertForSequenceClassification'
-    per_position = False
+    scored_as: ClassVar[str | None] = None
+    per_position: ClassVar[bool] = False
 
     def rows(self, records: Sequence[Record]) -> Arrays:
-        """INPUT_KEYS [N, S] and what else `answers` needs; a record has one row unless the class
-        says otherwise.
+        """The records as rows: INPUT_KEYS [N, S] int32, and what else `answers` needs.
 
-        UserError where one of the records cannot be answered: by itself it raises the same.
+        A record has one row unless the class says otherwise. UserError where one of the records
+        cannot be answered: by itself it raises the same.
         """
         return text_rows(
             [r['text'] for r in records],
@@ -74,18 +72,21 @@ class Answerer:
         )
 
     def reduce(self, outputs: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        """On the device: what is wanted of the outputs."""
+        """What of a batch's outputs [B, ...] leaves the device; runs there, compiled."""
         return outputs
 
     def answers(
         self, records: Sequence[Record], rows: Arrays, outputs: Arrays
     ) -> list[dict[str, Any]]:
-        """An answer for each record."""
+        """An answer for each record, an object that JSON can hold.
+
+        rows: what `rows` made of these records; outputs: what `reduce` left, [N, ...] for N rows.
+        """
         raise NotImplementedError
 
 
 class Classes(Answerer):
-    """One of the labels."""
+    """A text, or a pair, has one of the labels."""
 
     def answers(
         self, records: Sequence[Record], rows: Arrays, outputs: Arrays
@@ -105,7 +106,7 @@ class Classes(Answerer):
 
 
 class ManyLabels(Answerer):
-    """Any number of the labels, each by itself (problem_type multi_label_classification)."""
+    """A text, or a pair, has any number of the labels (problem_type multi_label_classification)."""
 
     def answers(
         self, records: Sequence[Record], rows: Arrays, outputs: Arrays
@@ -122,12 +123,12 @@ class ManyLabels(Answerer):
 
 
 class Number(Answerer):
-    """A regression."""
+    """A text, or a pair, has a number: a regression."""
 
     def answers(
         self, records: Sequence[Record], rows: Arrays, outputs: Arrays
     ) -> list[dict[str, Any]]:
-        """{'value'}."""
+        """{'value': the number}."""
         return [{'value': float(row[0])} for row in outputs['logits']]
 
 
@@ -135,7 +136,6 @@ class NextSentence(Answerer):
     """Whether the second text follows the first."""
 
     required, optional = ('text', 'text_b'), ()
-    architecture = 'BertForNextSentencePrediction'
 
     def answers(
         self, records: Sequence[Record], rows: Arrays, outputs: Arrays
@@ -148,11 +148,10 @@ class NextSentence(Answerer):
 
 
 class MaskedWords(Answerer):
-    """The words for each mask token that stands in a text (up to 20), and for a pair whether the
-    second text follows.
-    """
+    """The words for each mask token in a text, of which there may be 20.
 
-    architecture = 'BertForMaskedLM'
+    For a pair also whether the second text follows, where the model has a next-sentence head.
+    """
 
     def rows(self, records: Sequence[Record]) -> Arrays:
         """INPUT_KEYS, masked_lm_positions [N, 20], and masks [N]: how many of those are real."""
@@ -193,8 +192,9 @@ class MaskedWords(Answerer):
     def answers(
         self, records: Sequence[Record], rows: Arrays, outputs: Arrays
     ) -> list[dict[str, Any]]:
-        """{'masks': for each in turn [{'token', 'probability'}, ...], and for a pair 'is_next',
-        'next_probability'}.
+        """{'masks'}, and for a pair 'is_next' and 'next_probability'.
+
+        masks: for each in turn its best words, [{'token', 'probability'}, ...].
         """
         found = []
         for i, record in enumerate(records):
@@ -212,12 +212,6 @@ class MaskedWords(Answerer):
         return found
 
 
-class MaskedWordsAndNext(MaskedWords):
-    """What a pre-trained model with both its heads says."""
-
-    architecture = 'BertForPreTraining'
-
-
 @dataclass(frozen=True)
 class Spans(Answerer):
     """An answer to a question, found in a context of any length.
@@ -229,7 +223,6 @@ class Spans(Answerer):
     task: SpanTask
 
     required, optional = ('question', 'context'), ()
-    architecture = 'BertForQuestionAnswering'
     per_position = True
 
     def _examples(self, records: Sequence[Record]) -> list[SpanExample]:
@@ -249,8 +242,9 @@ class Spans(Answerer):
     def answers(
         self, records: Sequence[Record], rows: Arrays, outputs: Arrays
     ) -> list[dict[str, Any]]:
-        """{'answer', 'probability', 'nbest': [{'text', 'probability'}, ...]}; '' where there is
-        none.
+        """{'answer', 'probability', 'nbest': [{'text', 'probability'}, ...]}.
+
+        The answer is '' where there is none.
         """
         real = rows['input_mask'] > 0
         best = {'null_scores': outputs['start_logits'][:, 0] + outputs['end_logits'][:, 0]}
@@ -274,13 +268,13 @@ class Spans(Answerer):
 
 
 class WordLabels(Answerer):
-    """A label for each word: those of a list, or those of a text as the tokenizer splits it, signs
-    by themselves.
+    """A label for each word of a list, or of a text.
+
+    The tokenizer splits a text into words, signs by themselves.
     """
 
     optional = ()
     lists = ('text',)
-    architecture = 'BertForTokenClassification'
     per_position = True
 
     def _task(self) -> TaggingTask:
@@ -294,8 +288,9 @@ class WordLabels(Answerer):
         return [TaggedExample(str(i), tuple(w), None, str(i)) for i, w in enumerate(words)]
 
     def rows(self, records: Sequence[Record]) -> Arrays:
-        """One row, or more for a long text; word_index [N, S] has the place of the word that begins
-        there, else -1.
+        """A row for each record, or several for a long text.
+
+        word_index [N, S] has the place of the word that begins there, else -1.
         """
         examples = self._examples(records)
         if any(
@@ -308,8 +303,9 @@ class WordLabels(Answerer):
     def answers(
         self, records: Sequence[Record], rows: Arrays, outputs: Arrays
     ) -> list[dict[str, Any]]:
-        """{'words', 'labels', 'probabilities'}, each a list; by the first piece of a word (paper
-        section 5.3).
+        """{'words', 'labels', 'probabilities'}, each a list with an entry for each word.
+
+        A word has the label of its first piece (paper section 5.3).
         """
         examples, probabilities = self._examples(records), _softmax(outputs['logits'])
         labels = self._task().decode(examples, rows, outputs).answers
@@ -329,9 +325,7 @@ class Choices(Answerer):
 
     required, optional = ('text', 'choices'), ('start',)
     lists = ('choices',)
-    architecture = (  # of one output, row by row: what BertForMultipleChoice is
-        'BertForSequenceClassification'
-    )
+    scored_as = 'regressor'
 
     def rows(self, records: Sequence[Record]) -> Arrays:
         """A row for each choice, as multiple_choice.py has it."""
@@ -347,8 +341,9 @@ class Choices(Answerer):
     def answers(
         self, records: Sequence[Record], rows: Arrays, outputs: Arrays
     ) -> list[dict[str, Any]]:
-        """{'choice': its place from 0, 'label' where the model has as many labels, 'probability',
-        'probabilities'}.
+        """{'choice': its place from 0, 'probability', 'probabilities': of all choices in order}.
+
+        With 'label' where the model has as many labels as there are choices.
         """
         found, at = [], 0
         for record in records:
@@ -367,42 +362,10 @@ class Choices(Answerer):
         return found
 
 
-def answerer(
-    model: Model, tokenizer: Tokenizer, max_length: int, top: int, options: Mapping[str, Any]
-) -> Answerer:
-    """What belongs to the model's class; `options` are those of a span task. UserError for a model
-    without a head.
-    """
-    labels = tuple(model.labels) or tuple(f'LABEL_{i}' for i in range(model.outputs))
-    shared = (labels, tokenizer, max_length, top)
-    match model.architecture:
-        case 'BertForSequenceClassification' if model.problem_type == 'multi_label_classification':
-            return ManyLabels(*shared)
-        case 'BertForSequenceClassification':
-            return (
-                Number if model.problem_type == 'regression' or model.outputs == 1 else Classes
-            )(*shared)
-        case 'BertForQuestionAnswering':
-            return Spans(*shared, task=SpanTask('predict', {}, **options))
-        case 'BertForTokenClassification':
-            return WordLabels(*shared)
-        case 'BertForMultipleChoice':
-            return Choices(tuple(model.labels), *shared[1:])
-        case 'BertForPreTraining':
-            return MaskedWordsAndNext(*shared)
-        case 'BertForMaskedLM':
-            return MaskedWords(*shared)
-        case 'BertForNextSentencePrediction':
-            return NextSentence(*shared)
-    raise UserError(
-        f'{model.architecture} has no head that answers: its hidden states are what'
-        ' launch.extract_features writes'
-    )
-
-
 def words_of(text: str, tokenizer: Tokenizer) -> list[str]:
-    """The words of a text, as they stand in it: white space parts them, and every sign or ideograph
-    is one.
+    """The words of a text, as they stand in it.
+
+    White space parts them, and every sign or ideograph is one.
     """
     encoding = tokenizer.encode_with_offsets(text)
     if not len(encoding.ids):
@@ -430,7 +393,7 @@ class _WithMasks:
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:
-    """Over the last axis, in float64, so that probabilities add up."""
+    """The softmax over the last axis, in float64, so that probabilities add up."""
     return special.softmax(logits.astype(np.float64), axis=-1)
 
 

@@ -1,7 +1,7 @@
-"""Rows of any length through a compiled function: padded to a few fixed lengths and batch sizes, so
-few programs are made.
+"""Records that come by and by, in a few lengths and batch sizes, so few programs are made.
 
-Owns which rows go together and how a batch is filled up. Must not know what the function computes.
+Owns which rows go together there, and the compiled function with its weights on the device. How a
+batch is run is finetuning/batch_runner.py's. Must not know what the function computes.
 """
 
 from __future__ import annotations
@@ -15,14 +15,11 @@ import numpy as np
 
 from bert_jax.mesh import sharding
 from configs.schema import RuntimeConfig
-from input_pipeline.tasks.base import INPUT_KEYS
-from launch.finetuning.evaluation import counted_jit, place
+from launch.finetuning.batch_runner import PlannedBatch, Result, counted_jit, run
 
 LENGTHS = (32, 64, 128, 256, 512)
 _FEW = 8  # rows of the batches that what is left over goes in
 _TOKENS = {'cpu': 4096, 'gpu': 32768, 'tpu': 32768}  # of a whole batch
-
-Batches = list[tuple[np.ndarray, dict[str, jax.Array]]]
 
 
 class Buckets:
@@ -48,54 +45,26 @@ class Buckets:
             [length for length in LENGTHS if length < max_length] + [max_length]
         )
 
-    def __call__(self, rows: dict[str, np.ndarray]) -> Batches:
-        """Starts the function on all rows; -> (their places, outputs on the device, first the rows
-        named) for each batch.
+    def __call__(self, rows: dict[str, np.ndarray]) -> list[Result]:
+        """Starts the function on all rows, and does not wait for it; `gather` does.
 
         rows: INPUT_KEYS [N, S], cut to the batch's length, and other arrays [N, ...] as they are.
         """
-        lengths = rows['input_mask'].sum(axis=1)
-        bucket = np.searchsorted(self._lengths, lengths)
-        batches: Batches = []
-        with jax.set_mesh(self._mesh):
-            for number in np.unique(bucket):
-                length = int(self._lengths[number])
-                for places, size in self._batches(np.flatnonzero(bucket == number), length):
-                    filled = np.concatenate([places, np.repeat(places[-1:], size - len(places))])
-                    batch = {
-                        name: value[filled, :length] if name in INPUT_KEYS else value[filled]
-                        for name, value in rows.items()
-                    }
-                    batches.append(
-                        (places, self._function(self._params, place(batch, self._mesh, size)))
-                    )
-        return batches
+        plan = self._plan(rows['input_mask'].sum(axis=1))
+        return list(run(self._function, self._params, rows, plan, self._mesh))
 
-    def _batches(self, places: np.ndarray, length: int) -> Iterator[tuple[np.ndarray, int]]:
-        """The places cut into batches, and the rows that the program takes, which are a multiple of
-        the devices.
+    def _plan(self, lengths: np.ndarray) -> Iterator[PlannedBatch]:
+        """Batches of rows with these many tokens [N], shorter ones first; what a program takes is a
+        multiple of the devices.
         """
         devices = self._mesh.size
         up = lambda rows: -(-rows // devices) * devices
-        full = up(max(_TOKENS[jax.default_backend()] // length, 1))
-        while len(places):
-            size = full if len(places) >= full else 1 if len(places) == 1 else min(_FEW, full)
-            yield places[:size], up(size)
-            places = places[size:]
-
-
-def gather(batches: Batches, rows: int, positions: int | None = None) -> dict[str, np.ndarray]:
-    """The outputs of all rows in their order, [N, ...]; outputs of every position are brought to
-    `positions` with zeros.
-    """
-    found: dict[str, np.ndarray] = {}
-    for places, outputs in batches:
-        for name, value in jax.device_get(outputs).items():
-            shape = value.shape[1:] if positions is None else (positions, *value.shape[2:])
-            whole = found.setdefault(name, np.zeros((rows, *shape), value.dtype))
-            part = value[: len(places)]
-            if positions is None:
-                whole[places] = part
-            else:
-                whole[places, : part.shape[1]] = part
-    return found
+        bucket = np.searchsorted(self._lengths, lengths)
+        for number in np.unique(bucket):
+            length = int(self._lengths[number])
+            full = up(max(_TOKENS[jax.default_backend()] // length, 1))
+            rows = np.flatnonzero(bucket == number)
+            while len(rows):
+                size = full if len(rows) >= full else 1 if len(rows) == 1 else min(_FEW, full)
+                yield PlannedBatch(rows[:size], length, up(size))
+                rows = rows[size:]

@@ -21,7 +21,8 @@ from input_pipeline.tasks.features import truncated_lengths
 from input_pipeline.text.record_files import BadRecord
 from input_pipeline.tokenizer import Tokenizer
 from input_pipeline.tokenizer.tokenizer import Encoding
-from launch.inference.batching import Batches, Buckets
+from launch.finetuning.batch_runner import Result
+from launch.inference.batching import Buckets
 from launch.workdir.source import Source
 
 _CHUNK_TOKENS = 8192  # word pieces that go together: what bounds the memory
@@ -47,8 +48,12 @@ class Row(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Some records in a row: their line numbers, rows, and features [T, K, H] of each (pooled: [K,
-    H]); how many were cut.
+    """Records that follow each other in the input, with their features.
+
+    Attributes:
+      lines: the number of each one's line.
+      rows: each as the model reads it.
+      features: of each, [T, K, H] for T pieces and K layers, or pooled [K, H].
     """
 
     lines: list[int]
@@ -98,12 +103,12 @@ class Extractor:
         where: str,
         skip_bad: bool = False,
     ) -> Iterator[Part]:
-        """The records' features, a part at a time; the next one is made ready while the device
-        works.
+        """Yields the records' features, a part at a time.
 
-        UserError for a bad record, which names its line of `where`, or with `skip_bad` a warning.
+        The next part is made ready while the device works. UserError for a bad record, which names
+        its line of `where`, or with `skip_bad` a warning.
         """
-        before: tuple[list[int], list[Row], Batches] | None = None
+        before: tuple[list[int], list[Row], list[Result]] | None = None
         for lines, rows in self._chunks(records, where, skip_bad):
             started = lines, rows, self._start(rows)
             if before:
@@ -140,7 +145,7 @@ class Extractor:
         if rows:
             yield lines, rows
 
-    def _start(self, rows: list[Row]) -> Batches:
+    def _start(self, rows: list[Row]) -> list[Result]:
         batch = {
             name: np.zeros((len(rows), self.max_seq_length), np.int32)
             for name in ('input_ids', 'input_mask', 'segment_ids')
@@ -153,9 +158,9 @@ class Extractor:
             batch['input_mask'][number, :length] = 1
         return self._buckets(batch)
 
-    def _finish(self, lines: list[int], rows: list[Row], batches: Batches) -> Part:
+    def _finish(self, lines: list[int], rows: list[Row], results: list[Result]) -> Part:
         found: list[np.ndarray] = [np.empty(0)] * len(rows)
-        for places, outputs in batches:
+        for places, outputs in results:
             values = jax.device_get(outputs['features'])
             # what fills the batch up comes after
             for place, value in zip(places, values, strict=False):
@@ -170,8 +175,9 @@ class Extractor:
 def row_of(
     text: str | list[str], text_b: str | list[str] | None, tokenizer: Tokenizer, max_seq_length: int
 ) -> Row:
-    """[CLS] text [SEP], or [CLS] text [SEP] text_b [SEP], cut from the end of the longer; a text
-    may be a list of words.
+    """The row [CLS] text [SEP], or [CLS] text [SEP] text_b [SEP], cut from the end of the longer.
+
+    A text may be a list of words.
     """
     sides = [_pieces(side, tokenizer) for side in (text, text_b) if side is not None]
     lengths = [len(encoding.ids) for encoding, _ in sides]
@@ -199,7 +205,7 @@ def row_of(
 
 
 def _pieces(text: str | list[str], tokenizer: Tokenizer) -> tuple[Encoding, np.ndarray]:
-    """A text's pieces, and the place of each one's word."""
+    """A text's pieces, and int [T] the place of each one's word in it."""
     if isinstance(text, str):
         begins = np.array([match.start() for match in re.finditer(r'\S+', text)], np.int64)
     else:

@@ -24,7 +24,11 @@ _TOKEN_COLUMNS = ('input_ids', 'segment_ids', 'word_index', 'starts', 'ends')
 
 
 class FeatureFiles:
-    """The files of one run. Attributes: names, the files that grow."""
+    """The files of one run of launch.extract_features.
+
+    Attributes:
+      names: the files that grow with every part.
+    """
 
     def __init__(self, source: Source, layers: Sequence[int], pool: Pool, dtype: str):
         """See launch.extract_features' flags for the arguments."""
@@ -46,7 +50,7 @@ class FeatureFiles:
         self.names = [f'{name}.npy' for name in self._columns]
 
     def contents(self, part: Part, first: bool) -> dict[str, bytes]:
-        """What each file grows by; the `first` part brings the headers too."""
+        """{file: the bytes by which it grows with a part}; the `first` part brings the headers."""
         found = {
             'lines': np.array(part.lines),
             'features': (np.stack if self._pooled else np.concatenate)(part.features),
@@ -68,8 +72,9 @@ class FeatureFiles:
         }
 
     def _header(self, name: str, count: int) -> bytes:
-        """The beginning of the .npy file of a column; its size does not depend on the count, for
-        which numpy leaves room.
+        """The beginning of the .npy file of a column of `count` entries.
+
+        Its size does not depend on the count, for which numpy leaves room.
         """
         dtype, shape = self._columns[name]
         file = io.BytesIO()
@@ -82,9 +87,7 @@ class FeatureFiles:
         return file.getvalue()
 
     def move(self, folder: Path, output: str) -> None:
-        """Completes the files that grew in `folder`, and puts them at `output`, whole or not at
-        all.
-        """
+        """Completes the files that grew in `folder` and puts them at `output`, all or none."""
         arrays = folder / 'arrays'
         shutil.rmtree(arrays, ignore_errors=True)
         arrays.mkdir()

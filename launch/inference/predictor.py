@@ -1,6 +1,6 @@
 """A trained model that stays in memory and answers: `Predictor.from_workdir(...)`.
 
-  from launch.inference.predictor import Predictor
+  from launch.inference import Predictor
 
   predictor = Predictor.from_workdir('runs/mrpc')
   predictor(('He said so.', 'So he said.'))            # {'label': '1', 'probability': 0.97,
@@ -21,11 +21,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.interchange import huggingface, serving
+from bert_jax.train.task_heads import HEADS
 from configs import schema
 from configs.errors import UserError
 from input_pipeline.text.record_files import BadRecord
-from launch.inference.answers import Answerer, answerer
-from launch.inference.batching import Batches, Buckets, gather
+from launch.finetuning.batch_runner import Result, gather
+from launch.inference.answers import Answerer
+from launch.inference.batching import Buckets
+from launch.inference.served_heads import answerer
 from launch.workdir.source import Source, read_source
 from launch.workdir.workdir import Workdir
 
@@ -42,12 +45,13 @@ class _Started(NamedTuple):
     faults: dict[int, str]
     records: Sequence[Mapping[str, Any]]
     rows: dict[str, np.ndarray]
-    batches: Batches
+    results: list[Result]
 
 
 class Predictor:
-    """Answers records of text with one trained model; programs are compiled when a length first
-    comes up, and kept.
+    """Answers records of text with one trained model.
+
+    Programs are compiled when a length of rows first comes up, and kept.
 
     Attributes:
       roles: (those that a record must have, those that it may have).
@@ -77,9 +81,10 @@ class Predictor:
             source.bert, source.tokenizer, max_seq_length, top, options
         )
         self.roles = (self._answerer.required, self._answerer.optional)
-        forward = serving.forward(
-            source.bert._replace(architecture=self._answerer.architecture), jnp.dtype(compute_dtype)
-        )
+        computed, scored_as = source.bert, self._answerer.scored_as
+        if scored_as is not None:
+            computed = computed._replace(architecture=HEADS[scored_as].architecture)
+        forward = serving.forward(computed, jnp.dtype(compute_dtype))
         self._buckets = Buckets(
             lambda params, batch: self._answerer.reduce(forward(params, batch)),
             source.params,
@@ -95,11 +100,11 @@ class Predictor:
         top: int = 5,
         compute_dtype: str = 'float32',
     ) -> Predictor:
-        """Loads a workdir of launch.finetune or launch.pretrain, or any other source that
-        --init_from takes.
+        """Loads a trained model. UserError where it cannot be read, or has no head that answers.
 
         Args:
-          where: the workdir.
+          where: a workdir of launch.finetune or launch.pretrain, or any other source that
+          --init_from takes.
           max_seq_length: word pieces of the longest row; default: as fine-tuned, else as many as
           the model has positions.
           top: how many candidates an answer lists (n-best answers, words for a mask).
@@ -123,11 +128,11 @@ class Predictor:
         return next(self.stream([inputs]))
 
     def stream(self, inputs: Iterable[Any], errors: bool = False) -> Iterator[dict[str, Any]]:
-        """The answers to any number of inputs, in order; the next ones are made ready while the
-        device works.
+        """Yields the answers to any number of inputs, in order.
 
-        An input that cannot be answered is a UserError when its turn comes, or with `errors` is
-        answered by {'error': what is wrong with it}, as a BadRecord among the inputs is.
+        The next inputs are made ready while the device works. An input that cannot be answered is a
+        UserError when its turn comes, or with `errors` is answered by {'error': what is wrong with
+        it}, as a BadRecord among the inputs is.
         """
         numbers, items = itertools.count(), iter(inputs)
         before: _Started | None = None
@@ -169,7 +174,7 @@ class Predictor:
         return item
 
     def _start(self, items: Sequence[Any]) -> _Started:
-        """Sends what can be answered of some inputs to the device."""
+        """Sends what can be answered of `items` to the device, and notes what cannot."""
         faults: dict[int, str] = {}
         records: dict[int, Mapping[str, Any]] = {}
         for place, item in enumerate(items):
@@ -198,13 +203,13 @@ class Predictor:
     def _finish(
         self, started: _Started | None, numbers: Iterator[int], errors: bool
     ) -> Iterator[dict[str, Any]]:
-        """The answers of what has been started, and the faults between them."""
+        """Yields the answers of what has been started, and the faults between them, in order."""
         if started is None:
             return
         answers: Iterator[dict[str, Any]] = iter(())
         if started.records:
-            positions = self._buckets.max_length if self._answerer.per_position else None
-            outputs = gather(started.batches, len(started.rows['input_ids']), positions)
+            positions = self._buckets.max_length if self._answerer.per_position else 0
+            outputs = gather(started.results, len(started.rows['input_ids']), positions)
             answers = iter(self._answerer.answers(started.records, started.rows, outputs))
         for place in range(len(started.faults) + len(started.records)):
             number, fault = next(numbers), started.faults.get(place)

@@ -23,8 +23,10 @@ import safetensors.numpy
 
 from bert_jax.interchange import parameters, serving
 from bert_jax.interchange.parameters import Model
+from bert_jax.train.task_heads import CLASSES
 from configs.errors import UserError
 from input_pipeline.tokenizer import Tokenizer
+from launch.inference.served_heads import script_of
 
 _SERVE = '''\
 """Serves the model in this folder: python serve.py {usage}
@@ -69,83 +71,14 @@ _SAVED_MODEL = {
         ' batch.items()}).items()}'
     ),
 }
-_ONE = '[tuple(words) if len(words) > 1 else words[0]]'
-_BATCH = 'batch = {name: np.array(value, np.int32) for name, value in rows.items()}'
-_SHARES = "share = np.exp(out['logits'][0]) / np.exp(out['logits'][0]).sum()\n"
-_MASKED = (
-    _BATCH
-    + "\nplaces = np.flatnonzero(batch['input_ids'][0] == about['mask_id'])\n"
-    + "batch['masked_lm_positions'] = places[None].astype(np.int32) if len(places) else"
-    ' np.zeros((1, 1), np.int32)'
-)
-_BEST = (
-    "for place, row in zip(places, out['{}'][0]):\n    print([tokenizer.id_to_token(int(i)) for i"
-    ' in np.argsort(-row)[:5]])'
-)
-_LABELLED = ('BertForSequenceClassification', 'BertForTokenClassification')
-# class -> usage, texts, batch, answer
-_EXAMPLES = {
-    'BertModel': ("'a text'", _ONE, _BATCH, "print(out['pooler_output'][0].tolist())"),
-    'BertForPreTraining': (
-        "'a text with [MASK]' ['what may follow it']",
-        _ONE,
-        _MASKED,
-        _BEST.format('prediction_logits')
-        + "\nprint('next sentence:', bool(out['seq_relationship_logits'][0].argmax() == 0))",
-    ),
-    'BertForMaskedLM': ("'a text with [MASK]'", _ONE, _MASKED, _BEST.format('logits')),
-    'BertForNextSentencePrediction': (
-        "'a text' 'what may follow it'",
-        _ONE,
-        _BATCH,
-        "print('next sentence:', bool(out['logits'][0].argmax() == 0))",
-    ),
-    'BertForSequenceClassification': (
-        "'a text' ['its pair']",
-        _ONE,
-        _BATCH,
-        _SHARES + "print({label: round(float(p), 4) for label, p in zip(about['labels'], share)})",
-    ),
-    'regression': (
-        "'a text' ['its pair']",
-        _ONE,
-        _BATCH,
-        "print(round(float(out['logits'][0, 0]), 4))",
-    ),
-    'BertForTokenClassification': (
-        "'a text'",
-        _ONE,
-        _BATCH,
-        (
-            "for token, row in zip(texts[0].tokens, out['logits'][0]):\n    print(token,"
-            " about['labels'][row.argmax()])"
-        ),
-    ),
-    'BertForMultipleChoice': (
-        "'a text' 'a choice' 'another' ...",
-        '[(words[0], choice) for choice in words[1:]]',
-        _BATCH.replace('np.array(value', 'np.array([value]'),
-        _SHARES + 'print({choice: round(float(p), 4) for choice, p in zip(words[1:], share)})',
-    ),
-    'BertForQuestionAnswering': (
-        "'a question' 'its context'",
-        _ONE,
-        _BATCH,
-        (
-            'inside = np.array(texts[0].type_ids) * (1 - np.array(texts[0].special_tokens_mask)) =='
-            " 1\nstart = int(np.where(inside, out['start_logits'][0], -1e9).argmax())\nend = start"
-            " + int(np.where(inside, out['end_logits'][0], -1e9)[start : start +"
-            ' 30].argmax())\nprint(words[1][texts[0].offsets[start][0] : texts[0].offsets[end][1]])'
-        ),
-    ),
-}
 
 
 def write(
     folder: Path, model: Model, tokenizer: Tokenizer, form: Literal['stablehlo', 'saved_model']
 ) -> tuple[str, ...]:
-    """Writes the folder; returns the parts of the model that its class has no place for. UserError
-    for a damaged or unfit model.
+    """Writes a folder that serves the model; returns the parts that its class has no place for.
+
+    UserError for a damaged or unfit model.
     """
     left_out = parameters.left_out(model, f'--architecture={model.architecture}')
     weights = serving.used_weights(model)
@@ -153,16 +86,17 @@ def write(
         raise UserError(
             f'{bad[0]}: NaN or infinite values: the checkpoint is damaged or its training diverged'
         )
+    head = CLASSES[model.architecture]
     tokenizer.save(folder)
     folder = Path(folder)
     (folder / 'tokenizer.json').write_text(tokenizer.tokenizer_json())
     about = {
         'architecture': model.architecture,
-        'inputs': serving.inputs(model.architecture),
-        'outputs': list(serving.OUTPUTS[model.architecture]),
+        'inputs': dict(head.inputs),
+        'outputs': list(head.outputs),
         'labels': (
             list(model.labels or (f'LABEL_{i}' for i in range(model.outputs)))
-            if model.architecture in _LABELLED
+            if head.labelled
             else []
         ),
         'max_length': model.config.max_position,
@@ -183,15 +117,6 @@ def write(
 
 
 def example(model: Model, form: Literal['stablehlo', 'saved_model']) -> str:
-    """The text of serve.py."""
-    numbers = model.architecture == 'BertForSequenceClassification' and (
-        model.outputs == 1 or model.problem_type == 'regression'
-    )
-    usage, texts, batch, answer = _EXAMPLES['regression' if numbers else model.architecture]
-    truncation = (
-        'only_second' if model.architecture == 'BertForQuestionAnswering' else 'longest_first'
-    )
+    """The text of serve.py, an example of how the folder is used."""
     parts = _STABLEHLO if form == 'stablehlo' else _SAVED_MODEL
-    return _SERVE.format(
-        **parts, usage=usage, texts=texts, batch=batch, answer=answer, truncation=truncation
-    )
+    return _SERVE.format(**parts, **script_of(model)._asdict())

@@ -19,7 +19,8 @@ from configs import schema
 from configs.errors import UserError
 from input_pipeline.records.shards import Manifest
 from input_pipeline.records.stream import RecordStream
-from launch.finetuning.evaluation import check_writable, config_hash, eval_batch_size, write_result
+from launch.finetuning.batch_runner import eval_batch_size
+from launch.finetuning.evaluation import check_writable, config_hash, write_result
 from launch.pretraining.record_checks import check_model_reads
 from launch.workdir.workdir import Workdir
 

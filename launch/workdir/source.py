@@ -31,6 +31,7 @@ from bert_jax.model.encoder import padded_vocab
 from bert_jax.model.heads import Pretraining
 from bert_jax.train.checkpoint import load_params
 from bert_jax.train.state import init_params
+from bert_jax.train.task_heads import HEADS
 from configs import schema
 from configs.errors import UserError, reading
 from input_pipeline.tokenizer import Tokenizer, extension
@@ -40,15 +41,6 @@ _KINDS = (
     'a workdir of launch.pretrain or launch.finetune, a Hugging Face BERT directory, or a Google'
     ' checkpoint with its bert_config.json'
 )
-# transformers' class for each head that fine-tuning makes; a regressor is a classifier of one
-# output there.
-_CLASSES = {
-    'classifier': 'BertForSequenceClassification',
-    'regressor': 'BertForSequenceClassification',
-    'span': 'BertForQuestionAnswering',
-    'tokens': 'BertForTokenClassification',
-    'choice': 'BertForMultipleChoice',
-}
 
 
 class Source(NamedTuple):
@@ -265,12 +257,13 @@ def _read_workdir(workdir: Workdir) -> tuple[Reading, int]:
         )
     params, step = load_params(workdir)
     if isinstance(config, schema.PretrainConfig):
-        bert = Model(model, params, 'BertForPreTraining')
+        bert = Model(model, params, HEADS['pretraining'].architecture)
     else:
         data = workdir.data(head=str, labels=list)
-        # a head that has no class goes by its own name
-        architecture = _CLASSES.get(data['head'], data['head'])
-        problem = 'regression' if data['head'] == 'regressor' else None
+        architecture, problem = data['head'], None  # a head that has no class: by its own name
+        if data['head'] in HEADS:
+            head = HEADS[data['head']]
+            architecture, problem = head.architecture, head.problem_type
         bert = Model(
             model, params, architecture, tuple(data['labels']), config.head_dropout, problem
         )

@@ -7,9 +7,10 @@ import functools
 import jax
 import numpy as np
 
-from bert_jax.interchange.parameters import ARCHITECTURES, Model
+from bert_jax.interchange.parameters import Model
 from bert_jax.model import heads
 from bert_jax.train.state import init_params
+from bert_jax.train.task_heads import CLASSES
 from configs import schema
 from input_pipeline.tokenizer import Tokenizer
 from input_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS
@@ -64,7 +65,7 @@ def _pretraining(seed: int) -> dict:
 def model(architecture: str, labels: tuple[str, ...] = LABELS, seed: int = 0) -> Model:
     """A random model of that class, its numbers large enough for answers to differ."""
     rng = np.random.default_rng(seed)
-    parts = ARCHITECTURES[architecture]
+    parts = CLASSES[architecture].parts
     # Dictionaries of the model's own, which a test may change.
     shared = jax.tree.map(lambda leaf: leaf, _pretraining(seed))
     params = {name: value for name, value in shared.items() if name == 'encoder' or name in parts}

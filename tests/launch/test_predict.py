@@ -13,7 +13,7 @@ import shutil
 import pytest
 
 from bert_jax.interchange import huggingface
-from launch.inference.predictor import Predictor
+from launch.inference import Predictor
 from tests.helpers import tiny_models
 
 

@@ -10,8 +10,11 @@ import pytest
 
 from input_pipeline.tasks import load_task
 from input_pipeline.tasks.batching import bucketed_batches, length_groups
+from input_pipeline.tasks.classification import TextTask
 from input_pipeline.tasks.features import features_of
-from input_pipeline.tasks.scores.constant_baseline import constant_loss
+from input_pipeline.tasks.multiple_choice import ChoiceTask
+from input_pipeline.tasks.squad import SpanTask
+from input_pipeline.tasks.tagging import TaggingTask
 
 
 def features_with(lengths, S=160):
@@ -136,26 +139,30 @@ def test_slow_features_are_made_once(tmp_path, monkeypatch, caplog):
 
 
 @pytest.mark.parametrize(
-    ('head', 'features', 'expected'),
+    ('task', 'features', 'expected'),
     [
         (
-            'classifier',
+            TextTask('x', 'classification', ('no', 'yes'), ('accuracy',), {}),
             {'labels': np.array([0, 0, 0, 1])},
             -(0.75 * np.log(0.75) + 0.25 * np.log(0.25)),
         ),
-        ('regressor', {'labels': np.array([1.0, 3.0])}, 1.0),
-        ('choice', {'input_ids': np.zeros((2, 4, 8))}, np.log(4)),
         (
-            'span',
+            TextTask('x', 'regression', (), ('pearson',), {}),
+            {'labels': np.array([1.0, 3.0])},
+            1.0,
+        ),
+        (ChoiceTask('x', tuple('0123'), {}), {'input_ids': np.zeros((2, 4, 8))}, np.log(4)),
+        (
+            SpanTask('x', {}),
             {'start_positions': np.array([0, 3]), 'end_positions': np.array([0, 0])},
             np.log(2) / 2,
         ),
         (
-            'tokens',
+            TaggingTask('x', ('O', 'B-X', 'I-X'), ('accuracy',), {}),
             {'label_ids': np.array([[1, 2, 0]]), 'label_weights': np.array([[1.0, 1.0, 0.0]])},
             np.log(2),
         ),
     ],
 )
-def test_chance(head, features, expected):
-    assert constant_loss(head, features) == pytest.approx(expected)
+def test_chance(task, features, expected):
+    assert task.constant_loss(features) == pytest.approx(expected)

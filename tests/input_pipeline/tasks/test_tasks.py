@@ -16,7 +16,7 @@ import pytest
 from configs.errors import UserError
 from input_pipeline.tasks import load_task
 from input_pipeline.tasks.base import Predictions, trim
-from input_pipeline.tasks.batching import evaluation_batches, permutation, subset, training_batches
+from input_pipeline.tasks.batching import permutation, subset, training_batches
 from input_pipeline.tasks.features import truncated_lengths
 from input_pipeline.tasks.scores.labels import LABEL_METRICS, NUMBER_METRICS
 from input_pipeline.text.tables import Table
@@ -339,20 +339,6 @@ def test_training_batches_shuffle_every_epoch_and_resume_anywhere():
 def test_batches_larger_than_the_set_still_hold_every_example_equally():
     first = next(training_batches({'x': np.arange(3)}, ['x'], 7, seed=0))['x']
     assert np.bincount(first).tolist() in ([2, 2, 3], [2, 3, 2], [3, 2, 2])
-
-
-def test_evaluation_batches_lose_nothing():
-    batches = list(
-        evaluation_batches(
-            {'x': np.arange(10), 'y': np.zeros((10, 2)), 'host_only': [None] * 10}, ['x', 'y'], 4
-        )
-    )
-    assert [batch['x'].shape for batch in batches] == [(4,)] * 3 and 'host_only' not in batches[0]
-    kept = np.concatenate([batch['x'][batch['example_weights'] > 0] for batch in batches])
-    assert (
-        kept.tolist() == list(range(10))
-        and sum(batch['example_weights'].sum() for batch in batches) == 10
-    )
 
 
 def test_subsets_are_drawn_by_seed():

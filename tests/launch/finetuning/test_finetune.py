@@ -30,7 +30,7 @@ from input_pipeline.records.stream import RecordStream
 from input_pipeline.tasks import load_task
 from launch.finetuning import evaluation, finetuner, results
 from launch.finetuning.best import BestCheckpoint
-from launch.inference.predictor import Predictor
+from launch.inference import Predictor
 from launch.pretraining import held_out
 from launch.workdir import source
 from launch.workdir.metrics import read_metrics

@@ -17,8 +17,8 @@ from configs import schema
 from configs.errors import UserError
 from input_pipeline.text.record_files import BadRecord
 from input_pipeline.tokenizer import Tokenizer
+from launch.inference import Predictor
 from launch.inference.batching import Buckets
-from launch.inference.predictor import Predictor
 from launch.workdir.source import Source
 from launch.workdir.workdir import Workdir
 from tests.helpers import tiny_models

@@ -20,12 +20,13 @@ import pytest
 import tokenizers
 
 from bert_jax.interchange import serving
-from bert_jax.interchange.parameters import ARCHITECTURES, Model
+from bert_jax.interchange.parameters import Model
 from bert_jax.model import heads
 from bert_jax.train.state import init_params
+from bert_jax.train.task_heads import CLASSES as HEADS_BY_CLASS
 from configs.errors import UserError
 from launch import export
-from launch.inference.predictor import Predictor
+from launch.inference import Predictor
 from launch.workdir.source import Source
 from tests.helpers import tiny_models
 
@@ -57,7 +58,7 @@ SIZES = {'b': 3, 't': 7, 'p': 2, 'c': 4}
 CLASSES = [
     architecture if architecture in ('BertForSequenceClassification', 'BertForMultipleChoice')
     else pytest.param(architecture, marks=pytest.mark.slow)
-    for architecture in ARCHITECTURES
+    for architecture in HEADS_BY_CLASS
 ]  # fmt: skip
 PLAIN = 'who is unable, the films'
 WORDS = {
@@ -93,7 +94,7 @@ def exported(architecture: str, form: str, folder: pathlib.Path):
     rng = np.random.default_rng(0)
     shapes = {
         name: [SIZES[axis] for axis in axes.split(', ')]
-        for name, axes in serving.inputs(architecture).items()
+        for name, axes in HEADS_BY_CLASS[architecture].inputs.items()
     }
     batch = {
         'input_ids': rng.integers(5, 20, shapes['input_ids']),
@@ -176,7 +177,7 @@ def test_stablehlo_in_a_fresh_process(tmp_path, architecture):
 
 @pytest.mark.slow  # TensorFlow
 def test_saved_model_in_a_fresh_process(tmp_path):
-    pairs = {a: exported(a, 'saved_model', tmp_path / a) for a in ARCHITECTURES}
+    pairs = {a: exported(a, 'saved_model', tmp_path / a) for a in HEADS_BY_CLASS}
     said = elsewhere('-c', CALL, 'saved_model', *(tmp_path / a for a in pairs)).split('----\n')
     for (architecture, (model, batch)), words in zip(pairs.items(), said[:-1], strict=True):
         check(model, batch, tmp_path / architecture)

@@ -1,0 +1,178 @@
+"""The table of what each head is asked and answers where it serves: one row a head, by the names of
+bert_jax/train/task_heads.py.
+
+Owns that correspondence, and the lines in which the example script of an exported folder asks and
+prints. How answers are made is answers.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from bert_jax.interchange.parameters import Model
+from bert_jax.train.task_heads import CLASSES
+from configs.errors import UserError
+from input_pipeline.tasks.squad import SpanTask
+from input_pipeline.tokenizer import Tokenizer
+from launch.inference import answers
+from launch.inference.answers import Answerer
+
+
+class Script(NamedTuple):
+    """What is a head's own in the example script of a folder: lines of Python.
+
+    The other lines are serving_folder.py's.
+
+    Attributes:
+      usage: the arguments on the command line, `words` in the script.
+      texts: what the tokenizer reads of them, a list.
+      batch: the program's inputs, from `rows`.
+      answer: prints what the outputs `out` say.
+      truncation: which text the tokenizer cuts where both are too long.
+    """
+
+    usage: str
+    texts: str
+    batch: str
+    answer: str
+    truncation: str = 'longest_first'
+
+
+class Served(NamedTuple):
+    """A row of the table.
+
+    Attributes:
+      answerer: how the head is asked and answers; None where it gives only arrays.
+      script: its own lines of the example script.
+    """
+
+    answerer: type[Answerer] | None
+    script: Script
+
+
+_ONE = '[tuple(words) if len(words) > 1 else words[0]]'
+_BATCH = 'batch = {name: np.array(value, np.int32) for name, value in rows.items()}'
+_SHARES = "share = np.exp(out['logits'][0]) / np.exp(out['logits'][0]).sum()\n"
+_MASKED = (
+    _BATCH
+    + "\nplaces = np.flatnonzero(batch['input_ids'][0] == about['mask_id'])\n"
+    + "batch['masked_lm_positions'] = places[None].astype(np.int32) if len(places) else"
+    ' np.zeros((1, 1), np.int32)'
+)
+_BEST = (
+    "for place, row in zip(places, out['{}'][0]):\n    print([tokenizer.id_to_token(int(i)) for i"
+    ' in np.argsort(-row)[:5]])'
+)
+_SOFTMAX = Script(
+    "'a text' ['its pair']",
+    _ONE,
+    _BATCH,
+    _SHARES + "print({label: round(float(p), 4) for label, p in zip(about['labels'], share)})",
+)
+
+SERVED = {
+    'span': Served(
+        answers.Spans,
+        Script(
+            "'a question' 'its context'",
+            _ONE,
+            _BATCH,
+            (
+                'inside = np.array(texts[0].type_ids) * (1 -'
+                ' np.array(texts[0].special_tokens_mask)) =='
+                " 1\nstart = int(np.where(inside, out['start_logits'][0], -1e9).argmax())\nend ="
+                " start + int(np.where(inside, out['end_logits'][0], -1e9)[start : start +"
+                ' 30].argmax())\nprint(words[1][texts[0].offsets[start][0] :'
+                ' texts[0].offsets[end][1]])'
+            ),
+            truncation='only_second',
+        ),
+    ),
+    'classifier': Served(answers.Classes, _SOFTMAX),
+    'regressor': Served(
+        answers.Number,
+        Script(
+            "'a text' ['its pair']", _ONE, _BATCH, "print(round(float(out['logits'][0, 0]), 4))"
+        ),
+    ),
+    'multi_label': Served(answers.ManyLabels, _SOFTMAX),
+    'tokens': Served(
+        answers.WordLabels,
+        Script(
+            "'a text'",
+            _ONE,
+            _BATCH,
+            (
+                "for token, row in zip(texts[0].tokens, out['logits'][0]):\n    print(token,"
+                " about['labels'][row.argmax()])"
+            ),
+        ),
+    ),
+    'choice': Served(
+        answers.Choices,
+        Script(
+            "'a text' 'a choice' 'another' ...",
+            '[(words[0], choice) for choice in words[1:]]',
+            _BATCH.replace('np.array(value', 'np.array([value]'),
+            _SHARES + 'print({choice: round(float(p), 4) for choice, p in zip(words[1:], share)})',
+        ),
+    ),
+    'pretraining': Served(
+        answers.MaskedWords,
+        Script(
+            "'a text with [MASK]' ['what may follow it']",
+            _ONE,
+            _MASKED,
+            _BEST.format('prediction_logits')
+            + "\nprint('next sentence:', bool(out['seq_relationship_logits'][0].argmax() == 0))",
+        ),
+    ),
+    'masked_words': Served(
+        answers.MaskedWords,
+        Script("'a text with [MASK]'", _ONE, _MASKED, _BEST.format('logits')),
+    ),
+    'next_sentence': Served(
+        answers.NextSentence,
+        Script(
+            "'a text' 'what may follow it'",
+            _ONE,
+            _BATCH,
+            "print('next sentence:', bool(out['logits'][0].argmax() == 0))",
+        ),
+    ),
+    'encoder': Served(
+        None, Script("'a text'", _ONE, _BATCH, "print(out['pooler_output'][0].tolist())")
+    ),
+}
+
+
+def script_of(model: Model) -> Script:
+    """A model's own lines of the example script.
+
+    One output has no others to share a probability with, so it is printed as it is.
+    """
+    alone = model.head == 'multi_label' and model.outputs == 1
+    return SERVED['regressor' if alone else model.head].script
+
+
+def answerer(
+    model: Model, tokenizer: Tokenizer, max_length: int, top: int, options: Mapping[str, Any]
+) -> Answerer:
+    """What asks `model` and makes its answers; the other arguments are those of `Answerer`.
+
+    `options` are those of a span task. UserError for a model without a head that answers.
+    """
+    served = SERVED[model.head] if model.architecture in CLASSES else None
+    if served is None or served.answerer is None:
+        raise UserError(
+            f'{model.architecture} has no head that answers: its hidden states are what'
+            ' launch.extract_features writes'
+        )
+    labels = tuple(model.labels)
+    if CLASSES[model.architecture].labelled and not labels:
+        labels = tuple(f'LABEL_{i}' for i in range(model.outputs))
+    shared = (labels, tokenizer, max_length, top)
+    if issubclass(served.answerer, answers.Spans):
+        return served.answerer(*shared, task=SpanTask('predict', {}, **options))
+    return served.answerer(*shared)

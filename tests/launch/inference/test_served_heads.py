@@ -1,0 +1,80 @@
+"""The two tables of heads name the same ones, and every task has a head that can be trained."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+
+from bert_jax.train.task_heads import CLASSES, HEADS, PARTS
+from input_pipeline.tasks import BY_KIND
+from input_pipeline.tasks.classification import TextTask
+from input_pipeline.tasks.multiple_choice import ChoiceTask
+from input_pipeline.tasks.squad import SpanTask
+from input_pipeline.tasks.tagging import TaggingTask
+from launch.inference.served_heads import SERVED
+from tests.helpers import tiny_models
+
+TASKS = [
+    TextTask('x', 'classification', ('a', 'b'), ('accuracy',), {}),
+    TextTask('x', 'pair', ('a', 'b'), ('accuracy',), {}),
+    TextTask('x', 'regression', (), ('pearson',), {}),
+    SpanTask('x', {}),
+    ChoiceTask('x', ('0', '1'), {}),
+    TaggingTask('x', ('O', 'B-X', 'I-X'), ('accuracy',), {}),
+]
+
+
+def test_both_tables_name_the_same_heads():
+    assert list(SERVED) == list(HEADS)
+
+
+def test_every_kind_of_task_has_a_head_that_is_trained_and_answers():
+    assert {task.kind for task in TASKS} == set(BY_KIND)
+    for task in TASKS:
+        assert HEADS[task.head].objective and SERVED[task.head].answerer
+    trained = {name for name, head in HEADS.items() if head.objective}
+    assert trained == {task.head for task in TASKS}
+
+
+def test_every_part_belongs_to_a_head_and_every_head_has_its_parts():
+    assert {part for head in HEADS.values() for part in head.parts} == set(PARTS)
+    for head in CLASSES.values():
+        assert set(head.google) <= set(PARTS)
+
+
+@pytest.mark.parametrize('name', HEADS)
+def test_a_model_finds_its_own_row(name):
+    model = tiny_models.model(HEADS[name].architecture)
+    assert model._replace(problem_type=HEADS[name].problem_type).head == name
+
+
+def test_one_number_without_a_type_is_a_regression_as_transformers_takes_it():
+    model = tiny_models.model('BertForSequenceClassification', labels=())
+    assert model.head == 'regressor'
+    assert model._replace(problem_type='single_label_classification').head == 'regressor'
+    assert model._replace(problem_type='multi_label_classification').head == 'multi_label'
+
+
+def test_rows_that_share_a_class_share_what_it_computes():
+    for head in HEADS.values():
+        of_class = CLASSES[head.architecture]
+        for name in ('module', 'parts', 'outputs', 'inputs', 'labelled', 'google'):
+            assert getattr(head, name) == getattr(of_class, name)
+    assert dataclasses.replace(HEADS['regressor'], problem_type=None) != HEADS['classifier']
+
+
+def test_importing_the_room_imports_nothing_heavy_before_the_predictor_is_asked_for():
+    code = (
+        'import sys, launch.inference\n'
+        'assert not {"jax", "flax", "numpy", "tensorflow"} & set(sys.modules)\n'
+        'from launch.inference import Predictor\n'
+        'assert Predictor.from_workdir and launch.inference.Predictor is Predictor\n'
+        'try: launch.inference.Oracle\n'
+        'except AttributeError as error: print(error)'
+    )
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "module 'launch.inference' has no attribute 'Oracle'\n"
