@@ -218,45 +218,30 @@ def batch_of(config: Any, seq_len: int, size: int) -> dict[str, Any]:
 
 
 def built(config: Any, seq_len: int, size: int) -> tuple[Any, ...]:
-    """-> (objective, state, batch on the device, hparams), as launch.pretrain makes them."""
+    """-> (program, state, batch on the device), as launch.pretrain makes them."""
     import jax
-    import jax.numpy as jnp
 
     from bert_jax.mesh import sharding
-    from bert_jax.model import attention, heads
-    from bert_jax.train import losses, schedule
-    from bert_jax.train.state import create_state
+    from bert_jax.train.program import InputKind, fresh_state, pretraining_program
 
     mesh = sharding.make_mesh(
         dataclasses.replace(config.runtime, data_parallel=1), jax.devices()[:1]
     )
-    runtime, kernel = config.runtime, attention.choose(config.runtime, config.model, seq_len)
-    model = heads.Pretraining(
-        config.model, jnp.dtype(runtime.compute_dtype), runtime.remat, runtime.scan_layers, kernel
-    )
-    state = create_state(model, 0, config.optimizer, mesh)
+    program = pretraining_program(config, InputKind(seq_len, round(0.15 * seq_len)), mesh)
     batch = sharding.place(batch_of(config, seq_len, size), mesh, size)
-    return (
-        losses.pretraining_objective(model, nsp=True),
-        state,
-        batch,
-        schedule.hparams_of(config.optimizer, 0, config.total_steps),
-    )
+    return program, fresh_state(config, mesh), batch
 
 
 def ours(config: Any, seq_len: int, size: int) -> Program:
     """launch.pretrain's own step."""
     import jax
 
-    from bert_jax.train.step import jit_train_step, make_train_step
-
-    objective, state, batch, hparams = built(config, seq_len, size)
-    settings = (config.optimizer, config.runtime.accumulation, None, config.runtime.dropout_rng)
-    step, held = jit_train_step(make_train_step(objective, *settings), state), [state]
+    program, state, batch = built(config, seq_len, size)
+    held = [state]
 
     def run(steps: int) -> None:
         for _ in range(steps):
-            held[0], metrics = step(held[0], batch, hparams)
+            held[0], metrics = program.train_step(held[0], batch, program.hparams)
         jax.block_until_ready(metrics)
 
     return run
@@ -269,8 +254,8 @@ def bare(config: Any, seq_len: int, size: int) -> Program:
 
     from bert_jax.model.dropout import DropoutRng
 
-    objective, state, batch, _ = built(config, seq_len, size)
-    params = state.params
+    program, state, batch = built(config, seq_len, size)
+    objective, params = program.objective, state.params
     rows = jnp.arange(size, dtype=jnp.uint32)
     denominators = objective.weights(batch)
 
@@ -306,17 +291,10 @@ def largest_batch(config: Any, seq_len: int) -> int:
     """
     import jax
 
-    from bert_jax.train.step import jit_train_step, make_train_step
-
     need = {}
     for size in (32, 64):
-        objective, state, batch, hparams = built(config, seq_len, size)
-        memory = (
-            jit_train_step(make_train_step(objective, config.optimizer), state)
-            .lower(state, batch, hparams)
-            .compile()
-            .memory_analysis()
-        )
+        program, state, batch = built(config, seq_len, size)
+        memory = program.train_step.lower(state, batch, program.hparams).compile().memory_analysis()
         need[size] = memory.temp_size_in_bytes + memory.argument_size_in_bytes
     a_row = (need[64] - need[32]) / 32
     # PyTorch's model and step lie beside ours

@@ -78,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
     from input_pipeline.tasks import load_task
 
     task = load_task(_TASK.value, _DATA_DIR.value)
-    points = []
+    points: dict[str, list[Point[typing.Any]]] = {}
     approaches: list[typing.Any] = _APPROACHES.value  # absl's words, each of them in _ALL
     for approach in approaches:
         if approach == 'finetune':
@@ -89,29 +89,37 @@ def main(argv: Sequence[str]) -> int:
             config = overrides.apply(
                 finetune.feature_based(task.name, approach), [*_SET.value, *_SET_BILSTM.value]
             )
-        for seed in seeds:
-            points.append(
-                Point(
-                    f'{approach},seed={seed}',
-                    {'approach': approach, 'seed': seed},
-                    dataclasses.replace(config, seed=seed),
-                )
+        points[approach] = [
+            Point(
+                f'{approach},seed={seed}',
+                {'approach': approach, 'seed': seed},
+                dataclasses.replace(config, seed=seed),
             )
+            for seed in seeds
+        ]
 
-    from launch.finetuning import feature_based, finetuner, results
+    from launch.finetuning import finetuner, machine, results
+    from launch.finetuning.approach import FineTuning
+    from launch.finetuning.feature_based import FeatureBased
+    from launch.finetuning.task_data import TaskData, task_identity
     from launch.workdir import source
     from launch.workdir.folder import lock
 
     with lock(_WORKDIR.value):
         encoder = source.load_source(_INIT_FROM.value)
-        identity = finetuner.task_identity(task, _TASK.value, _DATA_DIR.value)
-        cache = os.path.join(_WORKDIR.value, 'features')
-        fine_tuner = feature_based.FeatureBasedTuner(
-            task, encoder, identity, points[0].config.runtime, cache
-        )
+        identity = task_identity(task, _TASK.value, _DATA_DIR.value)
+        data = TaskData(task, encoder, identity, os.path.join(_WORKDIR.value, 'features'))
+        ready = machine.ready(points[approaches[0]][0].config.runtime, encoder.model)
+        whole = finetuner.FineTuner(FineTuning(data), ready)
+        frozen = finetuner.FineTuner(FeatureBased(data, ready), ready)
+        runs = [
+            (whole if approach == 'finetune' else frozen, point)
+            for approach in approaches
+            for point in points[approach]
+        ]
         try:
-            rows = results.run_sweep(fine_tuner, points, _WORKDIR.value)
-        except finetuner.Stopped as stopped:
+            rows = results.run_sweep(runs, _WORKDIR.value)
+        except machine.Stopped as stopped:
             logging.info(
                 'signal %d: %s; the same command goes on from there',
                 stopped.signal_number,
@@ -119,7 +127,7 @@ def main(argv: Sequence[str]) -> int:
             )
             return 128 + stopped.signal_number
         print(results.table(rows, task.metric))
-        logging.info('compilations: %s', dict(fine_tuner.compilations) or 'none')
+        logging.info('compilations: %s', dict(ready.compilations) or 'none')
     return 0
 
 

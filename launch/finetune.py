@@ -52,6 +52,12 @@ _SWEEP = flags.DEFINE_string(
     'settings and their values: "optimizer.peak_lr=2e-5,3e-5;seed=0,1,2", or "glue;seed=0,1,2"'
     ' (grids: glue, appendix, miniatures)',
 )
+_PROFILE = flags.DEFINE_integer(
+    'profile',
+    0,
+    'trace so many steps of each run, after its first ten, into its folder, under profile',
+    lower_bound=0,
+)
 _DETERMINISTIC = flags.DEFINE_bool('deterministic', False, determinism.HELP)
 app.define_config_flags()
 
@@ -69,7 +75,9 @@ def main(argv: Sequence[str]) -> int:
     config = app.config_from_flags('finetune', recipe(task.name, task.kind, app.choice(_RECIPE)))
     points = sweep.grid(config, _SWEEP.value) if _SWEEP.value else []
 
-    from launch.finetuning import finetuner, results
+    from launch.finetuning import finetuner, machine, results
+    from launch.finetuning.approach import FineTuning
+    from launch.finetuning.task_data import TaskData, task_identity
     from launch.workdir import source
     from launch.workdir.folder import lock
 
@@ -82,25 +90,28 @@ def main(argv: Sequence[str]) -> int:
             encoder.step,
             task.head,
         )
-        identity = finetuner.task_identity(task, _TASK.value, _DATA_DIR.value)
+        identity = task_identity(task, _TASK.value, _DATA_DIR.value)
+        cache = os.path.join(_WORKDIR.value, 'features')
+        ready = machine.ready(config.runtime, encoder.model)
         fine_tuner = finetuner.FineTuner(
-            task, encoder, identity, config.runtime, os.path.join(_WORKDIR.value, 'features')
+            FineTuning(TaskData(task, encoder, identity, cache)), ready, _PROFILE.value
         )
         try:
             if points:
-                rows = results.run_sweep(fine_tuner, points, _WORKDIR.value)
+                runs = [(fine_tuner, point) for point in points]
+                rows = results.run_sweep(runs, _WORKDIR.value)
                 print(results.table(rows, task.metric))
             else:
                 result, done_before = fine_tuner.run(config, _WORKDIR.value)
                 print(results.describe(result, done_before))
-        except finetuner.Stopped as stopped:
+        except machine.Stopped as stopped:
             logging.info(
                 'signal %d: %s; the same command goes on from there',
                 stopped.signal_number,
                 stopped.said,
             )
             return 128 + stopped.signal_number
-        logging.info('compilations: %s', dict(fine_tuner.compilations) or 'none')
+        logging.info('compilations: %s', dict(ready.compilations) or 'none')
     return 0
 
 

@@ -183,12 +183,12 @@ def _also_over_data(spec: P, shape: tuple[int, ...], mesh: jax.sharding.Mesh) ->
     return spec
 
 
-def batch_sharding(mesh: jax.sharding.Mesh) -> NamedSharding:
+def batch_sharding(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> NamedSharding:
     """Rows over data and fsdp, everything else whole."""
     return NamedSharding(mesh, P(BATCH))
 
 
-def replicated(mesh: jax.sharding.Mesh) -> NamedSharding:
+def replicated(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> NamedSharding:
     """The same array on every device."""
     return NamedSharding(mesh, P())
 

@@ -138,15 +138,15 @@ def jit_train_step(
     Without the second XLA may place an array elsewhere (mlm/bias under fsdp), and the next step
     compiles again. `state` may be abstract (ShapeDtypeStructs with shardings).
     """
-    where = jax.tree.map(lambda leaf: leaf.sharding, state)
-    return jax.jit(train_step, donate_argnums=0, out_shardings=(where, None))
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
+    return jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, None))
 
 
-def warn_of_recompilation(step: Any, at: int) -> None:
-    """Says so where a jitted `step` has been compiled more than once by step `at`: shapes, dtypes
-    or placement changed on the way.
+def warn_of_recompilation(step: Any, at: int, programs: int = 1) -> None:
+    """Says so where a jitted `step` has been compiled more than `programs` times by step `at`:
+    shapes, dtypes or placement changed on the way.
     """
-    if step._cache_size() > 1:
+    if step._cache_size() > programs:
         logging.warning(
             'the train step had been compiled %d times by step %d: each costs a pause',
             step._cache_size(),
