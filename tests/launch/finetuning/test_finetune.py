@@ -16,6 +16,7 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.costs import chips, flops
 from bert_jax.mesh import processes
 from bert_jax.model import heads
 from bert_jax.train import checkpoint, meter, schedule
@@ -317,6 +318,30 @@ def test_the_runtime_settings_are_obeyed(tmp_path, encoder, task_file, monkeypat
     assert len(beats) == 15 + 3 + 4  # steps, saves, and batches of dev: at 5, 10, 15 and the end
     fine_tuner.run(configuration(*changes), str(tmp_path / 'one'))
     assert checkpoint.saved_steps(tmp_path / 'one') == [15]
+
+
+def test_what_pretraining_tells_of_its_steps_fine_tuning_tells_too(
+    tmp_path, encoder, task_file, monkeypatch, caplog
+):
+    """Tokens, model FLOPs and their share of the peak against counts by hand; memory; a trace."""
+    traced, there = [], source.load_source(encoder)
+    caplog.set_level('INFO', 'absl')
+    monkeypatch.setattr(chips, 'peak_flops', lambda kind: 1e12)
+    monkeypatch.setattr(jax.profiler, 'start_trace', traced.append)
+    monkeypatch.setattr(jax.profiler, 'stop_trace', lambda: traced.append('stop'))
+    folder = str(tmp_path / 'run')
+    fine_tuner = tuner_from(there, task_file, profile_steps=2)
+    fine_tuner.run(configuration('epochs=6'), folder)
+    _, line, _ = read_metrics(tmp_path / 'run/metrics.jsonl')
+    length = fine_tuner.data.features(32)[0]['input_ids'].shape[1]
+    per_sequence = flops.training_flops_per_sequence(there.model, length, predictions=0)
+    assert line['sequences_per_s'] == pytest.approx(1e3 * 16 / line['step_ms'])
+    assert line['tokens_per_s'] == pytest.approx(length * line['sequences_per_s'])
+    assert line['mfu'] == pytest.approx(line['sequences_per_s'] * per_sequence / 8 / 1e12)
+    assert line['model_tflops'] == pytest.approx(line['mfu'])
+    assert traced == [f'{folder}/profile', 'stop']
+    memory = [message for message in caplog.messages if 'activations and workspace' in message]
+    assert len(memory) == 1 and memory[0].startswith(folder)
 
 
 def test_steps_that_go_on_being_discarded_name_their_examples(tmp_path, encoder, task_file):
@@ -629,10 +654,12 @@ def test_command_lines(tmp_path, encoder, task_file, binary):
         f'--init_from={encoder}',
         f'--workdir={tmp_path}/run',
         '--sweep=seed=0,1',
+        '--profile=2',
         *(f'--set={s}' for s in SETTINGS),
     ]
     first = binary('finetune', *arguments)
     assert first.returncode == 0 and 'best on dev: seed=' in first.stdout, first.stderr
+    assert all(any((tmp_path / f'run/runs/seed={n}/profile').rglob('*.xplane.pb')) for n in (0, 1))
     second = binary('finetune', *arguments)
     assert second.stdout == first.stdout and '2 of 2 runs were done before' in second.stderr
     scored = binary('evaluate', f'--workdir={tmp_path}/run/runs/seed=1')
