@@ -118,13 +118,13 @@ def measure(case: str, gpu: bool, device: str, matmul: float | None) -> dict[str
             )
         except UserError as error:  # a kernel that is not for this device
             logging.info('%s: left out: %s', ' '.join(changes), error)
-    found = rates(programs, size)
+    measured = rates(programs, size)
     peak = peak_flops(device)
     print(
         f'{case}, batch {size}, {predictions} predictions, {config.runtime.compute_dtype}, dropout'
         f' {config.model.hidden_dropout}/{config.model.attention_dropout}, {device}'
     )
-    for name, figures in found.items():
+    for name, figures in measured.items():
         figures['mfu'] = figures['sequences_a_second'] * flops / peak if peak else None
         figures['of_matmul'] = figures['sequences_a_second'] * flops / matmul if matmul else None
         shares = ''.join(
@@ -142,7 +142,7 @@ def measure(case: str, gpu: bool, device: str, matmul: float | None) -> dict[str
         'batch_size': size,
         'predictions': predictions,
         'flops_a_sequence': flops,
-        'programs': found,
+        'programs': measured,
     }
 
 
@@ -162,9 +162,7 @@ def configured(case: str, gpu: bool, changes: Sequence[str]) -> tuple[Any, int]:
 
 
 def rates(programs: dict[str, Program], size: int) -> dict[str, dict[str, Any]]:
-    """Sequences a second of each program, in rounds; the first call of each, which compiles, is not
-    counted.
-    """
+    """Sequences a second of each program, in rounds; without its first call, which compiles."""
     steps = {}
     for name, run in programs.items():
         run(2)
@@ -179,16 +177,16 @@ def rates(programs: dict[str, Program], size: int) -> dict[str, dict[str, Any]]:
             run(steps[name])
             seconds[name] = (time.perf_counter() - started) / steps[name]
         rounds.append({name: size / value for name, value in seconds.items()})
-    found = {}
+    figures = {}
     for name in programs:
         ratios = sorted(r['ours'] / r[name] for r in rounds)
         median = statistics.median(r[name] for r in rounds)
-        found[name] = {
+        figures[name] = {
             'sequences_a_second': median,
             'ours_over_this': statistics.median(ratios),
             'ratios': ratios,
         }
-    return found
+    return figures
 
 
 # --- ours ------------------------------------------------------------------------------
@@ -286,8 +284,9 @@ def bare(config: Any, seq_len: int, size: int) -> Program:
 
 
 def largest_batch(config: Any, seq_len: int) -> int:
-    """The largest multiple of 32 whose step takes nine tenths of the device's memory, by what XLA
-    says of two sizes.
+    """The largest multiple of 32 whose step takes nine tenths of the device's memory.
+
+    By what XLA says of two sizes.
     """
     import jax
 
@@ -327,13 +326,14 @@ def matmul_rate() -> float:
 def _torch_packages() -> tuple[str, ...]:
     import importlib.util
 
-    found = tuple(name for name in ('torch', 'transformers') if importlib.util.find_spec(name))
-    return found if _TORCH.value and len(found) == 2 else ()
+    there = tuple(name for name in ('torch', 'transformers') if importlib.util.find_spec(name))
+    return there if _TORCH.value and len(there) == 2 else ()
 
 
 def pytorch(config: Any, seq_len: int, size: int, gpu: bool, gathered: bool) -> Program:
-    """transformers' BertForPreTraining with SDPA, clipping and fused AdamW; on a GPU under bf16
-    autocast and torch.compile.
+    """transformers' BertForPreTraining with SDPA, clipping and fused AdamW.
+
+    On a GPU under bf16 autocast and torch.compile.
     """
     import contextlib
 

@@ -48,12 +48,12 @@ def figures(work: Work, seconds: float) -> dict[str, float]:
     known; memory_gib: the most that one device of this process has held, where it says so.
     """
     device = jax.local_devices()[0]
-    found = {'sequences_per_s': work.examples / seconds, 'tokens_per_s': work.tokens / seconds}
+    rates = {'sequences_per_s': work.examples / seconds, 'tokens_per_s': work.tokens / seconds}
     if work.flops:
         per_device = work.flops / seconds / jax.device_count()
-        found['model_tflops'] = per_device / 1e12
+        rates['model_tflops'] = per_device / 1e12
         if peak := chips.peak_flops(device.device_kind):
-            found['mfu'] = per_device / peak
+            rates['mfu'] = per_device / peak
     if (stats := device.memory_stats()) and 'peak_bytes_in_use' in stats:
-        found['memory_gib'] = stats['peak_bytes_in_use'] / memory.GIB
-    return found
+        rates['memory_gib'] = stats['peak_bytes_in_use'] / memory.GIB
+    return rates

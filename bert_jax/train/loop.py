@@ -195,9 +195,9 @@ def train(
         best = verdict is not None and run.checkpoints.is_best(verdict.score)
         if save_last if at_end else due or best:
             meta = {**run.meta, 'meter': run.meter.state()}
-            must = runtime.on_full_disk == 'stop' or early or step == run.total_steps
+            required = runtime.on_full_disk == 'stop' or early or step == run.total_steps
             with run.meter.paused():
-                run.checkpoints.save(state, meta, verdict.score if verdict else None, must)
+                run.checkpoints.save(state, meta, verdict.score if verdict else None, required)
             run.beat()
     return Ended(state, signal, early)
 

@@ -139,8 +139,8 @@ class FineTuner(Generic[C]):
         resumed = running.resumed(folder, checkpoints, state, steps)
         if resumed:
             state, meter_state = resumed
-        must = runtime.on_full_disk == 'stop'
-        best = BestCheckpoint(folder, must, resumed is not None) if config.score_every else None
+        required = runtime.on_full_disk == 'stop'
+        best = BestCheckpoint(folder, required, resumed is not None) if config.score_every else None
 
         # What is read at which step is arithmetic, so to resume is to begin at another step.
         features, _ = self.approach.features(config)
@@ -183,31 +183,39 @@ class FineTuner(Generic[C]):
                 programs=config.length_buckets,
                 save_last=False,
             )
-            step = int(ended.state.step)
-            if step < steps and not ended.early:
+            if int(ended.state.step) < steps and not ended.early:
                 checkpoints.wait()
                 assert ended.signal is not None, 'nothing else ends the loop early'
-                raise Stopped(ended.signal, checkpoint.standing(folder, step))
-            if ended.early and best:
-                logging.info(
-                    '%s: stopped at step %d of %d, %s is best at step %d',
-                    folder, step, steps, data.task.metric, best.step,
-                )  # fmt: skip
+                raise Stopped(ended.signal, checkpoint.standing(folder, int(ended.state.step)))
+            return self._concluded(config, folder, ended, checkpoints, best)
 
-            # The best weights take the place of the last where they are another step's. There are
-            # some, or BestCheckpoint would have said so; of step 0 where none could be saved.
-            params = ended.state.params
-            if config.select == 'best' and best and best.step not in (0, step):
-                params = load_params_into(params, best.params(), folder)
+    def _concluded(
+        self,
+        config: C,
+        folder: str,
+        ended: loop.Ended,
+        checkpoints: checkpoint.Checkpoints,
+        best: BestCheckpoint | None,
+    ) -> tuple[Any, int]:
+        """Saves the parameters that a trained run ends with; -> (they, the step they are of)."""
+        params, step, steps = ended.state.params, int(ended.state.step), self.total_steps(config)
+        if ended.early and best:
+            logging.info(
+                '%s: stopped at step %d of %d, %s is best at step %d',
+                folder, step, steps, self.data.task.metric, best.step,
+            )  # fmt: skip
 
-            # The folder of a finished run holds weights alone, without moments; whenever it
-            # stopped, under its last step's number.
-            checkpoints.save(
-                ended.state._replace(
-                    params=params, opt_state={}, step=ended.state.step - step + steps
-                ),
-                {'kind': 'finetune'},
-            )
+        # The best weights take the place of the last where they are another step's; that is 0 where
+        # none could be saved.
+        if config.select == 'best' and best and best.step not in (0, step):
+            params = load_params_into(params, best.params(), folder)
+
+        # The folder of a finished run holds weights alone, without moments; whenever it stopped,
+        # under its last step's number.
+        checkpoints.save(
+            ended.state._replace(params=params, opt_state={}, step=ended.state.step - step + steps),
+            {'kind': 'finetune'},
+        )
         return params, (best.step if best else 0) or steps
 
     def programs(self, config: C) -> Programs:

@@ -30,10 +30,10 @@ class Stopped(Exception):
 
 
 class Machine(NamedTuple):
-    """The devices, the signal to stop, and how often each program (init, train, predict) was
-    compiled.
+    """The devices of a process, its signal to stop, and what it has compiled.
 
-    runtime: the settings that the mesh was made with.
+    runtime: the settings that the mesh was made with; compilations: how often of each program
+    (init, train, predict).
     """
 
     runtime: schema.RuntimeConfig
@@ -42,9 +42,7 @@ class Machine(NamedTuple):
     compilations: collections.Counter[str]
 
     def check(self, config: schema.FinetuneConfig) -> None:
-        """Raises UserError where a run of `config` asks for other devices, or its batch does not
-        divide over them.
-        """
+        """Raises UserError where a run of `config` does not go with these devices."""
         for name in _SHARED:
             if (value := getattr(config.runtime, name)) != getattr(self.runtime, name):
                 raise UserError(

@@ -105,8 +105,7 @@ def refuse_sweep(folder: str, flag: str = '--workdir') -> None:
 
 
 def summarize(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One entry for each combination of settings but the seed: runs, how many failed, and mean, sd
-    and max of every metric.
+    """For each combination of settings but the seed: runs, failures; mean, sd and max of metrics.
 
     Failed runs, whose training loss stays at what a constant answer has, count in all of them.
     sd is the sample standard deviation, none for a single run.
@@ -143,16 +142,16 @@ def table(rows: Sequence[dict[str, Any]], metric: str) -> str:
     names = list(entries[0]['settings'])
     lines = [[*names, 'runs', 'failed', f'{metric} mean', 'sd', 'max']]
     for entry in entries:
-        found = entry['metrics'][metric]
-        sd = '-' if found['sd'] is None else f'{found["sd"]:.4f}'
+        scores = entry['metrics'][metric]
+        sd = '-' if scores['sd'] is None else f'{scores["sd"]:.4f}'
         counts = [str(entry['runs']), str(entry['failed'] or '-')]
         lines.append(
             [
                 *(str(entry['settings'][name]) for name in names),
                 *counts,
-                f'{found["mean"]:.4f}',
+                f'{scores["mean"]:.4f}',
                 sd,
-                f'{found["max"]:.4f}',
+                f'{scores["max"]:.4f}',
             ]
         )
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]

@@ -37,8 +37,7 @@ class Baselines:
 
 
 def baselines(directory: str, examples: int = 0, train_examples: int = 0) -> Baselines:
-    """The baselines over the first `examples` held-out records of a directory, in the order
-    evaluation reads them.
+    """The baselines over the first `examples` held-out records, in the order of evaluation.
 
     Frequencies are those of the first `train_examples` training records, which are a sample of all
     because records lie in the order of a hash. 0 stands for all records, in both.
@@ -90,10 +89,10 @@ def told(directory: str, examples: int) -> Baselines:
 
 
 def token_counts(directory: str, tokenizer: Tokenizer, examples: int = 0) -> np.ndarray:
-    """How often each id [V] stands in the training records: masked places count as what they hid,
-    special tokens not at all.
+    """How often each id [V] stands in the training records, special tokens not counted.
 
-    The first `examples` records, rounded up to whole batches of 2,048; 0: all.
+    Masked places count as what they hid. The first `examples` records, rounded up to whole batches
+    of 2,048; 0: all.
     """
     counts = np.zeros(tokenizer.vocab_size, np.int64)
     for batch in RecordStream(directory, 'train', _BATCH, 0, 'numpy').evaluation(

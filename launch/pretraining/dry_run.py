@@ -1,5 +1,4 @@
-"""`launch.pretrain --dry_run`: one step of each phase is compiled on the devices here, and its
-sizes are printed.
+"""`launch.pretrain --dry_run`: a step of each phase is compiled here, and its sizes are told.
 
 Owns that report. It makes no parameters and writes nothing; launch.plan does the same for devices
 that are not here.
@@ -20,8 +19,9 @@ from launch.pretraining.records import Records
 def report(
     config: schema.PretrainConfig, phase: schema.Phase, records: Records, mesh: jax.sharding.Mesh
 ) -> str:
-    """One phase's line: batch, FLOPs, and the memory of its step on one device. Compiles the step,
-    on a batch of `records`.
+    """One phase's line: batch, FLOPs, and the memory of its step on one device.
+
+    Compiles the step, on a batch of `records`.
     """
     program = pretraining_program(config, records.kind(), mesh)
     rows = sharding.local_rows(mesh, phase.batch_size)

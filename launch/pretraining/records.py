@@ -29,9 +29,7 @@ class Records(NamedTuple):
     manifest: Manifest
 
     def identity(self) -> dict[str, Any]:
-        """What makes these records these: a resumed run must read the same ones, wherever they
-        lie.
-        """
+        """What a resumed run must find alike, wherever the records lie; JSON values."""
         names = sorted((s.file, s.records, s.crc32c) for s in self.manifest.files)
         return {
             'seq_len': self.manifest.seq_len,
@@ -44,9 +42,7 @@ class Records(NamedTuple):
         return Tokenizer.load(epath.Path(self.directory) / 'tokenizer')
 
     def kind(self) -> InputKind:
-        """What the program must know of their rows; what the train step masks is as the records'
-        own options say.
-        """
+        """What the program must know of their rows; masks are drawn as their own options say."""
         from bert_jax.train.masking import DynamicMasking
         from bert_jax.train.program import InputKind
 
@@ -66,8 +62,9 @@ class Records(NamedTuple):
 
 
 def match_phases(config: schema.PretrainConfig, directories: Sequence[str]) -> list[Records]:
-    """The records of each phase, by seq_len. UserError for a missing, ambiguous, unused or unfit
-    directory.
+    """The records of each phase, by seq_len.
+
+    UserError for a missing, ambiguous, unused or unfit directory.
     """
     if not directories:
         raise UserError('--data: name the records directory (launch.preprocess makes one)')

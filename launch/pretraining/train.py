@@ -70,10 +70,9 @@ def print_sizes(config: schema.PretrainConfig, records: list[Records]) -> None:
 
 
 def run(config: schema.PretrainConfig, records: list[Records], places: Places) -> int:
-    """The whole run, in this process or in this one of several; returns 0, or 128 + the signal that
-    asked it to save and stop.
+    """The whole run, in this process or in this one of several; `records` are those of each phase.
 
-    records: of each phase.
+    Returns 0, or 128 + the signal that asked it to save and stop.
     """
     mesh = prepare(config, records)
     with lock(places.workdir) if processes.is_lead_process() else contextlib.nullcontext():
@@ -102,8 +101,9 @@ def run(config: schema.PretrainConfig, records: list[Records], places: Places) -
 def starting_point(
     config: schema.PretrainConfig, records: list[Records], places: Places
 ) -> Source | None:
-    """What `init_from` names, fit for this run; None without it, or where the workdir has a
-    checkpoint to go on from.
+    """What `init_from` names, fit for this run.
+
+    None without it, or where the workdir has a checkpoint to go on from.
     """
     if not places.init_from or checkpoint.saved_steps(places.workdir):
         return None
@@ -119,9 +119,7 @@ def _train(
     start: Source | None,
     places: Places,
 ) -> int:
-    """Takes the run from its newest checkpoint, from `start`, or from fresh weights, to its last
-    step or to a signal.
-    """
+    """From the newest checkpoint, `start` or fresh weights to the last step or a signal."""
     # The fresh state comes first in any case: it says how a checkpoint's arrays are to lie.
     state, meter_state = fresh_state(config, mesh), None
     checkpoints = running.checkpoints_of(places.workdir, config.runtime)
@@ -231,9 +229,7 @@ class PhaseTraining:
         )
 
     def evaluation(self, program: PretrainingProgram, run: loop.Run) -> loop.Evaluation | None:
-        """The measures on held-out records, and how much better than guessing they are; None where
-        there are none.
-        """
+        """Measures on held-out records, and how far they are above guessing; None without any."""
         if not self.records.manifest.records('eval'):
             return None
         stream, batches = self.stream('eval'), self.config.runtime.eval_batches

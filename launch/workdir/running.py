@@ -65,10 +65,12 @@ def opened(
     will be made; the rest as loop.Run has it. NoRoom where the disk cannot hold them. At the end,
     however it comes, a save under way is on the disk, the metrics are closed and drawn.
     """
-    must = runtime.on_full_disk == 'stop'
-    checkpoints.check_room(state, saves, must)
+    required = runtime.on_full_disk == 'stop'
+    checkpoints.check_room(state, saves, required)
     writes = processes.is_lead_process()
-    writer = metrics.MetricWriter(workdir, int(state.step), must) if writes else metrics.NoWriter()
+    writer = (
+        metrics.MetricWriter(workdir, int(state.step), required) if writes else metrics.NoWriter()
+    )
     try:
         with checkpoints:
             yield loop.Run(
