@@ -125,8 +125,8 @@ def run(config: schema.PretrainConfig, records: list[Records]) -> int:
     if _DRY_RUN.value:
         train.print_sizes(config, records)
         return 0
-    places = train.Places(app.given(_WORKDIR), _INIT_FROM.value, _PRINT_MAP.value, _PROFILE.value)
-    return train.run(config, records, places)
+    options = train.Options(app.given(_WORKDIR), _INIT_FROM.value, _PRINT_MAP.value, _PROFILE.value)
+    return train.run(config, records, options)
 
 
 def print_schedule(config: schema.PretrainConfig) -> int:

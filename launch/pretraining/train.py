@@ -33,8 +33,8 @@ from launch.workdir.folder import create_or_resume, lock
 from launch.workdir.source import Source
 
 
-class Places(NamedTuple):
-    """What a command names beside the settings.
+class Options(NamedTuple):
+    """What a command asks for besides the settings.
 
     workdir: folder of the run; init_from: the source of the first weights, if any; print_map:
     whether their names are printed; profile_steps: see loop.Run.
@@ -69,46 +69,46 @@ def print_sizes(config: schema.PretrainConfig, records: list[Records]) -> None:
         print(f'phase {i}: {dry_run.report(config, phase, records[i], mesh)}')
 
 
-def run(config: schema.PretrainConfig, records: list[Records], places: Places) -> int:
+def run(config: schema.PretrainConfig, records: list[Records], options: Options) -> int:
     """The whole run, in this process or in this one of several; `records` are those of each phase.
 
     Returns 0, or 128 + the signal that asked it to save and stop.
     """
     mesh = prepare(config, records)
-    with lock(places.workdir) if processes.is_lead_process() else contextlib.nullcontext():
+    with lock(options.workdir) if processes.is_lead_process() else contextlib.nullcontext():
         # Before the workdir is this run's: a source that does not fit leaves no trace.
-        start = starting_point(config, records, places)
+        start = starting_point(config, records, options)
         processes.compare(
-            lambda: same_run.before_the_first_step(places.workdir, start),
+            lambda: same_run.before_the_first_step(options.workdir, start),
             'give all the same --workdir and --init_from, as one folder that all of them share',
         )
 
         # The first process claims the workdir, and all others must find its claim: what they write
         # later (their parts of a checkpoint) must come together in one folder.
         identity = {'records': [r.identity() for r in records]} | (
-            {'init_from': places.init_from} if places.init_from else {}
+            {'init_from': options.init_from} if options.init_from else {}
         )
-        processes.from_first(lambda: create_or_resume(places.workdir, config, identity))
+        processes.from_first(lambda: create_or_resume(options.workdir, config, identity))
         processes.compare(
-            lambda: same_run.claimed(places.workdir),
+            lambda: same_run.claimed(options.workdir),
             'the --workdir must be one folder that all of them share, a shared disk or gs://',
         )
         if processes.is_lead_process():
-            records[0].tokenizer().save(epath.Path(places.workdir) / 'tokenizer')
-        return _train(config, records, mesh, start, places)
+            records[0].tokenizer().save(epath.Path(options.workdir) / 'tokenizer')
+        return _train(config, records, mesh, start, options)
 
 
 def starting_point(
-    config: schema.PretrainConfig, records: list[Records], places: Places
+    config: schema.PretrainConfig, records: list[Records], options: Options
 ) -> Source | None:
     """What `init_from` names, fit for this run.
 
     None without it, or where the workdir has a checkpoint to go on from.
     """
-    if not places.init_from or checkpoint.saved_steps(places.workdir):
+    if not options.init_from or checkpoint.saved_steps(options.workdir):
         return None
     return source.for_pretraining(
-        places.init_from, records[0].tokenizer(), config.model, config.seed, places.print_map
+        options.init_from, records[0].tokenizer(), config.model, config.seed, options.print_map
     )
 
 
@@ -117,13 +117,13 @@ def _train(
     records: list[Records],
     mesh: jax.sharding.Mesh,
     start: Source | None,
-    places: Places,
+    options: Options,
 ) -> int:
     """From the newest checkpoint, `start` or fresh weights to the last step or a signal."""
     # The fresh state comes first in any case: it says how a checkpoint's arrays are to lie.
     state, meter_state = fresh_state(config, mesh), None
-    checkpoints = running.checkpoints_of(places.workdir, config.runtime)
-    if resumed := running.resumed(places.workdir, checkpoints, state, config.total_steps):
+    checkpoints = running.checkpoints_of(options.workdir, config.runtime)
+    if resumed := running.resumed(options.workdir, checkpoints, state, config.total_steps):
         state, meter_state = resumed
     elif start:
         state = state._replace(
@@ -135,7 +135,7 @@ def _train(
     logging.info(
         '%s: %s parameters, %d steps, %d %s device(s), mesh %s, workdir %s',
         config.name, f'{flops.parameter_count(config.model):,}', config.total_steps,
-        jax.device_count(), jax.default_backend(), dict(mesh.shape), places.workdir,
+        jax.device_count(), jax.default_backend(), dict(mesh.shape), options.workdir,
     )  # fmt: skip
     logging.info('%s', determinism.described(jax.default_backend()))
 
@@ -144,7 +144,7 @@ def _train(
         jax.set_mesh(mesh),
         processes.watchdog(config.runtime.stall_minutes) as beat,
         running.opened(
-            places.workdir,
+            options.workdir,
             checkpoints,
             state,
             config.runtime,
@@ -154,7 +154,7 @@ def _train(
             meter_state=meter_state,
             stop=processes.Agreement(processes.StopSignal(), mesh),
             beat=beat,
-            profile_steps=places.profile_steps,
+            profile_steps=options.profile_steps,
         ) as run,
     ):
         for number, phase in enumerate(config.phases):
@@ -165,7 +165,7 @@ def _train(
                 state, signal = ended.state, ended.signal
             first += phase.steps
     if signal is not None:
-        said = checkpoint.standing(places.workdir, int(state.step))
+        said = checkpoint.standing(options.workdir, int(state.step))
         logging.info('signal %d: %s; the same command goes on from there', signal, said)
         return 128 + signal
     logging.info('done: %d steps', int(state.step))
