@@ -118,13 +118,13 @@ def measure(case: str, gpu: bool, device: str, matmul: float | None) -> dict[str
             )
         except UserError as error:  # a kernel that is not for this device
             logging.info('%s: left out: %s', ' '.join(changes), error)
-    found = rates(programs, size)
+    measured = rates(programs, size)
     peak = peak_flops(device)
     print(
         f'{case}, batch {size}, {predictions} predictions, {config.runtime.compute_dtype}, dropout'
         f' {config.model.hidden_dropout}/{config.model.attention_dropout}, {device}'
     )
-    for name, figures in found.items():
+    for name, figures in measured.items():
         figures['mfu'] = figures['sequences_a_second'] * flops / peak if peak else None
         figures['of_matmul'] = figures['sequences_a_second'] * flops / matmul if matmul else None
         shares = ''.join(
@@ -142,7 +142,7 @@ def measure(case: str, gpu: bool, device: str, matmul: float | None) -> dict[str
         'batch_size': size,
         'predictions': predictions,
         'flops_a_sequence': flops,
-        'programs': found,
+        'programs': measured,
     }
 
 
@@ -162,9 +162,7 @@ def configured(case: str, gpu: bool, changes: Sequence[str]) -> tuple[Any, int]:
 
 
 def rates(programs: dict[str, Program], size: int) -> dict[str, dict[str, Any]]:
-    """Sequences a second of each program, in rounds; the first call of each, which compiles, is not
-    counted.
-    """
+    """Sequences a second of each program, in rounds; without its first call, which compiles."""
     steps = {}
     for name, run in programs.items():
         run(2)
@@ -179,16 +177,16 @@ def rates(programs: dict[str, Program], size: int) -> dict[str, dict[str, Any]]:
             run(steps[name])
             seconds[name] = (time.perf_counter() - started) / steps[name]
         rounds.append({name: size / value for name, value in seconds.items()})
-    found = {}
+    figures = {}
     for name in programs:
         ratios = sorted(r['ours'] / r[name] for r in rounds)
         median = statistics.median(r[name] for r in rounds)
-        found[name] = {
+        figures[name] = {
             'sequences_a_second': median,
             'ours_over_this': statistics.median(ratios),
             'ratios': ratios,
         }
-    return found
+    return figures
 
 
 # --- ours ------------------------------------------------------------------------------
@@ -218,45 +216,30 @@ def batch_of(config: Any, seq_len: int, size: int) -> dict[str, Any]:
 
 
 def built(config: Any, seq_len: int, size: int) -> tuple[Any, ...]:
-    """-> (objective, state, batch on the device, hparams), as launch.pretrain makes them."""
+    """-> (program, state, batch on the device), as launch.pretrain makes them."""
     import jax
-    import jax.numpy as jnp
 
     from bert_jax.mesh import sharding
-    from bert_jax.model import attention, heads
-    from bert_jax.train import losses, schedule
-    from bert_jax.train.state import create_state
+    from bert_jax.train.program import InputKind, fresh_state, pretraining_program
 
     mesh = sharding.make_mesh(
         dataclasses.replace(config.runtime, data_parallel=1), jax.devices()[:1]
     )
-    runtime, kernel = config.runtime, attention.choose(config.runtime, config.model, seq_len)
-    model = heads.Pretraining(
-        config.model, jnp.dtype(runtime.compute_dtype), runtime.remat, runtime.scan_layers, kernel
-    )
-    state = create_state(model, 0, config.optimizer, mesh)
+    program = pretraining_program(config, InputKind(seq_len, round(0.15 * seq_len)), mesh)
     batch = sharding.place(batch_of(config, seq_len, size), mesh, size)
-    return (
-        losses.pretraining_objective(model, nsp=True),
-        state,
-        batch,
-        schedule.hparams_of(config.optimizer, 0, config.total_steps),
-    )
+    return program, fresh_state(config, mesh), batch
 
 
 def ours(config: Any, seq_len: int, size: int) -> Program:
     """launch.pretrain's own step."""
     import jax
 
-    from bert_jax.train.step import jit_train_step, make_train_step
-
-    objective, state, batch, hparams = built(config, seq_len, size)
-    settings = (config.optimizer, config.runtime.accumulation, None, config.runtime.dropout_rng)
-    step, held = jit_train_step(make_train_step(objective, *settings), state), [state]
+    program, state, batch = built(config, seq_len, size)
+    held = [state]
 
     def run(steps: int) -> None:
         for _ in range(steps):
-            held[0], metrics = step(held[0], batch, hparams)
+            held[0], metrics = program.train_step(held[0], batch, program.hparams)
         jax.block_until_ready(metrics)
 
     return run
@@ -269,8 +252,8 @@ def bare(config: Any, seq_len: int, size: int) -> Program:
 
     from bert_jax.model.dropout import DropoutRng
 
-    objective, state, batch, _ = built(config, seq_len, size)
-    params = state.params
+    program, state, batch = built(config, seq_len, size)
+    objective, params = program.objective, state.params
     rows = jnp.arange(size, dtype=jnp.uint32)
     denominators = objective.weights(batch)
 
@@ -301,22 +284,16 @@ def bare(config: Any, seq_len: int, size: int) -> Program:
 
 
 def largest_batch(config: Any, seq_len: int) -> int:
-    """The largest multiple of 32 whose step takes nine tenths of the device's memory, by what XLA
-    says of two sizes.
+    """The largest multiple of 32 whose step takes nine tenths of the device's memory.
+
+    By what XLA says of two sizes.
     """
     import jax
 
-    from bert_jax.train.step import jit_train_step, make_train_step
-
     need = {}
     for size in (32, 64):
-        objective, state, batch, hparams = built(config, seq_len, size)
-        memory = (
-            jit_train_step(make_train_step(objective, config.optimizer), state)
-            .lower(state, batch, hparams)
-            .compile()
-            .memory_analysis()
-        )
+        program, state, batch = built(config, seq_len, size)
+        memory = program.train_step.lower(state, batch, program.hparams).compile().memory_analysis()
         need[size] = memory.temp_size_in_bytes + memory.argument_size_in_bytes
     a_row = (need[64] - need[32]) / 32
     # PyTorch's model and step lie beside ours
@@ -349,13 +326,14 @@ def matmul_rate() -> float:
 def _torch_packages() -> tuple[str, ...]:
     import importlib.util
 
-    found = tuple(name for name in ('torch', 'transformers') if importlib.util.find_spec(name))
-    return found if _TORCH.value and len(found) == 2 else ()
+    there = tuple(name for name in ('torch', 'transformers') if importlib.util.find_spec(name))
+    return there if _TORCH.value and len(there) == 2 else ()
 
 
 def pytorch(config: Any, seq_len: int, size: int, gpu: bool, gathered: bool) -> Program:
-    """transformers' BertForPreTraining with SDPA, clipping and fused AdamW; on a GPU under bf16
-    autocast and torch.compile.
+    """transformers' BertForPreTraining with SDPA, clipping and fused AdamW.
+
+    On a GPU under bf16 autocast and torch.compile.
     """
     import contextlib
 

@@ -81,8 +81,9 @@ def main(argv: Sequence[str]) -> int:
     from input_pipeline.tasks import load_task
 
     task = load_task(options.task, options.data_dir)
-    points = []
-    for approach in options.approaches:
+    points: dict[str, list[Point[typing.Any]]] = {}
+    approaches = typing.cast(tuple[typing.Any, ...], options.approaches)  # each of them in _ALL
+    for approach in approaches:
         if approach == 'finetune':
             config = overrides.apply(
                 finetune.recipe(task.name, task.kind), [*options.set, *options.set_finetune]
@@ -91,30 +92,37 @@ def main(argv: Sequence[str]) -> int:
             config = overrides.apply(
                 finetune.feature_based(task.name, approach), [*options.set, *options.set_bilstm]
             )
-        for seed in seeds:
-            points.append(
-                Point(
-                    f'{approach},seed={seed}',
-                    {'approach': approach, 'seed': seed},
-                    dataclasses.replace(config, seed=seed),
-                )
+        points[approach] = [
+            Point(
+                f'{approach},seed={seed}',
+                {'approach': approach, 'seed': seed},
+                dataclasses.replace(config, seed=seed),
             )
+            for seed in seeds
+        ]
 
-    from launch.finetuning import feature_based, finetuner, results
+    from launch.finetuning import finetuner, machine, results
+    from launch.finetuning.approach import FineTuning
+    from launch.finetuning.feature_based import FeatureBased
+    from launch.finetuning.task_data import TaskData, task_identity
     from launch.workdir import source
     from launch.workdir.workdir import Workdir
 
-    workdir = Workdir(options.workdir)
-    with workdir.lock():
+    with Workdir(options.workdir).lock():
         encoder = source.load_source(options.init_from)
-        identity = finetuner.task_identity(task, options.task, options.data_dir)
-        cache = str(workdir.features)
-        fine_tuner = feature_based.FeatureBasedTuner(
-            task, encoder, identity, points[0].config.runtime, cache
-        )
+        identity = task_identity(task, options.task, options.data_dir)
+        data = TaskData(task, encoder, identity, str(Workdir(options.workdir).features))
+        ready = machine.ready(points[approaches[0]][0].config.runtime, encoder.model)
+        whole = finetuner.FineTuner(FineTuning(data), ready)
+        frozen = finetuner.FineTuner(FeatureBased(data, ready), ready)
+        runs = [
+            (whole if approach == 'finetune' else frozen, point)
+            for approach in approaches
+            for point in points[approach]
+        ]
         try:
-            rows = results.run_sweep(fine_tuner, points, options.workdir)
-        except finetuner.Stopped as stopped:
+            rows = results.run_sweep(runs, options.workdir)
+        except machine.Stopped as stopped:
             logging.info(
                 'signal %d: %s; the same command goes on from there',
                 stopped.signal_number,
@@ -122,7 +130,7 @@ def main(argv: Sequence[str]) -> int:
             )
             return 128 + stopped.signal_number
         print(results.table(rows, task.metric))
-        logging.info('compilations: %s', dict(fine_tuner.compilations) or 'none')
+        logging.info('compilations: %s', dict(ready.compilations) or 'none')
     return 0
 
 

@@ -48,6 +48,11 @@ class Options:
         ' (grids: glue, appendix, miniatures)',
     )
     deterministic: bool = option(False, determinism.HELP)
+    profile: int = option(
+        0,
+        'trace so many steps of each run, after its first ten, into its folder, under profile',
+        bounds=(0, None),
+    )
 
 
 flags.define(Options)
@@ -69,12 +74,13 @@ def main(argv: Sequence[str]) -> int:
     config = app.config_from_flags('finetune', recipe(task.name, task.kind, options.recipe))
     points = sweep.grid(config, options.sweep) if options.sweep else []
 
-    from launch.finetuning import finetuner, results
+    from launch.finetuning import finetuner, machine, results
+    from launch.finetuning.approach import FineTuning
+    from launch.finetuning.task_data import TaskData, task_identity
     from launch.workdir import source
     from launch.workdir.workdir import Workdir
 
-    workdir = Workdir(options.workdir)
-    with workdir.lock():
+    with Workdir(options.workdir).lock():
         encoder = source.load_source(options.init_from, options.print_map)
         logging.info(
             '%s: encoder of %s, step %d; the %s head is fresh',
@@ -83,25 +89,28 @@ def main(argv: Sequence[str]) -> int:
             encoder.step,
             task.head,
         )
-        identity = finetuner.task_identity(task, options.task, options.data_dir)
+        identity = task_identity(task, options.task, options.data_dir)
+        cache = str(Workdir(options.workdir).features)
+        ready = machine.ready(config.runtime, encoder.model)
         fine_tuner = finetuner.FineTuner(
-            task, encoder, identity, config.runtime, str(workdir.features)
+            FineTuning(TaskData(task, encoder, identity, cache)), ready, options.profile
         )
         try:
             if points:
-                rows = results.run_sweep(fine_tuner, points, options.workdir)
+                runs = [(fine_tuner, point) for point in points]
+                rows = results.run_sweep(runs, options.workdir)
                 print(results.table(rows, task.metric))
             else:
                 result, done_before = fine_tuner.run(config, options.workdir)
                 print(results.describe(result, done_before))
-        except finetuner.Stopped as stopped:
+        except machine.Stopped as stopped:
             logging.info(
                 'signal %d: %s; the same command goes on from there',
                 stopped.signal_number,
                 stopped.said,
             )
             return 128 + stopped.signal_number
-        logging.info('compilations: %s', dict(fine_tuner.compilations) or 'none')
+        logging.info('compilations: %s', dict(ready.compilations) or 'none')
     return 0
 
 

@@ -16,17 +16,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import AbstractMesh
 
 from bert_jax.costs import flops, hlo, memory
 from bert_jax.costs.chips import Chip, Topology
 from bert_jax.mesh import sharding
-from bert_jax.model import attention, heads, splits
-from bert_jax.train import losses
-from bert_jax.train.schedule import Hparams, hparams_of
-from bert_jax.train.state import TrainState, abstract_state
-from bert_jax.train.step import jit_train_step, make_train_step
+from bert_jax.model import splits
+from bert_jax.train.program import InputKind, argument_shapes, pretraining_program
 from configs.errors import UserError
 from configs.schema import Phase, PretrainConfig
 
@@ -97,37 +93,6 @@ def rows_at_a_time(config: PretrainConfig, phase: Phase, mesh: Mapping[str, int]
     return phase.batch_size // (config.runtime.accumulation * mesh['data'] * mesh['fsdp'])
 
 
-def arguments(
-    config: PretrainConfig, phase: Phase, predictions: int, mesh: Any
-) -> tuple[TrainState, dict, Hparams]:
-    """(state, batch, hparams) of the train step as ShapeDtypeStructs, placed as launch.pretrain
-    places them.
-    """
-    state = abstract_state(
-        heads.Pretraining(config.model), config.optimizer, mesh, config.runtime.shard_optimizer
-    )
-    B, T, P = phase.batch_size, phase.seq_len, predictions
-    columns = {
-        'input_ids': ((B, T), jnp.int32),
-        'input_mask': ((B, T), jnp.int32),
-        'segment_ids': ((B, T), jnp.int32),
-        'masked_lm_positions': ((B, P), jnp.int32),
-        'masked_lm_ids': ((B, P), jnp.int32),
-        'masked_lm_weights': ((B, P), jnp.float32),
-        'next_sentence_labels': ((B,), jnp.int32),
-        'example_weights': ((B,), jnp.float32),
-    }
-    batch = {
-        name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding.batch_sharding(mesh))
-        for name, (shape, dtype) in columns.items()
-    }
-    hparams = hparams_of(config.optimizer, config.seed, config.total_steps)
-    hparams = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct((), x.dtype, sharding=sharding.replicated(mesh)), hparams
-    )
-    return state, batch, hparams
-
-
 def analytic(
     config: PretrainConfig, phase: Phase, predictions: int, topology: Topology
 ) -> dict[str, Any]:
@@ -137,7 +102,8 @@ def analytic(
     writes the state once.
     """
     mesh, chip = abstract_mesh(config, topology), topology.chip
-    state, batch, _ = arguments(config, phase, predictions, mesh)
+    inputs = InputKind(phase.seq_len, predictions)
+    state, batch, _ = argument_shapes(config, inputs, phase.batch_size, mesh)
     params = memory.held(state.params)
     moments = memory.held(state.opt_state)
     rows = memory.held(batch)
@@ -202,21 +168,10 @@ def compile_step(
     libtpu refuses it for lack of memory.
     """
     mesh = sharding.make_mesh(config.runtime, devices(topology))
-    runtime = config.runtime
-    kernel = attention.choose(runtime, config.model, phase.seq_len, platform=topology.chip.platform)
-    model = heads.Pretraining(
-        config.model, jnp.dtype(runtime.compute_dtype), runtime.remat, runtime.scan_layers, kernel
-    )
-    state, batch, scalars = arguments(config, phase, predictions, mesh)
-    objective = losses.pretraining_objective(model, nsp=True)
-    step = jit_train_step(
-        make_train_step(
-            objective, config.optimizer, runtime.accumulation, dropout_rng=runtime.dropout_rng
-        ),
-        state,
-    )
+    inputs = InputKind(phase.seq_len, predictions)
+    program = pretraining_program(config, inputs, mesh, topology.chip.platform)
     with jax.set_mesh(mesh):
-        lowered = step.lower(state, batch, scalars)
+        lowered = program.train_step.lower(*argument_shapes(config, inputs, phase.batch_size, mesh))
     try:
         return lowered.compile()
     except jax.errors.JaxRuntimeError as error:

@@ -1,36 +1,59 @@
-"""What a log line says of speed: sequences and model FLOP/s, their share of the peak, and memory.
+"""What the log says of a step: memory, rates, model FLOPs and their share of the devices' peak.
 
-Owns the arithmetic from the time of a step to those figures. Counts come from flops.py, peaks from
-chips.py; it must not know where steps come from.
+Owns the arithmetic from the work of steps and their time to those figures. Counts come from
+flops.py, peaks from chips.py, bytes from memory.py; it must not know where steps come from.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
 import jax
 
-from bert_jax.costs import chips, flops
-from bert_jax.costs.memory import GIB
-from configs.schema import ModelConfig
+from bert_jax.costs import chips, memory
+from bert_jax.train.meter import Work
 
 
-def figures(
-    model: ModelConfig, seq_len: int, predictions: int, batch_size: int, step_ms: float
-) -> dict[str, float]:
-    """Figures of steps that take `step_ms` milliseconds each, over all devices of the run.
+class StepCosts(NamedTuple):
+    """What the steps of one training take of the devices (see loop.StepCosts).
 
-    sequences_per_s, tokens_per_s (padding counts); model_tflops: 10^12 FLOP/s for each device
-    (flops.training_flops); mfu: their share of the device's bfloat16 peak, where that is known;
-    memory_gib: the most that one device of this process has held, where it says so.
+    flops: the model FLOPs of one row of so many tokens, forward and backward; None where they are
+    not counted, and figures leave them out.
     """
-    rate = 1e3 * batch_size / step_ms
+
+    flops: Callable[[int], float] | None
+
+    def memory(self, program: jax.stages.Compiled, state: Any, batch: Any) -> str:
+        """See memory.line."""
+        return memory.line(program, state, batch)
+
+    def work(self, batch: Mapping[str, Any]) -> Work:
+        """Of a step on a batch whose input_ids are [examples, (rows of an example,) tokens]."""
+        examples, *rows, length = batch['input_ids'].shape
+        count = examples * math.prod(rows)
+        return Work(examples, count * length, count * self.flops(length) if self.flops else 0)
+
+    def rates(self, work: Work, seconds: float) -> dict[str, float]:
+        """See `figures`."""
+        return figures(work, seconds)
+
+
+def figures(work: Work, seconds: float) -> dict[str, float]:
+    """Figures of steps that do `work` in `seconds`, over all devices of the run.
+
+    sequences_per_s: examples; tokens_per_s (padding counts); where FLOPs are known model_tflops,
+    10^12 FLOP/s for each device, and mfu, their share of the device's bfloat16 peak, where that is
+    known; memory_gib: the most that one device of this process has held, where it says so.
+    """
     device = jax.local_devices()[0]
-    per_device = (
-        rate * flops.training_flops_per_sequence(model, seq_len, predictions) / jax.device_count()
-    )
-    shown = {'sequences_per_s': rate, 'tokens_per_s': rate * seq_len}
-    shown['model_tflops'] = per_device / 1e12
-    if peak := chips.peak_flops(device.device_kind):
-        shown['mfu'] = per_device / peak
-    if (memory := device.memory_stats()) and 'peak_bytes_in_use' in memory:
-        shown['memory_gib'] = memory['peak_bytes_in_use'] / GIB
-    return shown
+    rates = {'sequences_per_s': work.examples / seconds, 'tokens_per_s': work.tokens / seconds}
+    if work.flops:
+        per_device = work.flops / seconds / jax.device_count()
+        rates['model_tflops'] = per_device / 1e12
+        if peak := chips.peak_flops(device.device_kind):
+            rates['mfu'] = per_device / peak
+    if (stats := device.memory_stats()) and 'peak_bytes_in_use' in stats:
+        rates['memory_gib'] = stats['peak_bytes_in_use'] / memory.GIB
+    return rates

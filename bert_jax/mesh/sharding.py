@@ -179,12 +179,12 @@ def _also_over_data(spec: P, shape: tuple[int, ...], mesh: jax.sharding.Mesh) ->
     return spec
 
 
-def batch_sharding(mesh: jax.sharding.Mesh) -> NamedSharding:
+def batch_sharding(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> NamedSharding:
     """The sharding of a batch: rows over `data` and `fsdp`, other axes whole."""
     return NamedSharding(mesh, P(BATCH))
 
 
-def replicated(mesh: jax.sharding.Mesh) -> NamedSharding:
+def replicated(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> NamedSharding:
     """The sharding of what is whole on every device."""
     return NamedSharding(mesh, P())
 

@@ -1,180 +1,205 @@
-"""The mechanics of a training loop: metrics read one step late, evaluation sums, signals, prefetch.
+"""The training loop: from a state to a last step, with all that happens between the steps.
 
-Owns nothing of what is trained or logged: the loops themselves, which read as recipes, are in
-launch/.
+Owns the order of it: what is read, dispatched, measured, evaluated, written and saved after which
+step, and when a run ends early. A resumed run does all of it as an undisturbed one would have. It
+must not know what is trained (it takes a compiled step), whence batches come, or what files look
+like: so pre-training and fine-tuning are both `train`, and so is training of your own.
 """
 
 from __future__ import annotations
 
 import collections
-import contextlib
 import itertools
-import math
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
 
 import jax
 from absl import logging
 
+from bert_jax.train import meter
+from bert_jax.train.checkpoint import Checkpoints, Score
 from bert_jax.train.losses import Batch, MetricSums
-from configs.errors import UserError
+from bert_jax.train.schedule import Hparams
+from bert_jax.train.state import TrainState
+from bert_jax.train.step import warn_of_recompilation
+from configs.schema import RuntimeConfig
 
 
-class Meter:
-    """Adds up (sum, weight) metrics of steps, fetching each step's only when the next has been
-    dispatched.
+class TrainStep(Protocol):
+    """A jitted train step, as step.jit_train_step makes it."""
 
-    So the device never waits for the host, and the host is never more than one step ahead.
+    def __call__(
+        self, state: TrainState, batch: Batch, hparams: Hparams, /
+    ) -> tuple[TrainState, MetricSums]: ...
 
-    Attributes:
-      where: what the steps from one to another have read, in words for a message. Steps count from
-        1, as in the log.
+    def lower(self, state: TrainState, batch: Batch, hparams: Hparams, /) -> jax.stages.Lowered: ...
+
+    def _cache_size(self) -> int: ...
+
+
+class Writer(Protocol):
+    """Where lines of metrics go: launch/workdir has one that writes files."""
+
+    def write(
+        self,
+        step: int,
+        metrics: Mapping[str, Any],
+        total: int | None = None,
+        eta: float | None = None,
+    ) -> None:
+        """Records the metrics of a step; of `total` steps, with `eta` seconds left."""
+
+
+class StepCosts(Protocol):
+    """What steps take of the devices; bert_jax/costs has one."""
+
+    def memory(self, program: jax.stages.Compiled, state: TrainState, batch: Batch) -> str:
+        """The memory of a compiled step, in words."""
+
+    def work(self, batch: Batch) -> meter.Work:
+        """What a step on such a batch works through."""
+
+    def rates(self, work: meter.Work, seconds: float) -> dict[str, float]:
+        """The figures of a log line for steps that did that work in that time."""
+
+
+class Verdict(NamedTuple):
+    """What an evaluation comes to.
+
+    metrics: its line for the writer, 'split' among them; score: the state is saved where it is the
+    best so far, higher is better (None: it is not ranked); stop: whether training ends here.
     """
 
-    def __init__(self, max_bad_steps: int, kept: Mapping[str, Any] | None = None):
-        """`kept` is the `state` of a meter whose run was interrupted: its steps count as if it had
-        gone on.
-        """
-        self._max_bad_steps = max_bad_steps
-        self.where: Callable[[int, int], str] = lambda first, last: ''
-        self._pending: tuple[int, MetricSums] | None = None
-        self._start()
-        if kept:
-            self._sums |= {name: list(entry) for name, entry in kept['sums'].items()}
-            self._steps, self._discarded = kept['steps'], kept['discarded_steps']
-
-    def _start(self) -> None:
-        self._sums: dict[str, list[float]] = {}
-        self._steps, self._discarded, self._timed = 0, 0, 0
-        self._learning_rate: float | None = None
-        self._since = self._last_push = time.perf_counter()
-        self._waited = self._waited_before = 0.0
-
-    def push(self, step: int, metrics: MetricSums, compiled: bool = False) -> None:
-        """Takes the metrics of step number `step`, just dispatched.
-
-        Where a program was `compiled` for it, the step is waited for and, with all the time since
-        the one before, left out of `seconds` and `step_ms`: that time says nothing of the steps to
-        come. UserError after too many non-finite steps in a row.
-        """
-        self._settle_pending()
-        self._pending = step, metrics
-        if compiled:
-            jax.block_until_ready(metrics)
-            self._since += time.perf_counter() - self._last_push
-            self._waited = self._waited_before
-        else:
-            self._timed += 1
-        self._last_push, self._waited_before = time.perf_counter(), self._waited
-
-    def _settle_pending(self) -> None:
-        """Waits for the step that was dispatched last, and adds up its metrics."""
-        if self._pending is not None:
-            step, metrics = self._pending
-            self._pending = None
-            self._add(step, metrics)
-
-    def _add(self, step: int, metrics: MetricSums) -> None:
-        host = {name: (float(s), float(w)) for name, (s, w) in jax.device_get(metrics).items()}
-        bad, _ = host.pop('bad_steps')
-        if 'learning_rate' in host:  # of the step itself: a mean over steps would be no step's rate
-            self._learning_rate, _ = host.pop('learning_rate')
-        self._steps += 1
-        if bad:  # a discarded step: counted, and kept out of the means
-            self._discarded += 1
-            if bad >= self._max_bad_steps:
-                first = step - int(bad) + 1
-                raise UserError(
-                    f'{int(bad)} steps in a row, {first} to {step}, had a non-finite loss or'
-                    f' gradient and were discarded{self.where(first, step)}: lower'
-                    ' optimizer.peak_lr, lengthen the warm-up, or look at the data (python -m'
-                    ' launch.verify_data)'
-                )
-            return
-        _add_to(self._sums, host)
-
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the steps since the last `drain`, as JSON values; waits for
-        the pending step.
-        """
-        self._settle_pending()
-        return {'sums': self._sums, 'steps': self._steps, 'discarded_steps': self._discarded}
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Leaves the time inside the block out of `seconds`: to evaluate or save is not to
-        train.
-        """
-        started = time.perf_counter()
-        yield
-        passed = time.perf_counter() - started
-        self._since += passed
-        self._last_push += passed
-
-    @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Counts the time inside the block as waiting for input."""
-        started = time.perf_counter()
-        yield
-        self._waited += time.perf_counter() - started
-
-    def drain(self) -> dict[str, float]:
-        """Means since the last call, with `steps`, `discarded_steps` and `seconds`; waits for the
-        pending step.
-
-        `learning_rate` is that of the last step. `seconds` and `step_ms` are of the steps that this
-        process made and compiled nothing for; `step_ms` is left out where there was none.
-        `input_wait` is the share of the seconds in which the host waited for the next batch.
-        """
-        self._settle_pending()
-        found = means(self._sums)
-        if self._learning_rate is not None:
-            found['learning_rate'] = self._learning_rate
-        seconds = time.perf_counter() - self._since
-        found |= {'steps': self._steps, 'discarded_steps': self._discarded, 'seconds': seconds}
-        found['input_wait'] = self._waited / seconds if seconds else 0.0
-        if self._timed:
-            found['step_ms'] = 1e3 * seconds / self._timed
-        self._start()
-        return found
+    metrics: Mapping[str, Any]
+    score: Score | None = None
+    stop: bool = False
 
 
-def eta(steps_left: int, measured: Mapping[str, float]) -> float | None:
-    """Seconds that the steps that are left will take at the pace of a drained Meter; None where it
-    has none.
+class Evaluation(NamedTuple):
+    """`evaluate(step, state)`, to be called each `every` steps and after the last."""
+
+    every: int
+    evaluate: Callable[[int, TrainState], Verdict]
+
+
+class Run(NamedTuple):
+    """What surrounds the steps of a run; the same in all its calls of `train`.
+
+    runtime: its settings, of which the loop reads log_every, checkpoint_every and on_full_disk.
+    total_steps: of the run; a call of `train` may end before.
+    writer, checkpoints: where lines and states go.
+    meta: what is saved beside each state, as JSON values.
+    meter: the sums of the steps since the last line.
+    stop: the number of the signal that asks to save and stop, or None; called once before the first
+      step and once after each, in every process of the run, which must all get the same answer.
+    beat: tells a watchdog that a step is done.
+    profile_folder, profile_steps: a trace of so many steps of each call goes there; 0: none.
     """
-    return steps_left * measured['step_ms'] / 1e3 if 'step_ms' in measured else None
+
+    runtime: RuntimeConfig
+    total_steps: int
+    writer: Writer
+    checkpoints: Checkpoints
+    meta: Mapping[str, Any]
+    meter: meter.Meter
+    stop: Callable[[], int | None]
+    beat: Callable[[], None]
+    profile_folder: str = ''
+    profile_steps: int = 0
 
 
-def _add_to(total: dict[str, list[float]], sums: Mapping[str, tuple[Any, Any]]) -> None:
-    for name, (value, weight) in sums.items():
-        entry = total.setdefault(name, [0.0, 0.0])
-        entry[0] += float(value)
-        entry[1] += float(weight)
+class Ended(NamedTuple):
+    """How a call of `train` ended.
 
-
-def means(sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """sum / weight of each metric; those without any weight are left out."""
-    return {name: total / weight for name, (total, weight) in sums.items() if weight}
-
-
-def evaluate(
-    eval_step: Callable[[Any, Batch], MetricSums], params: Any, batches: Iterable[Batch]
-) -> dict[str, float]:
-    """Means over all batches, with `masked` and `examples` counted and `mlm_perplexity` where there
-    is an MLM loss.
+    signal: the number of the one that stopped it; early: whether an evaluation did.
     """
-    total: dict[str, list[float]] = {}
-    for sums in (jax.device_get(eval_step(params, batch)) for batch in batches):
-        _add_to(total, sums)
-    found = means(total)
-    if 'mlm_loss' in found:
-        found['mlm_perplexity'] = math.exp(min(found['mlm_loss'], 700.0))
-        found['masked'] = total['mlm_loss'][1]
-    if 'nsp_loss' in found:
-        found['examples'] = total['nsp_loss'][1]
-    return found
+
+    state: TrainState
+    signal: int | None
+    early: bool
+
+
+def train(
+    run: Run,
+    train_step: TrainStep,
+    state: TrainState,
+    batches: Iterator[Batch],
+    hparams: Hparams,
+    last: int,
+    *,
+    name: str,
+    labels: Mapping[str, Any] | None = None,
+    evaluation: Evaluation | None = None,
+    costs: StepCosts | None = None,
+    read_by: Callable[[int, int], str] = lambda first, last: '',
+    programs: int = 1,
+    save_last: bool = True,
+) -> Ended:
+    """Trains from `state` to the step `last`, to a signal, or until an evaluation ends it.
+
+    batches: on the devices, from the one of step `state.step` on (see `prefetch`).
+    name: of this training, in the log; labels: what each line of metrics has besides.
+    read_by: what the steps from one to another (from 1) have read, for the message about steps that
+      were discarded.
+    programs: how often the step may be compiled without a warning: once for each shape of a batch.
+    save_last: whether the last step is saved too; else that is left to the caller.
+    UserError after runtime.max_bad_steps non-finite steps in a row; NoRoom where the disk is full.
+    To be called inside `jax.set_mesh`.
+    """
+    step, labels = int(state.step), labels or {}
+    runtime, run.meter.read_by = run.runtime, read_by
+    profile = meter.Profile(run.profile_folder, run.profile_steps, step, last)
+    compiled_before = train_step._cache_size()
+    signal, early = run.stop(), False
+    while step < last and signal is None and not early:
+        with run.meter.waiting():
+            batch = next(batches)
+
+        # Before the first step its memory is told: a step that does not fit ends here, with the
+        # figures in the log. It costs no second compilation, the call below runs this program.
+        compiled = train_step._cache_size()
+        if costs and not compiled:
+            program = train_step.lower(state, batch, hparams).compile()
+            logging.info('%s: %s', name, costs.memory(program, state, batch))
+
+        # This only dispatches the step. The meter then waits for the one before, whose metrics it
+        # takes: the devices always have the next step, and the host is never further ahead.
+        state, sums = train_step(state, batch, hparams)
+        step += 1
+        work = costs.work(batch) if costs else meter.Work()
+        run.meter.push(step, sums, train_step._cache_size() > compiled, work)
+        run.beat()
+        profile.after(step, sums)
+
+        # Evaluation comes before the line of training, because it may make this the last step,
+        # and the last step always has a line; the lines themselves come in the other order.
+        verdict = None
+        if evaluation and (step % evaluation.every == 0 or step == last):
+            with run.meter.paused():
+                verdict = evaluation.evaluate(step, state)
+            early = verdict.stop
+        at_end = step == last or early
+        if step % runtime.log_every == 0 or at_end:
+            figures = run.meter.drain(costs.rates if costs else None)
+            eta = meter.eta(run.total_steps - step, figures)
+            run.writer.write(step, {**labels, 'split': 'train', **figures}, run.total_steps, eta)
+            warn_of_recompilation(train_step, step, compiled_before + programs)
+        if verdict:
+            run.writer.write(step, {**labels, **verdict.metrics}, run.total_steps)
+
+        # Signals are looked for after the evaluation, which may have been long, and before the
+        # save, which a signal makes due. What has been written by now is before the saved step, so
+        # that a resumed run writes neither less nor twice.
+        signal = run.stop()
+        due = signal is not None or step % runtime.checkpoint_every == 0
+        best = verdict is not None and run.checkpoints.is_best(verdict.score)
+        if save_last if at_end else due or best:
+            meta = {**run.meta, 'meter': run.meter.state()}
+            required = runtime.on_full_disk == 'stop' or early or step == run.total_steps
+            with run.meter.paused():
+                run.checkpoints.save(state, meta, verdict.score if verdict else None, required)
+            run.beat()
+    return Ended(state, signal, early)
 
 
 def prefetch(batches: Iterator[Any], place: Callable[[Any], Any], size: int = 2) -> Iterator[Any]:
@@ -185,38 +210,3 @@ def prefetch(batches: Iterator[Any], place: Callable[[Any], Any], size: int = 2)
     while queue:
         yield queue.popleft()
         queue.extend(place(b) for b in itertools.islice(batches, 1))
-
-
-class Profile:
-    """A trace of `steps` steps for TensorBoard's profiler, from SKIPPED steps after `start` on;
-    none where `steps` is 0.
-
-    It ends with the step `last` at the latest, and does not begin where nothing would be left of
-    it.
-    """
-
-    SKIPPED = 10  # the first steps compile and fill buffers
-
-    def __init__(self, folder: str, steps: int, start: int, last: int):
-        first = start + self.SKIPPED
-        self._folder = folder
-        # The steps after which it begins and ends.
-        self._between: tuple[int, ...] = ()
-        if steps and first < last:
-            self._between = (first, min(first + steps, last))
-
-    def after(self, step: int, metrics: MetricSums) -> None:
-        """To be called when step number `step` has been dispatched; waits for its metrics where the
-        trace begins and ends.
-        """
-        if step in self._between:
-            jax.block_until_ready(metrics)
-            try:
-                (
-                    jax.profiler.start_trace(self._folder)
-                    if step == self._between[0]
-                    else jax.profiler.stop_trace()
-                )
-            except (RuntimeError, OSError) as error:  # a full disk, for one: no reason to end a run
-                logging.warning('%s: no profile (%s)', self._folder, str(error).split('\n')[0])
-                self._between = ()

@@ -21,8 +21,10 @@ from configs.schema import OptimizerConfig
 
 
 class TrainState(NamedTuple):
-    """step: optimizer steps done, discarded ones included; bad_steps: non-finite steps in a row up
-    to now.
+    """See above.
+
+    step: optimizer steps done, discarded ones included; bad_steps: non-finite steps in a row up to
+    now.
     """
 
     params: Any
@@ -32,10 +34,10 @@ class TrainState(NamedTuple):
 
 
 def init_params(model: Any, seed: Any, inputs: Mapping[str, Any] | None = None) -> Any:
-    """Fresh parameters of `model`, a function of the seed alone; jit it with out_shardings to make
-    them in place.
+    """Fresh parameters of `model`, a function of the seed alone.
 
-    `inputs` are the arrays that it reads besides the usual ones, for one row of one token.
+    Jit it with out_shardings to make them in place. `inputs` are the arrays that it reads besides
+    the usual ones, for one row of one token.
     """
     # one row of one token: shapes of parameters do not depend on the batch
     ids = np.zeros((1, 1), np.int32)
@@ -59,14 +61,10 @@ def create_state(
     mesh: jax.sharding.Mesh,
     shard_optimizer: bool = False,
 ) -> TrainState:
-    """A fresh state, made on the mesh by one jitted function (no device ever holds what is not its
-    part).
-    """
-    where = shardings(state_shapes(model, config), mesh, shard_optimizer)
+    """A fresh state, made on the mesh: no device ever holds what is not its part."""
+    out = shardings(state_shapes(model, config), mesh, shard_optimizer)
     with jax.set_mesh(mesh):
-        return jax.jit(functools.partial(_make, model, config), out_shardings=where)(
-            np.uint32(seed)
-        )
+        return jax.jit(functools.partial(_make, model, config), out_shardings=out)(np.uint32(seed))
 
 
 def abstract_state(
@@ -77,15 +75,13 @@ def abstract_state(
 ) -> TrainState:
     """What create_state would make, as ShapeDtypeStructs with their places: nothing is computed."""
     state = state_shapes(model, config)
-    placed = lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
-    return jax.tree.map(placed, state, shardings(state, mesh, shard_optimizer))
+    struct = lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+    return jax.tree.map(struct, state, shardings(state, mesh, shard_optimizer))
 
 
 @functools.lru_cache(maxsize=1)
 def state_shapes(model: Any, config: OptimizerConfig) -> TrainState:
-    """A train state's shapes, without places; kept, since a search asks for those of one model
-    again and again.
-    """
+    """A train state's shapes, without places; kept, as a search asks for one model's often."""
     return jax.eval_shape(functools.partial(_make, model, config), np.uint32(0))
 
 
@@ -94,12 +90,11 @@ def _make(model: Any, config: OptimizerConfig, seed: jax.Array) -> TrainState:
 
 
 def load_params_into(
-    params: Any, source: Mapping[str, Any], where: str, subtree: str | None = None
+    params: Any, source: Mapping[str, Any], name: str, subtree: str | None = None
 ) -> Any:
-    """`params` with its leaves (or those of its top-level `subtree`) taken from `source`, placed as
-    they were.
+    """`params` with the leaves of `source`, placed as they were; or of its `subtree` at the top.
 
-    `where` names the source in errors. UserError where names or shapes do not match; nothing is
+    `name` is the source's in errors. UserError where names or shapes do not match; nothing is
     left out silently.
     """
     old = params if subtree is None else {subtree: params[subtree]}
@@ -115,7 +110,7 @@ def load_params_into(
             if wanted.get(n) != given.get(n)
         ]
         raise UserError(
-            f'{where}: its weights do not fit this model ({"; ".join(differ[:3])}; {len(differ)} in'
+            f'{name}: its weights do not fit this model ({"; ".join(differ[:3])}; {len(differ)} in'
             ' all): use the same model settings'
         )
     placed = jax.tree.map(

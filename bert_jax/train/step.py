@@ -42,9 +42,7 @@ def _add(a: Any, b: Any) -> Any:
 
 
 def _split(batch: Any, parts: int) -> Any:
-    """[B, ...] -> [parts, B / parts, ...], each device's rows spread over all parts, so that no row
-    moves.
-    """
+    """[B, ...] -> [parts, B / parts, ...]; each part has rows of all devices: none moves."""
 
     def cut(x):
         return jnp.swapaxes(x.reshape(x.shape[0] // parts, parts, *x.shape[1:]), 0, 1)
@@ -59,10 +57,10 @@ def make_train_step(
     masking: DynamicMasking | None = None,
     dropout_rng: str = 'threefry',
 ) -> Callable[[TrainState, Batch, Hparams], tuple[TrainState, MetricSums]]:
-    """-> step(state, batch, hparams) -> (state, metrics as (sum, weight) pairs, with learning_rate,
-    grad_norm, param_norm).
+    """-> step(state, batch, hparams) -> (state, metrics as (sum, weight) pairs).
 
-    With `masking` the batch comes unmasked, and each step draws its own masks.
+    Among the metrics are loss, learning_rate, grad_norm, param_norm and bad_steps. With `masking`
+    the batch comes unmasked, and each step draws its own masks.
     """
 
     def train_step(state: TrainState, batch: Batch, h: Hparams) -> tuple[TrainState, MetricSums]:
@@ -132,21 +130,21 @@ def make_train_step(
 def jit_train_step(
     train_step: Callable[..., tuple[TrainState, MetricSums]], state: TrainState
 ) -> Any:
-    """`train_step` compiled once: the state's memory is used again, and the new state lies as
-    `state` does.
+    """`train_step` jitted: it takes the state's memory, and the new state lies as `state` does.
 
     Without the second XLA may place an array elsewhere (mlm/bias under fsdp), and the next step
     compiles again. `state` may be abstract (ShapeDtypeStructs with shardings).
     """
-    where = jax.tree.map(lambda leaf: leaf.sharding, state)
-    return jax.jit(train_step, donate_argnums=0, out_shardings=(where, None))
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
+    return jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, None))
 
 
-def warn_of_recompilation(step: Any, at: int) -> None:
-    """Says so where a jitted `step` has been compiled more than once by step `at`: shapes, dtypes
-    or placement changed on the way.
+def warn_of_recompilation(step: Any, at: int, programs: int = 1) -> None:
+    """Says so where a jitted `step` has been compiled more than `programs` times by step `at`.
+
+    Shapes, dtypes or placement have changed on the way then.
     """
-    if step._cache_size() > 1:
+    if step._cache_size() > programs:
         logging.warning(
             'the train step had been compiled %d times by step %d: each costs a pause',
             step._cache_size(),

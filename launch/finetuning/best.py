@@ -1,5 +1,4 @@
-"""The best weights of a run so far, by the dev score: kept in best/ beside the checkpoints, so that
-a resumed run knows them.
+"""The best weights of a run so far, by the dev score, kept so that a resumed run knows them.
 
 Owns best/checkpoints/STEP (weights alone) and best/score.json, which comes after them. It must not
 know what is scored.
@@ -27,14 +26,14 @@ class BestCheckpoint:
       score: theirs.
     """
 
-    def __init__(self, folder: str, must: bool = True, resumed: bool = True):
+    def __init__(self, folder: str, required: bool = True, resumed: bool = True):
         """Takes up what an interrupted run left in `folder`.
 
         resumed: whether it had a checkpoint to go on from; otherwise it may have been another run.
-        must: whether a full disk ends the run; otherwise weights that do not fit are passed over,
-        in a line.
+        required: whether a full disk ends the run; otherwise weights that do not fit are passed
+        over, in a line.
         """
-        self._folder, self._must = Workdir(folder).best, must
+        self._folder, self._required = Workdir(folder).best, required
         self.step, self.score = 0, float('-inf')
         saved, score = self._folder / 'checkpoints', self._folder / 'score.json'
         if score.exists():
@@ -55,22 +54,25 @@ class BestCheckpoint:
             return
         # The one before stays until the new score is written.
         with checkpoint.Checkpoints(self._folder, keep=2) as checkpoints:
-            checkpoints.save(state._replace(opt_state={}), {'kind': 'finetune'}, must=self._must)
+            checkpoints.save(
+                state._replace(opt_state={}), {'kind': 'finetune'}, must=self._required
+            )
         if int(state.step) not in checkpoint.saved_steps(self._folder):
             return
         try:
             text = json.dumps({'step': int(state.step), 'score': score}) + '\n'
             atomic_write(self._folder / 'score.json', text)
         except OSError as error:
-            if self._must or not no_room(error):
+            if self._required or not no_room(error):
                 raise
             logging.warning('%s: the best score is NOT SAVED (%s)', self._folder, error)
             return
         self.step, self.score = int(state.step), score
 
     def params(self) -> dict[str, Any]:
-        """The best weights, as numpy arrays. NoRoom where a full disk kept them all from being
-        saved.
+        """The best weights, as numpy arrays.
+
+        NoRoom where a full disk kept them all from being saved.
         """
         if not self.step:
             raise checkpoint.NoRoom(

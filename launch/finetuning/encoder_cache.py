@@ -1,5 +1,4 @@
-"""A frozen encoder's output for every word of a split, of every layer, computed once and kept on
-disk (paper section 5.3).
+"""A frozen encoder's output of every layer for every word of a split, kept on disk (section 5.3).
 
 Owns the files and the numbers of the words. A word's state is that of its first piece, as in
 fine-tuning, and the encoder reads the same rows as there. A folder is named by the weights and the
@@ -48,6 +47,7 @@ class WordStates:
 
     def __init__(self, folder: str, source: Source, rows: Arrays):
         """`rows` are a tagging task's features; files are in a folder of their own in `folder`.
+
         UserError where that is not local.
         """
         if '://' in folder:
@@ -77,28 +77,29 @@ class WordStates:
                     file.truncate(size)
 
     def lookup(self, words: np.ndarray, layers: Sequence[int]) -> np.ndarray:
-        """float16 [..., K, H] of the words with these numbers; zeros for one that was not
-        needed.
-        """
+        """float16 [..., K, H] of the words with these numbers; zeros for one not needed."""
         states = np.memmap(self._states, _DTYPE, 'r', shape=self._shape)
         return np.stack([states[layer][words] for layer in layers], axis=-2)
 
     def need(
         self, examples: Sequence[int], mesh: jax.sharding.Mesh, between: Callable[[], None]
     ) -> None:
-        """Computes the states of these sentences as far as they are not there. `between` batches
-        may raise: what is done is kept.
+        """Computes the states of these sentences as far as they are not there.
+
+        `between` batches may raise: what is done is kept.
         """
         rows = self._rows
-        left = np.isin(rows['example_index'], examples) & (np.fromfile(self._done, np.uint8) == 0)
-        if not left.any():
+        missing = np.isin(rows['example_index'], examples) & (
+            np.fromfile(self._done, np.uint8) == 0
+        )
+        if not missing.any():
             return
-        logging.info('%s: %d rows through %s', self._folder, left.sum(), self._source.where)
+        logging.info('%s: %d rows through %s', self._folder, missing.sum(), self._source.where)
         encode, params = _encoder(self._source.model, mesh), self._source.params['encoder']
         params = jax.device_put(params, sharding.shardings(params, mesh))
-        progress, finished = Progress('encode', int(left.sum()), 'rows'), 0
+        progress, finished = Progress('encode', int(missing.sum()), 'rows'), 0
         inputs = {name: rows[name] for name in INPUT_KEYS}
-        plan = by_length(rows, _LENGTHS, mesh, left)
+        plan = by_length(rows, _LENGTHS, mesh, missing)
         for done, outputs in run(encode, params, inputs, plan, mesh):
             states_BTKH = np.asarray(outputs['features'])[: len(done)]
             is_word = rows['word_index'][done, : states_BTKH.shape[1]] >= 0
@@ -136,9 +137,7 @@ class WordStates:
 
 @functools.cache
 def _encoder(model: ModelConfig, mesh: jax.sharding.Mesh) -> Callable[..., dict[str, jax.Array]]:
-    """function(encoder's parameters, batch) -> {'features': [B, T, L + 1, H]}, of float32
-    arithmetic.
-    """
+    """function(encoder's parameters, batch) -> {'features': [B, T, L + 1, H]}, by float32."""
     function = make_features(
         model, range(model.num_layers + 1), 'none', jnp.dtype(jnp.float32), jnp.dtype(_DTYPE)
     )
@@ -146,30 +145,26 @@ def _encoder(model: ModelConfig, mesh: jax.sharding.Mesh) -> Callable[..., dict[
 
 
 def _sentences(rows: Arrays) -> Arrays:
-    """See WordStates.sentences. A long sentence's words are in several rows, which follow each
-    other.
-    """
+    """See WordStates.sentences; a long sentence's words are in several rows on end."""
     row, place = np.nonzero(rows['word_index'] >= 0)
     examples, first, which = np.unique(
         rows['example_index'][row], return_index=True, return_inverse=True
     )
     at = which, np.arange(len(row)) - first[which]
     N, T = len(examples), -(-(int(at[1].max(initial=0)) + 1) // 32) * 32
-    found = {name: np.zeros((N, T), np.int32) for name in (*INPUT_KEYS, 'label_ids')}
-    found |= {
+    sentences = {name: np.zeros((N, T), np.int32) for name in (*INPUT_KEYS, 'label_ids')}
+    sentences |= {
         'label_weights': np.zeros((N, T), np.float32),
         'word_index': np.full((N, T), -1, np.int32),
     }
-    found['input_ids'][at], found['input_mask'][at] = np.arange(len(row)), 1
+    sentences['input_ids'][at], sentences['input_mask'][at] = np.arange(len(row)), 1
     for name in ('label_ids', 'label_weights', 'word_index'):
-        found[name][at] = rows[name][row, place]
-    return found | {'example_index': examples.astype(np.int32)}
+        sentences[name][at] = rows[name][row, place]
+    return sentences | {'example_index': examples.astype(np.int32)}
 
 
 def _digest(source: Source, rows: Arrays) -> str:
-    """Names what the states depend on: the encoder's shape and weights, and the rows that it
-    reads.
-    """
+    """Names what the states depend on: the encoder's shape and weights, and the rows it reads."""
     digest = hashlib.sha256(repr((_VERSION, source.model)).encode())
     for array in (
         *jax.tree.leaves(source.params['encoder']),

@@ -1,87 +1,76 @@
-"""Runs of the feature-based approach (paper section 5.3): a BiLSTM where fine-tuning has its model,
-word states for word pieces.
+"""The feature-based approach (paper section 5.3): a BiLSTM on what a frozen encoder says of words.
 
-Owns what differs from fine-tuning; all else of a run is finetuning/finetuner.py's, so these are
-resumed, selected, scored and swept alike.
+Owns what of it differs from fine-tuning; runs themselves are finetuning/finetuner.py's, so these
+are resumed, selected, scored and swept alike.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 
+from bert_jax.costs.throughput import StepCosts
 from bert_jax.model.tagger import FeatureTagger, layers_of
 from bert_jax.train.state import TrainState
 from configs.errors import UserError
-from configs.schema import FeatureConfig, FinetuneConfig
-from input_pipeline.tasks import Task
+from configs.schema import FeatureConfig
+from launch.finetuning.approach import Models
 from launch.finetuning.encoder_cache import WordStates
-from launch.finetuning.finetuner import Features, FineTuner, Stopped
+from launch.finetuning.machine import Machine
+from launch.finetuning.task_data import Features, TaskData
 
 
-class FeatureBasedTuner(FineTuner):
-    """For a tagging task; also takes FeatureConfigs; `cache` keeps its features."""
+class FeatureBased:
+    """For a tagging task: a row is a sentence, and its inputs are words in place of word pieces."""
 
-    def __init__(self, task: Task, *arguments: Any):
-        if task.head != 'tokens':
+    def __init__(self, data: TaskData, machine: Machine):
+        """The encoder runs on `machine`; its outputs are kept in the folder `data.cache`."""
+        if data.task.head != 'tokens':
             raise UserError(
-                f'task {task.name}: the feature-based approach is for tagging, and its kind is'
-                f' {task.kind}'
+                f'task {data.task.name}: the feature-based approach is for tagging, and its kind is'
+                f' {data.task.kind}'
             )
-        super().__init__(task, *arguments)
+        self.data, self._machine = data, machine
         self._words: dict[int, dict[str, WordStates]] = {}
 
-    def check(self, config: FinetuneConfig) -> None:
-        super().check(config)
-        if isinstance(config, FeatureConfig):
-            layers_of(config.features, self.source.model.num_layers)
+    def check(self, config: FeatureConfig) -> None:
+        """Raises UserError where the encoder has too few layers for `features`."""
+        layers_of(config.features, self.data.source.model.num_layers)
 
-    def features(self, config: FinetuneConfig) -> tuple[Features, Features]:
-        """Those of fine-tuning, or a row of words a sentence; the states of the words that the run
-        needs are there then.
-        """
-        if not isinstance(config, FeatureConfig):
-            return super().features(config)
-        length = config.max_seq_length
+    def features(self, config: FeatureConfig) -> tuple[Features, Features]:
+        """A row for each sentence; the states of the words that the run needs are computed."""
+        data, length = self.data, config.max_seq_length
         if length not in self._words:
-            rows = zip(('train', self.split), super().features(config), strict=True)
+            rows = zip(('train', data.split), data.features(length), strict=True)
             self._words[length] = {
-                split: WordStates(self._cache, self.source, of_split) for split, of_split in rows
+                split: WordStates(data.cache, data.source, of_split) for split, of_split in rows
             }
-        train, scored = self._words[length]['train'], self._words[length][self.split]
-        train.need(self.chosen(config), self._mesh, self._heed)
-        scored.need(range(len(self._scored_examples)), self._mesh, self._heed)
+        train, scored = self._words[length]['train'], self._words[length][data.split]
+        train.need(data.chosen(config), self._machine.mesh, self._machine.heed)
+        scored.need(range(len(data.scored)), self._machine.mesh, self._machine.heed)
         return train.sentences, scored.sentences
 
-    def _heed(self) -> None:
-        """Raises Stopped after a signal."""
-        if self._stop.received is not None:
-            raise Stopped(self._stop.received)
-
-    def inputs(self, config: FinetuneConfig, split: str, batch: Features) -> Features:
+    def inputs(self, config: FeatureConfig, split: str, batch: Features) -> Features:
         """The batch with the states of its words."""
-        if not isinstance(config, FeatureConfig):
-            return super().inputs(config, split, batch)
-        layers = layers_of(config.features, self.source.model.num_layers)
-        return batch | {
-            'features': self._words[config.max_seq_length][split].lookup(batch['input_ids'], layers)
-        }
+        layers = layers_of(config.features, self.data.source.model.num_layers)
+        words = self._words[config.max_seq_length][split]
+        return batch | {'features': words.lookup(batch['input_ids'], layers)}
 
-    def models(self, config: FinetuneConfig) -> tuple[Any, Any]:
-        """The BiLSTM."""
-        if not isinstance(config, FeatureConfig):
-            return super().models(config)
+    def models(self, config: FeatureConfig) -> Models:
+        """The BiLSTM with a classifier."""
         model = FeatureTagger(
-            outputs=self.task.num_outputs,
+            outputs=self.data.task.num_outputs,
             weigh=config.features.startswith('sum'),
             depth=config.lstm_layers,
             width=config.lstm_width,
             dropout=config.head_dropout,
             dtype=jnp.dtype(config.runtime.compute_dtype),
         )
-        return model, model
+        return Models(model, model)
 
-    def begin(self, config: FinetuneConfig, state: TrainState, folder: str) -> TrainState:
+    def begin(self, config: FeatureConfig, state: TrainState, folder: str) -> TrainState:
         """A BiLSTM begins at random."""
-        return state if isinstance(config, FeatureConfig) else super().begin(config, state, folder)
+        return state
+
+    def costs(self, config: FeatureConfig) -> StepCosts:
+        """FLOPs are not counted: the encoder's are spent once, and not in a step."""
+        return StepCosts(None)

@@ -1,471 +1,295 @@
 """Fine-tuning runs of one task: a run from its configuration to its scored predictions.
 
-Owns what the runs of one process share (compiled programs, features, source weights) and the
-files of a run's folder: config.json, data.json, tokenizer/, checkpoints/, best/, metrics.jsonl and
-the results of finetuning/evaluation.py, of which eval/SPLIT.json comes last and means that the run
-is done. It must not know how a sweep is laid out.
+Owns how a run goes, from top to bottom of this file, and the files of its folder: config.json,
+data.json, tokenizer/, checkpoints/, best/, metrics.jsonl and the results of
+finetuning/evaluation.py, of which eval/SPLIT.json comes last and means that the run is done. What
+is trained, from where and on what is an Approach. It must not know how a sweep is laid out.
 """
 
 from __future__ import annotations
 
-import collections
-import contextlib
 import dataclasses
-import hashlib
-import os
+import functools
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import numpy as np
 from absl import logging
 
-from bert_jax.mesh import determinism, processes, sharding
-from bert_jax.model import attention, splits
+from bert_jax.mesh import processes, sharding
 from bert_jax.train import checkpoint, loop, schedule, task_heads
 from bert_jax.train.state import TrainState, fresh_state, init_params, load_params_into
-from bert_jax.train.step import make_train_step, use_compilation_cache
-from configs import schema
+from bert_jax.train.step import make_train_step
 from configs.errors import UserError
 from configs.json_object import read_object
-from input_pipeline.tasks import Predictions, Task
-from input_pipeline.tasks.base import INPUT_KEYS, trim
-from input_pipeline.tasks.batching import bucketed_batches, subset, training_batches
-from input_pipeline.tasks.features import features_of
+from configs.schema import FinetuneConfig, OptimizerConfig
+from input_pipeline.tasks import Predictions
 from input_pipeline.tasks.scores.constant_baseline import LEARNT
-from input_pipeline.tasks.task_file import is_task_file
-from launch.finetuning import batch_runner, evaluation
+from launch.finetuning import batch_runner, evaluation, results
+from launch.finetuning.approach import Approach
 from launch.finetuning.best import BestCheckpoint
-from launch.workdir import metrics, plots
-from launch.workdir.source import Source
-from launch.workdir.workdir import MEND, Workdir
+from launch.finetuning.machine import Machine, Stopped
+from launch.finetuning.task_data import Features
+from launch.finetuning.training_rows import TrainingRows
+from launch.workdir import plots, running
+from launch.workdir.workdir import Workdir
 
-Features = dict[str, np.ndarray]
-# Runtime settings that all runs of a process have from the first.
-_OF_THE_PROCESS = ('data_parallel', 'fsdp', 'model_parallel', 'compilation_cache')
-
-
-def task_identity(task: Task, name: str, data_dir: str) -> dict[str, Any]:
-    """What data.json says of a task: where it is (absolute), and what its model must have."""
-
-    def absolute(path: str) -> str:
-        return (
-            os.path.abspath(path)
-            if path and '://' not in path and not path.startswith('tfds:')
-            else path
-        )
-
-    return {
-        'task': absolute(name) if is_task_file(name) else name,
-        'data_dir': absolute(data_dir),
-        'head': task.head,
-        'labels': list(task.labels),
-        'options': task.options,
-    }
+C = TypeVar('C', bound=FinetuneConfig)
 
 
-class Stopped(Exception):
-    """A signal asked the run to save and stop, and it has stopped; `said` is what the run can go on
-    from.
-    """
+class Programs(NamedTuple):
+    """What is compiled for a run: seed -> fresh state, the train step, and the predictor."""
 
-    def __init__(self, signal_number: int, said: str = 'stopped'):
-        super().__init__(signal_number, said)
-        self.signal_number, self.said = signal_number, said
+    init: Callable[[np.uint32], TrainState]
+    train_step: Any
+    predictor: evaluation.SplitPredictor
 
 
-class FineTuner:
-    """All runs of one process: same task, same source; configurations may differ.
-
-    What is trained, from where and on what is `models`, `begin`, `features` and `inputs`:
-    finetuning/feature_based.py has others.
+class FineTuner(Generic[C]):
+    """All runs of one process: same task, same source, same approach; configurations may differ.
 
     Attributes:
-      split: the split that is scored, dev where the task has one.
       compilations: how often each program (init, train, predict) was compiled.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        source: Source,
-        identity: dict[str, Any],
-        runtime: schema.RuntimeConfig,
-        cache: str = '',
-    ):
-        """`identity` names the task and its data in the runs' data.json (JSON values); `cache` is a
-        folder for slow features.
-        """
-        self.task, self.source, self._cache = task, source, cache
-        self.compilations: collections.Counter = collections.Counter()
-        self.split = task.selection_split
-        use_compilation_cache(runtime.compilation_cache)
-        self._mesh, self._runtime = sharding.make_mesh(runtime), runtime
-        for warning in splits.left_whole(source.model, runtime):
-            logging.warning('%s', warning)
-        logging.info('%s', determinism.described(jax.default_backend()))
-        self._stop = processes.StopSignal()
-        self._beat: Callable[[], None] = lambda: None  # told of each step and each scored batch
-        self._train_examples = task.examples('train')
-        self._scored_examples = task.examples(self.split)
-        if not task.labelled(self._scored_examples):
-            raise UserError(
-                f'task {task.name}: its {self.split} split has no labels, so nothing can be scored:'
-                ' give it a dev split'
-            )
-        self._identity = {
-            **identity,
-            'examples': (
-                hashlib.sha256(
-                    repr((self._train_examples, self._scored_examples)).encode()
-                ).hexdigest()[:16]
-            ),
-            'init_from': source.where,
-            'init_step': source.step,
-            'init_fingerprint': source.fingerprint(),
-            'tokenizer': source.tokenizer.fingerprint,
-            'model': schema.to_dict(source.model),
-        }
-        self._features: dict[int, tuple[Features, Features]] = {}
-        self._programs: dict[Any, tuple[Callable, Callable, evaluation.SplitPredictor]] = {}
+    def __init__(self, approach: Approach[C], machine: Machine, profile_steps: int = 0):
+        """profile_steps: a trace of so many steps of each run goes into its folder; 0: none."""
+        self.approach, self.data, self._machine = approach, approach.data, machine
+        self.compilations, self._profile_steps = machine.compilations, profile_steps
+        self._stop = processes.Agreement(machine.signal, machine.mesh)
+        self._programs: dict[Any, Programs] = {}
 
-    def run(self, config: schema.FinetuneConfig, folder: str) -> tuple[dict[str, Any], bool]:
+    def run(self, config: C, folder: str) -> tuple[dict[str, Any], bool]:
         """Trains, predicts the scored split and scores it in `folder`, or takes up what is there.
 
         Returns the contents of eval/SPLIT.json, and whether they were there already. Raises Stopped
         after a signal, with the state saved; UserError where the folder holds another run.
         """
+        # What cannot be made is refused before the folder is this run's.
         self.check(config)
-        workdir = Workdir(folder)
-        result_file = workdir.result(self.split)
-        # what cannot be made is refused before the folder is this run's
+        data, workdir = self.data, Workdir(folder)
+        result_file = workdir.result(data.split)
         if not result_file.exists():
-            self.features(config)
-            self.models(config)
-        known = workdir.create_or_resume(config, self._identity)
+            self.approach.features(config)
+            self.approach.models(config)
+
+        # From here on it is. A run that is done is taken as it is.
+        known = workdir.create_or_resume(config, data.identity)
         if known and result_file.exists():
-            return read_object(result_file, MEND), True
+            return read_object(result_file, 'the result of the run'), True
         started = time.perf_counter()
-        self.source.tokenizer.save(workdir.tokenizer_folder)
-        with processes.watchdog(config.runtime.stall_minutes) as self._beat:
-            with jax.set_mesh(self._mesh):
-                params, facts = self._train(config, folder)
-            plots.plot_workdir(folder)
-            predictions = self._predict(config, params)
-        chance = self.task.constant_loss(self.features(config)[0])
-        failed = facts['train_loss'] is None or facts['train_loss'] >= LEARNT * chance
-        facts |= {
+        data.source.tokenizer.save(workdir.tokenizer_folder)
+
+        # To predict may take as long as to train, so one watchdog is for both.
+        with processes.watchdog(config.runtime.stall_minutes) as beat:
+            with jax.set_mesh(self._machine.mesh):
+                params, selected_step = self._trained(config, folder, beat)
+            predictions = self._predict(config, params, beat)
+
+        # The result comes last, and with it the run is done.
+        loss = results.training_loss(folder)
+        chance = data.task.constant_loss(self.approach.features(config)[0])
+        facts = {
+            'step': self.total_steps(config),
+            'train_loss': loss,
+            **({'selected_step': selected_step} if config.select == 'best' else {}),
             'config_hash': evaluation.config_hash(config),
             'chance_loss': chance,
-            'failed': failed,
+            'failed': loss is None or loss >= LEARNT * chance,
+            'seconds': time.perf_counter() - started,
         }
-        facts |= {'seconds': time.perf_counter() - started}
-        return (
-            evaluation.record(
-                self.task, self.split, self._scored_examples, predictions, workdir, facts
-            ),
-            False,
-        )
+        result = evaluation.record(data.task, data.split, data.scored, predictions, workdir, facts)
+        return result, False
 
-    def check(self, config: schema.FinetuneConfig) -> None:
+    def check(self, config: C) -> None:
         """Raises UserError where there can be no run of `config`, before anything is computed."""
-        length, most = config.max_seq_length, self.source.model.max_position
+        length, most = config.max_seq_length, self.data.source.model.max_position
         if length > most:
             raise UserError(
-                f'max_seq_length={length} is beyond the position table of {self.source.where}'
-                f' (max_position={most}): use {most}'
+                f'max_seq_length={length} is beyond the position table of'
+                f' {self.data.source.where} (max_position={most}): use {most}'
             )
         config.refuse_unused()
-        for name in _OF_THE_PROCESS:
-            if (value := getattr(config.runtime, name)) != getattr(self._runtime, name):
-                raise UserError(
-                    f'runtime.{name}={value}: the runs of one command share it '
-                    f'({getattr(self._runtime, name)}): give it to all of them, with --set'
-                )
-        total_steps(len(self.chosen(config)), config)
-        sharding.check_divides(
-            self._mesh, config.batch_size, config.runtime.accumulation, 'batch_size'
-        )
+        self.total_steps(config)
+        self._machine.check(config)
+        self.approach.check(config)
 
-    def chosen(self, config: schema.FinetuneConfig) -> list[int]:
-        """The places of the examples that are trained on."""
-        return subset(range(len(self._train_examples)), config.train_examples, config.seed)
+    def total_steps(self, config: C) -> int:
+        """How many steps a run of `config` takes. UserError where that is none."""
+        return total_steps(len(self.data.chosen(config)), config)
 
-    def features(self, config: schema.FinetuneConfig) -> tuple[Features, Features]:
-        """(training, scored) features of at most max_seq_length pieces; made once for each
-        length.
+    def _trained(self, config: C, folder: str, beat: Callable[[], None]) -> tuple[Any, int]:
+        """-> (the parameters that the run ends with, the step that they are of).
+
+        Raises Stopped after a signal.
         """
-        length = config.max_seq_length
-        if length not in self._features:
-            splits = (self._train_examples, self._scored_examples)
-            made = (
-                features_of(self.task, examples, self.source.tokenizer, length, self._cache)
-                for examples in splits
+        # A run that was stopped between its last step and its score has no more to train.
+        steps, data, runtime = self.total_steps(config), self.data, config.runtime
+        programs = self.programs(config)
+        fresh = programs.init(np.uint32(config.seed & 0xFFFFFFFF))
+        checkpoints = running.checkpoints_of(folder, runtime)
+        if checkpoints.steps()[-1:] == [steps] and (trained := checkpoints.params(steps)):
+            plots.plot_workdir(folder)
+            best_step = BestCheckpoint(folder).step if config.select == 'best' else 0
+            return load_params_into(fresh.params, trained, folder), best_step or steps
+
+        # The state to go on from, and what else an interrupted run has left.
+        state, meter_state = self.approach.begin(config, fresh, folder), None
+        resumed = running.resumed(folder, checkpoints, state, steps)
+        if resumed:
+            state, meter_state = resumed
+        required = runtime.on_full_disk == 'stop'
+        best = BestCheckpoint(folder, required, resumed is not None) if config.score_every else None
+
+        # What is read at which step is arithmetic, so to resume is to begin at another step.
+        features, _ = self.approach.features(config)
+        rows = TrainingRows(config, features, data.chosen(config), data.task.label_keys)
+        start = int(state.step)
+
+        def place(batch: Features) -> dict[str, jax.Array]:
+            inputs = self.approach.inputs(config, 'train', batch)
+            return batch_runner.place(inputs, self._machine.mesh, config.batch_size)
+
+        with running.opened(
+            folder,
+            checkpoints,
+            state,
+            runtime,
+            kind='finetune',
+            total_steps=steps,
+            saves=1 + (steps - start) // runtime.checkpoint_every,
+            meter_state=meter_state,
+            stop=self._stop,
+            beat=beat,
+            profile_steps=self._profile_steps,
+        ) as run:
+            ended = loop.train(
+                run,
+                programs.train_step,
+                state,
+                loop.prefetch(rows.batches(start), place),
+                schedule.hparams_of(
+                    config.optimizer,
+                    config.seed,
+                    steps,
+                    warmup_steps=int(steps * config.warmup_fraction),
+                ),
+                last=steps,
+                name=folder,
+                evaluation=self._evaluation(config, best, beat) if best else None,
+                costs=self.approach.costs(config),
+                read_by=lambda first, last: rows.read_by(first),
+                programs=config.length_buckets,
+                save_last=False,
             )
-            train, scored = (trim(features) for features in made)
-            for features in (train, scored):
-                evaluation.check_segments(self.task, features, self.source)
-            self._features[length] = train, scored
-            for split, examples, features in (
-                ('train', splits[0], train),
-                (self.split, splits[1], scored),
-            ):
-                rows, *shape = features['input_ids'].shape
-                pieces = ' x '.join(map(str, shape))
-                logging.info(
-                    '%s %s: %d examples, %d rows of %s pieces',
-                    self.task.name,
-                    split,
-                    len(examples),
-                    rows,
-                    pieces,
-                )
-        return self._features[length]
+            if int(ended.state.step) < steps and not ended.early:
+                checkpoints.wait()
+                assert ended.signal is not None, 'nothing else ends the loop early'
+                raise Stopped(ended.signal, checkpoint.standing(folder, int(ended.state.step)))
+            return self._concluded(config, folder, ended, checkpoints, best)
 
-    def inputs(self, config: schema.FinetuneConfig, split: str, batch: Features) -> Features:
-        """What the model reads of a batch of the features of 'train' or the scored split."""
-        del config, split
-        return batch
+    def _concluded(
+        self,
+        config: C,
+        folder: str,
+        ended: loop.Ended,
+        checkpoints: checkpoint.Checkpoints,
+        best: BestCheckpoint | None,
+    ) -> tuple[Any, int]:
+        """Saves the parameters that a trained run ends with; -> (they, the step they are of)."""
+        params, step, steps = ended.state.params, int(ended.state.step), self.total_steps(config)
+        if ended.early and best:
+            logging.info(
+                '%s: stopped at step %d of %d, %s is best at step %d',
+                folder, step, steps, self.data.task.metric, best.step,
+            )  # fmt: skip
 
-    def models(self, config: schema.FinetuneConfig) -> tuple[Any, Any]:
-        """(the model, and the same as it is trained, whose kernel may be another)."""
-        encoder = config.encoder(self.source.model)
-        model = task_heads.make_model(
-            self.task.head, encoder, self.task.num_outputs, config.head_dropout, config.runtime
+        # The best weights take the place of the last where they are another step's; that is 0 where
+        # none could be saved.
+        if config.select == 'best' and best and best.step not in (0, step):
+            params = load_params_into(params, best.params(), folder)
+
+        # The folder of a finished run holds weights alone, without moments; whenever it stopped,
+        # under its last step's number.
+        checkpoints.save(
+            ended.state._replace(params=params, opt_state={}, step=ended.state.step - step + steps),
+            {'kind': 'finetune'},
         )
-        length = self.features(config)[0]['input_ids'].shape[-1]
-        return model, model.clone(kernel=attention.choose(config.runtime, encoder, length))
+        return params, (best.step if best else 0) or steps
 
-    def begin(self, config: schema.FinetuneConfig, state: TrainState, folder: str) -> TrainState:
-        """The fresh state with the weights that training begins with."""
-        if config.init == 'random':
-            return state
-        where, encoder = f'--init_from={self.source.where}', self.source.params['encoder']
-        if config.bilstm and not self.source.model.bilstm:
-            logging.info('%s: its BiLSTM is fresh', folder)
-            encoder = {**encoder, 'bilstm': state.params['encoder']['bilstm']}
-        return state._replace(
-            params=load_params_into(state.params, {'encoder': encoder}, where, 'encoder')
-        )
-
-    def programs(
-        self, config: schema.FinetuneConfig
-    ) -> tuple[Callable, Callable, evaluation.SplitPredictor]:
-        """(seed -> fresh state, train step, predictor), shared by all configurations that make the
-        same ones.
+    def programs(self, config: C) -> Programs:
+        """Those of a run, shared by all configurations that make the same ones.
 
         Learning rates, decay and seeds are arguments of the programs, so they are left out of the
         key.
         """
         fixed = dataclasses.replace(config.optimizer, peak_lr=1.0, end_lr=0.0, weight_decay=0.0)
-        self.features(config)
-        model, trained = self.models(config)
-        token = self.inputs(config, 'train', {'input_ids': np.zeros((1, 1), np.int32)})
+        self.approach.features(config)  # first: inputs are looked up in them
+        model, trained = self.approach.models(config)
+        token = self.approach.inputs(config, 'train', {'input_ids': np.zeros((1, 1), np.int32)})
         key = (fixed, config.runtime, trained, *(array.shape for array in token.values()))
         if key not in self._programs:
-
-            def init(seed: Any) -> TrainState:
-                return fresh_state(init_params(model, seed, token), fixed)
-
-            where = sharding.shardings(
-                jax.eval_shape(init, np.uint32(0)), self._mesh, config.runtime.shard_optimizer
-            )
-            objective = task_heads.make_objective(self.task.head, trained)
-            step = make_train_step(
-                objective,
-                fixed,
-                config.runtime.accumulation,
-                dropout_rng=config.runtime.dropout_rng,
-            )
-            self._programs[key] = (
-                evaluation.counted_jit(init, self.compilations, 'init', out_shardings=where),
-                evaluation.counted_jit(
-                    step, self.compilations, 'train', donate_argnums=0, out_shardings=(where, None)
-                ),
-                evaluation.SplitPredictor(self.task, model, self._mesh, self.compilations),
-            )
+            self._programs[key] = self._made(config, fixed, model, trained, token)
         return self._programs[key]
 
-    def _train(self, config: schema.FinetuneConfig, folder: str) -> tuple[Any, dict[str, Any]]:
-        """-> (final parameters; step, training loss, and where the best are selected their
-        step).
-        """
-        features, _ = self.features(config)
-        chosen = self.chosen(config)
-        steps = total_steps(len(chosen), config)
-        init, train_step, _ = self.programs(config)
-        state = self.begin(config, init(np.uint32(config.seed & 0xFFFFFFFF)), folder)
-        checkpoints, kept = checkpoint.Checkpoints(folder, config.runtime.keep_checkpoints), None
-        selects = config.select == 'best'
-        must = config.runtime.on_full_disk == 'stop'
-        trained = checkpoints.params(steps) if checkpoints.steps()[-1:] == [steps] else None
-        if trained:  # and stopped before it was scored
-            params = load_params_into(state.params, trained, folder)
-            return params, _facts(folder, steps, BestCheckpoint(folder) if selects else None)
-        if found := checkpoints.restore(state):
-            state, meta = found
-            kept = meta.get('meter')  # checkpoints of older versions have none
-            logging.info('%s: resumed at step %d of %d', folder, int(state.step), steps)
-        rows = np.flatnonzero(np.isin(features['example_index'], chosen))
-        arrays = {name: features[name][rows] for name in (*INPUT_KEYS, *self.task.label_keys)}
-        best = BestCheckpoint(folder, must, found is not None) if config.score_every else None
-        start = int(state.step)
-        batches = _batches(config, arrays, list(arrays), start)
-        numbers = arrays | {'example_index': features['example_index'][rows]}
-        meter = loop.Meter(config.runtime.max_bad_steps, kept)
-        meter.where = lambda first, last: _examples_of(config, numbers, first)
-        scalars = schedule.hparams_of(
-            config.optimizer, config.seed, steps, warmup_steps=int(steps * config.warmup_fraction)
-        )
-        take = lambda state, batch: train_step(state, batch, scalars)
-        checkpoints.check_room(state, 1 + (steps - start) // config.runtime.checkpoint_every, must)
-        # However training ends: a save under way is on the disk, and the metrics are closed.
-        with contextlib.closing(metrics.MetricWriter(folder, start, must)) as writer, checkpoints:
-            params = self._loop(
-                config, folder, state, steps, batches, take, checkpoints, best, meter, writer
-            )
-        return params, _facts(folder, steps, best if selects else None)
+    def _made(
+        self, config: C, fixed: OptimizerConfig, model: Any, trained: Any, token: Features
+    ) -> Programs:
+        """See `programs`; nothing is compiled yet."""
+        mesh, head, runtime = self._machine.mesh, self.data.task.head, config.runtime
 
-    def _loop(
-        self,
-        config: schema.FinetuneConfig,
-        folder: str,
-        state: Any,
-        steps: int,
-        batches: Any,
-        train_step: Callable,
-        checkpoints: checkpoint.Checkpoints,
-        best: BestCheckpoint | None,
-        meter: loop.Meter,
-        writer: metrics.MetricWriter,
-    ) -> Any:
-        """Trains to the last step, or until the dev score no longer rises; -> parameters. Raises
-        Stopped after a signal.
-        """
-        size, runtime, step = config.batch_size, config.runtime, int(state.step)
-        ahead = loop.prefetch(
-            batches,
-            lambda batch: batch_runner.place(self.inputs(config, 'train', batch), self._mesh, size),
-        )
-        enough = False
-        while step < steps and not enough and self._stop.received is None:
-            programs = self.compilations['train']
-            with meter.waiting():
-                batch = next(ahead)
-            state, sums = train_step(state, batch)
-            step += 1
-            meter.push(step, sums, compiled=self.compilations['train'] > programs)
-            self._beat()
-            score: float | None = None
-            if best is not None and (step % config.score_every == 0 or step == steps):
-                with meter.paused():
-                    score = self.task.score(
-                        self._scored_examples, self._predict(config, state.params)
-                    )[self.task.metric]
-                    best.offer(state, score)
-                enough = 0 < config.patience * config.score_every <= step - best.step
-            if step % runtime.log_every == 0 or step == steps or enough:
-                means = meter.drain()
-                if 'step_ms' in means:
-                    means['sequences_per_s'] = 1e3 * size / means['step_ms']
-                eta = loop.eta(steps - step, means)
-                writer.write(step, {'split': 'train', **means}, steps, eta)
-            if score is not None:
-                writer.write(step, {'split': self.split, self.task.metric: score}, steps)
-            if (
-                step < steps
-                and not enough
-                and (step % runtime.checkpoint_every == 0 or self._stop.received is not None)
-            ):
-                meta = {'kind': 'finetune', 'meter': meter.state()}
-                with meter.paused():
-                    checkpoints.save(state, meta, must=runtime.on_full_disk == 'stop')
-                self._beat()
-        if step < steps and not enough:
-            checkpoints.wait()
-            assert self._stop.received is not None, 'nothing else ends the loop early'
-            raise Stopped(self._stop.received, checkpoint.standing(folder, step))
-        if enough and best is not None:
-            logging.info(
-                '%s: stopped at step %d of %d, %s is best at step %d',
-                folder,
-                step,
-                steps,
-                self.task.metric,
-                best.step,
-            )
-        params = state.params
-        # There is one where the best are selected; it is of step 0 where none could be saved.
-        if config.select == 'best' and best is not None and best.step not in (0, step):
-            params = load_params_into(params, best.params(), folder)
-        # The folder of a finished run holds weights alone, without moments; whenever it stopped,
-        # under its last step's number.
-        checkpoints.save(
-            state._replace(params=params, opt_state={}, step=state.step - step + steps),
-            {'kind': 'finetune'},
-        )
-        return params
+        def init(seed: Any) -> TrainState:
+            return fresh_state(init_params(model, seed, token), fixed)
 
-    def _predict(self, config: schema.FinetuneConfig, params: Any) -> Predictions:
+        state = jax.eval_shape(init, np.uint32(0))
+        shardings = sharding.shardings(state, mesh, runtime.shard_optimizer)
+        step = make_train_step(
+            task_heads.make_objective(head, trained),
+            fixed,
+            runtime.accumulation,
+            dropout_rng=runtime.dropout_rng,
+        )
+        jit = functools.partial(batch_runner.counted_jit, counts=self.compilations)
+        return Programs(
+            jit(init, name='init', out_shardings=shardings),
+            jit(step, name='train', donate_argnums=0, out_shardings=(shardings, None)),
+            evaluation.SplitPredictor(self.data.task, model, mesh, self.compilations),
+        )
+
+    def _evaluation(
+        self, config: C, best: BestCheckpoint, beat: Callable[[], None]
+    ) -> loop.Evaluation:
+        """Scores the split, keeps the best weights, and ends the run when they are old."""
+        data, metric = self.data, self.data.task.metric
+
+        def evaluate(step: int, state: TrainState) -> loop.Verdict:
+            predictions = self._predict(config, state.params, beat)
+            score = data.task.score(data.scored, predictions)[metric]
+            best.offer(state, score)
+            patience = config.patience * config.score_every
+            line = {'split': data.split, metric: score}
+            return loop.Verdict(line, stop=0 < patience <= step - best.step)
+
+        return loop.Evaluation(config.score_every, evaluate)
+
+    def _predict(self, config: C, params: Any, beat: Callable[[], None]) -> Predictions:
         """Of the scored split."""
-        predictor, features = self.programs(config)[2], self.features(config)[1]
+        predictor, data = self.programs(config).predictor, self.data
+        _, features = self.approach.features(config)
 
         def inputs(batch: Features) -> Features:
-            self._beat()  # a large split may take longer than runtime.stall_minutes
-            return self.inputs(config, self.split, batch)
+            beat()  # a large split may take longer than runtime.stall_minutes
+            return self.approach.inputs(config, data.split, batch)
 
-        return predictor(params, self._scored_examples, features, config.length_buckets, inputs)
-
-
-def _batches(config: schema.FinetuneConfig, arrays: Features, keys: list[str], start: int) -> Any:
-    """The endless training batches of the arrays named by `keys`, from step `start` on."""
-    arguments = arrays, keys, config.batch_size, config.seed
-    if config.length_buckets == 1:
-        return training_batches(*arguments, start)
-    return bucketed_batches(*arguments, config.length_buckets, start)
+        return predictor(params, data.scored, features, config.length_buckets, inputs)
 
 
-def _examples_of(config: schema.FinetuneConfig, arrays: Features, step: int) -> str:
-    """Which training examples step number `step` (from 1) has read, in words; `arrays` have
-    example_index.
-    """
-    batch = next(_batches(config, arrays, ['example_index'], step - 1))
-    numbers = sorted({int(number) for number in batch['example_index']})
-    more = f' and {len(numbers) - 8} more' if len(numbers) > 8 else ''
-    return (
-        f'; step {step} read the training examples {", ".join(map(str, numbers[:8]))}{more}'
-        ' (from 0)'
-    )
+def total_steps(examples: int, config: FinetuneConfig) -> int:
+    """int(examples / batch_size * epochs), as run_classifier.py:863.
 
-
-def _facts(folder: str, steps: int, selected: BestCheckpoint | None) -> dict[str, Any]:
-    """What is known of a trained run: its steps, its training loss and the step that was selected.
-
-    The loss is the mean over the log lines that end in the last tenth of the run: the last line
-    alone may be a single batch. None where all their steps were discarded.
-    """
-    lines = [
-        line
-        for line in metrics.read_metrics(Workdir(folder).metrics_file)
-        if line['split'] == 'train'
-    ]
-    late = [line for line in lines if line['step'] > 0.9 * lines[-1]['step'] and 'loss' in line]
-    weights = [line['steps'] - line['discarded_steps'] for line in late]
-    loss = (
-        sum(line['loss'] * weight for line, weight in zip(late, weights, strict=True))
-        / sum(weights)
-        if late
-        else None
-    )
-    return {'step': steps, 'train_loss': loss} | (
-        {'selected_step': selected.step or steps} if selected else {}
-    )
-
-
-def total_steps(examples: int, config: schema.FinetuneConfig) -> int:
-    """int(examples / batch_size * epochs), as run_classifier.py:863; examples, also where windows
-    are more (run_squad.py:1160).
+    examples, also where windows are more (run_squad.py:1160). UserError where that is none.
     """
     # where the product should be whole, it may fall just short
     steps = int(examples / config.batch_size * config.epochs + 1e-6)

@@ -1,4 +1,4 @@
-"""A sweep's runs in order, its results as a table (mean, sd, max over seeds), and the best run.
+"""What runs come to: their training loss, and a sweep's table (mean, sd, max) and best run.
 
 Owns the layout of a sweep's folder: runs/NAME/ for each point, sweep.json with all rows. It must
 not know how a run is carried out.
@@ -10,32 +10,66 @@ import json
 import os
 import statistics
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from absl import logging
 from etils import epath
 
 from configs.atomic import atomic_write
+from configs.schema import FinetuneConfig
 from configs.sweep import Point
 from input_pipeline.tasks.scores.constant_baseline import LEARNT
+from launch.workdir import metrics
+from launch.workdir.workdir import Workdir
+
+C = TypeVar('C', bound=FinetuneConfig, contravariant=True)
 
 
-def run_sweep(fine_tuner: Any, points: Sequence[Point], folder: str) -> list[dict[str, Any]]:
-    """Runs every point, or takes it as it is where it is done; writes sweep.json; returns its
-    rows.
+class Runner(Protocol[C]):
+    """What carries out runs of configurations C: a finetuner.FineTuner."""
+
+    def check(self, config: C) -> None:
+        """Raises UserError where there can be no run of `config`."""
+
+    def run(self, config: C, folder: str) -> tuple[dict[str, Any], bool]:
+        """-> a run's result, and whether it was there already."""
+
+
+def training_loss(folder: str) -> float | None:
+    """The mean over the log lines of a run that end in the last tenth of it.
+
+    The last line alone may be a single batch. None where all their steps were discarded.
     """
-    for point in points:
-        fine_tuner.check(point.config)
+    lines = [
+        line
+        for line in metrics.read_metrics(Workdir(folder).metrics_file)
+        if line['split'] == 'train'
+    ]
+    late = [line for line in lines if line['step'] > 0.9 * lines[-1]['step'] and 'loss' in line]
+    if not late:
+        return None
+    weights = [line['steps'] - line['discarded_steps'] for line in late]
+    losses = zip((line['loss'] for line in late), weights, strict=True)
+    return sum(loss * weight for loss, weight in losses) / sum(weights)
+
+
+def run_sweep(runs: Sequence[tuple[Runner[Any], Point]], folder: str) -> list[dict[str, Any]]:
+    """Has every point run, or takes it as it is where it is done; writes and returns the rows.
+
+    `runs` are the points of the sweep, each with what carries it out.
+    """
+    for runner, point in runs:
+        runner.check(point.config)
     rows, reused = [], 0
-    for number, point in enumerate(points, start=1):
-        result, done_before = fine_tuner.run(point.config, os.path.join(folder, 'runs', point.name))
+    for number, (runner, point) in enumerate(runs, start=1):
+        result, done_before = runner.run(point.config, os.path.join(folder, 'runs', point.name))
         reused += done_before
         rows.append({'name': point.name, 'settings': point.settings, **result})
         logging.info(
-            'run %d of %d, %s: %s', number, len(points), point.name, describe(result, done_before)
+            'run %d of %d, %s: %s', number, len(runs), point.name, describe(result, done_before)
         )
     if reused:
-        logging.info('%d of %d runs were done before and are reused', reused, len(points))
+        logging.info('%d of %d runs were done before and are reused', reused, len(runs))
     best = best_of(rows)
     report = {
         'task': best['task'],
@@ -55,8 +89,7 @@ def best_of(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def summarize(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One entry for each combination of settings but the seed: runs, how many failed, and mean, sd
-    and max of every metric.
+    """For each combination of settings but the seed: runs, failures; mean, sd and max of metrics.
 
     Failed runs, whose training loss stays at what a constant answer has, count in all of them.
     sd is the sample standard deviation, none for a single run.
@@ -108,16 +141,16 @@ def table(rows: Sequence[dict[str, Any]], metric: str) -> str:
     names = list(entries[0]['settings'])
     lines = [[*names, 'runs', 'failed', f'{metric} mean', 'sd', 'max']]
     for entry in entries:
-        found = entry['metrics'][metric]
-        sd = '-' if found['sd'] is None else f'{found["sd"]:.4f}'
+        scores = entry['metrics'][metric]
+        sd = '-' if scores['sd'] is None else f'{scores["sd"]:.4f}'
         counts = [str(entry['runs']), str(entry['failed'] or '-')]
         lines.append(
             [
                 *(str(entry['settings'][name]) for name in names),
                 *counts,
-                f'{found["mean"]:.4f}',
+                f'{scores["mean"]:.4f}',
                 sd,
-                f'{found["max"]:.4f}',
+                f'{scores["max"]:.4f}',
             ]
         )
     best = best_of(rows)

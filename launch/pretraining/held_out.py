@@ -1,19 +1,22 @@
-"""The held-out MLM and NSP measures of a pre-training workdir, on the records of a split.
+"""The MLM and NSP measures on held-out records: of a model in training, and of a workdir.
 
 Owns that evaluation alone; what is measured is in bert_jax/train/losses.py.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from bert_jax.mesh import sharding
-from bert_jax.model import heads
-from bert_jax.train import loop, losses
+from bert_jax.train import losses
 from bert_jax.train.checkpoint import load_params
+from bert_jax.train.losses import Batch, MetricSums
+from bert_jax.train.meter import add_sums, means
+from bert_jax.train.program import pretraining_model
 from bert_jax.train.step import make_eval_step
 from configs import schema
 from configs.errors import UserError
@@ -25,10 +28,24 @@ from launch.pretraining.record_checks import check_model_reads
 from launch.workdir.workdir import Workdir
 
 
+def measure(
+    eval_step: Callable[[Any, Batch], MetricSums], params: Any, batches: Iterable[Batch]
+) -> dict[str, float]:
+    """Means over all batches; `masked` and `examples` are counts, `mlm_perplexity` of the loss."""
+    total: dict[str, list[float]] = {}
+    for sums in (jax.device_get(eval_step(params, batch)) for batch in batches):
+        add_sums(total, sums)
+    measures = means(total)
+    if 'mlm_loss' in measures:
+        measures['mlm_perplexity'] = math.exp(min(measures['mlm_loss'], 700.0))
+        measures['masked'] = total['mlm_loss'][1]
+    if 'nsp_loss' in measures:
+        measures['examples'] = total['nsp_loss'][1]
+    return measures
+
+
 def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
-    """Measures of the newest checkpoint over all records of the split; also written to
-    eval/SPLIT.json.
-    """
+    """Measures of the newest checkpoint over all records of the split, as in eval/SPLIT.json."""
     workdir = Workdir(folder)
     config = workdir.config()
     if not isinstance(config, schema.PretrainConfig):
@@ -56,24 +73,18 @@ def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
         )
     params, step = load_params(workdir)
     mesh = sharding.make_mesh(config.runtime)
-    model = heads.Pretraining(
-        config.model,
-        jnp.dtype(config.runtime.compute_dtype),
-        config.runtime.remat,
-        config.runtime.scan_layers,
+    # plain attention: the kernel that the run was trained with may not be had on these devices
+    objective = losses.pretraining_objective(
+        pretraining_model(config), nsp=manifest.objective in ('nsp', 'sop')
     )
-    eval_step = jax.jit(
-        make_eval_step(
-            losses.pretraining_objective(model, nsp=manifest.objective in ('nsp', 'sop'))
-        )
-    )
+    eval_step = jax.jit(make_eval_step(objective))
     size = eval_batch_size(mesh, manifest.seq_len, manifest.records(split))
     stream = RecordStream(
         data, split, size, config.seed, config.runtime.decoder, sharding.local_rows(mesh, size)
     )
     params = jax.device_put(params, sharding.shardings(params, mesh))
     with jax.set_mesh(mesh):
-        measures = loop.evaluate(
+        measures = measure(
             eval_step, params, (sharding.place(batch, mesh, size) for batch in stream.evaluation())
         )
     report = {

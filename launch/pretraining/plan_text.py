@@ -15,29 +15,29 @@ _BUFFERS, _COSTLIEST = 5, 3  # so many of the largest are shown
 _SHAPE = 60  # letters of a shape; those of tuples are long
 
 
-def lines(found: dict[str, Any]) -> Iterator[str]:
+def lines(plan: dict[str, Any]) -> Iterator[str]:
     """The whole plan."""
-    chip, mesh = found['chip'], ' x '.join(f'{axis} {n}' for axis, n in found['mesh'].items())
-    yield f'{found["config"]} on {found["topology"]}: {found["chips"]} chips, mesh {mesh}'
-    yield f'{found["parameters"]:,} parameters'
+    chip, mesh = plan['chip'], ' x '.join(f'{axis} {n}' for axis, n in plan['mesh'].items())
+    yield f'{plan["config"]} on {plan["topology"]}: {plan["chips"]} chips, mesh {mesh}'
+    yield f'{plan["parameters"]:,} parameters'
     yield (
         f'chip {chip["name"]}: {_si(chip["peak_flops"])}FLOP/s bf16, {size(chip["hbm_usable"])}'
         f' usable at {_si(chip["hbm_bandwidth"])}B/s, links {_si(chip["ici"])}B/s out;'
         f' {chip["source"]}'
     )
-    yield from (f'WARNING {warning}' for warning in found['warnings'])
-    for i, phase in enumerate(found['phases']):
-        yield from _phase(i, phase, found)
-    if 'schedule' not in found:
+    yield from (f'WARNING {warning}' for warning in plan['warnings'])
+    for i, phase in enumerate(plan['phases']):
+        yield from _phase(i, phase, plan)
+    if 'schedule' not in plan:
         return
-    read = sum(phase['bytes_read_per_step'] * phase['steps'] for phase in found['phases'])
+    read = sum(phase['bytes_read_per_step'] * phase['steps'] for phase in plan['phases'])
     yield f'whole run reads at most {_si(read)}B of records'
     titles = {
         'floor': 'at the floors',
-        'mfu': f'at {found["mfu"]:.0%} MFU (assumed)',
+        'mfu': f'at {plan["mfu"]:.0%} MFU (assumed)',
         'expected': 'as the compiler expects',
     }
-    for name, total in found['schedule'].items():
+    for name, total in plan['schedule'].items():
         price = f', price {total["price"]:,.0f}' if 'price' in total else ''
         yield (
             f'whole run {titles[name]}: {_hours(total["hours"])}, {total["chip_hours"]:,.0f}'
@@ -45,8 +45,8 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def _phase(i: int, phase: dict[str, Any], found: dict[str, Any]) -> Iterator[str]:
-    memory, chip = phase['memory'], found['chip']
+def _phase(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]:
+    memory, chip = phase['memory'], plan['chip']
     yield ''
     yield (
         f'phase {i}: seq_len {phase["seq_len"]}, batch {phase["batch_size"]:,}'
@@ -59,7 +59,7 @@ def _phase(i: int, phase: dict[str, Any], found: dict[str, Any]) -> Iterator[str
     )
     if compiler := phase.get('compiler'):
         once = '; it counts what loops once' if compiler['counts_loops_once'] else ''
-        total = compiler['flops_per_chip'] * found['chips']
+        total = compiler['flops_per_chip'] * plan['chips']
         yield (
             f'  compiler says  {_si(total)}FLOP a step, {_si(compiler["bytes_per_chip"])}B moved a'
             f' chip{once}'
@@ -118,8 +118,8 @@ def _phase(i: int, phase: dict[str, Any], found: dict[str, Any]) -> Iterator[str
             f' {_si(chip[figure])}{unit}/s'
         )
         title = ''
-    if 'schedule' in found:
-        yield from _times(i, phase, found)
+    if 'schedule' in plan:
+        yield from _times(i, phase, plan)
     if 'search' in phase:
         yield (
             '  search, best first, each compiled (rows a chip at a time, remat, mesh data x fsdp x'
@@ -172,18 +172,18 @@ def _parts(estimate: dict[str, float]) -> str:
     )
 
 
-def _times(i: int, phase: dict[str, Any], found: dict[str, Any]) -> Iterator[str]:
+def _times(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]:
     titles = {
         'floor': 'at the floor',
-        'mfu': f'at {found["mfu"]:.0%} MFU',
+        'mfu': f'at {plan["mfu"]:.0%} MFU',
         'expected': 'as expected',
     }
-    for name, total in found['schedule'].items():
+    for name, total in plan['schedule'].items():
         row = total['phases'][i]
         reached = phase['floor_s']['compute'] / row['step_s']
         note = (
             f' (out of reach: {reached:.0%} at most)'
-            if name == 'mfu' and reached < 0.999 * found['mfu']
+            if name == 'mfu' and reached < 0.999 * plan['mfu']
             else ''
         )
         note = f' ({reached:.0%} MFU)' if name == 'expected' else note

@@ -1,5 +1,6 @@
-"""Whether a model can read a records directory. Owns what is said where it cannot; imports no
-jax.
+"""Whether a model can read a records directory.
+
+Owns what is said where it cannot; imports no jax.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ if TYPE_CHECKING:
 
 def check_model_reads(model: schema.ModelConfig, manifest: Manifest, directory: str) -> None:
     """Raises UserError where the records have what the model has no place for."""
-    where = f'--data={directory}'
+    flag = f'--data={directory}'
     # several examples a row: each token may see all of its own, and no others
     if manifest.spec.packed:
         for name, wanted in (('attention', 'bidirectional'), ('bilstm', False)):
             if (value := getattr(model, name)) != wanted:
                 raise UserError(
-                    f'{where} has packed rows, which model.{name}={value} cannot keep apart: '
+                    f'{flag} has packed rows, which model.{name}={value} cannot keep apart: '
                     f'--set model.{name}={wanted}, or make the records without --packing'
                 )
     segments = 1 if manifest.objective == 'full_sentences' else 2
     if model.type_vocab_size < segments:  # jax would read the last row there is
         raise UserError(
-            f'{where} has pairs of segments (--objective={manifest.objective}), but'
+            f'{flag} has pairs of segments (--objective={manifest.objective}), but'
             f' model.type_vocab_size={model.type_vocab_size}: --set'
             f' model.type_vocab_size={segments}, or make the records with'
             ' --objective=full_sentences'

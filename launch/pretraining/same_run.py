@@ -43,7 +43,7 @@ def description(
     records: the `Records` of each phase; named: further values, by the flag they come from.
     """
     settings = leaves(schema.to_dict(config))
-    found = {name: value for name, value in settings.items() if name not in FREE_SETTINGS}
+    told = {name: value for name, value in settings.items() if name not in FREE_SETTINGS}
     for number, phase in enumerate(records):
         manifest = phase.manifest
         facts = {
@@ -54,40 +54,40 @@ def description(
             'max_packs': manifest.max_packs,
             'options': {k: v for k, v in manifest.options.items() if k not in FREE_OPTIONS},
         }
-        found |= {f'--data: phase {number}: {name}': value for name, value in facts.items()}
-    return found | _program() | named
+        told |= {f'--data: phase {number}: {name}': value for name, value in facts.items()}
+    return told | _program() | named
 
 
 def _program() -> dict[str, Any]:
     """Our source by file, the versions beneath it, the variables that change what jax compiles."""
-    found: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     for package in _PACKAGES:
         for path in sorted((app.ROOT / package).rglob('*.py')):
             name = f'source of {path.relative_to(app.ROOT).as_posix()}'
-            found[name] = f'{zlib.crc32(path.read_bytes()):08x}'
+            facts[name] = f'{zlib.crc32(path.read_bytes()):08x}'
     for library in _LIBRARIES:
         try:
-            found[f'version of {library}'] = importlib.metadata.version(library)
+            facts[f'version of {library}'] = importlib.metadata.version(library)
         except importlib.metadata.PackageNotFoundError:
-            found[f'version of {library}'] = None
+            facts[f'version of {library}'] = None
     for name, value in os.environ.items():
         if name.startswith('JAX_') and not name.startswith(_FREE_VARIABLES):
-            found[name] = value
+            facts[name] = value
     for name in ('XLA_FLAGS', 'LIBTPU_INIT_ARGS', 'NVIDIA_TF32_OVERRIDE'):
         words = [w for w in os.environ.get(name, '').split() if not w.startswith('--xla_dump')]
-        found[name] = ' '.join(words)
-    return found
+        facts[name] = ' '.join(words)
+    return facts
 
 
 def before_the_first_step(workdir: Workdir, start: Source | None) -> dict[str, Any]:
     """{name: JSON value}: from which checkpoint or weights a process is about to go on."""
     from bert_jax.train.checkpoint import fingerprints, saved_steps
 
-    found: dict[str, Any] = {'checkpoints in --workdir': saved_steps(workdir)}
+    facts: dict[str, Any] = {'checkpoints in --workdir': saved_steps(workdir)}
     if start:
         text = repr(sorted(fingerprints(start.params).items()))
-        found['weights of --init_from'] = f'{zlib.crc32(text.encode()):08x}'
-    return found
+        facts['weights of --init_from'] = f'{zlib.crc32(text.encode()):08x}'
+    return facts
 
 
 def claimed(workdir: Workdir, patience_s: float = 30.0) -> dict[str, Any]:
@@ -98,5 +98,5 @@ def claimed(workdir: Workdir, patience_s: float = 30.0) -> dict[str, Any]:
     path, deadline = workdir.config_file, time.monotonic() + patience_s
     while not path.exists() and time.monotonic() < deadline:
         time.sleep(0.5)
-    found = f'{zlib.crc32(path.read_bytes()):08x}' if path.exists() else None
-    return {'config.json in --workdir': found}
+    checksum = f'{zlib.crc32(path.read_bytes()):08x}' if path.exists() else None
+    return {'config.json in --workdir': checksum}

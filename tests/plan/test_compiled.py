@@ -20,6 +20,7 @@ from bert_jax.costs import hlo, plan, search
 from bert_jax.costs.chips import topology
 from bert_jax.mesh import sharding
 from bert_jax.mesh.sharding import path_of
+from bert_jax.train.program import InputKind, argument_shapes
 from configs.load import load
 from configs.overrides import apply
 from configs.schema import RuntimeConfig
@@ -47,7 +48,8 @@ class Program:
         self.text = self.compiled.as_text()
         self.mesh = plan.abstract_mesh(self.config, WHERE)
         self.collectives = hlo.collectives(self.text, dict(self.mesh.shape))
-        self.arguments = plan.arguments(self.config, self.phase, PREDICTIONS, self.mesh)
+        inputs = InputKind(self.phase.seq_len, PREDICTIONS)
+        self.arguments = argument_shapes(self.config, inputs, self.phase.batch_size, self.mesh)
         leaves = jax.tree_util.tree_flatten_with_path(self.arguments[0].params)[0]
         self.shapes = {path_of(path): leaf.shape for path, leaf in leaves}
 

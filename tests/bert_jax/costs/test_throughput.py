@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from bert_jax.costs import chips, throughput
-from bert_jax.train import loop
+from bert_jax.costs import chips, flops, throughput
+from bert_jax.train import meter as meters
 from configs.load import load
 
 
@@ -16,7 +19,11 @@ def test_figures_by_hand():
 
     8 fake devices share the work.
     """
-    found = throughput.figures(load('bert_base').model, 128, 20, batch_size=256, step_ms=200.0)
+    a_row = functools.partial(
+        flops.training_flops_per_sequence, load('bert_base').model, predictions=20
+    )
+    costs = throughput.StepCosts(a_row)
+    found = costs.rates(costs.work({'input_ids': np.zeros((256, 128))}), 0.2)
     assert (found['sequences_per_s'], found['tokens_per_s']) == (1280.0, 163840.0)
     assert found['model_tflops'] == pytest.approx(1280 * 69.9e9 / 8 / 1e12, rel=1e-3)
     assert 'mfu' not in found  # a CPU has no peak here
@@ -44,8 +51,8 @@ def test_peak_of_a_device(kind, peak):
 
 def test_meter_counts_waiting(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(loop.time, 'perf_counter', lambda: now[0])
-    meter = loop.Meter(max_bad_steps=1)
+    monkeypatch.setattr(meters.time, 'perf_counter', lambda: now[0])
+    meter = meters.Meter(max_bad_steps=1)
     with meter.waiting():
         now[0] += 3.0
     now[0] += 9.0
@@ -60,8 +67,8 @@ def test_compiling_evaluating_and_saving_are_in_no_rate(monkeypatch):
     The first and the fourth waited 3 seconds for records and compiled for 60.
     """
     now, one = [0.0], (jnp.ones(()), jnp.ones(()))
-    monkeypatch.setattr(loop.time, 'perf_counter', lambda: now[0])
-    meter = loop.Meter(max_bad_steps=1)
+    monkeypatch.setattr(meters.time, 'perf_counter', lambda: now[0])
+    meter = meters.Meter(max_bad_steps=1)
     for step in range(1, 6):
         compiled = step in (1, 4)
         with meter.waiting():
@@ -74,7 +81,7 @@ def test_compiling_evaluating_and_saving_are_in_no_rate(monkeypatch):
             assert 'step_ms' not in meter.drain()  # not a step yet that tells of those to come
     told = meter.drain()
     assert (told['steps'], told['seconds'], told['step_ms']) == (4, 3.0, 1000.0)
-    assert told['input_wait'] == 0.25 and loop.eta(7, told) == 7.0
+    assert told['input_wait'] == 0.25 and meters.eta(7, told) == 7.0
 
 
 @pytest.mark.parametrize(
@@ -84,7 +91,7 @@ def test_profile(tmp_path, monkeypatch, steps, last, traced):
     calls = []
     monkeypatch.setattr(jax.profiler, 'start_trace', lambda folder: calls.append(('start', folder)))
     monkeypatch.setattr(jax.profiler, 'stop_trace', lambda: calls.append(('stop',)))
-    profile = loop.Profile(str(tmp_path), steps, 0, last)
+    profile = meters.Profile(str(tmp_path), steps, 0, last)
     for step in range(1, last + 1):
         profile.after(step, {'loss': (jnp.zeros(()), jnp.ones(()))})
     assert calls == ([('start', str(tmp_path)), ('stop',)] if traced else [])

@@ -13,7 +13,9 @@ import pytest
 from configs.overrides import apply
 from configs.presets.finetune import recipe
 from input_pipeline.tasks import load_task
-from launch.finetuning import finetuner
+from launch.finetuning import finetuner, machine
+from launch.finetuning.approach import FineTuning
+from launch.finetuning.task_data import TaskData, task_identity
 from launch.workdir import source
 
 ROWS = 50
@@ -170,12 +172,9 @@ def test_fifty_examples_are_learnt_by_heart(tmp_path, encoder, name, write, chan
         *changes,
     ]
     config = apply(recipe(task.name, task.kind), settings)
-    fine_tuner = finetuner.FineTuner(
-        task,
-        source.load_source(encoder),
-        finetuner.task_identity(task, name, str(tmp_path)),
-        config.runtime,
-    )
+    data = TaskData(task, source.load_source(encoder), task_identity(task, name, str(tmp_path)))
+    ready = machine.ready(config.runtime, data.source.model)
+    fine_tuner = finetuner.FineTuner(FineTuning(data), ready)
     result, _ = fine_tuner.run(config, str(tmp_path / 'run'))
     full = 100.0 if name == 'squad_v2' else 1.0
     assert all(result['metrics'][metric] == full for metric in task.metrics), result['metrics']

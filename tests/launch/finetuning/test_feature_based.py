@@ -23,8 +23,9 @@ from configs.presets.finetune import feature_based
 from configs.sweep import Point
 from input_pipeline.tasks import load_task
 from input_pipeline.tasks.tagging import TaggedExample, TaggingTask
-from launch.finetuning import encoder_cache, results
-from launch.finetuning import feature_based as feature_tuning
+from launch.finetuning import encoder_cache, finetuner, machine, results
+from launch.finetuning.feature_based import FeatureBased
+from launch.finetuning.task_data import TaskData
 from launch.workdir import source
 from tests.helpers import tiny_models
 from tests.helpers.numpy_bert import numpy_bilstm, numpy_forward
@@ -202,18 +203,21 @@ def test_runs_are_learnt_by_heart_kept_and_reported(tmp_path, encoder, task_file
         'head_dropout=0',
         'optimizer.peak_lr=2e-2',
     ]
-    tuner_of = lambda: feature_tuning.FeatureBasedTuner(
-        load_task(task_file),
-        source.load_source(encoder),
-        {'options': {}},
-        schema.RuntimeConfig(),
-        str(tmp_path / 'features'),
-    )
+
+    def tuner_of():
+        there, cache = source.load_source(encoder), str(tmp_path / 'features')
+        data = TaskData(load_task(task_file), there, {'options': {}}, cache)
+        ready = machine.ready(schema.RuntimeConfig(), there.model)
+        return finetuner.FineTuner(FeatureBased(data, ready), ready)
+
+    def run_sweep(fine_tuner, points, folder):
+        return results.run_sweep([(fine_tuner, point) for point in points], folder)
+
     point = lambda name, *more: Point(
         name, {'approach': name}, apply(feature_based('names', name), [*changes, *more])
     )
     fine_tuner, folder = tuner_of(), str(tmp_path / 'runs')
-    rows = results.run_sweep(fine_tuner, [point('embeddings'), point('last')], folder)
+    rows = run_sweep(fine_tuner, [point('embeddings'), point('last')], folder)
     assert [row['metrics']['entity_f1'] for row in rows] == [1.0, 1.0] and fine_tuner.compilations[
         'train'
     ] == 1
@@ -222,7 +226,7 @@ def test_runs_are_learnt_by_heart_kept_and_reported(tmp_path, encoder, task_file
     assert sorted(params) == ['bilstm_0', 'bilstm_1', 'classifier']
     again = tuner_of()
     assert (
-        results.run_sweep(again, [point('embeddings'), point('last')], folder) == rows
+        run_sweep(again, [point('embeddings'), point('last')], folder) == rows
         and not again.compilations
     )
     with pytest.raises(
@@ -232,7 +236,7 @@ def test_runs_are_learnt_by_heart_kept_and_reported(tmp_path, encoder, task_file
         source.load_source(f'{folder}/runs/last')
     with pytest.raises(UserError, match='features=sum_last4 needs an encoder of 4 layers'):
         # Before anything is computed.
-        results.run_sweep(again, [point('sum_all'), point('sum_last4')], folder)
+        run_sweep(again, [point('sum_all'), point('sum_last4')], folder)
     assert not (tmp_path / 'runs/runs/sum_all').exists()
 
 

@@ -17,9 +17,10 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.costs import chips, flops
 from bert_jax.mesh import processes
 from bert_jax.model import heads
-from bert_jax.train import checkpoint, schedule
+from bert_jax.train import checkpoint, meter, schedule
 from configs import schema, sweep
 from configs.errors import UserError
 from configs.load import load, presets
@@ -28,8 +29,10 @@ from configs.presets.finetune import FEATURE_BASED, recipe
 from input_pipeline.records.shards import Manifest
 from input_pipeline.records.stream import RecordStream
 from input_pipeline.tasks import load_task
-from launch.finetuning import evaluation, finetuner, results
+from launch.finetuning import evaluation, finetuner, machine, results
+from launch.finetuning.approach import FineTuning
 from launch.finetuning.best import BestCheckpoint
+from launch.finetuning.task_data import TaskData, task_identity
 from launch.inference import Predictor
 from launch.pretraining import held_out
 from launch.workdir import source
@@ -83,13 +86,30 @@ def configuration(*changes):
 
 
 def tuner_of(task_name, encoder, runtime=None):
+    return tuner_from(source.load_source(encoder), task_name, runtime)
+
+
+def tuner_from(encoder, task_name, runtime=None, profile_steps=0):
     task = load_task(task_name)
-    return finetuner.FineTuner(
-        task,
-        source.load_source(encoder),
-        finetuner.task_identity(task, task_name, ''),
-        runtime or configuration().runtime,
-    )
+    data = TaskData(task, encoder, task_identity(task, task_name, ''))
+    ready = machine.ready(runtime or configuration().runtime, encoder.model)
+    return finetuner.FineTuner(FineTuning(data), ready, profile_steps)
+
+
+def run_sweep(fine_tuner, points, folder):
+    return results.run_sweep([(fine_tuner, point) for point in points], folder)
+
+
+def stopping_after(step, patch):
+    """A signal to stop arrives after so many steps of the next run."""
+    after = meter.Profile.after
+
+    def stopping(self, number, metrics):
+        after(self, number, metrics)
+        if number == step:
+            signal.raise_signal(signal.SIGTERM)
+
+    patch.setattr(meter.Profile, 'after', stopping)
 
 
 def test_it_learns_and_the_workdir_alone_gives_the_same_scores(tmp_path, encoder, task_file):
@@ -114,13 +134,11 @@ def test_it_learns_and_the_workdir_alone_gives_the_same_scores(tmp_path, encoder
     unlabelled = evaluation.evaluate(folder, None, None, 'test')
     assert unlabelled['metrics'] == {} and unlabelled['examples'] == 5
     assert len((tmp_path / 'run/predictions/test/predictions.tsv').read_text().splitlines()) == 6
-    there, task = source.load_source(encoder), load_task(task_file)
+    there = source.load_source(encoder)
     # Other weights in the same place: the old scores are not theirs.
     weights = jax.tree.map(np.negative, there.params)
     changed = there._replace(bert=there.bert._replace(params=weights))
-    other = finetuner.FineTuner(
-        task, changed, finetuner.task_identity(task, task_file, ''), configuration().runtime
-    )
+    other = tuner_from(changed, task_file)
     with pytest.raises(UserError, match='holds another run .data.init_fingerprint'):
         other.run(configuration(), folder)
     with pytest.MonkeyPatch.context() as patch:  # a file system that is mounted to be read
@@ -158,14 +176,14 @@ def test_a_grid_compiles_each_program_once_and_is_reused(tmp_path, encoder, task
         len(points) == 24
         and points[1].name == 'optimizer.peak_lr=0.003,init=source,train_examples=32,seed=1'
     )
-    results.run_sweep(fine_tuner, points[:1], str(tmp_path / 'sweep'))
+    run_sweep(fine_tuner, points[:1], str(tmp_path / 'sweep'))
     compiled = []
     listen = lambda event, seconds, **_: (
         compiled.append(event) if event.endswith('backend_compile_duration') else None
     )
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
-        rows = results.run_sweep(fine_tuner, points[:14], str(tmp_path / 'sweep'))
+        rows = run_sweep(fine_tuner, points[:14], str(tmp_path / 'sweep'))
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
     assert fine_tuner.compilations == {'init': 1, 'train': 1, 'predict': 1} and compiled == []
@@ -179,10 +197,7 @@ def test_a_grid_compiles_each_program_once_and_is_reused(tmp_path, encoder, task
     ] == pytest.approx(np.std(values, ddof=1))
 
     fresh = tuner_of(task_file, encoder)
-    assert (
-        results.run_sweep(fresh, points[:14], str(tmp_path / 'sweep')) == rows
-        and not fresh.compilations
-    )
+    assert run_sweep(fresh, points[:14], str(tmp_path / 'sweep')) == rows and not fresh.compilations
     text = results.table(rows, 'accuracy')
     assert len(text.splitlines()) == 8 and f'best on dev: {report["best"]}' in text
 
@@ -240,20 +255,12 @@ def test_a_signal_loses_nothing(tmp_path, encoder, task_file):
     config = configuration('epochs=4', 'runtime.checkpoint_every=4')
     fine_tuner = tuner_of(task_file, encoder)
     fine_tuner.run(config, str(tmp_path / 'whole'))
-    init, step, predictor = fine_tuner.programs(config)
-    calls = []
-
-    def interrupted(*arguments):
-        calls.append(None)
-        if len(calls) == 6:
-            signal.raise_signal(signal.SIGTERM)
-        return step(*arguments)
-
-    fine_tuner._programs = dict.fromkeys(fine_tuner._programs, (init, interrupted, predictor))
-    with pytest.raises(finetuner.Stopped) as stopped:
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(machine.Stopped) as stopped:
+        stopping_after(6, patch)
         fine_tuner.run(config, str(tmp_path / 'stopped'))
     assert stopped.value.said == 'saved at step 6'
-    assert len(calls) == 6 and not (tmp_path / 'stopped/eval').exists()
+    assert checkpoint.saved_steps(tmp_path / 'stopped') == [6]
+    assert not (tmp_path / 'stopped/eval').exists()
     shutil.copytree(tmp_path / 'stopped/checkpoints/6', tmp_path / 'step6')
     fresh = tuner_of(task_file, encoder)
     result, done_before = fresh.run(config, str(tmp_path / 'stopped'))
@@ -279,7 +286,7 @@ def test_a_signal_loses_nothing(tmp_path, encoder, task_file):
 
     # Stopped at step 6 it tells the same as one that was not, and of each line the rate of its
     # step.
-    times = ('seconds', 'step_ms', 'input_wait', 'sequences_per_s')
+    times = ('seconds', 'step_ms', 'input_wait', 'sequences_per_s', 'tokens_per_s', 'model_tflops')
     told = [read_metrics(tmp_path / name / 'metrics.jsonl') for name in ('whole', 'stopped')]
     whole, stopped = (
         [{k: v for k, v in m.items() if k not in times} for m in lines] for lines in told
@@ -312,6 +319,30 @@ def test_the_runtime_settings_are_obeyed(tmp_path, encoder, task_file, monkeypat
     assert len(beats) == 15 + 3 + 4  # steps, saves, and batches of dev: at 5, 10, 15 and the end
     fine_tuner.run(configuration(*changes), str(tmp_path / 'one'))
     assert checkpoint.saved_steps(tmp_path / 'one') == [15]
+
+
+def test_what_pretraining_tells_of_its_steps_fine_tuning_tells_too(
+    tmp_path, encoder, task_file, monkeypatch, caplog
+):
+    """Tokens, model FLOPs and their share of the peak against counts by hand; memory; a trace."""
+    traced, there = [], source.load_source(encoder)
+    caplog.set_level('INFO', 'absl')
+    monkeypatch.setattr(chips, 'peak_flops', lambda kind: 1e12)
+    monkeypatch.setattr(jax.profiler, 'start_trace', traced.append)
+    monkeypatch.setattr(jax.profiler, 'stop_trace', lambda: traced.append('stop'))
+    folder = str(tmp_path / 'run')
+    fine_tuner = tuner_from(there, task_file, profile_steps=2)
+    fine_tuner.run(configuration('epochs=6'), folder)
+    _, line, _ = read_metrics(tmp_path / 'run/metrics.jsonl')
+    length = fine_tuner.data.features(32)[0]['input_ids'].shape[1]
+    per_sequence = flops.training_flops_per_sequence(there.model, length, predictions=0)
+    assert line['sequences_per_s'] == pytest.approx(1e3 * 16 / line['step_ms'])
+    assert line['tokens_per_s'] == pytest.approx(length * line['sequences_per_s'])
+    assert line['mfu'] == pytest.approx(line['sequences_per_s'] * per_sequence / 8 / 1e12)
+    assert line['model_tflops'] == pytest.approx(line['mfu'])
+    assert traced == [f'{folder}/profile', 'stop']
+    memory = [message for message in caplog.messages if 'activations and workspace' in message]
+    assert len(memory) == 1 and memory[0].startswith(folder)
 
 
 def test_steps_that_go_on_being_discarded_name_their_examples(tmp_path, encoder, task_file):
@@ -353,11 +384,10 @@ def test_inputs_of_more_segments_than_the_model_knows_are_refused(tmp_path, enco
     pairs = json.loads(pathlib.Path(task_file).read_text())
     pairs |= {'kind': 'pair', 'columns': {'text': 'text', 'text_b': 'text', 'label': 'label'}}
     (tmp_path / 'pairs.json').write_text(json.dumps(pairs))
-    fine_tuner = tuner_of(str(tmp_path / 'pairs.json'), encoder)
-    small = dataclasses.replace(fine_tuner.source.model, type_vocab_size=1)
-    fine_tuner.source = fine_tuner.source._replace(
-        bert=fine_tuner.source.bert._replace(config=small)
-    )
+    there = source.load_source(encoder)
+    small = dataclasses.replace(there.model, type_vocab_size=1)
+    changed = there._replace(bert=there.bert._replace(config=small))
+    fine_tuner = tuner_from(changed, str(tmp_path / 'pairs.json'))
     with pytest.raises(
         UserError, match=r'inputs are of 2 segments, and .* knows 1 .type_vocab_size=1'
     ):
@@ -391,16 +421,13 @@ def test_a_training_loss_is_of_the_last_tenth_of_a_run(tmp_path):
         ''.join(json.dumps(line) + '\n' for line in lines)
     )
     write(lines)
-    assert finetuner._facts(str(tmp_path), 801, None) == {
-        'step': 801,
-        'train_loss': pytest.approx((50 * 0.325 + 50 * 0.3 + 5.0) / 101),
-    }
-    write([*lines[:15], lines[15] | {'discarded_steps': 40}, lines[16]])
-    assert finetuner._facts(str(tmp_path), 801, None)['train_loss'] == pytest.approx(
-        (50 * 0.325 + 10 * 0.3 + 5.0) / 61
+    assert results.training_loss(str(tmp_path)) == pytest.approx(
+        (50 * 0.325 + 50 * 0.3 + 5.0) / 101
     )
+    write([*lines[:15], lines[15] | {'discarded_steps': 40}, lines[16]])
+    assert results.training_loss(str(tmp_path)) == pytest.approx((50 * 0.325 + 10 * 0.3 + 5.0) / 61)
     write([lines[0], line | {'step': 100, 'steps': 50, 'discarded_steps': 50}])
-    assert finetuner._facts(str(tmp_path), 100, None)['train_loss'] is None
+    assert results.training_loss(str(tmp_path)) is None
 
 
 def test_a_folder_holds_one_run(tmp_path, encoder, task_file):
@@ -476,17 +503,8 @@ def test_the_dev_score_selects_and_stops(tmp_path, encoder, task_file):
     assert evaluation.evaluate(str(tmp_path / 'run'), None, None, None) == result
 
     # Stopped by a signal after its best score, and taken up by another process.
-    init, step, predictor = fine_tuner.programs(configuration(*changes))
-    calls = []
-
-    def interrupted(*arguments):
-        calls.append(None)
-        if len(calls) == best + 2:
-            signal.raise_signal(signal.SIGTERM)
-        return step(*arguments)
-
-    fine_tuner._programs = dict.fromkeys(fine_tuner._programs, (init, interrupted, predictor))
-    with pytest.raises(finetuner.Stopped):
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(machine.Stopped):
+        stopping_after(best + 2, patch)
         fine_tuner.run(configuration(*changes), str(tmp_path / 'stopped'))
     again, _ = tuner_of(task_file, encoder).run(configuration(*changes), str(tmp_path / 'stopped'))
     assert {k: v for k, v in again.items() if k != 'seconds'} == {
@@ -509,10 +527,10 @@ def test_rows_of_like_length_share_batches(tmp_path, encoder, task_file):
     # Lengths of 8, 40 and 64 in training, of 8 and 16 in dev.
     assert fine_tuner.compilations == {'init': 1, 'train': 3, 'predict': 2}
     params = checkpoint.load_params(tmp_path / 'run')[0]
-    task, (features, _) = fine_tuner.task, fine_tuner.features(config)
+    task, (features, _) = fine_tuner.data.task, fine_tuner.approach.features(config)
     seen = []
     task_decode = lambda examples, features, outputs: seen.append(outputs['logits'])
-    predictor = fine_tuner.programs(config)[2]
+    predictor = fine_tuner.programs(config).predictor
     predictor._task = types.SimpleNamespace(decode=task_decode)
     predictor(params, task.examples('train'), features, 1)
     predictor(params, task.examples('train'), features, 3)
@@ -522,7 +540,7 @@ def test_rows_of_like_length_share_batches(tmp_path, encoder, task_file):
 @pytest.mark.slow
 def test_a_run_that_learns_nothing_is_marked(tmp_path, encoder, task_file):
     points = sweep.grid(configuration(), 'optimizer.peak_lr=1e-9,3e-3')
-    rows = results.run_sweep(tuner_of(task_file, encoder), points, str(tmp_path / 'sweep'))
+    rows = run_sweep(tuner_of(task_file, encoder), points, str(tmp_path / 'sweep'))
     assert [row['failed'] for row in rows] == [True, False]
     text = results.table(rows, 'accuracy')
     assert (
@@ -632,10 +650,12 @@ def test_command_lines(tmp_path, encoder, task_file, binary):
         f'--init_from={encoder}',
         f'--workdir={tmp_path}/run',
         '--sweep=seed=0,1',
+        '--profile=2',
         *(f'--set={s}' for s in SETTINGS),
     ]
     first = binary('finetune', *arguments)
     assert first.returncode == 0 and 'best on dev: seed=' in first.stdout, first.stderr
+    assert all(any((tmp_path / f'run/runs/seed={n}/profile').rglob('*.xplane.pb')) for n in (0, 1))
     second = binary('finetune', *arguments)
     assert second.stdout == first.stdout and '2 of 2 runs were done before' in second.stderr
     scored = binary('evaluate', f'--workdir={tmp_path}/run/runs/seed=1')

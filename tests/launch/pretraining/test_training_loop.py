@@ -48,16 +48,16 @@ SETTINGS = [
 DRIVER = """
 import json, signal, sys
 from absl import flags, logging
-from bert_jax.train import loop
+from bert_jax.train import meter
 from configs.errors import UserError
 from launch import pretrain
 logging.use_absl_handler()
-after, stop_at = loop.Profile.after, 0
+after, stop_at = meter.Profile.after, 0
 def stopping(self, step, metrics):
     after(self, step, metrics)
     if step == stop_at:
         signal.raise_signal(signal.SIGTERM)
-loop.Profile.after = stopping
+meter.Profile.after = stopping
 for line in sys.stdin:
     stop_at, arguments = json.loads(line)
     flags.FLAGS.unparse_flags()

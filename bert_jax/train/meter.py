@@ -1,0 +1,209 @@
+"""What a training loop measures of itself: means of metrics, speed, a trace of some steps.
+
+Owns the arithmetic between the metrics of single steps and the figures of a log line, and what of
+it a checkpoint keeps. It must not know what is trained, nor when a line is due.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from absl import logging
+
+from bert_jax.train.losses import MetricSums
+from configs.errors import UserError
+
+
+class Work(NamedTuple):
+    """What steps work through on all devices; tokens with padding; model FLOPs, 0: not known."""
+
+    examples: float = 0
+    tokens: float = 0
+    flops: float = 0
+
+
+_NO_WORK = Work()
+
+
+class Meter:
+    """Adds up (sum, weight) metrics of steps; fetches each step's when the next is dispatched.
+
+    So the device never waits for the host, and the host is never more than one step ahead.
+
+    Attributes:
+      read_by: what the steps from one to another have read, in words for a message. Steps count
+        from 1, as in the log.
+    """
+
+    def __init__(self, max_bad_steps: int, kept: Mapping[str, Any] | None = None):
+        """`kept` is the `state` of an interrupted run's meter, whose steps still count."""
+        self._max_bad_steps = max_bad_steps
+        self.read_by: Callable[[int, int], str] = lambda first, last: ''
+        self._pending: tuple[int, MetricSums] | None = None
+        self._start()
+        if kept:
+            self._sums |= {name: list(entry) for name, entry in kept['sums'].items()}
+            self._steps, self._discarded = kept['steps'], kept['discarded_steps']
+
+    def _start(self) -> None:
+        self._sums: dict[str, list[float]] = {}
+        self._steps, self._discarded, self._timed = 0, 0, 0
+        self._work = _NO_WORK
+        self._learning_rate: float | None = None
+        self._since = self._last_push = time.perf_counter()
+        self._waited = self._waited_before = 0.0
+
+    def push(
+        self, step: int, metrics: MetricSums, compiled: bool = False, work: Work = _NO_WORK
+    ) -> None:
+        """Takes the metrics of step number `step`, just dispatched, and the `work` that it does.
+
+        Where a program was `compiled` for it, the step is waited for and, with all the time since
+        the one before, left out of `seconds` and `step_ms`: that time says nothing of the steps to
+        come. UserError after too many non-finite steps in a row.
+        """
+        self._settle_pending()
+        self._pending = step, metrics
+        if compiled:
+            jax.block_until_ready(metrics)
+            self._since += time.perf_counter() - self._last_push
+            self._waited = self._waited_before
+        else:
+            self._timed += 1
+            self._work = Work(*map(sum, zip(self._work, work, strict=True)))
+        self._last_push, self._waited_before = time.perf_counter(), self._waited
+
+    def _settle_pending(self) -> None:
+        """Waits for the step that was dispatched last, and adds up its metrics."""
+        if self._pending is not None:
+            step, metrics = self._pending
+            self._pending = None
+            self._add(step, metrics)
+
+    def _add(self, step: int, metrics: MetricSums) -> None:
+        host = {name: (float(s), float(w)) for name, (s, w) in jax.device_get(metrics).items()}
+        bad, _ = host.pop('bad_steps')
+        if 'learning_rate' in host:  # of the step itself: a mean over steps would be no step's rate
+            self._learning_rate, _ = host.pop('learning_rate')
+        self._steps += 1
+        if bad:  # a discarded step: counted, and kept out of the means
+            self._discarded += 1
+            if bad >= self._max_bad_steps:
+                first = step - int(bad) + 1
+                raise UserError(
+                    f'{int(bad)} steps in a row, {first} to {step}, had a non-finite loss or'
+                    f' gradient and were discarded{self.read_by(first, step)}: lower'
+                    ' optimizer.peak_lr, lengthen the warm-up, or look at the data (python -m'
+                    ' launch.verify_data)'
+                )
+            return
+        add_sums(self._sums, host)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the steps since the last `drain`, as JSON values.
+
+        Waits for the pending step.
+        """
+        self._settle_pending()
+        return {'sums': self._sums, 'steps': self._steps, 'discarded_steps': self._discarded}
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leaves the time inside the block out of `seconds`: to evaluate or save is not to train.
+
+        Waits for the pending step first, whose time is of training.
+        """
+        self._settle_pending()
+        started = time.perf_counter()
+        yield
+        passed = time.perf_counter() - started
+        self._since += passed
+        self._last_push += passed
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Counts the time inside the block as waiting for input."""
+        started = time.perf_counter()
+        yield
+        self._waited += time.perf_counter() - started
+
+    def drain(
+        self, rates: Callable[[Work, float], Mapping[str, float]] | None = None
+    ) -> dict[str, float]:
+        """Means since the last call, with `steps`, `discarded_steps` and `seconds`.
+
+        Waits for the pending step. `learning_rate` is that of the last step. `seconds` and
+        `step_ms` are of the steps that this process made and compiled nothing for; `step_ms` is
+        left out where there was none. `input_wait` is the share of the seconds in which the host
+        waited for the next batch. Where there is `step_ms` there is also what `rates` makes of the
+        work of those steps and their seconds.
+        """
+        self._settle_pending()
+        figures = means(self._sums)
+        if self._learning_rate is not None:
+            figures['learning_rate'] = self._learning_rate
+        seconds = time.perf_counter() - self._since
+        figures |= {'steps': self._steps, 'discarded_steps': self._discarded, 'seconds': seconds}
+        figures['input_wait'] = self._waited / seconds if seconds else 0.0
+        if self._timed:
+            figures['step_ms'] = 1e3 * seconds / self._timed
+            figures |= rates(self._work, seconds) if rates else {}
+        self._start()
+        return figures
+
+
+def eta(steps_left: int, measured: Mapping[str, float]) -> float | None:
+    """Seconds that `steps_left` take at the pace of a drained Meter; None where it has none."""
+    return steps_left * measured['step_ms'] / 1e3 if 'step_ms' in measured else None
+
+
+def add_sums(total: dict[str, list[float]], sums: Mapping[str, tuple[Any, Any]]) -> None:
+    """Adds (sum, weight) of each metric to those of `total`."""
+    for name, (value, weight) in sums.items():
+        entry = total.setdefault(name, [0.0, 0.0])
+        entry[0] += float(value)
+        entry[1] += float(weight)
+
+
+def means(sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """sum / weight of each metric; those without any weight are left out."""
+    return {name: total / weight for name, (total, weight) in sums.items() if weight}
+
+
+class Profile:
+    """A trace of `steps` steps for TensorBoard's profiler, from SKIPPED after `start` on; 0: none.
+
+    It ends with the step `last` at the latest, and does not begin where nothing would be left of
+    it.
+    """
+
+    SKIPPED = 10  # the first steps compile and fill buffers
+
+    def __init__(self, folder: str, steps: int, start: int, last: int):
+        first = start + self.SKIPPED
+        self._folder = folder
+        # The steps after which it begins and ends.
+        self._between: tuple[int, ...] = ()
+        if steps and first < last:
+            self._between = (first, min(first + steps, last))
+
+    def after(self, step: int, metrics: MetricSums) -> None:
+        """To be called when step number `step` has been dispatched.
+
+        Waits for its metrics where the trace begins and ends.
+        """
+        if step in self._between:
+            jax.block_until_ready(metrics)
+            try:
+                (
+                    jax.profiler.start_trace(self._folder)
+                    if step == self._between[0]
+                    else jax.profiler.stop_trace()
+                )
+            except (RuntimeError, OSError) as error:  # a full disk, for one: no reason to end a run
+                logging.warning('%s: no profile (%s)', self._folder, str(error).split('\n')[0])
+                self._between = ()

@@ -1,0 +1,133 @@
+"""The program of pre-training: model, objective, jitted steps, the shapes of their arguments.
+
+Owns how these follow from a configuration and a mesh, in one place: the run, its dry run, the plan
+for chips that are not here, the held-out evaluation and the benchmarks all take them from here.
+Nothing is computed or compiled yet. It must not know where records come from.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.mesh import sharding
+from bert_jax.model import attention, heads
+from bert_jax.train import losses
+from bert_jax.train.masking import DynamicMasking
+from bert_jax.train.schedule import Hparams, hparams_of
+from bert_jax.train.state import TrainState, abstract_state, create_state
+from bert_jax.train.step import jit_train_step, make_eval_step, make_train_step
+from configs.schema import PretrainConfig
+
+Mesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
+
+
+class InputKind(NamedTuple):
+    """What a program must know of the rows that it reads.
+
+    seq_len: tokens of a row; predictions: masked positions of a row; nsp: whether they have labels
+    for the next-sentence head; packed: whether a row holds several examples; masking: what the step
+    itself masks, none where rows come masked.
+    """
+
+    seq_len: int
+    predictions: int
+    nsp: bool = True
+    packed: bool = False
+    masking: DynamicMasking | None = None
+
+
+class PretrainingProgram(NamedTuple):
+    """One phase's program.
+
+    kernel: what computes attention (attention.choose).
+    objective: what is minimised, of (params, batch).
+    train_step: jitted (state, batch, hparams) -> (state, metrics); takes the state's memory.
+    eval_step: jitted (params, batch) -> metrics.
+    state: ShapeDtypeStructs of the train state, with their shardings.
+    hparams: the scalars that the train step is given.
+    """
+
+    kernel: str
+    objective: losses.Objective
+    train_step: Any
+    eval_step: Any
+    state: TrainState
+    hparams: Hparams
+
+
+def pretraining_program(
+    config: PretrainConfig, inputs: InputKind, mesh: Mesh, platform: str | None = None
+) -> PretrainingProgram:
+    """The program of a phase that reads such `inputs`, to be called inside `jax.set_mesh(mesh)`.
+
+    platform: 'cpu', 'gpu' or 'tpu', by default that of the devices here. UserError where
+    runtime.attention names a kernel that cannot be had.
+    """
+    runtime = config.runtime
+    kernel = attention.choose(runtime, config.model, inputs.seq_len, inputs.packed, platform)
+    objective = losses.pretraining_objective(pretraining_model(config, kernel), inputs.nsp)
+    step = make_train_step(
+        objective, config.optimizer, runtime.accumulation, inputs.masking, runtime.dropout_rng
+    )
+    state = state_shapes(config, mesh)
+    return PretrainingProgram(
+        kernel,
+        objective,
+        jit_train_step(step, state),
+        jax.jit(make_eval_step(objective)),
+        state,
+        hparams_of(config.optimizer, config.seed, config.total_steps),
+    )
+
+
+def pretraining_model(config: PretrainConfig, kernel: str = 'xla') -> heads.Pretraining:
+    """The model as `runtime` has it computed; its parameters are the same with any kernel."""
+    runtime = config.runtime
+    return heads.Pretraining(
+        config.model, jnp.dtype(runtime.compute_dtype), runtime.remat, runtime.scan_layers, kernel
+    )
+
+
+def fresh_state(config: PretrainConfig, mesh: jax.sharding.Mesh) -> TrainState:
+    """The state that a run of `config` begins with, made on the mesh."""
+    model, shard_optimizer = pretraining_model(config), config.runtime.shard_optimizer
+    return create_state(model, config.seed, config.optimizer, mesh, shard_optimizer)
+
+
+def state_shapes(config: PretrainConfig, mesh: Mesh) -> TrainState:
+    """What `fresh_state` would make, as ShapeDtypeStructs with their shardings."""
+    # No runtime setting changes a shape; without them the shapes of one model are traced once.
+    model = heads.Pretraining(config.model)
+    return abstract_state(model, config.optimizer, mesh, config.runtime.shard_optimizer)
+
+
+def argument_shapes(
+    config: PretrainConfig, inputs: InputKind, batch_size: int, mesh: Mesh
+) -> tuple[TrainState, dict[str, jax.ShapeDtypeStruct], Hparams]:
+    """(state, batch, hparams) of the train step as ShapeDtypeStructs with their shardings.
+
+    Of rows that come masked and are not packed.
+    """
+    B, T, P = batch_size, inputs.seq_len, inputs.predictions
+    columns = {
+        'input_ids': ((B, T), jnp.int32),
+        'input_mask': ((B, T), jnp.int32),
+        'segment_ids': ((B, T), jnp.int32),
+        'masked_lm_positions': ((B, P), jnp.int32),
+        'masked_lm_ids': ((B, P), jnp.int32),
+        'masked_lm_weights': ((B, P), jnp.float32),
+        'next_sentence_labels': ((B,), jnp.int32),
+        'example_weights': ((B,), jnp.float32),
+    }
+    batch = {
+        name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding.batch_sharding(mesh))
+        for name, (shape, dtype) in columns.items()
+    }
+    hparams = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((), x.dtype, sharding=sharding.replicated(mesh)),
+        hparams_of(config.optimizer, config.seed, config.total_steps),
+    )
+    return state_shapes(config, mesh), batch, hparams

@@ -1,0 +1,108 @@
+"""What a fine-tuning run trains, from where and on what: the seam between a run and its approach.
+
+Owns the Protocol that finetuner.py asks, and the approach of the paper's section 4, where the whole
+encoder is trained with a head; feature_based.py has that of section 5.3. It must not know how a run
+goes.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from absl import logging
+
+from bert_jax.costs.flops import training_flops_per_sequence
+from bert_jax.costs.throughput import StepCosts
+from bert_jax.model import attention
+from bert_jax.train import task_heads
+from bert_jax.train.state import TrainState, load_params_into
+from configs.schema import FinetuneConfig
+from launch.finetuning.task_data import Features, TaskData
+
+C = TypeVar('C', bound=FinetuneConfig, contravariant=True)
+
+
+class Models(NamedTuple):
+    """A model, and the same as it is trained, whose attention kernel may be another."""
+
+    model: Any
+    trained: Any
+
+
+class Approach(Protocol[C]):
+    """See above; for runs of configurations C.
+
+    Attributes:
+      data: the task, and the source of the encoder.
+    """
+
+    @property
+    def data(self) -> TaskData: ...
+
+    def check(self, config: C) -> None:
+        """Raises UserError where there can be no run of `config`; computes nothing."""
+
+    def features(self, config: C) -> tuple[Features, Features]:
+        """(training, scored) features that batches are cut from; made once, which may be slow.
+
+        What `inputs` needs is there then. Raises Stopped after a signal.
+        """
+
+    def inputs(self, config: C, split: str, batch: Features) -> Features:
+        """What the model reads of a batch of the features of 'train' or the scored split."""
+
+    def models(self, config: C) -> Models:
+        """What is trained."""
+
+    def begin(self, config: C, state: TrainState, folder: str) -> TrainState:
+        """The fresh `state` of the run in `folder`, with the weights that training begins with."""
+
+    def costs(self, config: C) -> StepCosts:
+        """What its steps cost."""
+
+
+class FineTuning:
+    """The encoder of the source with a fresh head for the task, all of it trained."""
+
+    def __init__(self, data: TaskData):
+        self.data = data
+
+    def check(self, config: FinetuneConfig) -> None:
+        """Nothing beyond what is checked of all runs."""
+
+    def features(self, config: FinetuneConfig) -> tuple[Features, Features]:
+        """Those of the task."""
+        return self.data.features(config.max_seq_length)
+
+    def inputs(self, config: FinetuneConfig, split: str, batch: Features) -> Features:
+        """The batch as it is."""
+        return batch
+
+    def models(self, config: FinetuneConfig) -> Models:
+        """The encoder with a head; trained with the kernel that its rows' length allows."""
+        encoder, task = config.encoder(self.data.source.model), self.data.task
+        model = task_heads.make_model(
+            task.head, encoder, task.num_outputs, config.head_dropout, config.runtime
+        )
+        length = self.features(config)[0]['input_ids'].shape[-1]
+        kernel = attention.choose(config.runtime, encoder, length)
+        return Models(model, model.clone(kernel=kernel))
+
+    def begin(self, config: FinetuneConfig, state: TrainState, folder: str) -> TrainState:
+        """The encoder's weights are the source's, unless init=random; the head's are fresh."""
+        if config.init == 'random':
+            return state
+        source = self.data.source
+        name, encoder = f'--init_from={source.where}', source.params['encoder']
+        if config.bilstm and not source.model.bilstm:
+            logging.info('%s: its BiLSTM is fresh', folder)
+            encoder = {**encoder, 'bilstm': state.params['encoder']['bilstm']}
+        return state._replace(
+            params=load_params_into(state.params, {'encoder': encoder}, name, 'encoder')
+        )
+
+    def costs(self, config: FinetuneConfig) -> StepCosts:
+        """FLOPs are the encoder's with its pooler; the head's are too few to count."""
+        encoder = config.encoder(self.data.source.model)
+        return StepCosts(functools.partial(training_flops_per_sequence, encoder, predictions=0))

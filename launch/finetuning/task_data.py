@@ -1,0 +1,108 @@
+"""A task as an encoder reads it: the examples of two splits, and their features, made once.
+
+Owns what identifies them in a run's data.json. It must not know how they are trained on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import Any
+
+import numpy as np
+from absl import logging
+
+from configs import schema
+from configs.errors import UserError
+from input_pipeline.tasks import Task
+from input_pipeline.tasks.base import trim
+from input_pipeline.tasks.batching import subset
+from input_pipeline.tasks.features import features_of
+from input_pipeline.tasks.task_file import is_task_file
+from launch.finetuning import evaluation
+from launch.workdir.source import Source
+
+Features = dict[str, np.ndarray]
+
+
+def task_identity(task: Task, name: str, data_dir: str) -> dict[str, Any]:
+    """What data.json says of a task: where it is (absolute), and what its model must have."""
+
+    def absolute(path: str) -> str:
+        return (
+            os.path.abspath(path)
+            if path and '://' not in path and not path.startswith('tfds:')
+            else path
+        )
+
+    return {
+        'task': absolute(name) if is_task_file(name) else name,
+        'data_dir': absolute(data_dir),
+        'head': task.head,
+        'labels': list(task.labels),
+        'options': task.options,
+    }
+
+
+class TaskData:
+    """A task's training and scored examples, for the encoder of a source.
+
+    Attributes:
+      task, source: what it was made of.
+      cache: folder for slow features.
+      split: the split that is scored, dev where the task has one.
+      train, scored: the examples of both splits.
+      identity: all of it in JSON values, for the runs' data.json.
+    """
+
+    def __init__(self, task: Task, source: Source, named: dict[str, Any], cache: str = ''):
+        """`named` is the task's part of data.json (`task_identity`).
+
+        UserError where the scored split has no labels.
+        """
+        self.task, self.source, self.cache = task, source, cache
+        self.split = task.selection_split
+        self.train, self.scored = task.examples('train'), task.examples(self.split)
+        if not task.labelled(self.scored):
+            raise UserError(
+                f'task {task.name}: its {self.split} split has no labels, so nothing can be scored:'
+                ' give it a dev split'
+            )
+        digest = hashlib.sha256(repr((self.train, self.scored)).encode()).hexdigest()
+        self.identity = {
+            **named,
+            'examples': digest[:16],
+            'init_from': source.where,
+            'init_step': source.step,
+            'init_fingerprint': source.fingerprint(),
+            'tokenizer': source.tokenizer.fingerprint,
+            'model': schema.to_dict(source.model),
+        }
+        self._features: dict[int, tuple[Features, Features]] = {}
+
+    def chosen(self, config: schema.FinetuneConfig) -> list[int]:
+        """The numbers of the examples that a run trains on."""
+        return subset(range(len(self.train)), config.train_examples, config.seed)
+
+    def features(self, length: int) -> tuple[Features, Features]:
+        """(training, scored) features of at most `length` pieces; made once for each length."""
+        if length not in self._features:
+            self._features[length] = (
+                self._made('train', self.train, length),
+                self._made(self.split, self.scored, length),
+            )
+        return self._features[length]
+
+    def _made(self, split: str, examples: list[Any], length: int) -> Features:
+        features = trim(features_of(self.task, examples, self.source.tokenizer, length, self.cache))
+        evaluation.check_segments(self.task, features, self.source)
+        rows, *shape = features['input_ids'].shape
+        logging.info(
+            '%s %s: %d examples, %d rows of %s pieces',
+            self.task.name,
+            split,
+            len(examples),
+            rows,
+            ' x '.join(map(str, shape)),
+        )
+        return features

@@ -1,0 +1,52 @@
+"""The rows that one fine-tuning run trains on, in their order.
+
+Owns nothing but that choice; the order itself is arithmetic in input_pipeline/tasks/batching.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from configs.schema import FinetuneConfig
+from input_pipeline.tasks.base import INPUT_KEYS
+from input_pipeline.tasks.batching import bucketed_batches, training_batches
+from launch.finetuning.task_data import Features
+
+
+class TrainingRows:
+    """The rows of some examples, as batches from any step on."""
+
+    def __init__(
+        self,
+        config: FinetuneConfig,
+        features: Features,
+        examples: Sequence[int],
+        label_keys: Sequence[str],
+    ):
+        """`features` are of the whole split; of them, the rows of these `examples`."""
+        rows = np.flatnonzero(np.isin(features['example_index'], examples))
+        self._config, self._keys = config, [*INPUT_KEYS, *label_keys]
+        self._arrays = {name: features[name][rows] for name in (*self._keys, 'example_index')}
+
+    def batches(self, start: int) -> Iterator[Features]:
+        """Endless batches of what a model reads, with labels, from step `start` (from 0) on."""
+        return self._batches(self._keys, start)
+
+    def _batches(self, keys: Sequence[str], start: int) -> Iterator[Features]:
+        buckets = self._config.length_buckets
+        arguments = self._arrays, keys, self._config.batch_size, self._config.seed
+        if buckets == 1:
+            return training_batches(*arguments, start)
+        return bucketed_batches(*arguments, buckets, start)
+
+    def read_by(self, step: int) -> str:
+        """Which training examples step number `step` (from 1) has read, in words."""
+        batch = next(self._batches(['example_index'], step - 1))
+        numbers = sorted({int(number) for number in batch['example_index']})
+        more = f' and {len(numbers) - 8} more' if len(numbers) > 8 else ''
+        return (
+            f'; step {step} read the training examples {", ".join(map(str, numbers[:8]))}{more}'
+            ' (from 0)'
+        )

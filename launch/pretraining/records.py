@@ -1,0 +1,105 @@
+"""The records of a pre-training run: a --data directory, and which phase reads which.
+
+Owns what is refused of them before the run begins. Imports no jax, so that a mistake is told at
+once.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from etils import epath
+
+from configs import schema
+from configs.errors import UserError
+from input_pipeline.records.shards import Manifest, check_files
+from input_pipeline.tokenizer import Tokenizer
+from launch.pretraining.record_checks import check_model_reads
+
+if TYPE_CHECKING:
+    from bert_jax.train.program import InputKind
+
+
+class Records(NamedTuple):
+    """A --data directory and its manifest."""
+
+    directory: str
+    manifest: Manifest
+
+    def identity(self) -> dict[str, Any]:
+        """What a resumed run must find alike, wherever the records lie; JSON values."""
+        names = sorted((s.file, s.records, s.crc32c) for s in self.manifest.files)
+        return {
+            'seq_len': self.manifest.seq_len,
+            'objective': self.manifest.objective,
+            'checksum': zlib.crc32(repr(names).encode()),
+        }
+
+    def tokenizer(self) -> Tokenizer:
+        """The copy of the tokenizer that the records were made with."""
+        return Tokenizer.load(epath.Path(self.directory) / 'tokenizer')
+
+    def kind(self) -> InputKind:
+        """What the program must know of their rows; masks are drawn as their own options say."""
+        from bert_jax.train.masking import DynamicMasking
+        from bert_jax.train.program import InputKind
+
+        masking, manifest = None, self.manifest
+        if manifest.masking == 'dynamic':
+            options, tokenizer = manifest.options, self.tokenizer()
+            masking = DynamicMasking(
+                options['masked_lm_prob'],
+                manifest.max_predictions,
+                tuple(options['mask_mix']),
+                options['whole_word'],
+                tokenizer.mask_id,
+                tokenizer.vocab_size,
+            )
+        nsp, packed = manifest.objective in ('nsp', 'sop'), manifest.spec.packed
+        return InputKind(manifest.seq_len, manifest.max_predictions, nsp, packed, masking)
+
+
+def match_phases(config: schema.PretrainConfig, directories: Sequence[str]) -> list[Records]:
+    """The records of each phase, by seq_len.
+
+    UserError for a missing, ambiguous, unused or unfit directory.
+    """
+    if not directories:
+        raise UserError('--data: name the records directory (launch.preprocess makes one)')
+    given = [Records(d, Manifest.load(d)) for d in directories]
+    for directory, manifest in given:
+        if manifest.vocab_size != config.model.vocab_size:
+            raise UserError(
+                f'--data={directory} was made with a vocabulary of {manifest.vocab_size} entries,'
+                f' but model.vocab_size={config.model.vocab_size}: add --set'
+                f' model.vocab_size={manifest.vocab_size}, or make the records with the other'
+                ' tokenizer'
+            )
+        if manifest.seq_len not in {p.seq_len for p in config.phases}:
+            raise UserError(
+                f'--data={directory} has seq_len={manifest.seq_len}, which no phase uses: '
+                f'--set phases.0.seq_len={manifest.seq_len}, or leave it out'
+            )
+        check_model_reads(config.model, manifest, directory)
+        if faults := check_files(directory, manifest.files):
+            raise UserError(
+                f'--data={directory}: {faults[0]} ({len(faults)} such files): copy or make the'
+                ' records again'
+            )
+    if len({r.manifest.tokenizer_fingerprint for r in given}) > 1:
+        raise UserError(
+            '--data: the directories were made with different tokenizers: make them with one'
+        )
+    chosen = []
+    for i, phase in enumerate(config.phases):
+        fit = [r for r in given if r.manifest.seq_len == phase.seq_len]
+        if len(fit) != 1:
+            lengths = [r.manifest.seq_len for r in given]
+            raise UserError(
+                f'phases.{i}.seq_len={phase.seq_len}: {len(fit)} of the --data directories have'
+                f' that length (theirs: {lengths}): give exactly one'
+            )
+        chosen.append(fit[0])
+    return chosen

@@ -1,0 +1,271 @@
+"""A pre-training run: from its records and settings to its last step, phase by phase.
+
+Owns what is particular to pre-training around the loop of bert_jax/train/loop.py: where the state
+comes from, the records of each phase, and the evaluation on held-out ones. It must not know flags.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+from absl import logging
+
+from bert_jax.costs import flops
+from bert_jax.costs.throughput import StepCosts
+from bert_jax.mesh import determinism, processes, sharding
+from bert_jax.model import attention, splits
+from bert_jax.train import checkpoint, loop
+from bert_jax.train.program import PretrainingProgram, fresh_state, pretraining_program
+from bert_jax.train.state import TrainState, load_params_into
+from bert_jax.train.step import use_compilation_cache
+from configs import schema
+from input_pipeline.records.stream import RecordStream
+from launch.pretraining import baselines, dry_run, held_out, same_run
+from launch.pretraining.records import Records
+from launch.workdir import running, source
+from launch.workdir.source import Source
+from launch.workdir.workdir import Workdir
+
+
+class Options(NamedTuple):
+    """What a command asks for besides the settings.
+
+    workdir: folder of the run; init_from: the source of the first weights, if any; print_map:
+    whether their names are printed; profile_steps: see loop.Run.
+    """
+
+    workdir: str
+    init_from: str | None = None
+    print_map: bool = False
+    profile_steps: int = 0
+
+
+def prepare(config: schema.PretrainConfig, records: list[Records]) -> jax.sharding.Mesh:
+    """The mesh of the run. UserError where the settings or the records do not fit the devices."""
+    use_compilation_cache(config.runtime.compilation_cache)
+    mesh = sharding.make_mesh(config.runtime)
+    for warning in splits.left_whole(config.model, config.runtime):
+        logging.warning('%s', warning)
+    for i, phase in enumerate(config.phases):
+        sharding.check_divides(
+            mesh, phase.batch_size, config.runtime.accumulation, f'phases.{i}.batch_size'
+        )
+        attention.choose(
+            config.runtime, config.model, phase.seq_len, records[i].manifest.spec.packed
+        )
+    return mesh
+
+
+def print_sizes(config: schema.PretrainConfig, records: list[Records]) -> None:
+    """The dry run: one line for each phase, to stdout."""
+    mesh = prepare(config, records)
+    for i, phase in enumerate(config.phases):
+        print(f'phase {i}: {dry_run.report(config, phase, records[i], mesh)}')
+
+
+def run(config: schema.PretrainConfig, records: list[Records], options: Options) -> int:
+    """The whole run, in this process or in this one of several; `records` are those of each phase.
+
+    Returns 0, or 128 + the signal that asked it to save and stop.
+    """
+    mesh, workdir = prepare(config, records), Workdir(options.workdir)
+    with workdir.lock() if processes.is_lead_process() else contextlib.nullcontext():
+        # Before the workdir is this run's: a source that does not fit leaves no trace.
+        start = starting_point(config, records, options)
+        processes.compare(
+            lambda: same_run.before_the_first_step(workdir, start),
+            'give all the same --workdir and --init_from, as one folder that all of them share',
+        )
+
+        # The first process claims the workdir, and all others must find its claim: what they write
+        # later (their parts of a checkpoint) must come together in one folder.
+        identity = {'records': [r.identity() for r in records]} | (
+            {'init_from': options.init_from} if options.init_from else {}
+        )
+        processes.broadcast_from_lead(lambda: workdir.create_or_resume(config, identity))
+        processes.compare(
+            lambda: same_run.claimed(workdir),
+            'the --workdir must be one folder that all of them share, a shared disk or gs://',
+        )
+        if processes.is_lead_process():
+            records[0].tokenizer().save(workdir.tokenizer_folder)
+        return _train(config, records, mesh, start, options)
+
+
+def starting_point(
+    config: schema.PretrainConfig, records: list[Records], options: Options
+) -> Source | None:
+    """What `init_from` names, fit for this run.
+
+    None without it, or where the workdir has a checkpoint to go on from.
+    """
+    if not options.init_from or checkpoint.saved_steps(options.workdir):
+        return None
+    return source.for_pretraining(
+        options.init_from, records[0].tokenizer(), config.model, config.seed, options.print_map
+    )
+
+
+def _train(
+    config: schema.PretrainConfig,
+    records: list[Records],
+    mesh: jax.sharding.Mesh,
+    start: Source | None,
+    options: Options,
+) -> int:
+    """From the newest checkpoint, `start` or fresh weights to the last step or a signal."""
+    # The fresh state comes first in any case: it says how a checkpoint's arrays are to lie.
+    state, meter_state = fresh_state(config, mesh), None
+    checkpoints = running.checkpoints_of(options.workdir, config.runtime)
+    if resumed := running.resumed(options.workdir, checkpoints, state, config.total_steps):
+        state, meter_state = resumed
+    elif start:
+        state = state._replace(
+            params=load_params_into(state.params, start.params, f'--init_from={start.where}')
+        )
+        logging.info(
+            'weights of %s at step %d; optimizer and schedule are new', start.where, start.step
+        )
+    logging.info(
+        '%s: %s parameters, %d steps, %d %s device(s), mesh %s, workdir %s',
+        config.name, f'{flops.parameter_count(config.model):,}', config.total_steps,
+        jax.device_count(), jax.default_backend(), dict(mesh.shape), options.workdir,
+    )  # fmt: skip
+    logging.info('%s', determinism.described(jax.default_backend()))
+
+    first, signal = 0, None
+    with (
+        jax.set_mesh(mesh),
+        processes.watchdog(config.runtime.stall_minutes) as beat,
+        running.opened(
+            options.workdir,
+            checkpoints,
+            state,
+            config.runtime,
+            kind='pretrain',
+            total_steps=config.total_steps,
+            saves=saves_left(config, int(state.step)),
+            meter_state=meter_state,
+            stop=processes.Agreement(processes.StopSignal(), mesh),
+            beat=beat,
+            profile_steps=options.profile_steps,
+        ) as run,
+    ):
+        for number, phase in enumerate(config.phases):
+            if int(state.step) < first + phase.steps and signal is None:
+                ended = PhaseTraining(config, number, first, records[number], mesh).train(
+                    run, state
+                )
+                state, signal = ended.state, ended.signal
+            first += phase.steps
+    if signal is not None:
+        said = checkpoint.standing(options.workdir, int(state.step))
+        logging.info('signal %d: %s; the same command goes on from there', signal, said)
+        return 128 + signal
+    logging.info('done: %d steps', int(state.step))
+    return 0
+
+
+def saves_left(config: schema.PretrainConfig, step: int) -> int:
+    """At most so many checkpoints will be written after `step`."""
+    left, runtime = config.total_steps - step, config.runtime
+    return left and left // runtime.checkpoint_every + left // runtime.eval_every + len(
+        config.phases
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class PhaseTraining:
+    """Phase `number` of a run, whose first step is the run's step `first`, on its records."""
+
+    config: schema.PretrainConfig
+    number: int
+    first: int
+    records: Records
+    mesh: jax.sharding.Mesh
+
+    @property
+    def settings(self) -> schema.Phase:
+        """Its length, steps and batch size."""
+        return self.config.phases[self.number]
+
+    def train(self, run: loop.Run, state: TrainState) -> loop.Ended:
+        """Trains from `state`, which is of this phase, to its end or to a signal."""
+        program = pretraining_program(self.config, self.records.kind(), self.mesh)
+        # What guessing scores is told before the first step, beside which it will be read.
+        evaluation = self.evaluation(program, run)
+
+        train, step = self.stream('train'), int(state.step)
+        logging.info(
+            'phase %d: seq_len %d, batch %d, steps %d to %d; compiling',
+            self.number, self.settings.seq_len, self.settings.batch_size, step,
+            self.first + self.settings.steps,
+        )  # fmt: skip
+
+        # The stream counts the phase's steps from 0, the run counts all phases' together.
+        def read_by(a: int, b: int) -> str:
+            return (
+                f'; they read {train.read_by(max(a - 1, self.first) - self.first, b - self.first)}'
+            )
+
+        return loop.train(
+            run,
+            program.train_step,
+            state,
+            loop.prefetch(train.batches(step - self.first), self.place),
+            program.hparams,
+            last=self.first + self.settings.steps,
+            name=f'phase {self.number}',
+            labels={'phase': self.number},
+            evaluation=evaluation,
+            costs=StepCosts(self.flops),
+            read_by=read_by,
+        )
+
+    def evaluation(self, program: PretrainingProgram, run: loop.Run) -> loop.Evaluation | None:
+        """Measures on held-out records, and how far they are above guessing; None without any."""
+        if not self.records.manifest.records('eval'):
+            return None
+        stream, batches = self.stream('eval'), self.config.runtime.eval_batches
+        guess = baselines.told(self.records.directory, self.settings.batch_size * batches)
+
+        def watched() -> Iterator[dict[str, jax.Array]]:
+            for batch in stream.evaluation(batches):
+                run.beat()  # an evaluation may take longer than runtime.stall_minutes
+                yield self.place(batch)
+
+        def evaluate(step: int, state: TrainState) -> loop.Verdict:
+            del step
+            measures = held_out.measure(program.eval_step, state.params, watched())
+            loss = measures['mlm_loss']
+            # losses of different lengths do not compare: a later phase's are always better
+            score = (float(self.number), -loss) if math.isfinite(loss) else None
+            line = {'split': 'eval', **measures, 'nats_gained': guess.unigram_nll - loss}
+            return loop.Verdict(line, score)
+
+        return loop.Evaluation(self.config.runtime.eval_every, evaluate)
+
+    def stream(self, split: str) -> RecordStream:
+        """The rows of a split that this process puts on its devices."""
+        return RecordStream(
+            self.records.directory,
+            split,
+            self.settings.batch_size,
+            self.config.seed + self.number,
+            self.config.runtime.decoder,
+            sharding.local_rows(self.mesh, self.settings.batch_size),
+        )
+
+    def place(self, batch: dict[str, Any]) -> dict[str, jax.Array]:
+        """A batch of this process's rows, on the devices as one of all rows."""
+        return sharding.place(batch, self.mesh, self.settings.batch_size)
+
+    def flops(self, length: int) -> int:
+        """Model FLOPs of one row of so many tokens."""
+        predictions = self.records.manifest.max_predictions
+        return flops.training_flops_per_sequence(self.config.model, length, predictions)

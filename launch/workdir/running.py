@@ -1,0 +1,91 @@
+"""A workdir while its run goes on: opened before the first step, closed however the run ends.
+
+Owns which of a run's settings act on its folder (keep_checkpoints, on_full_disk, max_bad_steps),
+for every command that trains. It must not know what is trained.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from absl import logging
+
+from bert_jax.mesh import processes
+from bert_jax.train import loop
+from bert_jax.train.checkpoint import Checkpoints
+from bert_jax.train.meter import Meter
+from bert_jax.train.state import TrainState
+from configs.schema import RuntimeConfig
+from launch.workdir import metrics, plots
+
+# What a checkpoint keeps beside the state: the sums of the steps since the last line.
+MeterState = Mapping[str, Any]
+
+
+def checkpoints_of(workdir: str, runtime: RuntimeConfig) -> Checkpoints:
+    """The checkpoints of a run with such settings."""
+    return Checkpoints(workdir, runtime.keep_checkpoints)
+
+
+def resumed(
+    workdir: str, checkpoints: Checkpoints, fresh: TrainState, total_steps: int
+) -> tuple[TrainState, MeterState | None] | None:
+    """The newest state in the workdir, placed as `fresh` is, and what the meter had then.
+
+    None where there is no checkpoint.
+    """
+    restored = checkpoints.restore(fresh)
+    if restored is None:
+        return None
+    state, meta = restored
+    logging.info('%s: resumed at step %d of %d', workdir, int(state.step), total_steps)
+    return state, meta.get('meter')  # checkpoints of older versions have none
+
+
+@contextlib.contextmanager
+def opened(
+    workdir: str,
+    checkpoints: Checkpoints,
+    state: TrainState,
+    runtime: RuntimeConfig,
+    *,
+    kind: str,
+    total_steps: int,
+    saves: int,
+    meter_state: MeterState | None,
+    stop: Callable[[], int | None],
+    beat: Callable[[], None],
+    profile_steps: int,
+) -> Iterator[loop.Run]:
+    """Yields what surrounds the steps of a run that goes on from `state`, or begins with it.
+
+    kind: what a checkpoint says it is of, 'pretrain' or 'finetune'; saves: at most so many more
+    will be made; the rest as loop.Run has it. NoRoom where the disk cannot hold them. At the end,
+    however it comes, a save under way is on the disk, the metrics are closed and drawn.
+    """
+    required = runtime.on_full_disk == 'stop'
+    checkpoints.check_room(state, saves, required)
+    writes = processes.is_lead_process()
+    writer = (
+        metrics.MetricWriter(workdir, int(state.step), required) if writes else metrics.NoWriter()
+    )
+    try:
+        with checkpoints:
+            yield loop.Run(
+                runtime,
+                total_steps,
+                writer,
+                checkpoints,
+                {'kind': kind},
+                Meter(runtime.max_bad_steps, meter_state),
+                stop,
+                beat,
+                f'{workdir}/profile',
+                profile_steps,
+            )
+    finally:
+        writer.close()
+        if writes:
+            plots.plot_workdir(workdir)

@@ -1,0 +1,139 @@
+"""The training loop with a model, an objective and a writer of one's own."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.mesh import sharding
+from bert_jax.train import loop, meter
+from bert_jax.train.checkpoint import Checkpoints
+from bert_jax.train.losses import Objective
+from bert_jax.train.schedule import hparams_of
+from bert_jax.train.state import create_state
+from bert_jax.train.step import jit_train_step, make_train_step
+from configs.schema import OptimizerConfig, RuntimeConfig
+
+OPTIMIZER = OptimizerConfig(algorithm='adamw', schedule='constant', warmup_steps=0, peak_lr=0.1)
+STEPS = 12
+
+
+class Table(nn.Module):
+    """A number for each of ten words."""
+
+    @nn.compact
+    def __call__(self, batch: dict[str, Any]) -> jax.Array:
+        return nn.Embed(10, 1, name='embeddings')(batch['input_ids'])[..., 0]
+
+
+def _sums(params, batch, dropout_rng):
+    del dropout_rng
+    error = jnp.square(Table().apply({'params': params}, batch) - batch['input_ids'])
+    return {'loss': (jnp.sum(error), jnp.float32(error.size))}
+
+
+SQUARES = Objective(_sums, lambda batch: {'loss': jnp.float32(batch['input_ids'].size)})
+
+
+class Lines(list):
+    """A writer that keeps what is deterministic of the lines."""
+
+    def write(self, step, metrics, total=None, eta=None):
+        clock = ('seconds', 'step_ms', 'input_wait')
+        self.append({'step': step, **{k: v for k, v in metrics.items() if k not in clock}})
+
+
+def batches(start: int):
+    for step in itertools.count(start):
+        ids = np.random.default_rng(step).integers(0, 10, (8, 4), np.int32)
+        yield {'input_ids': ids, 'example_weights': np.ones(8, np.float32)}
+
+
+def trained(folder, beats=99, evaluate=None, **options):
+    """Takes the run in `folder` up, to a signal after so many beats -> (ended, lines, saved)."""
+    mesh = sharding.make_mesh(RuntimeConfig())
+    runtime = RuntimeConfig(log_every=5, checkpoint_every=4, keep_checkpoints=9)
+    state, kept = create_state(Table(), 0, OPTIMIZER, mesh), None
+    step = jit_train_step(make_train_step(SQUARES, OPTIMIZER), state)
+    lines, done = Lines(), []
+    with jax.set_mesh(mesh), Checkpoints(folder, runtime.keep_checkpoints) as checkpoints:
+        if found := checkpoints.restore(state):
+            state, kept = found[0], found[1]['meter']
+        run = loop.Run(
+            runtime,
+            STEPS,
+            lines,
+            checkpoints,
+            {'kind': 'numbers'},
+            meter.Meter(runtime.max_bad_steps, kept),
+            stop=lambda: 15 if len(done) >= beats else None,
+            beat=lambda: done.append(None),
+        )
+        ended = loop.train(
+            run,
+            step,
+            state,
+            loop.prefetch(batches(int(state.step)), lambda batch: sharding.place(batch, mesh, 8)),
+            hparams_of(OPTIMIZER, 0, STEPS),
+            STEPS,
+            name='numbers',
+            labels={'table': 'ten'},
+            evaluation=evaluate and loop.Evaluation(3, evaluate),
+            **options,
+        )
+        checkpoints.wait()
+        return ended, lines, checkpoints.steps()
+
+
+def test_a_run_of_ones_own_is_logged_evaluated_and_saved_in_order(tmp_path):
+    def evaluate(step, state):
+        return loop.Verdict({'split': 'mine', 'at': int(state.step)}, (float(-abs(step - 6)),))
+
+    ended, lines, saved = trained(tmp_path, evaluate=evaluate)
+    assert (int(ended.state.step), ended.signal, ended.early) == (STEPS, None, False)
+    mine, train = (
+        [line['step'] for line in lines if line['split'] == s] for s in ('mine', 'train')
+    )
+    assert (mine, train) == ([3, 6, 9, 12], [5, 10, 12])
+    assert [line['split'] for line in lines[-2:]] == ['train', 'mine']
+    assert {line['table'] for line in lines} == {'ten'}
+    # each fourth, the last, and those of the best score so far
+    assert saved == [3, 4, 6, 8, 12]
+    assert lines[-2]['loss'] < lines[1]['loss']
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_bit(tmp_path):
+    whole, all_lines, _ = trained(tmp_path / 'whole')
+    cut, lines, saved = trained(tmp_path / 'cut', beats=8)  # of seven steps and a save
+    assert (cut.signal, int(cut.state.step), saved[-1]) == (15, 7, 7)
+    resumed, more, _ = trained(tmp_path / 'cut')
+    assert lines + more == all_lines  # the sums of steps 6 and 7 were in the checkpoint
+    assert jax.tree.all(jax.tree.map(np.array_equal, whole.state.params, resumed.state.params))
+
+
+def test_an_evaluation_may_end_the_run_whose_last_step_has_its_line(tmp_path):
+    stop = lambda step, state: loop.Verdict({'split': 'mine'}, stop=step == 9)
+    ended, lines, saved = trained(tmp_path, evaluate=stop, save_last=False)
+    assert ended.early and int(ended.state.step) == 9
+    assert [(line['step'], line['split']) for line in lines[-2:]] == [(9, 'train'), (9, 'mine')]
+    assert saved == [4, 8]  # the last is the caller's
+
+
+def test_steps_of_another_shape_than_the_first_are_told(tmp_path, caplog, monkeypatch):
+    first = batches
+
+    def longer(start):
+        for step, batch in enumerate(first(start)):
+            yield {**batch, 'input_ids': np.tile(batch['input_ids'], (1, 1 + step % 2))}
+
+    monkeypatch.setitem(globals(), 'batches', longer)
+    trained(tmp_path / 'one')
+    assert [m for m in caplog.messages if 'compiled 2 times by step' in m]
+    caplog.clear()
+    trained(tmp_path / 'two', programs=2)
+    assert not [m for m in caplog.messages if 'had been compiled' in m]
