@@ -25,12 +25,17 @@ def locked(folder: str | os.PathLike[str], flag: str) -> Iterator[None]:
     The file goes with the lock; a process that was killed leaves it, and it keeps nobody out then.
     UserError, naming `flag`, where another process has the lock, or no file can be written there.
     """
+
+    # Object stores: nothing there ends with the process, so a "lock" would outlive a crash for
+    # ever.
     if '://' in os.fspath(folder):
         yield
         return
     path = Path(folder) / LOCK
     # A second attempt may not wait, and may not touch what the owner has noted.
     lock = filelock.FileLock(path, blocking=False, on_acquired=_note_owner)
+
+    # Who has it is read from the owner's note, which may be gone by now: then it is "unknown".
     try:
         lock.acquire()
     except filelock.Timeout:
@@ -46,6 +51,8 @@ def locked(folder: str | os.PathLike[str], flag: str) -> Iterator[None]:
             f'{flag}={folder}: nothing can be written there ({error.strerror}): make room, or name'
             ' another folder'
         ) from error
+
+    # The work of the caller.
     try:
         yield
     finally:
@@ -54,5 +61,6 @@ def locked(folder: str | os.PathLike[str], flag: str) -> Iterator[None]:
 
 
 def _note_owner(file: int) -> None:
+    # A process that was killed left its own number there.
     os.ftruncate(file, 0)
     os.write(file, f'pid {os.getpid()}'.encode())

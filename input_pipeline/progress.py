@@ -10,7 +10,7 @@ import sys
 import time
 from typing import TextIO
 
-_TERMINAL_SECONDS, _LOG_SECONDS = 0.2, 10.0
+_TERMINAL_SECONDS, _LOG_SECONDS = 0.2, 10.0  # at least between two lines
 
 
 class Progress:
@@ -24,6 +24,8 @@ class Progress:
         self._what, self._total, self._unit, self._scale = what, total, unit, scale
         self._stream = stream or sys.stderr
         self._terminal = self._stream.isatty()
+
+        # A clock that nobody sets back, so that a rate is never negative.
         self._start = self._shown = time.monotonic()
         self._skipped = 0.0
 
@@ -33,6 +35,8 @@ class Progress:
 
     def update(self, done: float) -> None:
         """Shows `done`, unless the last line is recent."""
+
+        # The last one is left to `done`, which says how long all of it took.
         now = time.monotonic()
         if (
             now - self._shown >= (_TERMINAL_SECONDS if self._terminal else _LOG_SECONDS)
@@ -56,7 +60,10 @@ class Progress:
         )
 
     def _amounts(self, done: float, seconds: float) -> str:
+        # What was skipped was not done in this time.
         rate = max(0.0, done - self._skipped) / self._scale / seconds if seconds > 0 else 0.0
+
+        # Below 100 units a whole number would stand still for long.
         digits = 0 if self._total >= 100 * self._scale else 1
         total = f'{self._total / self._scale:,.{digits}f}'
         return (
@@ -65,6 +72,7 @@ class Progress:
         )
 
     def _line(self, text: str, end: str = '') -> None:
+        # Back to the start of the line, which is cleared: the next line may be a shorter one.
         if self._terminal:
             self._stream.write(f'\r\x1b[K{text}{end}')
         else:
@@ -78,6 +86,8 @@ def clock(seconds: float) -> str:
         return f'{seconds:.1f} s'
     if seconds == float('inf'):
         return 'unknown time'
+
+    # Rounded before it is split, or 119.7 s would be 1:60 min.
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f'{hours}:{minutes:02}:{rest:02} h' if hours else f'{minutes}:{rest:02} min'

@@ -13,6 +13,7 @@ import hashlib
 
 import numpy as np
 
+# 2**64 / the golden ratio: splitmix64's step, odd, so multiples of it never meet
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -20,6 +21,8 @@ class Stream:
     """The random numbers that belong to a name, e.g. `Stream(seed, 'pairs', 'train', bucket)`."""
 
     def __init__(self, *name: int | str):
+        # Names are joined by a control character that no name holds, so (1, 23) and (12, 3) stay
+        # two.
         digest = hashlib.blake2b(
             '\x1f'.join(str(part) for part in name).encode(), digest_size=16
         ).digest()
@@ -31,23 +34,33 @@ class Stream:
 
     def bits32(self, count: int) -> np.ndarray:
         """uint32 [count], all 32 bits random."""
+
+        # Little-endian whatever the machine is, else the halves would come in another order there.
         return self.bits((count + 1) // 2).astype('<u8', copy=False).view('<u4')[:count]
 
     def below(self, bounds: np.ndarray) -> np.ndarray:
         """int64, one uniform integer of [0, bound) for each bound (1 to 2**31; bias below bound /
         2**32).
         """
+
+        # Multiply and shift instead of a remainder (Lemire 2019): one pass, and no number is drawn
+        # again, so how many numbers a stream has given never depends on their values.
         high = self.bits(bounds.size) >> np.uint64(32)
         return ((high * bounds.astype(np.uint64)) >> np.uint64(32)).astype(np.int64)
 
     def chance(self, probability: float, count: int) -> np.ndarray:
         """bool [count], each True with this probability."""
+
+        # 53 random bits are all that a float64 in [0, 1) can hold.
         return (self.bits(count) >> np.uint64(11)) * 2.0**-53 < probability
 
     def half_of(self, counts: np.ndarray) -> np.ndarray:
         """int64, a Binomial(count, 1/2) draw for each count: the number of heads in `count`
         tosses.
         """
+
+        # 64 tosses are the one-bits of a random number; a count below 64 keeps only so many of its
+        # bits. Rounds go on with the counts that are not used up, usually one round.
         heads = np.zeros(counts.shape, np.int64)
         left = counts.astype(np.int64)
         rows = np.flatnonzero(left)
@@ -63,6 +76,8 @@ def mix(name: np.ndarray | int, salt: np.ndarray | int) -> np.ndarray:
     """uint64: a well-mixed 64-bit name made of two (the finaliser of splitmix64; Steele et al.
     2014).
     """
+
+    # Wrapping around is part of the function. salt + 1: salt 0 must move the name, too.
     with np.errstate(over='ignore'):
         z = np.asarray(name, np.uint64) + (np.asarray(salt, np.uint64) + np.uint64(1)) * _GOLDEN
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -16,6 +16,7 @@ from configs.options import check_intervals, option
 class VocabularyOptions:
     """What to train; UserError where a number is none that can be."""
 
+    # BERT's own number of entries.
     vocab_size: int = option(
         30522,
         'entries, special tokens included',
@@ -28,6 +29,7 @@ class VocabularyOptions:
     strip_accents: bool | None = option(
         None, 'remove accents (default: as --lower_case); takes Hangul syllables apart'
     )
+    # Below 1, or every stray character of a large text would take the place of a word.
     character_coverage: float = option(
         0.9999,
         'share of the running characters that get entries of their own',

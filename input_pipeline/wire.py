@@ -21,8 +21,14 @@ def fields(message: bytes, *wanted: int) -> Iterator[tuple[int, bytes]]:
 
 def spans(text: bytes, at: int, limit: int, *wanted: int) -> Iterator[tuple[int, int, int]]:
     """The wanted fields of the message text[at:limit] as (number, start, end) of their contents."""
+
+    # Each field begins with its tag: the field's number, and in the low 3 bits how its end is
+    # found.
     while at < limit:
         start, tag, at = at, *varint(text, at, limit)
+
+        # 0: a varint; 2: a length, then so many bytes; 1 and 5: 8 and 4 bytes. 3 and 4 are groups,
+        # which proto3 no longer writes.
         wire = tag & 7
         if wire == 0:
             start, (_, at) = at, varint(text, at, limit)
@@ -33,6 +39,8 @@ def spans(text: bytes, at: int, limit: int, *wanted: int) -> Iterator[tuple[int,
             start, at = at, at + (8 if wire == 1 else 4)
         else:
             raise ValueError(f'unknown wire type at byte {start}')
+
+        # Checked for fields that nobody wants, too: after a wrong length all that follows is noise.
         if at > limit:
             raise ValueError(f'a field runs over its end at byte {start}')
         if tag >> 3 in wanted:
@@ -42,6 +50,9 @@ def spans(text: bytes, at: int, limit: int, *wanted: int) -> Iterator[tuple[int,
 def varint(text: bytes, at: int, limit: int) -> tuple[int, int]:
     """The varint at a place, and the place after it."""
     value = 0
+
+    # Seven bits a byte, low ones first; the top bit says that more follow. 64 bits are ten bytes at
+    # most.
     for shift in range(0, 70, 7):
         if at == limit:
             break

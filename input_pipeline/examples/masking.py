@@ -26,8 +26,9 @@ class MaskingRule:
     proportion to 1/n (ALBERT; Lan et al. 2020, section 4.1, where it is 3).
     """
 
-    probability: float = 0.15
-    max_predictions: int = 20
+    probability: float = 0.15  # share of a row's tokens that is predicted
+    max_predictions: int = 20  # P, however long the row is
+    # of section 3.1 of the paper (Devlin et al. 2019)
     mix: tuple[float, float, float] = (0.8, 0.1, 0.1)
     whole_word: bool = False
     ngram: int = 1
@@ -46,6 +47,8 @@ class MaskingRule:
             raise UserError(f'--max_predictions={self.max_predictions}: must be 1 or more')
         if not 1 <= self.ngram <= 10:
             raise UserError(f'--ngram={self.ngram}: must be from 1 to 10 words')
+
+        # Rounded decimals such as 0.333,0.333,0.334 need not add up to the last bit.
         shares = len(self.mix) == 3 and all(share >= 0 for share in self.mix)
         if not (shares and abs(sum(self.mix) - 1) <= 1e-6):  # so said, it holds for nan too
             raise UserError(
@@ -73,6 +76,8 @@ def prediction_counts(lengths: np.ndarray, rule: MaskingRule) -> np.ndarray:
 
     Rounds half to even, as Python 3.
     """
+
+    # At least one, or a short row would train nothing (:369-370).
     wanted = np.rint(lengths * rule.probability).astype(np.int64)
     return np.minimum(rule.max_predictions, np.maximum(1, wanted))
 
@@ -120,12 +125,16 @@ def mask(
     random_ids = (((draw & np.uint64(0xFFFFFFFF)) * np.uint64(vocab_size)) >> np.uint64(32)).astype(
         ids.dtype
     )
+
+    # The unit interval is cut in three: mask, same, random.
     share_mask, share_same, _ = rule.mix
     replacement = np.where(
         kind < share_mask,
         ids.dtype.type(mask_id),
         np.where(kind < share_mask + share_same, labels, random_ids),
     )
+
+    # Written by flat places: the places of empty predictions are left out, or they would all be 0.
     masked = ids.copy()
     flat = (row * length + positions)[chosen]
     masked.reshape(-1)[flat] = replacement[chosen]
@@ -139,14 +148,22 @@ def _choose_tokens(
 
     The positions with the smallest random keys of a row are the choice.
     """
+
+    # The P smallest keys of each row. A partition first: P is a tenth of S, and only those are
+    # sorted.
     length = candidates.shape[1]
     keys, place_bits = _random_keys(candidates, stream)
     if most < length:
         keys = np.partition(keys, most - 1, axis=1)[:, :most]
     keys.sort(axis=1)
+
+    # From a key back to its place; ranks from the row's own count on are no choice. There may be
+    # fewer candidates than predictions: then not all keys are real, and the rest is S as well.
     positions = (keys & place_bits).astype(np.int32)
     ranks = np.arange(keys.shape[1])
     positions[ranks >= np.minimum(counts, candidates.sum(axis=1))[:, None]] = length
+
+    # Ascending, as google-research/bert writes them.
     positions.sort(axis=1)
     if most > length:
         positions = np.pad(positions, ((0, 0), (0, most - length)), constant_values=length)
@@ -159,6 +176,8 @@ def _random_keys(eligible: np.ndarray, stream: Stream) -> tuple[np.ndarray, np.u
     The largest key stands where not `eligible`. Keys of a row differ, so their order does not
     depend on how a machine sorts or partitions.
     """
+
+    # Room for a place in the low bits, randomness above: 25 bits at 128 places.
     rows, length = eligible.shape
     place_bits = np.uint32((1 << (length - 1).bit_length()) - 1)
     keys = stream.bits32(rows * length).reshape(rows, length) & ~place_bits
@@ -186,6 +205,8 @@ def _choose_words(
     starts = word_starts & candidates
     words = starts.sum(axis=1)
     word = np.cumsum(starts, axis=1) - 1  # the word each token belongs to
+
+    # Tokens that are no candidates get a word that no run reaches; they are cut off at the end.
     word[~candidates] = length - 1
     tokens_of = np.bincount((row * length + word)[candidates], minlength=rows * length).reshape(
         rows, length
@@ -193,6 +214,7 @@ def _choose_words(
     # tokens before each word
     before = np.concatenate([np.zeros((rows, 1), np.int64), np.cumsum(tokens_of, axis=1)], axis=1)
     # The words of each row in random order, and how long a run from each is to be.
+    # (slots beyond a row's words have the largest key and sort behind them)
     keys, place_bits = _random_keys(np.arange(length) < words[:, None], stream)
     keys.sort(axis=1)
     order = np.minimum(keys & place_bits, np.uint32(length - 1))
@@ -210,20 +232,28 @@ def _choose_words(
         active = active[(budget[active] > 0) & (rank < words[active])]
         if not active.size:
             break
+
+        # The word of this rank in each active row, and how long its run is to be.
         first = order[active, rank]
         run = runs[active, first]
         # Shorter while it is too long; then taken if it fits and meets no chosen word.
         room, start = budget[active], before[active, first]
         for _ in range(longest - 1):
             run -= (run > 1) & (before[active, first + run] - start > room)
+
+        # What does not fit is skipped, not shortened to a part of a word.
         size = before[active, first + run] - start
         fits = size <= room
+
+        # Taken: the words are marked, and their tokens leave the row's budget.
         for i in range(longest):
             fits &= (i >= run) | ~chosen[active, first + i]
         budget[active] -= size * fits
         for i in range(longest):
             taken = fits & (i < run)
             chosen[active[taken], first[taken] + i] = True
+
+    # From words back to tokens.
     return np.take_along_axis(chosen, word, axis=1) & candidates
 
 
@@ -237,13 +267,20 @@ def _run_lengths(
     rows, length = candidates.shape
     # words that follow another word of their segment
     continues = np.zeros((rows, length + longest), bool)
+
+    # A word continues its neighbour where no [SEP] stands between: the place before is a candidate.
     row, place = np.nonzero(starts[:, 1:] & candidates[:, :-1])
     continues[row, word[row, place + 1]] = True
+
+    # How many words could follow, up to `longest`.
     reach = np.ones((rows, length), np.int64)
     goes_on = np.ones((rows, length), bool)
     for i in range(1, longest):
         goes_on &= continues[:, i : i + length]
         reach += goes_on
+
+    # 1, 1/2, 1/3, ... summed: a draw of [0, sum) falls into the share of its length. Scaled to the
+    # reach, so that the chances of lengths that do not fit are shared out in proportion.
     shares = np.cumsum(1 / np.arange(1, longest + 1))
     draw = (stream.bits32(rows * length) * 2.0**-32).reshape(rows, length) * shares[reach - 1]
     return 1 + np.searchsorted(shares[:-1], draw, 'right')
@@ -253,6 +290,8 @@ def _positions_of(chosen: np.ndarray, most: int) -> np.ndarray:
     """int32 [N, P] ascending: where `chosen` [N, S] is True, then S."""
     rows, length = chosen.shape
     row, position = np.nonzero(chosen)
+
+    # np.nonzero goes row by row, so a place's rank is its number less those of the rows before.
     counts = chosen.sum(axis=1)
     rank = np.arange(row.size) - np.repeat(np.cumsum(counts) - counts, counts)
     positions = np.full((rows, most), length, np.int32)

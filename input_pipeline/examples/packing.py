@@ -29,6 +29,8 @@ class Packs:
 
     def take(self, rows: np.ndarray) -> Packs:
         """These rows only."""
+
+        # The stretches of `order` that belong to these rows, moved together.
         counts = np.diff(self.bounds)[rows]
         bounds = np.concatenate([[0], np.cumsum(counts)])
         places = np.arange(bounds[-1]) + np.repeat(self.bounds[rows] - bounds[:-1], counts)
@@ -48,22 +50,31 @@ def pack(lengths: np.ndarray, predictions: np.ndarray, spec: RecordSpec) -> Pack
     # that have it.
     rooms: list[tuple[int, int, int]] = []
     rows_with: dict[tuple[int, int, int], np.ndarray] = {}
+
+    # rows begun so far
     count = 0
 
     def keep(room: tuple[int, int, int], rows: np.ndarray) -> None:
+        # Rows that are full in any of the three are never looked at again.
         if room in rows_with:
             rows_with[room] = np.concatenate([rows_with[room], rows])
         elif min(room) > 0:
             rows_with[room] = rows
             bisect.insort(rooms, room)
 
+    # Groups of examples that are alike in length and predictions, the longest first: what is large
+    # is placed while there is room, and short ones fill the gaps.
     longest_first = np.lexsort((-predictions, -lengths))
     alike = (
         np.flatnonzero(np.diff(lengths[longest_first]) | np.diff(predictions[longest_first])) + 1
     )
+
+    # Each group goes to the tightest room that takes it until all of it is placed.
     for waiting in np.split(longest_first, alike):
         length, masked = int(lengths[waiting[0]]), int(predictions[waiting[0]])
         while waiting.size:
+            # Rooms are sorted by tokens: from `first` on all have enough of these, but perhaps not
+            # enough predictions.
             first = bisect.bisect_left(rooms, (length,))
             room = next((room for room in rooms[first:] if room[1] >= masked), None)
             if room is None:
@@ -73,14 +84,19 @@ def pack(lengths: np.ndarray, predictions: np.ndarray, spec: RecordSpec) -> Pack
                 rows = np.arange(count, count + -(-waiting.size // most))
                 count += rows.size
             else:
+                # an open row takes one at a time: what is left of it may be too tight for a second
                 rooms.remove(room)
                 rows = rows_with.pop(room)
+
+            # One example a row. What they leave is new room; rows that got none keep theirs.
             taken, rest = rows[: waiting.size], rows[waiting.size :]
             row_of[waiting[: taken.size]] = taken
             waiting = waiting[taken.size :]
             keep((room[0] - length, room[1] - masked, room[2] - 1), taken)
             if rest.size:
                 keep(room, rest)
+
+    # Stable, so that examples of a row keep their order, and the same ones make the same bytes.
     order = np.argsort(row_of, kind='stable')
     return Packs(order, np.concatenate([[0], np.cumsum(np.bincount(row_of, minlength=count))]))
 
@@ -92,16 +108,22 @@ def join(
 
     Row r has examples bounds[r] to bounds[r + 1].
     """
+
+    # Whose row each example is in, and its slot there.
     S, P, K = spec.seq_len, spec.max_predictions, spec.max_packs
     counts = np.diff(bounds)
     row = np.repeat(np.arange(counts.size), counts)
     slot = np.arange(row.size) - bounds[row]
     # the first places of each example, so that those of a row follow each other
+    # Tokens:
     used = columns['input_mask'] > 0
     lengths = used.sum(axis=1)
     ends = np.concatenate([[0], np.cumsum(lengths)])
     start = ends[:-1] - ends[bounds[row]]
     filled = np.arange(S) < (ends[bounds[1:]] - ends[bounds[:-1]])[:, None]
+
+    # Predictions and slots likewise: as many filled from the front as the row's examples have in
+    # all.
     weighted = columns['masked_lm_weights'] > 0
     masked = np.concatenate([[0], np.cumsum(weighted.sum(axis=1))])
     predicted = np.arange(P) < (masked[bounds[1:]] - masked[bounds[:-1]])[:, None]
@@ -113,6 +135,7 @@ def join(
         out[where] = values
         return out
 
+    # Each pack counts its own positions from 0, and its predictions move by where it starts.
     places = np.broadcast_to(np.arange(S, dtype=np.int32), used.shape)
     return {
         'input_ids': laid(filled, columns['input_ids'][used]),

@@ -31,9 +31,9 @@ class Documents:
     equal ones side by side: B is drawn from A's language, unless A is alone in it.
     """
 
-    tokens: np.ndarray
-    sentences: np.ndarray
-    documents: np.ndarray
+    tokens: np.ndarray  # [T] ids
+    sentences: np.ndarray  # [number of sentences + 1] places in tokens
+    documents: np.ndarray  # [D + 1] places in sentences
     names: np.ndarray
     languages: np.ndarray | None = None
 
@@ -90,6 +90,9 @@ def make_examples(
     of_pass = [np.flatnonzero(passes > duplicate) for duplicate in range(passes.max())]
     document = np.concatenate(of_pass)
     duplicate = np.repeat(np.arange(len(of_pass)), [row.size for row in of_pass])
+
+    # How long the examples of a row are to be: as long as fits, but for a share of shorter ones, so
+    # that the model sees short inputs too.
     longest = seq_len - special_tokens(objective)
     # One target length a document and pass, not one an example (:239-241).
     target = np.full(document.size, longest)
@@ -137,6 +140,8 @@ def truncate(
     this leaves are arithmetic, and of d dropped tokens Binomial(d, 1/2) are at the front, so no
     loop over tokens is needed.
     """
+
+    # First the longer one loses tokens until both are equal, then both in turns.
     length_a, length_b = a_end - a, b_end - b
     excess = np.maximum(length_a + length_b - longest, 0)
     gap = np.abs(length_a - length_b)
@@ -144,6 +149,8 @@ def truncate(
     first = excess - both
     drop_a = np.where(length_a > length_b, first, 0) + both // 2
     drop_b = np.where(length_a > length_b, 0, first) + both - both // 2
+
+    # Front before back, A before B: the order of the draws is part of what a seed means.
     front_a, front_b = stream.half_of(drop_a), stream.half_of(drop_b)
     return a + front_a, a_end - (drop_a - front_a), b + front_b, b_end - (drop_b - front_b)
 
@@ -160,6 +167,8 @@ class _Nsp:
 
     def __init__(self, documents: Documents, stream: Stream):
         self._documents, self._stream = documents, stream
+
+        # A must not be its own B.
         count = documents.names.size
         if count < 2:
             raise UserError(
@@ -169,6 +178,9 @@ class _Nsp:
             )
         # B is drawn from so many documents, A's among them, from this one on.
         self._from, self._among = np.zeros(count, np.int64), np.full(count, count)
+
+        # Languages lie side by side, so a language is a range of documents. A document that is
+        # alone in its language keeps the range of all.
         if documents.languages is not None:
             _, first, inverse, sizes = np.unique(
                 documents.languages, return_index=True, return_inverse=True, return_counts=True
@@ -182,12 +194,16 @@ class _Nsp:
         return self._documents.documents[document], self._documents.documents[document + 1]
 
     def __call__(self, document, place, end, target):
+        # A is the first sentences of a chunk, and B its rest ...
         offsets, stream = self._documents.sentences, self._stream
         a = offsets[place]
         chunk_end, a_sentences = _chunk(offsets, place, end, target, stream)
         random_next = (chunk_end - place == 1) | stream.chance(0.5, place.size)
         a_end = offsets[place + a_sentences]
         b, b_end = a_end.copy(), offsets[chunk_end]
+
+        # ... and where a random one is wanted, another document's sentences in the room that A
+        # leaves.
         rows = np.flatnonzero(random_next)
         b[rows], b_end[rows] = self._random_b(document[rows], (target - (a_end - a))[rows])
         # The sentences of the chunk that a random B displaced are put back (:292).
@@ -207,9 +223,15 @@ class _Nsp:
         other, whatever its length, and so is each sentence in it.
         """
         starts, offsets = self._documents.documents, self._documents.sentences
+
+        # One of the others: drawn from one fewer, and moved past A's own number (the original draws
+        # again, and gives up after ten times).
         other = self._from[document] + self._stream.below(self._among[document] - 1)
         other += other >= document
         sentence = starts[other] + self._stream.below(starts[other + 1] - starts[other])
+
+        # Sentences until the room is filled, counting the one that fills it, or to the document's
+        # end.
         b = offsets[sentence]
         last = np.searchsorted(offsets, b + np.maximum(room, 1), 'left')
         return b, offsets[np.minimum(last, starts[other + 1])]
@@ -235,12 +257,19 @@ class _Sop:
         offsets, stream = self._documents.sentences, self._stream
         a = offsets[place]
         chunk_end, a_sentences = _chunk(offsets, place, end, target, stream)
+
+        # A and B are neighbours, between two sentences ...
         cut, b_end = offsets[place + a_sentences], offsets[chunk_end]
+
+        # ... but a chunk of one sentence is cut inside, at the first word after a random token, or
+        # if there is none, at the first after its first token.
         single = np.flatnonzero(chunk_end - place == 1)
         middle = a[single] + 1 + stream.below(np.maximum(b_end[single] - a[single] - 1, 1))
         later = self._next_word[middle]
         first = self._next_word[a[single] + 1]
         cut[single] = np.minimum(np.where(later < b_end[single], later, first), b_end[single])
+
+        # Swapped: B comes first, which is what is to be told.
         swapped = stream.chance(0.5, place.size)
         return (
             np.where(swapped, cut, a),
@@ -269,6 +298,9 @@ class _FullSentences:
     def __call__(self, document, place, end, target):
         offsets = self._documents.sentences
         limit = np.minimum(place + target, end)
+
+        # The last sentence end within the limit. None beyond the start means that one sentence is
+        # longer: it is cut, and goes on in the next example.
         whole_end = offsets[np.searchsorted(offsets, limit, 'right') - 1]
         stop = np.where(whole_end > place, whole_end, limit)
         return place, stop, stop, stop, np.zeros(place.size, bool), stop
@@ -283,4 +315,6 @@ def _chunk(
     A has 1 to n - 1 of its n sentences (:260-262).
     """
     chunk_end = np.minimum(np.searchsorted(offsets, offsets[place] + target, 'left'), end)
+
+    # One sentence: all of it is A, and below(1) is 0.
     return chunk_end, 1 + stream.below(np.maximum(chunk_end - place - 1, 1))

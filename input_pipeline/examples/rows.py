@@ -35,6 +35,8 @@ class Rows:
         The first place of each segment begins one even where truncation left the tail of a
         word there (the reference joined such a tail to the last word of A, across [SEP]).
         """
+
+        # (place 0 is [CLS], so A begins at 1)
         starts = starts_word[self.input_ids]
         starts[:, 1] = True
         rows = np.flatnonzero(self.b_places < starts.shape[1])
@@ -44,11 +46,16 @@ class Rows:
 
 def lay_out(tokens: np.ndarray, examples: Examples, seq_len: int, cls_id: int, sep_id: int) -> Rows:
     """The rows of examples that were cut to length; an empty B gives [CLS] A [SEP] alone."""
+
+    # Where [SEP] stands: after A, and after B where there is one.
     count = examples.a.size
     length_a, length_b = examples.a_end - examples.a, examples.b_end - examples.b
     index = np.int32 if tokens.size < 2**31 - seq_len else np.int64
     first_sep = (length_a + 1).astype(index)[:, None]
     last_sep = np.where(length_b > 0, length_a + length_b + 2, length_a + 1).astype(index)[:, None]
+
+    # Each place's source in the flat tokens: A's places lie one behind its start for [CLS], B's one
+    # more for the [SEP] between. What falls outside is clipped and masked below.
     place = np.arange(seq_len, dtype=index)
     source = np.where(
         place < first_sep,
@@ -57,6 +64,8 @@ def lay_out(tokens: np.ndarray, examples: Examples, seq_len: int, cls_id: int, s
     )
     source += place
     np.clip(source, 0, tokens.size - 1, out=source)
+
+    # The text, zeros ([PAD]) behind the last [SEP], then the special tokens over it.
     ids = tokens[source].astype(np.int32)
     input_mask = place <= last_sep
     ids *= input_mask
@@ -64,10 +73,14 @@ def lay_out(tokens: np.ndarray, examples: Examples, seq_len: int, cls_id: int, s
     row = np.arange(count)
     ids[row, first_sep[:, 0]] = sep_id
     ids[row, last_sep[:, 0]] = sep_id
+
+    # What may be predicted: all that is neither padding nor special.
     candidates = input_mask.copy()
     candidates[:, 0] = False
     candidates[row, first_sep[:, 0]] = False
     candidates[row, last_sep[:, 0]] = False
+
+    # Segment 1 begins behind the first [SEP], which belongs to A.
     return Rows(
         input_ids=ids,
         input_mask=input_mask.astype(np.int32),

@@ -35,7 +35,7 @@ class Feature:
 
     name: str
     length: int
-    kind: Literal['int', 'float']
+    kind: Literal['int', 'float']  # Int64List or FloatList
 
 
 # ---- encoding
@@ -52,6 +52,9 @@ def encode(features: Sequence[Feature], columns: dict[str, np.ndarray]) -> tuple
       The N tf.train.Example messages one after the other, and int64 offsets [N + 1]:
       record i is payload[offsets[i]:offsets[i + 1]].
     """
+
+    # Checked before a byte is made: negative numbers would take ten bytes, which _varints_of
+    # cannot.
     arrays = {f.name: np.asarray(columns[f.name]).reshape(-1, f.length) for f in features}
     count = len(arrays[features[0].name])
     for feature in features:
@@ -60,6 +63,8 @@ def encode(features: Sequence[Feature], columns: dict[str, np.ndarray]) -> tuple
             raise ValueError(f'{feature.name} has {len(array)} rows, {features[0].name} {count}')
         if feature.kind == 'int' and array.size and not 0 <= array.min() <= array.max() < 2**31:
             raise ValueError(f'{feature.name} holds values outside [0, 2**31)')
+
+    # A few rows at a time, or the matrix of bytes would be many times as large as the result.
     payloads, sizes = [], [np.zeros(1, np.int64)]
     for first in range(0, count, _ROWS_AT_ONCE):
         chunk = {name: array[first : first + _ROWS_AT_ONCE] for name, array in arrays.items()}
@@ -80,6 +85,9 @@ def _encode_chunk(
 ) -> tuple[bytes, np.ndarray]:
     """Encodes a few rows: (payload bytes, bytes of each row [N])."""
     count = len(arrays[features[0].name])
+
+    # From the inside out, because each message begins with its own length: entries of the map
+    # first, and of these the sum is the length of Features, the one field of Example.
     pieces, total = [], np.zeros(1, np.int64)
     for feature in features:
         entry, size = _entry(feature, arrays[feature.name])
@@ -88,6 +96,8 @@ def _encode_chunk(
         total = total + 1 + _used(length) + size
     pieces = [_constant(bytes([_FIELD_1])), _varints_of(total[:, None]), *pieces]
 
+    # All pieces side by side, then the used cells row after row: numpy reads a boolean selection in
+    # this order, so the records come out whole.
     width = sum(p.shape[1] for p, _ in pieces)
     cells, used = np.empty((count, width), np.uint8), np.empty((count, width), bool)
     at = 0
@@ -100,11 +110,16 @@ def _encode_chunk(
 
 def _entry(feature: Feature, array: np.ndarray) -> tuple[list[_Piece], np.ndarray]:
     """One entry of Features.feature: its pieces and its size in bytes [N or 1]."""
+
+    # The values: floats are four bytes each, ints as many as they need.
     if feature.kind == 'float':
         cells = np.ascontiguousarray(array, '<f4').view(np.uint8)
         values = (cells, np.ones((1, cells.shape[1]), bool))
     else:
         values = _varints_of(array)
+
+    # Around them, from the inside: the packed list, the Feature that holds it, the entry's key.
+    # Each adds a tag and a length in front, and so to the size of the next.
     pieces, size = [values], _used(values)
     for prefix in (bytes([_FIELD_1]), bytes([_LIST_TAG[feature.kind]]), _key(feature.name)):
         length = _varints_of(size[:, None])
@@ -115,24 +130,36 @@ def _entry(feature: Feature, array: np.ndarray) -> tuple[list[_Piece], np.ndarra
 
 def _key(name: str) -> bytes:
     """The start of a map entry: its key, then the tag of its value."""
+
+    # One byte for the length of the name: names are shorter than 128.
     return bytes([_FIELD_1, len(name)]) + name.encode('ascii') + bytes([_FIELD_2])
 
 
 def _constant(text: bytes) -> _Piece:
+    # One row, broadcast over all records.
     return np.frombuffer(text, np.uint8)[None], np.ones((1, len(text)), bool)
 
 
 def _used(piece: _Piece) -> np.ndarray:
     """Bytes of the piece that each row uses [N or 1]."""
+
+    # a row of its own only where records differ
     return piece[1].sum(axis=1, dtype=np.int64)
 
 
 def _varints_of(values: np.ndarray) -> _Piece:
     """The varints of values [N, K]: each takes as many cells as the largest value needs."""
+
+    # Below 2**31, as `encode` has checked, so five cells of 7 bits are enough.
     values = values.astype(np.uint32)
     largest = int(values.max(initial=0))
+
+    # Most columns (masks, segments, labels): one byte a number, as it is.
     if largest < 128:
         return values.astype(np.uint8), np.ones((1, values.shape[1]), bool)
+
+    # Else 7 bits a cell, low ones first. The top bit of a cell is set where higher bits are left;
+    # cells beyond a number's own last one are not used, but its first one is, even for 0.
     width = -(-largest.bit_length() // 7)
     cells, used = np.empty((*values.shape, width), np.uint8), np.empty((*values.shape, width), bool)
     for i in range(width):
@@ -154,6 +181,8 @@ def decode(features: Sequence[Feature], payloads: Sequence[bytes]) -> dict[str, 
     Raises:
       BadRecord: a record is damaged, lacks a feature, or has one of another length.
     """
+
+    # All at once where records are alike, as those of one program are; else one at a time.
     count = len(payloads)
     columns = {
         f.name: np.zeros((count, f.length), np.int32 if f.kind == 'int' else np.float32)
@@ -170,6 +199,9 @@ def _decode_alike(
     features: Sequence[Feature], payloads: Sequence[bytes], columns: dict[str, np.ndarray]
 ) -> bool:
     """Fills `columns` when all records have the layout of the first one; else returns False."""
+
+    # The layout: which features in which order, as the first record says. Features that nobody
+    # asked for need the slow way.
     known = {f.name: f for f in features}
     try:
         names = [name for name, _, _ in _features(payloads[0])]
@@ -178,10 +210,14 @@ def _decode_alike(
     if sorted(names) != sorted(known):
         return False
     order = [known[name] for name in names]
+
+    # Where each feature's numbers lie in every record; this proves all that is not a number.
     text = b''.join(payloads)
     regions = _regions(text, np.cumsum([0, *map(len, payloads)]), order)
     if regions is None:
         return False
+
+    # The numbers of a feature, cut out of all records and decoded as one run.
     for feature in order:
         starts, ends = regions[feature.name]
         packed = np.frombuffer(
@@ -189,17 +225,24 @@ def _decode_alike(
             np.uint8,
         )
         sizes = ends - starts
+
+        # Floats: four bytes each, so the size is the proof of their number.
         if feature.kind == 'float':
             if (sizes != 4 * feature.length).any():
                 return False
             columns[feature.name][:] = packed.view('<f4').reshape(-1, feature.length)
             continue
+
+        # Ints: as many varints in all as there should be, and the last one of each record ends with
+        # the record's part, or numbers of one record would slip into the next.
         last = np.flatnonzero(packed < 128)  # the last byte of each varint
         if (
             last.size != len(payloads) * feature.length
             or (last[feature.length - 1 :: feature.length] + 1 != np.cumsum(sizes)).any()
         ):
             return False
+
+        # What does not fit in 32 bits is refused in _decode_one, by row and feature.
         values = _varints(packed, last)
         if values.min() < -(2**31) or values.max() >= 2**31:
             return False
@@ -215,6 +258,8 @@ def _regions(
     All records are walked at once. None unless every record is written canonically, with packed
     lists, in this order of features.
     """
+
+    # `at` [N]: the place in every record up to which it has been read.
     data = np.frombuffer(text + bytes(64), np.uint8)  # room to look past the end
     at, limit = bounds[:-1].copy(), bounds[1:]
 
@@ -223,6 +268,7 @@ def _regions(
         nonlocal at
         size = len(constant)
         # every run of `size` bytes
+        # (a view with stride 1: nothing is copied but the windows that are asked for)
         windows = np.ndarray(len(data) - size + 1, f'V{size}', data, strides=(1,))
         actual = windows[at].view(np.uint8).reshape(-1, size)
         at = at + size
@@ -234,6 +280,9 @@ def _regions(
         False where that is beyond the record.
         """
         nonlocal at
+
+        # Up to four bytes of a varint, in all records together; those whose length has ended add
+        # nothing.
         byte = data[at].astype(np.int64)
         value, more, at = byte & 127, byte > 127, at + 1
         for shift in (7, 14, 21):
@@ -243,9 +292,13 @@ def _regions(
             value |= (byte & 127) << shift
             at = at + more
             more = byte > 127
+
+        # A length of five bytes would be 256 MB or more: no record of ours.
         np.add(at, value, out=end)
         return not more.any() and bool((end <= limit).all())
 
+    # The nesting: Example > Features > entries > Feature > list > packed numbers, and the last four
+    # of these must end at one place, or something else stands between.
     outer, entry, value, numbers, inner = (np.empty(len(at), np.int64) for _ in range(5))
     if not (expect(bytes([_FIELD_1])) and length(outer) and (outer == limit).all()):
         return None
@@ -261,6 +314,8 @@ def _regions(
             return None
         regions[feature.name] = at, inner.copy()
         at = inner.copy()
+
+    # Nothing may follow the last feature.
     return regions if (at == limit).all() else None
 
 
@@ -269,8 +324,14 @@ def _varints(packed: np.ndarray, last: np.ndarray) -> np.ndarray:
 
     int64, wrapping as protobuf does.
     """
+
+    # Every number is a byte by itself.
     if last.size == packed.size:
         return packed
+
+    # From the last byte, which has the highest bits, backwards: round k takes the k-th byte before
+    # it of those numbers that have one. Bytes beyond the tenth would wrap; protobuf ignores them
+    # too.
     extra = np.diff(last, prepend=-1) - 1  # bytes before the last one
     values = packed[last].astype(np.int64)
     for back in range(1, min(int(extra.max(initial=0)), 9) + 1):
@@ -282,6 +343,9 @@ def _varints(packed: np.ndarray, last: np.ndarray) -> np.ndarray:
 def _decode_one(features: Sequence[Feature], row: int, payload: bytes) -> dict[str, np.ndarray]:
     """Decodes one record of any layout, feature by feature."""
     values: dict[str, np.ndarray] = {}
+
+    # A name that comes twice counts as its last, as in protobuf's maps; features unknown to the
+    # schema are passed over.
     try:
         kinds = {f.name: f.kind for f in features}
         for name, kind, body in _features(payload):
@@ -291,6 +355,8 @@ def _decode_one(features: Sequence[Feature], row: int, payload: bytes) -> dict[s
                 values[name] = _numbers(kind, body)
     except ValueError as error:
         raise BadRecord(row, f'not a tf.train.Example ({error})') from error
+
+    # All that the schema promises, in its order, so that the first fault named is always the same.
     for feature in features:
         if feature.name not in values:
             raise BadRecord(row, f'feature {feature.name} is missing')
@@ -316,9 +382,11 @@ def bytes_of(payload: bytes, name: str) -> list[bytes]:
 
 def _features(payload: bytes) -> Iterator[tuple[str, str, bytes]]:
     """Each feature of an Example: (name, 'int' or 'float' or 'bytes', its list message)."""
-    kinds = {1: 'bytes', 2: 'float', 3: 'int'}
+    kinds = {1: 'bytes', 2: 'float', 3: 'int'}  # numbers of the fields of the oneof in Feature
     for _, message in fields(payload, 1):
         for _, entry in fields(message, 1):
+            # 1: the name; 2: the Feature. An entry without either is valid protobuf, and means
+            # "empty".
             parts = dict(fields(entry, 1, 2))
             for number, body in fields(parts.get(2, b''), 1, 2, 3):
                 yield parts.get(1, b'').decode('utf-8'), kinds[number], body
@@ -326,12 +394,18 @@ def _features(payload: bytes) -> Iterator[tuple[str, str, bytes]]:
 
 def _numbers(kind: str, body: bytes) -> np.ndarray:
     """The values of an Int64List or FloatList, packed or not."""
+
+    # Packed: one field with all numbers. Unpacked: a field a number. Joined they are the same
+    # bytes.
     size = 4 if kind == 'float' else 1
     packed = b''.join(part for _, part in fields(body, 1))
     if len(packed) % size:
         raise ValueError('a list of floats is cut')
     if kind == 'float':
         return np.frombuffer(packed, '<f4')
+
+    # Only the last varint can be cut: any other would run into the next, and be too many or too
+    # few.
     data = np.frombuffer(packed, np.uint8)
     if data.size and data[-1] > 127:
         raise ValueError('a varint is cut')

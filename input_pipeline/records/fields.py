@@ -48,19 +48,27 @@ class RecordSpec:
 
     seq_len: int
     max_predictions: int
+    # most predictions a row, over all of its examples
     masking: Literal['static', 'dynamic']
+    # examples a record holds at most; 1: not packed
     max_packs: int = 1
 
     @functools.cached_property
     def features(self) -> tuple[Feature, ...]:
         """The features in the order in which `encode` writes them."""
         S, P, K = self.seq_len, self.max_predictions, self.max_packs
+
+        # Empty places of P are zeros with weight 0, as in google-research/bert.
         masks = (
             Feature('masked_lm_positions', P, 'int'),
             Feature('masked_lm_ids', P, 'int'),
             Feature('masked_lm_weights', P, 'float'),
         )
+
+        # Several examples a row: whose token it is (pack_ids) takes the place of the input mask.
         if self.packed:
+            # One example a row: with masks (static), or with what the step needs to draw them
+            # (dynamic).
             tokens = tuple(
                 Feature(name, S, 'int')
                 for name in ('input_ids', 'segment_ids', 'pack_ids', 'position_ids')
@@ -103,6 +111,8 @@ def most_bytes(spec: RecordSpec, vocab_size: int) -> int:
 
     Small numbers take fewer.
     """
+
+    # The largest number of each feature takes the longest varint; those not named hold 0 or 1.
     most = {
         'input_ids': vocab_size - 1,
         'masked_lm_ids': vocab_size - 1,
@@ -114,6 +124,8 @@ def most_bytes(spec: RecordSpec, vocab_size: int) -> int:
         )
         for f in spec.features
     }
+
+    # as `encode` wants it, one label a record
     columns['next_sentence_labels'] = columns['next_sentence_labels'][:, 0]
     return len(encode(spec, columns)[0]) + FRAME_BYTES
 
@@ -133,6 +145,7 @@ def decode_tensorflow(spec: RecordSpec, serialized: Any) -> dict[str, Any]:
     """`decode_numpy` for a string tensor [N], by tf.io.parse_example: for use inside tf.data."""
     import tensorflow as tf
 
+    # parse_example knows int64 and float32 only.
     types = {'int': tf.int64, 'float': tf.float32}
     parsed = tf.io.parse_example(
         serialized,
@@ -157,6 +170,9 @@ def _flat_labels(spec: RecordSpec, columns: dict[str, Any]) -> dict[str, Any]:
 
 def _limits(spec: RecordSpec, vocab_size: int) -> dict[str, tuple[int, str]]:
     """{feature of whole numbers: (the number that it must stay below, what that is)}."""
+
+    # What a lookup or a gather is made with: beyond its end jax takes the last entry without a
+    # word.
     limits = {
         'input_ids': (vocab_size, 'the vocabulary'),
         'segment_ids': (2, 'two segments'),
@@ -180,9 +196,13 @@ def in_range(spec: RecordSpec, columns: dict[str, np.ndarray], vocab_size: int) 
 
     One pass over each array, 1 % of what decoding takes; `check` says what is wrong, and where.
     """
+
+    # Whole numbers: one maximum, read as unsigned.
     for name, (limit, _) in _limits(spec, vocab_size).items():
         if columns[name].view(np.uint32).max(initial=0) >= limit:  # what is negative becomes large
             return False
+
+    # Weights of 0 to 1.
     weights = (column for column in columns.values() if column.dtype == np.float32)
     # False for what is not a number, too.
     return all(w.min(initial=0) >= 0 and w.max(initial=0) <= 1 for w in weights)
@@ -194,6 +214,7 @@ def check(
     """What cannot be true of decoded records: (row, its first reason), in row order."""
     reasons: dict[int, str] = {}
 
+    # The first reason of a record is kept: what follows from it is no news.
     def within(name: str, limit: int, what: str) -> None:
         values = columns[name].reshape(len(columns[name]), -1)
         wrong = (values < 0) | (values >= limit)
@@ -207,8 +228,11 @@ def check(
         for row in np.flatnonzero(rows).tolist():
             reasons.setdefault(row, reason)
 
+    # First the numbers one by one, then how they fit each other, which means something only then.
     for name, (limit, what) in _limits(spec, vocab_size).items():
         within(name, limit, what)
+
+    # Which places hold tokens: told by the packs, or by a mask that must be one run of ones.
     if spec.packed:
         for rows, reason in _wrong_packs(spec, columns):
             report(rows, reason)
@@ -219,6 +243,8 @@ def check(
             ~used[:, 0] | (~used[:, :-1] & used[:, 1:]).any(axis=1),
             'input_mask is not ones followed by zeros',
         )
+
+    # A prediction in the padding would train on [PAD].
     if spec.masking == 'static':
         weights = columns['masked_lm_weights']
         report(~np.isin(weights, (0, 1)).all(axis=1), 'masked_lm_weights are not all 0 or 1')
@@ -234,6 +260,9 @@ def _wrong_packs(
     spec: RecordSpec, columns: dict[str, np.ndarray]
 ) -> Iterator[tuple[np.ndarray, str]]:
     """(bool [N], what is wrong with the packs of those records)."""
+
+    # Along a row packs may go up by one (a start), stay, or fall from the last one to 0 (the
+    # padding).
     packs, positions = columns['pack_ids'], columns['position_ids']
     count = packs.max(axis=1, initial=0)
     steps = np.diff(packs, axis=1, prepend=0)
@@ -244,17 +273,23 @@ def _wrong_packs(
         strange | ~starts[:, 0] | (starts.sum(axis=1) != count),
         'pack_ids are not 1, 2, ... followed by zeros',
     )
+
+    # Positions count from the last start before them.
     place = np.arange(spec.seq_len)
     begin = np.maximum.accumulate(np.where(starts, place, 0), axis=1)
     yield (
         (positions != np.where(packs > 0, place - begin, 0)).any(axis=1),
         'position_ids do not count from 0 in each pack',
     )
+
+    # One slot a pack, filled from the front.
     slots = np.arange(spec.max_packs) < count[:, None]
     yield (
         (columns['next_sentence_weights'] != slots).any(axis=1),
         'next_sentence_weights are not 1 for each pack and 0 beyond',
     )
+
+    # Clipped, for pack_ids may be wrong, which is said above, and must not be an index then.
     firsts = np.zeros(columns['cls_positions'].shape, np.int64)
     row, first = np.nonzero(starts)
     slot = np.clip(packs[row, first] - 1, 0, spec.max_packs - 1)
@@ -273,6 +308,8 @@ def count(spec: RecordSpec, columns: dict[str, np.ndarray]) -> dict[str, int | l
     still show the original) and mask_histogram [P + 1]: how many records have 0, 1, ... P
     masked positions; for packed records pack_histogram [K + 1] likewise.
     """
+
+    # Sums that add up, no means: shards are counted apart, in any order.
     labels = columns['next_sentence_labels']
     if spec.packed:
         packs = columns['pack_ids'].max(axis=1, initial=0)
@@ -291,6 +328,8 @@ def count(spec: RecordSpec, columns: dict[str, np.ndarray]) -> dict[str, int | l
             'tokens': tokens,
             'random_next': int(labels.sum()),
         }
+
+    # Kept: 10 % of the masked ones show the original on purpose.
     if spec.masking == 'static':
         weighted = columns['masked_lm_weights'] > 0
         shown = np.take_along_axis(columns['input_ids'], columns['masked_lm_positions'], axis=1)
@@ -304,6 +343,8 @@ def count(spec: RecordSpec, columns: dict[str, np.ndarray]) -> dict[str, int | l
 
 def add_counts(total: dict[str, Any], part: dict[str, Any]) -> None:
     """Adds the sums that `count` gave of one batch to those of the batches before it, in place."""
+
+    # Histograms add up entry by entry.
     for name, value in part.items():
         if name not in total:
             total[name] = value

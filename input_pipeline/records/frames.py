@@ -21,7 +21,7 @@ _HEAD, _TAIL = 12, 4  # bytes of a frame before and after its payload
 FRAME_BYTES = _HEAD + _TAIL  # that a record takes in a file beyond its own
 DAMAGED = 'payload damaged (its crc32c does not match)'
 _CUT = 'cut before its end'
-_UINT32, _UINT64 = struct.Struct('<I'), struct.Struct('<Q')
+_UINT32, _UINT64 = struct.Struct('<I'), struct.Struct('<Q')  # little-endian, as TFRecord has them
 
 
 class BadFrame(ValueError):
@@ -46,6 +46,8 @@ def masked_crc(data: bytes) -> int:
 
 def _masked(crc: Any) -> Any:
     """The mask of a crc32c, to be cut to 32 bits, or of an array of them."""
+
+    # Constants of tensorflow/core/lib/hash/crc32c.h.
     return (crc >> 15 | crc << 17) + 0xA282EAD8
 
 
@@ -58,6 +60,9 @@ def _head(size: int) -> bytes:
 
 def framed(payloads: Iterable[bytes]) -> bytes:
     """The frames of records, one after the other."""
+
+    # Joined once: records are hundreds of bytes, and a write each would cost more than its
+    # checksum.
     parts: list[bytes] = []
     for payload in payloads:
         parts += (_head(len(payload)), payload, _UINT32.pack(masked_crc(payload)))
@@ -72,6 +77,8 @@ def frame_bounds(text: bytes) -> list[int]:
 
     Raises BadFrame for the first whose length is damaged, or that is cut.
     """
+
+    # A frame is found only by the lengths of all before it, so a damaged length ends the walk.
     bounds, at = [0], 0
     while at < len(text):
         try:
@@ -89,6 +96,9 @@ def _size(head: bytes) -> int:
     """The length of the payload that follows a frame's first 12 bytes."""
     if len(head) < _HEAD:
         raise ValueError('cut inside its header')
+
+    # Compared as a whole with the 12 bytes that this length must have: one look-up in place of a
+    # crc.
     (size,) = _UINT64.unpack_from(head)
     if head != _head(size):
         raise ValueError('length damaged (its crc32c does not match)')
@@ -100,6 +110,9 @@ def take_payloads(text: bytes, bounds: list[int], places: Sequence[int]) -> list
 
     Raises BadFrame for one that is damaged.
     """
+
+    # `damaged` are numbers into `places`, which are in the order of the batch; the first in the
+    # file is named, the same one for every batch that meets it.
     payloads, damaged = payloads_at(text, bounds, places)
     if damaged:
         place = min(places[i] for i in damaged)
@@ -112,6 +125,8 @@ def payloads_at(
 ) -> tuple[list[bytes], list[int]]:
     """The payloads of the frames at those places, and which of them differ from their checksums."""
     payloads = [text[bounds[i] + _HEAD : bounds[i + 1] - _TAIL] for i in places]
+
+    # Checksums compared as two arrays: the mask is arithmetic, which numpy does for all of them.
     stored = np.frombuffer(
         b''.join([text[bounds[i + 1] - _TAIL : bounds[i + 1]] for i in places]), '<u4'
     )
@@ -124,6 +139,8 @@ def read_frames(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
     Raises BadFrame for the first that is damaged or cut.
     """
+
+    # One frame at a time, so a file may be larger than memory.
     at = 0
     for record in itertools.count():
         head = file.read(_HEAD)

@@ -29,7 +29,7 @@ from input_pipeline.records import fields
 from input_pipeline.records.fields import RecordSpec
 from input_pipeline.records.frames import DAMAGED, BadFrame, frame_bounds, framed, payloads_at
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 1  # of the manifest; another one is refused
 BLOCK = 256  # records between two entries of a shard's index: what the stream reads at once
 MANIFEST = 'manifest.json'
 
@@ -50,6 +50,9 @@ class ShardInfo:
 
     def check(self) -> None:
         """Raises ValueError where the numbers contradict each other."""
+
+        # An entry for each block, the first at byte 0, and none without bytes: the stream seeks by
+        # them.
         borders = np.array([*self.index, self.bytes], np.int64)
         if (
             len(self.index) != -(-self.records // BLOCK)
@@ -60,11 +63,15 @@ class ShardInfo:
                 f'the index of {self.file} does not fit its {self.records} records and {self.bytes}'
                 ' bytes'
             )
+
+        # A manifest from elsewhere must not point out of its own folder.
         if '/' in self.file:
             raise ValueError(f'{self.file} is no name of a file beside it')
 
     def block(self, number: int) -> tuple[int, int]:
         """First byte, and the byte after the last, of the block of 256 records."""
+
+        # The last block ends with the file.
         return self.index[number], (
             self.index[number + 1] if number + 1 < len(self.index) else self.bytes
         )
@@ -115,6 +122,8 @@ def write_shard(path: epath.PathLike, payload: bytes | mmap.mmap, offsets: np.nd
             index.append(at)
             at += len(text)
             crc = google_crc32c.extend(crc, text)
+
+    # The split is the name up to the first dash.
     name = epath.Path(path).name
     return ShardInfo(name, name.split('-')[0], len(bounds) - 1, at, crc, tuple(index))
 
@@ -138,8 +147,10 @@ class Manifest:
     vocab_size: int
     tokenizer_fingerprint: str
     seed: int
+    # as they were given to the job, and how they came out
     options: dict[str, Any]
     statistics: dict[str, Any]
+    # one a shard, in any order
     files: tuple[ShardInfo, ...]
     max_packs: int = 1  # examples that a training record may hold
 
@@ -154,6 +165,8 @@ class Manifest:
         Held-out records are masked once, statically, and not packed, whatever the training records
         are.
         """
+
+        # Scores of runs with other masks or packs are compared on the same held-out examples.
         if split == 'train':
             return RecordSpec(self.seq_len, self.max_predictions, self.masking, self.max_packs)
         return RecordSpec(self.seq_len, self.max_predictions, 'static')
@@ -171,6 +184,8 @@ class Manifest:
 
         It is the last thing a job does, so a directory with it is complete.
         """
+
+        # First all but the shards, which get a line each, so that a person can read it.
         data = {
             'schema_version': SCHEMA_VERSION,
             **{
@@ -179,7 +194,10 @@ class Manifest:
         }
         shards = [dataclasses.asdict(shard) for shard in self.files]
         # as it will be read
+        # tuples become lists on the way
         data['crc32c'] = _checksum(json.loads(json.dumps({**data, 'shards': shards})))
+
+        # The closing brace is cut off and comes back behind the shards.
         lines = ',\n'.join('  ' + json.dumps(shard) for shard in shards)
         text = json.dumps(data, indent=1)[:-2] + f',\n "shards": [\n{lines}\n ]\n}}\n'
         with atomic_file(epath.Path(directory) / MANIFEST) as file:
@@ -189,6 +207,8 @@ class Manifest:
     def load(cls, directory: epath.PathLike) -> Manifest:
         """Reads what `save` wrote. Raises UserError for anything else."""
         path = epath.Path(directory) / MANIFEST
+
+        # Four ways to be no manifest, each with its own cure.
         try:
             return cls._made(parse(path.read_bytes()))
         except (FileNotFoundError, NotADirectoryError):
@@ -209,14 +229,21 @@ class Manifest:
     @classmethod
     def _made(cls, data: Any) -> Manifest:
         """What `save` wrote, parsed. Raises ValueError for anything else."""
+
+        # In the order in which later checks rest on earlier ones: version, checksum, types,
+        # intervals, shards.
         version = data.pop('schema_version', None) if isinstance(data, dict) else None
         if version != SCHEMA_VERSION:
             raise ValueError(f'schema version {version}, and this program reads {SCHEMA_VERSION}')
         if data.pop('crc32c', None) != _checksum(data | {'schema_version': version}):
             raise ValueError('its crc32c does not match what it says')
+
+        # The file says "shards", for people; the rest has the names of our fields.
         data['files'] = data.pop('shards', None)
         manifest = typed_json.make(cls, data)
         typed_json.make(dict[str, dict[str, Any]], manifest.statistics.get('records', {}))
+
+        # Right types may still be numbers that no record has.
         for name, least in (
             ('seq_len', 1),
             ('max_predictions', 0),
@@ -232,6 +259,8 @@ class Manifest:
 
 def _checksum(data: dict[str, Any]) -> int:
     """The crc32c of what a manifest says, however it is laid out."""
+
+    # Sorted, so that layout and order of keys are free.
     return google_crc32c.value(json.dumps(data, sort_keys=True).encode())
 
 
@@ -240,6 +269,8 @@ def check_files(directory: epath.PathLike, shards: tuple[ShardInfo, ...]) -> lis
 
     Cheap enough for the start of a run.
     """
+
+    # Sizes alone: a size is a question to the file system, a checksum would read all of the corpus.
     faults = []
     for shard in shards:
         try:
@@ -289,12 +320,16 @@ def verify(
     `progress` is called after each shard with the bytes that shards take so far. Raises
     UserError where there is no manifest to compare with.
     """
+
+    # Shard after shard, in the order of names, so that two runs print the same list.
     manifest = Manifest.load(directory)
     faults: list[Fault] = []
     counts: dict[str, dict[str, Any]] = {}
     size = 0
     for shard in sorted(manifest.files, key=lambda s: s.file):
         sums = counts.setdefault(shard.split, {})
+
+        # One shard that cannot be read does not hide what is wrong with the others.
         path, spec = epath.Path(directory) / shard.file, manifest.spec_of(shard.split)
         try:
             for fault in _verify_shard(path, shard, spec, manifest.vocab_size, sums):
@@ -303,6 +338,8 @@ def verify(
             faults.append(unreadable(shard, error))
         size += shard.bytes
         progress(size)
+
+    # Sums are compared only where every record is sound; else they would only repeat the faults.
     if not faults:
         for split, promised in manifest.statistics.get('records', {}).items():
             for name, value in promised.items():
@@ -339,6 +376,8 @@ def _verify_shard(
             file.seek(start)
             text = file.read(end - start)
             crc = google_crc32c.extend(crc, text)
+
+            # (1) Frames. Too few of them, all sound: the file was cut between two.
             bounds, fault = _frames_before_damage(text)
             if fault is None and len(bounds) - 1 < shard.block_records(number):
                 reason = (
@@ -346,11 +385,15 @@ def _verify_shard(
                     f' {shard.records} records'
                 )
                 fault = BadFrame(len(bounds) - 1, bounds[-1], reason)
+
+            # (2) Checksums, then (3) the records whose bytes are sound.
             payloads, damaged = payloads_at(text, bounds, range(len(bounds) - 1))
             wrong = [(row, DAMAGED) for row in damaged]
             wrong += _check_block(
                 spec, payloads, set(range(len(payloads))) - set(damaged), vocab_size, sums
             )
+
+            # Places in the block become places in the file.
             if fault is not None:
                 wrong.append((fault.record, fault.reason))
             faults += len(wrong)
@@ -359,8 +402,12 @@ def _verify_shard(
                 for row, reason in sorted(wrong)
             )
             seen += len(payloads)
+
+            # Nothing can follow where the file itself has ended.
             if len(text) < end - start:
                 return
+
+        # The file as such: longer than said, or sound and yet not the one that was written.
         if file.read(1):
             yield Fault(
                 shard.file, shard.records, shard.bytes, f'goes on after its {shard.records} records'
@@ -377,6 +424,8 @@ def _verify_shard(
 
 def _frames_before_damage(text: bytes) -> tuple[list[int], BadFrame | None]:
     """`frame_bounds` of the frames before the first of damaged length, and that one."""
+
+    # The second walk stops before the bad one, so it cannot fail.
     try:
         return frame_bounds(text), None
     except BadFrame as error:
@@ -390,6 +439,8 @@ def _check_block(
 
     The counts of the others are added to `sums`.
     """
+
+    # Records that cannot be decoded leave one after the other; the rest is decoded again.
     faults, good = [], sorted(rows)
     while good:
         try:
@@ -399,8 +450,12 @@ def _check_block(
             faults.append((good.pop(error.row), error.reason))
     if not good:
         return faults
+
+    # Then records that say what cannot be.
     wrong = fields.check(spec, columns, vocab_size)
     faults += [(good[row], reason) for row, reason in wrong]
+
+    # Only what is sound is counted.
     keep = np.setdiff1d(np.arange(len(good)), [row for row, _ in wrong])
     kept = {name: column[keep] for name, column in columns.items()}
     fields.add_counts(sums, fields.count(spec, kept))

@@ -31,8 +31,8 @@ from input_pipeline.records import fields, frames, shards
 _AHEAD = 4  # groups of batches made ready before they are asked for
 # small batches are decoded so many together: a decode costs as much as a hundred rows
 _ROWS_AT_ONCE = 1024
-_STEPS_AT_ONCE = 32
-_ENDLESS = 2**62
+_STEPS_AT_ONCE = 32  # but no more steps than so many, or the first batch would be long in coming
+_ENDLESS = 2**62  # steps: no run gets there
 # steps [K] -> block and place of each of their rows
 _Locate = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
@@ -43,10 +43,15 @@ class Order:
     def __init__(self, sizes: np.ndarray, seed: int):
         self._sizes, self._seed = sizes, seed
         self.records = int(sizes.sum())
+
+        # Two, because a batch may end one epoch and begin the next.
         self._epoch = functools.lru_cache(2)(self._make_epoch)
 
     def _make_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray, int]:
         """(permuted blocks [K], first row of each [K], the name of the epoch's randomness)."""
+
+        # Sorting by mixed numbers is a permutation that needs no state: any process can make that
+        # of any epoch. Stable, so that ties fall alike everywhere.
         name = digest64('records', self._seed, epoch)
         order = np.argsort(mix(np.arange(len(self._sizes)), name), kind='stable')
         sizes = self._sizes[order]
@@ -57,6 +62,9 @@ class Order:
 
         Row 0 is the first of the first epoch.
         """
+
+        # Row -> epoch -> turn (which block of the permuted ones) -> place in that block's own
+        # permutation.
         blocks, places = np.empty_like(rows), np.empty_like(rows)
         epochs = rows // self.records
         for epoch in np.unique(epochs).tolist():
@@ -64,6 +72,9 @@ class Order:
             here = epochs == epoch
             rest = rows[here] - epoch * self.records
             turn = np.searchsorted(starts, rest, side='right') - 1
+
+            # Until here in order within the block; now permuted inside, once for each block that is
+            # touched.
             found, block = rest - starts[turn], order[turn]
             for each in np.unique(block).tolist():
                 inner = np.argsort(
@@ -111,6 +122,9 @@ class RecordStream:
         rows = ((0, batch_size),) if rows is None else rows
         if not all(0 <= first < last <= batch_size for first, last in rows):
             raise ValueError(f'rows={rows} are not ranges within a batch of {batch_size}')
+
+        # The decoder is settled now, not at the first batch, so that the error comes before any
+        # work.
         installed = importlib.util.find_spec('tensorflow') is not None
         if decoder == 'tfdata' and not installed:
             raise UserError(
@@ -121,6 +135,8 @@ class RecordStream:
         self._directory, self._batch_size = epath.Path(directory), batch_size
         self._rows = np.concatenate([np.arange(first, last) for first, last in rows])
 
+        # What is there: everything is compared with the manifest before the first step, because a
+        # missing shard would be met hours later.
         self.manifest = shards.Manifest.load(directory)
         self._spec, self._shards = self.manifest.spec_of(split), self.manifest.shards(split)
         if not self.manifest.records(split):
@@ -132,6 +148,9 @@ class RecordStream:
                 f'{self._directory / fault.file}: {fault.what}: copy it again, or make the records'
                 ' again'
             )
+
+        # All blocks of the split numbered through, over shards: block -> its shard, and its number
+        # there. Each has 256 records but the last one of a shard, which has what is left.
         self._shard_of = np.repeat(
             np.arange(len(self._shards)), [len(s.index) for s in self._shards]
         )
@@ -142,11 +161,17 @@ class RecordStream:
             - self._number_of * shards.BLOCK
         )
         self._sizes = np.where(last, to_end, shards.BLOCK)
+
+        # Which record comes when, and how much is decoded and kept at once. The cache holds
+        # twice the blocks that a batch touches: its rows follow each other in the order and so fill
+        # whole blocks, but each range may begin and end inside one.
         self._order = Order(self._sizes, seed)
         self._at_once = min(_STEPS_AT_ONCE, max(1, _ROWS_AT_ONCE // len(self._rows)))
         self._cache: collections.OrderedDict[int, tuple[bytes, list[int]]] = (
             collections.OrderedDict()
         )
+
+        # tf.data asks from two threads.
         self._cache_size = 2 * (len(self._rows) // shards.BLOCK + len(rows) + 1)
         self._lock = threading.Lock()
 
@@ -158,9 +183,13 @@ class RecordStream:
     def batches(self, start_step: int = 0) -> Iterator[dict[str, np.ndarray]]:
         """The endless training batches, from a step on."""
 
+        # Rows of the endless order: step * batch_size + row, so a resumed run asks for the same
+        # ones.
         def locate(steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             return self._order.locate((steps[:, None] * self._batch_size + self._rows).ravel())
 
+        # Every record counts in training; the array is there so that both kinds of batch look
+        # alike.
         weights = np.ones(len(self._rows), np.float32)
         for batch in self._decode(locate, range(start_step, _ENDLESS)):
             yield {**batch, 'example_weights': weights}
@@ -170,6 +199,8 @@ class RecordStream:
 
         The last batch is filled with copies of the last record whose weights are all 0.
         """
+
+        # No permutation here: global row r is record r of the files.
         starts = np.cumsum(self._sizes) - self._sizes
 
         def locate(steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -179,6 +210,8 @@ class RecordStream:
             blocks = np.searchsorted(starts, rows, side='right') - 1
             return blocks, rows - starts[blocks]
 
+        # What is beyond the last record is a copy: masked out by weight, once as an example and
+        # once for its masked tokens, which are summed apart.
         count = -(-self.records // self._batch_size)
         for step, batch in enumerate(
             self._decode(locate, range(min(count, max_batches) if max_batches else count))
@@ -197,6 +230,8 @@ class RecordStream:
         Of a run's order all of them; in the files those of step `first`, as few ranges as hold
         them.
         """
+
+        # The rows of the first step, by block: a range of records for each.
         rows = np.arange(first * self._batch_size, (first + 1) * self._batch_size)
         blocks, places = self._order.locate(rows)
         files = []
@@ -204,6 +239,8 @@ class RecordStream:
             here = places[blocks == block] + self._number_of[block] * shards.BLOCK
             name = self._shards[self._shard_of[block]].file
             files.append(f'{name} records {here.min()} to {here.max()}')
+
+        # Four are enough to look at; the order itself names all the others.
         more = f' and {len(files) - 4} blocks more' if len(files) > 4 else ''
         (epoch, place), last = divmod(int(rows[0]), self.records), stop * self._batch_size - 1
         return (
@@ -215,6 +252,8 @@ class RecordStream:
 
     def _decode(self, locate: _Locate, steps: range) -> Iterator[dict[str, np.ndarray]]:
         """The decoded batches of those steps, some of them made ahead in the background."""
+
+        # Steps are decoded in groups; each group is cut into its batches again.
         groups = range(steps.start, steps.stop, self._at_once)
         located = functools.partial(self._locate_group, locate, steps.stop)
         size = len(self._rows)
@@ -236,6 +275,9 @@ class RecordStream:
         # No shutdown: a dropped pool ends its thread, and at the exit of the interpreter there is
         # nothing left to shut it down with.
         pool = ThreadPoolExecutor(1, thread_name_prefix='records')
+
+        # One thread reads and decodes while the step before is computed; the queue's bound is what
+        # keeps it from running through the whole corpus.
         ahead: collections.deque = collections.deque()
         for first in groups:
             ahead.append(pool.submit(self._numpy_rows, *located(first)))
@@ -245,6 +287,7 @@ class RecordStream:
             yield ahead.popleft().result()
 
     def _numpy_rows(self, blocks: np.ndarray, places: np.ndarray) -> dict[str, np.ndarray]:
+        # A row of the decoder is a row of this group: it is told as file, record and byte.
         try:
             columns = fields.decode_numpy(self._spec, self._payloads(blocks, places))
         except fields.BadRecord as error:
@@ -259,6 +302,8 @@ class RecordStream:
 
         `located()` gives the blocks and places of the rows.
         """
+
+        # The quick test of all first; which record it is, is found out only where there is one.
         vocab_size = self.manifest.vocab_size
         if not fields.in_range(self._spec, columns, vocab_size):
             blocks, places = located()
@@ -273,6 +318,7 @@ class RecordStream:
         failed: dict[int, Exception] = {}
 
         def load(first: np.int64) -> np.ndarray:
+            # (called in TensorFlow's threads)
             try:
                 return np.array(self._payloads(*located(int(first))), object)
             except Exception as error:
@@ -280,11 +326,14 @@ class RecordStream:
                 return np.array([], object)
 
         def decode(first: Any) -> dict[str, Any]:
+            # Shapes are lost on the way through Python, and parse_example wants to know the rank.
             payloads = tf.ensure_shape(
                 tf.numpy_function(load, [first], tf.string, stateful=False), [None]
             )
             return fields.decode_tensorflow(self._spec, payloads)
 
+        # In the order of the steps whatever thread is first, or a resumed run would see other
+        # batches.
         dataset = tf.data.Dataset.range(groups.start, groups.stop, groups.step)
         dataset = dataset.map(decode, num_parallel_calls=2, deterministic=True).prefetch(_AHEAD)
         # The iterator's threads call `load`. One that does so when the interpreter ends hangs or
@@ -309,6 +358,8 @@ class RecordStream:
 
     def _payloads(self, blocks: np.ndarray, places: np.ndarray) -> list[bytes]:
         """The serialised records at those places."""
+
+        # Block by block, because a block is read as a whole; each record goes to its own row.
         payloads = np.empty(len(blocks), object)
         for block in np.unique(blocks).tolist():
             here = blocks == block
@@ -324,10 +375,14 @@ class RecordStream:
 
         One read, and kept for the batches that share it.
         """
+
+        # The least recently used block leaves first, so one that is asked for moves to the end.
         with self._lock:
             if block in self._cache:
                 self._cache.move_to_end(block)
                 return self._cache[block]
+
+        # Read outside of the lock, so that two threads read two blocks at a time.
         shard, number = self._shards[self._shard_of[block]], int(self._number_of[block])
         start, end = shard.block(number)
         try:
@@ -345,8 +400,12 @@ class RecordStream:
             raise UserError(f'{self._directory / str(fault)}: see to it and resume') from error
         except frames.BadFrame as error:
             raise self._fault(block, error.record, error.byte, error.reason) from None
+
+        # All frames are sound, but there are too few: the file was cut between two of them.
         if len(bounds) - 1 != self._sizes[block]:
             raise self._fault(block, len(bounds) - 1, len(text), 'the file ends here')
+
+        # Two threads may have read the same block; then it is stored twice, equally.
         with self._lock:
             self._cache[block] = text, bounds
             if len(self._cache) > self._cache_size:
@@ -360,6 +419,8 @@ class RecordStream:
     def _fault(self, block: int, record: int, byte: int, reason: str) -> UserError:
         """What to say of a record, given by its place and byte in its block."""
         shard, number = self._shards[self._shard_of[block]], int(self._number_of[block])
+
+        # Counted from the start of the file, as verify_data does.
         fault = shards.Fault(
             shard.file, number * shards.BLOCK + record, shard.block(number)[0] + byte, reason
         )
