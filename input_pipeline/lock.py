@@ -25,7 +25,6 @@ def locked(folder: str | os.PathLike[str], flag: str) -> Iterator[None]:
     The file goes with the lock; a process that was killed leaves it, and it keeps nobody out then.
     UserError, naming `flag`, where another process has the lock, or no file can be written there.
     """
-
     # Object stores: nothing there ends with the process, so a "lock" would outlive a crash for
     # ever.
     if '://' in os.fspath(folder):

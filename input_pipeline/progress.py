@@ -35,7 +35,6 @@ class Progress:
 
     def update(self, done: float) -> None:
         """Shows `done`, unless the last line is recent."""
-
         # The last one is left to `done`, which says how long all of it took.
         now = time.monotonic()
         if (

@@ -34,7 +34,6 @@ class Stream:
 
     def bits32(self, count: int) -> np.ndarray:
         """uint32 [count], all 32 bits random."""
-
         # Little-endian whatever the machine is, else the halves would come in another order there.
         return self.bits((count + 1) // 2).astype('<u8', copy=False).view('<u4')[:count]
 
@@ -42,7 +41,6 @@ class Stream:
         """int64, one uniform integer of [0, bound) for each bound (1 to 2**31; bias below bound /
         2**32).
         """
-
         # Multiply and shift instead of a remainder (Lemire 2019): one pass, and no number is drawn
         # again, so how many numbers a stream has given never depends on their values.
         high = self.bits(bounds.size) >> np.uint64(32)
@@ -50,7 +48,6 @@ class Stream:
 
     def chance(self, probability: float, count: int) -> np.ndarray:
         """bool [count], each True with this probability."""
-
         # 53 random bits are all that a float64 in [0, 1) can hold.
         return (self.bits(count) >> np.uint64(11)) * 2.0**-53 < probability
 
@@ -58,7 +55,6 @@ class Stream:
         """int64, a Binomial(count, 1/2) draw for each count: the number of heads in `count`
         tosses.
         """
-
         # 64 tosses are the one-bits of a random number; a count below 64 keeps only so many of its
         # bits. Rounds go on with the counts that are not used up, usually one round.
         heads = np.zeros(counts.shape, np.int64)
@@ -76,7 +72,6 @@ def mix(name: np.ndarray | int, salt: np.ndarray | int) -> np.ndarray:
     """uint64: a well-mixed 64-bit name made of two (the finaliser of splitmix64; Steele et al.
     2014).
     """
-
     # Wrapping around is part of the function. salt + 1: salt 0 must move the name, too.
     with np.errstate(over='ignore'):
         z = np.asarray(name, np.uint64) + (np.asarray(salt, np.uint64) + np.uint64(1)) * _GOLDEN

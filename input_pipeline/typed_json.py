@@ -48,7 +48,6 @@ def load(kind: Any, text: str | bytes) -> Any:
 
 def make(kind: Any, data: Any) -> Any:
     """A value of the type `kind` from parsed JSON. Raises ValueError where it is no such thing."""
-
     # Wrong data fails as whatever touches it first (no such key, no such attribute, nested too
     # deep): for the caller it is all one, data of another form.
     try:
@@ -63,7 +62,6 @@ _hints = functools.cache(typing.get_type_hints)
 
 def _make(kind: Any, data: Any) -> Any:
     """A value of this type."""
-
     # Leaves: a number, text, truth value or null, of this very type (True is no int here).
     if kind in _PLAIN:
         return _of(kind, data)

@@ -21,7 +21,6 @@ def fields(message: bytes, *wanted: int) -> Iterator[tuple[int, bytes]]:
 
 def spans(text: bytes, at: int, limit: int, *wanted: int) -> Iterator[tuple[int, int, int]]:
     """The wanted fields of the message text[at:limit] as (number, start, end) of their contents."""
-
     # Each field begins with its tag: the field's number, and in the low 3 bits how its end is
     # found.
     while at < limit:

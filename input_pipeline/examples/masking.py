@@ -76,7 +76,6 @@ def prediction_counts(lengths: np.ndarray, rule: MaskingRule) -> np.ndarray:
 
     Rounds half to even, as Python 3.
     """
-
     # At least one, or a short row would train nothing (:369-370).
     wanted = np.rint(lengths * rule.probability).astype(np.int64)
     return np.minimum(rule.max_predictions, np.maximum(1, wanted))
@@ -148,7 +147,6 @@ def _choose_tokens(
 
     The positions with the smallest random keys of a row are the choice.
     """
-
     # The P smallest keys of each row. A partition first: P is a tenth of S, and only those are
     # sorted.
     length = candidates.shape[1]
@@ -176,7 +174,6 @@ def _random_keys(eligible: np.ndarray, stream: Stream) -> tuple[np.ndarray, np.u
     The largest key stands where not `eligible`. Keys of a row differ, so their order does not
     depend on how a machine sorts or partitions.
     """
-
     # Room for a place in the low bits, randomness above: 25 bits at 128 places.
     rows, length = eligible.shape
     place_bits = np.uint32((1 << (length - 1).bit_length()) - 1)
@@ -214,7 +211,7 @@ def _choose_words(
     # tokens before each word
     before = np.concatenate([np.zeros((rows, 1), np.int64), np.cumsum(tokens_of, axis=1)], axis=1)
     # The words of each row in random order, and how long a run from each is to be.
-    # (slots beyond a row's words have the largest key and sort behind them)
+    # slots beyond a row's words have the largest key and sort behind them
     keys, place_bits = _random_keys(np.arange(length) < words[:, None], stream)
     keys.sort(axis=1)
     order = np.minimum(keys & place_bits, np.uint32(length - 1))

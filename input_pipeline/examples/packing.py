@@ -29,7 +29,6 @@ class Packs:
 
     def take(self, rows: np.ndarray) -> Packs:
         """These rows only."""
-
         # The stretches of `order` that belong to these rows, moved together.
         counts = np.diff(self.bounds)[rows]
         bounds = np.concatenate([[0], np.cumsum(counts)])
@@ -108,7 +107,6 @@ def join(
 
     Row r has examples bounds[r] to bounds[r + 1].
     """
-
     # Whose row each example is in, and its slot there.
     S, P, K = spec.seq_len, spec.max_predictions, spec.max_packs
     counts = np.diff(bounds)

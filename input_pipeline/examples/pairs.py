@@ -140,7 +140,6 @@ def truncate(
     this leaves are arithmetic, and of d dropped tokens Binomial(d, 1/2) are at the front, so no
     loop over tokens is needed.
     """
-
     # First the longer one loses tokens until both are equal, then both in turns.
     length_a, length_b = a_end - a, b_end - b
     excess = np.maximum(length_a + length_b - longest, 0)

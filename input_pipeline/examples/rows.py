@@ -35,8 +35,7 @@ class Rows:
         The first place of each segment begins one even where truncation left the tail of a
         word there (the reference joined such a tail to the last word of A, across [SEP]).
         """
-
-        # (place 0 is [CLS], so A begins at 1)
+        # place 0 is [CLS], so A begins at 1
         starts = starts_word[self.input_ids]
         starts[:, 1] = True
         rows = np.flatnonzero(self.b_places < starts.shape[1])
@@ -46,7 +45,6 @@ class Rows:
 
 def lay_out(tokens: np.ndarray, examples: Examples, seq_len: int, cls_id: int, sep_id: int) -> Rows:
     """The rows of examples that were cut to length; an empty B gives [CLS] A [SEP] alone."""
-
     # Where [SEP] stands: after A, and after B where there is one.
     count = examples.a.size
     length_a, length_b = examples.a_end - examples.a, examples.b_end - examples.b

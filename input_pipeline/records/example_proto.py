@@ -52,7 +52,6 @@ def encode(features: Sequence[Feature], columns: dict[str, np.ndarray]) -> tuple
       The N tf.train.Example messages one after the other, and int64 offsets [N + 1]:
       record i is payload[offsets[i]:offsets[i + 1]].
     """
-
     # Checked before a byte is made: negative numbers would take ten bytes, which _varints_of
     # cannot.
     arrays = {f.name: np.asarray(columns[f.name]).reshape(-1, f.length) for f in features}
@@ -110,7 +109,6 @@ def _encode_chunk(
 
 def _entry(feature: Feature, array: np.ndarray) -> tuple[list[_Piece], np.ndarray]:
     """One entry of Features.feature: its pieces and its size in bytes [N or 1]."""
-
     # The values: floats are four bytes each, ints as many as they need.
     if feature.kind == 'float':
         cells = np.ascontiguousarray(array, '<f4').view(np.uint8)
@@ -130,7 +128,6 @@ def _entry(feature: Feature, array: np.ndarray) -> tuple[list[_Piece], np.ndarra
 
 def _key(name: str) -> bytes:
     """The start of a map entry: its key, then the tag of its value."""
-
     # One byte for the length of the name: names are shorter than 128.
     return bytes([_FIELD_1, len(name)]) + name.encode('ascii') + bytes([_FIELD_2])
 
@@ -142,14 +139,12 @@ def _constant(text: bytes) -> _Piece:
 
 def _used(piece: _Piece) -> np.ndarray:
     """Bytes of the piece that each row uses [N or 1]."""
-
     # a row of its own only where records differ
     return piece[1].sum(axis=1, dtype=np.int64)
 
 
 def _varints_of(values: np.ndarray) -> _Piece:
     """The varints of values [N, K]: each takes as many cells as the largest value needs."""
-
     # Below 2**31, as `encode` has checked, so five cells of 7 bits are enough.
     values = values.astype(np.uint32)
     largest = int(values.max(initial=0))
@@ -181,7 +176,6 @@ def decode(features: Sequence[Feature], payloads: Sequence[bytes]) -> dict[str, 
     Raises:
       BadRecord: a record is damaged, lacks a feature, or has one of another length.
     """
-
     # All at once where records are alike, as those of one program are; else one at a time.
     count = len(payloads)
     columns = {
@@ -199,7 +193,6 @@ def _decode_alike(
     features: Sequence[Feature], payloads: Sequence[bytes], columns: dict[str, np.ndarray]
 ) -> bool:
     """Fills `columns` when all records have the layout of the first one; else returns False."""
-
     # The layout: which features in which order, as the first record says. Features that nobody
     # asked for need the slow way.
     known = {f.name: f for f in features}
@@ -258,7 +251,6 @@ def _regions(
     All records are walked at once. None unless every record is written canonically, with packed
     lists, in this order of features.
     """
-
     # `at` [N]: the place in every record up to which it has been read.
     data = np.frombuffer(text + bytes(64), np.uint8)  # room to look past the end
     at, limit = bounds[:-1].copy(), bounds[1:]
@@ -268,7 +260,7 @@ def _regions(
         nonlocal at
         size = len(constant)
         # every run of `size` bytes
-        # (a view with stride 1: nothing is copied but the windows that are asked for)
+        # a view with stride 1: nothing is copied but the windows that are asked for
         windows = np.ndarray(len(data) - size + 1, f'V{size}', data, strides=(1,))
         actual = windows[at].view(np.uint8).reshape(-1, size)
         at = at + size
@@ -324,7 +316,6 @@ def _varints(packed: np.ndarray, last: np.ndarray) -> np.ndarray:
 
     int64, wrapping as protobuf does.
     """
-
     # Every number is a byte by itself.
     if last.size == packed.size:
         return packed
@@ -394,7 +385,6 @@ def _features(payload: bytes) -> Iterator[tuple[str, str, bytes]]:
 
 def _numbers(kind: str, body: bytes) -> np.ndarray:
     """The values of an Int64List or FloatList, packed or not."""
-
     # Packed: one field with all numbers. Unpacked: a field a number. Joined they are the same
     # bytes.
     size = 4 if kind == 'float' else 1

@@ -111,7 +111,6 @@ def most_bytes(spec: RecordSpec, vocab_size: int) -> int:
 
     Small numbers take fewer.
     """
-
     # The largest number of each feature takes the longest varint; those not named hold 0 or 1.
     most = {
         'input_ids': vocab_size - 1,
@@ -170,7 +169,6 @@ def _flat_labels(spec: RecordSpec, columns: dict[str, Any]) -> dict[str, Any]:
 
 def _limits(spec: RecordSpec, vocab_size: int) -> dict[str, tuple[int, str]]:
     """{feature of whole numbers: (the number that it must stay below, what that is)}."""
-
     # What a lookup or a gather is made with: beyond its end jax takes the last entry without a
     # word.
     limits = {
@@ -196,7 +194,6 @@ def in_range(spec: RecordSpec, columns: dict[str, np.ndarray], vocab_size: int) 
 
     One pass over each array, 1 % of what decoding takes; `check` says what is wrong, and where.
     """
-
     # Whole numbers: one maximum, read as unsigned.
     for name, (limit, _) in _limits(spec, vocab_size).items():
         if columns[name].view(np.uint32).max(initial=0) >= limit:  # what is negative becomes large
@@ -260,7 +257,6 @@ def _wrong_packs(
     spec: RecordSpec, columns: dict[str, np.ndarray]
 ) -> Iterator[tuple[np.ndarray, str]]:
     """(bool [N], what is wrong with the packs of those records)."""
-
     # Along a row packs may go up by one (a start), stay, or fall from the last one to 0 (the
     # padding).
     packs, positions = columns['pack_ids'], columns['position_ids']
@@ -308,7 +304,6 @@ def count(spec: RecordSpec, columns: dict[str, np.ndarray]) -> dict[str, int | l
     still show the original) and mask_histogram [P + 1]: how many records have 0, 1, ... P
     masked positions; for packed records pack_histogram [K + 1] likewise.
     """
-
     # Sums that add up, no means: shards are counted apart, in any order.
     labels = columns['next_sentence_labels']
     if spec.packed:
@@ -343,7 +338,6 @@ def count(spec: RecordSpec, columns: dict[str, np.ndarray]) -> dict[str, int | l
 
 def add_counts(total: dict[str, Any], part: dict[str, Any]) -> None:
     """Adds the sums that `count` gave of one batch to those of the batches before it, in place."""
-
     # Histograms add up entry by entry.
     for name, value in part.items():
         if name not in total:

@@ -46,7 +46,6 @@ def masked_crc(data: bytes) -> int:
 
 def _masked(crc: Any) -> Any:
     """The mask of a crc32c, to be cut to 32 bits, or of an array of them."""
-
     # Constants of tensorflow/core/lib/hash/crc32c.h.
     return (crc >> 15 | crc << 17) + 0xA282EAD8
 
@@ -60,7 +59,6 @@ def _head(size: int) -> bytes:
 
 def framed(payloads: Iterable[bytes]) -> bytes:
     """The frames of records, one after the other."""
-
     # Joined once: records are hundreds of bytes, and a write each would cost more than its
     # checksum.
     parts: list[bytes] = []
@@ -77,7 +75,6 @@ def frame_bounds(text: bytes) -> list[int]:
 
     Raises BadFrame for the first whose length is damaged, or that is cut.
     """
-
     # A frame is found only by the lengths of all before it, so a damaged length ends the walk.
     bounds, at = [0], 0
     while at < len(text):
@@ -110,7 +107,6 @@ def take_payloads(text: bytes, bounds: list[int], places: Sequence[int]) -> list
 
     Raises BadFrame for one that is damaged.
     """
-
     # `damaged` are numbers into `places`, which are in the order of the batch; the first in the
     # file is named, the same one for every batch that meets it.
     payloads, damaged = payloads_at(text, bounds, places)
@@ -139,7 +135,6 @@ def read_frames(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
     Raises BadFrame for the first that is damaged or cut.
     """
-
     # One frame at a time, so a file may be larger than memory.
     at = 0
     for record in itertools.count():

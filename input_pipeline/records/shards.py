@@ -50,7 +50,6 @@ class ShardInfo:
 
     def check(self) -> None:
         """Raises ValueError where the numbers contradict each other."""
-
         # An entry for each block, the first at byte 0, and none without bytes: the stream seeks by
         # them.
         borders = np.array([*self.index, self.bytes], np.int64)
@@ -70,7 +69,6 @@ class ShardInfo:
 
     def block(self, number: int) -> tuple[int, int]:
         """First byte, and the byte after the last, of the block of 256 records."""
-
         # The last block ends with the file.
         return self.index[number], (
             self.index[number + 1] if number + 1 < len(self.index) else self.bytes
@@ -165,7 +163,6 @@ class Manifest:
         Held-out records are masked once, statically, and not packed, whatever the training records
         are.
         """
-
         # Scores of runs with other masks or packs are compared on the same held-out examples.
         if split == 'train':
             return RecordSpec(self.seq_len, self.max_predictions, self.masking, self.max_packs)
@@ -184,7 +181,6 @@ class Manifest:
 
         It is the last thing a job does, so a directory with it is complete.
         """
-
         # First all but the shards, which get a line each, so that a person can read it.
         data = {
             'schema_version': SCHEMA_VERSION,
@@ -229,7 +225,6 @@ class Manifest:
     @classmethod
     def _made(cls, data: Any) -> Manifest:
         """What `save` wrote, parsed. Raises ValueError for anything else."""
-
         # In the order in which later checks rest on earlier ones: version, checksum, types,
         # intervals, shards.
         version = data.pop('schema_version', None) if isinstance(data, dict) else None
@@ -259,7 +254,6 @@ class Manifest:
 
 def _checksum(data: dict[str, Any]) -> int:
     """The crc32c of what a manifest says, however it is laid out."""
-
     # Sorted, so that layout and order of keys are free.
     return google_crc32c.value(json.dumps(data, sort_keys=True).encode())
 
@@ -269,7 +263,6 @@ def check_files(directory: epath.PathLike, shards: tuple[ShardInfo, ...]) -> lis
 
     Cheap enough for the start of a run.
     """
-
     # Sizes alone: a size is a question to the file system, a checksum would read all of the corpus.
     faults = []
     for shard in shards:
@@ -320,7 +313,6 @@ def verify(
     `progress` is called after each shard with the bytes that shards take so far. Raises
     UserError where there is no manifest to compare with.
     """
-
     # Shard after shard, in the order of names, so that two runs print the same list.
     manifest = Manifest.load(directory)
     faults: list[Fault] = []
@@ -424,7 +416,6 @@ def _verify_shard(
 
 def _frames_before_damage(text: bytes) -> tuple[list[int], BadFrame | None]:
     """`frame_bounds` of the frames before the first of damaged length, and that one."""
-
     # The second walk stops before the bad one, so it cannot fail.
     try:
         return frame_bounds(text), None
@@ -439,7 +430,6 @@ def _check_block(
 
     The counts of the others are added to `sums`.
     """
-
     # Records that cannot be decoded leave one after the other; the rest is decoded again.
     faults, good = [], sorted(rows)
     while good:

@@ -49,7 +49,6 @@ class Order:
 
     def _make_epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray, int]:
         """(permuted blocks [K], first row of each [K], the name of the epoch's randomness)."""
-
         # Sorting by mixed numbers is a permutation that needs no state: any process can make that
         # of any epoch. Stable, so that ties fall alike everywhere.
         name = digest64('records', self._seed, epoch)
@@ -62,7 +61,6 @@ class Order:
 
         Row 0 is the first of the first epoch.
         """
-
         # Row -> epoch -> turn (which block of the permuted ones) -> place in that block's own
         # permutation.
         blocks, places = np.empty_like(rows), np.empty_like(rows)
@@ -199,7 +197,6 @@ class RecordStream:
 
         The last batch is filled with copies of the last record whose weights are all 0.
         """
-
         # No permutation here: global row r is record r of the files.
         starts = np.cumsum(self._sizes) - self._sizes
 
@@ -230,7 +227,6 @@ class RecordStream:
         Of a run's order all of them; in the files those of step `first`, as few ranges as hold
         them.
         """
-
         # The rows of the first step, by block: a range of records for each.
         rows = np.arange(first * self._batch_size, (first + 1) * self._batch_size)
         blocks, places = self._order.locate(rows)
@@ -252,7 +248,6 @@ class RecordStream:
 
     def _decode(self, locate: _Locate, steps: range) -> Iterator[dict[str, np.ndarray]]:
         """The decoded batches of those steps, some of them made ahead in the background."""
-
         # Steps are decoded in groups; each group is cut into its batches again.
         groups = range(steps.start, steps.stop, self._at_once)
         located = functools.partial(self._locate_group, locate, steps.stop)
@@ -302,7 +297,6 @@ class RecordStream:
 
         `located()` gives the blocks and places of the rows.
         """
-
         # The quick test of all first; which record it is, is found out only where there is one.
         vocab_size = self.manifest.vocab_size
         if not fields.in_range(self._spec, columns, vocab_size):
@@ -318,7 +312,7 @@ class RecordStream:
         failed: dict[int, Exception] = {}
 
         def load(first: np.int64) -> np.ndarray:
-            # (called in TensorFlow's threads)
+            # called in TensorFlow's threads
             try:
                 return np.array(self._payloads(*located(int(first))), object)
             except Exception as error:
@@ -358,7 +352,6 @@ class RecordStream:
 
     def _payloads(self, blocks: np.ndarray, places: np.ndarray) -> list[bytes]:
         """The serialised records at those places."""
-
         # Block by block, because a block is read as a whole; each record goes to its own row.
         payloads = np.empty(len(blocks), object)
         for block in np.unique(blocks).tolist():
@@ -375,7 +368,6 @@ class RecordStream:
 
         One read, and kept for the batches that share it.
         """
-
         # The least recently used block leaves first, so one that is asked for moves to the end.
         with self._lock:
             if block in self._cache:

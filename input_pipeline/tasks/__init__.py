@@ -36,6 +36,7 @@ def load_task(name_or_json: str, data_dir: str = '') -> Task:
 
     Raises UserError for an unknown name, no folder where one is needed, or a bad task file.
     """
+    # A path ends in .json and a name does not, so no task can be mistaken for a file.
     if task_file.is_task_file(name_or_json):
         return _load_json(name_or_json, data_dir)
     if name_or_json not in BY_NAME:
@@ -45,6 +46,8 @@ def load_task(name_or_json: str, data_dir: str = '') -> Task:
         )
     if not data_dir:
         raise UserError(f'--task={name_or_json} needs --data_dir, the folder that holds its files')
+
+    # The other tasks' official files are not in tensorflow-datasets under a name of ours.
     if data_dir.startswith('tfds:') and BY_NAME[name_or_json] not in (glue, squad):
         raise UserError(
             f'--data_dir={data_dir}: only GLUE and SQuAD are read from tensorflow-datasets by name;'
@@ -60,6 +63,8 @@ def _load_json(path: str, data_dir: str) -> Task:
         raise UserError(
             f'--task={path}: kind {description["kind"]!r} is none of {", ".join(BY_KIND)}'
         )
+
+    # Results are filed under the file's own name. Its data lie beside it, unless said otherwise.
     name = os.path.splitext(os.path.basename(plain_name(path)))[0]
     return BY_KIND[description['kind']].from_description(
         name, description, data_dir or os.path.dirname(path) or '.'

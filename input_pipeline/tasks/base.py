@@ -66,6 +66,7 @@ class Task(abc.ABC, Generic[E]):
     labels: tuple[str, ...]
     metrics: tuple[str, ...]
     label_keys: tuple[str, ...]
+    # Class attributes, not fields: families with other values say so in the same way.
     n_best: int = 1
     slow_features: bool = False
 
@@ -84,6 +85,7 @@ class Task(abc.ABC, Generic[E]):
         """Settings, as JSON values, that decide how texts become rows and outputs answers:
         a model is used with those it was trained with.
         """
+        # none besides the labels and the length of rows, which every task has
         return {}
 
     @property
@@ -167,6 +169,7 @@ class Task(abc.ABC, Generic[E]):
 
     def labelled(self, examples: Sequence[E]) -> bool:
         """Whether these examples can be scored; public test splits often cannot."""
+        # Families that keep the truth under another name say so (SQuAD's answers).
         return all(getattr(example, 'label', True) is not None for example in examples)
 
     def require_split(self, split: str) -> None:
@@ -179,6 +182,7 @@ class Task(abc.ABC, Generic[E]):
 
 def row_lengths(features: dict[str, np.ndarray]) -> np.ndarray:
     """int64 [N], the tokens of each row; of a choice, those of its longest input."""
+    # A choice's C inputs go through the model together, so the longest decides.
     lengths = features['input_mask'].sum(axis=-1)
     return lengths.reshape(len(lengths), -1).max(axis=1, initial=1)
 
@@ -195,6 +199,7 @@ def trim(features: dict[str, np.ndarray], multiple: int = 32) -> dict[str, np.nd
     """The [N, S] or [N, C, S] arrays cut to the longest row, rounded up to a multiple, where that
     is shorter than S.
     """
+    # To a multiple, so that few different shapes are compiled.
     S = features['input_mask'].shape[-1]
     longest = int(row_lengths(features).max(initial=1))
     return cut(features, S, min(S, -(-longest // multiple) * multiple))

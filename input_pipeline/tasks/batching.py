@@ -31,6 +31,8 @@ def subset(items: Sequence[Any], count: int, seed: int) -> list[Any]:
     """`count` items drawn by seed without replacement, in their old order; all of them for 0."""
     if not count or count >= len(items):
         return list(items)
+
+    # Sorted, or the subset would also be a shuffle.
     return [items[place] for place in sorted(permutation(len(items), seed, 'subset')[:count])]
 
 
@@ -43,6 +45,8 @@ def training_batches(
     hold the end of one and the beginning of the next, so every batch is full and every example is
     seen once an epoch. Every row has example_weights 1.
     """
+    # Row r of the endless order is place r % count of epoch r // count, so any step can be the
+    # first.
     count = len(features[keys[0]])
     weights = np.ones(batch_size, np.float32)
     epoch, order = -1, np.empty(0, np.int64)
@@ -50,10 +54,15 @@ def training_batches(
     while True:
         rows = []
         first, last = step * batch_size, (step + 1) * batch_size
+
+        # The rows of this step, an epoch's stretch at a time; a batch larger than the data has
+        # several.
         while first < last:
             if first // count != epoch:
                 epoch = first // count
                 order = permutation(count, seed, 'epoch', epoch)
+
+            # Only as far as this epoch goes.
             stop = min(last, (epoch + 1) * count)
             rows.append(order[first - epoch * count : stop - epoch * count])
             first = stop
@@ -68,12 +77,17 @@ def length_groups(features: Arrays, buckets: int, fewest: int = 1) -> list[tuple
     The lengths are multiples of 8, or the longest row's, chosen so that there are as few padded
     tokens as that many lengths allow; each has `fewest` rows or more, or there is one length only.
     """
+    # 1. The lengths that rows have, rounded up, and how many rows each has.
     S = features['input_mask'].shape[-1]
     lengths = np.minimum(-(-row_lengths(features) // _MULTIPLE) * _MULTIPLE, S)
     kinds, counts = np.unique(lengths, return_counts=True)
     below = [0, *np.cumsum(counts).tolist()]  # rows shorter than the i-th kind
-    # Of the rows of the first `end` kinds: tokens, number of lengths and which kinds they are, the
-    # best with one length more in each turn.
+
+    # 2. Which of them to use: dynamic programming over the kinds in order. A length serves its own
+    # kind and all shorter ones behind the length before it, so a plan for the first `end` kinds is
+    # one for the first `start` and one more length, that of kind end - 1. `best`: of the rows of
+    # the first `end` kinds the tokens, the number of lengths and which kinds they are, the best
+    # with one length more in each turn.
     best: dict[int, tuple[int, int, tuple[int, ...]]] = {0: (0, 0, ())}
     for _ in range(buckets):
         longer = {0: best[0]}
@@ -91,6 +105,8 @@ def length_groups(features: Arrays, buckets: int, fewest: int = 1) -> list[tuple
             if options:
                 longer[end] = min(options)
         best = longer
+
+    # 3. Each row goes to the shortest of the chosen lengths that holds it.
     chosen = best[len(kinds)][2]
     place = np.searchsorted(kinds[list(chosen)], lengths)
     return [(int(kinds[top]), np.flatnonzero(place == number)) for number, top in enumerate(chosen)]
@@ -111,6 +127,8 @@ def bucketed_batches(
     evenly, at random places, over those of other lengths: what a step sees is unbiased, and is
     arithmetic in (seed, step).
     """
+    # The order is walked through from step 0 on without making a batch: how many a group has given
+    # by `start_step` is all that its own stream needs to know.
     groups = length_groups(features, buckets, batch_size)
     taken = np.zeros(len(groups), np.int64)
     streams: dict[int, Iterator[Arrays]] = {}
@@ -118,6 +136,7 @@ def bucketed_batches(
         _group_order([len(rows) for _, rows in groups], batch_size, seed)
     ):
         if step >= start_step:
+            # Cut once, when the group is first asked for: a group's rows are all of its stream.
             if number not in streams:
                 length, rows = groups[number]
                 part = cut(
@@ -136,6 +155,8 @@ def _group_order(counts: Sequence[int], batch_size: int, seed: int) -> Iterator[
     """Which group gives each batch: batch k of a group of n rows comes at a random time in [k, k +
     1) * batch_size / n epochs.
     """
+    # Batches of a group lie evenly in time, moved at random within their own share of it, and
+    # sorted over all groups: in proportion everywhere, and unpredictable from near.
     made = [0] * len(counts)
     for epoch in itertools.count():
         events = []

@@ -55,6 +55,7 @@ class TextTask(Task[TextExample]):
     label_keys = ('labels',)
 
     def __post_init__(self) -> None:
+        # Before any file is opened: what the task says of itself must fit together.
         known = NUMBER_METRICS if self.kind == 'regression' else LABEL_METRICS
         for name in self.metrics:
             if name not in known:
@@ -87,6 +88,8 @@ class TextTask(Task[TextExample]):
         column holds them.
         """
         self.require_split(split)
+
+        # A public test split has no labels; elsewhere a missing label column is a mistake.
         optional = frozenset({'label'} if split.startswith('test') else ())
         found: list[TextExample] = []
         lines: dict[str, str] = {}
@@ -104,6 +107,8 @@ class TextTask(Task[TextExample]):
                 )
         if not found:
             raise UserError(f'{", ".join(table.where for table in self.files[split])}: no examples')
+
+        # Empty texts are sound rows, but thousands of them are a wrong column.
         if empty := sum(not example.text.strip() or example.text_b == '' for example in found):
             logging.warning(
                 '%s %s: %d of %d examples have an empty text', self.name, split, empty, len(found)
@@ -129,6 +134,8 @@ class TextTask(Task[TextExample]):
         Returns INPUT_KEYS [N, max_seq_length] int32, example_index [N], which is its place, and
         labels [N], int32 or for a regression float32; 0 where unknown.
         """
+        # An unknown label becomes 0: it is an array of numbers, and whoever scores asks `labelled`
+        # first.
         first = [example.text for example in examples]
         second = [example.text_b for example in examples]
         features = text_rows(first, second, tokenizer, max_seq_length)
@@ -164,6 +171,7 @@ class TextTask(Task[TextExample]):
         """The task's metrics as fractions. Raises UserError where labels or predictions are
         missing.
         """
+        # Metrics of labels compare indices, so that "of the second label" means something.
         given = complete(self, examples, predictions)
         truth = np.array([example.label for example in examples])
         if self.kind == 'regression':
@@ -204,6 +212,7 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tex
       format    optional, tsv, csv or jsonl: otherwise by suffix
       skip_bad_rows  optional, false: leave out rows of a wrong width
     """
+    # From the file's entries to a task, refused at the first that is not as the family has it.
     kind = description['kind']
     where = f'task {name}'
     if unknown := sorted(set(description) - set(_SETTINGS)):
@@ -219,6 +228,8 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tex
         folder,
         {'text': True, 'text_b': kind == 'pair', 'label': True, 'id': False},
     )
+
+    # Labels may be numbers in JSON; in the files they are text.
     metrics = description.get('metrics') or (
         ['pearson', 'spearman'] if kind == 'regression' else ['accuracy']
     )

@@ -26,16 +26,23 @@ def text_rows(
     """INPUT_KEYS [N, max_seq_length] int32 of N texts, or pairs where the second is not None; cut
     from the end of the longer.
     """
+    # Padding first, everywhere: rows are then written over it.
     features = {name: np.zeros((len(first), max_seq_length), np.int32) for name in INPUT_KEYS}
     features['input_ids'].fill(tokenizer.pad_id)
+
+    # Both texts of all rows at once, for the tokenizer's memo; no second text is an empty one here.
     pieces = zip(
         tokenizer.encode_batch(first),
         tokenizer.encode_batch([text or '' for text in second]),
         strict=True,
     )
+
+    # How much of each text fits beside its special tokens.
     for row, (a, b) in enumerate(pieces):
         pair = second[row] is not None
         a_length, b_length = truncated_lengths(len(a), len(b), max_seq_length - (3 if pair else 2))
+
+        # [CLS] a [SEP], then b [SEP] in segment 1.
         end = a_length + 2
         ids = features['input_ids'][row]
         ids[0], ids[1 : end - 1], ids[end - 1] = tokenizer.cls_id, a[:a_length], tokenizer.sep_id
@@ -54,6 +61,9 @@ def truncated_lengths(a: int, b: int, budget: int) -> tuple[int, int]:
     """
     if a + b <= budget:
         return a, b
+
+    # Who is shorter than its half keeps all; else both end at half, and b has the odd token less,
+    # because it gives where they tie.
     half = budget // 2
     if a <= half:
         return a, budget - a
@@ -73,17 +83,24 @@ def features_of(
 
     Only tasks that say `slow_features` are kept. A damaged file is made again, with a warning.
     """
+    # Making them is cheap for most tasks, and object stores are too slow to be worth it.
     if not folder or not task.slow_features or '://' in folder:
         return task.features(examples, tokenizer, max_seq_length)
+
+    # All that decides the arrays is in the name, so nothing kept is ever out of date.
     name = hashlib.sha256(
         repr((_VERSION, task, max_seq_length, tokenizer.fingerprint, list(examples))).encode()
     ).hexdigest()[:24]
     path = os.path.join(folder, f'{name}.npz')
+
+    # Kept from before.
     if os.path.exists(path):
         try:
             return _read(path)
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             logging.warning('%s is damaged (%s): the features are made again', path, error)
+
+    # Made now, and kept for next time; not being able to is no reason to stop a run.
     features = task.features(examples, tokenizer, max_seq_length)
     try:
         os.makedirs(folder, exist_ok=True)
@@ -99,12 +116,15 @@ def _packed(features: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Arrays of every position as their values at real tokens and the one value at all others; rest
     as it is.
     """
+    # Most of a row is padding, and np.savez does not compress: stored without it the arrays
+    # are a fraction of the size. `real` is given by lengths alone, because padding is behind text.
     real = features['input_mask'] > 0
     packed: dict[str, np.ndarray] = {
         'mask/shape': np.array(real.shape),
         'mask/lengths': real.sum(axis=-1),
     }
     for name, value in features.items():
+        # one value at all places outside, or the array is kept whole
         outside = value[~real] if value.shape == real.shape else np.empty(0)
         if name == 'input_mask':
             continue
@@ -116,6 +136,7 @@ def _packed(features: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _read(path: str) -> dict[str, np.ndarray]:
+    # The inverse of `_packed`; without pickles, so a file from elsewhere is data and no code.
     with open(path, 'rb') as file, np.load(file, allow_pickle=False) as stored:
         shape = tuple(stored['mask/shape'])
         real = np.arange(shape[-1]) < stored['mask/lengths'][..., None]

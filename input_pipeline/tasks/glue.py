@@ -11,6 +11,7 @@ import os
 from input_pipeline.tasks.classification import TextTask
 from input_pipeline.text.tables import Table
 
+# The place of a label is its index, in the order of run_classifier.py's processors.
 NLI = ('contradiction', 'entailment', 'neutral')
 ENTAILMENT = ('entailment', 'not_entailment')
 BINARY = ('0', '1')
@@ -112,6 +113,8 @@ def by_name(name: str, data_dir: str) -> TextTask:
             split: (_tfds_table(name, split, data_dir.removeprefix('tfds:')),) for split in splits
         }
         return TextTask(name, kind, labels, metrics, files)
+
+    # Official files, by their columns' places: their headers differ from task to task.
     files = {
         split: (
             Table(
@@ -140,4 +143,6 @@ def _tfds_table(name: str, split: str, folder: str) -> Table:
         | ({} if 'test' in split else {'label': 'label'})
     )
     theirs = (_TFDS_MNLI if name == 'mnli' else _TFDS_SPLITS).get(split, split)
+
+    # Labels called 0 and 1 are given as numbers there, others by their names.
     return Table(folder, columns, tfds=f'glue/{name}', split=theirs, class_names=labels != BINARY)

@@ -71,6 +71,8 @@ class ChoiceTask(Task[ChoiceExample]):
         column holds them.
         """
         self.require_split(split)
+
+        # As for classification: labels may be missing in a test split only.
         optional = frozenset({'label'} if split.startswith('test') else ())
         found: list[ChoiceExample] = []
         lines: dict[str, str] = {}
@@ -78,6 +80,7 @@ class ChoiceTask(Task[ChoiceExample]):
             for where, row in table.rows(optional, lists=frozenset({'choices'})):
                 name, choices = unique_id(row, where, lines), row['choices']
                 if isinstance(choices, str) or len(choices) != len(self.labels):
+                    # one text is one choice
                     number = 1 if isinstance(choices, str) else len(choices)
                     raise UserError(
                         f'{where}: {number} choices; every example of task {self.name} has'
@@ -94,6 +97,8 @@ class ChoiceTask(Task[ChoiceExample]):
                 )
         if not found:
             raise UserError(f'{", ".join(table.where for table in self.files[split])}: no examples')
+
+        # An empty start is usual; an empty context or choice is worth a word.
         if empty := sum(
             not all(choice.strip() for choice in (example.context, *example.choices))
             for example in found
@@ -111,6 +116,8 @@ class ChoiceTask(Task[ChoiceExample]):
         Returns INPUT_KEYS [N, C, max_seq_length] int32, example_index [N], which is its place, and
         labels [N] int32 (0 where unknown).
         """
+        # All choices of all examples are one list of texts for the tokenizer, and are folded back
+        # into [N, C, S]; the model scores each by itself.
         C = len(self.labels)
         first = [example.context for example in examples for _ in range(C)]
         second = [
@@ -172,6 +179,8 @@ def by_name(name: str, data_dir: str) -> ChoiceTask:
     official files in `data_dir`.
     """
     columns: dict[str, Column | list[Column]]
+
+    # SWAG has names in its header, CODAH has no header.
     if name == 'swag':
         columns = {
             'id': 0,
@@ -215,11 +224,15 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Cho
             f'task {name}: metrics={description["metrics"]}: a choice task is scored by accuracy'
             ' alone'
         )
+
+    # How many choices there are is told by the labels, or by the columns that hold the choices.
     roles = {'text': True, 'start': False, 'choices': True, 'label': True, 'id': False}
     files = tables_of(name, description, folder, roles, lists=('choices',))
     choices = next(iter(files.values()))[0].columns['choices']
     listed = description.get('labels') or (range(len(choices)) if isinstance(choices, list) else ())
     labels = tuple(str(label) for label in listed)
+
+    # at least two, and all different
     if len(set(labels)) < max(2, len(labels)):
         raise UserError(
             f'task {name}: "labels" must list what the choices are called, two or more, as in ["0",'

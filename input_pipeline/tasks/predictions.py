@@ -35,6 +35,7 @@ def read_labels(task: Task, path: str) -> Predictions:
     """Reads what `write_labels` wrote, or anyone else. Raises UserError for unknown labels, words
     for numbers, and repeated ids.
     """
+    # Every line is checked here, so that scoring can trust labels and numbers.
     answers: dict[str, Any] = {}
     for where, row in Table(path, {'id': 'index', 'answer': 'prediction'}, format='tsv').rows():
         name, answer = row['id'], row['answer']
@@ -57,6 +58,8 @@ def number(text: str, where: str) -> float:
         value = float(text)
     except ValueError as error:
         raise UserError(f'{where}: the label {text!r} is not a number') from error
+
+    # so said it is true of nan, too
     if not abs(value) <= _LARGEST:
         raise UserError(f'{where}: the label {text!r} is not finite in 32 bits')
     return value
@@ -76,12 +79,17 @@ def complete(task: Task[E], examples: Sequence[E], predictions: Predictions) -> 
     Raises UserError where labels are missing, or predictions, or there are some of other examples.
     """
     require_labels(task, examples)
+
+    # Both ways: all examples answered, and nothing answered that is not an example, for that is a
+    # file of another split.
     missing = [example.id for example in examples if example.id not in predictions.answers]
     if missing:
         raise UserError(
             f'task {task.name}: no prediction for {len(missing)} of {len(examples)} examples, the'
             f' first is {missing[0]!r}'
         )
+
+    # none is missing, so more answers than examples means strangers among them
     if len(predictions.answers) > len(examples):
         known = {example.id for example in examples}
         others = [name for name in predictions.answers if name not in known]

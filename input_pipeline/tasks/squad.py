@@ -81,6 +81,8 @@ class SpanTask(Task[SpanExample]):
     def __post_init__(self) -> None:
         for name in ('doc_stride', 'max_query_length', 'max_answer_length', 'n_best'):
             value = getattr(self, name)
+
+            # True is an int to isinstance
             if type(value) is not int or not 0 < value < 2**31:
                 raise UserError(
                     f'task {self.name}: {name}={value!r}: must be a positive whole number'
@@ -110,6 +112,9 @@ class SpanTask(Task[SpanExample]):
         logged.
         """
         self.require_split(split)
+
+        # Repeated ids are in some public files; their answers overwrite each other, which is worth
+        # a word.
         found = squad_files.read(self.files[split], self.unanswerable, split)
         where = ', '.join(table.where for table in self.files[split])
         if not found:
@@ -134,6 +139,8 @@ class SpanTask(Task[SpanExample]):
           starts, ends [N, S]  characters of the context that a piece covers; 0 outside the context
           best_context [N, S] bool  whether this window shows the piece with the most context (:542)
         """
+        # 1. Which windows: cut each context into stretches that fit beside the question, and find
+        # where the answer is in each. SQuAD asks five questions of a context: it is tokenised once.
         rows: dict[str, list[np.ndarray | int]] = {
             name: [] for name in ('example_index', *self.label_keys)
         }
@@ -145,12 +152,17 @@ class SpanTask(Task[SpanExample]):
                 contexts[example.context] = tokenizer.encode_with_offsets(example.context)
             context = contexts[example.context]
             question = question[: self.max_query_length]
+
+            # [CLS] and two [SEP] take three places.
             room = max_seq_length - len(question) - 3
             if room < 1:
                 raise UserError(
                     f'max_seq_length={max_seq_length}: question {example.id!r} leaves no room for'
                     ' its context; use at least 128'
                 )
+
+            # The answer counts for a window only where it is there as a whole; else the window
+            # points to [CLS], as for "no answer".
             first, last = _answer_pieces(example, context)
             for window, best in windows_of(len(context.ids), room, self.doc_stride):
                 shift = len(question) + 2 - window.start
@@ -159,6 +171,8 @@ class SpanTask(Task[SpanExample]):
                 rows['start_positions'].append(first + shift if inside else 0)
                 rows['end_positions'].append(last + shift if inside else 0)
                 windows.append((question, context, window, best))
+
+        # 2. The arrays, now that their number of rows is known.
         features: dict[str, np.ndarray] = {
             name: np.array(values, np.int32) for name, values in rows.items()
         }
@@ -166,6 +180,9 @@ class SpanTask(Task[SpanExample]):
         features |= {name: np.zeros(shape, np.int32) for name in (*INPUT_KEYS, 'starts', 'ends')}
         features['input_ids'].fill(tokenizer.pad_id)
         features['best_context'] = np.zeros(shape, np.bool_)
+
+        # 3. Row by row: question in segment 0, window in segment 1, and for each piece of the
+        # window where in the text it came from.
         for row, (question, context, window, best) in enumerate(windows):
             begin = len(question) + 2
             end = begin + window.stop - window.start
@@ -194,13 +211,19 @@ class SpanTask(Task[SpanExample]):
         """
         from scipy.special import softmax
 
+        # All windows of all questions in one array, in which a question's spans are a stretch.
         candidates = self._candidates(features, outputs)
         edges = np.searchsorted(candidates['example'], np.arange(len(examples) + 1))
+
+        # The smallest score for "no answer" counts: the window that is least sure of there being
+        # none speaks for the question.
         null_scores = np.full(len(examples), np.inf)
         np.minimum.at(
             null_scores, features['example_index'], outputs['null_scores'].astype(np.float64)
         )
         answers, nbest, null_odds = {}, {}, {}
+
+        # Question by question: the best texts, and whether "no answer" beats them.
         for index, example in enumerate(examples):
             spans = slice(edges[index], edges[index + 1])
             texts = self._best_texts(
@@ -214,6 +237,9 @@ class SpanTask(Task[SpanExample]):
                 null_odds[example.id] = null - texts[0][1] if texts else 1e9
                 texts = sorted([*texts, ('', null)], key=lambda text: -text[1])
                 answer = '' if null_odds[example.id] > self.null_threshold else answer
+
+            # Probabilities over what is listed, as run_squad.py has them; a question without any
+            # text has none.
             scores = np.array([score for _, score in texts] or [0.0])
             nbest[example.id] = [
                 {'text': text, 'probability': float(p), 'score': float(score)}
@@ -234,12 +260,17 @@ class SpanTask(Task[SpanExample]):
         kept: dict[str, list[np.ndarray]] = {
             name: [] for name in ('example', 'score', 'first', 'last')
         }
+
+        # 1024 windows at a time: K x K pairs each, which would be gigabytes for a whole split.
         for begin in range(0, len(features['example_index']), 1024):
             part = slice(begin, begin + 1024)
             start = outputs['start_indices'][part, :, None]
             end = outputs['end_indices'][part, None, :]
             context = features['ends'][part] > 0
             rows = np.arange(len(context))[:, None]
+
+            # A span starts in the context, in the window that shows its first piece best, ends in
+            # the context, not before it starts, and is not too long.
             allowed = (
                 (features['best_context'][part] & context)[rows, outputs['start_indices'][part]][
                     :, :, None
@@ -248,6 +279,8 @@ class SpanTask(Task[SpanExample]):
                 & (end >= start)
                 & (end - start < self.max_answer_length)
             )
+
+            # From the pairs that are allowed to their example, score and characters.
             row, i, j = np.nonzero(allowed)
             kept['example'].append(features['example_index'][part][row])
             kept['score'].append(
@@ -258,6 +291,8 @@ class SpanTask(Task[SpanExample]):
                 features['starts'][part][row, outputs['start_indices'][part][row, i]]
             )
             kept['last'].append(features['ends'][part][row, outputs['end_indices'][part][row, j]])
+
+        # By example, best first; a stable sort, so that ties stay in the order of windows.
         joined = {name: np.concatenate(parts) for name, parts in kept.items()}
         order = np.lexsort((-joined['score'], joined['example']))
         return {name: values[order] for name, values in joined.items()}
@@ -266,6 +301,7 @@ class SpanTask(Task[SpanExample]):
         self, context: str, scores: np.ndarray, firsts: np.ndarray, lasts: np.ndarray
     ) -> list[tuple[str, float]]:
         """Up to n_best different texts, best first, as they stand in the context."""
+        # The same text from two places or windows is one answer, with its best score.
         found: dict[str, float] = {}
         for score, first, last in zip(scores, firsts, lasts, strict=True):
             text = ' '.join(context[first:last].split())
@@ -288,6 +324,9 @@ class SpanTask(Task[SpanExample]):
         require_labels(self, examples)
         # `require_labels` has refused examples whose answers are unknown
         truths = {example.id: [text for text, _ in example.answers or ()] for example in examples}
+
+        # What the official scripts pass over is passed over and said; what they crash on is
+        # refused.
         answered = [name for name in truths if name in predictions.answers]
         if not answered:
             raise UserError(
@@ -302,6 +341,9 @@ class SpanTask(Task[SpanExample]):
             logging.warning(
                 '%s: %d of %d questions have no prediction', self.name, missing, len(truths)
             )
+
+        # v1.1 needs texts alone; v2.0 also tunes its threshold, and for that needs all extras or
+        # none.
         scorer = squad.SCORERS[self.scorer]
         if not self.unanswerable:
             return squad.version1(truths, predictions.answers, scorer)
@@ -318,6 +360,8 @@ class SpanTask(Task[SpanExample]):
                 'and do not count them in the mean, as the official script: they may exceed 100',
                 self.name,
             )
+
+        # The best text that is not '': what would be answered under another threshold.
         nbest = predictions.extras.get('nbest', {})
         best = {
             name: next((item['text'] for item in items if item['text']), '')
@@ -352,18 +396,26 @@ def windows_of(length: int, room: int, stride: int) -> list[tuple[slice, np.ndar
     which is min(pieces to the left, pieces to the right) + 0.01 * window length; the first of
     equals (:534-570).
     """
+    # A stride beyond the window would leave out pieces between two windows.
     stride = min(stride, room)
+
+    # As many windows as it takes to reach the end; the last one is short, not moved back.
     starts = (
         np.arange(0, max(length - room, 0) + stride, stride)
         if length > room
         else np.zeros(1, np.int64)
     )
     stops = np.minimum(starts + room, length)
+
+    # [windows, pieces]: how much context each window gives each piece, -1 where it does not show
+    # it. A longer window wins by a hundredth of its length.
     pieces = np.arange(length)[None, :]
     left, right = pieces - starts[:, None], stops[:, None] - 1 - pieces
     context = np.where(
         (left >= 0) & (right >= 0), np.minimum(left, right) + 0.01 * (stops - starts)[:, None], -1.0
     )
+
+    # argmax takes the first of equals, as the original's > does.
     best = context.argmax(axis=0)
     return [
         (slice(int(start), int(stop)), best[start:stop] == place)
@@ -377,9 +429,14 @@ def _answer_pieces(example: SpanExample, context: Any) -> tuple[int, int]:
     """
     if not example.answers or not len(context.ids):
         return -1, -1
+
+    # Blanks at its ends belong to no piece.
     text, start = example.answers[0]
     begin = start + len(text) - len(text.lstrip())
     end = start + len(text.rstrip())
+
+    # Pieces are in order: the first that ends after the answer begins, the last that starts before
+    # it ends.
     first = int(np.searchsorted(context.ends, begin, side='right'))
     last = int(np.searchsorted(context.starts, end, side='left')) - 1
     return (first, last) if first <= last and first < len(context.ids) else (-1, -1)
@@ -389,6 +446,7 @@ def by_name(name: str, data_dir: str) -> SpanTask:
     """SQuAD v1.1 or v2.0 on the official files in `data_dir`, or on tensorflow-datasets: tfds:, or
     tfds:FOLDER of all data sets.
     """
+    # The training split is the table's own default; dev is "validation" there.
     if data_dir.startswith('tfds:'):
         columns = {
             'id': 'id',

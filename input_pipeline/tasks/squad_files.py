@@ -67,12 +67,15 @@ def read(tables: Sequence[Table], unanswerable: bool, split: str) -> list[SpanEx
     Raises UserError where answers are missing in another split, for a question without an answer
     where not `unanswerable`, and for other layouts.
     """
+    # All files of the split, then what they say as a whole: is anything known of the answers?
     found = [
         question
         for table in tables
         for question in (_squad(table.path) if table.format == 'squad' else _rows(table, split))
     ]
     test = split.startswith('test')
+
+    # No answer at all: unknown in a test split, a mistake elsewhere.
     if found and not any(question.example.answers or question.impossible for question in found):
         if not test:
             files = ', '.join(table.where for table in tables)
@@ -82,6 +85,9 @@ def read(tables: Sequence[Table], unanswerable: bool, split: str) -> list[SpanEx
                 f'answer{marked}; only a test split may come without'
             )
         return [dataclasses.replace(question.example, answers=None) for question in found]
+
+    # Some answers are known, so each question must have one, or be marked as having none, where
+    # that is allowed.
     for where, example, impossible in found:
         if example.answers is None and not impossible and not test:
             raise UserError(
@@ -90,6 +96,8 @@ def read(tables: Sequence[Table], unanswerable: bool, split: str) -> list[SpanEx
             )
         if (example.answers == () or impossible) and not unanswerable:
             raise UserError(f'{where}: question {example.id!r} has no answer; {_HINT}')
+
+    # A question that is marked as impossible has no answer, whatever its entry lists.
     return [
         dataclasses.replace(example, answers=()) if impossible else example
         for _, example, impossible in found
@@ -102,6 +110,7 @@ def usable(task: str, questions: Sequence[SpanExample], where: str) -> list[Span
     That answer is then as the context spells it. The log says how many were left out and why, and
     of which task. UserError, which begins with `where`, if that leaves none.
     """
+    # Training needs one place; scoring uses all of them.
     several = sum(len(example.answers or ()) > 1 for example in questions)
     if several:
         logging.info(
@@ -110,6 +119,8 @@ def usable(task: str, questions: Sequence[SpanExample], where: str) -> list[Span
             several,
             len(questions),
         )
+
+    # Kept as it is, kept at a place nearby, or left out, by whether the answer is elsewhere at all.
     kept, moved, elsewhere, nowhere = [], 0, 0, 0
     for example in questions:
         if not example.answers:
@@ -121,6 +132,8 @@ def usable(task: str, questions: Sequence[SpanExample], where: str) -> list[Span
             elsewhere += 1
         else:
             nowhere += 1
+
+    # Each of these says something about the file that is worth a look.
     if moved:
         logging.warning(
             '%s train: %d of %d questions have their answer beside its offset, within the words'
@@ -147,11 +160,14 @@ def answer_in_context(context: str, text: str, start: int) -> tuple[str, int] | 
     That is at its offset or, as there (:274-296), at another place within the words that
     [start, start + len(text)) touches; white space counts as equal.
     """
+    # The usual case: the text is where the file says.
     words, end = text.split(), start + len(text)
     if not words or start < 0 or end > len(context):
         return None
     if context[start:end].split() == words:
         return text, start
+
+    # Else within whole words around the offset: an answer `1998` at the offset of `(1998)`.
     begin = start
     while begin > 0 and context[begin].isspace():  # a blank belongs to the word before it
         begin -= 1
@@ -159,6 +175,8 @@ def answer_in_context(context: str, text: str, start: int) -> tuple[str, int] | 
         begin -= 1
     while end < len(context) and not context[end - 1].isspace() and not context[end].isspace():
         end += 1
+
+    # Any white space in the context stands for any in the answer.
     match = re.compile(r'\s+'.join(map(re.escape, words))).search(context, begin, end)
     return (match[0], match.start()) if match else None
 
@@ -170,6 +188,7 @@ def _occurs(text: str, context: str) -> bool:
 
 
 def _squad(path: str) -> Iterator[_Question]:
+    # Places in the file are kept for errors: a person finds data[3].paragraphs[1] and not an id.
     data = read_json(path)
     for i, article in enumerate(_entry(data, 'data', list, path, '')):
         place = f'data[{i}]'
@@ -190,6 +209,8 @@ def _question(question: Any, context: str, path: str, place: str) -> _Question:
     )
     name = str(_entry(question, key, (str, int), path, place))
     text = _entry(question, 'question', str, path, place)
+
+    # Offsets and texts are checked here for their type, and later for what they point to.
     answers = None
     if question.get('answers') is not None:
         inner = f'{place}.answers'
@@ -216,6 +237,7 @@ _NAMES = {
 
 def _entry(record: Any, name: str, kind: type | tuple[type, ...], path: str, place: str) -> Any:
     """record[name], which is of that type. UserError that says where in the file it is not."""
+    # One of four ways not to be what it must be, each in words; the last branch is the good one.
     kinds = kind if isinstance(kind, tuple) else (kind,)
     if not isinstance(record, dict):
         problem = f'{_NAMES.get(type(record), "a number")}, where an object is expected'
@@ -243,13 +265,17 @@ def _offset(answer: dict[str, Any], path: str, place: str) -> int:
 
 
 def _rows(table: Table, split: str) -> Iterator[_Question]:
+    # Tables: an answer with its start, or without one its first occurrence in the context.
     optional = frozenset({'start', 'answer'} if split.startswith('test') else {'start'})
     lines: dict[str, str] = {}
     for where, row in table.rows(optional, lists=frozenset({'answer', 'start'})):
+        # Empty cells are no answers.
         texts = [text for text in _listed(row.get('answer', [])) if text]
         starts = [start for start in _listed(row.get('start', [])) if start]
         if starts and texts and len(starts) != len(texts):
             raise UserError(f'{where}: {len(texts)} answers but {len(starts)} starts')
+
+        # A text that is nowhere gets -1, which `answer_in_context` refuses.
         try:
             places = [int(start) for start in starts] or [
                 row['context'].find(text) for text in texts
@@ -258,6 +284,8 @@ def _rows(table: Table, split: str) -> Iterator[_Question]:
             raise UserError(
                 f'{where}: the start of an answer is not a whole number ({error})'
             ) from error
+
+        # No column of answers means unknown; an empty cell means that there is none.
         answers = tuple(zip(texts, places, strict=False)) if 'answer' in row else None
         name = unique_id(row, where, lines)
         yield _Question(where, SpanExample(name, row['question'], row['context'], answers), False)
@@ -273,6 +301,7 @@ def read_predictions(path: str, extras: bool) -> Predictions:
     With `extras` a file called predictions.json brings the nbest.json and null_odds.json beside
     it. UserError where a file holds something else.
     """
+    # Only under its official name are the files beside it known to be of the same predictions.
     answers, what = read_json(path, unique=True), 'a JSON object of question id -> answer text'
     _require(isinstance(answers, dict), path, what)
     for name, answer in answers.items():
@@ -305,6 +334,7 @@ def _read_null_odds(path: str) -> dict[str, float]:
 
 def _read_nbest(path: str) -> dict[str, list[dict[str, Any]]]:
     """Question id -> its answers, best first."""
+    # Anything else beside the texts (scores, probabilities) is the writer's own.
     nbest = read_json(path, unique=True)
     what = 'a JSON object of question id -> list of {"text": answer, ...}'
     _require(isinstance(nbest, dict), path, what)

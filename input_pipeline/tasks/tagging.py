@@ -79,6 +79,7 @@ class TaggingTask(Task[TaggedExample]):
     label_keys = ('label_ids', 'label_weights')
 
     def __post_init__(self) -> None:
+        # Before any file is opened: metrics, labels, and that they fit together.
         for name in self.metrics:
             if name not in _METRICS:
                 raise UserError(
@@ -111,6 +112,8 @@ class TaggingTask(Task[TaggedExample]):
         """
         self.require_split(split)
         places = {label: place for place, label in enumerate(self.labels)}
+
+        # Tags become indices; before that, IOB1 becomes BIO, or half of the entities would be lost.
         bio, repaired = entities.is_bio(self.labels), 0
         found: list[TaggedExample] = []
         for name, sentence, document in self._sentences(split):
@@ -127,6 +130,8 @@ class TaggingTask(Task[TaggedExample]):
             raise UserError(
                 f'{", ".join(table.where for table in self.files[split])}: no sentences'
             )
+
+        # Said, because it may also be errors of the file.
         if repaired:
             logging.info(
                 '%s %s: %d tags I-X that begin an entity are read as B-X (IOB1 tags, or errors in'
@@ -140,16 +145,21 @@ class TaggingTask(Task[TaggedExample]):
     def _unknown(self, tag: str) -> str:
         """What to say of a tag that the task does not have."""
         said = f'unknown label {tag!r}; task {self.name} has {", ".join(self.labels)}'
+
+        # The likeliest mistake: a scheme with ends and singles.
         other = entities.is_bio(self.labels) and tag[:2] in ('E-', 'L-', 'S-', 'U-')
         hint = ' (IOBES and BILOU are not read: write E- and L- as I-, S- and U- as B-)'
         return said + (hint if other else '')
 
     def _sentences(self, split: str) -> Iterator[tuple[str, entities.Sentence, str]]:
         """(id, sentence, document) of every file of a split."""
+        # Two kinds of files: column files know documents by -DOCSTART-, tables by a column. The
+        # number of the file is part of a document's name, so files share none.
         test = split.startswith('test')
         lines: dict[str, str] = {}
         for number, table in enumerate(self.files[split]):
             if table.format == 'conll':
+                # Words first and tags last, unless the task says otherwise.
                 columns = {'tokens': 0, 'tags': -1}
                 for role, column in table.columns.items():
                     if isinstance(column, int):  # `_with_format` has refused any other
@@ -163,6 +173,8 @@ class TaggingTask(Task[TaggedExample]):
                         f'{number}:{sentence.document}',
                     )
                 continue
+
+            # In tables a row is a sentence; without a column of documents it is its own.
             optional = frozenset({'tags'} if test else ())
             for where, row in table.rows(optional, lists=frozenset({'tokens', 'tags'})):
                 words = _words(row['tokens'])
@@ -189,9 +201,13 @@ class TaggingTask(Task[TaggedExample]):
           word_index [N, S] int32  which word of the sentence begins there; -1 elsewhere
           example_index [N]  which sentence
         """
+        # 1. All words of all sentences in one call, taken apart again in the same order.
         words = list(itertools.chain.from_iterable(example.words for example in examples))
         pieces = iter(tokenizer.encode_batch(words))
         rows: list[tuple[int, np.ndarray, int, np.ndarray]] = []
+
+        # 2. Rows, document by document: neighbours in the list that are of one document are its
+        # sentences. Without context every sentence is a document of its own.
         document = (
             (lambda example: example.document)
             if self.document_context
@@ -204,6 +220,8 @@ class TaggingTask(Task[TaggedExample]):
                 first, lengths, [next(pieces) for _ in range(sum(lengths))], max_seq_length - 2
             )
             first += len(lengths)
+
+        # 3. The arrays, padding everywhere until a row is written.
         features = {
             name: np.zeros((len(rows), max_seq_length), np.int32)
             for name in (*INPUT_KEYS, 'label_ids')
@@ -216,6 +234,9 @@ class TaggingTask(Task[TaggedExample]):
             end = len(ids) + 1
             features['input_ids'][row, : end + 1] = [tokenizer.cls_id, *ids, tokenizer.sep_id]
             features['input_mask'][row, : end + 1] = 1
+
+            # Only the first piece of a word is trained on and decoded (paper section 5.3): its
+            # place in the row is behind [CLS] and the context on the left.
             place = np.flatnonzero(starts >= 0)
             words_there = starts[place]
             place = place + 1 + begin
@@ -236,6 +257,7 @@ class TaggingTask(Task[TaggedExample]):
         """The best tag of each word's first piece; a word without any (a lone control character)
         gets O, or the first label.
         """
+        # Words without a piece keep this; no row shows them.
         nothing = 'O' if 'O' in self.labels else self.labels[0]
         tags = [[nothing] * len(example.words) for example in examples]
         best = outputs['logits'].argmax(axis=2)
@@ -260,6 +282,8 @@ class TaggingTask(Task[TaggedExample]):
         Accuracy compares tags as they stand, as conlleval does: predictions in IOB1 with the truth
         in IOB1. UserError as for other tasks.
         """
+        # Entities are the same in both schemes; tags word by word are compared in that of the
+        # predictions.
         given = complete(self, examples, predictions)
         # `complete` has refused examples without a label
         truth = [[self.labels[place] for place in example.label or ()] for example in examples]
@@ -267,6 +291,8 @@ class TaggingTask(Task[TaggedExample]):
             said = '%s: the predictions are IOB1 tags, so the accuracy of words is in IOB1'
             logging.info(said, self.name)
             truth = [entities.as_iob1(tags) for tags in truth]
+
+        # Words of all sentences as one list: a long sentence counts for its length.
         pairs = [pair for a, b in zip(truth, given, strict=True) for pair in zip(a, b, strict=True)]
         scores = {'accuracy': float(np.mean([a == b for a, b in pairs]))}
         if 'entity_f1' in self.metrics:
@@ -279,6 +305,7 @@ class TaggingTask(Task[TaggedExample]):
         """predictions.txt as conlleval takes it: word, true tag (left out where unknown), predicted
         tag; a blank line after a sentence.
         """
+        # The true tag goes between word and prediction, where conlleval looks for it.
         lines = []
         for example in examples:
             columns = [example.words, predictions.answers[example.id]]
@@ -291,6 +318,7 @@ class TaggingTask(Task[TaggedExample]):
         """A column file whose last column is the prediction, for all sentences of `examples` in
         their order.
         """
+        # A file of columns has no ids, so it must have the same sentences, one by one.
         found = list(entities.read_columns(path, comment=self.comment))
         if len(found) != len(examples):
             raise UserError(f'{path}: {len(found)} sentences where the split has {len(examples)}')
@@ -321,15 +349,20 @@ def _rows_of(
     Yields (example, the row's pieces, where in them the sentence's own begin, word_index of those
     own pieces). Sentence i is example first + i.
     """
+    # The document as one stream of pieces; word w has those from word_begins[w] on.
     sizes = np.array([len(word) for word in pieces], np.int64)
     stream = np.concatenate([*pieces, np.empty(0, np.int32)])
     word_begins = np.concatenate([[0], np.cumsum(sizes)])
     word = 0
     for sentence, length in enumerate(lengths):
+        # The pieces of this sentence. Words without pieces (control characters alone) begin
+        # nowhere.
         base, stop = int(word_begins[word]), int(word_begins[word + length])
         starts = np.full(stop - base, -1, np.int32)  # word_index of the sentence's pieces
         real = np.flatnonzero(sizes[word : word + length])
         starts[word_begins[word + real] - base] = real
+
+        # Usually one row; as many as it takes for a long sentence.
         begin = base
         while True:
             end = min(begin + room, stop)
@@ -338,6 +371,9 @@ def _rows_of(
                 and (whole := np.flatnonzero(starts[begin + 1 - base : end + 1 - base] >= 0)).size
             ):
                 end = begin + 1 + int(whole[-1])  # cut before a word, unless one word fills the row
+
+            # What room is left is filled with the document around: half on each side, or more on
+            # one where the other has no more.
             spare = room - (end - begin)
             left = min(begin, max(spare // 2, spare - (len(stream) - end)))
             right = min(len(stream) - end, spare - left)
@@ -360,6 +396,7 @@ def by_name(name: str, data_dir: str) -> TaggingTask:
     The files are train.txt, valid.txt and test.txt, or as the shared task named them eng.train,
     eng.testa and eng.testb.
     """
+    # Copies of CoNLL-2003 go round under two sets of names.
     original = {'train': 'eng.train', 'dev': 'eng.testa', 'test': 'eng.testb'}
     if any(located(os.path.join(data_dir, file)) for file in original.values()):
         names = original
@@ -369,6 +406,8 @@ def by_name(name: str, data_dir: str) -> TaggingTask:
         split: (Table(os.path.join(data_dir, file), {}, format='conll'),)
         for split, file in names.items()
     }
+
+    # O first, then B- and I- of each kind.
     labels = ('O', *(f'{side}-{kind}' for kind in _KINDS_2003 for side in 'BI'))
     return TaggingTask(name, labels, ('entity_f1',), files, document_context=name == 'conll2003')
 
@@ -417,6 +456,7 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tag
 
 def _with_format(name: str, split: str, table: Table) -> Table:
     """The table with its format settled. UserError where columns are missing."""
+    # By its suffix; a .tsv with words is meant as columns here, not as a table.
     if not table.format and not table.tfds and plain_name(table.path).endswith(_COLUMN_FILES):
         table = dataclasses.replace(table, format='conll')
     for role, column in table.columns.items() if table.format == 'conll' else ():

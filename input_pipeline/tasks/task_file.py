@@ -20,6 +20,7 @@ from input_pipeline.text.whole_text import located, plain_name, read_json, well_
 
 def read(path: str) -> dict[str, Any]:
     """The description in a task file. UserError where there is none, or a type is wrong."""
+    # Names that come twice are refused (`unique`), for one of the two would be passed over.
     if located(path) is None:
         raise UserError(f'--task={path}: no such file')
     description = read_json(path, unique=True)
@@ -36,6 +37,7 @@ def is_task_file(name: str) -> bool:
 
 def check(where: str, entries: Mapping[str, Any]) -> None:
     """Raises UserError, which begins with `where`, for an entry of another type than it must be."""
+    # Entries that are not listed are the family's to refuse: it knows its own.
     for name, value in entries.items():
         if name in _TYPES and not _TYPES[name][0](value):
             found = json.dumps(value)
@@ -49,6 +51,7 @@ def _text(value: Any) -> bool:
 
 
 def _number(value: Any) -> bool:
+    # type, not isinstance: true is an int there
     return type(value) in (int, float) and abs(value) < math.inf
 
 
@@ -130,6 +133,7 @@ def tables_of(
       roles: the columns that this kind of task has, and whether they must be given.
       lists: those of them that may be several columns.
     """
+    # Settings of the whole task hold for every file, unless its own object says otherwise.
     where = f'task {name}'
     shared = {
         entry: description[entry]
@@ -143,12 +147,17 @@ def tables_of(
                 f'{where}: files: the name of a split is letters, digits, ".", "-" and "_", '
                 f'not {split!r}'
             )
+
+        # A split is one entry or a list of them; an entry is a file's name or an object.
         if entries == []:
             raise UserError(f'{where}: files.{split} is an empty list')
         tables = []
         for entry in entries if isinstance(entries, list) else [entries]:
+            # 1. What this file is: types, one source, and only settings that such a source has.
             settings = {**shared, **(entry if isinstance(entry, dict) else {'file': entry})}
             check(f'{where}: files.{split}', settings)
+
+            # tensorflow-datasets have a split and a folder of their own; files have none
             source = {'file', 'tfds'} & set(settings)
             own = {'tfds', 'split', 'data_dir', 'class_names'} if 'tfds' in source else {'file'}
             if (
@@ -159,6 +168,8 @@ def tables_of(
                     f'{where}: files.{split}={json.dumps(entry)}: expected a file name, a list of'
                     ' them, or an object with "file", or with "tfds" and "split"'
                 )
+
+            # 2. How it is read: its format, and the column of each role.
             if settings.get('format', '') not in ('', *formats):
                 raise UserError(
                     f'{where}: format {settings["format"]!r} is none of {", ".join(formats)}'
@@ -175,6 +186,9 @@ def tables_of(
             for role, column in columns.items():
                 if isinstance(column, list) and role not in lists:
                     raise UserError(f'{where}: columns.{role} is one column, not a list')
+
+            # 3. The table. Names are relative to `folder`; for a data set it is where data sets
+            # lie, if told.
             path = settings.pop('file', None) or settings.pop('data_dir', '')
             tables.append(Table(os.path.join(folder, path) if path else '', columns, **settings))
         files[split] = tuple(tables)

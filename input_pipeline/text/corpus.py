@@ -63,6 +63,7 @@ _JSON_TYPES = {
     dict: 'an object',
     type(None): 'null',
 }
+# PNG, JPEG, GIF, TIFF by their first bytes.
 _IMAGES = (b'\x89PNG', b'\xff\xd8\xff', b'GIF87a', b'GIF89a', b'II*\0', b'MM\0*')
 
 Format = Literal['text', 'jsonl', 'wikiextractor', 'parquet', 'tfds']
@@ -111,6 +112,8 @@ def read_documents(
     report = Report() if report is None else report
     for unit in units(pattern, options, report=report):
         yield from read_unit(unit, options, report)
+
+    # Files that are empty one by one are only reported; a corpus without any text is a mistake.
     if not report.documents:
         given = pattern if isinstance(pattern, str) else ','.join(pattern)
         raise UserError(f'{given}: no text in it (empty files, or blank lines only)')
@@ -129,6 +132,8 @@ def units(
     unit in which it begins. What is not taken is added to `report`. Raises UserError as
     `read_documents`.
     """
+    # Data sets of tensorflow-datasets: a unit a file, for a TFRecord file cannot be entered in its
+    # middle. One that is named twice is read once.
     patterns = [pattern] if isinstance(pattern, str) else list(pattern)
     divided = []
     for dataset in dict.fromkeys(text for text in patterns if text.startswith('tfds:')):
@@ -137,6 +142,8 @@ def units(
             divided.append(
                 Unit(str(path), path.name, 0, stat.length, 'tfds', None, True, stat.mtime)
             )
+
+    # Files: what each is, by its name and first bytes, unpacked; then where it may be divided.
     files = [text for text in patterns if not text.startswith('tfds:')]
     left_out = None if report is None else report.left_out
     for path, name in matching(files, left_out) if files else []:
@@ -144,8 +151,13 @@ def units(
             stat = path.stat()
             compression = compression_of(f)
             begun = decompressed(f, compression, str(path), _HEAD_BYTES)
+
+            # the first chunk that has something in it: a decompressor may give empty ones before
             head = next((some for some in begun if some), b'')
             form = _format(name, head, str(path), options)
+
+            # Parquet is divided as it was written; one without row groups is still a unit, and is
+            # reported as empty.
             if form == 'parquet':
                 if compression:
                     raise UserError(
@@ -157,12 +169,16 @@ def units(
                     for i, size in enumerate(parquet.row_groups(f, str(path), options.text_column))
                 ] or [(0, 0)]
             else:
+                # Compressed text can be read from its start alone; plain text from any border of
+                # documents.
                 borders = (
                     [0, stat.length]
                     if compression
                     else [0, *_borders(f, stat.length, form, unit_bytes), stat.length]
                 )
                 stretches = [(a, b - a) for a, b in itertools.pairwise(borders)]
+
+        # Only then can "no text in it" be said of the file.
         alone = len(stretches) == 1
         divided += [
             Unit(str(path), name, start, size, form, compression, alone, stat.mtime)
@@ -177,6 +193,8 @@ def read_unit(
     """The documents of one unit; counts into `report`. Raises UserError naming file and line."""
     report = Report() if report is None else report
     before = report.documents
+
+    # One document a line or record needs to be cut into sentences; text files have them one a line.
     text = Text(unit.path, options, report, segment=unit.format != 'text')
     with reading(unit.path):
         for offset, sentences in _READERS[unit.format](unit, text, options):
@@ -200,6 +218,7 @@ def _lines(unit: Unit, text: Text, limit: int) -> Lines:
             )
 
     def before() -> int:
+        # Read again from the start, but only where a line of this unit is to be named.
         with epath.Path(unit.path).open('rb') as f:
             return sum(chunk.count(b'\n') for chunk in chunks(f, unit.start)) if unit.start else 0
 
@@ -210,6 +229,7 @@ def _text_documents(
     unit: Unit, text: Text, options: TextOptions
 ) -> Iterator[tuple[int, list[str]]]:
     """(offset, sentences) of the stretches between blank lines."""
+    # A document ends at a blank line, or where it has grown beyond any document's size.
     first, end = 0, 0
     sentences: list[str] = []
     for _, offset, line in _lines(unit, text, options.max_line_bytes):
@@ -218,6 +238,8 @@ def _text_documents(
                 text.report.cut_documents += bool(line.strip())
                 yield first, sentences
             sentences = []
+
+        # The first line with text gives the document its name.
         if not sentences:
             first = offset
         sentences += text.sentences(line)
@@ -234,6 +256,8 @@ def _jsonl_documents(
     unit: Unit, text: Text, options: TextOptions
 ) -> Iterator[tuple[int, list[str]]]:
     """(offset, sentences) of each object's text."""
+    # A line that was cut is no JSON any more. `cut_lines` also counts long paragraphs inside of a
+    # document, so it is looked at before and after each.
     lines, cut_before = _lines(unit, text, MAX_DOCUMENT_BYTES), text.report.cut_lines
     for number, offset, line in lines:
         if text.report.cut_lines > cut_before:
@@ -250,6 +274,7 @@ def _jsonl_documents(
 
 def _column(where: Callable[[int], str], number: int, line: str, text: Text, name: str) -> str:
     """The text of a line of JSON. Raises UserError where there is none."""
+    # Every mistake names file and line, and what to do.
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -267,6 +292,8 @@ def _column(where: Callable[[int], str], number: int, line: str, text: Text, nam
             f'{where(number)}: no text in column {name!r}: it is {what}: '
             'name another column with --text_column'
         )
+
+    # null is a document without text. NUL is taken out as from other files.
     value = (record[name] or '').replace('\0', '')
     try:
         value.encode()
@@ -288,6 +315,8 @@ def _wiki_documents(
     sentences: list[str] = []  # none where `first` is None
     for _, offset, line in _lines(unit, text, options.max_line_bytes):
         line = line.strip()
+
+        # A new document. What is open still was never closed: it ends here.
         if line.startswith('<doc '):
             text.report.unclosed_documents += first is not None
             if first is not None and sentences:
@@ -296,20 +325,27 @@ def _wiki_documents(
             match = _TITLE.search(header[0] if header else line)
             first, title, sentences = offset, html.unescape(match[1]) if match else '', []
             line = line[header.end() :].strip() if header else ''
+
+        # The end may stand on a line with text.
         closed = line.endswith('</doc>')
         line = line.removesuffix('</doc>').rstrip()
         if first is None:
             text.report.lines_outside += bool(line)
         elif line and (sentences or line != title):
+            # The title comes again as the first line, and is left out there.
             if _too_long(offset - first, sentences):
                 text.report.cut_documents += 1
                 yield first, sentences
                 first, sentences = offset, []
             sentences += text.sentences(line)
+
+        # After </doc> nothing belongs to a document, until the next <doc>.
         if closed:
             if first is not None and sentences:
                 yield first, sentences
             first, sentences = None, []
+
+    # The file ends, or the unit: units end between documents, so this one was not closed either.
     text.report.unclosed_documents += first is not None
     if first is not None and sentences:
         yield first, sentences
@@ -321,6 +357,8 @@ def _records_of(read: Callable[[Unit, str], Iterator[tuple[int, bytes]]], unit_o
     def documents(unit: Unit, text: Text, options: TextOptions) -> Iterator[tuple[int, list[str]]]:
         for place, raw in read(unit, options.text_column):
             text.report.bytes += len(raw)
+
+            # Made into words only where something is wrong with the text.
             where = functools.partial('{} {} {}'.format, unit.path, unit_of, place)
             decoded = text.decode(raw, where)
             sentences = text.document(decoded) if decoded else []
@@ -341,6 +379,8 @@ _READERS = {
 
 def _format(name: str, head: bytes, path: str, options: TextOptions) -> Format:
     """What a file's name and first bytes say it is. Raises UserError where it is no text at all."""
+    # What has a signature: parquet is read, other encodings and formats are refused by name,
+    # because decoded as UTF-8 they would be a corpus of rubbish.
     if head.startswith(b'PAR1'):
         return 'parquet'
     if head.startswith((b'\xff\xfe', b'\xfe\xff', b'\0\0\xfe\xff')):
@@ -349,21 +389,29 @@ def _format(name: str, head: bytes, path: str, options: TextOptions) -> Format:
         raise UserError(f'{path}: is {name}: convert it to UTF-8 (iconv -f {name} -t UTF-8)')
     if head.startswith(b'PK\x03\x04') or head[257:262] == b'ustar':
         raise UserError(f'{path}: is an archive: unpack it, and give the files in it')
+
     controls = len(head) - len(head.translate(None, _CONTROLS))
     if head.startswith((b'%PDF-', b'{\\rtf')):
         raise UserError(f'{path}: is a document of its own format: give the text that is in it')
+
+    # No signature, but bytes that text hardly has: a stray control character is no reason to refuse
+    # it, a share of them is.
     many_controls = head.count(b'\0') > len(head) // 8 or controls > max(8, len(head) // 100)
     if head.startswith(_IMAGES) or many_controls:
         raise UserError(
             f'{path}: is not text: give text, jsonl or WikiExtractor files, '
             'plain or compressed by gzip, bzip2, xz or zstd, or parquet files'
         )
+
+    # As UTF-8 some lines may be broken, but not a third of the bytes.
     if len(head) - len(head.decode(errors='ignore').encode()) > max(8, len(head) * 0.3):
         raise UserError(
             f'{path}: is not UTF-8: convert it (iconv -f ENCODING -t UTF-8), if it is text at all'
         )
     if b'\n' not in head and head.count(b'\r') > len(head) // _LONGEST_LINE:
         raise UserError(f"{path}: its lines end in CR alone: convert them (tr '\\r' '\\n')")
+
+    # It is text; which kind, its name or its first line says.
     head = head.removeprefix(b'\xef\xbb\xbf').lstrip()
     if re.search(r'\.(jsonl|ndjson|json)(\.\w+)?$', name) or _is_json(
         head.split(b'\n', 1)[0], options.text_column
@@ -389,14 +437,21 @@ def _is_json(line: bytes, column: str) -> bool:
 
 def _borders(f: BinaryIO, size: int, form: Format, unit_bytes: int) -> list[int]:
     """Places where a document begins for sure: one at or after each multiple of `unit_bytes`."""
+    # From each multiple on, line by line, to the first border. The byte before it is read too:
+    # whether a line begins at a place is told by the line end before it.
     borders = [0]
     for wanted in range(unit_bytes, size, unit_bytes):
         if wanted <= borders[-1]:
             continue
+
+        # a line may be longer than CHUNK and then comes in pieces: only one that follows a line
+        # end is a line's begin
         f.seek(wanted - 1)
         fresh = False  # whether the next piece begins a line
         while piece := f.readline(CHUNK):
             begins, fresh = fresh, piece.endswith(b'\n')
+
+            # After a blank line; after any line of jsonl; before a <doc>.
             if (form == 'text' and begins and fresh and not piece.strip()) or (
                 form == 'jsonl' and fresh
             ):
@@ -406,4 +461,6 @@ def _borders(f: BinaryIO, size: int, form: Format, unit_bytes: int) -> list[int]
             else:
                 continue
             break
+
+    # The end of the file is the caller's border already.
     return [place for place in borders[1:] if place < size]

@@ -42,6 +42,8 @@ def mark(unit: Unit) -> Mark:
 def _changed(unit: Unit) -> int:
     if '://' in unit.path:
         return epath.Path(unit.path).stat().mtime
+
+    # the time of the inode, not of the content, which programs may set
     return os.stat(unit.path).st_ctime_ns
 
 
@@ -50,6 +52,8 @@ def _crc32c(unit: Unit) -> int:
 
     All of a parquet file's bytes belong to the first of its row groups.
     """
+    # Row groups are no stretches of bytes (columns interleave), so the file's bytes are counted
+    # once.
     first = unit.start
     size: int | None = unit.bytes
     if unit.format == 'parquet':
@@ -64,6 +68,7 @@ def _crc32c(unit: Unit) -> int:
 
 def same(unit: Unit, then: Mark) -> bool:
     """Whether a unit still holds what it held when it got its mark."""
+    # The cheap question first; the bytes are read only where it says nothing.
     return _changed(unit) == then.changed or _crc32c(unit) == then.crc32c
 
 
@@ -74,6 +79,8 @@ def all_same(read: Iterable[tuple[Unit, Mark]]) -> bool:
 
 def describe(marks: Iterable[Mark]) -> dict[str, str]:
     """What a manifest keeps of the marks of all units."""
+    # Two digests: after a copy all times differ, and the contents still say that it is the same
+    # text.
     marks = list(marks)
     return {
         'input_times': _digest(mark.changed for mark in marks),

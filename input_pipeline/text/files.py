@@ -20,7 +20,7 @@ from etils import epath
 
 from configs.errors import UserError, reading
 
-CHUNK = 1 << 20
+CHUNK = 1 << 20  # bytes read at once
 _ZSTD_CHUNK = 1 << 12  # of input: at the very most 128 MiB of output
 _ZSTD_WINDOW = 1 << 31  # bytes back that a file may refer to: all that `zstd --long=31` writes
 
@@ -43,6 +43,7 @@ def matching(
     it is hidden, a link to a folder or no file, is added to `left_out` as 'PATH (why)'.
     Raises UserError where a pattern matches nothing, or what it matches cannot be reached.
     """
+    # All patterns, one after the other, each with the folder that its names are relative to.
     left_out = [] if left_out is None else left_out
     tops: list[epath.Path | Path] = []
     files: list[epath.Path | Path] = []
@@ -56,10 +57,16 @@ def matching(
             raise UserError(f'no file matches {part!r}: {hint}')
         tops.append(root)
         files += matches
+
+    # Names are relative to what all patterns have in common: the same on every machine, wherever
+    # the corpus lies. That needs all paths absolute, or none.
     roots, paths = ([_posix(path) for path in some] for some in (tops, files))
     if len({path.startswith('/') for path in roots}) > 1:
         roots, paths = ([os.path.abspath(path) for path in some] for some in (roots, paths))
     common = os.path.commonpath(roots)
+
+    # A file that two patterns match is there once. A name goes into keys and into the manifest, so
+    # it must be text.
     by_name: dict[str, epath.Path] = {}
     for path in paths:
         name = PurePosixPath(path).relative_to(common).as_posix()
@@ -81,6 +88,7 @@ def _parts(patterns: Sequence[str]) -> list[str]:
     """Patterns without commas, for names of which commas are no part."""
     found = []
     for pattern in patterns:
+        # A file whose own name has commas is meant as a whole.
         whole = os.path.exists(os.path.expanduser(pattern))
         parts = [pattern] if whole else [part for part in pattern.split(',') if part.strip()]
         if not parts:
@@ -95,8 +103,12 @@ def _remote(part: str) -> tuple[epath.Path, list[epath.Path]]:
         raise UserError(
             f'{part}: cannot be read from there: give a local path (download it first) or gs://'
         )
+
+    # A walk through all of a bucket could take hours, and costs money.
     if '**' in part:
         raise UserError(f'{part}: ** is for local folders: on remote storage name each level (*/*)')
+
+    # A folder, a file, or a glob, in this order, because a name may hold wildcard characters.
     path = epath.Path(part)
     if path.is_dir():
         return path, [match for match in path.glob('*') if not match.name.startswith('.')]
@@ -112,10 +124,12 @@ def _local(part: str, left_out: list[str]) -> tuple[Path, list[Path]]:
     pathlib passes over folders that it may not read and links to folders without a word; here
     the first are refused and the others named.
     """
+    # What is there by this very name is no glob, even with a bracket in its name.
     path = Path(part).expanduser()
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
+        # a link to nothing, which `_is_text` refuses by name
         if path.is_symlink():
             return path.parent, [path]
     except OSError as error:
@@ -123,10 +137,15 @@ def _local(part: str, left_out: list[str]) -> tuple[Path, list[Path]]:
             raise
     else:
         return (path, _below(path, left_out)) if path.is_dir() else (path.parent, [path])
+
+    # A glob. pathlib would pass over unreadable folders in silence, so each folder that it would
+    # look into is opened once before.
     root, rest = _split_at_wildcard(path)
     if not root.is_dir():
         return root, []
     steps = rest.split('/')
+
+    # From `**` on all of it is walked at once.
     deep = next((i for i, step in enumerate(steps) if step == '**'), None)
     for level in range(len(steps) if deep is None else deep + 1):  # the folders looked into
         for folder in root.glob('/'.join(steps[:level])) if level else [root]:
@@ -136,12 +155,16 @@ def _local(part: str, left_out: list[str]) -> tuple[Path, list[Path]]:
                 _below(folder, left_out, hidden=False)
             else:
                 os.scandir(folder).close()
+
+    # `a/**` means all files below a, but to pathlib its folders
     return root, list(root.glob(f'{rest}/*' if rest.endswith('**') else rest))
 
 
 def _split_at_wildcard(path: Any) -> tuple[Any, str]:
     """The part of a path before its first wildcard, and the rest."""
     steps = path.parts
+
+    # Without any wildcard the last step is the rest: the file that is not there.
     wild = next((i for i, step in enumerate(steps) if re.search(r'[*?\[]', step)), len(steps) - 1)
     return type(path)(*steps[:wild]), '/'.join(steps[wild:])
 
@@ -153,6 +176,7 @@ def _below(root: Path, left_out: list[str], hidden: bool = True) -> list[Path]:
     """
 
     def refuse(error: OSError) -> None:
+        # os.walk passes over errors unless told otherwise
         raise error
 
     paths = []
@@ -173,6 +197,8 @@ def _is_text(path: Any, part: str, left_out: list[str]) -> bool:
     """Whether what a pattern matches is a file. OSError for a link to nothing."""
     if path.is_file():
         return True
+
+    # Below `**` its files match by themselves; elsewhere the user may have meant it.
     if path.is_dir():
         if '**' not in part:
             left_out.append(f'{path} (a folder: give it too)')
@@ -186,6 +212,7 @@ def _is_text(path: Any, part: str, left_out: list[str]) -> bool:
 
 def compression_of(f: BinaryIO) -> Compression | None:
     """How an open file is compressed, by its first bytes; leaves it at its beginning."""
+    # By content: a name says what somebody believed.
     head = f.read(max(map(len, _MAGIC)))
     f.seek(0)
     return next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
@@ -209,9 +236,14 @@ def decompressed(
     if compression is None:
         yield from chunks(f, size=size)
         return
+
+    # One loop for all four: `new` begins a member, `inflate` feeds it, and each library says its
+    # own way what it has not used.
     new: Callable[[], Any]  # what takes a member apart: the libraries share no type
     inflate: Callable[[Any, bytes], Iterator[bytes]]
     errors: tuple[type[Exception], ...]
+
+    # zstd knows no limit on its output, so little is fed to it at a time.
     if compression == 'zstd':
         import zstandard
 
@@ -219,6 +251,7 @@ def decompressed(
         inflate, errors = _all, (zstandard.ZstdError,)
         size = min(size, _ZSTD_CHUNK)
     else:
+        # | 16: with gzip's header, not zlib's
         gzip = functools.partial(zlib.decompressobj, zlib.MAX_WBITS | 16)
         kinds: dict[str, Callable[[], Any]] = {
             'gzip': gzip,
@@ -228,6 +261,9 @@ def decompressed(
         new = kinds[compression]
         inflate = _from_tail if compression == 'gzip' else _from_buffer
         errors = (zlib.error, OSError, lzma.LZMAError)
+
+    # Members follow one another, as `cat a.gz b.gz` and parallel compressors write them: what one
+    # does not use begins the next.
     member, damaged = new(), None
     try:
         for data in chunks(f, size=size):
@@ -240,6 +276,8 @@ def decompressed(
                     data = member.unused_data
     except errors as error:
         damaged = str(error)
+
+    # A file that was cut in its middle gives good data up to there, and no error.
     if damaged is None and not member.eof:
         damaged = 'it ends before its data do: truncated?'
     if damaged is not None:
@@ -255,6 +293,7 @@ def _from_tail(member: Any, data: bytes) -> Iterator[bytes]:
 
 def _from_buffer(member: Any, data: bytes) -> Iterator[bytes]:
     """bz2's and lzma's: what is left of the input stays inside."""
+    # the output limit may leave input inside: it is asked for with nothing more to give
     yield member.decompress(data, CHUNK)
     while not member.eof and not member.needs_input:
         yield member.decompress(b'', CHUNK)

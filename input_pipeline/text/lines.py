@@ -71,6 +71,8 @@ class Report:
         """Adds the report of another unit."""
         for entry in fields(self):  # counts and lists alike
             setattr(self, entry.name, getattr(self, entry.name) + getattr(other, entry.name))
+
+        # the first few of all, in the order of the units
         self.bad_places = self.bad_places[:_PLACES]
 
     def lines(self) -> list[str]:
@@ -131,9 +133,12 @@ class Text:
 
         `where` names the place; it is called for bad ones only.
         """
+        # NUL is valid UTF-8, but no vocabulary has it and C libraries end at it.
         if b'\0' in raw:
             self.report.nul_bytes += raw.count(b'\0')
             raw = raw.replace(b'\0', b'')
+
+        # Bytes that are not UTF-8 are the options' business: replaced, skipped or refused.
         try:
             return raw.decode()
         except UnicodeDecodeError as error:
@@ -165,6 +170,8 @@ class Text:
             return []
         if not self._segment:
             return [line]
+
+        # imported here: most text comes as a sentence a line and needs no rules of a language
         import sentencex
 
         return [
@@ -175,6 +182,8 @@ class Text:
 
     def document(self, text: str) -> list[str]:
         """The sentences of a whole document that stands in one record; its lines are paragraphs."""
+        # Encoding every line to know its size would cost more than the rest: a line of fewer than
+        # limit / 4 characters cannot be too long.
         sentences, limit = [], self._options.max_line_bytes
         for line in text.split('\n'):
             if len(line) > limit // 4 and len(raw := line.encode()) > limit:
@@ -214,6 +223,8 @@ class Lines:
 
         A line that is too long comes as several.
         """
+        # `rest`: what stands behind the last line end so far; `cut`: its line's beginning has gone
+        # out already, because it is too long.
         number, offset, rest, cut = 0, self._start, b'', False
         for chunk in self._chunks:
             self.text.report.bytes += len(chunk)
@@ -239,9 +250,11 @@ class Lines:
 
         `cut`: it is itself the later part of a line.
         """
+        # A long line is counted once, by its first part.
         parts = _parts(line, self._limit) if len(line) > self._limit else [(line, 0)]
         self.text.report.cut_lines += len(parts) > 1 and not cut
         for part, start in parts:
+            # The byte order mark stands at the start of the file alone.
             if number == 0 and offset + start == 0:
                 part = part.removeprefix(b'\xef\xbb\xbf')
             text = self.text.decode(part, lambda: self.where(number))
@@ -255,11 +268,14 @@ def _parts(line: bytes, limit: int) -> list[tuple[bytes, int]]:
 
     They end after white space, or at least between characters.
     """
+    # At the last blank or tab within the limit, which stays with the part before it.
     starts = [0]
     while len(line) - (start := starts[-1]) > limit:
         end = 1 + max(
             line.rfind(b' ', start, start + limit), line.rfind(b'\t', start, start + limit)
         )
+
+        # None: anywhere, but not inside a character of up to four bytes.
         if end <= start:
             end = start + limit
             while end > start + limit - 3 and line[end] & 0xC0 == 0x80:  # inside a UTF-8 character

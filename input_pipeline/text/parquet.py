@@ -21,6 +21,8 @@ def row_groups(f: BinaryIO, path: str, column: str) -> list[int]:
 
     Raises UserError where there is no such column, or it is no text.
     """
+    # The column must be there, once, and hold text: all of it is known from the file's footer, so a
+    # mistake costs no reading.
     pa, file = _open(f, path)
     schema = file.schema_arrow
     if schema.names.count(column) > 1:
@@ -33,6 +35,8 @@ def row_groups(f: BinaryIO, path: str, column: str) -> list[int]:
         raise UserError(
             f'{path}: no column {column!r} (it has {names}): name the column with --text_column'
         )
+
+    # Dictionary-encoded text is text.
     kind = schema.field(column).type
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     texts = ('string', 'large_string', 'string_view', 'binary', 'large_binary', 'binary_view')
@@ -40,6 +44,8 @@ def row_groups(f: BinaryIO, path: str, column: str) -> list[int]:
         raise UserError(
             f'{path}: column {column!r} holds {kind} and not text: name another with --text_column'
         )
+
+    # Columns of the file are leaves: a struct before this one counts as several.
     place = next(i for i in range(len(file.schema)) if file.schema.column(i).path == column)
     return [
         file.metadata.row_group(i).column(place).total_compressed_size
@@ -50,9 +56,12 @@ def row_groups(f: BinaryIO, path: str, column: str) -> list[int]:
 def rows(path: str, group: int, column: str) -> Iterator[tuple[int, bytes]]:
     """(row, counted over all of the file, its text) of each row of a row group with a text."""
     with epath.Path(path).open('rb') as f:
+        # Rows are counted over all groups, so that a document's name does not depend on its unit.
         pa, file = _open(f, path)
         row = sum(file.metadata.row_group(i).num_rows for i in range(group))
         try:
+            # 256 rows at a time: a group may be larger than memory once unpacked. Bytes, not str:
+            # decoding is text/lines.py's, where what is not UTF-8 is counted.
             for batch in file.iter_batches(_ROWS, row_groups=[group], columns=[column]):
                 values = batch.column(0)
                 values = (
@@ -67,6 +76,7 @@ def rows(path: str, group: int, column: str) -> Iterator[tuple[int, bytes]]:
 
 
 def _open(f: BinaryIO, path: str) -> tuple[ModuleType, Any]:
+    # Checksums of pages are checked where the file has them.
     try:
         import pyarrow as pa
         from pyarrow import parquet

@@ -62,11 +62,15 @@ class Reader:
     position: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
+        # All that can be said without opening the file is said now: a job of hours must not begin
+        # with a slip of the pen.
         roles = (*self.required, *self.optional)
         if unknown := [role for role in self.columns or {} if role not in roles]:
             raise UserError(
                 f'--columns: {unknown[0]!r} is no part of what this model reads: {", ".join(roles)}'
             )
+
+        # The suffix before that of the compression: .tsv.gz is TSV.
         suffix = os.path.splitext(plain_name(self.path))[1]
         form = self.form or _SUFFIXES.get(suffix, '')
         if form not in FORMATS:
@@ -87,6 +91,7 @@ class Reader:
         Empty lines are records of an empty text in `text`, and nothing elsewhere. UserError where
         there is no file, it is damaged or empty, or its columns are not there.
         """
+        # A file without records is a mistake: an empty output would look like success.
         empty = True
         for item in {'text': self._texts, 'jsonl': self._objects}.get(self.form, self._table)():
             empty = False
@@ -106,6 +111,8 @@ class Reader:
         It is read for that: a size and a time of change do not tell an edited file from the old
         one.
         """
+        # 16 MiB at a time; how the file is read belongs to it, for other columns give other
+        # records.
         checksum = google_crc32c.Checksum()
         with reading(f'--input={self.path}'), epath.Path(self.path).open('rb') as file:
             while chunk := file.read(1 << 24):
@@ -117,6 +124,7 @@ class Reader:
         self, shard: tuple[int, int], skip: int
     ) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
         """Every N-th record from the I-th on, for `shard` (I, N), but the first `skip` of those."""
+        # Counted over all records, so that a resumed shard goes on where it stopped.
         number, count = shard
         return itertools.islice(self, number + skip * count, None, count)
 
@@ -125,9 +133,12 @@ class Reader:
 
         `errors` is as bytes.decode has it.
         """
+        # Two messages: before, it is the flag that is wrong; while reading, it is the file.
         with reading(f'--input={self.path}'):
             file = epath.Path(self.path).open('rb')
         with file, reading(self.path):
+            # Cut by hand, because Python's own line reading also splits at \r, and cannot pass over
+            # one bad line.
             number, rest = 0, b''
             for chunk in decompressed(file, compression_of(file), self.path):
                 self.position = file.tell()
@@ -135,6 +146,8 @@ class Reader:
                 for line in lines:
                     number += 1
                     yield number, _decoded(line, number, errors)
+
+            # The last line may lack its end.
             if rest:
                 yield number + 1, _decoded(rest, number + 1, errors)
 
@@ -143,6 +156,8 @@ class Reader:
             yield number, line if isinstance(line, BadRecord) else {self.required[0]: line}
 
     def _objects(self) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
+        # A line that is no JSON, or lacks a column, is a bad record: its answer says so, and the
+        # others are answered.
         columns = {role: self._column(role) for role in (*self.required, *self.optional)}
         for number, line in self._lines():
             if isinstance(line, BadRecord):
@@ -154,10 +169,12 @@ class Reader:
                     yield number, BadRecord(str(error))
 
     def _table(self) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
+        # The first line, be it names or a record, settles the width and the places of the columns.
         places: dict[str, int] | None = None
         width = 0
         for number, cells in self._tsv_rows() if self.form == 'tsv' else self._csv_rows():
             if isinstance(cells, BadRecord):
+                # Without the places of the columns no line can be read, so here it is the file.
                 if places is None:
                     raise UserError(f'{self.path}:{number}: {cells.reason}')
                 yield number, cells
@@ -179,6 +196,8 @@ class Reader:
     def _places(self, first: list[str]) -> dict[str, int]:
         """Role -> place, from the first line."""
         places = {}
+
+        # An optional role may be absent, unless the user has named its column.
         for role in (*self.required, *self.optional):
             column = self._column(role)
             place = rows.place_of(column, first, self.header)
@@ -198,6 +217,7 @@ class Reader:
 
     def _csv_rows(self) -> Iterator[tuple[int, list[str] | BadRecord]]:
         """Rows by RFC 4180, at the number of their last line."""
+        # Half characters are what is left of bad bytes, see `_csv_lines`.
         for number, cells in rows.csv_rows(self._csv_lines(), self.path, '--format=tsv'):
             undecoded = not all(map(well_formed, cells))
             yield number, BadRecord('bytes that are not UTF-8 in it') if undecoded else cells
@@ -208,6 +228,7 @@ class Reader:
 
 
 def _decoded(line: bytes, number: int, errors: str) -> str | BadRecord:
+    # The byte order mark of a file made on Windows, which also ends its lines with \r\n.
     line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
     try:
         return line.removesuffix(b'\r').decode(errors=errors)
@@ -228,6 +249,8 @@ def parse_columns(text: str) -> dict[str, str | int]:
                 f'--columns={text}: write ROLE=COLUMN, as in'
                 ' --columns=text=sentence,text_b=question'
             )
+
+        # a place, from the end too, or a name
         columns[role] = int(column) if column.lstrip('-').isdigit() else column
     return columns
 

@@ -33,6 +33,7 @@ def csv_rows(lines: Iterable[str], path: str, as_tsv: str) -> Iterator[tuple[int
     Raises UserError for quotes that went wrong: nothing after them can be trusted. `as_tsv`: how
     the user says that a file has no quoting.
     """
+    # The library's own limit of 128 KiB a cell would refuse long contexts.
     csv.field_size_limit(2**31 - 1)
     rows = csv.reader(lines, strict=True)
     try:
@@ -54,6 +55,7 @@ def require_width(cells: list[str], width: int, form: str) -> None:
 
 def place_of(column: Column, first: list[str], header: bool) -> int | None:
     """Where a column is in each row, by the first one; None where it is not."""
+    # From the end, too: -1 is the last.
     if isinstance(column, int):
         return column if -len(first) <= column < len(first) else None
     return first.index(column) if header and column in first else None
@@ -84,6 +86,7 @@ def cells_of(
     (`a.b` for b inside a), or a list of entries. Raises ValueError for what is absent, and for a
     value that is neither text nor number nor a list of these.
     """
+    # Role by role, one column or several; all of a role's columns, or the role is absent.
     row: dict[str, Cell] = {}
     for role, wanted in columns.items():
         several = wanted if isinstance(wanted, list) else [wanted]
@@ -91,6 +94,7 @@ def cells_of(
         if None not in values:
             row[role] = _cell(values if isinstance(wanted, list) else values[0], role)
         elif role not in optional:
+            # Two mistakes that look alike: the entry is there and null, or it is not there.
             column = several[values.index(None)]
             if column in record:
                 raise ValueError(f'{column!r} for {role!r} is null: must be a text')
@@ -101,6 +105,7 @@ def cells_of(
 
 def _entry(record: Mapping, column: Column) -> Any:
     """The entry of that name, or of `a.b` the entry b of a; None where there is none."""
+    # A name with a dot in it is meant as it stands, if there is one.
     if column in record:
         return record[column]
     value: Any = record

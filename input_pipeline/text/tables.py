@@ -65,6 +65,7 @@ class Table:
         list of texts, in JSON and tensorflow-datasets. Raises UserError for a missing file or
         column, bytes that are not UTF-8, and malformed rows.
         """
+        # A list under a role that takes one text would be trained on as its Python spelling.
         for where, row in self._rows(optional):
             if wrong := [
                 role for role, cell in row.items() if isinstance(cell, list) and role not in lists
@@ -73,6 +74,7 @@ class Table:
             yield where, row
 
     def _rows(self, optional: frozenset[str]) -> Iterator[tuple[str, dict[str, Cell]]]:
+        # A data set: its records have no lines, so they are named by number.
         if self.tfds:
             from input_pipeline.text.tfds_rows import records
 
@@ -82,6 +84,9 @@ class Table:
                 optional,
             )
             return
+
+        # A file: read as a whole (a task's files are small), and refused as a whole where it is no
+        # UTF-8.
         suffix = os.path.splitext(plain_name(self.path))[1]
         form = self.format or _SUFFIXES.get(suffix, '')
         if form not in FORMATS:
@@ -99,11 +104,14 @@ class Table:
     def _delimited_rows(
         self, text: str, form: str, optional: frozenset[str]
     ) -> Iterator[tuple[str, dict[str, Cell]]]:
+        # Both give (line number, cells); only CSV may have line ends inside a cell.
         lines = (
             _tsv_lines(text)
             if form == 'tsv'
             else rows.csv_rows(io.StringIO(text, newline=''), self.path, '"format": "tsv"')
         )
+
+        # The first line settles the width and where each role stands, whether or not it has names.
         places, width, skipped = None, 0, 0
         for number, cells in lines:
             where = f'{self.path}:{number}'
@@ -112,6 +120,8 @@ class Table:
                 places = self._places(cells, optional)
                 if self.header:
                     continue
+
+            # Rows of another width: left out where the table says so, else they refuse the file.
             if len(cells) != width and self.skip_bad_rows:
                 skipped += 1
                 continue
@@ -122,6 +132,8 @@ class Table:
                 for role, place in places.items()
             }
             yield where, row
+
+        # Said once at the end: QQP has a few, another file might have half of its rows.
         if skipped:
             logging.warning(
                 '%s: left out %d rows that do not have %d columns', self.path, skipped, width
@@ -130,6 +142,9 @@ class Table:
     def _places(self, first: list[str], optional: frozenset[str]) -> dict[str, int | list[int]]:
         """Role -> place or places, from the first line."""
         places: dict[str, int | list[int]] = {}
+
+        # A role may be several columns (the endings of a choice); then it is there only with all of
+        # them.
         for role, wanted in self.columns.items():
             several = wanted if isinstance(wanted, list) else [wanted]
             each = [self._place(column, first) for column in several]
@@ -157,6 +172,7 @@ class Table:
 
     def _json_records(self, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """('file:line', object) of each line, or of each entry of a file that is one JSON list."""
+        # One list of objects: entries have no lines of their own, so they are named by number.
         if text.lstrip().startswith('['):
             with _refusing(self.path):
                 entries = parse_json(text)
@@ -165,6 +181,8 @@ class Table:
                     raise UserError(f'{self.path}: entry {number} is not a JSON object')
                 yield f'{self.path}: entry {number}', record
             return
+
+        # JSON lines; blank ones are passed over, and counted in the line numbers.
         for number, line in enumerate(text.split('\n'), start=1):
             if line.strip():
                 where = f'{self.path}:{number}'
@@ -196,6 +214,7 @@ def unique_id(row: Mapping[str, Cell], where: str, lines: dict[str, str]) -> str
 
     UserError where `lines` (id -> where) has it already.
     """
+    # `lines` has an entry for each row so far, so its size is the row's number.
     name = str(row['id']) if 'id' in row else str(len(lines))
     if name in lines:
         raise UserError(f'{where}: id {name!r} again, it was at {lines[name]}')

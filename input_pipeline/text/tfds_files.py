@@ -22,11 +22,16 @@ def find(pattern: str, column: str) -> list[epath.Path]:
 
     Raises UserError where they are not there, or have no such text.
     """
+    # The split stands behind the last slash: NAME may have a configuration, as
+    # wikipedia/20230601.en.
     name, _, split = pattern.removeprefix('tfds:').rpartition('/')
     if not name:
         raise UserError(
             f'{pattern}: must be tfds:NAME/SPLIT, as in tfds:wikipedia/20230601.en/train'
         )
+
+    # From here on each question has its own line: is the library there, does it know the data set
+    # ...
     try:
         import tensorflow_datasets as tfds
     except ImportError:
@@ -37,6 +42,8 @@ def find(pattern: str, column: str) -> list[epath.Path]:
         builder = tfds.builder(name, data_dir=os.environ.get('TFDS_DATA_DIR'))
     except Exception as error:  # whatever a dataset's own code raises
         raise UserError(f'{pattern}: {" ".join(str(error).split())[:150]}') from error
+
+    # ... is it prepared, with this split, as TFRecord files (others our decoder cannot read) ...
     if not builder.info.splits:
         raise UserError(
             f'{pattern}: is not there in {builder.data_path} (TFDS_DATA_DIR names the folder of all'
@@ -49,6 +56,8 @@ def find(pattern: str, column: str) -> list[epath.Path]:
             f'{pattern}: stored as {builder.info.file_format.value}: run tfds build {name}'
             ' --file_format=tfrecord'
         )
+
+    # ... and is there text under that name.
     texts = sorted(
         name
         for name, feature in _features(builder.info.features)
@@ -64,6 +73,7 @@ def find(pattern: str, column: str) -> list[epath.Path]:
 
 def _features(features: Any, prefix: str = '') -> Iterator[tuple[str, Any]]:
     """(name as the records have it, feature) of all features, nested ones as a/b."""
+    # Anything with items is a group of features.
     for name, feature in features.items():
         if hasattr(feature, 'items'):
             yield from _features(feature, f'{prefix}{name}/')
@@ -73,6 +83,7 @@ def _features(features: Any, prefix: str = '') -> Iterator[tuple[str, Any]]:
 
 def texts(path: str, column: str) -> Iterator[tuple[int, bytes]]:
     """(byte at which the record begins, its text) of each record of a file, empty ones left out."""
+    # A feature of text is a list of one value of bytes.
     with epath.Path(path).open('rb') as f:
         try:
             for at, payload in read_frames(f):

@@ -21,6 +21,7 @@ def records(name: str, split: str, data_dir: str, class_names: bool) -> Iterator
     """
     import tensorflow_datasets as tfds
 
+    # Prepared on first use, in the folder of the user or of the environment.
     try:
         builder = tfds.builder(name, data_dir=data_dir or os.environ.get('TFDS_DATA_DIR'))
         builder.download_and_prepare()
@@ -30,6 +31,8 @@ def records(name: str, split: str, data_dir: str, class_names: bool) -> Iterator
         raise UserError(
             f'tensorflow-datasets {name!r}, split {split!r}: cannot be read ({reason})'
         ) from error
+
+    # as_numpy_iterator keeps the order on disk, so example numbers mean the same every time.
     features = builder.info.features
     for record in data.as_numpy_iterator():
         yield _plain(record, features, class_names)
@@ -39,14 +42,19 @@ def _plain(value: Any, feature: Any, class_names: bool) -> Any:
     """numpy values as Python's own; `feature` is the library's description of the value."""
     import tensorflow_datasets as tfds
 
+    # A sequence of objects comes as an object of sequences (SQuAD's answers).
     if isinstance(value, dict):
         inner = feature.feature if isinstance(feature, tfds.features.Sequence) else feature
         return {key: _plain(item, inner[key], class_names) for key, item in value.items()}
     if isinstance(value, bytes):
         return value.decode('utf-8')
+
+    # An array: its items have the description of its entries.
     if getattr(value, 'ndim', 0):
         inner = getattr(feature, 'feature', feature)
         return [_plain(item, inner, class_names) for item in value]
+
+    # A label below 0 stands for "not known" in test splits.
     if class_names and isinstance(feature, tfds.features.ClassLabel):
         return feature.int2str(int(value)) if value >= 0 else None
     return value.item() if hasattr(value, 'item') else value

@@ -24,6 +24,7 @@ def plain_name(path: str) -> str:
 
 def located(path: str) -> epath.Path | None:
     """The file, or where there is none the compressed one beside it (`train.tsv.gz`); or None."""
+    # The plain file first: it is the one that was named.
     names = (path, *(path + end for end in _COMPRESSED))
     with reading(path):
         return next((epath.Path(name) for name in names if epath.Path(name).exists()), None)
@@ -34,6 +35,7 @@ def read_utf8(path: str) -> str:
 
     Raises UserError for no file, one that cannot be read, and names the line of a bad byte.
     """
+    # Whole in memory: a task's files are megabytes. Byte order marks are taken off (utf-8-sig).
     found = located(path)
     if found is None:
         raise UserError(f"{path}: no such file; a task's own files are looked for in --data_dir")
@@ -42,6 +44,7 @@ def read_utf8(path: str) -> str:
     try:
         return raw.decode('utf-8-sig')
     except UnicodeDecodeError as error:
+        # A person looks for a line, not for a byte.
         line = raw.count(b'\n', 0, error.start) + 1
         raise UserError(
             f'{path}:{line}: byte {error.start} is not UTF-8; convert the file (iconv -t utf-8)'
@@ -78,6 +81,7 @@ def well_formed(text: str) -> bool:
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The object, where all names are different."""
+    # In a dict the last of two equal names has won.
     entries = dict(pairs)
     if len(entries) < len(pairs):
         names = [name for name, _ in pairs]

@@ -25,6 +25,8 @@ class Compiled:
 
     def __init__(self, content: bytes, special_tokens: Sequence[str], where: str):
         """`content`: the bytes of a tokenizer.json; `where` names the file in errors."""
+        # Special tokens are not searched for in text, and none are put around it: both are taken
+        # out of the copy that encodes, not out of the content that is saved.
         self._content = content.decode()
         about = json.loads(self._content)
         about['added_tokens'] = [
@@ -35,8 +37,12 @@ class Compiled:
             self._engine = tokenizers.Tokenizer.from_str(json.dumps(about, ensure_ascii=False))
         except Exception as error:  # the library has no kind of its own
             raise UserError(f'{where}: the tokenizers library cannot read it ({error})') from error
+
+        # Ids in order; added tokens stand behind the vocabulary's.
         ids = self._engine.get_vocab(with_added_tokens=True)
         self.tokens = sorted(ids, key=ids.__getitem__)
+
+        # An added token begins a word even where its text begins like a continuing piece.
         prefix = about['model'].get('continuing_subword_prefix', '##')
         added = {token['content'] for token in about['added_tokens']}
         self.starts_word = np.array(

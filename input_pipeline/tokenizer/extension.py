@@ -48,12 +48,17 @@ def extend(tokenizer: Tokenizer, words: Iterable[str]) -> Extended:
             else "this tokenizer.json has other rules than BERT's own"
         )
         raise UserError(f'only a WordPiece vocabulary can take new words: {why}')
+
+    # Slots first: the model's table of embeddings need not grow for these.
     entries = tokenizer.tokens(range(tokenizer.vocab_size))
     known, slots = set(entries), [i for i, entry in enumerate(entries) if _UNUSED.fullmatch(entry)]
     given = list(dict.fromkeys(words))
     new = [word for word in given if word not in known]
     for slot, word in zip(slots, new, strict=False):
         entries[slot] = word
+
+    # Then the end. Old entries keep their ids either way, or every trained row would mean another
+    # word.
     in_slots = min(len(slots), len(new))
     entries += new[in_slots:]
     extended = Tokenizer(
@@ -67,6 +72,7 @@ def normalize(tokenizer: Tokenizer, lines: Iterable[str], where: str) -> list[st
 
     UserError for a line that it splits into several.
     """
+    # Cased and cut as text will be: an entry that no text is cut into would never be found.
     words = []
     for number, line in enumerate(lines, 1):
         pieces = [token for word in line.split() for token in tokenizer.normalizer.split(word)]
@@ -90,6 +96,7 @@ def worthwhile(
     Only words with a letter count. What the vocabulary cannot spell counts as one piece saved. Ties
     go by the alphabet.
     """
+    # A word of n pieces would be one: n - 1 saved at each of its places.
     gains: dict[str, int] = {}
     for word, count in counts.items():
         if count >= min_frequency and any(char.isalpha() for char in word):
@@ -105,6 +112,7 @@ def new_entries(old: Tokenizer, new: Tokenizer) -> dict[int, list[int]]:
 
     UserError where `new` is anything but `old` with its [unused] slots taken and entries appended.
     """
+    # From "the same" to "an extension", refused at the first thing that differs.
     if new.fingerprint == old.fingerprint:
         return {}
     if new.kind != 'wordpiece' or old.kind != 'wordpiece':
@@ -115,6 +123,8 @@ def new_entries(old: Tokenizer, new: Tokenizer) -> dict[int, list[int]]:
         raise UserError(
             f'their casing or special tokens differ: {_casing(old)} there, {_casing(new)} here'
         )
+
+    # Entry by entry: only [unused] slots may have changed, and only at the end may there be more.
     before, after = (t.tokens(range(t.vocab_size)) for t in (old, new))
     if len(after) < len(before):
         raise UserError(f'{len(before)} entries there, but only {len(after)} here')

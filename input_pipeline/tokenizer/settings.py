@@ -41,6 +41,7 @@ _FIXED = {
     'word_tokenizer_type': 'basic',
     'subword_tokenizer_type': 'wordpiece',
 }
+# Settings that are true, false or null (which is: not said).
 _FLAGS = ('do_lower_case', 'strip_accents', 'tokenize_chinese_chars', 'nfc')
 # Layouts of a row: [CLS] A [SEP] and [CLS] A [SEP] B [SEP], by segment.
 _SINGLE = [('cls', 0), ('A', 0), ('sep', 0)]
@@ -62,16 +63,22 @@ def read(path: epath.Path) -> Stated:
 
     UserError where it is none, contradicts itself, or asks for what cannot be done.
     """
+    # What the directory holds: settings, perhaps a tokenizer.json, special tokens.
     config = read_json(path / 'tokenizer_config.json')
     fast, file = read_json(path / 'tokenizer.json'), path / 'tokenizer.json'
     _sections(fast, file)
     model = fast.get('model') or {}
     special = [_special_token(config, name, path) for name in SPECIAL_TOKENS]
     bert_class = _check_settings(config, bool(fast), special, path / 'tokenizer_config.json')
+
+    # 1. SentencePiece: all but the casing is inside of the model.
     if (path / 'spm.model').exists():
         vocabulary = (path / 'spm.model').read_bytes()
         casing = _casing(config, {}, [], path / 'spm.model', bert_class)
         return Stated('sentencepiece', vocabulary, casing, special, str(path / 'spm.model'))
+
+    # 2. WordPiece: its entries are in vocab.txt, in tokenizer.json, or in both, which then must
+    # agree.
     if fast and model.get('type') != 'WordPiece' and (path / 'vocab.txt').exists():
         raise UserError(
             f'{file}: its model is {model.get("type")}, but vocab.txt beside it is of WordPiece:'
@@ -89,6 +96,8 @@ def read(path: epath.Path) -> Stated:
         entries, file = listed, path / 'vocab.txt'
     if entries is None:
         raise UserError(f'{path}: neither vocab.txt nor spm.model in it: not a tokenizer directory')
+
+    # 3. By which rules: our own where they are BERT's, else the library's.
     casing = _casing(config, fast, entries, file, bert_class)
     added = _added_tokens(
         config, fast, read_json(path / 'added_tokens.json'), entries, special, path
@@ -101,8 +110,13 @@ def read(path: epath.Path) -> Stated:
             ' over that: name PreTrainedTokenizerFast there to have tokenizer.json obeyed, or'
             ' remove tokenizer.json'
         )
+
+    # The usual case.
     if not foreign and not added:
         return Stated('wordpiece', ('\n'.join(entries) + '\n').encode(), casing, special, str(file))
+
+    # 4. A tokenizer.json to be run: the one that is there, or one made of our rules where only
+    # tokens were added. Rows are always ours, and what cuts or fills them is not wanted.
     if missing := [token for token in special if token not in entries]:
         raise UserError(
             f'{file}: no {" ".join(missing)} among its {len(entries)} entries: not the vocabulary'
@@ -115,6 +129,8 @@ def read(path: epath.Path) -> Stated:
         'post_processor': own['post_processor'],
         'added_tokens': [*own['added_tokens'], *added],
     }
+
+    # Sorted, so that the same rules have the same fingerprint.
     content = json.dumps(parts, ensure_ascii=False, sort_keys=True).encode()
     return Stated('compiled', content, casing, special, str(path / 'tokenizer.json'))
 
@@ -162,17 +178,22 @@ def _check_settings(
 
     UserError for what cannot be obeyed.
     """
+    # A class that is not BERT's is fine where a tokenizer.json says what it does.
     name = config.get('tokenizer_class')
     plain = str(name).removesuffix('Fast')
     if name is not None and plain not in (*_BERT_CLASSES, *_JSON_CLASSES) and not fast:
         raise UserError(
             f'{file}: tokenizer_class={name} is not built here: only {", ".join(_BERT_CLASSES)} are'
         )
+
+    # What Python tokenizers would obey and we do not.
     for setting, wanted in _FIXED.items():
         if config.get(setting, wanted) != wanted:
             raise UserError(
                 f'{file}: {setting}={config[setting]!r} is not built here: only {wanted!r} is'
             )
+
+    # never_split: special tokens in it change nothing, for they are never searched for.
     given = config.get('never_split') or []
     if never := (
         [token for token in given if token not in special] if isinstance(given, list) else given
@@ -181,6 +202,8 @@ def _check_settings(
             f'{file}: never_split={never!r} is not built here: make added tokens of them'
             ' (tokenizer.add_tokens in transformers), or remove the setting'
         )
+
+    # "false" as a text would count as true.
     for setting in _FLAGS:
         if not isinstance(config.get(setting), bool | None):
             raise UserError(f'{file}: {setting}={config[setting]!r}: must be true, false or null')
@@ -189,6 +212,7 @@ def _check_settings(
 
 def _entries(ids: Any, file: epath.Path) -> list[str]:
     """The vocabulary of a tokenizer.json, in the order of its ids."""
+    # Ids must be 0, 1, 2, ...: the place in the list is the id.
     if not isinstance(ids, dict) or sorted(map(str, ids.values())) != sorted(
         map(str, range(len(ids)))
     ):
@@ -198,6 +222,7 @@ def _entries(ids: Any, file: epath.Path) -> list[str]:
 
 def _rules(fast: Mapping[str, Any]) -> tuple[dict[str, Any] | None, bool]:
     """(the settings of a BertNormalizer; None for any other, whether text is composed before)."""
+    # One normalizer, or a sequence of them; ours is BERT's, alone or after composing.
     stated = fast.get('normalizer') or {}
     steps = (stated.get('normalizers') if stated.get('type') == 'Sequence' else [stated]) or []
     kinds = [step.get('type') for step in steps]
@@ -213,6 +238,7 @@ def _foreign(
 
     UserError for another layout of rows.
     """
+    # Whatever is missing or of another type in such a file, it is none of the library's.
     try:
         rules, nfc = _rules(fast)
         model, pre = fast['model'], fast.get('pre_tokenizer') or {}
@@ -221,11 +247,16 @@ def _foreign(
         raise UserError(
             f'{file}: not a tokenizer.json of the tokenizers library ({error!r})'
         ) from error
+
+    # The layout of rows is ours to make, so another one cannot be obeyed at all.
     if layout is not None and layout != (_SINGLE, _PAIR):
         raise UserError(
             f'{file}: its post_processor ({fast["post_processor"].get("type")}) does not make rows'
             ' of [CLS] A [SEP] B [SEP], as a BERT reads them'
         )
+
+    # Part by part: what differs from our own rules needs the library. 100 characters a word are its
+    # default; Google's 200 differ in words that are hardly ever there.
     foreign = []
     if rules is None or nfc != casing.nfc or not rules.get('clean_text'):
         foreign.append(f'normalizer {(fast.get("normalizer") or {}).get("type")}')
@@ -248,7 +279,11 @@ def _layout(
     """(a row of one text, a row of two) as [(what, segment)]; None where nothing is said."""
     if processor is None:
         return None
+
+    # The name of each part: special tokens by their text, the two texts by letter.
     names = {special[2]: 'cls', special[3]: 'sep', 'A': 'A', 'B': 'B'}
+
+    # The older processor has one fixed layout, which is BERT's.
     if processor['type'] == 'BertProcessing':
         same = [processor['cls'][0], processor['sep'][0]] == [special[2], special[3]]
         return (_SINGLE, _PAIR) if same else ([], [])
@@ -273,6 +308,7 @@ def _added_tokens(
 
     `older` is added_tokens.json. UserError where their ids do not follow the vocabulary's.
     """
+    # Flags that a token has where nothing is said.
     plain = {
         'single_word': False,
         'lstrip': False,
@@ -280,6 +316,9 @@ def _added_tokens(
         'normalized': True,
         'special': False,
     }
+
+    # Four places tell of added tokens, and the first that names one counts: tokenizer.json, the
+    # settings, added_tokens.json of older versions, additional special tokens (entries already).
     tokens: dict[str, dict[str, Any]] = {}
     index = {token: i for i, token in enumerate(entries)}
     try:
@@ -296,6 +335,9 @@ def _added_tokens(
                 tokens.setdefault(content, flags | {'id': index[content], 'content': content})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f'{path}: its added tokens cannot be read ({error!r})') from error
+
+    # Those beyond the vocabulary must follow it without a gap, and those inside must be what stands
+    # there: an id is a row of the model's table.
     added = sorted(
         (token for name, token in tokens.items() if name not in special),
         key=lambda token: token['id'],
@@ -324,6 +366,7 @@ def _casing(
 
     UserError where neither tells, or they disagree.
     """
+    # What tokenizer_config.json says, each None where it is silent ...
     lower_case, strip_accents = config.get('do_lower_case'), config.get('strip_accents')
     ideographs, nfc = config.get('tokenize_chinese_chars'), config.get('nfc')
     try:
@@ -337,9 +380,13 @@ def _casing(
         raise UserError(
             f'{file.parent / "tokenizer.json"}: its normalizer cannot be read ({error!r})'
         ) from error
+
+    # ... then what tokenizer.json says, which rules where the class is not BERT's ...
     if rules is not None and (lower_case is None or not bert_class):
         strips = rules.get('strip_accents')
         strips = stated['lowercase'] if strips is None else strips
+
+        # accents follow the case where nothing is said, as in both libraries
         said = (lower_case, strip_accents, ideographs)
         wanted = (stated['lowercase'], strips, stated['handle_chinese_chars'])
         if not bert_class and any(a not in (None, b) for a, b in zip(said, wanted, strict=True)):
@@ -353,6 +400,8 @@ def _casing(
             stated['handle_chinese_chars'] if ideographs is None or not bert_class else ideographs
         )
         nfc = composed if nfc is None or not bert_class else nfc
+
+    # ... and else what the entries show: capitals, or accents, that only such a vocabulary has.
     entries = [token for token in entries if not token.startswith('[')]
     capitals = sum(token != token.lower() for token in entries)
     if lower_case is None and any(token != token.upper() for token in entries):
@@ -364,6 +413,9 @@ def _casing(
         )
         # else they would not be in a lower-cased vocabulary
         strip_accents = lower_case and not any(accents)
+
+    # A cased vocabulary behind a lower-casing setting is a common mistake, and would cost most
+    # words.
     if lower_case and capitals > len(entries) // 20:
         raise UserError(
             f'{file}: {capitals} of {len(entries)} entries have capitals, but do_lower_case is true'
@@ -374,5 +426,7 @@ def _casing(
             f'{file}: nothing says whether it is lower-cased: put {{"do_lower_case": true}} or'
             ' {"do_lower_case": false} into tokenizer_config.json beside it'
         )
+
+    # Ideographs are set apart unless that is said to be off.
     strips = lower_case if strip_accents is None else strip_accents
     return Normalizer(bool(lower_case), bool(strips), bool(nfc), ideographs is not False)

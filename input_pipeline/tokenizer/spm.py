@@ -32,6 +32,8 @@ class SentencePiece:
             self._processor.load_from_serialized_proto(content)
         except RuntimeError as error:
             raise UserError(f'{where}: not a SentencePiece model ({error})') from error
+
+        # Special pieces begin a word, too, though they have no mark.
         ids = range(self._processor.get_piece_size())
         self.tokens = [self._processor.id_to_piece(i) for i in ids]
         special = [self._processor.is_control(i) or self._processor.is_unknown(i) for i in ids]
@@ -45,13 +47,18 @@ class SentencePiece:
 
     def trace(self, word: str) -> list[tuple[int, int, int]]:
         """(id, start, end) of each piece of a whitespace word, made of word[start:end]."""
+        # Where each character of the cased word came from; places are characters, not bytes.
         cased = self._normalizer.compose(word)
         origin = [
             place for place in segments(word) for _ in self._normalizer.compose(word[slice(*place)])
         ]
         if len(origin) != len(cased):  # combining marks changed places: the word as a whole
             origin = [(0, len(word))] * len(cased)
+
+        # The word's end, for pieces of nothing that stand there.
         origin.append((len(word), len(word)))
+
+        # the mark of the word is a piece of its own at times: it covers no character
         pieces, traced = self._processor.encode(cased, return_type='offset_mapping'), []
         for piece, (start, end) in zip(pieces['ids'], pieces['offsets'], strict=True):
             traced.append(
@@ -66,8 +73,12 @@ class SentencePiece:
         """
         from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+        # The model's own table of characters goes along: Hugging Face must normalise exactly as it
+        # did in training.
         kind, charsmap = _settings(self._processor.serialized_model_proto())
         model: models.Model
+
+        # BPE is ids and merges; unigram is pieces with their scores.
         if kind == _BPE:
             ids = {piece: i for i, piece in enumerate(self.tokens)}
             model = models.BPE(
@@ -76,6 +87,8 @@ class SentencePiece:
         else:
             scores = [(piece, self._processor.get_score(i)) for i, piece in enumerate(self.tokens)]
             model = models.Unigram(scores, unk_id=self._processor.unk_id(), byte_fallback=False)
+
+        # Our casing, then the model's own normalisation, then blanks as SentencePiece sees them.
         tokenizer, cased = Tokenizer(model), self._normalizer
         # BertNormalizer here only decomposes and drops category Mn; StripAccents would drop the
         # vowel signs (Mc) of Indic scripts too
@@ -97,6 +110,8 @@ def _settings(model: bytes) -> tuple[int, bytes]:
 
     trainer_spec.model_type and normalizer_spec.precompiled_charsmap.
     """
+    # Fields 2 and 3 of ModelProto; in them field 3 (the type) and field 2 (the table). No type
+    # means unigram, which is 1.
     kind, charsmap = 1, b''
     for number, spec in fields(model, 2, 3):
         for _, value in fields(spec, 3 if number == 2 else 2):
@@ -111,6 +126,7 @@ def with_exact_sums(model: bytes) -> bytes:
     takes would be a matter of rounding, and of what stands before. Where sums are exact both take
     the first.
     """
+    # In place: a score is four bytes wherever it stands, so no length changes.
     text = bytearray(model)
     for _, start, end in spans(model, 0, len(model), 1):  # pieces
         for _, at, _ in spans(model, start, end, 2):  # score
@@ -125,6 +141,7 @@ def _merges(ids: dict[str, int]) -> list[tuple[str, str]]:
 
     Its ids fall with the score.
     """
+    # Sorted by the id of what comes out, then by the parts'.
     pairs = [
         (ids[piece], ids[piece[:cut]], ids[piece[cut:]], piece[:cut], piece[cut:])
         for piece in ids

@@ -85,6 +85,8 @@ class Tokenizer:
         """
         self.kind, self.normalizer, self.special_tokens = kind, normalizer, list(special_tokens)
         self.lower_case, self.strip_accents = normalizer.lower_case, normalizer.strip_accents
+
+        # The vocabulary by its kind: its entries, and which of them begin a word.
         self._model: WordPiece | SentencePiece | Compiled
         ids_of: Callable[[str], list[int]] | None = None  # foreign rules look at whole texts
         if kind == 'wordpiece':
@@ -105,6 +107,8 @@ class Tokenizer:
             self._model, ids_of = pieces, pieces.ids
             self._tokens = pieces.tokens
             self.starts_word = pieces.starts_word
+
+        # Where each special token stands; a vocabulary without one is no BERT's.
         self._vocabulary, self.vocab_size = vocabulary, len(self._tokens)
         index = {token: i for i, token in enumerate(self._tokens)}
         missing = [token for token in special_tokens if token not in index]
@@ -116,9 +120,13 @@ class Tokenizer:
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
             index[token] for token in special_tokens
         )
+
+        # Only now, because the rules of WordPiece need the id of [UNK].
         if kind == 'wordpiece':
             greedy = WordPiece(self._tokens, self.unk_id, normalizer)
             self._model, ids_of = greedy, greedy.ids
+
+        # The fingerprint: all that decides which ids a text gets.
         rules = asdict(normalizer)
         if rules['ideographs']:
             # as ever: records that are there already keep the fingerprint of their tokenizer
@@ -135,6 +143,7 @@ class Tokenizer:
         vocabulary: one that has words with capitals is cased, one that has words without is not.
         Raises UserError where none of them tells.
         """
+        # Settings know all kinds of directories; what they state are the arguments of this class.
         with reading(os.fspath(directory)):
             path = epath.Path(directory)
             if not path.is_dir():
@@ -150,6 +159,7 @@ class Tokenizer:
         A directory that already holds this very tokenizer is left as it is; one that holds anything
         else is refused.
         """
+        # Never over another tokenizer: a model's ids would silently mean other words.
         path = epath.Path(directory)
         if path.is_dir() and any(path.iterdir()):
             if (
@@ -160,6 +170,8 @@ class Tokenizer:
                     f'{path}: holds something else already: name another directory, or remove it'
                 )
             return
+
+        # What is written is our own layout plus the keys that Hugging Face's classes read.
         plain = self.kind == 'wordpiece' and not self.normalizer.nfc
         config = {
             'type': self.kind,
@@ -176,6 +188,8 @@ class Tokenizer:
             files['tokenizer.json'] = self.tokenizer_json().encode()
         if self.kind != 'compiled':
             files['vocab.txt' if self.kind == 'wordpiece' else 'spm.model'] = self._vocabulary
+
+        # A directory appears with all of its files.
         with atomic_folder(path) as folder:
             for name, content in files.items():
                 (folder / name).write_bytes(content)
@@ -192,6 +206,9 @@ class Tokenizer:
         """Ids of each text, without special tokens, as read-only int32 arrays."""
         if self._memo is None:
             return self._encode_texts(texts)
+
+        # The hot path: a word is worked out once and then is a look-up of bytes, joined without
+        # making an int of any id.
         look_up = self._memo.__getitem__
         return [np.frombuffer(b''.join(map(look_up, words(text))), np.int32) for text in texts]
 
@@ -200,6 +217,7 @@ class Tokenizer:
         if self._memo is None:
             pieces = self._model.trace(text)
         else:
+            # Word by word again, but with places in the text; rare enough to do without a memo.
             pieces = [
                 (piece, match.start() + start, match.start() + end)
                 for match in _WORD_RE.finditer(text)

@@ -21,10 +21,13 @@ def content(tokenizer: tokenizers.Tokenizer, special_tokens: Sequence[str]) -> s
     """
     from tokenizers import AddedToken, processors
 
+    # Without `normalized` they are found in raw text, before casing takes [MASK] to [mask].
     cls, sep = special_tokens[2:4]
     tokenizer.add_special_tokens(
         [AddedToken(token, special=True, normalized=False) for token in special_tokens]
     )
+
+    # A has segment 0 with both of its special tokens, B has segment 1.
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f'{cls}:0 $A:0 {sep}:0',
         pair=f'{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1',

@@ -56,6 +56,8 @@ class WordTable:
     def __init__(self, normalize: Callable[[str], list[str]]):
         """`normalize` gives the words to count of a whitespace word: basic tokens for WordPiece."""
         self._normalize = normalize
+        # Words as they stand are counted first and normalised once each, when the table is folded:
+        # normalising every word of running text would be most of the work.
         self._raw: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
         self.words = 0
@@ -100,6 +102,7 @@ def train(texts: Iterable[str], options: VocabularyOptions) -> tuple[Tokenizer, 
     corpus has over 4 million different words, when rare ones may be forgotten). Raises UserError
     where the text has no words, or vocab_size cannot even hold its characters.
     """
+    # 1. Count, with the normaliser that the tokenizer will have.
     normalizer = normalizer_of(options)
     wordpiece = options.model == 'wordpiece'
     table = WordTable(
@@ -110,6 +113,8 @@ def train(texts: Iterable[str], options: VocabularyOptions) -> tuple[Tokenizer, 
     table.fold()
     if not table.counts:
         raise UserError('no words in the text: nothing to train a vocabulary on')
+
+    # 2. What the user should hear of before a model is trained on it.
     warnings = []
     if wordpiece and normalizer.strip_accents and table.hangul > _HANGUL_SHARE * table.words:
         warnings.append(
@@ -127,6 +132,8 @@ def train(texts: Iterable[str], options: VocabularyOptions) -> tuple[Tokenizer, 
         tokenizer = Tokenizer('wordpiece', _train_wordpiece(counts, options), normalizer)
     else:
         tokenizer = Tokenizer('sentencepiece', _train_sentencepiece(counts, options), normalizer)
+
+    # Fewer entries than were asked for make a smaller model, which is worth a word, but no mistake.
     if tokenizer.vocab_size < options.vocab_size:
         warnings.append(
             f'the text is too small for --vocab_size={options.vocab_size}: it gives'
@@ -153,6 +160,7 @@ def _alphabet(
     of the vocabulary a character takes. Half, so that scripts of thousands of characters leave room
     for words.
     """
+    # By falling frequency; ties by the character itself, so that it is the same every time.
     kept, covered, places = set(), 0, 0
     for char, count in sorted(characters.items(), key=lambda item: (-item[1], item[0])):
         places += entries[char]
@@ -176,6 +184,8 @@ def _train_wordpiece(counts: dict[str, int], options: VocabularyOptions) -> byte
 
     entries = Counter(set().union(*counts))  # one as a head, one more as a tail
     entries.update(set().union(*(word[1:] for word in counts)))
+
+    # Which characters get entries comes first, for it decides which words may be learnt from.
     kept, _ = _alphabet(_characters(counts), options, entries)
     # a word with a character outside is [UNK] as a whole, so nothing is to be learnt from it
     usable = {word: count for word, count in counts.items() if kept.issuperset(word)}
@@ -193,12 +203,15 @@ def _train_wordpiece(counts: dict[str, int], options: VocabularyOptions) -> byte
     pipeline = Pipeline(models.WordPiece(unk_token='[UNK]'))
     pipeline.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     pipeline.train_from_iterator(_running_text(usable), trainer)
+
+    # The line is the id.
     ids = pipeline.get_vocab()
     return '\n'.join(sorted(ids, key=lambda token: ids[token])).encode()
 
 
 def _running_text(counts: dict[str, int]) -> Iterator[str]:
     """Text in which every word occurs as often as counted: the trainer takes no counts."""
+    # A frequent word comes in stretches, or one string would be as large as the text itself.
     chunk, size = [], 0
     for word, count in counts.items():
         while count:
@@ -217,6 +230,8 @@ def _train_sentencepiece(counts: dict[str, int], options: VocabularyOptions) -> 
 
     from input_pipeline.tokenizer.spm import with_exact_sums
 
+    # The same ids as in a WordPiece vocabulary: [PAD] is 0, then [UNK] [CLS] [SEP], and [MASK]
+    # next.
     pad, unk, cls, sep, mask = _SPECIALS
     characters = _characters(counts)
     _, coverage = _alphabet(characters, options, dict.fromkeys(characters, 1))
@@ -247,6 +262,8 @@ def _train_sentencepiece(counts: dict[str, int], options: VocabularyOptions) -> 
     except RuntimeError as error:
         if 'required_chars' not in str(error):
             raise
+
+        # The library's own words speak of internals; the cure is one of two flags.
         raise UserError(
             f'--vocab_size={options.vocab_size}: less than the characters of the text: raise it, or'
             ' lower --character_coverage'
@@ -258,6 +275,7 @@ def measure(
     tokenizer: Tokenizer, counts: dict[str, int], total_words: int, warnings: list[str]
 ) -> Report:
     """Measures `tokenizer` on a text of these words."""
+    # Weighted by how often words occur, so that the figures are those of running text.
     known = set(
         ''.join(
             token.removeprefix('##')

@@ -57,6 +57,7 @@ def _clean(char: str, ideographs: bool) -> str | None:
 
     With `ideographs` these are set apart by spaces.
     """
+    # The order matters: tab and line ends are control characters too, but stand for spaces.
     category = unicodedata.category(char)
     if char in '\t\n\r' or category == 'Zs':
         return ' '
@@ -94,6 +95,8 @@ class Normalizer:
 
     def case(self, word: str) -> str:
         """The word composed, lower-cased and freed of accents, as far as the settings say."""
+        # Composed first; then lower-cased and stripped, in Google's order, for lower-casing may
+        # itself add marks (the Turkish dotted I).
         if self.nfc:
             word = unicodedata.normalize('NFC', word)
         if self.lower_case:
@@ -115,6 +118,7 @@ class Normalizer:
 
         Runs of letters, single signs, single ideographs.
         """
+        # Signs are set apart after casing, as there: decomposing may bring signs forth.
         return self.case(word.translate(self._clean)).translate(self._signs).split()
 
 
@@ -125,6 +129,8 @@ class WordPiece:
         """`tokens` in the order of their ids; of two equal entries the later one counts, as in
         Google's dict.
         """
+        # Two tables, for the first piece of a word and for those that follow, so that no `##` is
+        # joined to anything while pieces are looked up.
         self._heads = {token: i for i, token in enumerate(tokens)}
         self._tails = {token[2:]: i for i, token in enumerate(tokens) if token.startswith('##')}
         self._longest = max(map(len, self._heads))
@@ -138,6 +144,8 @@ class WordPiece:
         """
         from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+        # The same rules in the library's terms; where it cannot follow Google to the letter is said
+        # at the head of this file.
         cased, ids = self._normalizer, {token: i for i, token in enumerate(self._tokens)}
         unk = special_tokens[1]
         tokenizer = Tokenizer(
@@ -166,8 +174,11 @@ class WordPiece:
         [UNK] for all of it where no pieces cover it or it is too long. With `continues` the token
         is the rest of a word that has begun.
         """
+        # as a whole, not cut: Google's rule
         if len(token) > MAX_WORD_CHARS:
             return [(self._unk_id, len(token))]
+
+        # From each place the longest entry, then on from its end; one gap makes all of it [UNK].
         matched, start, table = [], 0, self._tails if continues else self._heads
         while start < len(token):
             for end in range(min(len(token), start + self._longest), start, -1):
@@ -186,12 +197,18 @@ class WordPiece:
         Where a word cannot be followed character by character (rare reorderings of combining
         marks), each of its pieces is given the whole word.
         """
+        # The pieces as `ids` finds them, and for each character of the normalised word where it
+        # came from.
         pieces = [piece for token in self._normalizer.split(word) for piece in self.pieces(token)]
         origin = []
         for start, end in segments(word):
             origin += [(start, end)] * sum(map(len, self._normalizer.split(word[start:end])))
+
+        # Characters that normalise differently side by side than alone: no place can be told.
         if len(origin) != sum(length for _, length in pieces):
             return [(piece, 0, len(word)) for piece, _ in pieces]
+
+        # A piece begins where its first character came from, and ends where its last one did.
         traced, at = [], 0
         for piece, length in pieces:
             traced.append((piece, origin[at][0], origin[at + length - 1][1]))
@@ -204,6 +221,8 @@ def segments(word: str) -> list[tuple[int, int]]:
 
     Each is a character with the marks that follow it.
     """
+    # Combining marks, and Hangul vowels and final consonants (U+1160 to U+11FF), go with what
+    # stands before them.
     starts = [
         i
         for i, c in enumerate(word)

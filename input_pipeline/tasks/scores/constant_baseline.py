@@ -17,6 +17,8 @@ def entropy(values: np.ndarray) -> float:
     """The entropy of the values' distribution, in nats: the lowest mean cross-entropy of one
     constant answer to them.
     """
+    # The best constant distribution is that of the values themselves, and its cross-entropy their
+    # entropy.
     _, counts = np.unique(values, return_counts=True)
     shares = counts / counts.sum()
     return float(-(shares * np.log(shares)).sum())

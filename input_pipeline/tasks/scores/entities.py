@@ -43,14 +43,19 @@ def read_columns(
 
     Raises UserError for a line without those columns.
     """
+    # A blank line is added at the end, so that the last sentence ends like any other.
     document, begin = 0, 0
     words: list[str] = []
     tags: list[str | None] = []
     for number, line in enumerate([*read_utf8(path).split('\n'), ''], start=1):
         line = line.removesuffix('\r')
+
+        # One separator a line: words may hold blanks where tabs part columns.
         cells = line.split('\t') if '\t' in line else _BLANKS.split(line.strip(' '))
         if comment and line.startswith(comment):
             continue
+
+        # A sentence ends. It has tags only where every word has one.
         if not line.strip() or cells[0] == '-DOCSTART-':
             if words:
                 known = [tag for tag in tags if tag is not None]
@@ -59,6 +64,8 @@ def read_columns(
             words, tags = [], []
             document += cells[0] == '-DOCSTART-'
             continue
+
+        # A word: the sentence is known by the line of its first one.
         begin = begin if words else number
         bare = untagged and len(cells) == 1
         if not all(-len(cells) <= column < len(cells) for column in (word, tag)) or (
@@ -78,6 +85,7 @@ def as_bio(tags: Sequence[str]) -> list[str]:
     So IOB1 tags (where B- stands only between two entities of a kind) and BIO errors are read as
     conlleval reads them.
     """
+    # The tag before decides, O before the first.
     found = []
     for before, tag in zip(['O', *tags], tags, strict=False):
         goes_on = tag.startswith('I-') and before[:2] in ('B-', 'I-') and before[2:] == tag[2:]
@@ -87,6 +95,7 @@ def as_bio(tags: Sequence[str]) -> list[str]:
 
 def as_iob1(tags: Sequence[str]) -> list[str]:
     """BIO tags as IOB1 has them: B-X only right after another entity of kind X, else I-X."""
+    # Two entities of a kind side by side are the only place where IOB1 says B-.
     found = []
     for before, tag in zip(['O', *tags], tags, strict=False):
         parts = before != 'O' and before[2:] == tag[2:]
@@ -100,6 +109,7 @@ def is_iob1(sentences: Sequence[Sequence[str]]) -> bool:
 
     So neither a few I- by mistake among BIO tags nor a few B- among IOB1 ones change the scheme.
     """
+    # Each count is how many tags would have to change for the file to be of that scheme.
     against_bio = against_iob1 = 0
     for tags in sentences:
         against_bio += sum(a != b for a, b in zip(as_bio(tags), tags, strict=True))
@@ -127,6 +137,7 @@ def entity_scores(
     """
     from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
 
+    # micro: over all entities together, as conlleval's overall line; by kind beside it.
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # an undefined precision, where nothing is predicted, is 0
         precision, recall, f1, _ = precision_recall_fscore_support(
@@ -135,6 +146,8 @@ def entity_scores(
         _, _, by_kind, _ = precision_recall_fscore_support(
             truth, predicted, average=None, zero_division=0
         )
+
+    # seqeval gives kinds in alphabetical order, of both truth and predictions.
     kinds = sorted({tag[2:] for tags in (*truth, *predicted) for tag in tags if tag != 'O'})
     scores = {'entity_f1': f1, 'entity_precision': precision, 'entity_recall': recall}
     scores |= {f'entity_f1_{kind}': value for kind, value in zip(kinds, by_kind, strict=True)}

@@ -22,6 +22,7 @@ def f1(truth: np.ndarray, predicted: np.ndarray) -> float:
     """F1 of class 1 (GLUE: MRPC, QQP); 0 where it is never predicted and never true."""
     from sklearn.metrics import f1_score
 
+    # of class 1 alone, as GLUE scores paraphrases
     return float(f1_score(truth == 1, predicted == 1, zero_division=0))
 
 
@@ -54,6 +55,7 @@ def spearman(truth: np.ndarray, predicted: np.ndarray) -> float:
 
 
 def _correlation(function: Callable, truth: np.ndarray, predicted: np.ndarray) -> float:
+    # Undefined for constants: 0, because such a model has found nothing.
     if len(truth) < 2 or np.all(predicted == predicted[0]) or np.all(truth == truth[0]):
         return 0.0
     with warnings.catch_warnings():

@@ -20,6 +20,8 @@ _KOREAN_SIGNS = str.maketrans(dict.fromkeys('\'"()<>《》〈〉‘’', ' '))
 
 def normalize(text: str) -> str:
     """Lower case, without ASCII punctuation, articles and extra white space."""
+    # In the official order: case, punctuation, articles, white space; an article beside a dash
+    # depends on it.
     return ' '.join(_ARTICLES.sub(' ', text.lower().translate(_PUNCTUATION)).split())
 
 
@@ -51,6 +53,8 @@ def f1(truth: Sequence[str], answer: Sequence[str], empty_matches: bool) -> floa
     """
     if empty_matches and (not truth or not answer):
         return float(truth == answer)
+
+    # Tokens as a bag: each counts as often as both have it.
     common = sum((Counter(truth) & Counter(answer)).values())
     return 2.0 * common / (len(truth) + len(answer)) if common else 0.0
 
@@ -59,9 +63,12 @@ def _scores(
     truths: Sequence[str], answer: str, version2: bool, scorer: Scorer
 ) -> tuple[float, float]:
     """(exact match, F1) against the truth that suits best."""
+    # v2.0 drops truths that normalise to nothing, and a question without any has the truth ''.
     given = scorer.normalize(answer)
     if version2:
         truths = [truth for truth in truths if scorer.normalize(truth)] or ['']
+
+    # Normalised once each: public files repeat the same answer three times.
     wanted = [scorer.normalize(truth) for truth in set(truths)]
     units = scorer.units(given)
     return float(given in wanted), max(
@@ -99,6 +106,7 @@ def version2(
     were made with; with `best_texts`, the best answer that is not '', tuned_exact and tuned_f1 can.
     `null_odds` and `best_texts` must have every id that `answers` has.
     """
+    # Per question first; every figure below is a mean over some of them.
     scores = {
         name: _scores(truth, answers[name], True, scorer)
         for name, truth in truths.items()
@@ -106,6 +114,8 @@ def version2(
     }
     has_answer = {name: bool(truth) for name, truth in truths.items()}
     report: dict[str, float] = {}
+
+    # Figures of all, and of both kinds of questions where there are any.
     for prefix, names in (
         ('', list(scores)),
         ('HasAns_', [name for name in scores if has_answer[name]]),
@@ -117,9 +127,15 @@ def version2(
                 f'{prefix}f1': _mean(scores[name][1] for name in names),
                 f'{prefix}total': len(names),
             }
+
+    # The best threshold on the null odds, over the answers as given (best) and over what would be
+    # answered without any threshold (tuned).
     for prefix, texts in (('best', answers), ('tuned', best_texts)):
         if null_odds is not None and texts is not None:
             texts = {name: text for name, text in texts.items() if name in scores}
+
+            # `best` counts all questions without an answer, answered or not, as the official script
+            # does.
             of = has_answer if prefix == 'best' else {name: has_answer[name] for name in texts}
             raw = (
                 scores
@@ -144,12 +160,16 @@ def best_threshold(
     """(the best mean in percent over all thresholds on null_odds, that threshold): evaluate-v2.0.py
     find_best_thresh.
     """
+    # At first '' is answered everywhere, which is right where there is no answer. Then, by rising
+    # odds, one question after the other is given its text.
     current = best = float(sum(not answerable for answerable in has_answer.values()))
     threshold = 0.0
     # in the file's own order where odds tie, as there
     for name in sorted(null_odds, key=lambda name: null_odds[name]):
         if name not in scores:
             continue
+
+        # A text gains its score, or loses the point that '' had.
         current += scores[name] if has_answer[name] else (-1.0 if texts[name] else 0.0)
         if current > best:
             best, threshold = current, null_odds[name]
