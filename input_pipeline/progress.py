@@ -37,17 +37,14 @@ class Progress:
         """Shows `done`, unless the last line is recent."""
         # The last one is left to `done`, which says how long all of it took.
         now = time.monotonic()
-        if (
-            now - self._shown >= (_TERMINAL_SECONDS if self._terminal else _LOG_SECONDS)
-            and done < self._total
-        ):
+        pause = _TERMINAL_SECONDS if self._terminal else _LOG_SECONDS
+        if now - self._shown >= pause and done < self._total:
             self._shown = now
             seconds = now - self._start
             fresh = done - self._skipped
-            self._line(
-                self._amounts(done, seconds)
-                + (f', {clock(seconds * (self._total - done) / fresh)} left' if fresh > 0 else '')
-            )
+            remaining = seconds * (self._total - done) / fresh if fresh > 0 else None
+            time_left = '' if remaining is None else f', {clock(remaining)} left'
+            self._line(self._amounts(done, seconds) + time_left)
 
     def done(self, total: float | None = None) -> None:
         """The last line, with the whole time."""

@@ -58,13 +58,13 @@ class Stream:
         # 64 tosses are the one-bits of a random number; a count below 64 keeps only so many of its
         # bits. Rounds go on with the counts that are not used up, usually one round.
         heads = np.zeros(counts.shape, np.int64)
-        left = counts.astype(np.int64)
-        rows = np.flatnonzero(left)
+        untossed = counts.astype(np.int64)
+        rows = np.flatnonzero(untossed)
         while rows.size:
-            tosses = np.minimum(left[rows], 64)
+            tosses = np.minimum(untossed[rows], 64)
             heads[rows] += np.bitwise_count(self.bits(rows.size) >> (64 - tosses).astype(np.uint64))
-            left[rows] -= tosses
-            rows = rows[left[rows] > 0]
+            untossed[rows] -= tosses
+            rows = rows[untossed[rows] > 0]
         return heads
 
 

@@ -121,9 +121,8 @@ def mask(
     # its lower half which random token.
     draw = stream.bits(positions.size).reshape(positions.shape)
     kind = (draw >> np.uint64(32)) * 2.0**-32
-    random_ids = (((draw & np.uint64(0xFFFFFFFF)) * np.uint64(vocab_size)) >> np.uint64(32)).astype(
-        ids.dtype
-    )
+    low_half = draw & np.uint64(0xFFFFFFFF)
+    random_ids = ((low_half * np.uint64(vocab_size)) >> np.uint64(32)).astype(ids.dtype)
 
     # The unit interval is cut in three: mask, same, random.
     share_mask, share_same, _ = rule.mix

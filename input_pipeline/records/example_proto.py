@@ -158,9 +158,10 @@ def _varints_of(values: np.ndarray) -> _Piece:
     width = -(-largest.bit_length() // 7)
     cells, used = np.empty((*values.shape, width), np.uint8), np.empty((*values.shape, width), bool)
     for i in range(width):
-        part = values >> np.uint32(7 * i)
-        cells[:, :, i] = (part & np.uint32(127)) | ((part > 127).astype(np.uint32) << np.uint32(7))
-        used[:, :, i] = part > 0 if i else True
+        unwritten = values >> np.uint32(7 * i)
+        goes_on = (unwritten > 127).astype(np.uint32) << np.uint32(7)
+        cells[:, :, i] = (unwritten & np.uint32(127)) | goes_on
+        used[:, :, i] = unwritten > 0 if i else True
     return cells.reshape(len(values), -1), used.reshape(len(values), -1)
 
 
@@ -229,10 +230,10 @@ def _decode_alike(
         # Ints: as many varints in all as there should be, and the last one of each record ends with
         # the record's part, or numbers of one record would slip into the next.
         last = np.flatnonzero(packed < 128)  # the last byte of each varint
-        if (
-            last.size != len(payloads) * feature.length
-            or (last[feature.length - 1 :: feature.length] + 1 != np.cumsum(sizes)).any()
-        ):
+        if last.size != len(payloads) * feature.length:
+            return False
+        record_ends = last[feature.length - 1 :: feature.length] + 1
+        if (record_ends != np.cumsum(sizes)).any():
             return False
 
         # What does not fit in 32 bits is refused in _decode_one, by row and feature.

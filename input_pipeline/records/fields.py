@@ -246,10 +246,8 @@ def check(
         weights = columns['masked_lm_weights']
         report(~np.isin(weights, (0, 1)).all(axis=1), 'masked_lm_weights are not all 0 or 1')
         places = np.clip(columns['masked_lm_positions'], 0, spec.seq_len - 1)
-        report(
-            ((weights != 0) & ~np.take_along_axis(used, places, axis=1)).any(axis=1),
-            'a masked position lies in the padding',
-        )
+        in_padding = ~np.take_along_axis(used, places, axis=1)
+        report(((weights != 0) & in_padding).any(axis=1), 'a masked position lies in the padding')
     return sorted(reasons.items())
 
 

@@ -381,9 +381,8 @@ def _verify_shard(
             # (2) Checksums, then (3) the records whose bytes are sound.
             payloads, damaged = payloads_at(text, bounds, range(len(bounds) - 1))
             wrong = [(row, DAMAGED) for row in damaged]
-            wrong += _check_block(
-                spec, payloads, set(range(len(payloads))) - set(damaged), vocab_size, sums
-            )
+            sound = set(range(len(payloads))) - set(damaged)
+            wrong += _check_block(spec, payloads, sound, vocab_size, sums)
 
             # Places in the block become places in the file.
             if fault is not None:

@@ -73,13 +73,13 @@ class Order:
 
             # Until here in order within the block; now permuted inside, once for each block that is
             # touched.
-            found, block = rest - starts[turn], order[turn]
+            place, block = rest - starts[turn], order[turn]
             for each in np.unique(block).tolist():
                 inner = np.argsort(
                     mix(np.arange(self._sizes[each]), mix(each, name)), kind='stable'
                 )
-                found[block == each] = inner[found[block == each]]
-            blocks[here], places[here] = block, found
+                place[block == each] = inner[place[block == each]]
+            blocks[here], places[here] = block, place
         return blocks, places
 
 
@@ -210,9 +210,8 @@ class RecordStream:
         # What is beyond the last record is a copy: masked out by weight, once as an example and
         # once for its masked tokens, which are summed apart.
         count = -(-self.records // self._batch_size)
-        for step, batch in enumerate(
-            self._decode(locate, range(min(count, max_batches) if max_batches else count))
-        ):
+        count = min(count, max_batches) if max_batches else count
+        for step, batch in enumerate(self._decode(locate, range(count))):
             weights = (step * self._batch_size + self._rows < self.records).astype(np.float32)
             if 'masked_lm_weights' in batch:
                 batch = {
@@ -252,11 +251,8 @@ class RecordStream:
         groups = range(steps.start, steps.stop, self._at_once)
         located = functools.partial(self._locate_group, locate, steps.stop)
         size = len(self._rows)
-        for columns in (
-            self._tensorflow_groups(located, groups)
-            if self._tensorflow
-            else self._numpy_groups(located, groups)
-        ):
+        decode = self._tensorflow_groups if self._tensorflow else self._numpy_groups
+        for columns in decode(located, groups):
             for first in range(0, len(columns['input_ids']), size):
                 yield {name: column[first : first + size] for name, column in columns.items()}
 

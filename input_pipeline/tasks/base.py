@@ -20,6 +20,8 @@ from configs.atomic import atomic_write
 from configs.errors import UserError
 
 INPUT_KEYS = ('input_ids', 'input_mask', 'segment_ids')
+# By name, rows along the first axis: features of examples, a batch of them, or a head's outputs.
+Arrays = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -120,9 +122,7 @@ class Task(abc.ABC, Generic[E]):
         """
 
     @abc.abstractmethod
-    def features(
-        self, examples: Sequence[E], tokenizer: Any, max_seq_length: int
-    ) -> dict[str, np.ndarray]:
+    def features(self, examples: Sequence[E], tokenizer: Any, max_seq_length: int) -> Arrays:
         """Arrays of N rows: INPUT_KEYS [N, S] int32, `label_keys`, and what stays on the host.
 
         That is example_index [N], the place in `examples` of the row's example, and what `decode`
@@ -133,8 +133,8 @@ class Task(abc.ABC, Generic[E]):
     def decode(
         self,
         examples: Sequence[E],
-        features: dict[str, np.ndarray],
-        outputs: dict[str, np.ndarray],
+        features: Arrays,
+        outputs: Arrays,
     ) -> Predictions:
         """The head's outputs for the N rows of `features` as predictions for `examples`.
 
@@ -145,7 +145,7 @@ class Task(abc.ABC, Generic[E]):
         """
 
     @abc.abstractmethod
-    def constant_loss(self, features: dict[str, np.ndarray]) -> float:
+    def constant_loss(self, features: Arrays) -> float:
         """The lowest mean training loss of one constant answer to all rows of `features`.
 
         What a run must beat, or it has learnt nothing; in nats or squared units.
@@ -180,14 +180,14 @@ class Task(abc.ABC, Generic[E]):
             )
 
 
-def row_lengths(features: dict[str, np.ndarray]) -> np.ndarray:
+def row_lengths(features: Arrays) -> np.ndarray:
     """int64 [N], the tokens of each row; of a choice, those of its longest input."""
     # A choice's C inputs go through the model together, so the longest decides.
     lengths = features['input_mask'].sum(axis=-1)
     return lengths.reshape(len(lengths), -1).max(axis=1, initial=1)
 
 
-def cut(features: dict[str, np.ndarray], old: int, new: int) -> dict[str, np.ndarray]:
+def cut(features: Arrays, old: int, new: int) -> Arrays:
     """The arrays with their last axis cut from `old` to `new` where it is a row's positions."""
     return {
         name: value[..., :new] if value.ndim > 1 and value.shape[-1] == old else value
@@ -195,7 +195,7 @@ def cut(features: dict[str, np.ndarray], old: int, new: int) -> dict[str, np.nda
     }
 
 
-def trim(features: dict[str, np.ndarray], multiple: int = 32) -> dict[str, np.ndarray]:
+def trim(features: Arrays, multiple: int = 32) -> Arrays:
     """The [N, S] or [N, C, S] arrays cut to the longest row, rounded up to a multiple, where that
     is shorter than S.
     """

@@ -15,7 +15,7 @@ import numpy as np
 from absl import logging
 
 from configs.errors import UserError
-from input_pipeline.tasks.base import Example, Predictions, Task
+from input_pipeline.tasks.base import Arrays, Example, Predictions, Task
 from input_pipeline.tasks.features import text_rows
 from input_pipeline.tasks.predictions import complete, number, read_labels, write_labels
 from input_pipeline.tasks.scores.constant_baseline import entropy
@@ -127,7 +127,7 @@ class TextTask(Task[TextExample]):
 
     def features(
         self, examples: Sequence[TextExample], tokenizer: Any, max_seq_length: int
-    ) -> dict[str, np.ndarray]:
+    ) -> Arrays:
         """[CLS] a [SEP] or [CLS] a [SEP] b [SEP], cut from the end of the longer
         (run_classifier.py:377-460).
 
@@ -149,8 +149,8 @@ class TextTask(Task[TextExample]):
     def decode(
         self,
         examples: Sequence[TextExample],
-        features: dict[str, np.ndarray],
-        outputs: dict[str, np.ndarray],
+        features: Arrays,
+        outputs: Arrays,
     ) -> Predictions:
         """The best label, or the number, of each example."""
         logits = outputs['logits']
@@ -162,7 +162,7 @@ class TextTask(Task[TextExample]):
             {example.id: answer for example, answer in zip(examples, answers, strict=True)}
         )
 
-    def constant_loss(self, features: dict[str, np.ndarray]) -> float:
+    def constant_loss(self, features: Arrays) -> float:
         """The entropy of the labels, or the variance of the numbers."""
         labels = features['labels']
         return float(np.var(labels)) if self.kind == 'regression' else entropy(labels)

@@ -17,12 +17,12 @@ import numpy as np
 from absl import logging
 
 from configs.atomic import atomic_file
-from input_pipeline.tasks.base import INPUT_KEYS, Example, Task
+from input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, Task
 
 
 def text_rows(
     first: Sequence[str], second: Sequence[str | None], tokenizer: Any, max_seq_length: int
-) -> dict[str, np.ndarray]:
+) -> Arrays:
     """INPUT_KEYS [N, max_seq_length] int32 of N texts, or pairs where the second is not None; cut
     from the end of the longer.
     """
@@ -78,7 +78,7 @@ _VERSION = 1
 
 def features_of(
     task: Task, examples: Sequence[Example], tokenizer: Any, max_seq_length: int, folder: str
-) -> dict[str, np.ndarray]:
+) -> Arrays:
     """`task.features`, read from `folder` where they have been made before; '' for no folder.
 
     Only tasks that say `slow_features` are kept. A damaged file is made again, with a warning.
@@ -112,14 +112,14 @@ def features_of(
     return features
 
 
-def _packed(features: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _packed(features: Arrays) -> Arrays:
     """Arrays of every position as their values at real tokens and the one value at all others; rest
     as it is.
     """
     # Most of a row is padding, and np.savez does not compress: stored without it the arrays
     # are a fraction of the size. `real` is given by lengths alone, because padding is behind text.
     real = features['input_mask'] > 0
-    packed: dict[str, np.ndarray] = {
+    packed: Arrays = {
         'mask/shape': np.array(real.shape),
         'mask/lengths': real.sum(axis=-1),
     }
@@ -135,7 +135,7 @@ def _packed(features: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return packed
 
 
-def _read(path: str) -> dict[str, np.ndarray]:
+def _read(path: str) -> Arrays:
     # The inverse of `_packed`; without pickles, so a file from elsewhere is data and no code.
     with open(path, 'rb') as file, np.load(file, allow_pickle=False) as stored:
         shape = tuple(stored['mask/shape'])

@@ -16,7 +16,7 @@ import numpy as np
 from absl import logging
 
 from configs.errors import UserError
-from input_pipeline.tasks.base import Example, Predictions, Task
+from input_pipeline.tasks.base import Arrays, Example, Predictions, Task
 from input_pipeline.tasks.features import text_rows
 from input_pipeline.tasks.predictions import complete, read_labels, write_labels
 from input_pipeline.tasks.scores.labels import accuracy
@@ -110,7 +110,7 @@ class ChoiceTask(Task[ChoiceExample]):
 
     def features(
         self, examples: Sequence[ChoiceExample], tokenizer: Any, max_seq_length: int
-    ) -> dict[str, np.ndarray]:
+    ) -> Arrays:
         """[CLS] context [SEP] start and choice [SEP] for each of C choices.
 
         Returns INPUT_KEYS [N, C, max_seq_length] int32, example_index [N], which is its place, and
@@ -126,7 +126,7 @@ class ChoiceTask(Task[ChoiceExample]):
             for choice in example.choices
         ]
         rows = text_rows(first, second, tokenizer, max_seq_length)
-        features: dict[str, np.ndarray] = {
+        features: Arrays = {
             name: value.reshape(len(examples), C, max_seq_length) for name, value in rows.items()
         }
         features['example_index'] = np.arange(len(examples), dtype=np.int32)
@@ -136,8 +136,8 @@ class ChoiceTask(Task[ChoiceExample]):
     def decode(
         self,
         examples: Sequence[ChoiceExample],
-        features: dict[str, np.ndarray],
-        outputs: dict[str, np.ndarray],
+        features: Arrays,
+        outputs: Arrays,
     ) -> Predictions:
         """The label of the choice with the highest score."""
         best = outputs['logits'].argmax(axis=1)
@@ -145,7 +145,7 @@ class ChoiceTask(Task[ChoiceExample]):
             {example.id: self.labels[place] for example, place in zip(examples, best, strict=True)}
         )
 
-    def constant_loss(self, features: dict[str, np.ndarray]) -> float:
+    def constant_loss(self, features: Arrays) -> float:
         """log(number of choices): they have no order that a constant answer could prefer."""
         return float(np.log(features['input_ids'].shape[1]))
 

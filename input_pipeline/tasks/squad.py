@@ -19,7 +19,7 @@ from absl import logging
 
 from configs.errors import UserError
 from input_pipeline.tasks import squad_files
-from input_pipeline.tasks.base import INPUT_KEYS, Predictions, Task, write_text
+from input_pipeline.tasks.base import INPUT_KEYS, Arrays, Predictions, Task, write_text
 from input_pipeline.tasks.predictions import require_labels
 from input_pipeline.tasks.scores import squad
 from input_pipeline.tasks.scores.constant_baseline import entropy
@@ -129,7 +129,7 @@ class SpanTask(Task[SpanExample]):
 
     def features(
         self, examples: Sequence[SpanExample], tokenizer: Any, max_seq_length: int
-    ) -> dict[str, np.ndarray]:
+    ) -> Arrays:
         """[CLS] question [SEP] window of the context [SEP]; one row for each window
         (run_squad.py:227-437).
 
@@ -173,9 +173,7 @@ class SpanTask(Task[SpanExample]):
                 windows.append((question, context, window, best))
 
         # 2. The arrays, now that their number of rows is known.
-        features: dict[str, np.ndarray] = {
-            name: np.array(values, np.int32) for name, values in rows.items()
-        }
+        features: Arrays = {name: np.array(values, np.int32) for name, values in rows.items()}
         shape = (len(windows), max_seq_length)
         features |= {name: np.zeros(shape, np.int32) for name in (*INPUT_KEYS, 'starts', 'ends')}
         features['input_ids'].fill(tokenizer.pad_id)
@@ -203,8 +201,8 @@ class SpanTask(Task[SpanExample]):
     def decode(
         self,
         examples: Sequence[SpanExample],
-        features: dict[str, np.ndarray],
-        outputs: dict[str, np.ndarray],
+        features: Arrays,
+        outputs: Arrays,
     ) -> Predictions:
         """The n best texts of each question over all its windows, and from them the answer
         (run_squad.py:741-925).
@@ -251,9 +249,7 @@ class SpanTask(Task[SpanExample]):
             {'nbest': nbest, 'null_odds': null_odds} if self.unanswerable else {'nbest': nbest},
         )
 
-    def _candidates(
-        self, features: dict[str, np.ndarray], outputs: dict[str, np.ndarray]
-    ) -> dict[str, np.ndarray]:
+    def _candidates(self, features: Arrays, outputs: Arrays) -> Arrays:
         """All spans allowed, by example and then by score: example, score, first and last character
         [M].
         """
@@ -311,7 +307,7 @@ class SpanTask(Task[SpanExample]):
                     break
         return list(found.items())
 
-    def constant_loss(self, features: dict[str, np.ndarray]) -> float:
+    def constant_loss(self, features: Arrays) -> float:
         """The mean of the entropies of start and end positions."""
         return (entropy(features['start_positions']) + entropy(features['end_positions'])) / 2
 

@@ -301,11 +301,12 @@ def read_predictions(path: str, extras: bool) -> Predictions:
     With `extras` a file called predictions.json brings the nbest.json and null_odds.json beside
     it. UserError where a file holds something else.
     """
-    # Only under its official name are the files beside it known to be of the same predictions.
     answers, what = read_json(path, unique=True), 'a JSON object of question id -> answer text'
     _require(isinstance(answers, dict), path, what)
     for name, answer in answers.items():
         _require(isinstance(answer, str), path, what, name)
+
+    # Only under its official name are the files beside it known to be of the same predictions.
     if not extras or os.path.basename(path) != 'predictions.json':
         return Predictions(answers)
     found: dict[str, dict[str, Any]] = {}

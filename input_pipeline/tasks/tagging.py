@@ -19,7 +19,7 @@ import numpy as np
 from absl import logging
 
 from configs.errors import UserError
-from input_pipeline.tasks.base import INPUT_KEYS, Example, Predictions, Task, write_text
+from input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, Predictions, Task, write_text
 from input_pipeline.tasks.predictions import complete
 from input_pipeline.tasks.scores import entities
 from input_pipeline.tasks.scores.constant_baseline import entropy
@@ -190,7 +190,7 @@ class TaggingTask(Task[TaggedExample]):
 
     def features(
         self, examples: Sequence[TaggedExample], tokenizer: Any, max_seq_length: int
-    ) -> dict[str, np.ndarray]:
+    ) -> Arrays:
         """[CLS] sentence [SEP]; with `document_context` the row is filled up with what stands
         around it, half on each side.
 
@@ -251,8 +251,8 @@ class TaggingTask(Task[TaggedExample]):
     def decode(
         self,
         examples: Sequence[TaggedExample],
-        features: dict[str, np.ndarray],
-        outputs: dict[str, np.ndarray],
+        features: Arrays,
+        outputs: Arrays,
     ) -> Predictions:
         """The best tag of each word's first piece; a word without any (a lone control character)
         gets O, or the first label.
@@ -269,7 +269,7 @@ class TaggingTask(Task[TaggedExample]):
             {example.id: tags_of for example, tags_of in zip(examples, tags, strict=True)}
         )
 
-    def constant_loss(self, features: dict[str, np.ndarray]) -> float:
+    def constant_loss(self, features: Arrays) -> float:
         """The entropy of the tags of all words."""
         return entropy(features['label_ids'][features['label_weights'] > 0])
 

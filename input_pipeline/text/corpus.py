@@ -153,7 +153,7 @@ def units(
             begun = decompressed(f, compression, str(path), _HEAD_BYTES)
 
             # the first chunk that has something in it: a decompressor may give empty ones before
-            head = next((some for some in begun if some), b'')
+            head = next((chunk for chunk in begun if chunk), b'')
             form = _format(name, head, str(path), options)
 
             # Parquet is divided as it was written; one without row groups is still a unit, and is
@@ -171,11 +171,8 @@ def units(
             else:
                 # Compressed text can be read from its start alone; plain text from any border of
                 # documents.
-                borders = (
-                    [0, stat.length]
-                    if compression
-                    else [0, *_borders(f, stat.length, form, unit_bytes), stat.length]
-                )
+                inner = [] if compression else _borders(f, stat.length, form, unit_bytes)
+                borders = [0, *inner, stat.length]
                 stretches = [(a, b - a) for a, b in itertools.pairwise(borders)]
 
         # Only then can "no text in it" be said of the file.

@@ -60,9 +60,9 @@ def matching(
 
     # Names are relative to what all patterns have in common: the same on every machine, wherever
     # the corpus lies. That needs all paths absolute, or none.
-    roots, paths = ([_posix(path) for path in some] for some in (tops, files))
+    roots, paths = list(map(_posix, tops)), list(map(_posix, files))
     if len({path.startswith('/') for path in roots}) > 1:
-        roots, paths = ([os.path.abspath(path) for path in some] for some in (roots, paths))
+        roots, paths = list(map(os.path.abspath, roots)), list(map(os.path.abspath, paths))
     common = os.path.commonpath(roots)
 
     # A file that two patterns match is there once. A name goes into keys and into the manifest, so
@@ -86,15 +86,15 @@ def _posix(path: Any) -> str:
 
 def _parts(patterns: Sequence[str]) -> list[str]:
     """Patterns without commas, for names of which commas are no part."""
-    found = []
+    all_parts = []
     for pattern in patterns:
         # A file whose own name has commas is meant as a whole.
-        whole = os.path.exists(os.path.expanduser(pattern))
-        parts = [pattern] if whole else [part for part in pattern.split(',') if part.strip()]
+        is_path = os.path.exists(os.path.expanduser(pattern))
+        parts = [pattern] if is_path else [part for part in pattern.split(',') if part.strip()]
         if not parts:
             raise UserError(f'{pattern!r} names no file')
-        found += parts
-    return found
+        all_parts += parts
+    return all_parts
 
 
 def _remote(part: str) -> tuple[epath.Path, list[epath.Path]]:

@@ -93,7 +93,11 @@ class Reader:
         """
         # A file without records is a mistake: an empty output would look like success.
         empty = True
-        for item in {'text': self._texts, 'jsonl': self._objects}.get(self.form, self._table)():
+        if self.form == 'text':
+            records = self._texts()
+        else:
+            records = self._objects() if self.form == 'jsonl' else self._table()
+        for item in records:
             empty = False
             yield item
         if empty:

@@ -36,11 +36,11 @@ def read_utf8(path: str) -> str:
     Raises UserError for no file, one that cannot be read, and names the line of a bad byte.
     """
     # Whole in memory: a task's files are megabytes. Byte order marks are taken off (utf-8-sig).
-    found = located(path)
-    if found is None:
+    actual = located(path)
+    if actual is None:
         raise UserError(f"{path}: no such file; a task's own files are looked for in --data_dir")
-    with reading(path), found.open('rb') as file:
-        raw = b''.join(decompressed(file, compression_of(file), str(found)))
+    with reading(path), actual.open('rb') as file:
+        raw = b''.join(decompressed(file, compression_of(file), str(actual)))
     try:
         return raw.decode('utf-8-sig')
     except UnicodeDecodeError as error:

@@ -194,10 +194,10 @@ def _check_settings(
             )
 
     # never_split: special tokens in it change nothing, for they are never searched for.
-    given = config.get('never_split') or []
-    if never := (
-        [token for token in given if token not in special] if isinstance(given, list) else given
-    ):
+    never = config.get('never_split') or []
+    if isinstance(never, list):
+        never = [token for token in never if token not in special]
+    if never:
         raise UserError(
             f'{file}: never_split={never!r} is not built here: make added tokens of them'
             ' (tokenizer.add_tokens in transformers), or remove the setting'

@@ -61,9 +61,8 @@ class SentencePiece:
         # the mark of the word is a piece of its own at times: it covers no character
         pieces, traced = self._processor.encode(cased, return_type='offset_mapping'), []
         for piece, (start, end) in zip(pieces['ids'], pieces['offsets'], strict=True):
-            traced.append(
-                (piece, origin[start][0], origin[end - 1][1] if end > start else origin[start][0])
-            )
+            begin = origin[start][0]
+            traced.append((piece, begin, origin[end - 1][1] if end > start else begin))
         return traced
 
     def tokenizer_json(self, special_tokens: Sequence[str]) -> str:

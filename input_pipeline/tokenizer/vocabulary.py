@@ -276,13 +276,10 @@ def measure(
 ) -> Report:
     """Measures `tokenizer` on a text of these words."""
     # Weighted by how often words occur, so that the figures are those of running text.
-    known = set(
-        ''.join(
-            token.removeprefix('##')
-            for token in tokenizer.tokens(range(len(_SPECIALS), tokenizer.vocab_size))
-        )
-    )
+    entries = tokenizer.tokens(range(len(_SPECIALS), tokenizer.vocab_size))
+    known = set(''.join(entry.removeprefix('##') for entry in entries))
     characters = _characters(counts)
+    covered = sum(count for char, count in characters.items() if char in known)
     pieces = unknown = 0
     for word, count in counts.items():
         ids = tokenizer.encode(word)
@@ -291,8 +288,7 @@ def measure(
     return Report(
         vocab_size=tokenizer.vocab_size,
         words=total_words,
-        characters_covered=sum(count for char, count in characters.items() if char in known)
-        / characters.total(),
+        characters_covered=covered / characters.total(),
         unknown=unknown / pieces,
         fertility=pieces / total_words,
         warnings=tuple(warnings),
