@@ -101,14 +101,14 @@ class Task(abc.ABC, Generic[E]):
 
         Raises UserError where there is neither.
         """
-        found = next((split for split in ('dev', 'test') if split in self.splits), None)
-        if found is None:
+        scored = next((split for split in ('dev', 'test') if split in self.splits), None)
+        if scored is None:
             raise UserError(
                 f'task {self.name} has no dev split to be scored on, '
                 f'only {", ".join(self.splits)}: give it one, '
                 'as in "files": {"dev": "dev.tsv"}'
             )
-        return found
+        return scored
 
     @property
     @abc.abstractmethod

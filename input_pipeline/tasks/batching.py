@@ -137,13 +137,13 @@ def bucketed_batches(
             # Cut once, when the group is first asked for: a group's rows are all of its stream.
             if number not in streams:
                 length, rows = groups[number]
-                part = cut(
+                group = cut(
                     {name: features[name][rows] for name in keys},
                     features['input_mask'].shape[-1],
                     length,
                 )
                 streams[number] = training_batches(
-                    part, keys, batch_size, digest64(seed, 'bucket', number), int(taken[number])
+                    group, keys, batch_size, digest64(seed, 'bucket', number), int(taken[number])
                 )
             yield next(streams[number])
         taken[number] += 1
@@ -155,12 +155,12 @@ def _group_order(counts: Sequence[int], batch_size: int, seed: int) -> Iterator[
     """
     # Batches of a group lie evenly in time, moved at random within their own share of it, and
     # sorted over all groups: in proportion everywhere, and unpredictable from near.
-    made = [0] * len(counts)
+    given = [0] * len(counts)  # batches of each group so far
     for epoch in itertools.count():
         events = []
         for number, count in enumerate(counts):
-            while made[number] * batch_size < (epoch + 1) * count:
-                jitter = digest64(seed, 'turn', number, made[number]) / 2.0**64
-                events.append(((made[number] + jitter) * batch_size / count, number))
-                made[number] += 1
+            while given[number] * batch_size < (epoch + 1) * count:
+                jitter = digest64(seed, 'turn', number, given[number]) / 2.0**64
+                events.append(((given[number] + jitter) * batch_size / count, number))
+                given[number] += 1
         yield from (number for _, number in sorted(events))

@@ -20,7 +20,7 @@ from input_pipeline.tasks.features import text_rows
 from input_pipeline.tasks.predictions import complete, number, read_labels, write_labels
 from input_pipeline.tasks.scores.constant_baseline import entropy
 from input_pipeline.tasks.scores.labels import LABEL_METRICS, NUMBER_METRICS
-from input_pipeline.tasks.task_file import tables_of
+from input_pipeline.tasks.task_file import require_entries, tables_of
 from input_pipeline.text.tables import Table, unique_id
 
 KINDS = ('classification', 'pair', 'regression')
@@ -91,29 +91,27 @@ class TextTask(Task[TextExample]):
 
         # A public test split has no labels; elsewhere a missing label column is a mistake.
         optional = frozenset({'label'} if split.startswith('test') else ())
-        found: list[TextExample] = []
+        examples: list[TextExample] = []
         lines: dict[str, str] = {}
         for table in self.files[split]:
             for where, row in table.rows(optional):
                 name = unique_id(row, where, lines)
                 label = self._label(row['label'], where) if 'label' in row else None
-                found.append(
-                    TextExample(
-                        name,
-                        row['text'],
-                        row['text_b'] if 'text_b' in table.columns else None,
-                        label,
-                    )
-                )
-        if not found:
+                text_b = row['text_b'] if 'text_b' in table.columns else None
+                examples.append(TextExample(name, row['text'], text_b, label))
+        if not examples:
             raise UserError(f'{", ".join(table.where for table in self.files[split])}: no examples')
 
         # Empty texts are sound rows, but thousands of them are a wrong column.
-        if empty := sum(not example.text.strip() or example.text_b == '' for example in found):
+        if empty := sum(not example.text.strip() or example.text_b == '' for example in examples):
             logging.warning(
-                '%s %s: %d of %d examples have an empty text', self.name, split, empty, len(found)
+                '%s %s: %d of %d examples have an empty text',
+                self.name,
+                split,
+                empty,
+                len(examples),
             )
-        return found
+        return examples
 
     def _label(self, text: str, where: str) -> int | float:
         """The index of a label, or the number."""
@@ -214,14 +212,8 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tex
     """
     # From the file's entries to a task, refused at the first that is not as the family has it.
     kind = description['kind']
-    where = f'task {name}'
-    if unknown := sorted(set(description) - set(_SETTINGS)):
-        raise UserError(
-            f'{where}: unknown entries {unknown}; a {kind} task has {", ".join(_SETTINGS)}'
-        )
     needed = ('files',) if kind == 'regression' else ('files', 'labels')
-    if missing := [entry for entry in needed if not description.get(entry)]:
-        raise UserError(f'{where}: missing entries {missing}')
+    require_entries(name, description, _SETTINGS, needed)
     files = tables_of(
         name,
         description,

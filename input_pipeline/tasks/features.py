@@ -146,11 +146,7 @@ def _read(path: str) -> Arrays:
             if group == 'whole':
                 features[name] = stored[key]
             elif group == 'tokens':
-                value = stored[key]
-                features[name] = np.full(
-                    shape,
-                    stored[f'fill/{name}'][0] if stored[f'fill/{name}'].size else 0,
-                    value.dtype,
-                )
+                value, fill = stored[key], stored[f'fill/{name}']
+                features[name] = np.full(shape, fill[0] if fill.size else 0, value.dtype)
                 features[name][real] = value
     return features

@@ -137,11 +137,9 @@ def _tfds_table(name: str, split: str, folder: str) -> Table:
     """
     labels = _TASKS[name][1]
     texts = _TFDS_TEXTS.get(name, ('sentence1', 'sentence2'))
-    columns = (
-        dict(zip(('text', 'text_b'), texts, strict=False))
-        | {'id': 'idx'}
-        | ({} if 'test' in split else {'label': 'label'})
-    )
+    columns = dict(zip(('text', 'text_b'), texts, strict=False)) | {'id': 'idx'}
+    if 'test' not in split:
+        columns['label'] = 'label'
     theirs = (_TFDS_MNLI if name == 'mnli' else _TFDS_SPLITS).get(split, split)
 
     # Labels called 0 and 1 are given as numbers there, others by their names.

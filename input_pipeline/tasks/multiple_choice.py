@@ -20,7 +20,7 @@ from input_pipeline.tasks.base import Arrays, Example, Predictions, Task
 from input_pipeline.tasks.features import text_rows
 from input_pipeline.tasks.predictions import complete, read_labels, write_labels
 from input_pipeline.tasks.scores.labels import accuracy
-from input_pipeline.tasks.task_file import tables_of
+from input_pipeline.tasks.task_file import require_entries, tables_of
 from input_pipeline.text.tables import Column, Table, unique_id
 
 KINDS = ('choice',)
@@ -74,7 +74,7 @@ class ChoiceTask(Task[ChoiceExample]):
 
         # As for classification: labels may be missing in a test split only.
         optional = frozenset({'label'} if split.startswith('test') else ())
-        found: list[ChoiceExample] = []
+        examples: list[ChoiceExample] = []
         lines: dict[str, str] = {}
         for table in self.files[split]:
             for where, row in table.rows(optional, lists=frozenset({'choices'})):
@@ -92,21 +92,23 @@ class ChoiceTask(Task[ChoiceExample]):
                         f' {", ".join(self.labels)}'
                     )
                 label = self.labels.index(row['label']) if 'label' in row else None
-                found.append(
+                examples.append(
                     ChoiceExample(name, row['text'], row.get('start', ''), tuple(choices), label)
                 )
-        if not found:
+        if not examples:
             raise UserError(f'{", ".join(table.where for table in self.files[split])}: no examples')
 
         # An empty start is usual; an empty context or choice is worth a word.
-        if empty := sum(
-            not all(choice.strip() for choice in (example.context, *example.choices))
-            for example in found
-        ):
+        texts = [(example.context, *example.choices) for example in examples]
+        if empty := sum(not all(map(str.strip, texts_of)) for texts_of in texts):
             logging.warning(
-                '%s %s: %d of %d examples have an empty text', self.name, split, empty, len(found)
+                '%s %s: %d of %d examples have an empty text',
+                self.name,
+                split,
+                empty,
+                len(examples),
             )
-        return found
+        return examples
 
     def features(
         self, examples: Sequence[ChoiceExample], tokenizer: Any, max_seq_length: int
@@ -213,12 +215,7 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Cho
       labels    what the label column calls the choices, in order; optional where choices is a list
                 of columns: "0", "1", ...
     """
-    if unknown := sorted(set(description) - set(_SETTINGS)):
-        raise UserError(
-            f'task {name}: unknown entries {unknown}; a choice task has {", ".join(_SETTINGS)}'
-        )
-    if not description.get('files'):
-        raise UserError(f"task {name}: missing entries ['files']")
+    require_entries(name, description, _SETTINGS, ('files',))
     if description.get('metrics', ['accuracy']) != ['accuracy']:
         raise UserError(
             f'task {name}: metrics={description["metrics"]}: a choice task is scored by accuracy'

@@ -68,8 +68,8 @@ def number(text: str, where: str) -> float:
 def require_labels(task: Task[E], examples: Sequence[E]) -> None:
     """Raises UserError where labels are missing."""
     if unknown := sum(not task.labelled([example]) for example in examples):
-        some = f'{unknown} of {len(examples)} examples have'
-        what = 'this split has' if unknown == len(examples) else some
+        count = f'{unknown} of {len(examples)} examples have'
+        what = 'this split has' if unknown == len(examples) else count
         raise UserError(f'task {task.name}: {what} no labels, so it cannot be scored')
 
 

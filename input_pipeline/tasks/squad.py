@@ -24,7 +24,7 @@ from input_pipeline.tasks.predictions import require_labels
 from input_pipeline.tasks.scores import squad
 from input_pipeline.tasks.scores.constant_baseline import entropy
 from input_pipeline.tasks.squad_files import SpanExample
-from input_pipeline.tasks.task_file import tables_of
+from input_pipeline.tasks.task_file import require_entries, tables_of
 from input_pipeline.text.tables import FORMATS, Table
 
 KINDS = ('span',)
@@ -115,13 +115,13 @@ class SpanTask(Task[SpanExample]):
 
         # Repeated ids are in some public files; their answers overwrite each other, which is worth
         # a word.
-        found = squad_files.read(self.files[split], self.unanswerable, split)
+        examples = squad_files.read(self.files[split], self.unanswerable, split)
         where = ', '.join(table.where for table in self.files[split])
-        if not found:
+        if not examples:
             raise UserError(f'{where}: no questions')
-        if len({example.id for example in found}) < len(found):
+        if len({example.id for example in examples}) < len(examples):
             logging.warning('%s %s: some question ids come more than once', self.name, split)
-        return squad_files.usable(self.name, found, where) if split == 'train' else found
+        return squad_files.usable(self.name, examples, where) if split == 'train' else examples
 
     def labelled(self, examples: Sequence[SpanExample]) -> bool:
         """Whether all answers are known."""
@@ -259,34 +259,29 @@ class SpanTask(Task[SpanExample]):
 
         # 1024 windows at a time: K x K pairs each, which would be gigabytes for a whole split.
         for begin in range(0, len(features['example_index']), 1024):
-            part = slice(begin, begin + 1024)
-            start = outputs['start_indices'][part, :, None]
-            end = outputs['end_indices'][part, None, :]
-            context = features['ends'][part] > 0
+            windows = slice(begin, begin + 1024)
+            starts, ends = outputs['start_indices'][windows], outputs['end_indices'][windows]
+            context = features['ends'][windows] > 0
+            best_context = features['best_context'][windows] & context
             rows = np.arange(len(context))[:, None]
 
             # A span starts in the context, in the window that shows its first piece best, ends in
             # the context, not before it starts, and is not too long.
+            start, end = starts[:, :, None], ends[:, None, :]
             allowed = (
-                (features['best_context'][part] & context)[rows, outputs['start_indices'][part]][
-                    :, :, None
-                ]
-                & context[rows, outputs['end_indices'][part]][:, None, :]
+                best_context[rows, starts][:, :, None]
+                & context[rows, ends][:, None, :]
                 & (end >= start)
                 & (end - start < self.max_answer_length)
             )
 
             # From the pairs that are allowed to their example, score and characters.
             row, i, j = np.nonzero(allowed)
-            kept['example'].append(features['example_index'][part][row])
-            kept['score'].append(
-                outputs['start_scores'][part].astype(np.float64)[row, i]
-                + outputs['end_scores'][part][row, j]
-            )
-            kept['first'].append(
-                features['starts'][part][row, outputs['start_indices'][part][row, i]]
-            )
-            kept['last'].append(features['ends'][part][row, outputs['end_indices'][part][row, j]])
+            start_scores = outputs['start_scores'][windows].astype(np.float64)
+            kept['example'].append(features['example_index'][windows][row])
+            kept['score'].append(start_scores[row, i] + outputs['end_scores'][windows][row, j])
+            kept['first'].append(features['starts'][windows][row, starts[row, i]])
+            kept['last'].append(features['ends'][windows][row, ends[row, j]])
 
         # By example, best first; a stable sort, so that ties stay in the order of windows.
         joined = {name: np.concatenate(parts) for name, parts in kept.items()}
@@ -298,14 +293,14 @@ class SpanTask(Task[SpanExample]):
     ) -> list[tuple[str, float]]:
         """Up to n_best different texts, best first, as they stand in the context."""
         # The same text from two places or windows is one answer, with its best score.
-        found: dict[str, float] = {}
+        best: dict[str, float] = {}
         for score, first, last in zip(scores, firsts, lasts, strict=True):
             text = ' '.join(context[first:last].split())
-            if text and text not in found:
-                found[text] = float(score)
-                if len(found) == self.n_best:
+            if text and text not in best:
+                best[text] = float(score)
+                if len(best) == self.n_best:
                     break
-        return list(found.items())
+        return list(best.items())
 
     def constant_loss(self, features: Arrays) -> float:
         """The mean of the entropies of start and end positions."""
@@ -474,12 +469,7 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Spa
     place in the context in characters; optional, the first occurrence) are one or, in JSON, a list;
     no answer is '' or an empty list.
     """
-    if unknown := sorted(set(description) - set(_SETTINGS)):
-        raise UserError(
-            f'task {name}: unknown entries {unknown}; a span task has {", ".join(_SETTINGS)}'
-        )
-    if not description.get('files'):
-        raise UserError(f"task {name}: missing entries ['files']")
+    require_entries(name, description, _SETTINGS, ('files',))
     roles = dict.fromkeys(('question', 'context', 'answer', 'start', 'id'), False)
     tables = tables_of(name, description, folder, roles, ('squad', *FORMATS), ('answer', 'start'))
     files = {

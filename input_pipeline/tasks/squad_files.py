@@ -68,7 +68,7 @@ def read(tables: Sequence[Table], unanswerable: bool, split: str) -> list[SpanEx
     where not `unanswerable`, and for other layouts.
     """
     # All files of the split, then what they say as a whole: is anything known of the answers?
-    found = [
+    questions = [
         question
         for table in tables
         for question in (_squad(table.path) if table.format == 'squad' else _rows(table, split))
@@ -76,19 +76,20 @@ def read(tables: Sequence[Table], unanswerable: bool, split: str) -> list[SpanEx
     test = split.startswith('test')
 
     # No answer at all: unknown in a test split, a mistake elsewhere.
-    if found and not any(question.example.answers or question.impossible for question in found):
+    known = any(question.example.answers or question.impossible for question in questions)
+    if questions and not known:
         if not test:
             files = ', '.join(table.where for table in tables)
             marked = ' or is marked "is_impossible"' if unanswerable else ''
             raise UserError(
-                f'{files}: no labels: none of the {len(found)} questions of split {split} has an '
-                f'answer{marked}; only a test split may come without'
+                f'{files}: no labels: none of the {len(questions)} questions of split {split} has'
+                f' an answer{marked}; only a test split may come without'
             )
-        return [dataclasses.replace(question.example, answers=None) for question in found]
+        return [dataclasses.replace(question.example, answers=None) for question in questions]
 
     # Some answers are known, so each question must have one, or be marked as having none, where
     # that is allowed.
-    for where, example, impossible in found:
+    for where, example, impossible in questions:
         if example.answers is None and not impossible and not test:
             raise UserError(
                 f'{where}: question {example.id!r} has no "answers"; only in a test split may they '
@@ -100,7 +101,7 @@ def read(tables: Sequence[Table], unanswerable: bool, split: str) -> list[SpanEx
     # A question that is marked as impossible has no answer, whatever its entry lists.
     return [
         dataclasses.replace(example, answers=()) if impossible else example
-        for _, example, impossible in found
+        for _, example, impossible in questions
     ]
 
 
@@ -202,11 +203,8 @@ def _squad(path: str) -> Iterator[_Question]:
 def _question(question: Any, context: str, path: str, place: str) -> _Question:
     """An entry of `qas`; no "answers", or null, means that they are unknown."""
     # KLUE calls it guid
-    key = (
-        'guid'
-        if isinstance(question, dict) and 'id' not in question and 'guid' in question
-        else 'id'
-    )
+    by_guid = isinstance(question, dict) and 'id' not in question and 'guid' in question
+    key = 'guid' if by_guid else 'id'
     name = str(_entry(question, key, (str, int), path, place))
     text = _entry(question, 'question', str, path, place)
 
@@ -245,8 +243,8 @@ def _entry(record: Any, name: str, kind: type | tuple[type, ...], path: str, pla
         problem = f'{name!r} is missing'
     elif type(record[name]) not in kinds:
         wanted = ' or '.join(_NAMES[one] for one in kinds)
-        found = _NAMES.get(type(record[name]), 'a number')
-        problem = f'{name!r} is {found}, where {wanted} is expected'
+        actual = _NAMES.get(type(record[name]), 'a number')
+        problem = f'{name!r} is {actual}, where {wanted} is expected'
     elif isinstance(record[name], str) and not well_formed(record[name]):
         problem = f'{name!r} holds half a character'
     else:
@@ -309,12 +307,12 @@ def read_predictions(path: str, extras: bool) -> Predictions:
     # Only under its official name are the files beside it known to be of the same predictions.
     if not extras or os.path.basename(path) != 'predictions.json':
         return Predictions(answers)
-    found: dict[str, dict[str, Any]] = {}
+    by_stem: dict[str, dict[str, Any]] = {}
     for stem, read_extra in (('nbest', _read_nbest), ('null_odds', _read_null_odds)):
         beside = os.path.join(os.path.dirname(path), f'{stem}.json')
         if located(beside):
-            found[stem] = read_extra(beside)
-    return Predictions(answers, found)
+            by_stem[stem] = read_extra(beside)
+    return Predictions(answers, by_stem)
 
 
 def _require(fits: bool, path: str, what: str, name: str | None = None) -> None:

@@ -23,7 +23,7 @@ from input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, Predictions, 
 from input_pipeline.tasks.predictions import complete
 from input_pipeline.tasks.scores import entities
 from input_pipeline.tasks.scores.constant_baseline import entropy
-from input_pipeline.tasks.task_file import tables_of
+from input_pipeline.tasks.task_file import require_entries, tables_of
 from input_pipeline.text.tables import FORMATS, Cell, Table, unique_id
 from input_pipeline.text.whole_text import located, plain_name
 
@@ -115,7 +115,7 @@ class TaggingTask(Task[TaggedExample]):
 
         # Tags become indices; before that, IOB1 becomes BIO, or half of the entities would be lost.
         bio, repaired = entities.is_bio(self.labels), 0
-        found: list[TaggedExample] = []
+        examples: list[TaggedExample] = []
         for name, sentence, document in self._sentences(split):
             tags = sentence.tags
             if tags is not None:
@@ -125,8 +125,8 @@ class TaggingTask(Task[TaggedExample]):
                 if unknown := [tag for tag in tags if tag not in places]:
                     raise UserError(f'{sentence.where}: {self._unknown(unknown[0])}')
             label = None if tags is None else tuple(places[tag] for tag in tags)
-            found.append(TaggedExample(name, tuple(sentence.words), label, document))
-        if not found:
+            examples.append(TaggedExample(name, tuple(sentence.words), label, document))
+        if not examples:
             raise UserError(
                 f'{", ".join(table.where for table in self.files[split])}: no sentences'
             )
@@ -140,7 +140,7 @@ class TaggingTask(Task[TaggedExample]):
                 split,
                 repaired,
             )
-        return found
+        return examples
 
     def _unknown(self, tag: str) -> str:
         """What to say of a tag that the task does not have."""
@@ -216,9 +216,8 @@ class TaggingTask(Task[TaggedExample]):
         first = 0
         for _, members in itertools.groupby(examples, document):
             lengths = [len(example.words) for example in members]
-            rows += _rows_of(
-                first, lengths, [next(pieces) for _ in range(sum(lengths))], max_seq_length - 2
-            )
+            own_pieces = [next(pieces) for _ in range(sum(lengths))]
+            rows += _rows_of(first, lengths, own_pieces, max_seq_length - 2)
             first += len(lengths)
 
         # 3. The arrays, padding everywhere until a row is written.
@@ -243,9 +242,8 @@ class TaggingTask(Task[TaggedExample]):
             features['word_index'][row, place] = words_there
             features['label_weights'][row, place] = 1.0
             if examples[index].label is not None:
-                features['label_ids'][row, place] = np.array(examples[index].label, np.int32)[
-                    words_there
-                ]
+                label = np.array(examples[index].label, np.int32)
+                features['label_ids'][row, place] = label[words_there]
         return features
 
     def decode(
@@ -262,9 +260,8 @@ class TaggingTask(Task[TaggedExample]):
         tags = [[nothing] * len(example.words) for example in examples]
         best = outputs['logits'].argmax(axis=2)
         for row, place in zip(*np.nonzero(features['word_index'] >= 0), strict=True):
-            tags[features['example_index'][row]][features['word_index'][row, place]] = self.labels[
-                best[row, place]
-            ]
+            example, word = features['example_index'][row], features['word_index'][row, place]
+            tags[example][word] = self.labels[best[row, place]]
         return Predictions(
             {example.id: tags_of for example, tags_of in zip(examples, tags, strict=True)}
         )
@@ -319,11 +316,13 @@ class TaggingTask(Task[TaggedExample]):
         their order.
         """
         # A file of columns has no ids, so it must have the same sentences, one by one.
-        found = list(entities.read_columns(path, comment=self.comment))
-        if len(found) != len(examples):
-            raise UserError(f'{path}: {len(found)} sentences where the split has {len(examples)}')
+        sentences = list(entities.read_columns(path, comment=self.comment))
+        if len(sentences) != len(examples):
+            raise UserError(
+                f'{path}: {len(sentences)} sentences where the split has {len(examples)}'
+            )
         answers = {}
-        for sentence, example in zip(found, examples, strict=True):
+        for sentence, example in zip(sentences, examples, strict=True):
             if len(sentence.words) != len(example.words):
                 raise UserError(
                     f'{sentence.where}: {len(sentence.words)} words where sentence {example.id} has'
@@ -366,11 +365,9 @@ def _rows_of(
         begin = base
         while True:
             end = min(begin + room, stop)
-            if (
-                end < stop
-                and (whole := np.flatnonzero(starts[begin + 1 - base : end + 1 - base] >= 0)).size
-            ):
-                end = begin + 1 + int(whole[-1])  # cut before a word, unless one word fills the row
+            if end < stop:  # cut before a word, unless one word fills the row
+                cuts = np.flatnonzero(starts[begin + 1 - base : end + 1 - base] >= 0)
+                end = begin + 1 + int(cuts[-1]) if cuts.size else end
 
             # What room is left is filled with the document around: half on each side, or more on
             # one where the other has no more.
@@ -429,12 +426,7 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tag
                         lines part documents)
       comment   optional: lines of a column file that begin with it are left out
     """
-    if unknown := sorted(set(description) - set(_SETTINGS)):
-        raise UserError(
-            f'task {name}: unknown entries {unknown}; a tagging task has {", ".join(_SETTINGS)}'
-        )
-    if missing := [entry for entry in ('files', 'labels') if not description.get(entry)]:
-        raise UserError(f'task {name}: missing entries {missing}')
+    require_entries(name, description, _SETTINGS, ('files', 'labels'))
     roles = {'tokens': False, 'tags': False, 'document': False, 'id': False}
     tables = tables_of(name, description, folder, roles, ('conll', *FORMATS), ('tokens', 'tags'))
     files = {}

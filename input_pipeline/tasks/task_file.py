@@ -10,7 +10,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from configs.errors import UserError
@@ -40,9 +40,9 @@ def check(where: str, entries: Mapping[str, Any]) -> None:
     # Entries that are not listed are the family's to refuse: it knows its own.
     for name, value in entries.items():
         if name in _TYPES and not _TYPES[name][0](value):
-            found = json.dumps(value)
-            found = found if len(found) <= 80 else f'{found[:80]}...'
-            raise UserError(f'{where}: "{name}" is {_TYPES[name][1]}, not {found}')
+            shown = json.dumps(value)
+            shown = shown if len(shown) <= 80 else f'{shown[:80]}...'
+            raise UserError(f'{where}: "{name}" is {_TYPES[name][1]}, not {shown}')
 
 
 def _text(value: Any) -> bool:
@@ -114,6 +114,19 @@ _TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
 )
 
 
+def require_entries(
+    name: str, description: Mapping[str, Any], known: Collection[str], needed: Sequence[str]
+) -> None:
+    """Raises UserError for an entry that this kind of task does not have, or needs and lacks."""
+    if unknown := sorted(set(description) - set(known)):
+        raise UserError(
+            f'task {name}: unknown entries {unknown}; a {description["kind"]} task has'
+            f' {", ".join(known)}'
+        )
+    if missing := [entry for entry in needed if not description.get(entry)]:
+        raise UserError(f'task {name}: missing entries {missing}')
+
+
 def tables_of(
     name: str,
     description: Mapping[str, Any],
@@ -160,10 +173,8 @@ def tables_of(
             # tensorflow-datasets have a split and a folder of their own; files have none
             source = {'file', 'tfds'} & set(settings)
             own = {'tfds', 'split', 'data_dir', 'class_names'} if 'tfds' in source else {'file'}
-            if (
-                len(source) != 1
-                or set(settings) - {*shared, 'columns', 'header', 'format', 'skip_bad_rows'} - own
-            ):
+            known = {*shared, 'columns', 'header', 'format', 'skip_bad_rows', *own}
+            if len(source) != 1 or set(settings) - known:
                 raise UserError(
                     f'{where}: files.{split}={json.dumps(entry)}: expected a file name, a list of'
                     ' them, or an object with "file", or with "tfds" and "split"'

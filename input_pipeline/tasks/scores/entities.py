@@ -68,9 +68,8 @@ def read_columns(
         # A word: the sentence is known by the line of its first one.
         begin = begin if words else number
         bare = untagged and len(cells) == 1
-        if not all(-len(cells) <= column < len(cells) for column in (word, tag)) or (
-            len(cells) == 1 and not bare
-        ):
+        has_both = all(-len(cells) <= column < len(cells) for column in (word, tag))
+        if not has_both or (len(cells) == 1 and not bare):
             raise UserError(
                 f'{path}:{number}: {len(cells)} columns; expected a word in column {word} and its'
                 f' tag in column {tag}'
@@ -86,21 +85,21 @@ def as_bio(tags: Sequence[str]) -> list[str]:
     conlleval reads them.
     """
     # The tag before decides, O before the first.
-    found = []
+    bio = []
     for before, tag in zip(['O', *tags], tags, strict=False):
         goes_on = tag.startswith('I-') and before[:2] in ('B-', 'I-') and before[2:] == tag[2:]
-        found.append(f'B-{tag[2:]}' if tag.startswith('I-') and not goes_on else tag)
-    return found
+        bio.append(f'B-{tag[2:]}' if tag.startswith('I-') and not goes_on else tag)
+    return bio
 
 
 def as_iob1(tags: Sequence[str]) -> list[str]:
     """BIO tags as IOB1 has them: B-X only right after another entity of kind X, else I-X."""
     # Two entities of a kind side by side are the only place where IOB1 says B-.
-    found = []
+    iob1 = []
     for before, tag in zip(['O', *tags], tags, strict=False):
         parts = before != 'O' and before[2:] == tag[2:]
-        found.append(f'I-{tag[2:]}' if tag.startswith('B-') and not parts else tag)
-    return found
+        iob1.append(f'I-{tag[2:]}' if tag.startswith('B-') and not parts else tag)
+    return iob1
 
 
 def is_iob1(sentences: Sequence[Sequence[str]]) -> bool:
