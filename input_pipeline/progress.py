@@ -14,8 +14,9 @@ _TERMINAL_SECONDS, _LOG_SECONDS = 0.2, 10.0  # at least between two lines
 
 
 class Progress:
-    """Shows `what: done/total unit, rate, time left`; `done` counts up to `total`, in `unit`s times
-    `scale`.
+    """Shows `what: done/total unit, rate, time left`.
+
+    `done` and `total` are in `unit`s times `scale`: bytes, with scale 1e6, are shown as MB.
     """
 
     def __init__(

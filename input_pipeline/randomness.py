@@ -38,8 +38,9 @@ class Stream:
         return self.bits((count + 1) // 2).astype('<u8', copy=False).view('<u4')[:count]
 
     def below(self, bounds: np.ndarray) -> np.ndarray:
-        """int64, one uniform integer of [0, bound) for each bound (1 to 2**31; bias below bound /
-        2**32).
+        """int64, one uniform integer of [0, bound) for each bound.
+
+        Bounds are 1 to 2**31; the bias is below bound / 2**32.
         """
         # Multiply and shift instead of a remainder (Lemire 2019): one pass, and no number is drawn
         # again, so how many numbers a stream has given never depends on their values.
@@ -52,8 +53,9 @@ class Stream:
         return (self.bits(count) >> np.uint64(11)) * 2.0**-53 < probability
 
     def half_of(self, counts: np.ndarray) -> np.ndarray:
-        """int64, a Binomial(count, 1/2) draw for each count: the number of heads in `count`
-        tosses.
+        """int64, a Binomial(count, 1/2) draw for each count.
+
+        That is the number of heads in `count` tosses.
         """
         # 64 tosses are the one-bits of a random number; a count below 64 keeps only so many of its
         # bits. Rounds go on with the counts that are not used up, usually one round.
@@ -69,8 +71,9 @@ class Stream:
 
 
 def mix(name: np.ndarray | int, salt: np.ndarray | int) -> np.ndarray:
-    """uint64: a well-mixed 64-bit name made of two (the finaliser of splitmix64; Steele et al.
-    2014).
+    """uint64: a well-mixed 64-bit name made of two.
+
+    The finaliser of splitmix64 (Steele et al. 2014).
     """
     # Wrapping around is part of the function. salt + 1: salt 0 must move the name, too.
     with np.errstate(over='ignore'):

@@ -40,8 +40,9 @@ def _plain(value: Any) -> Any:
 
 
 def load(kind: Any, text: str | bytes) -> Any:
-    """What `dump` made of a value of the type `kind`. Raises ValueError where it is no such
-    thing.
+    """What `dump` made of a value of the type `kind`.
+
+    Raises ValueError where it is no such thing.
     """
     return make(kind, parse(text))
 

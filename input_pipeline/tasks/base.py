@@ -48,8 +48,9 @@ E = TypeVar('E', bound=Example)
 
 
 class Task(abc.ABC, Generic[E]):
-    """A task: where its examples, of type E, are, how they become arrays, how outputs become a
-    score.
+    """A task: where its examples are, how they become arrays, how outputs become a score.
+
+    Its examples are of type E.
 
     Attributes:
       name: what results are filed under.
@@ -84,8 +85,9 @@ class Task(abc.ABC, Generic[E]):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Settings, as JSON values, that decide how texts become rows and outputs answers:
-        a model is used with those it was trained with.
+        """Settings, as JSON values, that decide how texts become rows and outputs answers.
+
+        A model is used with those it was trained with.
         """
         # none besides the labels and the length of rows, which every task has
         return {}
@@ -117,8 +119,9 @@ class Task(abc.ABC, Generic[E]):
 
     @abc.abstractmethod
     def examples(self, split: str) -> list[E]:
-        """Reads a split. Raises UserError for a missing file or column, an unknown label and the
-        like.
+        """Reads a split.
+
+        Raises UserError for a missing file or column, an unknown label and the like.
         """
 
     @abc.abstractmethod
@@ -159,8 +162,9 @@ class Task(abc.ABC, Generic[E]):
     def write_predictions(
         self, folder: str, examples: Sequence[E], predictions: Predictions
     ) -> None:
-        """Writes predictions.* for `examples` in the task's official format, and the extras, into
-        `folder`.
+        """Writes predictions.* for `examples` in the task's official format into `folder`.
+
+        The extras are written beside it.
         """
 
     @abc.abstractmethod
@@ -196,8 +200,9 @@ def cut(features: Arrays, old: int, new: int) -> Arrays:
 
 
 def trim(features: Arrays, multiple: int = 32) -> Arrays:
-    """The [N, S] or [N, C, S] arrays cut to the longest row, rounded up to a multiple, where that
-    is shorter than S.
+    """The [N, S] or [N, C, S] arrays cut to the longest row.
+
+    Its length is rounded up to a multiple, where that is shorter than S.
     """
     # To a multiple, so that few different shapes are compiled.
     S = features['input_mask'].shape[-1]

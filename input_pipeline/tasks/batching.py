@@ -118,8 +118,9 @@ def bucketed_batches(
     buckets: int,
     start_step: int = 0,
 ) -> Iterator[Arrays]:
-    """Endless batches as `training_batches` makes them, but each of rows of like length, cut to it
-    (`length_groups`).
+    """Endless batches of rows of like length, cut to it (`length_groups`).
+
+    They are as `training_batches` makes them otherwise.
 
     The rows of a length are shuffled anew in each epoch of theirs, and its batches are spread
     evenly, at random places, over those of other lengths: what a step sees is unbiased, and is
@@ -150,8 +151,9 @@ def bucketed_batches(
 
 
 def _group_order(counts: Sequence[int], batch_size: int, seed: int) -> Iterator[int]:
-    """Which group gives each batch: batch k of a group of n rows comes at a random time in [k, k +
-    1) * batch_size / n epochs.
+    """Which group gives each batch.
+
+    Batch k of a group of n rows comes at a random time in [k, k + 1) * batch_size / n epochs.
     """
     # Batches of a group lie evenly in time, moved at random within their own share of it, and
     # sorted over all groups: in proportion everywhere, and unpredictable from near.

@@ -29,8 +29,9 @@ _SETTINGS = ('kind', 'files', 'columns', 'labels', 'metrics', 'header', 'format'
 
 @dataclass(frozen=True)
 class TextExample(Example):
-    """A text, or two, and its label: an index into the task's labels, a number, or None where
-    unknown.
+    """A text, or two, and its label.
+
+    `label`: an index into the task's labels, a number, or None where unknown.
     """
 
     text: str
@@ -84,8 +85,9 @@ class TextTask(Task[TextExample]):
         return tuple(self.files)
 
     def examples(self, split: str) -> list[TextExample]:
-        """Reads a split; a test split may have no label column. Ids are row numbers from 0 where no
-        column holds them.
+        """Reads a split; a test split may have no label column.
+
+        Ids are row numbers from 0 where no column holds them.
         """
         self.require_split(split)
 
@@ -126,8 +128,9 @@ class TextTask(Task[TextExample]):
     def features(
         self, examples: Sequence[TextExample], tokenizer: Any, max_seq_length: int
     ) -> Arrays:
-        """[CLS] a [SEP] or [CLS] a [SEP] b [SEP], cut from the end of the longer
-        (run_classifier.py:377-460).
+        """[CLS] a [SEP] or [CLS] a [SEP] b [SEP], cut from the end of the longer.
+
+        That is run_classifier.py:377-460.
 
         Returns INPUT_KEYS [N, max_seq_length] int32, example_index [N], which is its place, and
         labels [N], int32 or for a regression float32; 0 where unknown.
@@ -166,8 +169,9 @@ class TextTask(Task[TextExample]):
         return float(np.var(labels)) if self.kind == 'regression' else entropy(labels)
 
     def score(self, examples: Sequence[TextExample], predictions: Predictions) -> dict[str, float]:
-        """The task's metrics as fractions. Raises UserError where labels or predictions are
-        missing.
+        """The task's metrics as fractions.
+
+        Raises UserError where labels or predictions are missing.
         """
         # Metrics of labels compare indices, so that "of the second label" means something.
         given = complete(self, examples, predictions)
@@ -182,14 +186,16 @@ class TextTask(Task[TextExample]):
     def write_predictions(
         self, folder: str, examples: Sequence[TextExample], predictions: Predictions
     ) -> None:
-        """predictions.tsv in the form of a GLUE submission: a header `index, prediction`, labels as
-        words.
+        """predictions.tsv in the form of a GLUE submission.
+
+        It has a header `index, prediction`, and labels as words.
         """
         write_labels(os.path.join(folder, 'predictions.tsv'), predictions)
 
     def read_predictions(self, path: str, examples: Sequence[TextExample]) -> Predictions:
-        """A file as `write_predictions` makes it. Raises UserError for unknown labels and repeated
-        ids.
+        """A file as `write_predictions` makes it.
+
+        Raises UserError for unknown labels and repeated ids.
         """
         return read_labels(self, path)
 

@@ -23,8 +23,9 @@ from input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, Task
 def text_rows(
     first: Sequence[str], second: Sequence[str | None], tokenizer: Any, max_seq_length: int
 ) -> Arrays:
-    """INPUT_KEYS [N, max_seq_length] int32 of N texts, or pairs where the second is not None; cut
-    from the end of the longer.
+    """INPUT_KEYS [N, max_seq_length] int32 of N texts, or pairs where the second is not None.
+
+    What does not fit is cut from the end of the longer.
     """
     # Padding first, everywhere: rows are then written over it.
     features = {name: np.zeros((len(first), max_seq_length), np.int32) for name in INPUT_KEYS}
@@ -113,8 +114,10 @@ def features_of(
 
 
 def _packed(features: Arrays) -> Arrays:
-    """Arrays of every position as their values at real tokens and the one value at all others; rest
-    as it is.
+    """The arrays without the padding of those whose padding holds one value.
+
+    An array with a value for each position becomes its values at real tokens and the one value at
+    all other places; the rest stays as it is.
     """
     # Most of a row is padding, and np.savez does not compress: stored without it the arrays
     # are a fraction of the size. `real` is given by lengths alone, because padding is behind text.

@@ -104,8 +104,9 @@ _HEADERLESS = (('cola', 'train'), ('cola', 'dev'))
 
 
 def by_name(name: str, data_dir: str) -> TextTask:
-    """The GLUE task `name` on the official files in `data_dir`, or on tensorflow-datasets: tfds:,
-    or tfds:FOLDER of all data sets.
+    """The GLUE task `name` on the official files in `data_dir`, or on tensorflow-datasets.
+
+    For the latter `data_dir` is tfds:, or tfds:FOLDER of all data sets.
     """
     kind, labels, metrics, splits = _TASKS[name]
     if data_dir.startswith('tfds:'):
@@ -132,8 +133,9 @@ def by_name(name: str, data_dir: str) -> TextTask:
 
 
 def _tfds_table(name: str, split: str, folder: str) -> Table:
-    """A split of tensorflow-datasets' glue; its test splits have a column of labels that are
-    none.
+    """A split of tensorflow-datasets' glue.
+
+    Its test splits have a column of labels that are none, so it is left out.
     """
     labels = _TASKS[name][1]
     texts = _TFDS_TEXTS.get(name, ('sentence1', 'sentence2'))

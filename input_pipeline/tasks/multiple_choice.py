@@ -1,5 +1,6 @@
-"""Tasks that ask which of a few endings is the right one: SWAG, CODAH, and the user's own (paper
-section 4.4).
+"""Tasks that ask which of a few endings is the right one.
+
+They are SWAG, CODAH, and the user's own (paper section 4.4).
 
 This file owns their layouts, the rows that an example becomes (one for each choice) and their
 predictions. It must not know the model, which scores each row by itself.
@@ -31,8 +32,9 @@ _FOUR = ('0', '1', '2', '3')
 
 @dataclass(frozen=True)
 class ChoiceExample(Example):
-    """A context, what all choices begin with ('' for nothing), the choices, and the place of the
-    right one (None where unknown).
+    """A context, what all choices begin with, the choices, and the place of the right one.
+
+    `start` is '' where there is nothing in common, `label` None where it is unknown.
     """
 
     context: str
@@ -67,8 +69,9 @@ class ChoiceTask(Task[ChoiceExample]):
         return tuple(self.files)
 
     def examples(self, split: str) -> list[ChoiceExample]:
-        """Reads a split; a test split may have no label column. Ids are row numbers from 0 where no
-        column holds them.
+        """Reads a split; a test split may have no label column.
+
+        Ids are row numbers from 0 where no column holds them.
         """
         self.require_split(split)
 
@@ -164,21 +167,25 @@ class ChoiceTask(Task[ChoiceExample]):
     def write_predictions(
         self, folder: str, examples: Sequence[ChoiceExample], predictions: Predictions
     ) -> None:
-        """predictions.tsv: a header `index, prediction`, and the label of the choice for each
-        example.
+        """predictions.tsv: a header `index, prediction`, and a line for each example.
+
+        A prediction is the label of the choice.
         """
         write_labels(os.path.join(folder, 'predictions.tsv'), predictions)
 
     def read_predictions(self, path: str, examples: Sequence[ChoiceExample]) -> Predictions:
-        """A file as `write_predictions` makes it. Raises UserError for unknown labels and repeated
-        ids.
+        """A file as `write_predictions` makes it.
+
+        Raises UserError for unknown labels and repeated ids.
         """
         return read_labels(self, path)
 
 
 def by_name(name: str, data_dir: str) -> ChoiceTask:
-    """SWAG (train.csv, val.csv, test.csv) or CODAH (one fold: train.tsv, dev.tsv, test.tsv) on the
-    official files in `data_dir`.
+    """SWAG or CODAH on the official files in `data_dir`.
+
+    SWAG has train.csv, val.csv and test.csv, CODAH (one fold of it) train.tsv, dev.tsv and
+    test.tsv.
     """
     columns: dict[str, Column | list[Column]]
 

@@ -1,5 +1,6 @@
-"""Predictions as a table `index, prediction`, the form of a GLUE submission, for every task with
-one answer an example.
+"""Predictions as a table `index, prediction`, for every task with one answer an example.
+
+It is the form of a GLUE submission.
 
 This file owns that format and the refusal of what does not fit the task. It must not know how a
 task is scored.
@@ -32,8 +33,9 @@ def write_labels(path: str, predictions: Predictions) -> None:
 
 
 def read_labels(task: Task, path: str) -> Predictions:
-    """Reads what `write_labels` wrote, or anyone else. Raises UserError for unknown labels, words
-    for numbers, and repeated ids.
+    """Reads what `write_labels` wrote, or anyone else.
+
+    Raises UserError for unknown labels, words for numbers, and repeated ids.
     """
     # Every line is checked here, so that scoring can trust labels and numbers.
     answers: dict[str, Any] = {}

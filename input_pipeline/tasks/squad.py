@@ -108,8 +108,9 @@ class SpanTask(Task[SpanExample]):
         return tuple(self.files)
 
     def examples(self, split: str) -> list[SpanExample]:
-        """Reads a split. Training questions whose answer is not found are left out, which is
-        logged.
+        """Reads a split.
+
+        Training questions whose answer is not found are left out, which is logged.
         """
         self.require_split(split)
 
@@ -130,8 +131,9 @@ class SpanTask(Task[SpanExample]):
     def features(
         self, examples: Sequence[SpanExample], tokenizer: Any, max_seq_length: int
     ) -> Arrays:
-        """[CLS] question [SEP] window of the context [SEP]; one row for each window
-        (run_squad.py:227-437).
+        """[CLS] question [SEP] window of the context [SEP]; one row for each window.
+
+        That is run_squad.py:227-437.
 
         Besides INPUT_KEYS [N, S] and the label_keys [N] (0, which is [CLS], where the window does
         not hold the whole answer):
@@ -204,8 +206,9 @@ class SpanTask(Task[SpanExample]):
         features: Arrays,
         outputs: Arrays,
     ) -> Predictions:
-        """The n best texts of each question over all its windows, and from them the answer
-        (run_squad.py:741-925).
+        """The n best texts of each question over all its windows, and from them the answer.
+
+        That is run_squad.py:741-925.
         """
         from scipy.special import softmax
 
@@ -250,8 +253,9 @@ class SpanTask(Task[SpanExample]):
         )
 
     def _candidates(self, features: Arrays, outputs: Arrays) -> Arrays:
-        """All spans allowed, by example and then by score: example, score, first and last character
-        [M].
+        """All spans allowed, by example and then by score.
+
+        Columns of M spans: example, score, first and last character [M].
         """
         kept: dict[str, list[np.ndarray]] = {
             name: [] for name in ('example', 'score', 'first', 'last')
@@ -365,8 +369,9 @@ class SpanTask(Task[SpanExample]):
     def write_predictions(
         self, folder: str, examples: Sequence[SpanExample], predictions: Predictions
     ) -> None:
-        """predictions.json (id -> text, as the leaderboard takes it), nbest.json, and for v2.0
-        null_odds.json.
+        """predictions.json, nbest.json, and for v2.0 null_odds.json.
+
+        predictions.json is id -> text, as the leaderboard takes it.
         """
         for stem, data in {'predictions': predictions.answers, **predictions.extras}.items():
             write_text(
@@ -380,8 +385,9 @@ class SpanTask(Task[SpanExample]):
 
 
 def windows_of(length: int, room: int, stride: int) -> list[tuple[slice, np.ndarray]]:
-    """The windows of at most `room` pieces on a context of `length`, each `stride` after the last
-    (run_squad.py:318-332).
+    """The windows of at most `room` pieces on a context of `length` pieces.
+
+    Each begins `stride` after the last (run_squad.py:318-332).
 
     With each comes a bool [stop - start]: whether no other window gives that piece more context,
     which is min(pieces to the left, pieces to the right) + 0.01 * window length; the first of
@@ -415,8 +421,9 @@ def windows_of(length: int, room: int, stride: int) -> list[tuple[slice, np.ndar
 
 
 def _answer_pieces(example: SpanExample, context: Any) -> tuple[int, int]:
-    """The first and last piece of the context that the first answer touches; (-1, -1) where there
-    is none.
+    """The first and last piece of the context that the first answer touches.
+
+    (-1, -1) where there is none.
     """
     if not example.answers or not len(context.ids):
         return -1, -1
@@ -434,8 +441,9 @@ def _answer_pieces(example: SpanExample, context: Any) -> tuple[int, int]:
 
 
 def by_name(name: str, data_dir: str) -> SpanTask:
-    """SQuAD v1.1 or v2.0 on the official files in `data_dir`, or on tensorflow-datasets: tfds:, or
-    tfds:FOLDER of all data sets.
+    """SQuAD v1.1 or v2.0 on the official files in `data_dir`, or on tensorflow-datasets.
+
+    For the latter `data_dir` is tfds:, or tfds:FOLDER of all data sets.
     """
     # The training split is the table's own default; dev is "validation" there.
     if data_dir.startswith('tfds:'):

@@ -1,5 +1,6 @@
-"""Questions, contexts and answers as they lie in files: the SQuAD format, or tables with a question
-a row; and the official files of predictions.
+"""Questions, contexts and answers as they lie in files, and the official files of predictions.
+
+Files are in the SQuAD format, or tables with a question a row.
 
 This file owns these layouts and what is wrong with a file. It must not know how questions are
 answered.
@@ -45,8 +46,9 @@ class _Question(NamedTuple):
 
 
 def with_format(task: str, table: Table) -> Table:
-    """The table with its format settled: the SQuAD format where no columns are named. UserError
-    where some are missing.
+    """The table with its format settled: the SQuAD format where no columns are named.
+
+    UserError where some are missing.
     """
     if not table.format and not table.tfds and not table.columns:
         table = dataclasses.replace(table, format='squad')

@@ -1,5 +1,6 @@
-"""Tasks that give every word of a sentence a tag: CoNLL-2003 and the user's own (paper section
-5.3).
+"""Tasks that give every word of a sentence a tag.
+
+They are CoNLL-2003 and the user's own (paper section 5.3).
 
 This file owns how sentences become rows, with or without the sentences around them, and how the
 tags of first pieces become the words' tags. Column files and entity scores are
@@ -48,8 +49,9 @@ _KINDS_2003 = ('PER', 'LOC', 'ORG', 'MISC')
 
 @dataclass(frozen=True)
 class TaggedExample(Example):
-    """A sentence's words, their tags (indices into the task's labels; None where unknown), and
-    which document it is of.
+    """A sentence's words, their tags, and which document it is of.
+
+    `label`: indices into the task's labels; None where unknown.
     """
 
     words: tuple[str, ...]
@@ -107,8 +109,9 @@ class TaggingTask(Task[TaggedExample]):
         return tuple(self.files)
 
     def examples(self, split: str) -> list[TaggedExample]:
-        """Reads a split; tags that are B-X and I-X are brought to begin with B- (`conll.as_bio`).
-        Ids are numbers from 0.
+        """Reads a split; ids are numbers from 0.
+
+        Tags that are B-X and I-X are brought to begin with B- (`entities.as_bio`).
         """
         self.require_split(split)
         places = {label: place for place, label in enumerate(self.labels)}
@@ -191,8 +194,9 @@ class TaggingTask(Task[TaggedExample]):
     def features(
         self, examples: Sequence[TaggedExample], tokenizer: Any, max_seq_length: int
     ) -> Arrays:
-        """[CLS] sentence [SEP]; with `document_context` the row is filled up with what stands
-        around it, half on each side.
+        """[CLS] sentence [SEP]; one row for each sentence.
+
+        With `document_context` the row is filled up with what stands around it, half on each side.
 
         A sentence that is longer than a row goes on in another one. Besides INPUT_KEYS [N, S]
         int32:
@@ -252,8 +256,9 @@ class TaggingTask(Task[TaggedExample]):
         features: Arrays,
         outputs: Arrays,
     ) -> Predictions:
-        """The best tag of each word's first piece; a word without any (a lone control character)
-        gets O, or the first label.
+        """The best tag of each word's first piece.
+
+        A word without any (a lone control character) gets O, or the first label.
         """
         # Words without a piece keep this; no row shows them.
         nothing = 'O' if 'O' in self.labels else self.labels[0]
@@ -273,8 +278,9 @@ class TaggingTask(Task[TaggedExample]):
     def score(
         self, examples: Sequence[TaggedExample], predictions: Predictions
     ) -> dict[str, float]:
-        """The task's metrics as fractions; with entity_f1 also precision, recall and every kind's
-        F1.
+        """The task's metrics as fractions.
+
+        With entity_f1 also precision, recall and every kind's F1.
 
         Accuracy compares tags as they stand, as conlleval does: predictions in IOB1 with the truth
         in IOB1. UserError as for other tasks.
@@ -299,8 +305,10 @@ class TaggingTask(Task[TaggedExample]):
     def write_predictions(
         self, folder: str, examples: Sequence[TaggedExample], predictions: Predictions
     ) -> None:
-        """predictions.txt as conlleval takes it: word, true tag (left out where unknown), predicted
-        tag; a blank line after a sentence.
+        """predictions.txt as conlleval takes it.
+
+        A line is a word, its true tag (left out where unknown) and the predicted one; a blank line
+        follows each sentence.
         """
         # The true tag goes between word and prediction, where conlleval looks for it.
         lines = []
@@ -312,8 +320,9 @@ class TaggingTask(Task[TaggedExample]):
         write_text(os.path.join(folder, 'predictions.txt'), '\n'.join(lines) + '\n')
 
     def read_predictions(self, path: str, examples: Sequence[TaggedExample]) -> Predictions:
-        """A column file whose last column is the prediction, for all sentences of `examples` in
-        their order.
+        """A column file whose last column is the prediction.
+
+        It has all sentences of `examples`, in their order.
         """
         # A file of columns has no ids, so it must have the same sentences, one by one.
         sentences = list(entities.read_columns(path, comment=self.comment))
@@ -387,8 +396,9 @@ def _rows_of(
 
 
 def by_name(name: str, data_dir: str) -> TaggingTask:
-    """CoNLL-2003 English in `data_dir`: with the context of the document, as in the paper, or
-    sentence by sentence.
+    """CoNLL-2003 English in `data_dir`.
+
+    With the context of the document, as in the paper, or sentence by sentence.
 
     The files are train.txt, valid.txt and test.txt, or as the shared task named them eng.train,
     eng.testa and eng.testb.

@@ -209,8 +209,9 @@ class Lines:
     def __init__(
         self, text: Text, chunks: Iterator[bytes], start: int, limit: int, before: Callable[[], int]
     ):
-        """`limit`: bytes after which a line is cut. `before`: counts the lines before the stretch;
-        it is called for bad lines only.
+        """`limit`: bytes after which a line is cut.
+
+        `before`: counts the lines before the stretch; it is called for bad lines only.
         """
         self.text = text
         self._chunks = chunks

@@ -80,7 +80,8 @@ class Tokenizer:
         special_tokens: Sequence[str] = tuple(SPECIAL_TOKENS.values()),
         where: str = 'vocabulary',
     ):
-        """`vocabulary`: the content of vocab.txt, spm.model or, for `compiled`, tokenizer.json;
+        """`vocabulary`: the content of vocab.txt, spm.model or, for `compiled`, tokenizer.json.
+
         `special_tokens` in the order of SPECIAL_TOKENS; `where` names the file in errors.
         """
         self.kind, self.normalizer, self.special_tokens = kind, normalizer, list(special_tokens)

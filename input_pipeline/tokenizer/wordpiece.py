@@ -126,8 +126,9 @@ class WordPiece:
     """Greedy longest-match-first pieces of words (tokenization.py:308-357)."""
 
     def __init__(self, tokens: Sequence[str], unk_id: int, normalizer: Normalizer):
-        """`tokens` in the order of their ids; of two equal entries the later one counts, as in
-        Google's dict.
+        """`tokens` in the order of their ids.
+
+        Of two equal entries the later one counts, as in Google's dict.
         """
         # Two tables, for the first piece of a word and for those that follow, so that no `##` is
         # joined to anything while pieces are looked up.

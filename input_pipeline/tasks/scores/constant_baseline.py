@@ -1,5 +1,6 @@
-"""The training loss of an answer that does not look at its input: what a run must beat, or it has
-learnt nothing.
+"""The training loss of an answer that does not look at its input.
+
+It is what a run must beat, or it has learnt nothing.
 
 This file owns how far below it a run must come, and the entropy that it is for labels; each
 family of tasks says which of its arrays are labels (`Task.constant_loss`).
@@ -14,8 +15,9 @@ LEARNT = 0.95
 
 
 def entropy(values: np.ndarray) -> float:
-    """The entropy of the values' distribution, in nats: the lowest mean cross-entropy of one
-    constant answer to them.
+    """The entropy of the values' distribution, in nats.
+
+    It is the lowest mean cross-entropy of one constant answer to them.
     """
     # The best constant distribution is that of the values themselves, and its cross-entropy their
     # entropy.

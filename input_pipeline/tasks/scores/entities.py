@@ -1,5 +1,6 @@
-"""The CoNLL shared tasks' column files, their B-/I- tags, and entity scores with the figures of
-conlleval.
+"""The CoNLL shared tasks' column files, their B-/I- tags, and entity scores.
+
+The figures are those of conlleval.
 
 This file owns the format (a word a line with its tags beside it, a blank line after each sentence,
 -DOCSTART- before a document) and what counts as an entity. It must not know models or tasks.
@@ -19,8 +20,10 @@ _BLANKS = re.compile('[ \t]+')
 
 
 class Sentence(NamedTuple):
-    """A sentence of a column file: where it begins ('file:line'), its words, their tags (None in a
-    file without), its document.
+    """A sentence of a column file.
+
+    Where it begins ('file:line'), its words, their tags (None in a file without), and the number of
+    its document.
     """
 
     where: str
@@ -103,7 +106,9 @@ def as_iob1(tags: Sequence[str]) -> list[str]:
 
 
 def is_iob1(sentences: Sequence[Sequence[str]]) -> bool:
-    """Whether more entities begin with an I- that BIO would not have than with a B- that IOB1
+    """Whether the tags of a file are rather IOB1 than BIO.
+
+    They are where more entities begin with an I- that BIO would not have than with a B- that IOB1
     would not have.
 
     So neither a few I- by mistake among BIO tags nor a few B- among IOB1 ones change the scheme.
@@ -128,8 +133,9 @@ def is_bio(labels: Sequence[str]) -> bool:
 def entity_scores(
     truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
 ) -> dict[str, float]:
-    """entity_f1, entity_precision and entity_recall over all entities, as fractions, and
-    entity_f1_KIND of every kind.
+    """F1, precision and recall of all entities together, and the F1 of every kind, as fractions.
+
+    They are called entity_f1, entity_precision, entity_recall, and entity_f1_KIND.
 
     An entity is right where its first and last word and its kind are. The figures of conlleval (in
     percent there).

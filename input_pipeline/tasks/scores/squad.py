@@ -26,8 +26,9 @@ def normalize(text: str) -> str:
 
 
 def normalize_korquad(text: str) -> str:
-    """Brackets and quotes of KorQuAD's list as blanks; lower case, without ASCII punctuation and
-    extra white space.
+    """Lower case, without ASCII punctuation and extra white space.
+
+    Brackets and quotes of KorQuAD's list count as blanks.
     """
     return ' '.join(text.translate(_KOREAN_SIGNS).lower().translate(_PUNCTUATION).split())
 
@@ -48,8 +49,9 @@ SCORERS = {
 
 
 def f1(truth: Sequence[str], answer: Sequence[str], empty_matches: bool) -> float:
-    """F1 of two token lists; with `empty_matches` (v2.0) two empty ones agree, else no common token
-    is 0.
+    """F1 of two token lists; no common token is 0.
+
+    With `empty_matches` (v2.0) two empty lists agree.
     """
     if empty_matches and (not truth or not answer):
         return float(truth == answer)
@@ -96,8 +98,9 @@ def version2(
     best_texts: Mapping[str, str] | None = None,
     scorer: Scorer = SCORERS['squad'],
 ) -> dict[str, float]:
-    """evaluate-v2.0.py: exact and f1, also by HasAns and NoAns; unanswered ids are left out of the
-    mean, as it does.
+    """evaluate-v2.0.py: exact and f1, also by HasAns and NoAns.
+
+    Unanswered ids are left out of the mean, as it does.
 
     These are of `answers` as they are; the official script, where it is given the odds too, first
     empties those above its --na-prob-thresh, 1.0 unless told. With `null_odds` also its best_exact,
@@ -157,8 +160,9 @@ def best_threshold(
     null_odds: Mapping[str, float],
     has_answer: Mapping[str, bool],
 ) -> tuple[float, float]:
-    """(the best mean in percent over all thresholds on null_odds, that threshold): evaluate-v2.0.py
-    find_best_thresh.
+    """(the best mean in percent over all thresholds on null_odds, that threshold).
+
+    It is find_best_thresh of evaluate-v2.0.py.
     """
     # At first '' is answered everywhere, which is right where there is no answer. Then, by rising
     # odds, one question after the other is given its text.
