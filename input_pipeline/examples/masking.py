@@ -201,16 +201,15 @@ def _choose_words(
     starts = word_starts & candidates
     words = starts.sum(axis=1)
     word = np.cumsum(starts, axis=1) - 1  # the word each token belongs to
-
-    # Tokens that are no candidates get a word that no run reaches; they are cut off at the end.
-    word[~candidates] = length - 1
+    word[~candidates] = length - 1  # one that no run reaches; cut off at the end
     tokens_of = np.bincount((row * length + word)[candidates], minlength=rows * length).reshape(
         rows, length
     )
     # tokens before each word
     before = np.concatenate([np.zeros((rows, 1), np.int64), np.cumsum(tokens_of, axis=1)], axis=1)
-    # The words of each row in random order, and how long a run from each is to be.
-    # slots beyond a row's words have the largest key and sort behind them
+
+    # The words of each row in random order, and how long a run from each is to be. Slots beyond a
+    # row's words have the largest key and sort behind them.
     keys, place_bits = _random_keys(np.arange(length) < words[:, None], stream)
     keys.sort(axis=1)
     order = np.minimum(keys & place_bits, np.uint32(length - 1))
@@ -219,6 +218,7 @@ def _choose_words(
         if longest > 1
         else np.ones((rows, length), np.int64)
     )
+
     # Rank by rank: the next word of every row that still has predictions to give away.
     budget = counts.copy()
     # words; none is beyond the last place of a row
@@ -232,18 +232,19 @@ def _choose_words(
         # The word of this rank in each active row, and how long its run is to be.
         first = order[active, rank]
         run = runs[active, first]
+
         # Shorter while it is too long; then taken if it fits and meets no chosen word.
         room, start = budget[active], before[active, first]
         for _ in range(longest - 1):
             run -= (run > 1) & (before[active, first + run] - start > room)
 
-        # What does not fit is skipped, not shortened to a part of a word.
+        # A single word that does not fit is skipped, and so is a run that meets a chosen word.
         size = before[active, first + run] - start
         fits = size <= room
-
-        # Taken: the words are marked, and their tokens leave the row's budget.
         for i in range(longest):
             fits &= (i >= run) | ~chosen[active, first + i]
+
+        # Taken: the words are marked, and their tokens leave the row's budget.
         budget[active] -= size * fits
         for i in range(longest):
             taken = fits & (i < run)
@@ -261,10 +262,9 @@ def _run_lengths(
     1 to `longest`, n with a chance like 1/n.
     """
     rows, length = candidates.shape
-    # words that follow another word of their segment
+    # The words that follow another word of their segment: those where no [SEP] stands between, so
+    # that the place before is a candidate.
     continues = np.zeros((rows, length + longest), bool)
-
-    # A word continues its neighbour where no [SEP] stands between: the place before is a candidate.
     row, place = np.nonzero(starts[:, 1:] & candidates[:, :-1])
     continues[row, word[row, place + 1]] = True
 

@@ -112,8 +112,8 @@ def join(
     counts = np.diff(bounds)
     row = np.repeat(np.arange(counts.size), counts)
     slot = np.arange(row.size) - bounds[row]
-    # the first places of each example, so that those of a row follow each other
-    # Tokens:
+
+    # Tokens: the first places of each example, so that those of a row follow each other.
     used = columns['input_mask'] > 0
     lengths = used.sum(axis=1)
     ends = np.concatenate([[0], np.cumsum(lengths)])

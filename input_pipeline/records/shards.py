@@ -189,8 +189,7 @@ class Manifest:
             },
         }
         shards = [dataclasses.asdict(shard) for shard in self.files]
-        # as it will be read
-        # tuples become lists on the way
+        # As it will be read: tuples become lists on the way.
         data['crc32c'] = _checksum(json.loads(json.dumps({**data, 'shards': shards})))
 
         # The closing brace is cut off and comes back behind the shards.

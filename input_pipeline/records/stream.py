@@ -168,10 +168,8 @@ class RecordStream:
         self._cache: collections.OrderedDict[int, tuple[bytes, list[int]]] = (
             collections.OrderedDict()
         )
-
-        # tf.data asks from two threads.
         self._cache_size = 2 * (len(self._rows) // shards.BLOCK + len(rows) + 1)
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of the cache: tf.data asks from two threads
 
     @property
     def records(self) -> int:

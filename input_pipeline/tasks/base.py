@@ -19,6 +19,7 @@ from etils import epath
 from configs.atomic import atomic_write
 from configs.errors import UserError
 
+# What every model reads, int32: ids, 1 at tokens and 0 in the padding, segment 0 or 1.
 INPUT_KEYS = ('input_ids', 'input_mask', 'segment_ids')
 # By name, rows along the first axis: features of examples, a batch of them, or a head's outputs.
 Arrays = dict[str, np.ndarray]
@@ -103,6 +104,7 @@ class Task(abc.ABC, Generic[E]):
 
         Raises UserError where there is neither.
         """
+        # Dev first: a test split that is looked at while choosing is no test any more.
         scored = next((split for split in ('dev', 'test') if split in self.splits), None)
         if scored is None:
             raise UserError(
@@ -193,6 +195,8 @@ def row_lengths(features: Arrays) -> np.ndarray:
 
 def cut(features: Arrays, old: int, new: int) -> Arrays:
     """The arrays with their last axis cut from `old` to `new` where it is a row's positions."""
+    # Positions are the last axis of what has them; counts and places of examples have one axis
+    # only.
     return {
         name: value[..., :new] if value.ndim > 1 and value.shape[-1] == old else value
         for name, value in features.items()

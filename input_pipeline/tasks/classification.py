@@ -77,6 +77,7 @@ class TextTask(Task[TextExample]):
     @property
     def num_outputs(self) -> int:
         """One for each label, or one number."""
+        # a regressor's one output is the number itself
         return 1 if self.kind == 'regression' else len(self.labels)
 
     @property
@@ -155,6 +156,8 @@ class TextTask(Task[TextExample]):
     ) -> Predictions:
         """The best label, or the number, of each example."""
         logits = outputs['logits']
+
+        # A regressor has one output; a classifier's largest logit is its answer.
         if self.kind == 'regression':
             answers = [float(value) for value in logits[:, 0]]
         else:
@@ -165,6 +168,7 @@ class TextTask(Task[TextExample]):
 
     def constant_loss(self, features: Arrays) -> float:
         """The entropy of the labels, or the variance of the numbers."""
+        # The variance is the mean squared error of answering the mean.
         labels = features['labels']
         return float(np.var(labels)) if self.kind == 'regression' else entropy(labels)
 

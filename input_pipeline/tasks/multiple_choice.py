@@ -152,6 +152,7 @@ class ChoiceTask(Task[ChoiceExample]):
 
     def constant_loss(self, features: Arrays) -> float:
         """log(number of choices): they have no order that a constant answer could prefer."""
+        # The right ending is at a random place, so no fixed place is better than a guess among C.
         return float(np.log(features['input_ids'].shape[1]))
 
     def score(
@@ -223,6 +224,8 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Cho
                 of columns: "0", "1", ...
     """
     require_entries(name, description, _SETTINGS, ('files',))
+
+    # Every example has its own choices: F1 of "the second choice" would mean nothing.
     if description.get('metrics', ['accuracy']) != ['accuracy']:
         raise UserError(
             f'task {name}: metrics={description["metrics"]}: a choice task is scored by accuracy'

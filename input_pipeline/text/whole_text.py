@@ -19,6 +19,7 @@ _COMPRESSED = ('.gz', '.bz2', '.xz', '.zst')
 
 def plain_name(path: str) -> str:
     """The name without what says that the file is compressed: `train.tsv` for `train.tsv.gz`."""
+    # only one end is taken off: nobody compresses twice
     return next((path.removesuffix(end) for end in _COMPRESSED if path.endswith(end)), path)
 
 
