@@ -31,6 +31,7 @@ def locked(folder: str | os.PathLike[str], flag: str) -> Iterator[None]:
         yield
         return
     path = Path(folder) / LOCK
+
     # A second attempt may not wait, and may not touch what the owner has noted.
     lock = filelock.FileLock(path, blocking=False, on_acquired=_note_owner)
 

@@ -262,6 +262,7 @@ def _run_lengths(
     1 to `longest`, n with a chance like 1/n.
     """
     rows, length = candidates.shape
+
     # The words that follow another word of their segment: those where no [SEP] stands between, so
     # that the place before is a candidate.
     continues = np.zeros((rows, length + longest), bool)

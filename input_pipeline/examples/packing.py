@@ -45,6 +45,7 @@ def pack(lengths: np.ndarray, predictions: np.ndarray, spec: RecordSpec) -> Pack
     examples.
     """
     row_of = np.empty(lengths.size, np.int64)
+
     # Rows with the same (tokens, predictions, examples) left: that room, ascending, and the rows
     # that have it.
     rooms: list[tuple[int, int, int]] = []

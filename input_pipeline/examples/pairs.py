@@ -94,6 +94,7 @@ def make_examples(
     # How long the examples of a row are to be: as long as fits, but for a share of shorter ones, so
     # that the model sees short inputs too.
     longest = seq_len - special_tokens(objective)
+
     # One target length a document and pass, not one an example (:239-241).
     target = np.full(document.size, longest)
     short = np.flatnonzero(stream.chance(short_seq_prob, document.size))
@@ -108,6 +109,7 @@ def make_examples(
         take_turn = _Sop(documents, stream, word_starts)
     else:
         take_turn = _FullSentences(documents)
+
     # Each turn makes one example of every row; rows whose document is used up drop out.
     place, end = take_turn.places(document)
     by_turn = []
@@ -122,6 +124,7 @@ def make_examples(
         end = end[going]
         place = place_next[going]
         index += 1
+
     # Cut all pairs at the end, in one go; sop leaves out those of which a side is empty then.
     a, a_end, b, b_end, labels, keys = (np.concatenate(column) for column in zip(*by_turn))
     a, a_end, b, b_end = truncate(a, a_end, b, b_end, longest, stream)
@@ -175,6 +178,7 @@ class _Nsp:
                 ' from another document; use --objective=full_sentences or --objective=sop, or give'
                 ' documents separated by blank lines'
             )
+
         # B is drawn from so many documents, A's among them, from this one on.
         self._from, self._among = np.zeros(count, np.int64), np.full(count, count)
 
@@ -205,6 +209,7 @@ class _Nsp:
         # leaves.
         rows = np.flatnonzero(random_next)
         b[rows], b_end[rows] = self._random_b(document[rows], (target - (a_end - a))[rows])
+
         # The sentences of the chunk that a random B displaced are put back (:292).
         return (
             a,
@@ -244,6 +249,7 @@ class _Sop:
 
     def __init__(self, documents: Documents, stream: Stream, word_starts: np.ndarray):
         self._documents, self._stream = documents, stream
+
         # The next place at or after each token where a word starts.
         places = np.where(word_starts, np.arange(word_starts.size), word_starts.size)
         self._next_word = np.append(np.minimum.accumulate(places[::-1])[::-1], word_starts.size)

@@ -260,6 +260,7 @@ def _regions(
         """Steps over these bytes; False where a record has others."""
         nonlocal at
         size = len(constant)
+
         # Every run of `size` bytes, as a view with stride 1: nothing is copied but those asked for.
         windows = np.ndarray(len(data) - size + 1, f'V{size}', data, strides=(1,))
         actual = windows[at].view(np.uint8).reshape(-1, size)

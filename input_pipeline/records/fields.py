@@ -150,6 +150,7 @@ def decode_tensorflow(spec: RecordSpec, serialized: Any) -> dict[str, Any]:
         serialized,
         {f.name: tf.io.FixedLenFeature([f.length], types[f.kind]) for f in spec.features},
     )
+
     # What is beyond 32 bits becomes the largest number there, which is out of range, and not its
     # low bits.
     ints = {
@@ -201,6 +202,7 @@ def in_range(spec: RecordSpec, columns: dict[str, np.ndarray], vocab_size: int) 
 
     # Weights of 0 to 1.
     weights = (column for column in columns.values() if column.dtype == np.float32)
+
     # False for what is not a number, too.
     return all(w.min(initial=0) >= 0 and w.max(initial=0) <= 1 for w in weights)
 

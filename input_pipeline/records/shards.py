@@ -189,6 +189,7 @@ class Manifest:
             },
         }
         shards = [dataclasses.asdict(shard) for shard in self.files]
+
         # As it will be read: tuples become lists on the way.
         data['crc32c'] = _checksum(json.loads(json.dumps({**data, 'shards': shards})))
 
@@ -357,6 +358,7 @@ def _verify_shard(
     if not path.exists():
         yield from check_files(path.parent, (shard,))
         return
+
     # Block by block: (1) its frames, up to one whose length cannot be trusted; (2) the checksums of
     # their payloads; (3) what the sound ones hold. The file's own checksum is compared last, for it
     # says something new only where all of these are well.

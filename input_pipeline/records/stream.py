@@ -302,6 +302,7 @@ class RecordStream:
         self, located: Callable, groups: range
     ) -> Iterator[dict[str, np.ndarray]]:
         tf = _tensorflow()
+
         # Raised below: TensorFlow would print the traceback, and raise an error of its own kind.
         failed: dict[int, Exception] = {}
 
@@ -324,6 +325,7 @@ class RecordStream:
         # batches.
         dataset = tf.data.Dataset.range(groups.start, groups.stop, groups.step)
         dataset = dataset.map(decode, num_parallel_calls=2, deterministic=True).prefetch(_AHEAD)
+
         # The iterator's threads call `load`. One that does so when the interpreter ends hangs or
         # crashes it, so the iterator goes before, even where an exception still holds this frame.
         alive = [dataset.as_numpy_iterator()]

@@ -89,6 +89,7 @@ class SentencePiece:
 
         # Our casing, then the model's own normalisation, then blanks as SentencePiece sees them.
         tokenizer, cased = Tokenizer(model), self._normalizer
+
         # BertNormalizer here only decomposes and drops category Mn; StripAccents would drop the
         # vowel signs (Mc) of Indic scripts too
         tokenizer.normalizer = normalizers.Sequence(

@@ -56,6 +56,7 @@ class WordTable:
     def __init__(self, normalize: Callable[[str], list[str]]):
         """`normalize` gives the words to count of a whitespace word: basic tokens for WordPiece."""
         self._normalize = normalize
+
         # Words as they stand are counted first and normalised once each, when the table is folded:
         # normalising every word of running text would be most of the work.
         self._raw: Counter[str] = Counter()
