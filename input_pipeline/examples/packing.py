@@ -65,12 +65,11 @@ def pack(lengths: np.ndarray, predictions: np.ndarray, spec: RecordSpec) -> Pack
     # Groups of examples that are alike in length and predictions, the longest first: what is large
     # is placed while there is room, and short ones fill the gaps.
     longest_first = np.lexsort((-predictions, -lengths))
-    alike = (
-        np.flatnonzero(np.diff(lengths[longest_first]) | np.diff(predictions[longest_first])) + 1
-    )
+    changes = np.diff(lengths[longest_first]) | np.diff(predictions[longest_first])
+    group_starts = np.flatnonzero(changes) + 1
 
     # Each group goes to the tightest room that takes it until all of it is placed.
-    for waiting in np.split(longest_first, alike):
+    for waiting in np.split(longest_first, group_starts):
         length, masked = int(lengths[waiting[0]]), int(predictions[waiting[0]])
         while waiting.size:
             # Rooms are sorted by tokens: from `first` on all have enough of these, but perhaps not
@@ -98,7 +97,8 @@ def pack(lengths: np.ndarray, predictions: np.ndarray, spec: RecordSpec) -> Pack
 
     # Stable, so that examples of a row keep their order, and the same ones make the same bytes.
     order = np.argsort(row_of, kind='stable')
-    return Packs(order, np.concatenate([[0], np.cumsum(np.bincount(row_of, minlength=count))]))
+    examples_of_row = np.bincount(row_of, minlength=count)
+    return Packs(order, np.concatenate([[0], np.cumsum(examples_of_row)]))
 
 
 def join(

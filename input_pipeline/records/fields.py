@@ -79,11 +79,8 @@ class RecordSpec:
             Feature(name, S, 'int') for name in ('input_ids', 'input_mask', 'segment_ids')
         )
         words = (Feature('word_starts', S, 'int'),)
-        return (
-            tokens
-            + (masks if self.masking == 'static' else words)
-            + (Feature('next_sentence_labels', 1, 'int'),)
-        )
+        predicted = masks if self.masking == 'static' else words
+        return tokens + predicted + (Feature('next_sentence_labels', 1, 'int'),)
 
     @property
     def packed(self) -> bool:
@@ -161,11 +158,9 @@ def decode_tensorflow(spec: RecordSpec, serialized: Any) -> dict[str, Any]:
 
 def _flat_labels(spec: RecordSpec, columns: dict[str, Any]) -> dict[str, Any]:
     """One label a record, stored as a list of one, is [N] everywhere else."""
-    return (
-        columns
-        if spec.packed
-        else {**columns, 'next_sentence_labels': columns['next_sentence_labels'][:, 0]}
-    )
+    if spec.packed:
+        return columns
+    return {**columns, 'next_sentence_labels': columns['next_sentence_labels'][:, 0]}
 
 
 def _limits(spec: RecordSpec, vocab_size: int) -> dict[str, tuple[int, str]]:

@@ -70,9 +70,8 @@ class ShardInfo:
     def block(self, number: int) -> tuple[int, int]:
         """First byte, and the byte after the last, of the block of 256 records."""
         # The last block ends with the file.
-        return self.index[number], (
-            self.index[number + 1] if number + 1 < len(self.index) else self.bytes
-        )
+        end = self.index[number + 1] if number + 1 < len(self.index) else self.bytes
+        return self.index[number], end
 
     def block_records(self, number: int) -> int:
         """Records of the block: 256, or what is left for the last one."""
@@ -275,14 +274,8 @@ def check_files(directory: epath.PathLike, shards: tuple[ShardInfo, ...]) -> lis
             faults.append(unreadable(shard, error))
             continue
         if size != shard.bytes:
-            faults.append(
-                Fault(
-                    shard.file,
-                    None,
-                    None,
-                    f'{size} bytes long, and the manifest says {shard.bytes}',
-                )
-            )
+            what = f'{size} bytes long, and the manifest says {shard.bytes}'
+            faults.append(Fault(shard.file, None, None, what))
     return faults
 
 
@@ -336,15 +329,9 @@ def verify(
         for split, promised in manifest.statistics.get('records', {}).items():
             for name, value in promised.items():
                 if counts.get(split, {}).get(name) != value:
-                    faults.append(
-                        Fault(
-                            MANIFEST,
-                            None,
-                            None,
-                            f'{split} {name} is {value}, and the shards have'
-                            f' {counts.get(split, {}).get(name)}',
-                        )
-                    )
+                    counted = counts.get(split, {}).get(name)
+                    what = f'{split} {name} is {value}, and the shards have {counted}'
+                    faults.append(Fault(MANIFEST, None, None, what))
     return Verification(faults, counts)
 
 

@@ -154,10 +154,8 @@ class RecordStream:
         )
         self._number_of = np.concatenate([np.arange(len(s.index)) for s in self._shards])
         last = np.append(np.diff(self._shard_of) > 0, True)
-        to_end = (
-            np.array([s.records for s in self._shards])[self._shard_of]
-            - self._number_of * shards.BLOCK
-        )
+        shard_records = np.array([s.records for s in self._shards])
+        to_end = shard_records[self._shard_of] - self._number_of * shards.BLOCK
         self._sizes = np.where(last, to_end, shards.BLOCK)
 
         # Which record comes when, and how much is decoded and kept at once. The cache holds
@@ -199,9 +197,8 @@ class RecordStream:
         starts = np.cumsum(self._sizes) - self._sizes
 
         def locate(steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            rows = np.minimum(
-                (steps[:, None] * self._batch_size + self._rows).ravel(), self.records - 1
-            )
+            rows = (steps[:, None] * self._batch_size + self._rows).ravel()
+            rows = np.minimum(rows, self.records - 1)
             blocks = np.searchsorted(starts, rows, side='right') - 1
             return blocks, rows - starts[blocks]
 

@@ -227,9 +227,8 @@ class SpanTask(Task[SpanExample]):
         # Question by question: the best texts, and whether "no answer" beats them.
         for index, example in enumerate(examples):
             spans = slice(edges[index], edges[index + 1])
-            texts = self._best_texts(
-                example.context, *(candidates[name][spans] for name in ('score', 'first', 'last'))
-            )
+            scored = (candidates[name][spans] for name in ('score', 'first', 'last'))
+            texts = self._best_texts(example.context, *scored)
             answer = texts[0][0] if texts else ''
             if self.unanswerable:
                 null = float(null_scores[index])

@@ -295,11 +295,8 @@ def _column(where: Callable[[int], str], number: int, line: str, text: Text, nam
     try:
         value.encode()
     except UnicodeEncodeError:  # half of a surrogate pair, as \\ud800
-        value = (
-            value.encode(errors='replace').decode()
-            if text.bad(lambda: where(number), 'half a surrogate pair')
-            else ''
-        )
+        kept = text.bad(lambda: where(number), 'half a surrogate pair')
+        value = value.encode(errors='replace').decode() if kept else ''
     return value
 
 

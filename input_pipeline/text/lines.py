@@ -142,11 +142,8 @@ class Text:
         try:
             return raw.decode()
         except UnicodeDecodeError as error:
-            return (
-                raw.decode(errors='replace')
-                if self.bad(where, f'invalid UTF-8 ({error.reason})')
-                else None
-            )
+            kept = self.bad(where, f'invalid UTF-8 ({error.reason})')
+            return raw.decode(errors='replace') if kept else None
 
     def bad(self, where: Callable[[], str], what: str) -> bool:
         """Counts invalid characters, and says whether their line is to be kept.

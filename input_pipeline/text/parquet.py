@@ -64,9 +64,8 @@ def rows(path: str, group: int, column: str) -> Iterator[tuple[int, bytes]]:
             # decoding is text/lines.py's, where what is not UTF-8 is counted.
             for batch in file.iter_batches(_ROWS, row_groups=[group], columns=[column]):
                 values = batch.column(0)
-                values = (
-                    values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
-                )
+                if pa.types.is_dictionary(values.type):
+                    values = values.dictionary_decode()
                 for text in values.cast(pa.large_binary()).to_pylist():
                     if text:
                         yield row, text

@@ -95,21 +95,19 @@ class Table:
                 f' {", ".join(FORMATS)}'
             )
         text = read_utf8(self.path)
-        yield from (
-            self._record_rows(self._json_records(text), optional)
-            if form == 'jsonl'
-            else self._delimited_rows(text, form, optional)
-        )
+        if form == 'jsonl':
+            yield from self._record_rows(self._json_records(text), optional)
+        else:
+            yield from self._delimited_rows(text, form, optional)
 
     def _delimited_rows(
         self, text: str, form: str, optional: frozenset[str]
     ) -> Iterator[tuple[str, dict[str, Cell]]]:
         # Both give (line number, cells); only CSV may have line ends inside a cell.
-        lines = (
-            _tsv_lines(text)
-            if form == 'tsv'
-            else rows.csv_rows(io.StringIO(text, newline=''), self.path, '"format": "tsv"')
-        )
+        if form == 'tsv':
+            lines = _tsv_lines(text)
+        else:
+            lines = rows.csv_rows(io.StringIO(text, newline=''), self.path, '"format": "tsv"')
 
         # The first line settles the width and where each role stands, whether or not it has names.
         places, width, skipped = None, 0, 0

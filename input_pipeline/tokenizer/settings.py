@@ -213,9 +213,10 @@ def _check_settings(
 def _entries(ids: Any, file: epath.Path) -> list[str]:
     """The vocabulary of a tokenizer.json, in the order of its ids."""
     # Ids must be 0, 1, 2, ...: the place in the list is the id.
-    if not isinstance(ids, dict) or sorted(map(str, ids.values())) != sorted(
-        map(str, range(len(ids)))
-    ):
+    numbered = isinstance(ids, dict) and (
+        sorted(map(str, ids.values())) == sorted(map(str, range(len(ids))))
+    )
+    if not numbered:
         raise UserError(f'{file}: model.vocab does not give every entry an id from 0 on')
     return sorted(ids, key=ids.__getitem__)
 
@@ -371,11 +372,9 @@ def _casing(
     ideographs, nfc = config.get('tokenize_chinese_chars'), config.get('nfc')
     try:
         rules, composed = _rules(fast)
-        stated = (
-            {}
-            if rules is None
-            else {name: rules[name] for name in ('lowercase', 'handle_chinese_chars')}
-        )
+        stated = {}
+        if rules is not None:
+            stated = {name: rules[name] for name in ('lowercase', 'handle_chinese_chars')}
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f'{file.parent / "tokenizer.json"}: its normalizer cannot be read ({error!r})'
@@ -396,9 +395,8 @@ def _casing(
             )
         lower_case = stated['lowercase']
         strip_accents = strips if strip_accents is None else strip_accents
-        ideographs = (
-            stated['handle_chinese_chars'] if ideographs is None or not bert_class else ideographs
-        )
+        if ideographs is None or not bert_class:
+            ideographs = stated['handle_chinese_chars']
         nfc = composed if nfc is None or not bert_class else nfc
 
     # ... and else what the entries show: capitals, or accents, that only such a vocabulary has.

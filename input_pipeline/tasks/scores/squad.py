@@ -73,9 +73,8 @@ def _scores(
     # Normalised once each: public files repeat the same answer three times.
     wanted = [scorer.normalize(truth) for truth in set(truths)]
     units = scorer.units(given)
-    return float(given in wanted), max(
-        (f1(scorer.units(truth), units, version2) for truth in wanted), default=0.0
-    )
+    f1_of_each = (f1(scorer.units(truth), units, version2) for truth in wanted)
+    return float(given in wanted), max(f1_of_each, default=0.0)
 
 
 def version1(
