@@ -61,7 +61,7 @@ def _gpu(
         peak_flops,
         0,
         hbm,
-        0.75 * hbm,
+        0.75 * hbm,  # what jax takes of it
         bandwidth,
         links,
         f'{_SHEET}, {source}',
@@ -70,10 +70,13 @@ def _gpu(
     )
 
 
+# Topologies by their wiring: v5e and v6e are meshes of two dimensions, v4 and v5p of three.
 _SQUARE = ('1x1', '2x2', '2x4', '4x4', '4x8', '8x8', '8x16', '16x16')
 _CUBIC = ('2x2x1', '2x2x2', '2x2x4', '2x4x4', '4x4x4', '4x4x8', '4x8x8', '8x8x8')
 _V4 = f'{_DOCS}/v4 (links: a pod reduces 1.1 PB/s)'
 _V6E = f'{_DOCS}/v6e (links: half of 800 GB/s, both ways)'
+# In the order of Chip's fields: name, kind, peak_flops, flops_per_cycle, hbm, hbm_usable,
+# hbm_bandwidth, ici, source, shapes.
 CHIPS = {
     chip.name: chip
     for chip in (
@@ -129,6 +132,7 @@ CHIPS = {
         ),
         _gpu(
             'h100',
+            # Not the PCIe card, whose figures are lower; so below with H200 NVL.
             r'\bH100\b(?!.*PCIe)',
             989e12,
             80e9,
@@ -182,6 +186,9 @@ class Topology:
 
 def topology(name: str) -> Topology:
     """The topology called 'v5e:16x16', 'h100:8' or the like; UserError for any other."""
+
+    # A name is a chip and a shape. Listed shapes exist, and of v4 and v5p whatever is built of
+    # whole cubes, its sides in ascending order as the provider names them.
     match = re.fullmatch(r'(\w+):(\d+(?:x\d+)*)', name)
     if match and match[1] in CHIPS:
         chip, shape = CHIPS[match[1]], tuple(map(int, match[2].split('x')))
@@ -193,6 +200,8 @@ def topology(name: str) -> Topology:
         )
         if match[2] in chip.shapes or of_cubes:
             return Topology(chip, shape)
+
+    # No such topology: list all there are, chips of the same shapes together.
     lists = []
     for shapes in dict.fromkeys(chip.shapes for chip in CHIPS.values()):
         alike = [chip for chip in CHIPS.values() if chip.shapes == shapes]

@@ -146,6 +146,7 @@ def estimate(task: Task) -> Estimate:
     # Interconnect, bytes that a chip sends: over `data` it reduces the gradients; over `fsdp` it
     # scatters them, and gathers the parameters forward and backward; over `model` it reduces the
     # outputs of two products a layer, forward and backward.
+    # Of n chips in a ring each sends (n - 1) / n of an array to scatter or to gather it.
     ring = lambda n: (n - 1) / n
     of_fsdp = state['parameters'] * mesh['fsdp']  # parameters of one part of `model`
     of_layer = 4 * 2 * ring(split) * tokens * model.hidden_size * width
@@ -172,11 +173,13 @@ def grid(task: Task, knobs: Sequence[str]) -> Iterator[tuple[dict[str, Any], Est
     knobs: names of 'accumulation', 'remat', 'fsdp', 'model_parallel', 'shard_optimizer'.
     """
     chips, runtime = task.topology.chips, task.config.runtime
+    # Axes of powers of two: others do not divide the sizes of BERT, nor most topologies.
     powers = [2**i for i in range(chips.bit_length()) if chips % 2**i == 0]
     choices = {
         'accumulation': [2**i for i in range(task.phase.batch_size.bit_length())],
         'remat': _REMAT,
         'fsdp': powers,
+        # Above 8 the products of a chip become too narrow for any model here.
         'model_parallel': [n for n in powers if n <= 8 and task.config.model.num_heads % n == 0],
         'shard_optimizer': [False, True],
     }
@@ -239,6 +242,9 @@ def smallest_changes(task: Task, refused: plan.DoesNotFit, budget: int) -> list[
     One setting is changed, or several where one is not enough; at most `budget` rows. The estimates
     are scaled to what the compiler said of the refused step.
     """
+
+    # One factor for all candidates: if the estimate was too low for this step, it is so for its
+    # neighbours.
     scale = estimate(task).scale(refused.needs)
     rows: list[dict[str, Any]] = []
     enough: list[set[str]] = []  # settings whose change was seen to be enough
@@ -263,6 +269,7 @@ def smallest_changes(task: Task, refused: plan.DoesNotFit, budget: int) -> list[
 def likely_change(task: Task) -> dict[str, Any] | None:
     """The least change after which the estimate fits; {} if it does now, None if none is enough."""
     usable = task.topology.chip.hbm_usable
+    # The settings as they are come first: then there is nothing to change.
     if estimate(task).memory() <= usable:
         return {}
     fitting = (changes for changes, estimated in _savings(task) if estimated.memory() <= usable)
@@ -281,6 +288,7 @@ def _savings(task: Task) -> list[tuple[dict[str, Any], Estimate]]:
 
 def _saves(changes: Mapping[str, Any], task: Task) -> bool:
     """Whether there is a change and each saves memory, beyond what the run's own settings save."""
+    # accumulation and fsdp save by their size, remat by its place in the order; None counts as 0.
     degree = lambda knob, value: _REMAT.index(value) if knob == 'remat' else value or 0
     return bool(changes) and all(
         degree(knob, value) > degree(knob, getattr(task.config.runtime, knob))
@@ -308,6 +316,7 @@ def search(task: Task, budget: int) -> list[dict[str, Any]]:
         if row is None:
             continue
         rows.append(row)
+        # Only refusals teach: a step that fits may have been estimated too high without harm.
         if not row['fits']:
             scale = max(scale, estimated.scale(row['needs']))
     # Those that fit first, by their times; those that do not by what they need.

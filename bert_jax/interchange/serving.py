@@ -24,7 +24,8 @@ from bert_jax.mesh.sharding import path_of
 from bert_jax.train.state import init_params
 from bert_jax.train.task_heads import CLASSES, PARTS
 
-PLATFORMS = ('cpu', 'cuda', 'tpu')
+PLATFORMS = ('cpu', 'cuda', 'tpu')  # of one StableHLO artifact; jax's names
+# (parameters, batch) -> outputs by name.
 Function = Callable[[Mapping[str, Any], Mapping[str, jax.Array]], dict[str, jax.Array]]
 
 
@@ -46,6 +47,8 @@ def filled_up(module: Any, params: Mapping[str, Any]) -> dict[str, Any]:
     """`params` with zeros for the arrays of `module` that it lacks: those of heads whose output
     nobody reads, which no program computes.
     """
+
+    # Shapes alone are needed: the module is traced, not computed.
     wanted = flat(jax.eval_shape(lambda: init_params(module, 0)))
     zeros = {path: jnp.zeros(leaf.shape, leaf.dtype) for path, leaf in wanted.items()}
     return nested(zeros | flat(params))
@@ -76,6 +79,9 @@ def stablehlo(model: Model) -> bytes:
     """The function (weights by name, batch by name) -> outputs by name, for cpu, cuda and tpu, as
     jax.export.deserialize reads it.
     """
+
+    # Symbols instead of sizes: one artifact for any number of rows of any length, as far as there
+    # are positions.
     scope = export.SymbolicScope([f't <= {model.config.max_position}'])
     batch = {
         name: jax.ShapeDtypeStruct(export.symbolic_shape(shape, scope=scope), jnp.int32)
@@ -85,6 +91,9 @@ def stablehlo(model: Model) -> bytes:
         name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
         for name, leaf in used_weights(model).items()
     }
+
+    # Weights are arguments of the program, not constants in it: large's would be 1.3 GB in the
+    # artifact.
     call = forward(model)
     exported = export.export(
         jax.jit(lambda weights, batch: call(nested(weights), batch)), platforms=PLATFORMS
@@ -99,6 +108,7 @@ def write_saved_model(folder: str | os.PathLike, model: Model) -> None:
     import tensorflow as tf
     from jax.experimental import jax2tf
 
+    # axes: 'b, t' and so on, in jax2tf's notation as in jax.export's.
     axes, call = CLASSES[model.architecture].inputs, forward(model)
     converted = jax2tf.convert(
         lambda weights, batch: call(nested(weights), batch),
@@ -108,13 +118,17 @@ def write_saved_model(folder: str | os.PathLike, model: Model) -> None:
         with_gradient=False,
     )
     weights = used_weights(model)
+
+    # Variables on the host: a GPU's memory need not hold the weights a second time.
     with tf.device('/CPU:0'):
         variables = {
             name: tf.Variable(leaf, trainable=False, name=name) for name, leaf in weights.items()
         }
+    # A Module that owns the variables: only what hangs on it is saved.
     holder = tf.Module()
     holder.weights = list(variables.values())
     serve = tf.function(lambda **batch: converted(variables, batch), autograph=False)
+    # Every axis is open; the bound on t is in the constraints above.
     shapes = {
         name: tf.TensorSpec([None] * len(shape.split(',')), tf.int32, name)
         for name, shape in axes.items()

@@ -44,6 +44,8 @@ def make_mesh(runtime: RuntimeConfig, devices: list[Any] | None = None) -> Mesh:
 
     UserError where the sizes do not multiply to their number, and for several slices of a TPU.
     """
+
+    # data takes what the two inner axes leave, where it is not set (0).
     devices = devices or jax.devices()
     count = len(devices)
     inner = runtime.fsdp * runtime.model_parallel
@@ -59,6 +61,8 @@ def make_mesh(runtime: RuntimeConfig, devices: list[Any] | None = None) -> Mesh:
         raise UserError(
             'the devices are of several TPU slices, and a run takes one: start it on a single slice'
         )
+    # `model` is the last axis and so that of the nearest neighbours: it moves activations in each
+    # layer, `fsdp` parameters once a layer, `data` gradients once a step.
     arranged = _arranged((data, runtime.fsdp, runtime.model_parallel), devices)
     return Mesh(arranged, ('data', 'fsdp', 'model'), axis_types=(AxisType.Auto,) * 3)
 
@@ -103,6 +107,8 @@ def free_axes() -> tuple[str, ...]:
 
     Inside `per_data_shard` `data` is none of them.
     """
+
+    # Inside shard_map the axes that it splits by hand are out of XLA's.
     mesh = jax.sharding.get_abstract_mesh()
     return tuple(axis for axis in mesh.axis_names if axis not in mesh.manual_axes)
 
@@ -120,9 +126,13 @@ def per_data_shard(total: Callable[..., Any]) -> Callable[..., Any]:
     leaves, split along B) by a program of its own. Left to itself XLA reduces inside the loops of
     `total`, once a turn.
     """
+
+    # Without a split of `data` there is nothing to reduce.
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.shape['data'] == 1:
         return total
+    # Parameters and keys are whole on each part (P()); rows are [micro-batches, B, ...], cut along
+    # B.
     local = lambda whole, rows: jax.lax.psum(total(whole, rows), 'data')
     return jax.shard_map(
         local, in_specs=(P(), P(None, 'data')), out_specs=P(), axis_names={'data'}, check_vma=False
@@ -133,8 +143,10 @@ def _spec(path: str, shape: tuple[int, ...], mesh: jax.sharding.Mesh) -> P:
     """The first rule's PartitionSpec for the leaf at `path`, without axes that do not divide."""
     for pattern, spec in RULES:
         if re.search(pattern, path):
+            # Right-aligned: stacked leaves have a leading L that no rule names.
             full = (None,) * (len(shape) - len(spec)) + tuple(spec)
             divides = lambda size, axes: axes is None or size % _size(mesh, axes) == 0
+            # Axis by axis: what divides is split even where its neighbour does not.
             pairs = zip(full, shape, strict=True)
             return P(*(axes if divides(size, axes) else None for axes, size in pairs))
     return P()
@@ -159,6 +171,7 @@ def shardings(
     are split over `data` too (Xu et al. 2020, weight-update sharding).
     """
 
+    # Moments end in their parameter's path, so the same rules meet them.
     def sharding_of(key_path, leaf):
         path = path_of(key_path)
         spec = _spec(path, leaf.shape, mesh)
@@ -207,6 +220,8 @@ def place(
     batch: Mapping[str, np.ndarray], mesh: jax.sharding.Mesh, batch_size: int
 ) -> dict[str, jax.Array]:
     """Puts this process's rows of a batch on its devices, as global arrays of `batch_size` rows."""
+
+    # Each process has only its own rows; jax puts them together without any of them moving.
     sharding = batch_sharding(mesh)
     return {
         k: jax.make_array_from_process_local_data(sharding, v, (batch_size, *v.shape[1:]))

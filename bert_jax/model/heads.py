@@ -42,6 +42,9 @@ class EncoderModel(nn.Module):
         encoder = Encoder(
             self.config, self.dtype, self.remat, self.scan, self.kernel, name='encoder'
         )
+
+        # Rows of one example have a mask of their own; of packed rows it follows from the numbers
+        # of the examples, where 0 is padding.
         if 'pack_ids' not in batch:
             return encoder(
                 batch['input_ids'], batch['input_mask'], batch['segment_ids'], dropout_rng
@@ -65,13 +68,19 @@ class MaskedLM(nn.Module):
     @nn.compact
     def __call__(self, x_BTH: jax.Array, word_VH: jax.Array, positions_BP: jax.Array) -> jax.Array:
         """-> logits [B, P, V] in float32; those of the table's padding rows are -inf."""
+
+        # Only the masked positions go on to the vocabulary: P of T, 20 of 128, and the product with
+        # V columns is the largest of the step.
         c = self.config
         x_BPH = jnp.take_along_axis(x_BTH, positions_BP[..., None], axis=1)
         x_BPH = ACTIVATIONS[c.hidden_act](dense(c, c.hidden_size, self.dtype, 'transform')(x_BPH))
         x_BPH = LayerNorm(c.layer_norm_eps, name='norm')(x_BPH)
+
+        # Rows of the table beyond the vocabulary must never win, nor count in the softmax: -inf.
         V = padded_vocab(c.vocab_size)
         bias_V = self.param('bias', nn.initializers.zeros, (V,))
         bias_V = jnp.where(jnp.arange(V) < c.vocab_size, bias_V, -jnp.inf)
+        # The word table again, transposed: input and output embeddings are tied.
         logits_BPV = jnp.einsum(
             'BPH,VH->BPV', x_BPH, word_VH.astype(self.dtype), preferred_element_type=jnp.float32
         )
@@ -88,6 +97,7 @@ class Pretraining(EncoderModel):
         """-> (masked-LM logits [B, P, V], next-sentence logits [B, 2], [B, K, 2] of packed rows;
         class 1 means a random B).
         """
+        # Both losses come from one pass through the encoder.
         x_BTH, pooled, word_VH = self.encode(batch, dropout_rng)
         mlm_BPV = MaskedLM(self.config, self.dtype, name='mlm')(
             x_BTH, word_VH, batch['masked_lm_positions']
@@ -171,6 +181,10 @@ class Choice(EncoderModel):
     @nn.compact
     def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> jax.Array:
         """The batch's inputs are [B, C, T], C inputs an example -> logits [B, C]."""
+
+        # The encoder knows rows alone: B examples of C inputs are B C rows, and their pooled
+        # outputs come back as [B, C] scores. Sizes of rows may be symbolic (export), hence
+        # *examples.
         *examples, C, T = batch['input_ids'].shape
         rows = {
             name: batch[name].reshape(-1, T) for name in ('input_ids', 'input_mask', 'segment_ids')

@@ -26,6 +26,8 @@ def layers_of(features: str, num_layers: int) -> tuple[int, ...]:
     0 is the embeddings' output, i that of block i. "All" are the blocks, as in Table 7 ("all 12
     layers"), without the embeddings. UserError where there are too few blocks.
     """
+
+    # Too few blocks are refused first: the indices below would run below the embeddings.
     least = {'second_to_last': 2, 'sum_last4': 4, 'concat_last4': 4}.get(features, 1)
     if num_layers < least:
         raise UserError(
@@ -69,12 +71,16 @@ class FeatureTagger(nn.Module):
         logits [B, T, C], float32.
         """
         x_BTKH = batch['features'].astype(self.dtype)
+
+        # K layers become one vector a word, by a learned mean or side by side (K H wide).
         if self.weigh:
             weights_K = jax.nn.softmax(self.param('mix', nn.initializers.zeros, (x_BTKH.shape[2],)))
             weights_K = self.param('scale', nn.initializers.ones, ()) * weights_K
             x_BTH = jnp.einsum('BTKH,K->BTH', x_BTKH, weights_K.astype(self.dtype))
         else:
             x_BTH = x_BTKH.reshape(*x_BTKH.shape[:2], -1)
+
+        # Sites of dropout: the number of the layer, then that of the classifier.
         for layer in range(self.depth):
             x_BTH = BiLSTM(self.width, self.dtype, name=f'bilstm_{layer}')(
                 dropout(x_BTH, self.dropout, dropout_rng, layer), batch['input_mask']

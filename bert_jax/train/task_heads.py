@@ -42,6 +42,8 @@ class Part:
     of_task: bool = False
 
 
+# Our linear layers are modules with 'kernel' and 'bias'; the reference names those of the NSP and
+# task heads singly, hence the single arrays below.
 PARTS = {
     'pooler': Part(
         'encoder/pooler/',
@@ -102,14 +104,16 @@ def _best_positions(
     {'start_scores', 'start_indices', 'end_scores', 'end_indices': [B, K], 'null_scores': [B]},
     where the null score is start + end at [CLS]. Padding is never among the best (K is at most T).
     """
+
+    # Padding scores far below any real position, so that top_k takes it last.
     real_BT = batch['input_mask'] > 0
-    found = {'null_scores': logits_BT2[:, 0].sum(-1)}
+    best = {'null_scores': logits_BT2[:, 0].sum(-1)}
     for place, side in enumerate(('start', 'end')):
         scores_BT = jnp.where(real_BT, logits_BT2[..., place], -1e9)
-        found[f'{side}_scores'], found[f'{side}_indices'] = jax.lax.top_k(
-            scores_BT, min(n_best, scores_BT.shape[1])
-        )
-    return found
+        # A window may be shorter than n_best: top_k takes no more than there are.
+        K = min(n_best, scores_BT.shape[1])
+        best[f'{side}_scores'], best[f'{side}_indices'] = jax.lax.top_k(scores_BT, K)
+    return best
 
 
 @dataclass(frozen=True)
@@ -156,31 +160,33 @@ class Head:
         `outputs` (labels or numbers) and `head_dropout` are used where the head has such a choice;
         `remat` and `scan` are those of RuntimeConfig.
         """
+
+        # Heads differ in these two fields alone; the rest is EncoderModel's.
         own = {field.name for field in dataclasses.fields(self.module)}
         offered = {'outputs': outputs, 'head_dropout': head_dropout}
         taken: dict[str, Any] = {name: offered[name] for name in offered.keys() & own}
         return self.module(config, dtype, remat, scan, **taken)
 
 
-def _whole(result: Any, config: ModelConfig) -> jax.Array:
+def _result_itself(result: Any, config: ModelConfig) -> jax.Array:
     """The model's result as it is."""
     del config
     return result
 
 
-def _first(result: Any, config: ModelConfig) -> jax.Array:
+def _first_result(result: Any, config: ModelConfig) -> jax.Array:
     """The first of two results."""
     del config
     return result[0]
 
 
-def _second(result: Any, config: ModelConfig) -> jax.Array:
+def _second_result(result: Any, config: ModelConfig) -> jax.Array:
     """The second of two results."""
     del config
     return result[1]
 
 
-def _words(result: Any, config: ModelConfig) -> jax.Array:
+def _word_logits(result: Any, config: ModelConfig) -> jax.Array:
     """The masked-LM logits, of the vocabulary's real size."""
     return result[0][..., : config.vocab_size]
 
@@ -189,7 +195,7 @@ _CLASSIFIER = Head(
     heads.Classifier,
     ('pooler', 'classifier'),
     'BertForSequenceClassification',
-    {'logits': _whole},
+    {'logits': _result_itself},
     labelled=True,
     objective=losses.classification_objective,
     google=('classifier',),
@@ -220,7 +226,7 @@ HEADS = {
         heads.Tokens,
         ('classifier',),
         'BertForTokenClassification',
-        {'logits': _whole},
+        {'logits': _result_itself},
         labelled=True,
         objective=losses.token_objective,
     ),
@@ -228,7 +234,7 @@ HEADS = {
         heads.Choice,
         ('pooler', 'classifier'),
         'BertForMultipleChoice',
-        {'logits': _whole},
+        {'logits': _result_itself},
         _CHOICES,
         objective=losses.classification_objective,
     ),
@@ -236,7 +242,7 @@ HEADS = {
         heads.Pretraining,
         ('pooler', 'mlm', 'nsp'),
         'BertForPreTraining',
-        {'prediction_logits': _words, 'seq_relationship_logits': _second},
+        {'prediction_logits': _word_logits, 'seq_relationship_logits': _second_result},
         _MASKED,
         google=('pooler', 'mlm', 'nsp'),
     ),
@@ -244,7 +250,7 @@ HEADS = {
         heads.Pretraining,
         ('mlm',),
         'BertForMaskedLM',
-        {'logits': _words},
+        {'logits': _word_logits},
         _MASKED,
         google=('mlm',),
     ),
@@ -252,14 +258,14 @@ HEADS = {
         heads.NextSentence,
         ('pooler', 'nsp'),
         'BertForNextSentencePrediction',
-        {'logits': _whole},
+        {'logits': _result_itself},
         google=('pooler', 'nsp'),
     ),
     'encoder': Head(
         heads.EncoderOnly,
         ('pooler',),
         'BertModel',
-        {'last_hidden_state': _first, 'pooler_output': _second},
+        {'last_hidden_state': _first_result, 'pooler_output': _second_result},
         google=('pooler',),
     ),
 }

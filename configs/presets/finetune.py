@@ -89,6 +89,8 @@ def recipe(
 
     From the paper, a user's own task gets those of its kind's best-known one.
     """
+
+    # The paper's by name where a task has its own, else by its kind; pairs of sentences are GLUE's.
     if source == 'paper':
         named = {
             'squad_v2': SQUAD_V2,
@@ -102,6 +104,8 @@ def recipe(
         raise UserError(f'--recipe={source}: it has none for {task}, only for {", ".join(known)}')
     if source == 'readme':
         return _README[task]
+
+    # ALBERT counts in steps; here runs are counted in epochs, and warm-up as a share.
     peak_lr, steps, batch_size, warmup, examples = _ALBERT[task]
     return _config(
         'albert',
