@@ -18,7 +18,7 @@ def describe(*packages: str) -> dict[str, Any]:
     }
     # `load` is how many processes wanted a core in the last minute, this one included.
     return {
-        'processor': _first('/proc/cpuinfo', 'model name') or platform.processor(),
+        'processor': _value_in('/proc/cpuinfo', 'model name') or platform.processor(),
         'cores': os.cpu_count(),
         'load': round(os.getloadavg()[0], 1),
         'memory_GiB': round(os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30, 1),
@@ -28,7 +28,7 @@ def describe(*packages: str) -> dict[str, Any]:
     }
 
 
-def _first(file: str, name: str) -> str:
+def _value_in(file: str, name: str) -> str:
     """The value of the first `name : value` line of a file in /proc; '' where there is none."""
     try:
         with open(file) as lines:

@@ -166,7 +166,7 @@ def scaled(source: pathlib.Path, target: pathlib.Path, scale: int) -> pathlib.Pa
 def beginning(source: pathlib.Path, target: pathlib.Path, size: int) -> pathlib.Path:
     """Writes the first documents of the text, about `size` bytes of them."""
     with source.open('rb') as file:
-        # To the end of the document: a text that is cut within a line would be counted by neither.
+        # On to the end of the document in which so many bytes end: no half of a line.
         text = file.read(size)
         for line in file:
             if not line.strip():
@@ -289,8 +289,8 @@ def compare(
     # In turn, round by round, so that both meet the same machine.
     for _ in range(rounds):
         theirs, examples = run_reference(program, tokenizer, text, folder, seq_len)
-        # The original prints what its imports took, by the program around it; ours says in its last
-        # line what it worked without start and imports.
+        # Around the original _UNDER_V1 prints what the imports took; ours says in its last line
+        # what it took without start and imports.
         imports = float(re.search(r'^imports: (\S+)', theirs.output, re.M)[1])
         cpu = {'reference': (examples, theirs.cpu_seconds, theirs.cpu_seconds - imports)}
         ours, examples, _ = run_job(text, folder / 'records', seq_len, 1)
@@ -352,7 +352,7 @@ def run_reference(
         'dupe_factor': _DUPE_FACTOR.value,
         'random_seed': 12345,
     }
-    # TensorFlow's log lines are not of interest, and oneDNN's other sums are not the original's.
+    # Neither TensorFlow's log lines nor the kernels of oneDNN, which the original did not have.
     quiet = {'TF_CPP_MIN_LOG_LEVEL': '3', 'TF_ENABLE_ONEDNN_OPTS': '0'}
     cost = processes.run(
         [

@@ -76,7 +76,7 @@ def main(argv: Sequence[str]) -> None:
 
     from benchmarks import machine
 
-    # By device: a CPU is measured on the smallest preset, for it takes a second a step on others.
+    # A CPU is measured on the smallest preset: a step of the others takes it seconds.
     gpu = jax.default_backend() == 'gpu'
     cases = _CASES.value or (
         [f'{m}:{s}' for m in ('bert_base', 'bert_large') for s in (128, 512)]
@@ -266,25 +266,19 @@ def bare(config: Any, seq_len: int, size: int) -> Program:
     objective, params = program.objective, state.params
     rows = jnp.arange(size, dtype=jnp.uint32)
     denominators = objective.weights(batch)
+    generator = {'threefry': 'threefry2x32', 'rbg': 'rbg'}[config.runtime.dropout_rng]
 
     @jax.jit
     # A fresh key each time, as in training: constant masks could be computed once for all.
     def gradient(params: Any, number: jax.Array) -> Any:
-        dropout_rng = DropoutRng(
-            jax.random.fold_in(
-                jax.random.key(
-                    0, impl={'threefry': 'threefry2x32', 'rbg': 'rbg'}[config.runtime.dropout_rng]
-                ),
-                number,
-            ),
-            rows,
-        )
-        return jax.grad(
-            lambda p: sum(
-                objective.sums(p, batch, dropout_rng)[name][0] / w
-                for name, w in denominators.items()
-            )
-        )(params)
+        key = jax.random.fold_in(jax.random.key(0, impl=generator), number)
+        dropout_rng = DropoutRng(key, rows)
+
+        def loss(params: Any) -> jax.Array:
+            sums = objective.sums(params, batch, dropout_rng)
+            return sum(sums[name][0] / weight for name, weight in denominators.items())
+
+        return jax.grad(loss)(params)
 
     def run(steps: int) -> None:
         for number in range(steps):

@@ -34,12 +34,12 @@ def parse(text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | Non
 def parse_object(text: str | bytes) -> dict[str, Any]:
     """A JSON object. Raises ValueError, which says what it is instead, where it is none."""
     try:
-        found = parse(text)
+        value = parse(text)
     except ValueError as error:
         raise ValueError(f'not valid JSON ({error})') from error
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise ValueError('not a JSON object')
-    return found
+    return value
 
 
 def read_object(

@@ -47,7 +47,7 @@ def load(name_or_path: str) -> schema.Config:
 def _run(path: pathlib.Path) -> schema.Config:
     """What get_config() of a file returns; UserError, naming the line, where it fails."""
     try:
-        # With a path alone: the file is run under a name of its own, and nothing is imported by it.
+        # Its name is not '__main__': a file that is also a program is not run as one.
         config = runpy.run_path(os.fspath(path))['get_config']()
     except KeyError as error:  # of the file's names, or raised by the file itself
         if error.args != ('get_config',):

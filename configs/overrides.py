@@ -184,7 +184,7 @@ def _bool(text: str) -> bool:
 def _int(text: str) -> int:
     """The integer that `text` spells: also 1_000, and 1e6 where it is whole; else ValueError."""
     try:
-        # int first: a float has not the digits of a large seed.
+        # int first: a float has not all the digits of a large number.
         return int(text)
     except ValueError:
         number = _float(text)

@@ -62,12 +62,16 @@ def training_flops(model: ModelConfig, seq_len: int, predictions: int) -> dict[s
     # 6 = 2 forward + 4 backward for each weight and token: query, key, value and output are H x H,
     # the feed-forward part two times H x F. The pooler sees one token a sequence, the MLM head P.
     H, L, F, S = model.hidden_size, model.num_layers, model.intermediate_size, seq_len
-    return {
+    parts = {
         'layers': 6 * L * (4 * H * H + 2 * H * F) * S,
         'attention': 12 * L * H * S * S,
         'mlm_head': 6 * predictions * (H * H + H * model.vocab_size),
         'pooler': 6 * H * H,
-    } | ({'bilstm': 6 * 2 * 4 * (H * H // 2 + (H // 2) ** 2) * S} if model.bilstm else {})
+    }
+    # As in `parameters`: two directions of four gates.
+    if model.bilstm:
+        parts['bilstm'] = 6 * 2 * 4 * (H * H // 2 + (H // 2) ** 2) * S
+    return parts
 
 
 def training_flops_per_sequence(model: ModelConfig, seq_len: int, predictions: int) -> int:

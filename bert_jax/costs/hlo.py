@@ -204,9 +204,8 @@ def _matched(pattern: str, text: str) -> re.Match[str]:
 def _parse_size(text: str) -> float:
     """Bytes of XLA's '24.50G', '512.0K', '96B' or '96'; its letters are powers of 1024."""
     number, letter = _matched(r'^([\d.]+)([BKMGT]?)$', text).groups()
-
-    # find gives 0 for the blank: 1024 ** 0; K is 1, M is 2 and so on.
-    return float(number) * 1024 ** ' KMGT'.find(letter or ' ') if letter != 'B' else float(number)
+    power = {'': 0, 'B': 0, 'K': 1, 'M': 2, 'G': 3, 'T': 4}[letter]
+    return float(number) * 1024**power
 
 
 def refused_sizes(text: str) -> tuple[float, float] | None:

@@ -78,7 +78,7 @@ def abstract_mesh(config: PretrainConfig, topology: Topology) -> AbstractMesh:
             f' data_parallel={data} x fsdp={runtime.fsdp} x model_parallel={runtime.model_parallel}'
             f' = {data * inner}: change --set runtime.data_parallel, fsdp or model_parallel'
         )
-    # Raises where an axis would split nothing; its warnings are the run's own.
+    # Raises where an axis would split nothing. What it warns of the run itself says.
     splits.left_whole(config.model, runtime)
     mesh = AbstractMesh((data, runtime.fsdp, runtime.model_parallel), ('data', 'fsdp', 'model'))
     for i, phase in enumerate(config.phases):
@@ -234,11 +234,10 @@ def devices(topology: Topology) -> list[Any]:
         options['chips_per_host_bounds'] = (1, 1, 1)
     try:
         # The topology's chips, as devices that can be compiled for and not run on.
-        return list(
-            topologies.get_topology_desc(
-                platform='tpu', topology_name=topology.name, **options
-            ).devices
+        description = topologies.get_topology_desc(
+            platform='tpu', topology_name=topology.name, **options
         )
+        return list(description.devices)
     except jax.errors.JaxRuntimeError as error:
         if 'INVALID_ARGUMENT' not in str(error):
             raise

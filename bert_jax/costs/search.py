@@ -173,13 +173,13 @@ def grid(task: Task, knobs: Sequence[str]) -> Iterator[tuple[dict[str, Any], Est
     knobs: names of 'accumulation', 'remat', 'fsdp', 'model_parallel', 'shard_optimizer'.
     """
     chips, runtime = task.topology.chips, task.config.runtime
-    # Axes of powers of two: others do not divide the sizes of BERT, nor most topologies.
+    # Powers of two alone: they divide most topologies and the widths of most models.
     powers = [2**i for i in range(chips.bit_length()) if chips % 2**i == 0]
     choices = {
         'accumulation': [2**i for i in range(task.phase.batch_size.bit_length())],
         'remat': _REMAT,
         'fsdp': powers,
-        # Above 8 the products of a chip become too narrow for any model here.
+        # Above 8 the products of one chip are narrow even in BERT-large.
         'model_parallel': [n for n in powers if n <= 8 and task.config.model.num_heads % n == 0],
         'shard_optimizer': [False, True],
     }
@@ -320,9 +320,10 @@ def search(task: Task, budget: int) -> list[dict[str, Any]]:
         if not row['fits']:
             scale = max(scale, estimated.scale(row['needs']))
     # Those that fit first, by their times; those that do not by what they need.
-    return sorted(
-        rows, key=lambda row: (not row['fits'], *(_times(row) if row['fits'] else ()), row['needs'])
-    )
+    fitting = [row for row in rows if row['fits']]
+    refused = [row for row in rows if not row['fits']]
+    fitting.sort(key=lambda row: (*_times(row), row['needs']))
+    return fitting + sorted(refused, key=lambda row: row['needs'])
 
 
 def _times(row: Mapping[str, Any]) -> tuple[float, float]:
@@ -341,9 +342,9 @@ def describe(row: Mapping[str, Any]) -> str:
     changes = settings(row['changes']) or 'as given'
     mesh = 'x'.join(str(n) for n in row['mesh'].values())
     if not row['fits']:
-        told = math.isfinite(row['needs'])
-        needs = f'needs {memory.size(row["needs"])}, does not fit'
-        outcome = needs if told else 'cannot be compiled'
+        outcome = 'cannot be compiled'
+        if math.isfinite(row['needs']):
+            outcome = f'needs {memory.size(row["needs"])}, does not fit'
         return f'{row["rows"]:5} a chip  {row["remat"]:<5} {mesh:<10} {outcome}: {changes}'
     floors = row['floor_s']
     times = f'{1e3 * max(floors.values()):.3g} to {1e3 * sum(floors.values()):.3g} ms'

@@ -35,7 +35,8 @@ class StepCosts(NamedTuple):
         # Choices have three axes: an example is several rows of the encoder, and FLOPs are of rows.
         examples, *rows, length = batch['input_ids'].shape
         count = examples * math.prod(rows)
-        return Work(examples, count * length, count * self.flops(length) if self.flops else 0)
+        flops = count * self.flops(length) if self.flops else 0
+        return Work(examples, count * length, flops)
 
     def rates(self, work: Work, seconds: float) -> dict[str, float]:
         """See `figures`."""

@@ -107,17 +107,17 @@ def prefix_of(where: str | os.PathLike) -> str | None:
         return str(path / CHECKPOINT)
 
     # A folder with a checkpoint of another name: right if it is the only one.
-    found = sorted(
+    stems = sorted(
         p.name.removesuffix('.index') for p in path.iterdir() if p.name.endswith('.index')
     )
-    if not found and (path / 'config.json').exists():
+    if not stems and (path / 'config.json').exists():
         return None
-    if len(found) != 1:
-        there = ', '.join(found) or 'no .index file'
+    if len(stems) != 1:
+        listed = ', '.join(stems) or 'no .index file'
         raise UserError(
-            f'{path}: {len(found)} checkpoints in it ({there}): name one, as {path}/{CHECKPOINT}'
+            f'{path}: {len(stems)} checkpoints in it ({listed}): name one, as {path}/{CHECKPOINT}'
         )
-    return str(path / found[0])
+    return str(path / stems[0])
 
 
 def read(prefix: str) -> Reading:
@@ -231,8 +231,9 @@ def _naming(path: str) -> tuple[str, bool]:
         return _NAMES[path], path.endswith('/kernel')
     module, _, leaf = path.rpartition('/')
     # Their norms call scale and bias gamma and beta.
-    norm = _NAMES[module].endswith('LayerNorm')
-    return f'{_NAMES[module]}/{"gamma" if leaf == "scale" else "beta" if norm else leaf}', False
+    if _NAMES[module].endswith('LayerNorm'):
+        leaf = {'scale': 'gamma', 'bias': 'beta'}[leaf]
+    return f'{_NAMES[module]}/{leaf}', False
 
 
 def _model_config(file: epath.Path) -> ModelConfig:

@@ -12,9 +12,8 @@ import re
 
 from configs.errors import UserError
 
-_NAME = re.compile(
-    r'(?P<repo>[\w-][\w.-]*(/[\w-][\w.-]*)?)(@(?P<revision>[\w./-]+))?'
-)  # owner/model, or model; then @branch, tag or commit
+# OWNER/MODEL, or MODEL; and after an @ the branch, tag or commit of it.
+_NAME = re.compile(r'(?P<repo>[\w-][\w.-]*(/[\w-][\w.-]*)?)(@(?P<revision>[\w./-]+))?')
 # Small files that say what the model is and how texts become its ids.
 _SETTINGS = [
     'config.json',

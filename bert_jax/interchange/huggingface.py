@@ -117,9 +117,9 @@ def read(where: str | os.PathLike) -> Reading:
     # by class and version.
     settings = _settings(folder)
     config = _model_config(settings, folder / 'config.json')
-    found, remarks = _tensors(folder)
-    names = _canonical(found, folder)
-    tensors = {canonical: found[name] for canonical, name in names.items()}
+    by_file_name, remarks = _tensors(folder)
+    names = _canonical(by_file_name, folder)
+    tensors = {canonical: by_file_name[name] for canonical, name in names.items()}
 
     # What is no weight of ours goes: buffers that are counted, not learned, and the decoder's
     # copies of the word table and its bias.
@@ -175,7 +175,8 @@ def _naming(path: str) -> tuple[str, bool]:
     there.
     """
     module, _, leaf = path.rpartition('/')
-    return _NAMES[path] if path in _NAMES else f'{_NAMES[module]}.{_LEAVES[leaf]}', leaf == 'kernel'
+    name = _NAMES[path] if path in _NAMES else f'{_NAMES[module]}.{_LEAVES[leaf]}'
+    return name, leaf == 'kernel'
 
 
 def _full_name(name: str, architecture: str) -> str:
@@ -338,7 +339,7 @@ def _read_shards(
 
 
 def _read_safetensors(file: epath.Path) -> dict[str, np.ndarray]:
-    # bytes -> views of them by name: nothing is copied until a dtype is changed.
+    # [(name, {dtype, shape, data})]: bytes, of which numpy makes arrays without copying.
     try:
         views = safetensors.deserialize(file.read_bytes())
     except OSError as error:
@@ -406,11 +407,11 @@ def _read_pickle(file: epath.Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _canonical(found: Iterable[str], folder: epath.Path) -> dict[str, str]:
+def _canonical(in_file: Iterable[str], folder: epath.Path) -> dict[str, str]:
     """{name without `bert.` and with weight and bias for gamma and beta: the name in the file}."""
     old = {'gamma': 'weight', 'beta': 'bias'}
     names: dict[str, str] = {}
-    for name in found:
+    for name in in_file:
         canonical = re.sub(
             r'(?<=LayerNorm\.)(gamma|beta)$', lambda m: old[m.group()], name.removeprefix('bert.')
         )

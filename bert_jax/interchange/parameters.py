@@ -133,17 +133,16 @@ def places(
             head = next(head for head in HEADS.values() if name in head.parts)
             of_head = _shapes(head.model(shallow, dtype, outputs))
             shapes |= {path: of_head[path] for path in of_head if path.startswith(part.path)}
-    found = {}
+    layout = {}
     # From our shape to theirs: one array a block, the vocabulary's real size, transposed or not.
     for path, shape in shapes.items():
         name, transposed = naming(path)
         blocks = range(shape[0]) if '{}' in name else [None]
         shape = shape[1:] if '{}' in name else shape
         shape = (config.vocab_size, *shape[1:]) if path in _VOCABULARY else shape
-        found[path] = Place(
-            tuple(name.format(i) for i in blocks), shape[::-1] if transposed else shape, transposed
-        )
-    return found
+        theirs = shape[::-1] if transposed else shape
+        layout[path] = Place(tuple(name.format(i) for i in blocks), theirs, transposed)
+    return layout
 
 
 @functools.lru_cache(maxsize=16)
@@ -250,11 +249,8 @@ def to_tree(
             rows = padded_vocab(config.vocab_size) - config.vocab_size
             leaves[path] = np.pad(arrays[0], ((0, rows), *((0, 0),) * (arrays[0].ndim - 1)))
         else:
-            leaves[path] = (
-                np.stack(arrays)
-                if path.startswith('encoder/layers/')
-                else np.ascontiguousarray(arrays[0])
-            )
+            is_stacked = path.startswith('encoder/layers/')
+            leaves[path] = np.stack(arrays) if is_stacked else np.ascontiguousarray(arrays[0])
     return traverse_util.unflatten_dict(leaves, sep='/')
 
 
@@ -327,8 +323,8 @@ def brief(names: Iterable[str]) -> str:
         number = re.search(r'(?<=[./]layer[._])\d+(?=[./])', name)
         key = name if number is None else f'{name[: number.start()]}{{}}{name[number.end() :]}'
         groups.setdefault(key, []).extend([int(number.group())] if number else [])
-    merged = [
-        n.replace('{}', str(ks[0]) if len(ks) == 1 else '{' + ','.join(map(str, sorted(ks))) + '}')
-        for n, ks in groups.items()
-    ]
+    merged = []
+    for key, blocks in groups.items():
+        listed = ','.join(map(str, sorted(blocks)))
+        merged.append(key.replace('{}', listed if len(blocks) == 1 else f'{{{listed}}}'))
     return ', '.join(merged) or 'nothing'

@@ -94,13 +94,11 @@ class Bundle:
         # Size before checksum: a file that was cut off says so by its length.
         file = epath.Path(f'{self._prefix}.data-{v.shard:05d}-of-{self._shards:05d}')
         if v.sliced or v.type not in _DTYPES:
-            what = (
-                'is saved in slices'
-                if v.sliced
-                else f'has a type that is not read here (number {v.type} of types.proto)'
-            )
+            fault = f'has a type that is not read here (number {v.type} of types.proto)'
+            if v.sliced:
+                fault = 'is saved in slices'
             raise UserError(
-                f'{self._prefix}: {name} {what}: save the checkpoint again as plain arrays of'
+                f'{self._prefix}: {name} {fault}: save the checkpoint again as plain arrays of'
                 ' numbers'
             )
         if not file.exists():
@@ -108,12 +106,9 @@ class Bundle:
         with file.open('rb') as f:
             f.seek(v.offset)
             content = f.read(v.size)
-        whole = (
-            len(content)
-            == v.size
-            == np.dtype(_DTYPES[v.type]).itemsize * int(np.prod(v.shape, dtype=np.int64))
-        )
-        if not whole or _masked_crc(content) != v.crc:
+        itemsize = np.dtype(_DTYPES[v.type]).itemsize
+        is_whole = len(content) == v.size == itemsize * int(np.prod(v.shape, dtype=np.int64))
+        if not is_whole or _masked_crc(content) != v.crc:
             raise UserError(
                 f'{file}: damaged or cut off at {name} (byte {v.offset}): copy it again'
             )

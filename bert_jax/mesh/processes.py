@@ -182,7 +182,7 @@ def _meet_in_cluster(says: Mapping[str, Any], silence_s: float) -> ProcessGroup:
             own = [_own_address(), server.getsockname()[1]]
         gathered = _gather({'says': says, 'address': own})
         # All have gathered the same, so all raise or none does.
-        if line := objection({i: told['says'] for i, told in enumerate(gathered)}):
+        if line := objection({i: message['says'] for i, message in enumerate(gathered)}):
             raise UserError(line)
         address = tuple(gathered[0]['address'])
 
@@ -210,11 +210,11 @@ def _own_address() -> str:
     return socket.gethostname()
 
 
-def _gather(told: Any) -> list[Any]:
+def _gather(message: Any) -> list[Any]:
     """The JSON values that the processes tell, in all of them, by process; over the devices."""
 
     # Arrays alone can be gathered: JSON as bytes, padded to the longest, cut again by the sizes.
-    text = np.frombuffer(json.dumps(told).encode(), np.uint8)
+    text = np.frombuffer(json.dumps(message).encode(), np.uint8)
     sizes = multihost_utils.process_allgather(np.int32(text.size)).reshape(-1)
     padded = np.zeros(sizes.max(), np.uint8)
     padded[: text.size] = text
@@ -247,16 +247,16 @@ def broadcast_from_lead(ask: Callable[[], bool]) -> bool:
     """
     if jax.process_count() == 1:
         return ask()
-    told: dict[str, Any] | None = None
+    message: dict[str, Any] | None = None  # of process 0 alone
     # A refusal of process 0 is gathered like an answer: raised at once it would leave the others
     # waiting.
     refusal = None
     if is_lead_process():
         try:
-            told = {'answer': bool(ask())}
+            message = {'answer': bool(ask())}
         except UserError as error:
-            told, refusal = {'refused': str(error)}, error
-    heard = _gather(told)[0]
+            message, refusal = {'refused': str(error)}, error
+    heard = _gather(message)[0]
     if 'refused' in heard:
         raise refusal or UserError(f'process 0 refused to start: {heard["refused"]}')
     return heard['answer']

@@ -116,11 +116,13 @@ def free_axes() -> tuple[str, ...]:
 def constrain_rows(x: jax.Array) -> jax.Array:
     """Keeps x [B, ...] split by rows over the current mesh; x itself where no mesh is set."""
     axes = tuple(axis for axis in BATCH if axis in free_axes())
-    return jax.lax.with_sharding_constraint(x, P(axes, *(None,) * (x.ndim - 1))) if axes else x
+    if not axes:
+        return x
+    return jax.lax.with_sharding_constraint(x, P(axes, *(None,) * (x.ndim - 1)))
 
 
 def per_data_shard(total: Callable[..., Any]) -> Callable[..., Any]:
-    """`total(whole, rows)`, a sum over rows, with one reduction over the mesh axis `data`.
+    """`total(fixed, rows)`, a sum over rows, with one reduction over the mesh axis `data`.
 
     It stands at the end of the sum: each part of `data` sums its own share of rows ([*, B, ...]
     leaves, split along B) by a program of its own. Left to itself XLA reduces inside the loops of
@@ -133,7 +135,7 @@ def per_data_shard(total: Callable[..., Any]) -> Callable[..., Any]:
         return total
     # Parameters and keys are whole on each part (P()); rows are [micro-batches, B, ...], cut along
     # B.
-    local = lambda whole, rows: jax.lax.psum(total(whole, rows), 'data')
+    local = lambda fixed, rows: jax.lax.psum(total(fixed, rows), 'data')
     return jax.shard_map(
         local, in_specs=(P(), P(None, 'data')), out_specs=P(), axis_names={'data'}, check_vma=False
     )
@@ -154,7 +156,8 @@ def _spec(path: str, shape: tuple[int, ...], mesh: jax.sharding.Mesh) -> P:
 
 def _size(mesh: jax.sharding.Mesh, axes: str | tuple[str, ...]) -> int:
     """The number of parts that an array's axis has when it is split over these mesh axes."""
-    return int(np.prod([mesh.shape[a] for a in ((axes,) if isinstance(axes, str) else axes)]))
+    names = (axes,) if isinstance(axes, str) else axes
+    return int(np.prod([mesh.shape[name] for name in names]))
 
 
 def path_of(key_path: tuple[Any, ...]) -> str:
@@ -208,7 +211,8 @@ def local_rows(mesh: jax.sharding.Mesh, batch_size: int) -> tuple[tuple[int, int
     # that lie along it have the same range, and neighbours along the batch touch.
     indices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
     merged: list[tuple[int, int]] = []
-    for start, stop in sorted({i[0].indices(batch_size)[:2] for i in indices if i is not None}):
+    ranges = {i[0].indices(batch_size)[:2] for i in indices if i is not None}
+    for start, stop in sorted(ranges):
         if merged and merged[-1][1] == start:
             merged[-1] = (merged[-1][0], stop)
         else:

@@ -66,11 +66,10 @@ def choose(
     # A named kernel is an order, and refused where it cannot be had; `auto` is a wish.
     if name == 'auto':
         fused = {'gpu': 'cudnn', 'tpu': 'tpu_flash'}.get(platform, 'xla')
-        return (
-            'xla'
-            if seq_len < _FUSED_FROM or _obstacle(fused, runtime, model, seq_len, packed, platform)
-            else fused
-        )
+        is_short = seq_len < _FUSED_FROM
+        if is_short or _obstacle(fused, runtime, model, seq_len, packed, platform):
+            return 'xla'
+        return fused
     if obstacle := _obstacle(name, runtime, model, seq_len, packed, platform):
         raise UserError(f'runtime.attention={name} {obstacle}; or use runtime.attention=auto')
     return name
@@ -153,9 +152,8 @@ def attend(
     bias_B1TS = attention_mask.bias()
     if left_to_right:
         # tri is true at and left of the diagonal: key position at most query position.
-        bias_B1TS = jnp.where(
-            jnp.tri(q_BTND.shape[1], k_BSND.shape[1], dtype=bool)[None, None], bias_B1TS, MASKED
-        )
+        past_TS = jnp.tri(q_BTND.shape[1], k_BSND.shape[1], dtype=bool)
+        bias_B1TS = jnp.where(past_TS[None, None], bias_B1TS, MASKED)
     probs_BNTS = _softmax(scores_BNTS + bias_B1TS, v_BSND.dtype)
     # Named 'kept', like the dropout masks: what REMAT_POLICIES in encoder.py keeps for the backward
     # pass.

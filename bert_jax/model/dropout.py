@@ -71,13 +71,13 @@ def _kept(key: jax.Array, rows_B: jax.Array, shape: tuple[int, ...], keep: int) 
 
     # The mask is computed as four quarters of the axis of tokens; rounded up, and cut at the end.
     axis = max(len(shape) - 2, 1)
-    part = (*shape[:axis], -(-shape[axis] // 4), *shape[axis + 1 :])
+    quarter = (*shape[:axis], -(-shape[axis] // 4), *shape[axis + 1 :])
     # Each element's place within its row of the quarter: row-major, the same wherever it lies.
     place = sum(
-        jax.lax.broadcasted_iota(jnp.uint32, part, i) * jnp.uint32(math.prod(part[i + 1 :]))
-        for i in range(1, len(part))
+        jax.lax.broadcasted_iota(jnp.uint32, quarter, i) * jnp.uint32(math.prod(quarter[i + 1 :]))
+        for i in range(1, len(quarter))
     )
     # The counter is (place, global row). Two words of 32 bits, four numbers of 16 below _STEPS.
-    words = threefry(key, (place, rows_B.reshape(-1, *(1 for _ in part[1:]))))
-    parts = [half < keep for word in words for half in (word & (_STEPS - 1), word >> 16)]
-    return jax.lax.slice_in_dim(jnp.concatenate(parts, axis), 0, shape[axis], axis=axis)
+    words = threefry(key, (place, rows_B.reshape(-1, *(1 for _ in quarter[1:]))))
+    quarters = [half < keep for word in words for half in (word & (_STEPS - 1), word >> 16)]
+    return jax.lax.slice_in_dim(jnp.concatenate(quarters, axis), 0, shape[axis], axis=axis)

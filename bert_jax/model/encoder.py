@@ -127,8 +127,8 @@ class Embeddings(nn.Module):
         )
         x_BTH = word_VH[input_ids_BT] + segment_2H[segment_ids_BT] + positions_BTH
         x_BTH = LayerNorm(c.layer_norm_eps, name='norm')(x_BTH).astype(self.dtype)
-        # Rows are pinned to their devices here and after each block; without it XLA may choose to
-        # split a long table's result otherwise, and move it.
+        # Rows are pinned to their devices here and after each block; without it XLA may
+        # lay the result out like the table, and move rows later.
         return dropout(constrain_rows(x_BTH), c.hidden_dropout, dropout_rng, 0), word_VH
 
 

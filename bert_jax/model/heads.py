@@ -70,7 +70,7 @@ class MaskedLM(nn.Module):
         """-> logits [B, P, V] in float32; those of the table's padding rows are -inf."""
 
         # Only the masked positions go on to the vocabulary: P of T, 20 of 128, and the product with
-        # V columns is the largest of the step.
+        # V columns is one of the largest of the step.
         c = self.config
         x_BPH = jnp.take_along_axis(x_BTH, positions_BP[..., None], axis=1)
         x_BPH = ACTIVATIONS[c.hidden_act](dense(c, c.hidden_size, self.dtype, 'transform')(x_BPH))
@@ -190,12 +190,8 @@ class Choice(EncoderModel):
             name: batch[name].reshape(-1, T) for name in ('input_ids', 'input_mask', 'segment_ids')
         }
         if dropout_rng is not None:  # every input is a row of its own to dropout
-            dropout_rng = DropoutRng(
-                dropout_rng.key,
-                (dropout_rng.rows_B[:, None] * C + jnp.arange(C, dtype=jnp.uint32)[None]).reshape(
-                    -1
-                ),
-            )
+            numbers_BC = dropout_rng.rows_B[:, None] * C + jnp.arange(C, dtype=jnp.uint32)[None]
+            dropout_rng = DropoutRng(dropout_rng.key, numbers_BC.reshape(-1))
         _, pooled_RH, _ = self.encode(rows, dropout_rng)
         pooled_RH = dropout(pooled_RH, self.head_dropout, dropout_rng, HEAD_SITE)
         scores_R1 = dense(self.config, 1, self.dtype, 'classifier')(pooled_RH).astype(jnp.float32)

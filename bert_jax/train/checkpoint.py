@@ -230,8 +230,6 @@ class Checkpoints:
             f' (runtime.keep_checkpoints={self._keep}, the best, one being written; {saved} are'
             ' there) need'
         )
-        # Free space is looked at before the run starts too, when there is still somebody to read
-        # it.
         try:
             self._check_room(more * _size(state), what)
         except NoRoom as error:
@@ -372,19 +370,17 @@ def standing(workdir: str | epath.PathLike, step: int) -> str:
     """Where a run that stops at `step` can go on from, in words, for its last line."""
     if not step:
         return 'stopped before the first step'
-    return (
-        f'saved at step {step}'
-        if step in saved_steps(workdir)
-        else f'NOT saved at step {step}; {_newest(workdir)}'
-    )
+    if step in saved_steps(workdir):
+        return f'saved at step {step}'
+    return f'NOT saved at step {step}; {_newest(workdir)}'
 
 
 def _newest(workdir: str | epath.PathLike) -> str:
     """Of which step the newest checkpoint is, in words."""
     steps = saved_steps(workdir)
-    return (
-        f'the newest checkpoint is of step {steps[-1]}' if steps else 'there is no checkpoint yet'
-    )
+    if not steps:
+        return 'there is no checkpoint yet'
+    return f'the newest checkpoint is of step {steps[-1]}'
 
 
 def _size(state: TrainState) -> int:
@@ -417,11 +413,9 @@ def _compare(read: dict[str, int], promised: dict[str, int]) -> None:
 def saved_steps(workdir: str | epath.PathLike) -> list[int]:
     """Steps of which a workdir has a checkpoint, oldest first."""
     folder = epath.Path(workdir).absolute() / 'checkpoints'
-    return (
-        sorted(int(p.name) for p in folder.iterdir() if re.fullmatch(r'\d+', p.name))
-        if folder.exists()
-        else []
-    )
+    if not folder.exists():
+        return []
+    return sorted(int(path.name) for path in folder.iterdir() if re.fullmatch(r'\d+', path.name))
 
 
 def load_params(

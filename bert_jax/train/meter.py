@@ -199,12 +199,12 @@ class Profile:
     SKIPPED = 10  # the first steps compile and fill buffers
 
     def __init__(self, folder: str, steps: int, start: int, last: int):
-        first = start + self.SKIPPED
+        begins = start + self.SKIPPED
         self._folder = folder
         # The steps after which it begins and ends.
         self._between: tuple[int, ...] = ()
-        if steps and first < last:
-            self._between = (first, min(first + steps, last))
+        if steps and begins < last:
+            self._between = (begins, min(begins + steps, last))
 
     def after(self, step: int, metrics: MetricSums) -> None:
         """To be called when step number `step` has been dispatched.
@@ -216,11 +216,10 @@ class Profile:
             # ahead of it.
             jax.block_until_ready(metrics)
             try:
-                (
+                if step == self._between[0]:
                     jax.profiler.start_trace(self._folder)
-                    if step == self._between[0]
-                    else jax.profiler.stop_trace()
-                )
+                else:
+                    jax.profiler.stop_trace()
             except (RuntimeError, OSError) as error:  # a full disk, for one: no reason to end a run
                 logging.warning('%s: no profile (%s)', self._folder, str(error).split('\n')[0])
                 self._between = ()

@@ -153,15 +153,24 @@ def make_optimizer(config: OptimizerConfig, h: Hparams, step: Any) -> optax.Grad
     # 0 or 1: whether a leaf, or a block's slice, moves.
     free = lambda params: jax.tree.map(np.sign, rates(params))
     freezes = config.freeze_embeddings or config.freeze_layers > 0
+
     # What is frozen goes first, so that it does not count in the norm; then clipping, before the
-    # moments see the gradient; decay is decoupled, after Adam's direction; LAMB's ratio has both in
-    # the update that it measures; rates come last.
-    return optax.chain(
-        *([_times(free)] if freezes else []),
-        *([] if config.clip_norm is None else [optax.clip_by_global_norm(config.clip_norm)]),
-        (optax.scale_by_adam if corrected else scale_by_bert_adam)(**constants),
-        optax.add_decayed_weights(h.weight_decay, mask=decay_mask),
-        *([_trust_ratio(lamb, h.weight_decay)] if lamb else []),
-        *([_times(rates)] if freezes or config.layer_decay != 1.0 else []),
-        optax.scale(-learning_rate(config, h, step)),
-    )
+    # moments see the gradient.
+    chain = []
+    if freezes:
+        chain.append(_times(free))
+    if config.clip_norm is not None:
+        chain.append(optax.clip_by_global_norm(config.clip_norm))
+
+    # Decay is decoupled: it comes after Adam's direction, and the moments do not see it. LAMB's
+    # ratio has both in the update that it measures.
+    chain.append((optax.scale_by_adam if corrected else scale_by_bert_adam)(**constants))
+    chain.append(optax.add_decayed_weights(h.weight_decay, mask=decay_mask))
+    if lamb:
+        chain.append(_trust_ratio(lamb, h.weight_decay))
+
+    # Rates come last: whatever is before them is the same at every rate.
+    if freezes or config.layer_decay != 1.0:
+        chain.append(_times(rates))
+    chain.append(optax.scale(-learning_rate(config, h, step)))
+    return optax.chain(*chain)

@@ -42,9 +42,8 @@ def init_params(model: Any, seed: Any, inputs: Mapping[str, Any] | None = None) 
     # one row of one token: shapes of parameters do not depend on the batch
     ids = np.zeros((1, 1), np.int32)
     names = ('input_ids', 'input_mask', 'segment_ids', 'masked_lm_positions')
-    return model.init(jax.random.key(seed), dict.fromkeys(names, ids) | dict(inputs or {}))[
-        'params'
-    ]
+    batch = dict.fromkeys(names, ids) | dict(inputs or {})
+    return model.init(jax.random.key(seed), batch)['params']
 
 
 def fresh_state(params: Any, config: OptimizerConfig) -> TrainState:

@@ -32,9 +32,8 @@ _GENERATORS = {'threefry': 'threefry2x32', 'rbg': 'rbg'}  # as jax calls them
 
 def _key(seed: Any, stream: int, step: Any, generator: str = 'threefry2x32') -> jax.Array:
     """The key of one step and one use of random numbers."""
-    return jax.random.fold_in(
-        jax.random.fold_in(jax.random.key(seed, impl=generator), stream), step
-    )
+    stream_key = jax.random.fold_in(jax.random.key(seed, impl=generator), stream)
+    return jax.random.fold_in(stream_key, step)
 
 
 def _add(a: Any, b: Any) -> Any:

@@ -96,9 +96,8 @@ def recipe(
             'squad_v2': SQUAD_V2,
             'conll2003_sentences': dataclasses.replace(CONLL, max_seq_length=128),
         }
-        return named.get(task) or {'span': SQUAD_V1, 'choice': SWAG, 'tagging': CONLL}.get(
-            kind, GLUE
-        )
+        by_kind = {'span': SQUAD_V1, 'choice': SWAG, 'tagging': CONLL}
+        return named.get(task) or by_kind.get(kind, GLUE)
     known: Collection[str] = _README if source == 'readme' else _ALBERT
     if task not in known:
         raise UserError(f'--recipe={source}: it has none for {task}, only for {", ".join(known)}')
