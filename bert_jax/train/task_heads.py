@@ -46,41 +46,41 @@ class Part:
 # task heads singly, hence the single arrays below.
 PARTS = {
     'pooler': Part(
-        'encoder/pooler/',
-        {'encoder/pooler': 'pooler.dense'},
-        {'encoder/pooler': 'bert/pooler/dense'},
+        path='encoder/pooler/',
+        hugging_face={'encoder/pooler': 'pooler.dense'},
+        google={'encoder/pooler': 'bert/pooler/dense'},
     ),
     'mlm': Part(
-        'mlm/',
-        {
+        path='mlm/',
+        hugging_face={
             'mlm/transform': 'cls.predictions.transform.dense',
             'mlm/norm': 'cls.predictions.transform.LayerNorm',
             'mlm/bias': 'cls.predictions.bias',
         },
-        {
+        google={
             'mlm/transform': 'cls/predictions/transform/dense',
             'mlm/norm': 'cls/predictions/transform/LayerNorm',
             'mlm/bias': 'cls/predictions/output_bias',
         },
     ),
     'nsp': Part(
-        'nsp/',
-        {'nsp': 'cls.seq_relationship'},
-        {
+        path='nsp/',
+        hugging_face={'nsp': 'cls.seq_relationship'},
+        google={
             'nsp/kernel': 'cls/seq_relationship/output_weights',
             'nsp/bias': 'cls/seq_relationship/output_bias',
         },
     ),
     'classifier': Part(
-        'classifier/',
-        {'classifier': 'classifier'},
-        {'classifier/kernel': 'output_weights', 'classifier/bias': 'output_bias'},
+        path='classifier/',
+        hugging_face={'classifier': 'classifier'},
+        google={'classifier/kernel': 'output_weights', 'classifier/bias': 'output_bias'},
         of_task=True,
     ),
     'span': Part(
-        'span/',
-        {'span': 'qa_outputs'},
-        {'span/kernel': 'cls/squad/output_weights', 'span/bias': 'cls/squad/output_bias'},
+        path='span/',
+        hugging_face={'span': 'qa_outputs'},
+        google={'span/kernel': 'cls/squad/output_weights', 'span/bias': 'cls/squad/output_bias'},
     ),
 }
 
@@ -192,10 +192,10 @@ def _word_logits(result: Any, config: ModelConfig) -> jax.Array:
 
 
 _CLASSIFIER = Head(
-    heads.Classifier,
-    ('pooler', 'classifier'),
-    'BertForSequenceClassification',
-    {'logits': _result_itself},
+    module=heads.Classifier,
+    parts=('pooler', 'classifier'),
+    architecture='BertForSequenceClassification',
+    outputs={'logits': _result_itself},
     labelled=True,
     objective=losses.classification_objective,
     google=('classifier',),
@@ -204,10 +204,10 @@ _CLASSIFIER = Head(
 # parts that a Google checkpoint holds the first row that fits says what it is.
 HEADS = {
     'span': Head(
-        heads.Span,
-        ('span',),
-        'BertForQuestionAnswering',
-        {
+        module=heads.Span,
+        parts=('span',),
+        architecture='BertForQuestionAnswering',
+        outputs={
             'start_logits': lambda logits_BT2, config: logits_BT2[..., 0],
             'end_logits': lambda logits_BT2, config: logits_BT2[..., 1],
         },
@@ -223,49 +223,49 @@ HEADS = {
         _CLASSIFIER, problem_type='multi_label_classification', objective=None
     ),
     'tokens': Head(
-        heads.Tokens,
-        ('classifier',),
-        'BertForTokenClassification',
-        {'logits': _result_itself},
+        module=heads.Tokens,
+        parts=('classifier',),
+        architecture='BertForTokenClassification',
+        outputs={'logits': _result_itself},
         labelled=True,
         objective=losses.token_objective,
     ),
     'choice': Head(
-        heads.Choice,
-        ('pooler', 'classifier'),
-        'BertForMultipleChoice',
-        {'logits': _result_itself},
-        _CHOICES,
+        module=heads.Choice,
+        parts=('pooler', 'classifier'),
+        architecture='BertForMultipleChoice',
+        outputs={'logits': _result_itself},
+        inputs=_CHOICES,
         objective=losses.classification_objective,
     ),
     'pretraining': Head(
-        heads.Pretraining,
-        ('pooler', 'mlm', 'nsp'),
-        'BertForPreTraining',
-        {'prediction_logits': _word_logits, 'seq_relationship_logits': _second_result},
-        _MASKED,
+        module=heads.Pretraining,
+        parts=('pooler', 'mlm', 'nsp'),
+        architecture='BertForPreTraining',
+        outputs={'prediction_logits': _word_logits, 'seq_relationship_logits': _second_result},
+        inputs=_MASKED,
         google=('pooler', 'mlm', 'nsp'),
     ),
     'masked_words': Head(
-        heads.Pretraining,
-        ('mlm',),
-        'BertForMaskedLM',
-        {'logits': _word_logits},
-        _MASKED,
+        module=heads.Pretraining,
+        parts=('mlm',),
+        architecture='BertForMaskedLM',
+        outputs={'logits': _word_logits},
+        inputs=_MASKED,
         google=('mlm',),
     ),
     'next_sentence': Head(
-        heads.NextSentence,
-        ('pooler', 'nsp'),
-        'BertForNextSentencePrediction',
-        {'logits': _result_itself},
+        module=heads.NextSentence,
+        parts=('pooler', 'nsp'),
+        architecture='BertForNextSentencePrediction',
+        outputs={'logits': _result_itself},
         google=('pooler', 'nsp'),
     ),
     'encoder': Head(
-        heads.EncoderOnly,
-        ('pooler',),
-        'BertModel',
-        {'last_hidden_state': _first_result, 'pooler_output': _second_result},
+        module=heads.EncoderOnly,
+        parts=('pooler',),
+        architecture='BertModel',
+        outputs={'last_hidden_state': _first_result, 'pooler_output': _second_result},
         google=('pooler',),
     ),
 }
