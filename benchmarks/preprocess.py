@@ -214,7 +214,6 @@ def job(
     text: pathlib.Path, folder: pathlib.Path, seq_len: int, workers: int, rounds: int
 ) -> dict[str, Any]:
     """Runs the job `rounds` times, prints the medians, and returns all figures for the JSON."""
-
     # The records are the same in each round, only the times differ.
     results = [run_job(text, folder / 'records', seq_len, workers) for _ in range(rounds)]
     seconds, cpu, peak = (statistics.median(cost[i] for cost, _, _ in results) for i in range(3))

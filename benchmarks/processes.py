@@ -24,7 +24,6 @@ class Cost(NamedTuple):
 
 def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Cost:
     """Runs a command to its end; SystemExit, after showing its stderr, where it fails."""
-
     # Memory is sampled, 20 times a second: Linux keeps the peak of each process alone, and not of
     # all of them together.
     peak, ended = [0], threading.Event()
@@ -56,7 +55,6 @@ def run(command: Sequence[str], environment: Mapping[str, str] | None = None) ->
 
 def resident(process: int) -> int:
     """Resident bytes of a process and its descendants now; pages that they share count for each."""
-
     # From the process down through its children; whatever ends meanwhile counts with what it had.
     total = 0
     try:

@@ -94,7 +94,6 @@ def bare(directory: str, stream: Any, batch_size: int) -> Iterator[dict[str, Any
 
 def rate(batches: Iterator[dict[str, Any]], seconds: float, batch_size: int) -> tuple[float, float]:
     """(examples a second, examples a second of the processor time of all threads)."""
-
     # next in a loop, until the time is over; what has been read ahead by then is not counted.
     examples, clock, cpu = 0, time.perf_counter(), time.process_time()
     while time.perf_counter() - clock < seconds:

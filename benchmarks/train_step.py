@@ -1,5 +1,6 @@
-"""The whole train step against PyTorch's, on this machine, same model and work, in alternation; no
-files, no TensorFlow.
+"""The whole train step beside PyTorch's, on this machine: same model, same work, in alternation.
+
+Without files and without TensorFlow.
 
   python -m benchmarks.train_step [--cases=bert_base:128,bert_large:512] [--batch_size=N]
   [--json=FILE] [--sweep]

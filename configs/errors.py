@@ -58,7 +58,6 @@ def reading(where: str | os.PathLike[str], mend: str = '') -> Iterator[None]:
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
     """An error, what caused it, and so on."""
-
     # Explicit causes before what merely happened on the way; a loop of causes ends it.
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
@@ -68,10 +67,10 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def no_room(error: BaseException) -> bool:
-    """Whether something could not be written because the disk, a quota or a limit on file sizes is
-    reached.
-    """
+    """Whether something could not be written because a disk is full.
 
+    So are a quota, and a limit on the size of files, that are reached.
+    """
     # By errno where there is one, else by the words of libraries that have their own errors.
     for cause in chain(error):
         if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):

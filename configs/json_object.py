@@ -49,7 +49,6 @@ def read_object(
 
     UserError, which ends with `mend`, where it cannot be read or holds none.
     """
-
     # Two kinds of fault, two sentences: the file cannot be read, or holds something else.
     with reading(path, mend):
         content = cast(Path, path).read_bytes()

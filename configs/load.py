@@ -17,7 +17,6 @@ from configs.errors import UserError
 
 def presets() -> list[str]:
     """Names of the configurations that this package ships: its files that define get_config()."""
-
     # Told by their text, not by importing them: --help lists them and must stay quick.
     files = (pathlib.Path(__file__).parent / 'presets').glob('*.py')
     return sorted(file.stem for file in files if '\ndef get_config()' in file.read_text())

@@ -98,7 +98,7 @@ def _meant(key: str, section: type, root: type) -> str:
         meant = difflib.get_close_matches(key, typing.get_type_hints(section), n=1)
     if not meant:
         leaves = [name.rpartition('.')[2] for name in all_names]
-        # Of a spelling that is near every place where such a name stands.
+        # One name that is spelled alike, and every place where it stands.
         close = difflib.get_close_matches(key, leaves, n=1)
         meant = [name for name, leaf in zip(all_names, leaves, strict=True) if leaf in close]
     return f' (did you mean {" or ".join(meant)}?)' if meant else ''

@@ -371,7 +371,6 @@ class FinetuneConfig(Section):
 
     def unused(self) -> dict[str, str]:
         """{setting of `runtime` that a run of this kind does not read: what does its work}."""
-
         # Pre-training reads these; here something else does their work, and a user who sets them
         # would wait in vain.
         return {
@@ -396,7 +395,6 @@ class FinetuneConfig(Section):
 
     def encoder(self, source: ModelConfig) -> ModelConfig:
         """The encoder to train: `source` with the dropouts and the BiLSTM of this run."""
-
         # The source's dropouts hold unless this run has its own; a BiLSTM that the source has
         # stays.
         own = {name: getattr(self, name) for name in ('hidden_dropout', 'attention_dropout')}
@@ -469,7 +467,6 @@ def loads(text: str | bytes, where: str = 'config.json') -> Config:
 
 def from_saved(data: Any, where: str) -> Config:
     """The configuration in a saved file's parsed JSON; UserError, naming `where`, if it is none."""
-
     # The kind decides the class; whatever is wrong inside is told with the file's name before it.
     kind = data.get('kind') if isinstance(data, dict) else None
     if not isinstance(kind, str) or kind not in _KINDS:

@@ -46,7 +46,6 @@ def setting(default: Any, help: str, kind: str = 'identity', within: str | None 
 
 def inside(number: float, interval: str) -> bool:
     """Whether a number lies in an interval such as '[0, 1)'; NaN lies in none."""
-
     # The ends as floats: 'inf' is one; the brackets say whether the ends belong to it.
     low, high = map(float, interval[1:-1].split(','))
     above = low < number or (low == number and interval[0] == '[')
@@ -55,7 +54,6 @@ def inside(number: float, interval: str) -> bool:
 
 def _matches(value: Any, annotation: Any) -> bool:
     """Whether `value` has the declared type; ints are accepted as floats, bools never as ints."""
-
     # The annotations that settings have: Literal, X | None, tuple[X, ...], int, float, bool, str,
     # and sections. bool is an int in Python and must not pass as one, nor must True be 1.0.
     origin = typing.get_origin(annotation)
@@ -149,7 +147,6 @@ def from_dict(cls: type, data: dict[str, Any], where: str = '') -> Any:
 
 def kinds(cls: type, prefix: str = '') -> dict[str, str]:
     """{dotted name of a setting: its kind}; items of a tuple count as one name."""
-
     # By the type of a field: a section has settings inside, under its name; a tuple of sections has
     # one entry for all its items, because a resumed run may have more of them.
     kind_of: dict[str, str] = {}

@@ -192,7 +192,6 @@ class Topology:
 
 def topology(name: str) -> Topology:
     """The topology called 'v5e:16x16', 'h100:8' or the like; UserError for any other."""
-
     # A name is a chip and a shape. Listed shapes exist, and of v4 and v5p whatever is built of
     # whole cubes, its sides in ascending order as the provider names them.
     match = re.fullmatch(r'(\w+):(\d+(?:x\d+)*)', name)

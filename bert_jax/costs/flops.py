@@ -58,7 +58,6 @@ def training_flops(model: ModelConfig, seq_len: int, predictions: int) -> dict[s
     this is the convention of model FLOPs utilisation. Left-to-right attention counts in full,
     because the masked half is multiplied too.
     """
-
     # 6 = 2 forward + 4 backward for each weight and token: query, key, value and output are H x H,
     # the feed-forward part two times H x F. The pooler sees one token a sequence, the MLM head P.
     H, L, F, S = model.hidden_size, model.num_layers, model.intermediate_size, seq_len

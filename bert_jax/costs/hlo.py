@@ -220,7 +220,6 @@ def refused_sizes(text: str) -> tuple[float, float] | None:
 
 def allocations(text: str) -> list[Allocation]:
     """The largest buffers in libtpu's refusal, summed by shape and origin, largest first."""
-
     # Entries look like "  1. Size: 1.5G\n  Shape: ...\n  ... op_name=...".
     sums: dict[tuple[str, str], Allocation] = {}
     for entry in re.split(r'\n\s+\d+\. Size: ', text)[1:]:

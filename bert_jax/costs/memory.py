@@ -66,7 +66,6 @@ def line(program: jax.stages.Compiled, state: Any, batch: Any) -> str:
 
     state, batch: as given to the step.
     """
-
     # memory_stats is None on a CPU.
     used = of_step(program, jax.default_backend())
     limit = (jax.local_devices()[0].memory_stats() or {}).get('bytes_limit')

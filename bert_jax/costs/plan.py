@@ -145,7 +145,6 @@ class DoesNotFit(UserError):
 
 def obstacle(topology: Topology) -> str | None:
     """Why nothing can be compiled for the topology here, and how to mend it; None where it can."""
-
     # For a TPU the compiler is a package; for a GPU it is in jax, but asks the GPU itself.
     if topology.chip.platform == 'tpu':
         return None if importlib.util.find_spec('libtpu') else f'libtpu is not installed: {INSTALL}'
@@ -173,10 +172,10 @@ def _gpus(topology: Topology) -> list[Any]:
 def compile_step(
     config: PretrainConfig, phase: Phase, predictions: int, topology: Topology
 ) -> jax.stages.Compiled:
-    """The train step of one phase, compiled for the topology. DoesNotFit with both sizes where
-    libtpu refuses it for lack of memory.
-    """
+    """The train step of one phase, compiled for the topology.
 
+    DoesNotFit with both sizes where libtpu refuses it for lack of memory.
+    """
     # The same program as a run's, with abstract arguments: what is planned is what would run.
     mesh = sharding.make_mesh(config.runtime, devices(topology))
     inputs = InputKind(phase.seq_len, predictions)
@@ -357,7 +356,6 @@ def random_bits_of_others(text: str, own: int) -> list[str]:
 
     text: the compiled program; own: rows that a chip works on at a time.
     """
-
     # The leading axis of a mask is its rows: more than a chip's own means that XLA draws the mask
     # of the whole batch on every chip.
     larger = [(dims, size) for dims, size in hlo.generators(text) if dims and dims[0] > own]

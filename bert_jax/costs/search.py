@@ -242,7 +242,6 @@ def smallest_changes(task: Task, refused: plan.DoesNotFit, budget: int) -> list[
     One setting is changed, or several where one is not enough; at most `budget` rows. The estimates
     are scaled to what the compiler said of the refused step.
     """
-
     # One factor for all candidates: if the estimate was too low for this step, it is so for its
     # neighbours.
     scale = estimate(task).scale(refused.needs)

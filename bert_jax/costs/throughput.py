@@ -31,7 +31,6 @@ class StepCosts(NamedTuple):
 
     def work(self, batch: Mapping[str, Any]) -> Work:
         """Of a step on a batch whose input_ids are [examples, (rows of an example,) tokens]."""
-
         # Choices have three axes: an example is several rows of the encoder, and FLOPs are of rows.
         examples, *rows, length = batch['input_ids'].shape
         count = examples * math.prod(rows)

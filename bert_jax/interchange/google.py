@@ -1,9 +1,8 @@
-"""Google's BERT checkpoints (google-research/bert, TensorFlow 1): bert_config.json and
-bert_model.ckpt, read and written.
+"""Google's BERT checkpoints (google-research/bert, TensorFlow 1), read and written.
 
-Owns the reference's variable names and settings. Must not know tokenizers, workdirs or what the
-weights are for; the bytes of the files are tensor_bundle.py's, and what any format has in common
-interchange/parameters.py's.
+They are bert_config.json and bert_model.ckpt. Owns the reference's variable names and settings.
+Must not know tokenizers, workdirs or what the weights are for; the bytes of the files are
+tensor_bundle.py's, and what any format has in common interchange/parameters.py's.
 
 Theirs: kernels [in, out] as ours, but the weights of NSP, classifier and span heads [out, in];
 `gelu` is the tanh form, and the epsilon of layer normalisation is 1e-12, which no file says
@@ -94,7 +93,6 @@ def prefix_of(where: str | os.PathLike) -> str | None:
     checkpoint is left over, as in folders of the Hub. UserError where a folder has several
     checkpoints, none of them bert_model.ckpt.
     """
-
     # The most exact reading first: one of the files, or their common beginning; then a folder.
     path = epath.Path(where)
     # Any of the three files stands for all: the ending goes.
@@ -121,10 +119,10 @@ def prefix_of(where: str | os.PathLike) -> str | None:
 
 
 def read(prefix: str) -> Reading:
-    """Reads the checkpoint `prefix` with the bert_config.json beside it. UserError, in one line,
-    where anything does not fit.
-    """
+    """Reads the checkpoint `prefix` with the bert_config.json beside it.
 
+    UserError, in one line, where anything does not fit.
+    """
     # Settings before weights: shapes are checked against them.
     config = _model_config(epath.Path(prefix).parent / CONFIG)
     bundle = tensor_bundle.Bundle(prefix)
@@ -168,12 +166,11 @@ def read(prefix: str) -> Reading:
 
 
 def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
-    """Writes bert_config.json and bert_model.ckpt into a directory; returns the parts that the
-    class has no place for.
+    """Writes bert_config.json and bert_model.ckpt into a directory.
 
-    UserError where the reference's code has no such head or activation, or another epsilon.
+    Returns the parts that the model's class has no place for, which are left out. UserError where
+    the reference's code has no such head or activation, or another epsilon.
     """
-
     # First everything that their code could not read back: nothing is written then.
     left_out = parameters.left_out(model, str(where))
     head = CLASSES[model.architecture]
@@ -212,10 +209,7 @@ def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
 
 
 def _is_slot(name: str, names: Collection[str]) -> bool:
-    """Whether a variable is the optimizer's: by its name, or because it lies below a variable of
-    the model.
-    """
-
+    """Whether a variable is the optimizer's, by its name or by where it stands."""
     # The reference's own optimizer is known by its names. Any other by where it stands: a variable
     # below a variable of the model can only be its state.
     of, _, last = name.rpartition('/')
@@ -224,7 +218,6 @@ def _is_slot(name: str, names: Collection[str]) -> bool:
 
 def _naming(path: str) -> tuple[str, bool]:
     """Their name for the array at our path, and whether it lies transposed there."""
-
     # Names of single arrays, tables or kernels that lie [out, in] there, stand in the table
     # themselves; all others are a module's name and a leaf's.
     if path in _NAMES:

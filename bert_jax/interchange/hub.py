@@ -32,20 +32,16 @@ _WEIGHTS = {
 
 
 def is_name(where: str) -> bool:
-    """Whether `where` may be a model's name: ORGANISATION/MODEL or MODEL, and @REVISION after
-    it.
-    """
+    """Whether `where` may be a model's name: [ORGANISATION/]MODEL[@REVISION]."""
     return _NAME.fullmatch(where) is not None
 
 
 def fetch(name: str) -> str:
-    """The local folder of a model, downloaded where it is not in the cache. UserError where it
-    cannot be had.
+    """The local folder of a model, downloaded where it is not in the cache.
 
     Without a network the cache alone is asked. Weights are safetensors; a .bin only where there are
-    none.
+    none. UserError where the model cannot be had.
     """
-
     # Imported here: most runs never ask the Hub.
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (

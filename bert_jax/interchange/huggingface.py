@@ -101,15 +101,15 @@ _DTYPES = {
 
 def is_directory(where: str | os.PathLike) -> bool:
     """Whether `where` holds a config.json that is not one of this project's workdirs."""
-
     # Our workdirs hold a config.json too, with a 'kind', which transformers' never has.
     path = epath.Path(where) / 'config.json'
     return path.exists() and 'kind' not in read_object(path)
 
 
 def read(where: str | os.PathLike) -> Reading:
-    """Reads a directory. UserError, in one line, where it is no BERT, is damaged, or anything in it
-    does not fit.
+    """Reads a directory.
+
+    UserError, in one line, where it is no BERT, is damaged, or anything in it does not fit.
     """
     folder = epath.Path(where)
 
@@ -149,10 +149,10 @@ def read(where: str | os.PathLike) -> Reading:
 
 
 def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
-    """Writes model.safetensors, then config.json, into a directory; returns the parts that the
-    class has no place for.
+    """Writes model.safetensors, then config.json, into a directory.
 
-    UserError where the class needs a part that the model lacks.
+    Returns the parts that the model's class has no place for, which are left out. UserError where
+    the class needs a part that the model lacks.
     """
     left_out = parameters.left_out(model, str(where))
     folder = epath.Path(where)
@@ -171,9 +171,7 @@ def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
 
 
 def _naming(path: str) -> tuple[str, bool]:
-    """Their name for the array at our path, without `bert.`, and whether it lies transposed
-    there.
-    """
+    """(their name for the array at our path, without `bert.`; whether it lies transposed)."""
     module, _, leaf = path.rpartition('/')
     name = _NAMES[path] if path in _NAMES else f'{_NAMES[module]}.{_LEAVES[leaf]}'
     return name, leaf == 'kernel'
@@ -200,7 +198,6 @@ def _settings(folder: epath.Path) -> dict[str, Any]:
 
 def _architecture(settings: Mapping[str, Any], file: epath.Path) -> str:
     """The class of transformers."""
-
     # Absent in files of an encoder alone.
     named = settings.get('architectures') or ['BertModel']
     if not isinstance(named, list) or not isinstance(named[0], str):
@@ -276,7 +273,6 @@ def _their_settings(model: Model) -> dict[str, Any]:
 
 def _tensors(folder: epath.Path) -> tuple[dict[str, np.ndarray], list[str]]:
     """Every tensor in the directory, by its name there, and what is to be said of them."""
-
     # safetensors before pickles, one file before shards; the first that is there is read.
     for file, read_file in (
         ('model.safetensors', _read_safetensors),
@@ -425,12 +421,10 @@ def _canonical(in_file: Iterable[str], folder: epath.Path) -> dict[str, str]:
 
 
 def _untie(tensors: dict[str, np.ndarray], names: dict[str, str], folder: epath.Path) -> None:
-    """Takes out the masked-LM decoder's own names, where they repeat the word table and the output
-    bias.
+    """Takes out the masked-LM decoder's own arrays: copies of the word table and the output bias.
 
-    UserError where they do not.
+    UserError where they differ from those.
     """
-
     # Tied arrays are one here. A copy that is equal goes; one that differs is another model; where
     # the copy alone is saved it stands for the original.
     for copy, kept in (

@@ -59,13 +59,11 @@ class Model(NamedTuple):
 
     @property
     def head(self) -> str:
-        """The name of its head in train/task_heads.py's HEADS; KeyError for a class that is not
-        there.
+        """The name of its head in train/task_heads.py's HEADS.
 
         Of the heads of its class that of its problem type; one number without a type is a
-        regression, as transformers takes it.
+        regression, as transformers takes it. KeyError for a class that is not there.
         """
-
         # Several heads may have the class; the problem type tells them apart, and where it is
         # absent the number of outputs does.
         names = {
@@ -119,7 +117,6 @@ def places(
 
     outputs: how many a task's own part has, if it is one of them.
     """
-
     # The blocks' shapes from an encoder of full depth; all else that stands on it from a model of
     # one.
     dtype, wanted = jnp.dtype(jnp.float32), set(parts)
@@ -165,7 +162,6 @@ def parts_of(
 
     UserError, which names the file of `settings`, where there cannot be so many blocks.
     """
-
     # Numbers from a file of settings bound the work that follows: a damaged one would ask for
     # arrays of any size, or for a name a block.
     names = set(tensors)
@@ -209,7 +205,6 @@ def to_tree(
     `layout`: as `places` gives it. `spelled`: the names as the file has them. `where` and
     `settings`, the file of settings, are for errors.
     """
-
     # Three checks before anything is converted, in the order in which they explain each other: the
     # names, the shapes, the values.
     wanted = {name: place.shape for place in layout.values() for name in place.names}
@@ -261,7 +256,6 @@ def to_tensors(
 
     Those that have no place in `layout` are left out.
     """
-
     # The inverse of to_tree, place by place.
     flat = traverse_util.flatten_dict(dict(params), sep='/')
     tensors = {}
@@ -289,7 +283,6 @@ def left_out(model: Model, where: str) -> tuple[str, ...]:
     UserError where the class needs a part that the model lacks, and where its encoder is none that
     other programs have.
     """
-
     # What other programs' BERT has not: a causal mask, a BiLSTM.
     for name in ('attention', 'bilstm'):
         if (value := getattr(model.config, name)) != getattr(ModelConfig(), name):
@@ -316,7 +309,6 @@ def brief(names: Iterable[str]) -> str:
 
     As in 'encoder.layer.{3,4}.output.dense.bias'.
     """
-
     # Names that differ in the block's number alone are one group.
     groups: dict[str, list[int]] = {}
     for name in sorted(names):

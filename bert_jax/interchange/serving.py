@@ -1,5 +1,4 @@
-"""A model as one function of arrays, and that function as a file that serves where this project is
-not installed.
+"""A model as one function of arrays, and as a file that serves where this project is absent.
 
 Owns the two forms of that function: a StableHLO artifact of jax.export, and a TensorFlow
 SavedModel. Both take any number of rows of any length up to the position table, and keep the
@@ -30,8 +29,10 @@ Function = Callable[[Mapping[str, Any], Mapping[str, jax.Array]], dict[str, jax.
 
 
 def forward(model: Model, dtype: jnp.dtype = jnp.float32) -> Function:
-    """-> forward(params, batch) -> the outputs of the model's class; `params` as in `model.params`,
-    layers computed in `dtype`.
+    """-> call(params, batch) -> {output of the model's class: float32 array}.
+
+    `params` as in `model.params`, `batch` as the class's row in train/task_heads.py has its inputs;
+    layers are computed in `dtype`.
     """
     config, head = model.config, CLASSES[model.architecture]
     module = head.model(config, dtype, model.outputs)
@@ -44,10 +45,10 @@ def forward(model: Model, dtype: jnp.dtype = jnp.float32) -> Function:
 
 
 def filled_up(module: Any, params: Mapping[str, Any]) -> dict[str, Any]:
-    """`params` with zeros for the arrays of `module` that it lacks: those of heads whose output
-    nobody reads, which no program computes.
-    """
+    """`params` with zeros for the arrays of `module` that it lacks.
 
+    Those are of heads whose output nobody reads, which no program computes.
+    """
     # Shapes alone are needed: the module is traced, not computed.
     wanted = flat(jax.eval_shape(lambda: init_params(module, 0)))
     zeros = {path: jnp.zeros(leaf.shape, leaf.dtype) for path, leaf in wanted.items()}
@@ -76,10 +77,10 @@ def used_weights(model: Model) -> dict[str, np.ndarray]:
 
 
 def stablehlo(model: Model) -> bytes:
-    """The function (weights by name, batch by name) -> outputs by name, for cpu, cuda and tpu, as
-    jax.export.deserialize reads it.
-    """
+    """The function (weights by name, batch by name) -> outputs by name, serialised.
 
+    For cpu, cuda and tpu, as jax.export.deserialize reads it.
+    """
     # Symbols instead of sizes: one artifact for any number of rows of any length, as far as there
     # are positions.
     scope = export.SymbolicScope([f't <= {model.config.max_position}'])
@@ -102,8 +103,9 @@ def stablehlo(model: Model) -> bytes:
 
 
 def write_saved_model(folder: str | os.PathLike, model: Model) -> None:
-    """Writes a SavedModel whose signature `serving_default` takes and gives arrays by name; weights
-    are its variables.
+    """Writes a SavedModel whose signature `serving_default` takes and gives arrays by name.
+
+    Weights are its variables.
     """
     import tensorflow as tf
     from jax.experimental import jax2tf

@@ -173,7 +173,6 @@ def _block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, byte
 
 def _make_table(entries: Mapping[bytes, bytes]) -> bytes:
     """A sorted table of one block."""
-
     # Data, an empty metaindex, the index of one entry (a key at or after the last, and the handle),
     # then the footer.
     out = b''
@@ -246,7 +245,6 @@ def _handle(content: bytes, at: int) -> tuple[int, int]:
 
 def _varint(content: bytes, at: int) -> tuple[int, int]:
     """-> (number, the place after it)."""
-
     # Seven bits a byte, the lowest first; the eighth says that more follow.
     value = shift = 0
     while True:

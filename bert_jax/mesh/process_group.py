@@ -65,7 +65,6 @@ class Connection:
 
         It is taken for gone when it is silent for `within` seconds.
         """
-
         # One line may come in several pieces, and one piece may hold several lines: what is beyond
         # the first line waits in _unread.
         deadline = None if within is None else time.monotonic() + within
@@ -95,7 +94,6 @@ class Connection:
 
 def names(processes: Sequence[int]) -> str:
     """'process 3', or 'processes 0, 1, 2'; of more than eight the first eight."""
-
     # Eight are enough to find the fault; a run may have hundreds.
     shown = ', '.join(map(str, processes[:8])) + (', ...' if len(processes) > 8 else '')
     return f'process{"es" if len(processes) > 1 else ""} {shown}'
@@ -106,7 +104,6 @@ def differences(said: Mapping[int, Mapping[str, Any]]) -> list[str]:
 
     said: {process: {name: JSON value}}.
     """
-
     # By value: few values and many holders in most cases, and the odd one out is what is looked
     # for.
     lines = []
@@ -131,7 +128,6 @@ def objection(said: Mapping[int, Mapping[str, Any]], advice: str = _ALIKE) -> st
 
     said: {process: {name: JSON value}}; a name 'refused' holds why that process does not start.
     """
-
     # A refusal explains itself; differences are told only where all would have started.
     if refused := sorted(process for process in said if 'refused' in said[process]):
         return f'{names(refused)} refused to start: {said[refused[0]]["refused"]}'

@@ -55,7 +55,6 @@ class ClusterAddress(NamedTuple):
 
         UserError for flags that contradict each other.
         """
-
         # Read from the right: an IPv6 address has colons of its own, and brackets that sockets do
         # not want.
         if not self.coordinator:
@@ -153,7 +152,6 @@ def _start_jax(cluster: ClusterAddress) -> None:
 
 def _check_devices() -> None:
     """Raises UserError, in every process, unless all have as many devices of the same kind."""
-
     # All processes see the devices of all, so all come to the same verdict without a word.
     counts = collections.Counter((d.process_index, d.device_kind) for d in jax.devices())
     holders_of: dict[str, list[int]] = {}
@@ -202,7 +200,6 @@ def _meet_in_cluster(says: Mapping[str, Any], silence_s: float) -> ProcessGroup:
 
 def _own_address() -> str:
     """The address by which other hosts know this one: of the interface that leads to them."""
-
     # A UDP socket that is connected has chosen its interface, and has sent nothing.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
         probe.connect(('10.255.255.255', 1))  # sends nothing
@@ -212,7 +209,6 @@ def _own_address() -> str:
 
 def _gather(message: Any) -> list[Any]:
     """The JSON values that the processes tell, in all of them, by process; over the devices."""
-
     # Arrays alone can be gathered: JSON as bytes, padded to the longest, cut again by the sizes.
     text = np.frombuffer(json.dumps(message).encode(), np.uint8)
     sizes = multihost_utils.process_allgather(np.int32(text.size)).reshape(-1)
@@ -232,7 +228,6 @@ def compare(say: Callable[[], Mapping[str, Any]], advice: str) -> None:
 
     `say` gives {name: JSON value}; where there is only one process it is not called.
     """
-
     # All processes must come here, or none: a gathering waits for everybody.
     if jax.process_count() == 1:
         return
@@ -311,7 +306,6 @@ def watchdog(minutes: float) -> Iterator[Callable[[], None]]:
     To be called at each step; 0 minutes: never. The stacks of all threads go to stderr first.
     Compiling counts as standing still: leave room for it.
     """
-
     # One entry, which the training thread writes and the watching one reads: no lock is needed.
     last_beat, done = [time.monotonic()], threading.Event()
 

@@ -52,7 +52,6 @@ def roll_call(
 
     Raises, in every process, Absent, naming who is missing, or UserError, naming what differs.
     """
-
     # Who refuses does not wait the whole time: the others learn of it, or they are not there.
     if 'refused' in says:
         timeout_s = min(timeout_s, _TELL_S)
@@ -159,7 +158,6 @@ class Lead(ProcessGroup):
 
         Unless to refuse: that is the verdict.
         """
-
         # Nothing is expected before the verdict, so this returns either with the connection's end
         # or with the first line after the verdict.
         message = connection.receive()
@@ -218,7 +216,6 @@ class Caller(ProcessGroup):
         self, connection: Connection, says: Mapping[str, Any], seconds_left: float
     ) -> Mapping[str, Any] | None:
         """The verdict of process 0, or its word that it has heard a refusal; None if neither."""
-
         # Two answers come: that it was heard, then the verdict, which takes as long as the last
         # arrival.
         connection.send({'bert_jax': _PROTOCOL, 'process': self.process, 'says': says})
@@ -257,7 +254,6 @@ def _absent(missing: list[int], processes: int, timeout_s: float) -> Absent:
 @contextlib.contextmanager
 def listening(port: int) -> Iterator[socket.socket]:
     """A socket that takes calls on `port` of all addresses. UserError where the port is taken."""
-
     # One socket for both families where the system has that, so that any name of this host works.
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET

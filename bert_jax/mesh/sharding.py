@@ -44,7 +44,6 @@ def make_mesh(runtime: RuntimeConfig, devices: list[Any] | None = None) -> Mesh:
 
     UserError where the sizes do not multiply to their number, and for several slices of a TPU.
     """
-
     # data takes what the two inner axes leave, where it is not set (0).
     devices = devices or jax.devices()
     count = len(devices)
@@ -107,7 +106,6 @@ def free_axes() -> tuple[str, ...]:
 
     Inside `per_data_shard` `data` is none of them.
     """
-
     # Inside shard_map the axes that it splits by hand are out of XLA's.
     mesh = jax.sharding.get_abstract_mesh()
     return tuple(axis for axis in mesh.axis_names if axis not in mesh.manual_axes)
@@ -128,7 +126,6 @@ def per_data_shard(total: Callable[..., Any]) -> Callable[..., Any]:
     leaves, split along B) by a program of its own. Left to itself XLA reduces inside the loops of
     `total`, once a turn.
     """
-
     # Without a split of `data` there is nothing to reduce.
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.shape['data'] == 1:
@@ -224,7 +221,6 @@ def place(
     batch: Mapping[str, np.ndarray], mesh: jax.sharding.Mesh, batch_size: int
 ) -> dict[str, jax.Array]:
     """Puts this process's rows of a batch on its devices, as global arrays of `batch_size` rows."""
-
     # Each process has only its own rows; jax puts them together without any of them moving.
     sharding = batch_sharding(mesh)
     return {

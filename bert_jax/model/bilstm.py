@@ -39,7 +39,6 @@ class LSTM(nn.Module):
     @nn.compact
     def __call__(self, x_BTH: jax.Array, mask_BT: jax.Array) -> jax.Array:
         """States [B, T, D] of inputs [B, T, H]; where mask_BT is 0 the state is zero."""
-
         # flax's cell has a layer for each gate, and its names stay ('ii', 'hi', ...). Here the
         # products of all gates with all inputs are made before the scan, which then only has the
         # recurrence.

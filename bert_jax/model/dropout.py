@@ -68,7 +68,6 @@ def _kept(key: jax.Array, rows_B: jax.Array, shape: tuple[int, ...], keep: int) 
     as they lie in the words, had to be put in order, which took nine tenths of a TPU's train step
     (docs/plan.md).
     """
-
     # The mask is computed as four quarters of the axis of tokens; rounded up, and cut at the end.
     axis = max(len(shape) - 2, 1)
     quarter = (*shape[:axis], -(-shape[axis] // 4), *shape[axis + 1 :])

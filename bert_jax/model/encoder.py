@@ -45,7 +45,6 @@ def table_init(config: ModelConfig):
 
     Those rows are never read and never updated.
     """
-
     # The table has V rows, of which only the vocabulary's are words.
     normal = jax.nn.initializers.truncated_normal(config.initializer_range)
 
@@ -148,7 +147,6 @@ class Layer(nn.Module):
         dropout_rng: DropoutRng | None,
     ) -> tuple[jax.Array, None]:
         """(x [B, T, H] after block number `index`, None), as the body of a scan."""
-
         # Dropout sites are numbered by block, so that scanned and unrolled layers draw the same.
         c, H = self.config, self.config.hidden_size
         B, T, _ = x_BTH.shape
@@ -242,7 +240,6 @@ class Encoder(nn.Module):
         where that sees itself alone, the last that is no padding. With `packing` the first tokens
         of all K examples of a row are pooled: [B, K, H].
         """
-
         # An LSTM would run over the border between two examples; left to right the pooled token is
         # an example's last, and packed rows tell the first.
         c = self.config

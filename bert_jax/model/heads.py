@@ -68,7 +68,6 @@ class MaskedLM(nn.Module):
     @nn.compact
     def __call__(self, x_BTH: jax.Array, word_VH: jax.Array, positions_BP: jax.Array) -> jax.Array:
         """-> logits [B, P, V] in float32; those of the table's padding rows are -inf."""
-
         # Only the masked positions go on to the vocabulary: P of T, 20 of 128, and the product with
         # V columns is one of the largest of the step.
         c = self.config
@@ -94,8 +93,9 @@ class Pretraining(EncoderModel):
     def __call__(
         self, batch: Batch, dropout_rng: DropoutRng | None = None
     ) -> tuple[jax.Array, jax.Array]:
-        """-> (masked-LM logits [B, P, V], next-sentence logits [B, 2], [B, K, 2] of packed rows;
-        class 1 means a random B).
+        """-> (masked-LM logits [B, P, V], next-sentence logits [B, 2]), float32.
+
+        Next-sentence logits of packed rows are [B, K, 2]; class 1 means a random B.
         """
         # Both losses come from one pass through the encoder.
         x_BTH, pooled, word_VH = self.encode(batch, dropout_rng)
@@ -128,8 +128,9 @@ class EncoderOnly(EncoderModel):
 
 
 class Classifier(EncoderModel):
-    """Classes or, with one output, a regression, from the pooled first token
-    (run_classifier.py:594).
+    """Classes or, with one output, a regression, from the pooled first token.
+
+    run_classifier.py:594.
     """
 
     outputs: int = 2
@@ -156,8 +157,9 @@ class Span(EncoderModel):
 
 
 class Tokens(EncoderModel):
-    """A class for every token, each by itself (paper section 5.3: no CRF); dropout as before a
-    classifier.
+    """A class for every token, each by itself; dropout as before a classifier.
+
+    Paper section 5.3: no CRF.
     """
 
     outputs: int = 2
@@ -172,8 +174,9 @@ class Tokens(EncoderModel):
 
 
 class Choice(EncoderModel):
-    """One score for each of an example's inputs, of which one is right: pooled output times a
-    vector (paper section 4.4).
+    """One score for each of an example's inputs, of which one is right.
+
+    It is the pooled output times a vector (paper section 4.4).
     """
 
     head_dropout: float = 0.1
@@ -181,7 +184,6 @@ class Choice(EncoderModel):
     @nn.compact
     def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> jax.Array:
         """The batch's inputs are [B, C, T], C inputs an example -> logits [B, C]."""
-
         # The encoder knows rows alone: B examples of C inputs are B C rows, and their pooled
         # outputs come back as [B, C] scores. Sizes of rows may be symbolic (export), hence
         # *examples.

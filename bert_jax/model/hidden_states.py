@@ -33,7 +33,6 @@ def make_features(
     Pooled, features are [B, K, H]: cls is the first token; mean and max are over the real
     positions, [CLS] and [SEP] among them. UserError for a layer that the encoder does not have.
     """
-
     # Layers are checked before anything is compiled; -1 - count is the embeddings, counted from the
     # end.
     count = config.num_layers

@@ -28,7 +28,6 @@ def left_whole(model: ModelConfig, runtime: RuntimeConfig) -> list[str]:
     UserError where runtime.fsdp or runtime.model_parallel divides none of its dimensions: the
     devices along that axis would all hold the same and do the same work.
     """
-
     # What the rules of mesh/sharding.py split: the sizes, and over which settings. Biases and norms
     # are left out, being small.
     heads, width = model.num_heads, model.intermediate_size
@@ -64,7 +63,6 @@ def left_whole(model: ModelConfig, runtime: RuntimeConfig) -> list[str]:
 
 def _nearest(size: int, count: int) -> str:
     """What divides `size` and is near `count`, in words: what divides both, or its neighbours."""
-
     # For the message: a number of devices that would divide.
     if (common := math.gcd(size, count)) > 1:
         return f'{common}'

@@ -21,7 +21,6 @@ def threefry(key: jax.Array, counter: tuple[jax.Array, jax.Array]) -> tuple[jax.
 
     key: uint32 [2]; counters: uint32, broadcast against each other.
     """
-
     # The third word of the key has a constant in it: a key of zeros changes the counters too.
     keys = (key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(_PARITY))
     x, y = (c + k for c, k in zip(jnp.broadcast_arrays(*counter), keys, strict=False))

@@ -297,7 +297,6 @@ class Checkpoints:
 
     def _set_aside(self, step: int, fault: str) -> None:
         """Renames a damaged checkpoint, so that its step can be saved again; nothing is deleted."""
-
         # The first free name: a step that is damaged twice leaves two folders.
         names = itertools.chain(
             [f'{step}.damaged'], (f'{step}.damaged-{n}' for n in itertools.count(2))
@@ -425,7 +424,6 @@ def load_params(
 
     Only reads: damaged checkpoints are passed over with a warning. UserError where none verifies.
     """
-
     # From the newest back, as in Checkpoints.restore, but nothing is set aside: the folder may be
     # of a run that is still going on, or of somebody else.
     folder = epath.Path(workdir).absolute() / 'checkpoints'

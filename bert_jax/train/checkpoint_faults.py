@@ -51,7 +51,6 @@ class Damaged(Exception):
 
 def describe(error: BaseException) -> str:
     """The first cause of an error in at most 200 characters, without tensorstore's long details."""
-
     # tensorstore appends the whole specification of the array, thousands of characters: cut there.
     cause = list(chain(error))[-1]
     details = r' \[(?:tensorstore_spec|source locations|os_error_code)'
@@ -67,7 +66,6 @@ def describe(error: BaseException) -> str:
 
 def may_pass(error: BaseException) -> bool:
     """Whether an error is a time-out, a lack of memory, a failing disk or network: no damage."""
-
     # Any error in the chain may be the one that tells: orbax wraps what tensorstore raises.
     for cause in chain(error):
         if isinstance(cause, MemoryError | TimeoutError | ConnectionError):
@@ -103,7 +101,6 @@ def can_be_listed(folder: Any) -> None:
 
 def is_damage(error: BaseException) -> bool:
     """Whether reading failed because what was saved is missing, changed or cannot be decoded."""
-
     # What may pass comes first: a time-out can leave a ValueError behind it, which alone would read
     # as damage.
     if may_pass(error):
@@ -136,7 +133,6 @@ def patiently(what: str, read: Callable[[], T]) -> T:
 
 def writing(folder: Any, error: Exception) -> Exception:
     """What to raise for an error of writing below `folder`: NoRoom where it was a full disk."""
-
     # A limit of the shell (ulimit -f) raises another errno than a full disk, and needs other
     # advice.
     if not no_room(error):

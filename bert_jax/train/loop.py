@@ -146,7 +146,6 @@ def train(
     UserError after runtime.max_bad_steps non-finite steps in a row; NoRoom where the disk is full.
     To be called inside `jax.set_mesh`.
     """
-
     # Before the first step: what this call counts from. Another call of the same run may have
     # compiled this step already, and a signal may have come while the data was opened.
     step, labels = int(state.step), labels or {}
@@ -210,7 +209,6 @@ def train(
 
 def prefetch(batches: Iterator[Any], place: Callable[[Any], Any], size: int = 2) -> Iterator[Any]:
     """Places batches on the devices `size` ahead of their use."""
-
     # deque of device arrays whose copies are under way: they overlap with the steps before them.
     queue: collections.deque[Any] = collections.deque(
         place(b) for b in itertools.islice(batches, size)

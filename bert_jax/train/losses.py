@@ -37,7 +37,6 @@ class Objective:
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     """-log softmax(logits)[labels] over the last axis, float32."""
-
     # logsumexp - logit is log-softmax at the label alone: the [..., V] array of probabilities is
     # never made.
     chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
@@ -49,21 +48,20 @@ def _weighted(values: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Arr
 
 
 def _correct(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """1 where the label's logit is the largest; without argmax, which costs XLA:CPU as much as a
-    third of a small step.
-    """
+    """1 where the label's logit is the largest, else 0; float32.
 
+    Without argmax, which costs XLA:CPU as much as a third of a small step.
+    """
     # Where several logits are the largest, each of them counts as right.
     chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
     return (chosen >= jnp.max(logits, axis=-1)).astype(jnp.float32)
 
 
 def pretraining_objective(model: Any, nsp: bool) -> Objective:
-    """Masked LM, plus next-sentence prediction where `nsp` (paper section 3.1;
-    run_pretraining.py:236-310).
+    """Masked LM, plus next-sentence prediction where `nsp`.
 
-    Denominators are global: the sum of masked weights + 1e-5, and the number of examples, of which
-    a packed row has several.
+    Paper section 3.1; run_pretraining.py:236-310. Denominators are global: the sum of masked
+    weights + 1e-5, and the number of examples, of which a packed row has several.
     """
 
     def example_weights(batch: Batch) -> jax.Array:
@@ -115,8 +113,9 @@ def _example_weights(batch: Batch) -> dict[str, jax.Array]:
 
 
 def classification_objective(model: Any) -> Objective:
-    """Mean cross-entropy over the examples; batch['labels'] int32 [B], a class or a choice
-    (run_classifier.py:607).
+    """Mean cross-entropy over the examples (run_classifier.py:607).
+
+    batch['labels'] int32 [B]: a class or a choice.
     """
 
     def sums(params: Any, batch: Batch, dropout_rng: DropoutRng | None) -> MetricSums:

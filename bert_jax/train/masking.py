@@ -107,7 +107,6 @@ class DynamicMasking:
 
 def text_places(mask_S: jax.Array, segment_S: jax.Array) -> jax.Array:
     """bool [S]: the positions of text: no [CLS] (the first), [SEP] (a segment's last), padding."""
-
     # Segments count from 1, padding is 0: then the last token of a segment, [SEP], is where the
     # next number differs.
     segment_S = jnp.where(mask_S > 0, segment_S + 1, 0)

@@ -72,7 +72,6 @@ class Meter:
         the one before, left out of `seconds` and `step_ms`: that time says nothing of the steps to
         come. UserError after too many non-finite steps in a row.
         """
-
         # Here the host waits for the step before, while the devices have this one to do.
         self._settle_pending()
         self._pending = step, metrics

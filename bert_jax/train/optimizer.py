@@ -109,7 +109,6 @@ def layer_rates(config: OptimizerConfig, params: Any) -> Any:
     d**(L - i) and the embeddings d**(L + 1). UserError where more blocks are to be frozen than
     there are.
     """
-
     # L is read from the stacked leaves; 0 for a model without blocks.
     leaves = jax.tree_util.tree_flatten_with_path(params)[0]
     blocks = max((leaf.shape[0] for path, leaf in leaves if is_stacked(path_of(path))), default=0)

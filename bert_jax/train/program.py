@@ -66,7 +66,6 @@ def pretraining_program(
     platform: 'cpu', 'gpu' or 'tpu', by default that of the devices here. UserError where
     runtime.attention names a kernel that cannot be had.
     """
-
     # The kernel first: a setting that cannot be had is refused before anything is traced.
     runtime = config.runtime
     kernel = attention.choose(runtime, config.model, inputs.seq_len, inputs.packed, platform)
@@ -115,7 +114,6 @@ def argument_shapes(
 
     Of rows that come masked and are not packed.
     """
-
     # The columns as the records' reader gives them (input_pipeline/records/fields.py), for a
     # program that is compiled where there are no records.
     B, T, P = batch_size, inputs.seq_len, inputs.predictions

@@ -46,7 +46,6 @@ def learning_rate(config: OptimizerConfig, h: Hparams, step: Any) -> jax.Array:
     warm-up ends (optimization.py:32-54), and so does 'polynomial', its generalisation; the others
     start at the end of warm-up. Those that decay stay at `end_lr` from the last step on.
     """
-
     # Two clocks: the share of all steps that is left, from 1 to 0, and the way since the end of
     # warm-up, from 0 to 1.
     t = jnp.asarray(step, jnp.float32)
@@ -83,7 +82,6 @@ def table(
     That is `learning_rate(N - 1)`. The first, the last and twenty evenly spaced steps, and those
     around the end of warm-up and each of `borders` (steps done by then).
     """
-
     # Steps as the schedule counts them, from 0; those outside of the run fall away.
     around = {edge + i for edge in (config.warmup_steps, *borders) for i in (-1, 0, 1)}
     even = {i * total_steps // 20 for i in range(20)}

@@ -48,7 +48,6 @@ def init_params(model: Any, seed: Any, inputs: Mapping[str, Any] | None = None) 
 
 def fresh_state(params: Any, config: OptimizerConfig) -> TrainState:
     """A state at step 0 around given parameters."""
-
     # The moments' shapes follow from the parameters alone: any scalars do to make them.
     zero = Hparams(*(0.0 for _ in Hparams._fields))
     count = jnp.zeros((), jnp.int32)
@@ -63,7 +62,6 @@ def create_state(
     shard_optimizer: bool = False,
 ) -> TrainState:
     """A fresh state, made on the mesh: no device ever holds what is not its part."""
-
     # Shapes tell the places, and the places are given to the program that makes the arrays.
     out = shardings(state_shapes(model, config), mesh, shard_optimizer)
     with jax.set_mesh(mesh):
@@ -102,7 +100,6 @@ def load_params_into(
     `name` is the source's in errors. UserError where names or shapes do not match; nothing is
     left out silently.
     """
-
     # Only what is replaced is compared: with a subtree the rest of the source may be anything.
     old = params if subtree is None else {subtree: params[subtree]}
     new = source if subtree is None else {k: v for k, v in source.items() if k == subtree}

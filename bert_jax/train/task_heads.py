@@ -104,7 +104,6 @@ def _best_positions(
     {'start_scores', 'start_indices', 'end_scores', 'end_indices': [B, K], 'null_scores': [B]},
     where the null score is start + end at [CLS]. Padding is never among the best (K is at most T).
     """
-
     # Padding scores far below any real position, so that top_k takes it last.
     real_BT = batch['input_mask'] > 0
     best = {'null_scores': logits_BT2[:, 0].sum(-1)}
@@ -160,7 +159,6 @@ class Head:
         `outputs` (labels or numbers) and `head_dropout` are used where the head has such a choice;
         `remat` and `scan` are those of RuntimeConfig.
         """
-
         # Heads differ in these two fields alone; the rest is EncoderModel's.
         own = {field.name for field in dataclasses.fields(self.module)}
         offered = {'outputs': outputs, 'head_dropout': head_dropout}

@@ -97,7 +97,6 @@ def recipe(
 
     From the paper, a user's own task gets those of its kind's best-known one.
     """
-
     # The paper's by name where a task has its own, else by its kind; pairs of sentences are GLUE's.
     if source == 'paper':
         named = {
