@@ -49,6 +49,9 @@ def main(argv: Sequence[str]) -> None:
 
     task = load_task(_TASK.value, _DATA_DIR.value)
     config, ours = sweep(pathlib.Path(_RUNS.value))
+
+    # The report grows seed by seed and is written after each: a run of hours goes on where it
+    # ended.
     file = pathlib.Path(_JSON.value)
     report = (
         json.loads(file.read_text())
@@ -92,6 +95,8 @@ def sweep(folder: pathlib.Path) -> tuple[Any, list[dict[str, float]]]:
             f'--runs={folder}: its runs differ in {", ".join(sorted(others))}: name a sweep over'
             ' seeds alone'
         )
+
+    # Only settings that both programs have: else a difference of means would be one of recipes.
     config = schema.read(folder / 'runs' / rows[0]['name'] / 'config.json')
     o = config.optimizer
     if (o.algorithm, o.schedule, o.end_lr, o.layer_decay, o.freeze_layers, o.freeze_embeddings) != (
@@ -120,6 +125,8 @@ def compared(metric: str, ours: Sequence[float], theirs: Sequence[float]) -> str
     means = [statistics.fmean(values) for values in both]
     # Of one run there is no deviation.
     deviations = [statistics.stdev(values) if len(values) > 1 else math.nan for values in both]
+
+    # Standard error of a difference of two independent means: sqrt(sd1^2 / n1 + sd2^2 / n2).
     error = math.sqrt(sum(sd**2 / len(values) for sd, values in zip(deviations, both)))
     shown = [
         f'{mean:.4f} (sd {sd:.4f}, {len(values)} seeds)'
@@ -139,6 +146,8 @@ def run(task: Any, config: Any, seed: int) -> dict[str, float]:
     from input_pipeline.tasks.batching import subset
     from launch.finetuning.finetuner import total_steps
 
+    # The model as transformers has it, with this run's dropouts; without a setting the encoder's
+    # own.
     torch.manual_seed(seed)
     device = 'cuda' if torch.cuda.is_available() else 'cpu'
     tokenizer = transformers.AutoTokenizer.from_pretrained(_INIT_FROM.value)
@@ -152,22 +161,26 @@ def run(task: Any, config: Any, seed: int) -> dict[str, float]:
     outputs |= {name: rate for name, rate in rates.items() if rate is not None}
     model = transformers.AutoModelForSequenceClassification.from_pretrained(
         _INIT_FROM.value,
+        # The fastest attention that people have by default.
         classifier_dropout=config.head_dropout,
         attn_implementation='sdpa',
         **outputs,
     ).to(device)
 
+    # Texts are cut by the reference's tokenizer, longest first, as ours cuts them.
     def encoded(examples: Sequence[Any]) -> list[dict[str, list[int]]]:
         texts = [(e.text,) if e.text_b is None else (e.text, e.text_b) for e in examples]
         cut = {'truncation': 'longest_first', 'max_length': config.max_seq_length}
         return [tokenizer(*text, **cut) for text in texts]
 
     def padded(rows: Sequence[dict[str, list[int]]]) -> dict[str, Any]:
+        # Padding to the longest row of the batch, as transformers' own loop does.
         return {
             name: value.to(device)
             for name, value in tokenizer.pad(rows, return_tensors='pt').items()
         }
 
+    # The same examples as ours, but an order of PyTorch's: seeds are compared by their mean.
     examples = subset(task.examples('train'), config.train_examples, seed)
     rows = encoded(examples)
     labels = torch.tensor(
@@ -175,11 +188,15 @@ def run(task: Any, config: Any, seed: int) -> dict[str, float]:
         dtype=torch.float32 if task.kind == 'regression' else torch.long,
     )
     steps = total_steps(len(examples), config)
+    # A fresh permutation for each epoch; the last steps may end within one.
     order = torch.cat([torch.randperm(len(examples)) for _ in range(math.ceil(config.epochs))])
     batches = order[: steps * config.batch_size].reshape(steps, config.batch_size)
+
+    # As transformers' group_by_length: within 50 batches at a time, to keep some disorder.
     if config.length_buckets > 1:
         lengths = torch.tensor([len(row['input_ids']) for row in rows])
         batches = torch.cat([grouped(group, lengths) for group in batches.split(_GROUPED)])
+    # A generator: rows are padded and moved when their step comes.
     inputs = (
         padded([rows[i] for i in places]) | {'labels': labels[places].to(device)}
         for places in batches
@@ -207,6 +224,7 @@ def train(
     import torch
     import transformers
 
+    # Biases and norms do not decay: google-research/bert's rule, by the names of transformers.
     plain = [
         p for name, p in model.named_parameters() if name.endswith('bias') or 'LayerNorm' in name
     ]
@@ -222,10 +240,12 @@ def train(
     optimizer = torch.optim.AdamW(groups, lr=o.peak_lr, betas=(o.b1, o.b2), eps=o.eps)
     schedule = transformers.get_linear_schedule_with_warmup(optimizer, warmup, steps)
     model.train()
+    # Losses stay on the device: to read one would make the host wait for each step.
     seen = []
     for batch in batches:
         loss = model(**batch).loss
         loss.backward()
+        # clip_grad_norm_ returns the norm before clipping.
         seen.append(
             (loss.detach(), torch.nn.utils.clip_grad_norm_(model.parameters(), o.clip_norm))
         )
@@ -239,6 +259,8 @@ def grouped(batches: Any, lengths: Any) -> Any:
     """The same examples [steps, batch], in batches of like length that come in any order."""
     import torch
 
+    # Sorted by length, cut into batches, and the batches shuffled: else training would go from
+    # short to long.
     places = batches.flatten()
     return places[lengths[places].argsort()].reshape(batches.shape)[torch.randperm(len(batches))]
 

@@ -10,13 +10,14 @@ from typing import Any
 
 def describe(*packages: str) -> dict[str, Any]:
     """Processor, cores, load, memory, and versions of Python and of `packages`, if installed."""
+    # Names as on the package index: lower case, dashes.
     installed = {
         distribution.name.lower().replace('_', '-'): distribution.version
         for distribution in importlib.metadata.distributions()
     }
     # `load` is how many processes wanted a core in the last minute, this one included.
     return {
-        'processor': _first('/proc/cpuinfo', 'model name') or platform.processor(),
+        'processor': _value_in('/proc/cpuinfo', 'model name') or platform.processor(),
         'cores': os.cpu_count(),
         'load': round(os.getloadavg()[0], 1),
         'memory_GiB': round(os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30, 1),
@@ -26,7 +27,7 @@ def describe(*packages: str) -> dict[str, Any]:
     }
 
 
-def _first(file: str, name: str) -> str:
+def _value_in(file: str, name: str) -> str:
     """The value of the first `name : value` line of a file in /proc; '' where there is none."""
     try:
         with open(file) as lines:

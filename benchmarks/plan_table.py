@@ -41,16 +41,20 @@ LAMB = {128: 65_536, 512: 32_768}  # sequences a step at each length
 def main(argv: Sequence[str]) -> None:
     """Compiles what is missing and prints the table."""
     del argv
+    # libtpu compiles for chips that are not here; jax itself must not look for one.
     os.environ['JAX_PLATFORMS'] = 'cpu'
     from bert_jax.costs import plan
     from bert_jax.costs.chips import topology
 
+    # Obstacles first: an hour of compiling should not end at the last topology.
     tasks = list(cases())
     for case in tasks:
         if obstacle := plan.obstacle(topology(case['topology'])):
             raise UserError(obstacle)
     file = pathlib.Path(_OUTPUT.value)
     rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    # A row is known by its case; each is on the disk before the next begins.
     for i, case in enumerate(tasks):
         if any(case.items() <= row.items() for row in rows):
             continue
@@ -93,11 +97,14 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     chips, i = topology(case['topology']), case['phase']
     config = apply(load(case['config']), case['set'])
     # Both phases get LAMB's batch, because both must divide by the accumulation.
+    # Both phases, for the check of the configuration looks at both.
     if case['batch'] != config.phases[i].batch_size:
         sizes = enumerate(LAMB[phase.seq_len] for phase in config.phases)
         config = apply(config, [f'phases.{k}.batch_size={size}' for k, size in sizes])
     phase, predictions = config.phases[i], plan.predictions_of(config, [])[i]
     task = search.Task(config, phase, predictions, chips)
+
+    # From the least accumulation up, the first step that the compiler accepts.
     by_accumulation = lambda option: option[0].get('accumulation', 1)
     options = sorted(search.grid(task, ('accumulation',)), key=by_accumulation)
     usable = chips.chip.hbm_usable
@@ -124,6 +131,7 @@ def table(rows: list[dict[str, Any]]) -> Iterator[str]:
             yield f'{head} | | does not fit | | | |'
             continue
         changed = ' '.join([*row['set'], *(f'runtime.{k}={v}' for k, v in row['changes'].items())])
+        # The highest floor is the one that bounds the step, and is named beside it.
         longest = max(row['floor_s'], key=row['floor_s'].get)
         yield (
             f'{head} {changed} | {row["rows"]} | {row["needs"] / GIB:.2f} | {row["left"] / GIB:.2f}'

@@ -84,6 +84,7 @@ def main(argv: Sequence[str]) -> None:
     from configs.errors import UserError
     from input_pipeline.tokenizer import Tokenizer
 
+    # What may be wrong is found before an hour of measuring.
     tokenizer = Tokenizer.load(_TOKENIZER.value)
     reference = (
         pathlib.Path(_REFERENCE.value) / 'create_pretraining_data.py' if _REFERENCE.value else None
@@ -95,6 +96,9 @@ def main(argv: Sequence[str]) -> None:
         )
     report: dict[str, Any] = {'machine': machine.describe('numpy', 'google-crc32c')}
     report |= {'dupe_factor': _DUPE_FACTOR.value, 'scale': _SCALE.value}
+
+    # From the text to the figures: segment it, make it larger, run the job for each length and
+    # number of workers, see where the time goes, and last the original beside ours.
     with tempfile.TemporaryDirectory(dir=_TMPDIR.value) as name:
         folder = pathlib.Path(name)
         text = pathlib.Path(_INPUT.value)
@@ -106,6 +110,7 @@ def main(argv: Sequence[str]) -> None:
             job(larger, folder, int(seq_len), int(workers), _ROUNDS.value)
             for seq_len, workers in itertools.product(_SEQ_LEN.value, _WORKERS.value)
         ]
+        # Stages on the text as it is: shares do not depend on its size.
         report['stages'] = {
             seq_len: stages(text, folder, int(seq_len)) for seq_len in _SEQ_LEN.value
         }
@@ -126,6 +131,7 @@ def segmented(source: pathlib.Path, target: pathlib.Path) -> tuple[pathlib.Path,
     """Writes the text to `target`, one sentence a line; (target, {bytes, cpu_seconds} of that)."""
     from input_pipeline.text import corpus
 
+    # Timed apart, because the original has no such step.
     cpu = time.process_time()
     with target.open('w') as file:
         for document in corpus.read_documents(str(source), corpus.TextOptions(segment=True)):
@@ -146,6 +152,7 @@ def scaled(source: pathlib.Path, target: pathlib.Path, scale: int) -> pathlib.Pa
     digits = '0123456789'
     with target.open('w') as file:
         for variant in range(scale):
+            # Digits of the variant: i higher, cyclic; then words turned by i places.
             other = str.maketrans(digits, digits[variant % 10 :] + digits[: variant % 10])
             with source.open() as lines:
                 for line in lines:
@@ -159,6 +166,7 @@ def scaled(source: pathlib.Path, target: pathlib.Path, scale: int) -> pathlib.Pa
 def beginning(source: pathlib.Path, target: pathlib.Path, size: int) -> pathlib.Path:
     """Writes the first documents of the text, about `size` bytes of them."""
     with source.open('rb') as file:
+        # On to the end of the document in which so many bytes end: no half of a line.
         text = file.read(size)
         for line in file:
             if not line.strip():
@@ -183,6 +191,7 @@ def run_job(
     """Runs the job once: (cost, examples, bytes of their records)."""
     from input_pipeline.records.shards import Manifest
 
+    # As a user runs it, in a process of its own; records are counted by its manifest and deleted.
     cost = processes.run(
         [
             sys.executable,
@@ -205,6 +214,7 @@ def job(
     text: pathlib.Path, folder: pathlib.Path, seq_len: int, workers: int, rounds: int
 ) -> dict[str, Any]:
     """Runs the job `rounds` times, prints the medians, and returns all figures for the JSON."""
+    # The records are the same in each round, only the times differ.
     results = [run_job(text, folder / 'records', seq_len, workers) for _ in range(rounds)]
     seconds, cpu, peak = (statistics.median(cost[i] for cost, _, _ in results) for i in range(3))
     (_, examples, size), megabytes = results[0], text.stat().st_size / 1e6
@@ -242,6 +252,7 @@ def stages(text: pathlib.Path, folder: pathlib.Path, seq_len: int) -> dict[str, 
             *command(text, folder / 'records', seq_len),
         ]
     )
+    # Records first, they are large; the figures lie beside them.
     shutil.rmtree(folder / 'records')
     seconds = json.loads((folder / 'stages.json').read_text())
     shares = {
@@ -273,8 +284,12 @@ def compare(
         counted: {'reference': [], 'ours': []} for counted in ('whole', 'without_start')
     }
     counts: dict[str, int] = {}
+
+    # In turn, round by round, so that both meet the same machine.
     for _ in range(rounds):
         theirs, examples = run_reference(program, tokenizer, text, folder, seq_len)
+        # Around the original _UNDER_V1 prints what the imports took; ours says in its last line
+        # what it took without start and imports.
         imports = float(re.search(r'^imports: (\S+)', theirs.output, re.M)[1])
         cpu = {'reference': (examples, theirs.cpu_seconds, theirs.cpu_seconds - imports)}
         ours, examples, _ = run_job(text, folder / 'records', seq_len, 1)
@@ -284,6 +299,8 @@ def compare(
             counts[name] = examples
             rates['whole'][name].append(examples / whole)
             rates['without_start'][name].append(examples / without_start)
+
+    # Ratios within a round, then their median and range.
     ratios = {}
     megabytes = text.stat().st_size / 1e6
     for counted, words in (
@@ -319,6 +336,7 @@ def run_reference(
     """Runs the original with the options of the job: (cost, examples)."""
     from input_pipeline.records.frames import frame_bounds
 
+    # The original wants a plain vocabulary file and its own names of the same options.
     output, vocabulary = folder / 'reference.tfrecord', folder / 'vocab.txt'
     vocabulary.write_text('\n'.join(tokenizer.tokens(range(tokenizer.vocab_size))) + '\n')
     options = {
@@ -333,6 +351,7 @@ def run_reference(
         'dupe_factor': _DUPE_FACTOR.value,
         'random_seed': 12345,
     }
+    # Neither TensorFlow's log lines nor the kernels of oneDNN, which the original did not have.
     quiet = {'TF_CPP_MIN_LOG_LEVEL': '3', 'TF_ENABLE_ONEDNN_OPTS': '0'}
     cost = processes.run(
         [
@@ -344,6 +363,7 @@ def run_reference(
         ],
         quiet,
     )
+    # Bounds are one more than records.
     return cost, len(frame_bounds(output.read_bytes())) - 1
 
 

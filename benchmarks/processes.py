@@ -24,12 +24,15 @@ class Cost(NamedTuple):
 
 def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Cost:
     """Runs a command to its end; SystemExit, after showing its stderr, where it fails."""
+    # Memory is sampled, 20 times a second: Linux keeps the peak of each process alone, and not of
+    # all of them together.
     peak, ended = [0], threading.Event()
 
     def watch(process: int) -> None:
         while not ended.wait(0.05):
             peak[0] = max(peak[0], resident(process))
 
+    # Files and not pipes: a full pipe would stop the program while nobody reads it.
     with tempfile.TemporaryFile('w+') as out, tempfile.TemporaryFile('w+') as err:
         start = time.monotonic()
         process = subprocess.Popen(
@@ -52,6 +55,7 @@ def run(command: Sequence[str], environment: Mapping[str, str] | None = None) ->
 
 def resident(process: int) -> int:
     """Resident bytes of a process and its descendants now; pages that they share count for each."""
+    # From the process down through its children; whatever ends meanwhile counts with what it had.
     total = 0
     try:
         with open(f'/proc/{process}/statm') as file:

@@ -22,6 +22,7 @@ from input_pipeline.records import fields, shards
 from input_pipeline.text import corpus
 from input_pipeline.tokenizer import Tokenizer
 
+# (name of the stage, module or class, function that is the stage).
 CLOCKS: tuple[tuple[str, Any, str], ...] = (
     ('reading text', corpus, 'read_unit'),
     ('tokenising', Tokenizer, 'encode_batch'),
@@ -48,6 +49,8 @@ class Clock:
         self._since = 0.0
 
     def _charge(self) -> None:
+        # The time since the last charge goes to the innermost stage that runs; then the count
+        # begins anew.
         now = time.process_time()
         if self._running:
             self.seconds[self._running[-1]] += now - self._since
@@ -81,6 +84,9 @@ class Clock:
 def main() -> None:
     """Runs launch.preprocess in one process and writes {stage: CPU-seconds} to FILE.json."""
     clock, file = Clock(), sys.argv.pop(1)
+
+    # The program is changed before it runs: each function is replaced, where its callers look it
+    # up, by itself within a clock. One process, for clocks do not see others.
     for name, owner, attribute in CLOCKS:
         setattr(owner, attribute, clock.around(name, getattr(owner, attribute)))
     sys.argv.append('--workers=1')

@@ -35,12 +35,16 @@ def main(argv: Sequence[str]) -> None:
     if len(argv) != 2:
         raise UserError('name one records directory: python -m benchmarks.stream RECORDS')
     directory = argv[1]
+
+    # All three read the same files with the same batch size; `bare` has no order, no seek, no
+    # resume.
     streams = {
         name: RecordStream(directory, 'train', _BATCH_SIZE.value, 0, name)
         for name in ('tfdata', 'numpy')
     }
     readers = {'bare': bare(directory, streams['tfdata'], _BATCH_SIZE.value)}
     readers |= {name: stream.batches() for name, stream in streams.items()}
+    # Each takes its turn in every round, so that a slow minute of the machine hits all of them.
     for batches in readers.values():
         # Not counted: files come into memory, tf.data starts its threads.
         rate(batches, _SECONDS.value, _BATCH_SIZE.value)
@@ -51,6 +55,7 @@ def main(argv: Sequence[str]) -> None:
         }
         for _ in range(_ROUNDS.value)
     ]
+    # Ratios are taken within a round, for the same reason.
     report = {
         name: summary([r[name] for r in rounds], [r['bare'] for r in rounds]) for name in readers
     }
@@ -72,6 +77,7 @@ def bare(directory: str, stream: Any, batch_size: int) -> Iterator[dict[str, Any
     """TensorFlow's reader over the training files of the stream's directory, again and again."""
     from input_pipeline.records import stream as stream_module
 
+    # The same features as ours, by the manifest; no shuffling, no options, one thread for parsing.
     tf = stream_module._tensorflow()
     spec = stream.manifest.spec_of('train')
     types = {'int': tf.int64, 'float': tf.float32}
@@ -88,6 +94,7 @@ def bare(directory: str, stream: Any, batch_size: int) -> Iterator[dict[str, Any
 
 def rate(batches: Iterator[dict[str, Any]], seconds: float, batch_size: int) -> tuple[float, float]:
     """(examples a second, examples a second of the processor time of all threads)."""
+    # next in a loop, until the time is over; what has been read ahead by then is not counted.
     examples, clock, cpu = 0, time.perf_counter(), time.process_time()
     while time.perf_counter() - clock < seconds:
         next(batches)

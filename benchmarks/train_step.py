@@ -1,5 +1,6 @@
-"""The whole train step against PyTorch's, on this machine, same model and work, in alternation; no
-files, no TensorFlow.
+"""The whole train step beside PyTorch's, on this machine: same model, same work, in alternation.
+
+Without files and without TensorFlow.
 
   python -m benchmarks.train_step [--cases=bert_base:128,bert_large:512] [--batch_size=N]
   [--json=FILE] [--sweep]
@@ -76,6 +77,7 @@ def main(argv: Sequence[str]) -> None:
 
     from benchmarks import machine
 
+    # A CPU is measured on the smallest preset: a step of the others takes it seconds.
     gpu = jax.default_backend() == 'gpu'
     cases = _CASES.value or (
         [f'{m}:{s}' for m in ('bert_base', 'bert_large') for s in (128, 512)]
@@ -100,11 +102,13 @@ def measure(case: str, gpu: bool, device: str, matmul: float | None) -> dict[str
     from bert_jax.costs.chips import peak_flops
     from bert_jax.costs.flops import training_flops_per_sequence
 
+    # The same model, length, batch and predictions for all programs.
     config, seq_len = configured(case, gpu, _SET.value)
     size = _BATCH_SIZE.value or (largest_batch(config, seq_len) if gpu else 8)
     predictions = round(0.15 * seq_len)
     flops = training_flops_per_sequence(config.model, seq_len, predictions)
     programs = {'ours': ours(config, seq_len, size), 'bare': bare(config, seq_len, size)}
+    # Only where both packages are installed.
     if _torch_packages():
         programs |= {
             name: pytorch(config, seq_len, size, gpu, name == 'gathered')
@@ -118,6 +122,8 @@ def measure(case: str, gpu: bool, device: str, matmul: float | None) -> dict[str
             )
         except UserError as error:  # a kernel that is not for this device
             logging.info('%s: left out: %s', ' '.join(changes), error)
+
+    # Programs are made (and compiled) before any is measured, and then run in turn.
     measured = rates(programs, size)
     peak = peak_flops(device)
     print(
@@ -165,10 +171,12 @@ def rates(programs: dict[str, Program], size: int) -> dict[str, dict[str, Any]]:
     """Sequences a second of each program, in rounds; without its first call, which compiles."""
     steps = {}
     for name, run in programs.items():
+        # How many steps take about --seconds: the first call compiles, the second is timed.
         run(2)
         started = time.perf_counter()
         run(2)
         steps[name] = max(1, round(_SECONDS.value * 2 / (time.perf_counter() - started)))
+    # In each round every program runs once: a slow minute hits all of them.
     rounds = []
     for _ in range(_ROUNDS.value):
         seconds = {}
@@ -177,6 +185,7 @@ def rates(programs: dict[str, Program], size: int) -> dict[str, dict[str, Any]]:
             run(steps[name])
             seconds[name] = (time.perf_counter() - started) / steps[name]
         rounds.append({name: size / value for name, value in seconds.items()})
+    # Ratios within a round, then their median.
     figures = {}
     for name in programs:
         ratios = sorted(r['ours'] / r[name] for r in rounds)
@@ -234,12 +243,14 @@ def ours(config: Any, seq_len: int, size: int) -> Program:
     """launch.pretrain's own step."""
     import jax
 
+    # The state is given away in each step (donated), so the newest one is kept here.
     program, state, batch = built(config, seq_len, size)
     held = [state]
 
     def run(steps: int) -> None:
         for _ in range(steps):
             held[0], metrics = program.train_step(held[0], batch, program.hparams)
+        # Steps are dispatched ahead: the time is that until the last is done.
         jax.block_until_ready(metrics)
 
     return run
@@ -256,24 +267,19 @@ def bare(config: Any, seq_len: int, size: int) -> Program:
     objective, params = program.objective, state.params
     rows = jnp.arange(size, dtype=jnp.uint32)
     denominators = objective.weights(batch)
+    generator = {'threefry': 'threefry2x32', 'rbg': 'rbg'}[config.runtime.dropout_rng]
 
     @jax.jit
+    # A fresh key each time, as in training: constant masks could be computed once for all.
     def gradient(params: Any, number: jax.Array) -> Any:
-        dropout_rng = DropoutRng(
-            jax.random.fold_in(
-                jax.random.key(
-                    0, impl={'threefry': 'threefry2x32', 'rbg': 'rbg'}[config.runtime.dropout_rng]
-                ),
-                number,
-            ),
-            rows,
-        )
-        return jax.grad(
-            lambda p: sum(
-                objective.sums(p, batch, dropout_rng)[name][0] / w
-                for name, w in denominators.items()
-            )
-        )(params)
+        key = jax.random.fold_in(jax.random.key(0, impl=generator), number)
+        dropout_rng = DropoutRng(key, rows)
+
+        def loss(params: Any) -> jax.Array:
+            sums = objective.sums(params, batch, dropout_rng)
+            return sum(sums[name][0] / weight for name, weight in denominators.items())
+
+        return jax.grad(loss)(params)
 
     def run(steps: int) -> None:
         for number in range(steps):
@@ -290,6 +296,7 @@ def largest_batch(config: Any, seq_len: int) -> int:
     """
     import jax
 
+    # Two sizes give a line: what the program itself takes, and bytes a row.
     need = {}
     for size in (32, 64):
         program, state, batch = built(config, seq_len, size)
@@ -308,6 +315,8 @@ def matmul_rate() -> float:
 
     n, count = 8192, 20
     x = jnp.ones((n, n), jnp.bfloat16)
+    # Products in one program, each waiting for the one before: no time between them is counted. The
+    # factor keeps y as it is: ones times ones is n.
     chain = jax.jit(
         lambda x: jax.lax.fori_loop(0, count, lambda _, y: (y @ x) * jnp.bfloat16(1 / n), x)
     )
@@ -317,6 +326,7 @@ def matmul_rate() -> float:
         started = time.perf_counter()
         chain(x).block_until_ready()
         best = min(best, time.perf_counter() - started)
+    # 2 n^3: a multiplication and an addition for each of n^3.
     return count * 2 * n**3 / best
 
 
@@ -342,6 +352,8 @@ def pytorch(config: Any, seq_len: int, size: int, gpu: bool, gathered: bool) -> 
 
     m = config.model
     device = 'cuda' if gpu else 'cpu'
+
+    # The same model by their names; gelu_new is the tanh form.
     shape = transformers.BertConfig(
         vocab_size=m.vocab_size,
         hidden_size=m.hidden_size,
@@ -360,6 +372,8 @@ def pytorch(config: Any, seq_len: int, size: int, gpu: bool, gathered: bool) -> 
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=1e-4, eps=1e-6, weight_decay=0.01, fused=True
     )
+
+    # The same batch as ours; they want the labels of masked words in place, -100 everywhere else.
     arrays = {
         name: torch.as_tensor(value).to(device).long()
         for name, value in batch_of(config, seq_len, size).items()
@@ -379,6 +393,7 @@ def pytorch(config: Any, seq_len: int, size: int, gpu: bool, gathered: bool) -> 
         ).loss
 
     def loss_gathered() -> Any:
+        # The encoder alone, then the head on the P masked positions: what ours does, in their code.
         hidden, pooled = model.bert(**inputs)[:2]
         places = arrays['masked_lm_positions'][..., None].expand(-1, -1, hidden.shape[-1])
         words, order = model.cls(hidden.gather(1, places), pooled)
@@ -391,6 +406,8 @@ def pytorch(config: Any, seq_len: int, size: int, gpu: bool, gathered: bool) -> 
     if gpu:
         loss = torch.compile(loss)
 
+    # Autocast is around the forward pass alone, as PyTorch's pages advise; optimizer and clipping
+    # are float32.
     def run(steps: int) -> None:
         for _ in range(steps):
             with torch.autocast('cuda', torch.bfloat16) if gpu else contextlib.nullcontext():
@@ -400,6 +417,7 @@ def pytorch(config: Any, seq_len: int, size: int, gpu: bool, gathered: bool) -> 
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         if gpu:
+            # CUDA runs behind: wait for the last step.
             torch.cuda.synchronize()
 
     return run

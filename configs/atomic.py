@@ -31,11 +31,14 @@ def atomic_file(
     target = cast(Path, path)
     temporary = _beside(target)
     try:
+        # The new file is beside the old one, so that renaming it is one step of the file system: a
+        # reader sees the old content or the new one.
         with temporary.open(mode) if _remote(path) else _open(temporary, mode) as file:
             yield file
             file.flush()
             if durable and not _remote(path):  # an object store has no such thing, nor needs it
                 os.fsync(file.fileno())
+        # Only now it has its name; whatever fails before leaves the old file as it was.
         temporary.replace(target)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
@@ -47,6 +50,9 @@ def atomic_file(
 def atomic_write(path: os.PathLike[str], content: str | bytes, durable: bool = True) -> None:
     """Writes a small file, unless it holds that content: no full disk stops a resumed run."""
     content = content.encode() if isinstance(content, str) else content
+
+    # The same content is not written again: a resumed run writes its config.json and tokenizer too,
+    # and the disk may be full by now.
     target = cast(Path, path)
     if target.exists() and target.read_bytes() == content:
         return
@@ -70,6 +76,7 @@ def atomic_folder(path: Folder) -> Iterator[Folder]:
                 if file.is_file():
                     with file.open('rb') as written:
                         os.fsync(written.fileno())
+        # rename replaces an empty folder on some systems and not on others: it goes first.
         if target.is_dir():
             target.rmdir()
         temporary.rename(target)
@@ -88,5 +95,6 @@ def _beside(path: Path) -> Path:
 
 
 def _open(path: Path, mode: Literal['wb', 'w']) -> IO:
+    # Newlines stay as they are on every system: the bytes of a file are part of a contract.
     encoding, newline = ('utf-8', '\n') if mode == 'w' else (None, None)
     return open(path, mode, encoding=encoding, newline=newline)

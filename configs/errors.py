@@ -16,7 +16,7 @@ from collections.abc import Iterator
 class UserError(Exception):
     """A mistake the user can mend: the message says what, where and how, in one line."""
 
-    exit_code = 2
+    exit_code = 2  # of the process; 1 is a defect of ours
 
 
 @contextlib.contextmanager
@@ -30,11 +30,15 @@ def reading(where: str | os.PathLike[str], mend: str = '') -> Iterator[None]:
     remote = '://' in where
     try:
         yield
+    # Already in words for the user.
     except UserError:
         raise
     except Exception as error:
         if not remote and not isinstance(error, OSError):
             raise
+
+        # The first line of the message, for some libraries append a whole response; of the
+        # operating system's errors its own words, which are shorter.
         said = f'{type(error).__name__}: {(str(error).strip().splitlines() or [""])[0][:200]}'
         name = where
         if isinstance(error, OSError):
@@ -44,6 +48,8 @@ def reading(where: str | os.PathLike[str], mend: str = '') -> Iterator[None]:
                 name = error.filename
         if isinstance(error, KeyError):  # etils.epath, of a scheme
             said = 'no such kind of address is known'
+
+        # The remedy that the caller knows, else a general one.
         mend = mend or (
             'correct the address, or copy it here' if remote else 'make it readable, or copy it'
         )
@@ -52,6 +58,7 @@ def reading(where: str | os.PathLike[str], mend: str = '') -> Iterator[None]:
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
     """An error, what caused it, and so on."""
+    # Explicit causes before what merely happened on the way; a loop of causes ends it.
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -60,9 +67,11 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def no_room(error: BaseException) -> bool:
-    """Whether something could not be written because the disk, a quota or a limit on file sizes is
-    reached.
+    """Whether something could not be written because a disk is full.
+
+    So are a quota, and a limit on the size of files, that are reached.
     """
+    # By errno where there is one, else by the words of libraries that have their own errors.
     for cause in chain(error):
         if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             return True

@@ -21,10 +21,12 @@ def parse(text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | Non
     Bytes are UTF-8, with or without a BOM. `pairs` makes what stands for an object of its names
     and values; without it that is a dict.
     """
+    # utf-8-sig takes a byte-order mark, which editors on Windows write and JSON forbids.
     try:
         return json.loads(
             text.decode('utf-8-sig') if isinstance(text, bytes) else text, object_pairs_hook=pairs
         )
+    # Deep nesting is a fault of the text, not of the program.
     except RecursionError as error:
         raise ValueError('it nests too deep') from error
 
@@ -32,12 +34,12 @@ def parse(text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | Non
 def parse_object(text: str | bytes) -> dict[str, Any]:
     """A JSON object. Raises ValueError, which says what it is instead, where it is none."""
     try:
-        found = parse(text)
+        value = parse(text)
     except ValueError as error:
         raise ValueError(f'not valid JSON ({error})') from error
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise ValueError('not a JSON object')
-    return found
+    return value
 
 
 def read_object(
@@ -47,6 +49,7 @@ def read_object(
 
     UserError, which ends with `mend`, where it cannot be read or holds none.
     """
+    # Two kinds of fault, two sentences: the file cannot be read, or holds something else.
     with reading(path, mend):
         content = cast(Path, path).read_bytes()
     try:

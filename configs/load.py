@@ -17,6 +17,7 @@ from configs.errors import UserError
 
 def presets() -> list[str]:
     """Names of the configurations that this package ships: its files that define get_config()."""
+    # Told by their text, not by importing them: --help lists them and must stay quick.
     files = (pathlib.Path(__file__).parent / 'presets').glob('*.py')
     return sorted(file.stem for file in files if '\ndef get_config()' in file.read_text())
 
@@ -45,11 +46,13 @@ def load(name_or_path: str) -> schema.Config:
 def _run(path: pathlib.Path) -> schema.Config:
     """What get_config() of a file returns; UserError, naming the line, where it fails."""
     try:
+        # Its name is not '__main__': a file that is also a program is not run as one.
         config = runpy.run_path(os.fspath(path))['get_config']()
     except KeyError as error:  # of the file's names, or raised by the file itself
         if error.args != ('get_config',):
             raise UserError(_where(path, error)) from error
         raise UserError(f'{path}: defines no get_config()') from error
+    # SystemExit too: a file that is a program by itself would end this one without a word.
     except (Exception, SystemExit) as error:
         raise UserError(_where(path, error)) from error
     if not isinstance(config, schema.Config):
@@ -64,6 +67,8 @@ def _where(path: pathlib.Path, error: BaseException) -> str:
     """`error` in one line, with the line of the file `path` that it came from."""
     if isinstance(error, SyntaxError):
         return f'{path}:{error.lineno}: {error.msg}'
+
+    # The deepest line of the user's own file: what it called lies in our code, and says less.
     lines = [
         frame.lineno
         for frame in traceback.extract_tb(error.__traceback__)

@@ -72,6 +72,7 @@ def check_intervals(options: Any) -> None:
 
 def _in_words(interval: str) -> str:
     """An interval as a rule: 'from 1 to 8' of '[1, 8]', 'at least 0' of '[0, inf)'."""
+    # '[1, 8]' -> low '1', high '8'; brackets that close include the end, as in mathematics.
     low, high = interval[1:-1].split(', ')
     if interval[0] == '[' and interval[-1] == ']':
         return f'from {low} to {high}'

@@ -63,6 +63,7 @@ def apply(config: C, changes: Iterable[str]) -> C:
         name, equals, text = change.partition('=')
         if not equals or not name:
             raise UserError(f'--set {change}: expected NAME=VALUE, as in --set seed=1')
+        # strip: "a = b" is one argument in quotes, and meant as a=b.
         _put(data, type(config), name.strip().split('.'), text.strip(), name.strip(), type(config))
     return from_dict(type(config), data)
 
@@ -70,6 +71,8 @@ def apply(config: C, changes: Iterable[str]) -> C:
 def names(cls: type, prefix: str = '') -> list[str]:
     """The dotted names of all settings of a class; N stands for an index of a tuple."""
     dotted = []
+
+    # Nested sections and tuples of sections have names inside them; whatever else is a setting.
     for name, hint in typing.get_type_hints(cls).items():
         if typing.get_origin(hint) is tuple:
             dotted += names(typing.get_args(hint)[0], f'{prefix}{name}.N.')
@@ -95,6 +98,7 @@ def _meant(key: str, section: type, root: type) -> str:
         meant = difflib.get_close_matches(key, typing.get_type_hints(section), n=1)
     if not meant:
         leaves = [name.rpartition('.')[2] for name in all_names]
+        # One name that is spelled alike, and every place where it stands.
         close = difflib.get_close_matches(key, leaves, n=1)
         meant = [name for name, leaf in zip(all_names, leaves, strict=True) if leaf in close]
     return f' (did you mean {" or ".join(meant)}?)' if meant else ''
@@ -153,6 +157,8 @@ def _parse(text: str, hint: Any, name: str) -> Any:
         if text in options:
             return text
         raise UserError(f'--set {name}={text}: must be one of {", ".join(options)}')
+
+    # Whatever has no parser of its own is a tuple of sections, which is written as JSON.
     parse, expected = _PARSERS.get(hint) or (_items, 'a JSON list of objects')
     try:
         return parse(text)
@@ -178,6 +184,7 @@ def _bool(text: str) -> bool:
 def _int(text: str) -> int:
     """The integer that `text` spells: also 1_000, and 1e6 where it is whole; else ValueError."""
     try:
+        # int first: a float has not all the digits of a large number.
         return int(text)
     except ValueError:
         number = _float(text)

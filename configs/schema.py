@@ -77,6 +77,7 @@ class ModelConfig(Section):
     )
 
     def check(self) -> None:
+        # Heads share the width: each has hidden_size / num_heads.
         self._require(
             self.hidden_size % self.num_heads == 0,
             'num_heads',
@@ -254,6 +255,7 @@ class PretrainConfig(Section):
     name: str = setting('bert_base', 'the preset this came from; a label only', kind='runtime')
     seed: int = setting(12345, 'seeds initialisation, data order and dropout', within=SEED)
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    # The paper's: nine tenths of the steps on short rows, where they cost least (appendix A.2).
     phases: tuple[Phase, ...] = (Phase(128, 900_000, 256), Phase(512, 100_000, 256))
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     runtime: RuntimeConfig = dataclasses.field(default_factory=RuntimeConfig)
@@ -264,9 +266,13 @@ class PretrainConfig(Section):
         return sum(phase.steps for phase in self.phases)
 
     def check(self) -> None:
+        # Each rule here relates fields of different sections; what one section can tell by itself
+        # its own `check` has refused by now.
         self._require(len(self.phases) > 0, 'phases', 'at least one')
         if not inside(self.total_steps, COUNT):
             raise UserError(f'phases: {self.total_steps} steps in all: must be in {COUNT}')
+        # Phase by phase: rows must fit the position table, and a batch must be cut into equal
+        # parts.
         for i, phase in enumerate(self.phases):
             if phase.seq_len > self.model.max_position:
                 raise UserError(
@@ -279,6 +285,7 @@ class PretrainConfig(Section):
                     f'phases.{i}.batch_size={phase.batch_size} does not divide by'
                     f' runtime.accumulation={self.runtime.accumulation}: change either'
                 )
+        # Then what the phases have in common.
         if self.optimizer.freeze_layers > self.model.num_layers:
             raise UserError(
                 f'optimizer.freeze_layers={self.optimizer.freeze_layers} is more than'
@@ -341,6 +348,7 @@ class FinetuneConfig(Section):
         'source', 'source: the encoder of --init_from; random: its shape alone, for comparison'
     )
     optimizer: OptimizerConfig = dataclasses.field(
+        # Warm-up is a share of the steps here (warmup_fraction), which follow from the data.
         default_factory=lambda: OptimizerConfig(peak_lr=2e-5, warmup_steps=0, schedule='bert')
     )
     runtime: RuntimeConfig = dataclasses.field(
@@ -348,6 +356,7 @@ class FinetuneConfig(Section):
     )
 
     def check(self) -> None:
+        # Both look at scores on the way, of which there are none without score_every.
         for name, on in (('select', self.select == 'best'), ('patience', self.patience > 0)):
             if on and not self.score_every:
                 raise UserError(
@@ -362,6 +371,8 @@ class FinetuneConfig(Section):
 
     def unused(self) -> dict[str, str]:
         """{setting of `runtime` that a run of this kind does not read: what does its work}."""
+        # Pre-training reads these; here something else does their work, and a user who sets them
+        # would wait in vain.
         return {
             'eval_every': 'score_every is the number of steps between scores on the dev split',
             'eval_batches': 'the dev split is always scored whole',
@@ -384,6 +395,8 @@ class FinetuneConfig(Section):
 
     def encoder(self, source: ModelConfig) -> ModelConfig:
         """The encoder to train: `source` with the dropouts and the BiLSTM of this run."""
+        # The source's dropouts hold unless this run has its own; a BiLSTM that the source has
+        # stays.
         own = {name: getattr(self, name) for name in ('hidden_dropout', 'attention_dropout')}
         own = {name: rate for name, rate in own.items() if rate is not None}
         return dataclasses.replace(source, **own, bilstm=self.bilstm or source.bilstm)
@@ -411,6 +424,9 @@ class FeatureConfig(FinetuneConfig):
 
     def check(self) -> None:
         super().check()
+
+        # Settings inherited from fine-tuning that would have no effect on a frozen encoder are
+        # refused rather than ignored.
         for name in ('hidden_dropout', 'attention_dropout', 'bilstm', 'init'):
             self._require(
                 getattr(self, name) == getattr(FinetuneConfig, name),
@@ -430,6 +446,7 @@ class FeatureConfig(FinetuneConfig):
 
 
 Config = PretrainConfig | FinetuneConfig
+# What 'kind' says in config.json. FeatureConfig is a FinetuneConfig: hence `type(...) is` below.
 _KINDS = {'pretrain': PretrainConfig, 'finetune': FinetuneConfig, 'feature_based': FeatureConfig}
 
 
@@ -450,6 +467,7 @@ def loads(text: str | bytes, where: str = 'config.json') -> Config:
 
 def from_saved(data: Any, where: str) -> Config:
     """The configuration in a saved file's parsed JSON; UserError, naming `where`, if it is none."""
+    # The kind decides the class; whatever is wrong inside is told with the file's name before it.
     kind = data.get('kind') if isinstance(data, dict) else None
     if not isinstance(kind, str) or kind not in _KINDS:
         known = ', '.join(f'"{name}"' for name in _KINDS)

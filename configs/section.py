@@ -23,6 +23,8 @@ from typing import Any, Literal
 
 from configs.errors import UserError
 
+# Intervals that many settings share. float32 bounds keep a value from becoming 0 or infinite on the
+# device.
 SEED = '[0, 4294967295]'  # what a uint32 holds
 COUNT = '[1, 2147483647]'  # what an int32 holds
 COUNT_OR_0 = '[0, 2147483647]'
@@ -44,6 +46,7 @@ def setting(default: Any, help: str, kind: str = 'identity', within: str | None 
 
 def inside(number: float, interval: str) -> bool:
     """Whether a number lies in an interval such as '[0, 1)'; NaN lies in none."""
+    # The ends as floats: 'inf' is one; the brackets say whether the ends belong to it.
     low, high = map(float, interval[1:-1].split(','))
     above = low < number or (low == number and interval[0] == '[')
     return above and (number < high or (number == high and interval[-1] == ']'))
@@ -51,6 +54,8 @@ def inside(number: float, interval: str) -> bool:
 
 def _matches(value: Any, annotation: Any) -> bool:
     """Whether `value` has the declared type; ints are accepted as floats, bools never as ints."""
+    # The annotations that settings have: Literal, X | None, tuple[X, ...], int, float, bool, str,
+    # and sections. bool is an int in Python and must not pass as one, nor must True be 1.0.
     origin = typing.get_origin(annotation)
     if origin is Literal:
         return value in typing.get_args(annotation)
@@ -142,6 +147,8 @@ def from_dict(cls: type, data: dict[str, Any], where: str = '') -> Any:
 
 def kinds(cls: type, prefix: str = '') -> dict[str, str]:
     """{dotted name of a setting: its kind}; items of a tuple count as one name."""
+    # By the type of a field: a section has settings inside, under its name; a tuple of sections has
+    # one entry for all its items, because a resumed run may have more of them.
     kind_of: dict[str, str] = {}
     hints = typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):

@@ -51,18 +51,22 @@ def grid(config: C, text: str) -> list[Point[C]]:
                 f' "optimizer.peak_lr=2e-5,3e-5;seed=0,1,2", or one of {", ".join(GRIDS)}'
             )
         if name.strip() in dict(axes):
+            # One value per setting and point: two lists of one setting would contradict each other.
             raise UserError(f'--sweep: {name.strip()!r} is named twice')
         axes.append((name.strip(), choices))
     if not axes:
         raise UserError('--sweep is empty: name a setting and its values, as in "seed=0,1,2"')
     # A point is named by its settings as they were parsed: 1e-5 and 0.00001 are the same value.
     points = []
+
+    # The product of all lists, the last changing fastest.
     for values_of_point in itertools.product(*(choices for _, choices in axes)):
         pairs = zip(axes, values_of_point, strict=True)
         changed = apply(config, [f'{name}={value}' for (name, _), value in pairs])
         settings = {name: _leaf(changed, name) for name, _ in axes}
         name = ','.join(f'{name}={value}' for name, value in settings.items())
         points.append(Point(name, settings, changed))
+    # The same value twice would be two runs in one folder.
     if len({point.name for point in points}) < len(points):
         raise UserError(f'--sweep="{text}": the same value comes twice')
     return points

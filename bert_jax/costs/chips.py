@@ -56,20 +56,21 @@ def _gpu(
 ) -> Chip:
     """A GPU, with the topologies of one machine: 1, 2, 4 or 8, each linked to all others."""
     return Chip(
-        name,
-        kind,
-        peak_flops,
-        0,
-        hbm,
-        0.75 * hbm,
-        bandwidth,
-        links,
-        f'{_SHEET}, {source}',
-        ('1', '2', '4', '8'),
+        name=name,
+        kind=kind,
+        peak_flops=peak_flops,
+        flops_per_cycle=0,
+        hbm=hbm,
+        hbm_usable=0.75 * hbm,  # what jax takes of it
+        hbm_bandwidth=bandwidth,
+        ici=links,
+        source=f'{_SHEET}, {source}',
+        shapes=('1', '2', '4', '8'),
         platform='gpu',
     )
 
 
+# Topologies by their wiring: v5e and v6e are meshes of two dimensions, v4 and v5p of three.
 _SQUARE = ('1x1', '2x2', '2x4', '4x4', '4x8', '8x8', '8x16', '16x16')
 _CUBIC = ('2x2x1', '2x2x2', '2x2x4', '2x4x4', '4x4x4', '4x4x8', '4x8x8', '8x8x8')
 _V4 = f'{_DOCS}/v4 (links: a pod reduces 1.1 PB/s)'
@@ -78,83 +79,92 @@ CHIPS = {
     chip.name: chip
     for chip in (
         Chip(
-            'v4',
-            r'TPU v4$',
-            275e12,
-            2**18,
-            32 * _GIB,
-            30.75 * _GIB,
-            1200e9,
-            268e9,
-            _V4,
-            _CUBIC,
+            name='v4',
+            kind=r'TPU v4$',
+            peak_flops=275e12,
+            flops_per_cycle=2**18,
+            hbm=32 * _GIB,
+            hbm_usable=30.75 * _GIB,
+            hbm_bandwidth=1200e9,
+            ici=268e9,
+            source=_V4,
+            shapes=_CUBIC,
             cubes=True,
         ),
         Chip(
-            'v5e',
-            r'TPU v5 ?(lite|e)',
-            197e12,
-            2**17,
-            16e9,
-            15.75 * _GIB,
-            819e9,
-            200e9,
-            f'{_DOCS}/v5e (links: 1600 Gb/s)',
-            _SQUARE,
+            name='v5e',
+            kind=r'TPU v5 ?(lite|e)',
+            peak_flops=197e12,
+            flops_per_cycle=2**17,
+            hbm=16e9,
+            hbm_usable=15.75 * _GIB,
+            hbm_bandwidth=819e9,
+            ici=200e9,
+            source=f'{_DOCS}/v5e (links: 1600 Gb/s)',
+            shapes=_SQUARE,
         ),
         Chip(
-            'v5p',
-            r'TPU v5p?$',
-            459e12,
-            2**18,
-            95e9,
-            95.74 * _GIB,
-            2765e9,
-            600e9,
-            f'{_DOCS}/v5p (links: 4800 Gb/s)',
-            _CUBIC,
+            name='v5p',
+            kind=r'TPU v5p?$',
+            peak_flops=459e12,
+            flops_per_cycle=2**18,
+            hbm=95e9,
+            hbm_usable=95.74 * _GIB,
+            hbm_bandwidth=2765e9,
+            ici=600e9,
+            source=f'{_DOCS}/v5p (links: 4800 Gb/s)',
+            shapes=_CUBIC,
             cubes=True,
         ),
         Chip(
-            'v6e',
-            r'TPU v6 ?(lite|e)',
-            918e12,
-            2**19,
-            32e9,
-            31.25 * _GIB,
-            1638e9,
-            400e9,
-            _V6E,
-            _SQUARE,
+            name='v6e',
+            kind=r'TPU v6 ?(lite|e)',
+            peak_flops=918e12,
+            flops_per_cycle=2**19,
+            hbm=32e9,
+            hbm_usable=31.25 * _GIB,
+            hbm_bandwidth=1638e9,
+            ici=400e9,
+            source=_V6E,
+            shapes=_SQUARE,
         ),
         _gpu(
-            'h100',
-            r'\bH100\b(?!.*PCIe)',
-            989e12,
-            80e9,
-            3350e9,
-            450e9,
-            'H100 SXM (NVLink: half of 900 GB/s, both ways)',
+            name='h100',
+            # Not the PCIe card, whose figures are lower; so below with H200 NVL.
+            kind=r'\bH100\b(?!.*PCIe)',
+            peak_flops=989e12,
+            hbm=80e9,
+            bandwidth=3350e9,
+            links=450e9,
+            source='H100 SXM (NVLink: half of 900 GB/s, both ways)',
         ),
         _gpu(
-            'h200',
-            r'\bH200\b(?!.*NVL)',
-            989e12,
-            141e9,
-            4800e9,
-            450e9,
-            'H200 SXM (NVLink: half of 900 GB/s, both ways)',
+            name='h200',
+            kind=r'\bH200\b(?!.*NVL)',
+            peak_flops=989e12,
+            hbm=141e9,
+            bandwidth=4800e9,
+            links=450e9,
+            source='H200 SXM (NVLink: half of 900 GB/s, both ways)',
         ),
         _gpu(
-            'a100',
-            r'\bA100\b',
-            312e12,
-            80e9,
-            2039e9,
-            300e9,
-            'A100 80GB SXM (NVLink: half of 600 GB/s, both ways)',
+            name='a100',
+            kind=r'\bA100\b',
+            peak_flops=312e12,
+            hbm=80e9,
+            bandwidth=2039e9,
+            links=300e9,
+            source='A100 80GB SXM (NVLink: half of 600 GB/s, both ways)',
         ),
-        _gpu('l4', r'\bL4\b', 121e12, 24e9, 300e9, 32e9, 'L4 (PCIe: half of 64 GB/s, both ways)'),
+        _gpu(
+            name='l4',
+            kind=r'\bL4\b',
+            peak_flops=121e12,
+            hbm=24e9,
+            bandwidth=300e9,
+            links=32e9,
+            source='L4 (PCIe: half of 64 GB/s, both ways)',
+        ),
     )
 }
 
@@ -182,6 +192,8 @@ class Topology:
 
 def topology(name: str) -> Topology:
     """The topology called 'v5e:16x16', 'h100:8' or the like; UserError for any other."""
+    # A name is a chip and a shape. Listed shapes exist, and of v4 and v5p whatever is built of
+    # whole cubes, its sides in ascending order as the provider names them.
     match = re.fullmatch(r'(\w+):(\d+(?:x\d+)*)', name)
     if match and match[1] in CHIPS:
         chip, shape = CHIPS[match[1]], tuple(map(int, match[2].split('x')))
@@ -193,6 +205,8 @@ def topology(name: str) -> Topology:
         )
         if match[2] in chip.shapes or of_cubes:
             return Topology(chip, shape)
+
+    # No such topology: list all there are, chips of the same shapes together.
     lists = []
     for shapes in dict.fromkeys(chip.shapes for chip in CHIPS.values()):
         alike = [chip for chip in CHIPS.values() if chip.shapes == shapes]

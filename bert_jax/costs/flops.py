@@ -23,6 +23,8 @@ def parameters(model: ModelConfig, pretraining: bool = True) -> dict[str, int]:
     def dense(inputs: int, outputs: int) -> int:
         return inputs * outputs + outputs
 
+    # scale and bias; then of a block: query, key, value and output, a norm, the feed-forward part,
+    # a norm.
     norm = 2 * H
     layer = 4 * dense(H, H) + norm + dense(H, F) + dense(F, H) + norm
     parts = {
@@ -33,6 +35,7 @@ def parameters(model: ModelConfig, pretraining: bool = True) -> dict[str, int]:
     # Two directions of four gates, each of H / 2 from H inputs and the H / 2 of its own state.
     if model.bilstm:
         parts['bilstm'] = 2 * 4 * (dense(H, H // 2) + (H // 2) ** 2)
+    # The decoder is the word table, counted above: of its own it has a bias for each word.
     if pretraining:
         parts |= {'mlm_head': dense(H, H) + norm + V, 'nsp_head': dense(H, 2)}
     return parts
@@ -55,13 +58,19 @@ def training_flops(model: ModelConfig, seq_len: int, predictions: int) -> dict[s
     this is the convention of model FLOPs utilisation. Left-to-right attention counts in full,
     because the masked half is multiplied too.
     """
+    # 6 = 2 forward + 4 backward for each weight and token: query, key, value and output are H x H,
+    # the feed-forward part two times H x F. The pooler sees one token a sequence, the MLM head P.
     H, L, F, S = model.hidden_size, model.num_layers, model.intermediate_size, seq_len
-    return {
+    parts = {
         'layers': 6 * L * (4 * H * H + 2 * H * F) * S,
         'attention': 12 * L * H * S * S,
         'mlm_head': 6 * predictions * (H * H + H * model.vocab_size),
         'pooler': 6 * H * H,
-    } | ({'bilstm': 6 * 2 * 4 * (H * H // 2 + (H // 2) ** 2) * S} if model.bilstm else {})
+    }
+    # As in `parameters`: two directions of four gates.
+    if model.bilstm:
+        parts['bilstm'] = 6 * 2 * 4 * (H * H // 2 + (H // 2) ** 2) * S
+    return parts
 
 
 def training_flops_per_sequence(model: ModelConfig, seq_len: int, predictions: int) -> int:

@@ -141,6 +141,7 @@ class _Computation:
 def size_of(shape: str) -> int:
     """Bytes of 'bf16[8,128]{1,0:T(8,128)}', or a tuple of such shapes, without padding to tiles."""
     total = 0
+    # tokens order side effects and hold nothing.
     for kind, bits, dims in _ARRAY.findall(shape):
         if kind != 'token':
             # pred has no number and takes a byte
@@ -203,12 +204,14 @@ def _matched(pattern: str, text: str) -> re.Match[str]:
 def _parse_size(text: str) -> float:
     """Bytes of XLA's '24.50G', '512.0K', '96B' or '96'; its letters are powers of 1024."""
     number, letter = _matched(r'^([\d.]+)([BKMGT]?)$', text).groups()
-    return float(number) * 1024 ** ' KMGT'.find(letter or ' ') if letter != 'B' else float(number)
+    power = {'': 0, 'B': 0, 'K': 1, 'M': 2, 'G': 3, 'T': 4}[letter]
+    return float(number) * 1024**power
 
 
 def refused_sizes(text: str) -> tuple[float, float] | None:
     """(bytes needed, bytes there) in libtpu's refusal of a program; None if it tells neither."""
     match = re.search(r'Used (\S+?) of (\S+?) hbm|\((\S+)\) exceeds available HBM \((\S+)\)', text)
+    # Two wordings, of different places in libtpu; the groups of the other are None.
     if match is None:
         return None
     needed, there = (_parse_size(size) for size in match.groups() if size)
@@ -217,6 +220,7 @@ def refused_sizes(text: str) -> tuple[float, float] | None:
 
 def allocations(text: str) -> list[Allocation]:
     """The largest buffers in libtpu's refusal, summed by shape and origin, largest first."""
+    # Entries look like "  1. Size: 1.5G\n  Shape: ...\n  ... op_name=...".
     sums: dict[tuple[str, str], Allocation] = {}
     for entry in re.split(r'\n\s+\d+\. Size: ', text)[1:]:
         shape = re.search(r'Shape: ([^{\n]+)', entry)
@@ -254,6 +258,7 @@ def costs(text: str) -> list[Cost]:
     sums: dict[tuple[str, str, str], Cost] = {}
     for name, computation in computations.items():
         for i in computation.instructions.values():
+            # In the backend_config, JSON within the text; what runs in a loop costs its turns.
             cycles = re.search(r'"estimated_cycles":"(\d+)"', i.rest)
             if not cycles or not runs.get(name):
                 continue
@@ -336,6 +341,8 @@ def _parse(text: str) -> tuple[dict[str, _Computation], str]:
     """({name: computation}, the entry's name) of a program's text."""
     computations: dict[str, _Computation] = {}
     entry, current = '', _Computation({})
+
+    # Lines of a computation follow its head, until the next head.
     for line in text.splitlines():
         if head := _COMPUTATION.match(line):
             current = computations.setdefault(head[2], _Computation({}))
@@ -365,6 +372,7 @@ def _runs(computations: Mapping[str, _Computation], entry: str) -> dict[str, int
             called = _CALLED.findall(i.rest)
             for branches in _BRANCHES.findall(i.rest):
                 called += _OPERAND.findall(branches)
+            # A callee runs as often as its caller, and in a loop once a turn.
             turns = _trip_count(computations, i) if i.opcode == 'while' else 1
             for callee in called:
                 visit(callee, times * turns)

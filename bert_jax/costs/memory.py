@@ -42,6 +42,7 @@ def of_step(program: jax.stages.Compiled, platform: str) -> dict[str, int]:
         'temporary': stats.temp_size_in_bytes,
         'program': stats.generated_code_size_in_bytes,
     }
+    # Of a TPU the peak is what counts: what the temporaries take of it is what the rest leaves.
     if platform == 'tpu':
         used['temporary'] = (
             stats.peak_memory_in_bytes
@@ -49,6 +50,7 @@ def of_step(program: jax.stages.Compiled, platform: str) -> dict[str, int]:
             - used['outputs']
             + used['outputs_in_place']
         )
+    # What is written over an argument is among the outputs and the arguments: counted once.
     used['total'] = (
         used['arguments']
         + used['outputs']
@@ -64,6 +66,7 @@ def line(program: jax.stages.Compiled, state: Any, batch: Any) -> str:
 
     state, batch: as given to the step.
     """
+    # memory_stats is None on a CPU.
     used = of_step(program, jax.default_backend())
     limit = (jax.local_devices()[0].memory_stats() or {}).get('bytes_limit')
     return (

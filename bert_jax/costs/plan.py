@@ -69,6 +69,8 @@ def abstract_mesh(config: PretrainConfig, topology: Topology) -> AbstractMesh:
     """
     runtime = config.runtime
     inner = runtime.fsdp * runtime.model_parallel
+
+    # As in sharding.make_mesh: `data` takes what the inner axes leave.
     data = runtime.data_parallel or max(topology.chips // inner, 1)
     if data * inner != topology.chips:
         raise UserError(
@@ -76,6 +78,7 @@ def abstract_mesh(config: PretrainConfig, topology: Topology) -> AbstractMesh:
             f' data_parallel={data} x fsdp={runtime.fsdp} x model_parallel={runtime.model_parallel}'
             f' = {data * inner}: change --set runtime.data_parallel, fsdp or model_parallel'
         )
+    # Raises where an axis would split nothing. What it warns of the run itself says.
     splits.left_whole(config.model, runtime)
     mesh = AbstractMesh((data, runtime.fsdp, runtime.model_parallel), ('data', 'fsdp', 'model'))
     for i, phase in enumerate(config.phases):
@@ -103,6 +106,9 @@ def analytic(
     """
     mesh, chip = abstract_mesh(config, topology), topology.chip
     inputs = InputKind(phase.seq_len, predictions)
+
+    # Everything from abstract arguments: nothing is compiled or placed here, so this works for any
+    # topology, also where no compiler for it is installed.
     state, batch, _ = argument_shapes(config, inputs, phase.batch_size, mesh)
     params = memory.held(state.params)
     moments = memory.held(state.opt_state)
@@ -119,6 +125,7 @@ def analytic(
         'memory': {'parameters': params, 'optimizer': moments, 'batch': rows},
         'floor_s': {
             'compute': per_sequence * phase.batch_size / (topology.chips * chip.peak_flops),
+            # Read the state, write it: twice; the batch is read alone.
             'memory': (2 * (params + moments) + rows) / chip.hbm_bandwidth,
         },
     }
@@ -138,6 +145,7 @@ class DoesNotFit(UserError):
 
 def obstacle(topology: Topology) -> str | None:
     """Why nothing can be compiled for the topology here, and how to mend it; None where it can."""
+    # For a TPU the compiler is a package; for a GPU it is in jax, but asks the GPU itself.
     if topology.chip.platform == 'tpu':
         return None if importlib.util.find_spec('libtpu') else f'libtpu is not installed: {INSTALL}'
     present, name = len(_gpus(topology)), topology.chip.name.upper()
@@ -164,9 +172,11 @@ def _gpus(topology: Topology) -> list[Any]:
 def compile_step(
     config: PretrainConfig, phase: Phase, predictions: int, topology: Topology
 ) -> jax.stages.Compiled:
-    """The train step of one phase, compiled for the topology. DoesNotFit with both sizes where
-    libtpu refuses it for lack of memory.
+    """The train step of one phase, compiled for the topology.
+
+    DoesNotFit with both sizes where libtpu refuses it for lack of memory.
     """
+    # The same program as a run's, with abstract arguments: what is planned is what would run.
     mesh = sharding.make_mesh(config.runtime, devices(topology))
     inputs = InputKind(phase.seq_len, predictions)
     program = pretraining_program(config, inputs, mesh, topology.chip.platform)
@@ -174,6 +184,7 @@ def compile_step(
         lowered = program.train_step.lower(*argument_shapes(config, inputs, phase.batch_size, mesh))
     try:
         return lowered.compile()
+    # Only a lack of memory is an answer; whatever else the compiler says is an error of ours.
     except jax.errors.JaxRuntimeError as error:
         if 'RESOURCE_EXHAUSTED' not in str(error):
             raise
@@ -212,18 +223,20 @@ def devices(topology: Topology) -> list[Any]:
     from jax.experimental import topologies
 
     for name, value in _COMPILER_ONLY.items():
+        # setdefault: what the user has set for libtpu stays.
         os.environ.setdefault(name, value)
     options: dict[str, Any] = {}
     if topology.chip.name == 'v4':  # v5p's two cores are one device without it
         options['chip_config_name'] = 'megacore'
+    # Without it libtpu describes a whole host, and a host has four chips or eight.
     if topology.chips == 1:
         options['chips_per_host_bounds'] = (1, 1, 1)
     try:
-        return list(
-            topologies.get_topology_desc(
-                platform='tpu', topology_name=topology.name, **options
-            ).devices
+        # The topology's chips, as devices that can be compiled for and not run on.
+        description = topologies.get_topology_desc(
+            platform='tpu', topology_name=topology.name, **options
         )
+        return list(description.devices)
     except jax.errors.JaxRuntimeError as error:
         if 'INVALID_ARGUMENT' not in str(error):
             raise
@@ -279,6 +292,8 @@ def compiled(
         'counts_loops_once': loops,
     } | expected(hlo.costs(text), chip)
     plan['warnings'] += reordering(plan['compiler'])
+
+    # What any program must move: arguments read, outputs written, temporaries both.
     traffic = used['arguments'] + used['outputs'] + 2 * used['temporary']
     plan['floor_s'] |= {
         'memory': traffic / chip.hbm_bandwidth,
@@ -300,6 +315,7 @@ def _added_up(collectives: Sequence[hlo.Collective]) -> list[dict[str, Any]]:
             'sent': 0.0,
         }
         row = rows.setdefault((c.kind, c.axes), empty)
+        # count: how often it runs in a step; bytes are of one run.
         row['count'] += c.count
         row['bytes'] += c.count * c.bytes
         row['sent'] += c.count * c.sent
@@ -316,6 +332,7 @@ def expected(costs: Sequence[hlo.Cost], chip: Chip) -> dict[str, Any]:
     if not total or not chip.flops_per_cycle:
         return {}
     return {
+        # cycles / clock, where the clock is peak_flops / flops_per_cycle.
         'expected_s': total * chip.flops_per_cycle / chip.peak_flops,
         'moving': sum(c.cycles for c in costs if c.opcode in _MOVING) / total,
         'costliest': [{**vars(c), 'share': c.cycles / total} for c in costs[:_COSTLIEST]],
@@ -339,6 +356,8 @@ def random_bits_of_others(text: str, own: int) -> list[str]:
 
     text: the compiled program; own: rows that a chip works on at a time.
     """
+    # The leading axis of a mask is its rows: more than a chip's own means that XLA draws the mask
+    # of the whole batch on every chip.
     larger = [(dims, size) for dims, size in hlo.generators(text) if dims and dims[0] > own]
     if not larger:
         return []

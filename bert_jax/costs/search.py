@@ -146,6 +146,7 @@ def estimate(task: Task) -> Estimate:
     # Interconnect, bytes that a chip sends: over `data` it reduces the gradients; over `fsdp` it
     # scatters them, and gathers the parameters forward and backward; over `model` it reduces the
     # outputs of two products a layer, forward and backward.
+    # Of n chips in a ring each sends (n - 1) / n of an array to scatter or to gather it.
     ring = lambda n: (n - 1) / n
     of_fsdp = state['parameters'] * mesh['fsdp']  # parameters of one part of `model`
     of_layer = 4 * 2 * ring(split) * tokens * model.hidden_size * width
@@ -172,11 +173,13 @@ def grid(task: Task, knobs: Sequence[str]) -> Iterator[tuple[dict[str, Any], Est
     knobs: names of 'accumulation', 'remat', 'fsdp', 'model_parallel', 'shard_optimizer'.
     """
     chips, runtime = task.topology.chips, task.config.runtime
+    # Powers of two alone: they divide most topologies and the widths of most models.
     powers = [2**i for i in range(chips.bit_length()) if chips % 2**i == 0]
     choices = {
         'accumulation': [2**i for i in range(task.phase.batch_size.bit_length())],
         'remat': _REMAT,
         'fsdp': powers,
+        # Above 8 the products of one chip are narrow even in BERT-large.
         'model_parallel': [n for n in powers if n <= 8 and task.config.model.num_heads % n == 0],
         'shard_optimizer': [False, True],
     }
@@ -239,6 +242,8 @@ def smallest_changes(task: Task, refused: plan.DoesNotFit, budget: int) -> list[
     One setting is changed, or several where one is not enough; at most `budget` rows. The estimates
     are scaled to what the compiler said of the refused step.
     """
+    # One factor for all candidates: if the estimate was too low for this step, it is so for its
+    # neighbours.
     scale = estimate(task).scale(refused.needs)
     rows: list[dict[str, Any]] = []
     enough: list[set[str]] = []  # settings whose change was seen to be enough
@@ -263,6 +268,7 @@ def smallest_changes(task: Task, refused: plan.DoesNotFit, budget: int) -> list[
 def likely_change(task: Task) -> dict[str, Any] | None:
     """The least change after which the estimate fits; {} if it does now, None if none is enough."""
     usable = task.topology.chip.hbm_usable
+    # The settings as they are come first: then there is nothing to change.
     if estimate(task).memory() <= usable:
         return {}
     fitting = (changes for changes, estimated in _savings(task) if estimated.memory() <= usable)
@@ -281,6 +287,7 @@ def _savings(task: Task) -> list[tuple[dict[str, Any], Estimate]]:
 
 def _saves(changes: Mapping[str, Any], task: Task) -> bool:
     """Whether there is a change and each saves memory, beyond what the run's own settings save."""
+    # accumulation and fsdp save by their size, remat by its place in the order; None counts as 0.
     degree = lambda knob, value: _REMAT.index(value) if knob == 'remat' else value or 0
     return bool(changes) and all(
         degree(knob, value) > degree(knob, getattr(task.config.runtime, knob))
@@ -308,12 +315,14 @@ def search(task: Task, budget: int) -> list[dict[str, Any]]:
         if row is None:
             continue
         rows.append(row)
+        # Only refusals teach: a step that fits may have been estimated too high without harm.
         if not row['fits']:
             scale = max(scale, estimated.scale(row['needs']))
     # Those that fit first, by their times; those that do not by what they need.
-    return sorted(
-        rows, key=lambda row: (not row['fits'], *(_times(row) if row['fits'] else ()), row['needs'])
-    )
+    fitting = [row for row in rows if row['fits']]
+    refused = [row for row in rows if not row['fits']]
+    fitting.sort(key=lambda row: (*_times(row), row['needs']))
+    return fitting + sorted(refused, key=lambda row: row['needs'])
 
 
 def _times(row: Mapping[str, Any]) -> tuple[float, float]:
@@ -332,9 +341,9 @@ def describe(row: Mapping[str, Any]) -> str:
     changes = settings(row['changes']) or 'as given'
     mesh = 'x'.join(str(n) for n in row['mesh'].values())
     if not row['fits']:
-        told = math.isfinite(row['needs'])
-        needs = f'needs {memory.size(row["needs"])}, does not fit'
-        outcome = needs if told else 'cannot be compiled'
+        outcome = 'cannot be compiled'
+        if math.isfinite(row['needs']):
+            outcome = f'needs {memory.size(row["needs"])}, does not fit'
         return f'{row["rows"]:5} a chip  {row["remat"]:<5} {mesh:<10} {outcome}: {changes}'
     floors = row['floor_s']
     times = f'{1e3 * max(floors.values()):.3g} to {1e3 * sum(floors.values()):.3g} ms'

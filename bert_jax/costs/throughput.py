@@ -31,9 +31,11 @@ class StepCosts(NamedTuple):
 
     def work(self, batch: Mapping[str, Any]) -> Work:
         """Of a step on a batch whose input_ids are [examples, (rows of an example,) tokens]."""
+        # Choices have three axes: an example is several rows of the encoder, and FLOPs are of rows.
         examples, *rows, length = batch['input_ids'].shape
         count = examples * math.prod(rows)
-        return Work(examples, count * length, count * self.flops(length) if self.flops else 0)
+        flops = count * self.flops(length) if self.flops else 0
+        return Work(examples, count * length, flops)
 
     def rates(self, work: Work, seconds: float) -> dict[str, float]:
         """See `figures`."""
@@ -48,6 +50,9 @@ def figures(work: Work, seconds: float) -> dict[str, float]:
     known; memory_gib: the most that one device of this process has held, where it says so.
     """
     device = jax.local_devices()[0]
+
+    # Rates first, for they need nothing but a clock; then what needs counted FLOPs; then what only
+    # some devices tell.
     rates = {'sequences_per_s': work.examples / seconds, 'tokens_per_s': work.tokens / seconds}
     if work.flops:
         per_device = work.flops / seconds / jax.device_count()

@@ -1,9 +1,8 @@
-"""Google's BERT checkpoints (google-research/bert, TensorFlow 1): bert_config.json and
-bert_model.ckpt, read and written.
+"""Google's BERT checkpoints (google-research/bert, TensorFlow 1), read and written.
 
-Owns the reference's variable names and settings. Must not know tokenizers, workdirs or what the
-weights are for; the bytes of the files are tensor_bundle.py's, and what any format has in common
-interchange/parameters.py's.
+They are bert_config.json and bert_model.ckpt. Owns the reference's variable names and settings.
+Must not know tokenizers, workdirs or what the weights are for; the bytes of the files are
+tensor_bundle.py's, and what any format has in common interchange/parameters.py's.
 
 Theirs: kernels [in, out] as ours, but the weights of NSP, classifier and span heads [out, in];
 `gelu` is the tanh form, and the epsilon of layer normalisation is 1e-12, which no file says
@@ -51,6 +50,7 @@ _SETTINGS = {
 # the end of a file's name after the prefix
 _FILE = re.compile(r'(?<=.)\.(index|meta|data-\d{5}-of-\d{5})$')
 _ACTIVATIONS = {'gelu_tanh': 'gelu', 'relu': 'relu'}
+# Not in bert_config.json: their code has it as a constant (modeling.py:362).
 _LAYER_NORM_EPS = 1e-12
 
 # Modules and single arrays: ours -> theirs, {} for the block's number.
@@ -70,6 +70,7 @@ _NAMES = {
 }
 for _part in PARTS.values():
     _NAMES |= _part.google
+# Those of our parts that the reference has names for.
 _PARTS = [name for name, part in PARTS.items() if part.google]
 # State of the optimizer: that of the reference's Adam and of TensorFlow's own, and numbers by
 # themselves.
@@ -92,7 +93,9 @@ def prefix_of(where: str | os.PathLike) -> str | None:
     checkpoint is left over, as in folders of the Hub. UserError where a folder has several
     checkpoints, none of them bert_model.ckpt.
     """
+    # The most exact reading first: one of the files, or their common beginning; then a folder.
     path = epath.Path(where)
+    # Any of the three files stands for all: the ending goes.
     path = path.with_name(_FILE.sub('', path.name)) if path.name else path
     if path.name and path.with_name(path.name + '.index').exists():
         return str(path)
@@ -100,23 +103,27 @@ def prefix_of(where: str | os.PathLike) -> str | None:
         return None
     if (path / f'{CHECKPOINT}.index').exists():
         return str(path / CHECKPOINT)
-    found = sorted(
+
+    # A folder with a checkpoint of another name: right if it is the only one.
+    stems = sorted(
         p.name.removesuffix('.index') for p in path.iterdir() if p.name.endswith('.index')
     )
-    if not found and (path / 'config.json').exists():
+    if not stems and (path / 'config.json').exists():
         return None
-    if len(found) != 1:
-        there = ', '.join(found) or 'no .index file'
+    if len(stems) != 1:
+        listed = ', '.join(stems) or 'no .index file'
         raise UserError(
-            f'{path}: {len(found)} checkpoints in it ({there}): name one, as {path}/{CHECKPOINT}'
+            f'{path}: {len(stems)} checkpoints in it ({listed}): name one, as {path}/{CHECKPOINT}'
         )
-    return str(path / found[0])
+    return str(path / stems[0])
 
 
 def read(prefix: str) -> Reading:
-    """Reads the checkpoint `prefix` with the bert_config.json beside it. UserError, in one line,
-    where anything does not fit.
+    """Reads the checkpoint `prefix` with the bert_config.json beside it.
+
+    UserError, in one line, where anything does not fit.
     """
+    # Settings before weights: shapes are checked against them.
     config = _model_config(epath.Path(prefix).parent / CONFIG)
     bundle = tensor_bundle.Bundle(prefix)
     if any('.ATTRIBUTES/' in name for name in bundle.variables):
@@ -124,8 +131,14 @@ def read(prefix: str) -> Reading:
             f'{prefix}: saved by TensorFlow 2 as a graph of objects: only checkpoints of TensorFlow'
             ' 1 can be read'
         )
+
+    # Optimizer state is known by its name and left out before anything is read: in LAMB's and
+    # Adam's checkpoints it is two thirds of the bytes.
     slots = tuple(name for name in bundle.variables if _is_slot(name, bundle.variables))
     tensors = {name: bundle.read(name) for name in bundle.variables if name not in slots}
+
+    # What stands on the encoder follows from the names that are there; a task's number of outputs
+    # from its bias; shapes from both.
     parts = parameters.parts_of(
         tensors, config, _PARTS, _naming, str(epath.Path(prefix).with_name(CONFIG))
     )
@@ -134,8 +147,12 @@ def read(prefix: str) -> Reading:
     params = parameters.to_tree(
         wanted, tensors, config, {name: name for name in tensors}, prefix, CONFIG
     )
+
+    # The first head whose parts are all there; weights of an encoder alone are BertModel's.
     known = (head for head in HEADS.values() if head.google and set(head.google) <= set(parts))
     architecture = next(known, HEADS['encoder']).architecture
+
+    # What was changed on the way is told.
     dtypes = {str(array.dtype) for array in tensors.values()} - {'float32'}
     remarks = [f'{", ".join(sorted(dtypes))} variables are read as float32'] if dtypes else []
     if slots:
@@ -149,11 +166,12 @@ def read(prefix: str) -> Reading:
 
 
 def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
-    """Writes bert_config.json and bert_model.ckpt into a directory; returns the parts that the
-    class has no place for.
+    """Writes bert_config.json and bert_model.ckpt into a directory.
 
-    UserError where the reference's code has no such head or activation, or another epsilon.
+    Returns the parts that the model's class has no place for, which are left out. UserError where
+    the reference's code has no such head or activation, or another epsilon.
     """
+    # First everything that their code could not read back: nothing is written then.
     left_out = parameters.left_out(model, str(where))
     head = CLASSES[model.architecture]
     if not head.google:
@@ -172,6 +190,8 @@ def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
             f'layer_norm_eps={model.config.layer_norm_eps} cannot be written for'
             ' google-research/bert, which has 1e-12'
         )
+
+    # Weights before settings: a folder whose config is there is whole.
     folder = epath.Path(where)
     folder.mkdir(parents=True, exist_ok=True)
     wanted = parameters.places(model.config, head.parts, model.outputs, _naming)
@@ -189,20 +209,24 @@ def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
 
 
 def _is_slot(name: str, names: Collection[str]) -> bool:
-    """Whether a variable is the optimizer's: by its name, or because it lies below a variable of
-    the model.
-    """
+    """Whether a variable is the optimizer's, by its name or by where it stands."""
+    # The reference's own optimizer is known by its names. Any other by where it stands: a variable
+    # below a variable of the model can only be its state.
     of, _, last = name.rpartition('/')
     return bool(_SLOTS.fullmatch(name) or (of in names and _SLOT_OF.fullmatch(last)))
 
 
 def _naming(path: str) -> tuple[str, bool]:
     """Their name for the array at our path, and whether it lies transposed there."""
+    # Names of single arrays, tables or kernels that lie [out, in] there, stand in the table
+    # themselves; all others are a module's name and a leaf's.
     if path in _NAMES:
         return _NAMES[path], path.endswith('/kernel')
     module, _, leaf = path.rpartition('/')
-    norm = _NAMES[module].endswith('LayerNorm')
-    return f'{_NAMES[module]}/{"gamma" if leaf == "scale" else "beta" if norm else leaf}', False
+    # Their norms call scale and bias gamma and beta.
+    if _NAMES[module].endswith('LayerNorm'):
+        leaf = {'scale': 'gamma', 'bias': 'beta'}[leaf]
+    return f'{_NAMES[module]}/{leaf}', False
 
 
 def _model_config(file: epath.Path) -> ModelConfig:
@@ -212,6 +236,8 @@ def _model_config(file: epath.Path) -> ModelConfig:
             ' trained with beside it'
         )
     settings = read_object(file)
+
+    # What the file leaves out has the default of their code, not ours.
     values: dict[str, Any] = {
         ours: settings.get(theirs, default) for ours, (theirs, default) in _SETTINGS.items()
     }
@@ -221,6 +247,7 @@ def _model_config(file: epath.Path) -> ModelConfig:
             f'{file}: hidden_act={values["hidden_act"]!r} is not built here: only'
             f' {", ".join(ours)} are'
         )
+    # ModelConfig refuses what does not fit; the file's name goes before its words.
     try:
         values['hidden_act'] = ours[values['hidden_act']]
         return ModelConfig(**values, layer_norm_eps=_LAYER_NORM_EPS)

@@ -12,7 +12,9 @@ import re
 
 from configs.errors import UserError
 
+# OWNER/MODEL, or MODEL; and after an @ the branch, tag or commit of it.
 _NAME = re.compile(r'(?P<repo>[\w-][\w.-]*(/[\w-][\w.-]*)?)(@(?P<revision>[\w./-]+))?')
+# Small files that say what the model is and how texts become its ids.
 _SETTINGS = [
     'config.json',
     'vocab.txt',
@@ -22,6 +24,7 @@ _SETTINGS = [
     'special_tokens_map.json',
     'spm.model',
 ]
+# {ending: patterns}, in the order of preference.
 _WEIGHTS = {
     'safetensors': ['model.safetensors', 'model-*.safetensors', 'model.safetensors.index.json'],
     'bin': ['pytorch_model*'],
@@ -29,19 +32,17 @@ _WEIGHTS = {
 
 
 def is_name(where: str) -> bool:
-    """Whether `where` may be a model's name: ORGANISATION/MODEL or MODEL, and @REVISION after
-    it.
-    """
+    """Whether `where` may be a model's name: [ORGANISATION/]MODEL[@REVISION]."""
     return _NAME.fullmatch(where) is not None
 
 
 def fetch(name: str) -> str:
-    """The local folder of a model, downloaded where it is not in the cache. UserError where it
-    cannot be had.
+    """The local folder of a model, downloaded where it is not in the cache.
 
     Without a network the cache alone is asked. Weights are safetensors; a .bin only where there are
-    none.
+    none. UserError where the model cannot be had.
     """
+    # Imported here: most runs never ask the Hub.
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -54,6 +55,7 @@ def fetch(name: str) -> str:
     repo, revision = match['repo'], match['revision']
     nowhere = f'{name}: no such folder here'
     try:
+        # Settings come with either; a second call takes them from the cache.
         for ending, weights in _WEIGHTS.items():
             folder = snapshot_download(
                 repo, revision=revision, allow_patterns=[*_SETTINGS, *weights]
@@ -61,6 +63,7 @@ def fetch(name: str) -> str:
             if any(pathlib.Path(folder).glob(f'*.{ending}')):
                 break
         return folder  # without weights it is refused by its reader
+    # Each error has another remedy; the last one is any failure of the network.
     except GatedRepoError:
         raise UserError(
             f'{name}: its owner asks for an agreement: accept it on its page, then log in with `hf'

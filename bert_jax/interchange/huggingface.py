@@ -81,12 +81,14 @@ _NAMES = {
 }
 for _part in PARTS.values():
     _NAMES |= _part.hugging_face
+# A module's arrays: torch calls the scale of a norm its weight.
 _LEAVES = {'kernel': 'weight', 'scale': 'weight', 'bias': 'bias'}
 # not learned; files of some versions hold them
 _BUFFERS = (
     'embeddings.position_ids',
     'embeddings.token_type_ids',
 )
+# The types of safetensors that numpy, with ml_dtypes, can hold.
 _DTYPES = {
     'F64': np.float64,
     'F32': np.float32,
@@ -99,22 +101,32 @@ _DTYPES = {
 
 def is_directory(where: str | os.PathLike) -> bool:
     """Whether `where` holds a config.json that is not one of this project's workdirs."""
+    # Our workdirs hold a config.json too, with a 'kind', which transformers' never has.
     path = epath.Path(where) / 'config.json'
     return path.exists() and 'kind' not in read_object(path)
 
 
 def read(where: str | os.PathLike) -> Reading:
-    """Reads a directory. UserError, in one line, where it is no BERT, is damaged, or anything in it
-    does not fit.
+    """Reads a directory.
+
+    UserError, in one line, where it is no BERT, is damaged, or anything in it does not fit.
     """
     folder = epath.Path(where)
+
+    # Settings, then tensors by their names in the file, then by names without `bert.`, which differ
+    # by class and version.
     settings = _settings(folder)
     config = _model_config(settings, folder / 'config.json')
-    found, remarks = _tensors(folder)
-    names = _canonical(found, folder)
-    tensors = {canonical: found[name] for canonical, name in names.items()}
+    by_file_name, remarks = _tensors(folder)
+    names = _canonical(by_file_name, folder)
+    tensors = {canonical: by_file_name[name] for canonical, name in names.items()}
+
+    # What is no weight of ours goes: buffers that are counted, not learned, and the decoder's
+    # copies of the word table and its bias.
     ignored = tuple(names[n] for n in _BUFFERS if tensors.pop(n, None) is not None)
     _untie(tensors, names, folder)
+
+    # What stands on the encoder, and with how many outputs, decides which arrays must be there.
     parts = parameters.parts_of(tensors, config, PARTS, _naming, str(folder / 'config.json'))
     architecture = _architecture(settings, folder / 'config.json')
     labels = _labels(settings, folder)
@@ -137,10 +149,10 @@ def read(where: str | os.PathLike) -> Reading:
 
 
 def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
-    """Writes model.safetensors, then config.json, into a directory; returns the parts that the
-    class has no place for.
+    """Writes model.safetensors, then config.json, into a directory.
 
-    UserError where the class needs a part that the model lacks.
+    Returns the parts that the model's class has no place for, which are left out. UserError where
+    the class needs a part that the model lacks.
     """
     left_out = parameters.left_out(model, str(where))
     folder = epath.Path(where)
@@ -152,17 +164,17 @@ def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
         _full_name(n, model.architecture): a
         for n, a in parameters.to_tensors(wanted, model.params, model.config).items()
     }
+    # Weights first: a folder whose config.json is there is whole.
     atomic_write(folder / 'model.safetensors', safetensors.numpy.save(tensors, {'format': 'pt'}))
     atomic_write(folder / 'config.json', json.dumps(_their_settings(model), indent=2) + '\n')
     return left_out
 
 
 def _naming(path: str) -> tuple[str, bool]:
-    """Their name for the array at our path, without `bert.`, and whether it lies transposed
-    there.
-    """
+    """(their name for the array at our path, without `bert.`; whether it lies transposed)."""
     module, _, leaf = path.rpartition('/')
-    return _NAMES[path] if path in _NAMES else f'{_NAMES[module]}.{_LEAVES[leaf]}', leaf == 'kernel'
+    name = _NAMES[path] if path in _NAMES else f'{_NAMES[module]}.{_LEAVES[leaf]}'
+    return name, leaf == 'kernel'
 
 
 def _full_name(name: str, architecture: str) -> str:
@@ -186,6 +198,7 @@ def _settings(folder: epath.Path) -> dict[str, Any]:
 
 def _architecture(settings: Mapping[str, Any], file: epath.Path) -> str:
     """The class of transformers."""
+    # Absent in files of an encoder alone.
     named = settings.get('architectures') or ['BertModel']
     if not isinstance(named, list) or not isinstance(named[0], str):
         raise UserError(f'{file}: architectures={named!r}: must be a list of the names of classes')
@@ -193,6 +206,7 @@ def _architecture(settings: Mapping[str, Any], file: epath.Path) -> str:
 
 
 def _labels(settings: Mapping[str, Any], folder: epath.Path) -> tuple[str, ...]:
+    # The names of the outputs, in the order of their numbers; JSON's keys are text.
     named = settings.get('id2label') or {}
     if not isinstance(named, dict) or not all(isinstance(label, str) for label in named.values()):
         raise UserError(
@@ -215,6 +229,7 @@ def _scores_alone(architecture: str) -> bool:
 
 
 def _model_config(settings: Mapping[str, Any], file: epath.Path) -> ModelConfig:
+    # What would change the model is refused, not ignored: better no answer than a wrong one.
     for name, allowed in _FIXED.items():
         if name in settings and settings[name] not in allowed:
             raise UserError(
@@ -233,6 +248,7 @@ def _model_config(settings: Mapping[str, Any], file: epath.Path) -> ModelConfig:
 
 
 def _their_settings(model: Model) -> dict[str, Any]:
+    # Their class, our sizes, and what our model always is.
     ours = {theirs: getattr(model.config, name) for name, theirs in _SETTINGS.items()}
     settings = {
         'architectures': [model.architecture],
@@ -244,6 +260,8 @@ def _their_settings(model: Model) -> dict[str, Any]:
         'tie_word_embeddings': True,
         'dtype': 'float32',
     }
+
+    # Names of outputs: transformers wants one for each, and makes these up where there are none.
     if of_task(CLASSES[model.architecture].parts):
         labels = model.labels or tuple(f'LABEL_{i}' for i in range(model.outputs))
         if not _scores_alone(model.architecture):
@@ -255,6 +273,7 @@ def _their_settings(model: Model) -> dict[str, Any]:
 
 def _tensors(folder: epath.Path) -> tuple[dict[str, np.ndarray], list[str]]:
     """Every tensor in the directory, by its name there, and what is to be said of them."""
+    # safetensors before pickles, one file before shards; the first that is there is read.
     for file, read_file in (
         ('model.safetensors', _read_safetensors),
         ('pytorch_model.bin', _read_pickle),
@@ -273,6 +292,8 @@ def _tensors(folder: epath.Path) -> tuple[dict[str, np.ndarray], list[str]]:
             f'{folder}: no model.safetensors or pytorch_model.bin in it{beside}: download the'
             ' weights too'
         )
+
+    # Everything becomes float32; half-precision files are read, and it is said.
     floats = collections.Counter(
         str(t.dtype) for t in tensors.values() if not np.issubdtype(t.dtype, np.integer)
     )
@@ -294,6 +315,9 @@ def _read_shards(
             f'{index}: its weight_map does not give every tensor the name of a file: download it'
             ' again'
         )
+
+    # The index is a file from elsewhere: a name in it must be one of a file beside it, so that it
+    # cannot lead to another folder.
     for file in sorted(set(places.values())):
         if (
             not file
@@ -311,6 +335,7 @@ def _read_shards(
 
 
 def _read_safetensors(file: epath.Path) -> dict[str, np.ndarray]:
+    # [(name, {dtype, shape, data})]: bytes, of which numpy makes arrays without copying.
     try:
         views = safetensors.deserialize(file.read_bytes())
     except OSError as error:
@@ -340,6 +365,8 @@ def _read_pickle(file: epath.Path) -> dict[str, np.ndarray]:
             ' installed, convert it with AutoModel.from_pretrained(DIR).save_pretrained(DIR), or'
             ' install torch here'
         ) from None
+
+    # weights_only refuses code in the pickle.
     try:
         tensors = torch.load(str(file), map_location='cpu', weights_only=True)
     except Exception as error:  # whatever damage or code in it raises
@@ -347,6 +374,8 @@ def _read_pickle(file: epath.Path) -> dict[str, np.ndarray]:
             f'{file}: torch cannot read it as plain tensors ({type(error).__name__}): it is damaged'
             ' or not to be trusted'
         ) from error
+
+    # From here on: a dictionary of names and plain tensors, or a refusal that says what it was.
     plain = isinstance(tensors, dict) and all(isinstance(name, str) for name in tensors)
     if not plain or not all(isinstance(t, torch.Tensor) for t in tensors.values()):
         held = f'a {type(tensors).__name__}'
@@ -364,6 +393,8 @@ def _read_pickle(file: epath.Path) -> dict[str, np.ndarray]:
         raise UserError(
             f'{file}: {odd[0]} is a sparse, quantised or complex tensor: save it as plain numbers'
         )
+
+    # numpy has no bfloat16, nor float8: those go through float32, which holds all their values.
     numpy_has = (torch.float16, torch.float32, torch.float64)
     arrays = {}
     for name, t in tensors.items():
@@ -372,11 +403,11 @@ def _read_pickle(file: epath.Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _canonical(found: Iterable[str], folder: epath.Path) -> dict[str, str]:
+def _canonical(in_file: Iterable[str], folder: epath.Path) -> dict[str, str]:
     """{name without `bert.` and with weight and bias for gamma and beta: the name in the file}."""
     old = {'gamma': 'weight', 'beta': 'bias'}
     names: dict[str, str] = {}
-    for name in found:
+    for name in in_file:
         canonical = re.sub(
             r'(?<=LayerNorm\.)(gamma|beta)$', lambda m: old[m.group()], name.removeprefix('bert.')
         )
@@ -390,11 +421,12 @@ def _canonical(found: Iterable[str], folder: epath.Path) -> dict[str, str]:
 
 
 def _untie(tensors: dict[str, np.ndarray], names: dict[str, str], folder: epath.Path) -> None:
-    """Takes out the masked-LM decoder's own names, where they repeat the word table and the output
-    bias.
+    """Takes out the masked-LM decoder's own arrays: copies of the word table and the output bias.
 
-    UserError where they do not.
+    UserError where they differ from those.
     """
+    # Tied arrays are one here. A copy that is equal goes; one that differs is another model; where
+    # the copy alone is saved it stands for the original.
     for copy, kept in (
         ('decoder.weight', 'embeddings.word_embeddings.weight'),
         ('decoder.bias', 'cls.predictions.bias'),

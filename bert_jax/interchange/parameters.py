@@ -59,12 +59,13 @@ class Model(NamedTuple):
 
     @property
     def head(self) -> str:
-        """The name of its head in train/task_heads.py's HEADS; KeyError for a class that is not
-        there.
+        """The name of its head in train/task_heads.py's HEADS.
 
         Of the heads of its class that of its problem type; one number without a type is a
-        regression, as transformers takes it.
+        regression, as transformers takes it. KeyError for a class that is not there.
         """
+        # Several heads may have the class; the problem type tells them apart, and where it is
+        # absent the number of outputs does.
         names = {
             head.problem_type: name
             for name, head in HEADS.items()
@@ -77,6 +78,7 @@ class Model(NamedTuple):
     @property
     def outputs(self) -> int:
         """How many outputs its task has; 2 for weights that are of no task."""
+        # The bias of a task's part has one entry for each output.
         sizes = (self.params[part]['bias'].shape[0] for part in of_task(self.parts))
         return next(sizes, 2)
 
@@ -115,6 +117,8 @@ def places(
 
     outputs: how many a task's own part has, if it is one of them.
     """
+    # The blocks' shapes from an encoder of full depth; all else that stands on it from a model of
+    # one.
     dtype, wanted = jnp.dtype(jnp.float32), set(parts)
     beside = tuple(part.path for part in PARTS.values())
     encoder = _shapes(HEADS['encoder'].model(config, dtype, outputs))
@@ -126,16 +130,16 @@ def places(
             head = next(head for head in HEADS.values() if name in head.parts)
             of_head = _shapes(head.model(shallow, dtype, outputs))
             shapes |= {path: of_head[path] for path in of_head if path.startswith(part.path)}
-    found = {}
+    layout = {}
+    # From our shape to theirs: one array a block, the vocabulary's real size, transposed or not.
     for path, shape in shapes.items():
         name, transposed = naming(path)
         blocks = range(shape[0]) if '{}' in name else [None]
         shape = shape[1:] if '{}' in name else shape
         shape = (config.vocab_size, *shape[1:]) if path in _VOCABULARY else shape
-        found[path] = Place(
-            tuple(name.format(i) for i in blocks), shape[::-1] if transposed else shape, transposed
-        )
-    return found
+        theirs = shape[::-1] if transposed else shape
+        layout[path] = Place(tuple(name.format(i) for i in blocks), theirs, transposed)
+    return layout
 
 
 @functools.lru_cache(maxsize=16)
@@ -158,6 +162,8 @@ def parts_of(
 
     UserError, which names the file of `settings`, where there cannot be so many blocks.
     """
+    # Numbers from a file of settings bound the work that follows: a damaged one would ask for
+    # arrays of any size, or for a name a block.
     names = set(tensors)
     sizes = (
         config.vocab_size,
@@ -173,6 +179,8 @@ def parts_of(
             f'{settings}: {config.num_layers} blocks, but there are {len(names)} arrays: it is of'
             ' another model'
         )
+
+    # A part is there if any of its arrays is; that all of them are is checked with the shapes.
     everything = places(config, known, 2, naming)
     return tuple(
         name
@@ -197,6 +205,8 @@ def to_tree(
     `layout`: as `places` gives it. `spelled`: the names as the file has them. `where` and
     `settings`, the file of settings, are for errors.
     """
+    # Three checks before anything is converted, in the order in which they explain each other: the
+    # names, the shapes, the values.
     wanted = {name: place.shape for place in layout.values() for name in place.names}
     if set(wanted) != set(tensors):
         missing = set(wanted) - set(tensors)
@@ -221,6 +231,8 @@ def to_tree(
             f'{where}: {brief(bad)}: NaN or infinite values: the file is damaged or its training'
             ' diverged'
         )
+
+    # From here on everything fits: transposed, float32, blocks stacked, vocabulary padded.
     leaves: dict[str, np.ndarray] = {}
     for path, place in layout.items():
         arrays = [
@@ -228,14 +240,12 @@ def to_tree(
             for name in place.names
         ]
         if path in _VOCABULARY:
+            # Rows that no word has: zero here, and left out again on the way back.
             rows = padded_vocab(config.vocab_size) - config.vocab_size
             leaves[path] = np.pad(arrays[0], ((0, rows), *((0, 0),) * (arrays[0].ndim - 1)))
         else:
-            leaves[path] = (
-                np.stack(arrays)
-                if path.startswith('encoder/layers/')
-                else np.ascontiguousarray(arrays[0])
-            )
+            is_stacked = path.startswith('encoder/layers/')
+            leaves[path] = np.stack(arrays) if is_stacked else np.ascontiguousarray(arrays[0])
     return traverse_util.unflatten_dict(leaves, sep='/')
 
 
@@ -246,6 +256,7 @@ def to_tensors(
 
     Those that have no place in `layout` are left out.
     """
+    # The inverse of to_tree, place by place.
     flat = traverse_util.flatten_dict(dict(params), sep='/')
     tensors = {}
     for path, place in layout.items():
@@ -272,6 +283,7 @@ def left_out(model: Model, where: str) -> tuple[str, ...]:
     UserError where the class needs a part that the model lacks, and where its encoder is none that
     other programs have.
     """
+    # What other programs' BERT has not: a causal mask, a BiLSTM.
     for name in ('attention', 'bilstm'):
         if (value := getattr(model.config, name)) != getattr(ModelConfig(), name):
             raise UserError(
@@ -283,6 +295,7 @@ def left_out(model: Model, where: str) -> tuple[str, ...]:
             f'{model.architecture} is none of the classes that can be written: {", ".join(CLASSES)}'
         )
     parts = CLASSES[model.architecture].parts
+    # The opposite is no error: what the class has no place for is left out, and said.
     if lacking := [part for part in parts if part not in model.parts]:
         raise UserError(
             f'{where}: {model.architecture} needs {", ".join(lacking)}, which this model does not'
@@ -296,13 +309,14 @@ def brief(names: Iterable[str]) -> str:
 
     As in 'encoder.layer.{3,4}.output.dense.bias'.
     """
+    # Names that differ in the block's number alone are one group.
     groups: dict[str, list[int]] = {}
     for name in sorted(names):
         number = re.search(r'(?<=[./]layer[._])\d+(?=[./])', name)
         key = name if number is None else f'{name[: number.start()]}{{}}{name[number.end() :]}'
         groups.setdefault(key, []).extend([int(number.group())] if number else [])
-    merged = [
-        n.replace('{}', str(ks[0]) if len(ks) == 1 else '{' + ','.join(map(str, sorted(ks))) + '}')
-        for n, ks in groups.items()
-    ]
+    merged = []
+    for key, blocks in groups.items():
+        listed = ','.join(map(str, sorted(blocks)))
+        merged.append(key.replace('{}', listed if len(blocks) == 1 else f'{{{listed}}}'))
     return ', '.join(merged) or 'nothing'

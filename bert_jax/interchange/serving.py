@@ -1,5 +1,4 @@
-"""A model as one function of arrays, and that function as a file that serves where this project is
-not installed.
+"""A model as one function of arrays, and as a file that serves where this project is absent.
 
 Owns the two forms of that function: a StableHLO artifact of jax.export, and a TensorFlow
 SavedModel. Both take any number of rows of any length up to the position table, and keep the
@@ -24,13 +23,16 @@ from bert_jax.mesh.sharding import path_of
 from bert_jax.train.state import init_params
 from bert_jax.train.task_heads import CLASSES, PARTS
 
-PLATFORMS = ('cpu', 'cuda', 'tpu')
+PLATFORMS = ('cpu', 'cuda', 'tpu')  # of one StableHLO artifact; jax's names
+# (parameters, batch) -> outputs by name.
 Function = Callable[[Mapping[str, Any], Mapping[str, jax.Array]], dict[str, jax.Array]]
 
 
 def forward(model: Model, dtype: jnp.dtype = jnp.float32) -> Function:
-    """-> forward(params, batch) -> the outputs of the model's class; `params` as in `model.params`,
-    layers computed in `dtype`.
+    """-> call(params, batch) -> {output of the model's class: float32 array}.
+
+    `params` as in `model.params`, `batch` as the class's row in train/task_heads.py has its inputs;
+    layers are computed in `dtype`.
     """
     config, head = model.config, CLASSES[model.architecture]
     module = head.model(config, dtype, model.outputs)
@@ -43,9 +45,11 @@ def forward(model: Model, dtype: jnp.dtype = jnp.float32) -> Function:
 
 
 def filled_up(module: Any, params: Mapping[str, Any]) -> dict[str, Any]:
-    """`params` with zeros for the arrays of `module` that it lacks: those of heads whose output
-    nobody reads, which no program computes.
+    """`params` with zeros for the arrays of `module` that it lacks.
+
+    Those are of heads whose output nobody reads, which no program computes.
     """
+    # Shapes alone are needed: the module is traced, not computed.
     wanted = flat(jax.eval_shape(lambda: init_params(module, 0)))
     zeros = {path: jnp.zeros(leaf.shape, leaf.dtype) for path, leaf in wanted.items()}
     return nested(zeros | flat(params))
@@ -73,9 +77,12 @@ def used_weights(model: Model) -> dict[str, np.ndarray]:
 
 
 def stablehlo(model: Model) -> bytes:
-    """The function (weights by name, batch by name) -> outputs by name, for cpu, cuda and tpu, as
-    jax.export.deserialize reads it.
+    """The function (weights by name, batch by name) -> outputs by name, serialised.
+
+    For cpu, cuda and tpu, as jax.export.deserialize reads it.
     """
+    # Symbols instead of sizes: one artifact for any number of rows of any length, as far as there
+    # are positions.
     scope = export.SymbolicScope([f't <= {model.config.max_position}'])
     batch = {
         name: jax.ShapeDtypeStruct(export.symbolic_shape(shape, scope=scope), jnp.int32)
@@ -85,6 +92,9 @@ def stablehlo(model: Model) -> bytes:
         name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
         for name, leaf in used_weights(model).items()
     }
+
+    # Weights are arguments of the program, not constants in it: large's would be 1.3 GB in the
+    # artifact.
     call = forward(model)
     exported = export.export(
         jax.jit(lambda weights, batch: call(nested(weights), batch)), platforms=PLATFORMS
@@ -93,12 +103,14 @@ def stablehlo(model: Model) -> bytes:
 
 
 def write_saved_model(folder: str | os.PathLike, model: Model) -> None:
-    """Writes a SavedModel whose signature `serving_default` takes and gives arrays by name; weights
-    are its variables.
+    """Writes a SavedModel whose signature `serving_default` takes and gives arrays by name.
+
+    Weights are its variables.
     """
     import tensorflow as tf
     from jax.experimental import jax2tf
 
+    # axes: 'b, t' and so on, in jax2tf's notation as in jax.export's.
     axes, call = CLASSES[model.architecture].inputs, forward(model)
     converted = jax2tf.convert(
         lambda weights, batch: call(nested(weights), batch),
@@ -108,13 +120,17 @@ def write_saved_model(folder: str | os.PathLike, model: Model) -> None:
         with_gradient=False,
     )
     weights = used_weights(model)
+
+    # Variables on the host: a GPU's memory need not hold the weights a second time.
     with tf.device('/CPU:0'):
         variables = {
             name: tf.Variable(leaf, trainable=False, name=name) for name, leaf in weights.items()
         }
+    # A Module that owns the variables: only what hangs on it is saved.
     holder = tf.Module()
     holder.weights = list(variables.values())
     serve = tf.function(lambda **batch: converted(variables, batch), autograph=False)
+    # Every axis is open; the bound on t is in the constraints above.
     shapes = {
         name: tf.TensorSpec([None] * len(shape.split(',')), tf.int32, name)
         for name, shape in axes.items()

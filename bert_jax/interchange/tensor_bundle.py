@@ -26,7 +26,7 @@ from etils import epath
 
 from configs.errors import UserError
 
-_MAGIC = 0xDB4775248B80FB57
+_MAGIC = 0xDB4775248B80FB57  # LevelDB's kTableMagicNumber
 _FOOTER = 48  # bytes: two block handles, padded to 40, and the magic number
 # Numbers of tensorflow/core/framework/types.proto.
 _DTYPES = {
@@ -47,13 +47,13 @@ class Variable(NamedTuple):
     Its type's number, its shape, the number of its data file, the place and bytes there.
     """
 
-    type: int
+    type: int  # its number in types.proto
     shape: tuple[int, ...]
-    shard: int
-    offset: int
-    size: int
+    shard: int  # number of the data file
+    offset: int  # of its first byte, in that file
+    size: int  # in bytes
     crc: int
-    sliced: bool
+    sliced: bool  # saved in parts, which are not read here
 
 
 class Bundle:
@@ -72,6 +72,7 @@ class Bundle:
                 ' NAME.data-00000-of-00001'
             )
         try:
+            # BundleHeaderProto: 1 num_shards, 2 endianness (0: little).
             entries = dict(_table(index.read_bytes()))
             header = _message(entries.pop(b''))
             self._shards = header.get(1, [0])[0]
@@ -80,6 +81,7 @@ class Bundle:
             self.variables = {
                 key.decode(errors='replace'): _variable(value) for key, value in entries.items()
             }
+        # Whatever a damaged table makes of these readers: too short, wrong types, absent fields.
         except (ValueError, KeyError, IndexError, TypeError, struct.error) as error:
             raise UserError(
                 f'{index}: not a whole index of a TensorFlow checkpoint ({error!r}): copy it again'
@@ -88,15 +90,15 @@ class Bundle:
     def read(self, name: str) -> np.ndarray:
         """The array of a variable. UserError where it cannot be had whole."""
         v = self.variables[name]
+
+        # Size before checksum: a file that was cut off says so by its length.
         file = epath.Path(f'{self._prefix}.data-{v.shard:05d}-of-{self._shards:05d}')
         if v.sliced or v.type not in _DTYPES:
-            what = (
-                'is saved in slices'
-                if v.sliced
-                else f'has a type that is not read here (number {v.type} of types.proto)'
-            )
+            fault = f'has a type that is not read here (number {v.type} of types.proto)'
+            if v.sliced:
+                fault = 'is saved in slices'
             raise UserError(
-                f'{self._prefix}: {name} {what}: save the checkpoint again as plain arrays of'
+                f'{self._prefix}: {name} {fault}: save the checkpoint again as plain arrays of'
                 ' numbers'
             )
         if not file.exists():
@@ -104,12 +106,9 @@ class Bundle:
         with file.open('rb') as f:
             f.seek(v.offset)
             content = f.read(v.size)
-        whole = (
-            len(content)
-            == v.size
-            == np.dtype(_DTYPES[v.type]).itemsize * int(np.prod(v.shape, dtype=np.int64))
-        )
-        if not whole or _masked_crc(content) != v.crc:
+        itemsize = np.dtype(_DTYPES[v.type]).itemsize
+        is_whole = len(content) == v.size == itemsize * int(np.prod(v.shape, dtype=np.int64))
+        if not is_whole or _masked_crc(content) != v.crc:
             raise UserError(
                 f'{file}: damaged or cut off at {name} (byte {v.offset}): copy it again'
             )
@@ -121,6 +120,8 @@ def write(prefix: str, arrays: Mapping[str, np.ndarray]) -> None:
     # one data file; version 1
     entries: dict[bytes, bytes] = {b'': _field(1, 1) + _field(3, _field(1, 1))}
     with epath.Path(f'{prefix}.data-00000-of-00001').open('wb') as f:
+        # The order of the bytes of names, as the table has them; offset 0 is left out, as protobuf
+        # does.
         offset = 0
         for name in sorted(arrays, key=str.encode):
             content = np.ascontiguousarray(arrays[name], '<f4').tobytes()
@@ -129,6 +130,7 @@ def write(prefix: str, arrays: Mapping[str, np.ndarray]) -> None:
             crc = b'\x35' + struct.pack('<I', _masked_crc(content))  # field 6, fixed32
             entries[name.encode()] = _field(1, _FLOAT32) + _field(2, shape) + place + crc
             offset += f.write(content)
+    # The index last: without it there is no checkpoint.
     epath.Path(f'{prefix}.index').write_bytes(_make_table(entries))
 
 
@@ -138,6 +140,8 @@ def _table(content: bytes) -> Iterator[tuple[bytes, bytes]]:
         raise ValueError('no footer')
     footer = content[-_FOOTER:]
     at = 0
+    # The footer is two handles, of the metaindex and the index; the index's entries hold the
+    # handles of the blocks of data.
     for _ in range(2):  # of the block of metadata, which is not used
         _, at = _varint(footer, at)
     for _, handle in _block(content, *_handle(footer, at)):
@@ -147,11 +151,14 @@ def _table(content: bytes) -> Iterator[tuple[bytes, bytes]]:
 def _block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
     """The entries of one block: each key is what it shares with the one before, and the rest."""
     block, kind = content[offset : offset + size], content[offset + size]
+
+    # After each block a byte for its compression and a checksum of both.
     crc = struct.unpack_from('<I', content, offset + size + 1)[0]
     if _masked_crc(content[offset : offset + size + 1]) != crc:
         raise ValueError(f'wrong checksum at byte {offset}')
     if kind != 0:
         raise ValueError('it is compressed')
+    # At the end: the restart points, four bytes each, and their number; they serve look-ups only.
     end = size - 4 - 4 * struct.unpack('<I', block[-4:])[0]
     at, key = 0, b''
     while at < end:
@@ -166,11 +173,14 @@ def _block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, byte
 
 def _make_table(entries: Mapping[bytes, bytes]) -> bytes:
     """A sorted table of one block."""
+    # Data, an empty metaindex, the index of one entry (a key at or after the last, and the handle),
+    # then the footer.
     out = b''
 
     def add(rows: Mapping[bytes, bytes]) -> bytes:
         """Appends a block whose every key stands whole; -> its handle."""
         nonlocal out
+        # Every key is a restart point, because none shares a beginning with the one before.
         block, restarts = b'', []
         for key, value in rows.items():
             restarts.append(len(block))
@@ -190,6 +200,8 @@ def _make_table(entries: Mapping[bytes, bytes]) -> bytes:
 def _variable(content: bytes) -> Variable:
     """A BundleEntryProto."""
     fields = _message(content)
+
+    # A field that is absent has protobuf's default, 0; repeated ones are lists.
     number = lambda field: fields.get(field, [0])[0]
     dims = _message(fields.get(2, [b''])[0]).get(2, [])
     shape = tuple(_message(dim).get(1, [0])[0] for dim in dims)
@@ -201,6 +213,8 @@ def _message(content: bytes) -> dict[int, list]:
     fields: dict[int, list] = {}
     value: int | bytes
     at = 0
+
+    # A tag is a field's number and three bits for the kind: varint, bytes, four bytes.
     while at < len(content):
         tag, at = _varint(content, at)
         if tag & 7 == 0:
@@ -231,6 +245,7 @@ def _handle(content: bytes, at: int) -> tuple[int, int]:
 
 def _varint(content: bytes, at: int) -> tuple[int, int]:
     """-> (number, the place after it)."""
+    # Seven bits a byte, the lowest first; the eighth says that more follow.
     value = shift = 0
     while True:
         byte = content[at]

@@ -27,6 +27,7 @@ def demand() -> None:
 
 def described(platform: str) -> str:
     """What the log says of a run on devices of this kind ('cpu', 'gpu' or 'tpu')."""
+    # Only a GPU leaves it open: the log says what is true of this run, not what was asked for.
     same = 'a resumed run ends with the bits of an undisturbed one'
     if platform != 'gpu':
         return f'{same}: on a {platform.upper()} always, --deterministic changes nothing'

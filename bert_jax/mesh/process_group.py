@@ -41,6 +41,9 @@ class Connection:
     def __init__(self, connected: socket.socket, silence_s: float):
         """Keeps the connection alive; it is lost when the other host is silent for `silence_s`."""
         self._socket, self._unread = connected, b''
+
+        # Keep-alive probes begin after half of the silence that is allowed, five follow in the
+        # other half.
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         # Linux's names; elsewhere the system's own pace has to do
         pace = {'TCP_KEEPIDLE': silence_s / 2, 'TCP_KEEPINTVL': silence_s / 10, 'TCP_KEEPCNT': 5}
@@ -53,6 +56,8 @@ class Connection:
         """Sends a JSON object, unless the other side is gone: `receive` reports that."""
         with contextlib.suppress(OSError):
             self._socket.settimeout(None)
+            # A peer may have died between two lines: its end is noticed by the thread that
+            # receives.
             self._socket.sendall(json.dumps(message).encode() + b'\n')
 
     def receive(self, within: float | None = None) -> dict[str, Any] | None:
@@ -60,6 +65,8 @@ class Connection:
 
         It is taken for gone when it is silent for `within` seconds.
         """
+        # One line may come in several pieces, and one piece may hold several lines: what is beyond
+        # the first line waits in _unread.
         deadline = None if within is None else time.monotonic() + within
         try:
             while b'\n' not in self._unread:
@@ -70,6 +77,8 @@ class Connection:
                 if not (received := self._socket.recv(1 << 16)):
                     return None
                 self._unread += received
+            # Neither bytes that are no JSON nor deep nesting end this thread: a port is open to
+            # anybody.
             line, _, self._unread = self._unread.partition(b'\n')
             message = json.loads(line)
         except (OSError, ValueError, RecursionError):
@@ -85,6 +94,7 @@ class Connection:
 
 def names(processes: Sequence[int]) -> str:
     """'process 3', or 'processes 0, 1, 2'; of more than eight the first eight."""
+    # Eight are enough to find the fault; a run may have hundreds.
     shown = ', '.join(map(str, processes[:8])) + (', ...' if len(processes) > 8 else '')
     return f'process{"es" if len(processes) > 1 else ""} {shown}'
 
@@ -94,6 +104,8 @@ def differences(said: Mapping[int, Mapping[str, Any]]) -> list[str]:
 
     said: {process: {name: JSON value}}.
     """
+    # By value: few values and many holders in most cases, and the odd one out is what is looked
+    # for.
     lines = []
     for name in sorted(set().union(*said.values())):
         holders_of: dict[str, list[int]] = {}
@@ -116,6 +128,7 @@ def objection(said: Mapping[int, Mapping[str, Any]], advice: str = _ALIKE) -> st
 
     said: {process: {name: JSON value}}; a name 'refused' holds why that process does not start.
     """
+    # A refusal explains itself; differences are told only where all would have started.
     if refused := sorted(process for process in said if 'refused' in said[process]):
         return f'{names(refused)} refused to start: {said[refused[0]]["refused"]}'
     if lines := differences(said):
@@ -153,12 +166,14 @@ class ProcessGroup:
 
     def tell(self, message: Mapping[str, Any], but: int | None = None) -> None:
         """Sends a message on all connections, or on all but that of process `but`."""
+        # `list`: another thread may add a connection meanwhile.
         for peer, connection in list(self.connections.items()):
             if peer != but:
                 connection.send(message)
 
     def _hear(self, message: Mapping[str, Any]) -> None:
         match message:
+            # Process 0 passes on a death that the others cannot see.
             case {'gone': int(process)}:
                 self._gone(process)
             case {'farewell': int(process), 'code': int(code), 'line': str(line)}:
@@ -225,6 +240,9 @@ class ProcessGroup:
             self._ending.set()
             self._farewell(0, '')
             return
+
+        # A user's mistake has its own code and line; everything else is told as a defect, by its
+        # type.
         code, line = _DEFECT, f'{type(error).__name__}: {error}'
         if isinstance(error, UserError):
             code, line = error.exit_code, str(error)

@@ -55,9 +55,12 @@ class ClusterAddress(NamedTuple):
 
         UserError for flags that contradict each other.
         """
+        # Read from the right: an IPv6 address has colons of its own, and brackets that sockets do
+        # not want.
         if not self.coordinator:
             return None
         host, _, port = self.coordinator.rpartition(':')
+        # PORT + 1 must be a port too.
         if not host or not port.isdecimal() or not 0 < int(port) < 65535:
             raise UserError(
                 f'--coordinator={self.coordinator}: must be HOST:PORT, with a PORT from 1 to 65534'
@@ -149,6 +152,7 @@ def _start_jax(cluster: ClusterAddress) -> None:
 
 def _check_devices() -> None:
     """Raises UserError, in every process, unless all have as many devices of the same kind."""
+    # All processes see the devices of all, so all come to the same verdict without a word.
     counts = collections.Counter((d.process_index, d.device_kind) for d in jax.devices())
     holders_of: dict[str, list[int]] = {}
     for (process, kind), count in sorted(counts.items()):
@@ -175,9 +179,12 @@ def _meet_in_cluster(says: Mapping[str, Any], silence_s: float) -> ProcessGroup:
             server = stack.enter_context(listening(0))
             own = [_own_address(), server.getsockname()[1]]
         gathered = _gather({'says': says, 'address': own})
-        if line := objection({i: told['says'] for i, told in enumerate(gathered)}):
+        # All have gathered the same, so all raise or none does.
+        if line := objection({i: message['says'] for i, message in enumerate(gathered)}):
             raise UserError(line)
         address = tuple(gathered[0]['address'])
+
+        # Only connections are made here (nothing left to compare), hence the empty descriptions.
         try:
             if is_lead_process():
                 return Lead(processes, silence_s).meet(server, _CONNECT_S, {})
@@ -193,15 +200,17 @@ def _meet_in_cluster(says: Mapping[str, Any], silence_s: float) -> ProcessGroup:
 
 def _own_address() -> str:
     """The address by which other hosts know this one: of the interface that leads to them."""
+    # A UDP socket that is connected has chosen its interface, and has sent nothing.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
         probe.connect(('10.255.255.255', 1))  # sends nothing
         return probe.getsockname()[0]
     return socket.gethostname()
 
 
-def _gather(told: Any) -> list[Any]:
+def _gather(message: Any) -> list[Any]:
     """The JSON values that the processes tell, in all of them, by process; over the devices."""
-    text = np.frombuffer(json.dumps(told).encode(), np.uint8)
+    # Arrays alone can be gathered: JSON as bytes, padded to the longest, cut again by the sizes.
+    text = np.frombuffer(json.dumps(message).encode(), np.uint8)
     sizes = multihost_utils.process_allgather(np.int32(text.size)).reshape(-1)
     padded = np.zeros(sizes.max(), np.uint8)
     padded[: text.size] = text
@@ -219,6 +228,7 @@ def compare(say: Callable[[], Mapping[str, Any]], advice: str) -> None:
 
     `say` gives {name: JSON value}; where there is only one process it is not called.
     """
+    # All processes must come here, or none: a gathering waits for everybody.
     if jax.process_count() == 1:
         return
     if line := objection(dict(enumerate(_gather(say()))), advice):
@@ -232,14 +242,16 @@ def broadcast_from_lead(ask: Callable[[], bool]) -> bool:
     """
     if jax.process_count() == 1:
         return ask()
-    told: dict[str, Any] | None = None
+    message: dict[str, Any] | None = None  # of process 0 alone
+    # A refusal of process 0 is gathered like an answer: raised at once it would leave the others
+    # waiting.
     refusal = None
     if is_lead_process():
         try:
-            told = {'answer': bool(ask())}
+            message = {'answer': bool(ask())}
         except UserError as error:
-            told, refusal = {'refused': str(error)}, error
-    heard = _gather(told)[0]
+            message, refusal = {'refused': str(error)}, error
+    heard = _gather(message)[0]
     if 'refused' in heard:
         raise refusal or UserError(f'process 0 refused to start: {heard["refused"]}')
     return heard['answer']
@@ -256,6 +268,8 @@ class StopSignal:
     def _handle(self, number: int, frame: Any) -> None:
         del frame
         if self.received is not None:
+            # The second signal has its default effect at once: the first may wait for a long step
+            # or save.
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         self.received = number
@@ -292,12 +306,14 @@ def watchdog(minutes: float) -> Iterator[Callable[[], None]]:
     To be called at each step; 0 minutes: never. The stacks of all threads go to stderr first.
     Compiling counts as standing still: leave room for it.
     """
+    # One entry, which the training thread writes and the watching one reads: no lock is needed.
     last_beat, done = [time.monotonic()], threading.Event()
 
     def beat() -> None:
         last_beat[0] = time.monotonic()
 
     def watch() -> None:
+        # Looked at often enough to be at most a quarter late.
         while not done.wait(min(5.0, 60 * minutes / 4)):
             if time.monotonic() - last_beat[0] > 60 * minutes:
                 logging.error(

@@ -20,6 +20,7 @@ from typing import Any
 from bert_jax.mesh.process_group import TRY_AGAIN, Connection, ProcessGroup, objection
 from configs.errors import UserError
 
+# Goes up with each change of what is said; process 0 refuses callers that speak another.
 _PROTOCOL = 2
 _FIRST_WORD_S = 10.0  # seconds that a caller has for its first line, and process 0 for its answer
 _TELL_S = 30.0  # seconds for which a process that refuses to start tries to tell the others
@@ -51,6 +52,7 @@ def roll_call(
 
     Raises, in every process, Absent, naming who is missing, or UserError, naming what differs.
     """
+    # Who refuses does not wait the whole time: the others learn of it, or they are not there.
     if 'refused' in says:
         timeout_s = min(timeout_s, _TELL_S)
     else:
@@ -76,6 +78,8 @@ class Lead(ProcessGroup):
     ) -> ProcessGroup:
         """Waits for all to call; tells them, and returns or raises, the verdict."""
         threading.Thread(target=self._accept, args=(server,), daemon=True).start()
+
+        # The verdict falls when all are in, or when the time is over.
         with self._changed:
             self._changed.wait_for(lambda: len(self._said) == self.processes - 1, timeout_s)
             # Closed under the lock: who calls from here on is too late, and the verdict is of all
@@ -114,11 +118,15 @@ class Lead(ProcessGroup):
         except OSError:  # gone already
             connected.close()
             return
+
+        # A first line is ours if it names the protocol; anything else is hung up on without an
+        # answer.
         match connection.receive(_FIRST_WORD_S):
             case {'bert_jax': int(protocol)} if protocol != _PROTOCOL:
                 line = 'process 0 runs another version of this program: install one everywhere'
                 connection.send({'refused': line})
             case {'bert_jax': int(), 'process': int(process), 'says': dict(says)}:
+                # JSON's true is an int in Python.
                 if 0 < process < self.processes and process is not True:
                     self._admit(process, says, connection)
                     return
@@ -132,6 +140,8 @@ class Lead(ProcessGroup):
             if not self._open:
                 connection.close()
                 return
+            # The newest call counts: the older connection belongs to a process that was restarted,
+            # or to a second one with the same number, which is then told so.
             older = self.connections.get(process)
             self.connections[process] = connection
             self._said[process] = says
@@ -148,6 +158,8 @@ class Lead(ProcessGroup):
 
         Unless to refuse: that is the verdict.
         """
+        # Nothing is expected before the verdict, so this returns either with the connection's end
+        # or with the first line after the verdict.
         message = connection.receive()
         with self._changed:  # once the verdict is out
             if self.connections.get(peer) is not connection:  # it has called again
@@ -204,6 +216,8 @@ class Caller(ProcessGroup):
         self, connection: Connection, says: Mapping[str, Any], seconds_left: float
     ) -> Mapping[str, Any] | None:
         """The verdict of process 0, or its word that it has heard a refusal; None if neither."""
+        # Two answers come: that it was heard, then the verdict, which takes as long as the last
+        # arrival.
         connection.send({'bert_jax': _PROTOCOL, 'process': self.process, 'says': says})
         answer = connection.receive(_FIRST_WORD_S)
         if answer is None or 'heard' not in answer or 'refused' in says:
@@ -240,6 +254,7 @@ def _absent(missing: list[int], processes: int, timeout_s: float) -> Absent:
 @contextlib.contextmanager
 def listening(port: int) -> Iterator[socket.socket]:
     """A socket that takes calls on `port` of all addresses. UserError where the port is taken."""
+    # One socket for both families where the system has that, so that any name of this host works.
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET
     try:

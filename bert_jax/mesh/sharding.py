@@ -44,6 +44,7 @@ def make_mesh(runtime: RuntimeConfig, devices: list[Any] | None = None) -> Mesh:
 
     UserError where the sizes do not multiply to their number, and for several slices of a TPU.
     """
+    # data takes what the two inner axes leave, where it is not set (0).
     devices = devices or jax.devices()
     count = len(devices)
     inner = runtime.fsdp * runtime.model_parallel
@@ -59,6 +60,8 @@ def make_mesh(runtime: RuntimeConfig, devices: list[Any] | None = None) -> Mesh:
         raise UserError(
             'the devices are of several TPU slices, and a run takes one: start it on a single slice'
         )
+    # `model` is the last axis and so that of the nearest neighbours: it moves activations in each
+    # layer, `fsdp` parameters once a layer, `data` gradients once a step.
     arranged = _arranged((data, runtime.fsdp, runtime.model_parallel), devices)
     return Mesh(arranged, ('data', 'fsdp', 'model'), axis_types=(AxisType.Auto,) * 3)
 
@@ -103,6 +106,7 @@ def free_axes() -> tuple[str, ...]:
 
     Inside `per_data_shard` `data` is none of them.
     """
+    # Inside shard_map the axes that it splits by hand are out of XLA's.
     mesh = jax.sharding.get_abstract_mesh()
     return tuple(axis for axis in mesh.axis_names if axis not in mesh.manual_axes)
 
@@ -110,20 +114,25 @@ def free_axes() -> tuple[str, ...]:
 def constrain_rows(x: jax.Array) -> jax.Array:
     """Keeps x [B, ...] split by rows over the current mesh; x itself where no mesh is set."""
     axes = tuple(axis for axis in BATCH if axis in free_axes())
-    return jax.lax.with_sharding_constraint(x, P(axes, *(None,) * (x.ndim - 1))) if axes else x
+    if not axes:
+        return x
+    return jax.lax.with_sharding_constraint(x, P(axes, *(None,) * (x.ndim - 1)))
 
 
 def per_data_shard(total: Callable[..., Any]) -> Callable[..., Any]:
-    """`total(whole, rows)`, a sum over rows, with one reduction over the mesh axis `data`.
+    """`total(fixed, rows)`, a sum over rows, with one reduction over the mesh axis `data`.
 
     It stands at the end of the sum: each part of `data` sums its own share of rows ([*, B, ...]
     leaves, split along B) by a program of its own. Left to itself XLA reduces inside the loops of
     `total`, once a turn.
     """
+    # Without a split of `data` there is nothing to reduce.
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.shape['data'] == 1:
         return total
-    local = lambda whole, rows: jax.lax.psum(total(whole, rows), 'data')
+    # Parameters and keys are whole on each part (P()); rows are [micro-batches, B, ...], cut along
+    # B.
+    local = lambda fixed, rows: jax.lax.psum(total(fixed, rows), 'data')
     return jax.shard_map(
         local, in_specs=(P(), P(None, 'data')), out_specs=P(), axis_names={'data'}, check_vma=False
     )
@@ -133,8 +142,10 @@ def _spec(path: str, shape: tuple[int, ...], mesh: jax.sharding.Mesh) -> P:
     """The first rule's PartitionSpec for the leaf at `path`, without axes that do not divide."""
     for pattern, spec in RULES:
         if re.search(pattern, path):
+            # Right-aligned: stacked leaves have a leading L that no rule names.
             full = (None,) * (len(shape) - len(spec)) + tuple(spec)
             divides = lambda size, axes: axes is None or size % _size(mesh, axes) == 0
+            # Axis by axis: what divides is split even where its neighbour does not.
             pairs = zip(full, shape, strict=True)
             return P(*(axes if divides(size, axes) else None for axes, size in pairs))
     return P()
@@ -142,7 +153,8 @@ def _spec(path: str, shape: tuple[int, ...], mesh: jax.sharding.Mesh) -> P:
 
 def _size(mesh: jax.sharding.Mesh, axes: str | tuple[str, ...]) -> int:
     """The number of parts that an array's axis has when it is split over these mesh axes."""
-    return int(np.prod([mesh.shape[a] for a in ((axes,) if isinstance(axes, str) else axes)]))
+    names = (axes,) if isinstance(axes, str) else axes
+    return int(np.prod([mesh.shape[name] for name in names]))
 
 
 def path_of(key_path: tuple[Any, ...]) -> str:
@@ -159,6 +171,7 @@ def shardings(
     are split over `data` too (Xu et al. 2020, weight-update sharding).
     """
 
+    # Moments end in their parameter's path, so the same rules meet them.
     def sharding_of(key_path, leaf):
         path = path_of(key_path)
         spec = _spec(path, leaf.shape, mesh)
@@ -195,7 +208,8 @@ def local_rows(mesh: jax.sharding.Mesh, batch_size: int) -> tuple[tuple[int, int
     # that lie along it have the same range, and neighbours along the batch touch.
     indices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,)).values()
     merged: list[tuple[int, int]] = []
-    for start, stop in sorted({i[0].indices(batch_size)[:2] for i in indices if i is not None}):
+    ranges = {i[0].indices(batch_size)[:2] for i in indices if i is not None}
+    for start, stop in sorted(ranges):
         if merged and merged[-1][1] == start:
             merged[-1] = (merged[-1][0], stop)
         else:
@@ -207,6 +221,7 @@ def place(
     batch: Mapping[str, np.ndarray], mesh: jax.sharding.Mesh, batch_size: int
 ) -> dict[str, jax.Array]:
     """Puts this process's rows of a batch on its devices, as global arrays of `batch_size` rows."""
+    # Each process has only its own rows; jax puts them together without any of them moving.
     sharding = batch_sharding(mesh)
     return {
         k: jax.make_array_from_process_local_data(sharding, v, (batch_size, *v.shape[1:]))

@@ -40,6 +40,7 @@ class AttentionMask(NamedTuple):
 
     def bias(self) -> jax.Array:
         """What is added to the scores: [B, 1, 1, S], or [B, 1, T, S] with packs, float32."""
+        # [B, 1, S] without packs: one line of keys for all queries of a row.
         seen_BTS = self.keys_BS[:, None, :] > 0
         if self.packs_BS is not None:
             seen_BTS = seen_BTS & (self.packs_BS[:, :, None] == self.packs_BS[:, None, :])
@@ -61,13 +62,14 @@ def choose(
     """
     platform = platform or jax.default_backend()
     name = runtime.attention
+
+    # A named kernel is an order, and refused where it cannot be had; `auto` is a wish.
     if name == 'auto':
         fused = {'gpu': 'cudnn', 'tpu': 'tpu_flash'}.get(platform, 'xla')
-        return (
-            'xla'
-            if seq_len < _FUSED_FROM or _obstacle(fused, runtime, model, seq_len, packed, platform)
-            else fused
-        )
+        is_short = seq_len < _FUSED_FROM
+        if is_short or _obstacle(fused, runtime, model, seq_len, packed, platform):
+            return 'xla'
+        return fused
     if obstacle := _obstacle(name, runtime, model, seq_len, packed, platform):
         raise UserError(f'runtime.attention={name} {obstacle}; or use runtime.attention=auto')
     return name
@@ -79,10 +81,14 @@ def _obstacle(
     """Why the kernel `name` cannot compute this, as the end of a sentence; None if it can."""
     if name == 'xla':
         return None
+
+    # Device first, then the model, then what is one kernel's alone: the message names the first
+    # obstacle, which is the one to be removed first.
     wanted = {'cudnn': 'gpu', 'tpu_flash': 'tpu'}[name]
     if platform != wanted:
         return f'needs a {wanted.upper()}, and the devices here are of kind {platform}'
     if model.num_heads % runtime.model_parallel:
+        # A kernel is split over the devices by whole heads.
         return (
             f'needs model.num_heads={model.num_heads} to divide by'
             f' runtime.model_parallel={runtime.model_parallel}'
@@ -125,6 +131,7 @@ def attend(
     `kernel` is one of `choose`.
     """
     if kernel == 'cudnn':
+        # cuDNN takes lengths and no mask: right because padding always comes last.
         lengths_B = jnp.sum(attention_mask.keys_BS, axis=1, dtype=jnp.int32)
         return jax.nn.dot_product_attention(
             q_BTND, k_BSND, v_BSND, key_value_seq_lengths=lengths_B, implementation='cudnn'
@@ -132,16 +139,24 @@ def attend(
     # Batches of short texts in fine-tuning may be narrower than a block: xla takes those.
     if kernel == 'tpu_flash' and q_BTND.shape[1] % _TPU_BLOCK == 0:
         return _tpu_flash(q_BTND, k_BSND, v_BSND, attention_mask)
+
+    # What the kernels fuse, step by step. Scores come out of the product in float32: in bfloat16 a
+    # sum over D loses what softmax is to compare.
     depth = q_BTND.shape[-1]
     scores_BNTS = jnp.einsum(
         'BTND,BSND->BNTS', q_BTND, k_BSND, preferred_element_type=jnp.float32
     ) * (depth**-0.5)
+
+    # Padding gets a large negative number and not -inf: a row that is padding alone (the end of an
+    # evaluation) would be NaN.
     bias_B1TS = attention_mask.bias()
     if left_to_right:
-        bias_B1TS = jnp.where(
-            jnp.tri(q_BTND.shape[1], k_BSND.shape[1], dtype=bool)[None, None], bias_B1TS, MASKED
-        )
+        # tri is true at and left of the diagonal: key position at most query position.
+        past_TS = jnp.tri(q_BTND.shape[1], k_BSND.shape[1], dtype=bool)
+        bias_B1TS = jnp.where(past_TS[None, None], bias_B1TS, MASKED)
     probs_BNTS = _softmax(scores_BNTS + bias_B1TS, v_BSND.dtype)
+    # Named 'kept', like the dropout masks: what REMAT_POLICIES in encoder.py keeps for the backward
+    # pass.
     return checkpoint_name(
         jnp.einsum('BNTS,BSND->BTND', dropout(probs_BNTS, rate, dropout_rng, site), v_BSND), 'kept'
     )
@@ -165,6 +180,7 @@ def _softmax_forward(scores: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, ja
 
 def _softmax_backward(dtype: jnp.dtype, probs: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
     probs, gradient = probs.astype(jnp.float32), gradient.astype(jnp.float32)
+    # d softmax: p * (g - sum(p g)), of the result alone.
     return (probs * (gradient - jnp.sum(probs * gradient, axis=-1, keepdims=True)),)
 
 
@@ -181,6 +197,7 @@ def _tpu_flash(
     from jax.experimental.pallas.ops.tpu.flash_attention import SegmentIds, flash_attention
 
     def local(q_BTND, k_BSND, v_BSND, queries_BT, keys_BS):
+        # Pallas' kernel has heads before positions.
         q, k, v = (jnp.swapaxes(x, 1, 2) for x in (q_BTND, k_BSND, v_BSND))
         out_BNTD = flash_attention(
             q, k, v, segment_ids=SegmentIds(queries_BT, keys_BS), sm_scale=q.shape[-1] ** -0.5
@@ -191,6 +208,8 @@ def _tpu_flash(
     # padding, as under xla.
     keys_BS = attention_mask.keys_BS if attention_mask.packs_BS is None else attention_mask.packs_BS
     queries_BT = jnp.ones_like(keys_BS) if attention_mask.packs_BS is None else keys_BS
+
+    # Each device runs the kernel on its own rows (batch axes) and heads (`model`); nothing moves.
     if axes := free_axes():
         batch = tuple(axis for axis in BATCH if axis in axes)
         heads, rows = P(batch, None, 'model'), P(batch)

@@ -39,6 +39,9 @@ class LSTM(nn.Module):
     @nn.compact
     def __call__(self, x_BTH: jax.Array, mask_BT: jax.Array) -> jax.Array:
         """States [B, T, D] of inputs [B, T, H]; where mask_BT is 0 the state is zero."""
+        # flax's cell has a layer for each gate, and its names stay ('ii', 'hi', ...). Here the
+        # products of all gates with all inputs are made before the scan, which then only has the
+        # recurrence.
         D = self.features
         inputs = [
             nn.Dense(D, use_bias=False, dtype=self.dtype, name=f'i{gate}')(x_BTH) for gate in _GATES
@@ -47,11 +50,14 @@ class LSTM(nn.Module):
         kernel_DG, bias_G = (
             jnp.concatenate(parts, -1).astype(self.dtype) for parts in (kernels, biases)
         )
+        # Time first: that is the axis that scan walks.
         z_TBG = jnp.swapaxes(jnp.concatenate(inputs, -1) + bias_G[None, None], 0, 1)
 
         def step(state, now):
             (c_BD, h_BD), (z_BG, real_B1) = state, now
             i, f, g, o = jnp.split(z_BG + h_BD @ kernel_DG, 4, -1)
+            # In padding the state stays zero: so the backward direction, which begins there, meets
+            # the last real token as its first.
             c_BD = jnp.where(real_B1, nn.sigmoid(f) * c_BD + nn.sigmoid(i) * jnp.tanh(g), 0)
             h_BD = jnp.where(real_B1, nn.sigmoid(o) * jnp.tanh(c_BD), 0)
             return (c_BD, h_BD), h_BD

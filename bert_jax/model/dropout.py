@@ -44,14 +44,18 @@ def dropout(
     """
     if dropout_rng is None or rate == 0:
         return x
+
+    # Of 65536 equally likely numbers those below `keep` keep their element.
     keep = round((1 - rate) * _STEPS)
     site_key = jax.random.fold_in(dropout_rng.key, site)
+    # rbg's bits are one stream for an array, and cannot be named row by row (see above).
     if jax.random.key_impl(dropout_rng.key) == 'rbg':
         batch_key = jax.random.fold_in(site_key, dropout_rng.rows_B[0])
         kept = jax.random.bits(batch_key, x.shape, jnp.uint16).astype(jnp.uint32) < keep
     else:
         kept = _kept(jax.random.key_data(site_key), dropout_rng.rows_B, x.shape, keep)
     kept = checkpoint_name(kept, 'kept')
+    # Scaled by the exact share that is kept, not by 1 / (1 - rate).
     return jnp.where(kept, x * jnp.asarray(_STEPS / keep, x.dtype), jnp.zeros((), x.dtype))
 
 
@@ -64,12 +68,15 @@ def _kept(key: jax.Array, rows_B: jax.Array, shape: tuple[int, ...], keep: int) 
     as they lie in the words, had to be put in order, which took nine tenths of a TPU's train step
     (docs/plan.md).
     """
+    # The mask is computed as four quarters of the axis of tokens; rounded up, and cut at the end.
     axis = max(len(shape) - 2, 1)
-    part = (*shape[:axis], -(-shape[axis] // 4), *shape[axis + 1 :])
+    quarter = (*shape[:axis], -(-shape[axis] // 4), *shape[axis + 1 :])
+    # Each element's place within its row of the quarter: row-major, the same wherever it lies.
     place = sum(
-        jax.lax.broadcasted_iota(jnp.uint32, part, i) * jnp.uint32(math.prod(part[i + 1 :]))
-        for i in range(1, len(part))
+        jax.lax.broadcasted_iota(jnp.uint32, quarter, i) * jnp.uint32(math.prod(quarter[i + 1 :]))
+        for i in range(1, len(quarter))
     )
-    words = threefry(key, (place, rows_B.reshape(-1, *(1 for _ in part[1:]))))
-    parts = [half < keep for word in words for half in (word & (_STEPS - 1), word >> 16)]
-    return jax.lax.slice_in_dim(jnp.concatenate(parts, axis), 0, shape[axis], axis=axis)
+    # The counter is (place, global row). Two words of 32 bits, four numbers of 16 below _STEPS.
+    words = threefry(key, (place, rows_B.reshape(-1, *(1 for _ in quarter[1:]))))
+    quarters = [half < keep for word in words for half in (word & (_STEPS - 1), word >> 16)]
+    return jax.lax.slice_in_dim(jnp.concatenate(quarters, axis), 0, shape[axis], axis=axis)

@@ -45,6 +45,7 @@ def table_init(config: ModelConfig):
 
     Those rows are never read and never updated.
     """
+    # The table has V rows, of which only the vocabulary's are words.
     normal = jax.nn.initializers.truncated_normal(config.initializer_range)
 
     def init(key, shape, dtype=jnp.float32):
@@ -81,6 +82,8 @@ class LayerNorm(nn.Module):
         shape = (1,) * (x.ndim - 1) + (x.shape[-1],)
         scale = self.param('scale', nn.initializers.ones, (x.shape[-1],)).reshape(shape)
         bias = self.param('bias', nn.initializers.zeros, (x.shape[-1],)).reshape(shape)
+
+        # Statistics in float32 also where x is bfloat16: a mean of squares there has two digits.
         x32 = x.astype(jnp.float32)
         centred = x32 - x32.mean(-1, keepdims=True)
         variance = jnp.square(centred).mean(-1, keepdims=True)
@@ -109,16 +112,22 @@ class Embeddings(nn.Module):
         Positions count from 0 unless given.
         """
         c = self.config
+
+        # The three tables are float32 parameters; the sum becomes `dtype` after the norm.
         normal = jax.nn.initializers.truncated_normal(c.initializer_range)
         word_VH = self.param('word', table_init(c), (padded_vocab(c.vocab_size), c.hidden_size))
         position_TH = self.param('position', normal, (c.max_position, c.hidden_size))
         segment_2H = self.param('segment', normal, (c.type_vocab_size, c.hidden_size))
+
+        # Rows of one example take the first T positions, which is a slice and not a gather.
         T = input_ids_BT.shape[1]
         positions_BTH = (
             position_TH[None, :T] if position_ids_BT is None else position_TH[position_ids_BT]
         )
         x_BTH = word_VH[input_ids_BT] + segment_2H[segment_ids_BT] + positions_BTH
         x_BTH = LayerNorm(c.layer_norm_eps, name='norm')(x_BTH).astype(self.dtype)
+        # Rows are pinned to their devices here and after each block; without it XLA may
+        # lay the result out like the table, and move rows later.
         return dropout(constrain_rows(x_BTH), c.hidden_dropout, dropout_rng, 0), word_VH
 
 
@@ -138,13 +147,17 @@ class Layer(nn.Module):
         dropout_rng: DropoutRng | None,
     ) -> tuple[jax.Array, None]:
         """(x [B, T, H] after block number `index`, None), as the body of a scan."""
+        # Dropout sites are numbered by block, so that scanned and unrolled layers draw the same.
         c, H = self.config, self.config.hidden_size
         B, T, _ = x_BTH.shape
         site = 1 + _SITES_PER_LAYER * index
+        # [B, T, H] -> [B, T, N, D]: query, key and value of all heads are one product each.
         heads = lambda name: dense(c, H, self.dtype, name)(x_BTH).reshape(
             B, T, c.num_heads, H // c.num_heads
         )
         ltr = c.attention == 'left_to_right'
+
+        # Attention, then a residual sum and its norm ("post-norm", as in the original).
         out_BTND = attend(
             heads('query'),
             heads('key'),
@@ -160,6 +173,8 @@ class Layer(nn.Module):
         x_BTH = LayerNorm(c.layer_norm_eps, name='attention_norm')(
             x_BTH + dropout(out_BTH, c.hidden_dropout, dropout_rng, site + 1)
         )
+
+        # The feed-forward part, then the same again.
         h_BTI = ACTIVATIONS[c.hidden_act](
             dense(c, c.intermediate_size, self.dtype, 'intermediate')(x_BTH)
         )
@@ -225,6 +240,8 @@ class Encoder(nn.Module):
         where that sees itself alone, the last that is no padding. With `packing` the first tokens
         of all K examples of a row are pooled: [B, K, H].
         """
+        # An LSTM would run over the border between two examples; left to right the pooled token is
+        # an example's last, and packed rows tell the first.
         c = self.config
         if packing and (c.bilstm or c.attention == 'left_to_right'):
             raise UserError(
@@ -235,7 +252,11 @@ class Encoder(nn.Module):
         x_BTH, word_VH = Embeddings(c, self.dtype, name='embeddings')(
             input_ids_BT, segment_ids_BT, dropout_rng, position_ids_BT
         )
+        # hidden_states[0] for transformers; the blocks add theirs (hidden_states.py reads both).
         self.sow('intermediates', 'hidden', x_BTH)
+
+        # One block's code for all layers: parameters stacked along L in any case, and the loop
+        # either kept (scan: a small program) or unrolled (faster).
         layer = Layer
         # Unrolled, XLA sees by itself what is cheaper made again than kept, but not across a loop.
         if self.scan or self.remat != 'none':
@@ -248,6 +269,8 @@ class Encoder(nn.Module):
             length=c.num_layers,
             unroll=1 if self.scan else c.num_layers,
         )(c, self.dtype, self.kernel, name='layers')
+        # In the order of in_axes: `index` is split over the layers, mask and random names go to
+        # each.
         x_BTH, _ = layers(
             x_BTH,
             jnp.arange(c.num_layers),
@@ -256,6 +279,8 @@ class Encoder(nn.Module):
         )
         if c.bilstm:
             x_BTH = BiLSTM(c.hidden_size // 2, self.dtype, name='bilstm')(x_BTH, input_mask_BT)
+
+        # The token that stands for an example: by then it has seen all of it.
         if packing:
             pooled = jnp.take_along_axis(x_BTH, packing.cls_positions_BK[..., None], axis=1)
         elif c.attention == 'left_to_right':

@@ -42,6 +42,9 @@ class EncoderModel(nn.Module):
         encoder = Encoder(
             self.config, self.dtype, self.remat, self.scan, self.kernel, name='encoder'
         )
+
+        # Rows of one example have a mask of their own; of packed rows it follows from the numbers
+        # of the examples, where 0 is padding.
         if 'pack_ids' not in batch:
             return encoder(
                 batch['input_ids'], batch['input_mask'], batch['segment_ids'], dropout_rng
@@ -65,13 +68,18 @@ class MaskedLM(nn.Module):
     @nn.compact
     def __call__(self, x_BTH: jax.Array, word_VH: jax.Array, positions_BP: jax.Array) -> jax.Array:
         """-> logits [B, P, V] in float32; those of the table's padding rows are -inf."""
+        # Only the masked positions go on to the vocabulary: P of T, 20 of 128, and the product with
+        # V columns is one of the largest of the step.
         c = self.config
         x_BPH = jnp.take_along_axis(x_BTH, positions_BP[..., None], axis=1)
         x_BPH = ACTIVATIONS[c.hidden_act](dense(c, c.hidden_size, self.dtype, 'transform')(x_BPH))
         x_BPH = LayerNorm(c.layer_norm_eps, name='norm')(x_BPH)
+
+        # Rows of the table beyond the vocabulary must never win, nor count in the softmax: -inf.
         V = padded_vocab(c.vocab_size)
         bias_V = self.param('bias', nn.initializers.zeros, (V,))
         bias_V = jnp.where(jnp.arange(V) < c.vocab_size, bias_V, -jnp.inf)
+        # The word table again, transposed: input and output embeddings are tied.
         logits_BPV = jnp.einsum(
             'BPH,VH->BPV', x_BPH, word_VH.astype(self.dtype), preferred_element_type=jnp.float32
         )
@@ -85,9 +93,11 @@ class Pretraining(EncoderModel):
     def __call__(
         self, batch: Batch, dropout_rng: DropoutRng | None = None
     ) -> tuple[jax.Array, jax.Array]:
-        """-> (masked-LM logits [B, P, V], next-sentence logits [B, 2], [B, K, 2] of packed rows;
-        class 1 means a random B).
+        """-> (masked-LM logits [B, P, V], next-sentence logits [B, 2]), float32.
+
+        Next-sentence logits of packed rows are [B, K, 2]; class 1 means a random B.
         """
+        # Both losses come from one pass through the encoder.
         x_BTH, pooled, word_VH = self.encode(batch, dropout_rng)
         mlm_BPV = MaskedLM(self.config, self.dtype, name='mlm')(
             x_BTH, word_VH, batch['masked_lm_positions']
@@ -118,8 +128,9 @@ class EncoderOnly(EncoderModel):
 
 
 class Classifier(EncoderModel):
-    """Classes or, with one output, a regression, from the pooled first token
-    (run_classifier.py:594).
+    """Classes or, with one output, a regression, from the pooled first token.
+
+    run_classifier.py:594.
     """
 
     outputs: int = 2
@@ -146,8 +157,9 @@ class Span(EncoderModel):
 
 
 class Tokens(EncoderModel):
-    """A class for every token, each by itself (paper section 5.3: no CRF); dropout as before a
-    classifier.
+    """A class for every token, each by itself; dropout as before a classifier.
+
+    Paper section 5.3: no CRF.
     """
 
     outputs: int = 2
@@ -162,8 +174,9 @@ class Tokens(EncoderModel):
 
 
 class Choice(EncoderModel):
-    """One score for each of an example's inputs, of which one is right: pooled output times a
-    vector (paper section 4.4).
+    """One score for each of an example's inputs, of which one is right.
+
+    It is the pooled output times a vector (paper section 4.4).
     """
 
     head_dropout: float = 0.1
@@ -171,17 +184,16 @@ class Choice(EncoderModel):
     @nn.compact
     def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> jax.Array:
         """The batch's inputs are [B, C, T], C inputs an example -> logits [B, C]."""
+        # The encoder knows rows alone: B examples of C inputs are B C rows, and their pooled
+        # outputs come back as [B, C] scores. Sizes of rows may be symbolic (export), hence
+        # *examples.
         *examples, C, T = batch['input_ids'].shape
         rows = {
             name: batch[name].reshape(-1, T) for name in ('input_ids', 'input_mask', 'segment_ids')
         }
         if dropout_rng is not None:  # every input is a row of its own to dropout
-            dropout_rng = DropoutRng(
-                dropout_rng.key,
-                (dropout_rng.rows_B[:, None] * C + jnp.arange(C, dtype=jnp.uint32)[None]).reshape(
-                    -1
-                ),
-            )
+            numbers_BC = dropout_rng.rows_B[:, None] * C + jnp.arange(C, dtype=jnp.uint32)[None]
+            dropout_rng = DropoutRng(dropout_rng.key, numbers_BC.reshape(-1))
         _, pooled_RH, _ = self.encode(rows, dropout_rng)
         pooled_RH = dropout(pooled_RH, self.head_dropout, dropout_rng, HEAD_SITE)
         scores_R1 = dense(self.config, 1, self.dtype, 'classifier')(pooled_RH).astype(jnp.float32)

@@ -33,6 +33,8 @@ def make_features(
     Pooled, features are [B, K, H]: cls is the first token; mean and max are over the real
     positions, [CLS] and [SEP] among them. UserError for a layer that the encoder does not have.
     """
+    # Layers are checked before anything is compiled; -1 - count is the embeddings, counted from the
+    # end.
     count = config.num_layers
     if wrong := [layer for layer in layers if not -count - 1 <= layer <= count]:
         raise UserError(
@@ -42,18 +44,23 @@ def make_features(
     encoder = Encoder(config, compute_dtype)
 
     def function(params: Any, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        # The encoder sows what it computed: the embeddings once, the blocks stacked along L.
         inputs = (batch['input_ids'], batch['input_mask'], batch['segment_ids'])
         _, state = encoder.apply({'params': params}, *inputs, mutable=['intermediates'])
         seen = state['intermediates']
         x_LBTH = jnp.concatenate([seen['hidden'][0][None], seen['layers']['hidden'][0]])
+        # Python's modulo makes -1 the last of count + 1 entries.
         x_KBTH = jnp.stack([x_LBTH[layer % (count + 1)] for layer in layers]).astype(jnp.float32)
+        # [1, B, T, 1], beside [K, B, T, H].
         real_BT = batch['input_mask'][None, :, :, None] > 0
+        # Functions, so that only the pooling that was asked for is traced.
         pooled_KBH = {
             'none': lambda: x_KBTH,
             'cls': lambda: x_KBTH[:, :, 0],
             'mean': lambda: jnp.sum(x_KBTH * real_BT, 2) / jnp.maximum(jnp.sum(real_BT, 2), 1),
             'max': lambda: jnp.max(jnp.where(real_BT, x_KBTH, -jnp.inf), 2),
         }[pool]()
+        # K goes before H: [B, T, K, H], or [B, K, H] where positions are pooled.
         return {'features': jnp.moveaxis(pooled_KBH, 0, -2).astype(dtype)}
 
     return function

@@ -28,6 +28,8 @@ def left_whole(model: ModelConfig, runtime: RuntimeConfig) -> list[str]:
     UserError where runtime.fsdp or runtime.model_parallel divides none of its dimensions: the
     devices along that axis would all hold the same and do the same work.
     """
+    # What the rules of mesh/sharding.py split: the sizes, and over which settings. Biases and norms
+    # are left out, being small.
     heads, width = model.num_heads, model.intermediate_size
     table = f'the {padded_vocab(model.vocab_size):,} rows of the word table'
     dimensions = [
@@ -36,9 +38,12 @@ def left_whole(model: ModelConfig, runtime: RuntimeConfig) -> list[str]:
         Dimension(f'model.intermediate_size={width}', width, ('model_parallel',)),
         Dimension(table, padded_vocab(model.vocab_size), ('fsdp', 'model_parallel')),
     ]
+    # A dimension stays whole unless the product of its settings divides it.
     parts = lambda d: math.prod(getattr(runtime, axis) for axis in d.axes)
     unsplit = [d for d in dimensions if d.size % parts(d)]
 
+    # Refused only where an axis splits nothing at all: part of a model split is slower than need
+    # be, but works.
     for axis in ('fsdp', 'model_parallel'):
         concerned = [d for d in dimensions if axis in d.axes]
         if all(d in unsplit for d in concerned):
@@ -58,6 +63,7 @@ def left_whole(model: ModelConfig, runtime: RuntimeConfig) -> list[str]:
 
 def _nearest(size: int, count: int) -> str:
     """What divides `size` and is near `count`, in words: what divides both, or its neighbours."""
+    # For the message: a number of devices that would divide.
     if (common := math.gcd(size, count)) > 1:
         return f'{common}'
     below = max(n for n in range(1, count) if size % n == 0)

@@ -1,8 +1,7 @@
-"""The feature-based approach (paper section 5.3, Table 7): what is read of a frozen encoder, and
-the BiLSTM that reads it.
+"""The feature-based approach: what is read of a frozen encoder, and the BiLSTM that reads it.
 
-Owns both, for every word by itself: how the features come to be here is not its business, and no
-gradient leaves it, the features being data. Knows nothing of tasks.
+Paper section 5.3, Table 7. Owns both, for every word by itself: how the features come to be here is
+not its business, and no gradient leaves it, the features being data. Knows nothing of tasks.
 
 Dims: B batch, T word, K chosen layers, H their width, C classes.
 """
@@ -26,6 +25,7 @@ def layers_of(features: str, num_layers: int) -> tuple[int, ...]:
     0 is the embeddings' output, i that of block i. "All" are the blocks, as in Table 7 ("all 12
     layers"), without the embeddings. UserError where there are too few blocks.
     """
+    # Too few blocks are refused first: the indices below would run below the embeddings.
     least = {'second_to_last': 2, 'sum_last4': 4, 'concat_last4': 4}.get(features, 1)
     if num_layers < least:
         raise UserError(
@@ -65,16 +65,21 @@ class FeatureTagger(nn.Module):
     def __call__(
         self, batch: Mapping[str, jax.Array], dropout_rng: DropoutRng | None = None
     ) -> jax.Array:
-        """batch['features'] [B, T, K, H] of any floating type; input_mask [B, T] is 1 at words ->
-        logits [B, T, C], float32.
+        """-> logits [B, T, C], float32.
+
+        batch['features'] [B, T, K, H] is of any floating type; input_mask [B, T] is 1 at words.
         """
         x_BTKH = batch['features'].astype(self.dtype)
+
+        # K layers become one vector a word, by a learned mean or side by side (K H wide).
         if self.weigh:
             weights_K = jax.nn.softmax(self.param('mix', nn.initializers.zeros, (x_BTKH.shape[2],)))
             weights_K = self.param('scale', nn.initializers.ones, ()) * weights_K
             x_BTH = jnp.einsum('BTKH,K->BTH', x_BTKH, weights_K.astype(self.dtype))
         else:
             x_BTH = x_BTKH.reshape(*x_BTKH.shape[:2], -1)
+
+        # Sites of dropout: the number of the layer, then that of the classifier.
         for layer in range(self.depth):
             x_BTH = BiLSTM(self.width, self.dtype, name=f'bilstm_{layer}')(
                 dropout(x_BTH, self.dropout, dropout_rng, layer), batch['input_mask']

@@ -11,6 +11,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+# Both are the published constants of Threefry-2x32.
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 
@@ -20,11 +21,15 @@ def threefry(key: jax.Array, counter: tuple[jax.Array, jax.Array]) -> tuple[jax.
 
     key: uint32 [2]; counters: uint32, broadcast against each other.
     """
+    # The third word of the key has a constant in it: a key of zeros changes the counters too.
     keys = (key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(_PARITY))
     x, y = (c + k for c, k in zip(jnp.broadcast_arrays(*counter), keys, strict=False))
+    # Five blocks of four rounds; rotations alternate, and after each block a key is added, with the
+    # block's number, so that equal rounds do not repeat.
     for block in range(1, 6):
         for bits in _ROTATIONS[(block - 1) % 2]:
             x = x + y
+            # Rotate left by `bits`: uint32 has no such operation in jax.
             y = x ^ (y << bits | y >> (32 - bits))
         x, y = x + keys[block % 3], y + keys[(block + 1) % 3] + jnp.uint32(block)
     return x, y

@@ -45,8 +45,10 @@ from bert_jax.train.checkpoint_faults import (
 from bert_jax.train.state import TrainState
 from configs.errors import UserError
 
+# Compared as a tuple: the first number decides, the next breaks ties.
 Score = tuple[float, ...]
 
+# Bytes of an element -> the unsigned type that holds its bits.
 _WORDS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
 
 
@@ -60,6 +62,8 @@ def _fingerprint(leaf: jax.Array) -> jax.Array:
     index = jnp.zeros(leaf.shape, jnp.uint32)  # of each element, counted row by row
     for axis, size in enumerate(leaf.shape):
         index = index * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, leaf.shape, axis)
+    # 2654435761 is Knuth's multiplicative constant (2**32 over the golden ratio): near indices get
+    # weights far apart, and elements that change places change the sum.
     return jnp.sum(bits * (index * jnp.uint32(2654435761 & ~1) + jnp.uint32(1)), dtype=jnp.uint32)
 
 
@@ -83,6 +87,8 @@ class _NewestAndBest:
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
         del context
         steps = [info.step for info in checkpoints]
+
+        # `checkpoints` are ordered by step. Only steps saved with a score compete for the best.
         scored = [step for step in steps if step in self._scores]
         best = max(scored, key=self._scores.__getitem__, default=None)
         return [step in steps[-self._keep :] or step == best for step in steps]
@@ -108,6 +114,7 @@ class Checkpoints:
         self._manager = patiently(os.fspath(self._folder), self._open)
 
     def _open(self) -> ocp.CheckpointManager:
+        # Scores of an earlier start of this run: what was the best must stay the best.
         for step in saved_steps(self._folder.parent):
             with contextlib.suppress(Damaged):  # a checkpoint is judged when it is restored
                 if score := _read_meta(self._folder / str(step)).get('score'):
@@ -153,6 +160,7 @@ class Checkpoints:
         # way to the disk; a checksum over the rest of the record guards the fingerprints.
         record = {**meta, 'step': step, 'score': score, 'fingerprints': fingerprints(state)}
         record['checksum'] = _checksum(record)
+        # Parameters are an item of their own: export and fine-tuning read nothing else.
         params, rest = state.params, state._replace(params=None)
         items = ocp.args.Composite(
             params=ocp.args.StandardSave(params),
@@ -190,6 +198,8 @@ class Checkpoints:
         """Forgets a save that failed and frees its room; raises what is not a full disk."""
         # Nobody may write there any more before the folder is removed.
         join_threads()
+        # Only one process removes. What a failed save left on an object store orbax clears at the
+        # next start (cleanup_tmp_directories).
         if jax.process_index() == 0 and '://' not in os.fspath(self._folder):
             for path in self._folder.glob(f'{step}.orbax-checkpoint-tmp*'):
                 shutil.rmtree(path, ignore_errors=True)
@@ -212,11 +222,12 @@ class Checkpoints:
         What will be kept of them is the newest, the best, and one that is being written while the
         one it replaces is still there.
         """
-        there = len(self.steps())
-        more = max(0, min(self._keep + 2, there + saves) - there)
+        saved = len(self.steps())
+        # Keep + 2: the newest, the best if it is older, and the one that is being written.
+        more = max(0, min(self._keep + 2, saved + saves) - saved)
         what = (
             f'{more} more checkpoints of {_size(state) / 1e6:.0f} MB each'
-            f' (runtime.keep_checkpoints={self._keep}, the best, one being written; {there} are'
+            f' (runtime.keep_checkpoints={self._keep}, the best, one being written; {saved} are'
             ' there) need'
         )
         try:
@@ -266,9 +277,9 @@ class Checkpoints:
                 self._manager.reload()
             return restored
         if faults:
-            said = '; '.join(f'step {step}: {fault}' for step, fault in faults.items())
+            skipped = '; '.join(f'step {step}: {fault}' for step, fault in faults.items())
             raise UserError(
-                f'{self._folder}: no checkpoint can be restored ({said}); use another --workdir'
+                f'{self._folder}: no checkpoint can be restored ({skipped}); use another --workdir'
             )
         return None
 
@@ -286,12 +297,14 @@ class Checkpoints:
 
     def _set_aside(self, step: int, fault: str) -> None:
         """Renames a damaged checkpoint, so that its step can be saved again; nothing is deleted."""
+        # The first free name: a step that is damaged twice leaves two folders.
         names = itertools.chain(
             [f'{step}.damaged'], (f'{step}.damaged-{n}' for n in itertools.count(2))
         )
         new = next(path for path in map(self._folder.joinpath, names) if not path.exists())
         if jax.process_index() == 0:
             (self._folder / str(step)).rename(new)
+        # No process may go on before the folder has its new name: it may save that step again.
         if jax.process_count() > 1:
             multihost_utils.sync_global_devices(f'set aside {step}')
         self._scores.pop(step, None)
@@ -313,6 +326,8 @@ class Checkpoints:
                 f' {len(other)} in all): go on with the version that wrote it, or use another'
                 ' --workdir'
             )
+
+        # Read into arrays of the target's shapes and shardings, whatever mesh they were saved on.
         rest = target._replace(params=None)._asdict()
         read = self._manager.restore(
             step,
@@ -321,7 +336,9 @@ class Checkpoints:
             ),
         )
         state = TrainState(**{**read['rest'], 'params': read['params']})
+        # Whatever containers orbax gives back, the leaves go into the target's own structure.
         state = jax.tree.unflatten(jax.tree.structure(target), jax.tree.leaves(state))
+        # Last, on the devices where they will be used: what was read is what was saved, bit by bit.
         _compare(fingerprints(state), promised)
         return state, meta
 
@@ -352,19 +369,17 @@ def standing(workdir: str | epath.PathLike, step: int) -> str:
     """Where a run that stops at `step` can go on from, in words, for its last line."""
     if not step:
         return 'stopped before the first step'
-    return (
-        f'saved at step {step}'
-        if step in saved_steps(workdir)
-        else f'NOT saved at step {step}; {_newest(workdir)}'
-    )
+    if step in saved_steps(workdir):
+        return f'saved at step {step}'
+    return f'NOT saved at step {step}; {_newest(workdir)}'
 
 
 def _newest(workdir: str | epath.PathLike) -> str:
     """Of which step the newest checkpoint is, in words."""
     steps = saved_steps(workdir)
-    return (
-        f'the newest checkpoint is of step {steps[-1]}' if steps else 'there is no checkpoint yet'
-    )
+    if not steps:
+        return 'there is no checkpoint yet'
+    return f'the newest checkpoint is of step {steps[-1]}'
 
 
 def _size(state: TrainState) -> int:
@@ -397,11 +412,9 @@ def _compare(read: dict[str, int], promised: dict[str, int]) -> None:
 def saved_steps(workdir: str | epath.PathLike) -> list[int]:
     """Steps of which a workdir has a checkpoint, oldest first."""
     folder = epath.Path(workdir).absolute() / 'checkpoints'
-    return (
-        sorted(int(p.name) for p in folder.iterdir() if re.fullmatch(r'\d+', p.name))
-        if folder.exists()
-        else []
-    )
+    if not folder.exists():
+        return []
+    return sorted(int(path.name) for path in folder.iterdir() if re.fullmatch(r'\d+', path.name))
 
 
 def load_params(
@@ -411,6 +424,8 @@ def load_params(
 
     Only reads: damaged checkpoints are passed over with a warning. UserError where none verifies.
     """
+    # From the newest back, as in Checkpoints.restore, but nothing is set aside: the folder may be
+    # of a run that is still going on, or of somebody else.
     folder = epath.Path(workdir).absolute() / 'checkpoints'
     candidates = [s for s in reversed(saved_steps(workdir)) if step is None or s == step]
     quiet()
@@ -439,10 +454,14 @@ def _load_params(folder: epath.Path) -> dict[str, Any]:
     """The parameters in a checkpoint's folder, as numpy arrays; Damaged if they do not verify."""
     can_be_listed(folder)
     promised = _read_meta(folder)['fingerprints']
+
+    # Shapes come from the checkpoint itself: whoever reads parameters alone has no state to compare
+    # with.
     reader = ocp.StandardCheckpointHandler()
     shapes = reader.metadata(folder / 'params').tree
     empty = jax.tree.map(lambda m: np.empty(m.shape, m.dtype), shapes)
     params = reader.restore(folder / 'params', args=ocp.args.StandardRestore(empty))
+    # The fingerprints were taken of the whole state: compare those of its `params`.
     _compare(
         {f'params/{name}': value for name, value in fingerprints(params).items()},
         {name: value for name, value in promised.items() if name.startswith('params/')},

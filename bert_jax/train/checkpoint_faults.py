@@ -51,6 +51,7 @@ class Damaged(Exception):
 
 def describe(error: BaseException) -> str:
     """The first cause of an error in at most 200 characters, without tensorstore's long details."""
+    # tensorstore appends the whole specification of the array, thousands of characters: cut there.
     cause = list(chain(error))[-1]
     details = r' \[(?:tensorstore_spec|source locations|os_error_code)'
     text = re.split(details, str(cause).strip())[0]
@@ -65,13 +66,16 @@ def describe(error: BaseException) -> str:
 
 def may_pass(error: BaseException) -> bool:
     """Whether an error is a time-out, a lack of memory, a failing disk or network: no damage."""
+    # Any error in the chain may be the one that tells: orbax wraps what tensorstore raises.
     for cause in chain(error):
         if isinstance(cause, MemoryError | TimeoutError | ConnectionError):
             return True
         if isinstance(cause, OSError) and cause.errno is not None and cause.errno not in _MISSING:
             return True
+        # tensorstore has its own error type and writes errno into the text.
         if any(int(code) not in _MISSING for code in _OS_ERROR.findall(str(cause))):
             return True
+        # Its status codes stand at the beginning; the same words later on may be of a file's name.
         if _PASSING.search(str(cause)[:200]):
             return True
     return False
@@ -88,6 +92,8 @@ def can_be_listed(folder: Any) -> None:
     def refused(error: OSError) -> None:
         raise error
 
+    # os.walk by itself is silent about folders that it may not list. One that may be listed but
+    # not entered shows only when a file in it is asked for.
     for path, _, files in os.walk(folder, onerror=refused):
         for name in files:
             os.stat(os.path.join(path, name))
@@ -95,6 +101,8 @@ def can_be_listed(folder: Any) -> None:
 
 def is_damage(error: BaseException) -> bool:
     """Whether reading failed because what was saved is missing, changed or cannot be decoded."""
+    # What may pass comes first: a time-out can leave a ValueError behind it, which alone would read
+    # as damage.
     if may_pass(error):
         return False
     missing = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
@@ -125,6 +133,8 @@ def patiently(what: str, read: Callable[[], T]) -> T:
 
 def writing(folder: Any, error: Exception) -> Exception:
     """What to raise for an error of writing below `folder`: NoRoom where it was a full disk."""
+    # A limit of the shell (ulimit -f) raises another errno than a full disk, and needs other
+    # advice.
     if not no_room(error):
         return error
     limit = any(
@@ -160,6 +170,7 @@ def quiet() -> None:
 
 
 class _Loop(asyncio.SelectorEventLoop):
+    # Ends what other arrays are still doing, so that none of them finds its loop closed.
     def close(self) -> None:
         while not self.is_closed() and (tasks := asyncio.all_tasks(self)):
             self.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))

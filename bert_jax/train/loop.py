@@ -146,12 +146,15 @@ def train(
     UserError after runtime.max_bad_steps non-finite steps in a row; NoRoom where the disk is full.
     To be called inside `jax.set_mesh`.
     """
+    # Before the first step: what this call counts from. Another call of the same run may have
+    # compiled this step already, and a signal may have come while the data was opened.
     step, labels = int(state.step), labels or {}
     runtime, run.meter.read_by = run.runtime, read_by
     profile = meter.Profile(run.profile_folder, run.profile_steps, step, last)
     compiled_before = train_step._cache_size()
     signal, early = run.stop(), False
     while step < last and signal is None and not early:
+        # Time spent here is the pipeline's fault, and logged as input_wait.
         with run.meter.waiting():
             batch = next(batches)
 
@@ -193,6 +196,8 @@ def train(
         signal = run.stop()
         due = signal is not None or step % runtime.checkpoint_every == 0
         best = verdict is not None and run.checkpoints.is_best(verdict.score)
+        # At its end a run saves if it is asked to; on the way where a save is due, or where the
+        # evaluation was the best so far.
         if save_last if at_end else due or best:
             meta = {**run.meta, 'meter': run.meter.state()}
             required = runtime.on_full_disk == 'stop' or early or step == run.total_steps
@@ -204,9 +209,12 @@ def train(
 
 def prefetch(batches: Iterator[Any], place: Callable[[Any], Any], size: int = 2) -> Iterator[Any]:
     """Places batches on the devices `size` ahead of their use."""
+    # deque of device arrays whose copies are under way: they overlap with the steps before them.
     queue: collections.deque[Any] = collections.deque(
         place(b) for b in itertools.islice(batches, size)
     )
+    # One is placed for each that is taken, so that never more than `size` wait in the devices'
+    # memory.
     while queue:
         yield queue.popleft()
         queue.extend(place(b) for b in itertools.islice(batches, 1))

@@ -17,7 +17,9 @@ import jax.numpy as jnp
 
 from bert_jax.model.dropout import DropoutRng
 
+# What a step is given: {name of a column: array of B rows}.
 Batch = Mapping[str, jax.Array]
+# {name: (weighted sum, sum of weights)}, each a scalar.
 MetricSums = dict[str, tuple[jax.Array, jax.Array]]
 
 
@@ -35,6 +37,8 @@ class Objective:
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     """-log softmax(logits)[labels] over the last axis, float32."""
+    # logsumexp - logit is log-softmax at the label alone: the [..., V] array of probabilities is
+    # never made.
     chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
     return jax.nn.logsumexp(logits, axis=-1) - chosen
 
@@ -44,64 +48,74 @@ def _weighted(values: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Arr
 
 
 def _correct(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """1 where the label's logit is the largest; without argmax, which costs XLA:CPU as much as a
-    third of a small step.
+    """1 where the label's logit is the largest, else 0; float32.
+
+    Without argmax, which costs XLA:CPU as much as a third of a small step.
     """
+    # Where several logits are the largest, each of them counts as right.
     chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
     return (chosen >= jnp.max(logits, axis=-1)).astype(jnp.float32)
 
 
 def pretraining_objective(model: Any, nsp: bool) -> Objective:
-    """Masked LM, plus next-sentence prediction where `nsp` (paper section 3.1;
-    run_pretraining.py:236-310).
+    """Masked LM, plus next-sentence prediction where `nsp`.
 
-    Denominators are global: the sum of masked weights + 1e-5, and the number of examples, of which
-    a packed row has several.
+    Paper section 3.1; run_pretraining.py:236-310. Denominators are global: the sum of masked
+    weights + 1e-5, and the number of examples, of which a packed row has several.
     """
 
     def example_weights(batch: Batch) -> jax.Array:
+        # 0 for rows that only fill up the last batch of an evaluation; of a packed row also for
+        # places that hold no example, [B, K].
         rows_B = batch['example_weights']
-        return (
-            batch['next_sentence_weights'] * rows_B[:, None]
-            if 'next_sentence_weights' in batch
-            else rows_B
-        )
+        if 'next_sentence_weights' in batch:
+            return batch['next_sentence_weights'] * rows_B[:, None]
+        return rows_B
 
     def sums(params: Any, batch: Batch, dropout_rng: DropoutRng | None) -> MetricSums:
         mlm_BPV, nsp_logits = model.apply({'params': params}, batch, dropout_rng)
+
+        # A masked place counts by its own weight (0 where a row has fewer than P) and by its row's.
         weights_BP = batch['masked_lm_weights'] * batch['example_weights'][:, None]
-        found = {
+        metrics = {
             'mlm_loss': _weighted(cross_entropy(mlm_BPV, batch['masked_lm_ids']), weights_BP),
             'mlm_accuracy': _weighted(_correct(mlm_BPV, batch['masked_lm_ids']), weights_BP),
         }
         if nsp:
+            # Each class by itself too: a head that always gives one answer has half of all right,
+            # which the mean alone would not show. Label 0: B follows A.
             labels, examples = batch['next_sentence_labels'], example_weights(batch)
             right = _correct(nsp_logits, labels)
-            found |= {
+            metrics |= {
                 'nsp_loss': _weighted(cross_entropy(nsp_logits, labels), examples),
                 'nsp_accuracy': _weighted(right, examples),
                 'nsp_accuracy_is_next': _weighted(right, examples * (labels == 0)),
                 'nsp_accuracy_random': _weighted(right, examples * (labels == 1)),
             }
-        return found
+        return metrics
 
     def weights(batch: Batch) -> dict[str, jax.Array]:
         rows_B = batch['example_weights']
+
+        # 1e-5 is the original's: too little to be seen in the loss, and a batch without any masked
+        # token has loss 0 and not 0 / 0.
         denominators = {'mlm_loss': jnp.sum(batch['masked_lm_weights'] * rows_B[:, None]) + 1e-5}
-        return denominators | (
-            {'nsp_loss': jnp.maximum(jnp.sum(example_weights(batch)), 1.0)} if nsp else {}
-        )
+        if nsp:
+            denominators['nsp_loss'] = jnp.maximum(jnp.sum(example_weights(batch)), 1.0)
+        return denominators
 
     return Objective(sums, weights)
 
 
 def _example_weights(batch: Batch) -> dict[str, jax.Array]:
+    # At least 1: a batch of filling rows alone has loss 0 and not 0 / 0.
     return {'loss': jnp.maximum(jnp.sum(batch['example_weights']), 1.0)}
 
 
 def classification_objective(model: Any) -> Objective:
-    """Mean cross-entropy over the examples; batch['labels'] int32 [B], a class or a choice
-    (run_classifier.py:607).
+    """Mean cross-entropy over the examples (run_classifier.py:607).
+
+    batch['labels'] int32 [B]: a class or a choice.
     """
 
     def sums(params: Any, batch: Batch, dropout_rng: DropoutRng | None) -> MetricSums:
@@ -134,14 +148,14 @@ def span_objective(model: Any) -> Objective:
 
     def sums(params: Any, batch: Batch, dropout_rng: DropoutRng | None) -> MetricSums:
         logits_BT2 = model.apply({'params': params}, batch, dropout_rng)
+
+        # Start and end are two classifications over positions. Padding is among the classes, as in
+        # the original: training teaches that it is never the answer.
         start_BT, end_BT = logits_BT2[..., 0], logits_BT2[..., 1]
-        loss_B = (
-            cross_entropy(start_BT, batch['start_positions'])
-            + cross_entropy(end_BT, batch['end_positions'])
-        ) / 2
-        right_B = _correct(start_BT, batch['start_positions']) * _correct(
-            end_BT, batch['end_positions']
-        )
+        starts_B, ends_B = batch['start_positions'], batch['end_positions']
+        loss_B = (cross_entropy(start_BT, starts_B) + cross_entropy(end_BT, ends_B)) / 2
+        # Right only where both ends are.
+        right_B = _correct(start_BT, starts_B) * _correct(end_BT, ends_B)
         return {
             'loss': _weighted(loss_B, batch['example_weights']),
             'accuracy': _weighted(right_B, batch['example_weights']),
@@ -157,6 +171,7 @@ def token_objective(model: Any) -> Objective:
     each word (paper section 5.3).
     """
 
+    # Pieces within a word, [CLS], [SEP] and padding have weight 0; so have rows that only fill up.
     def weigh(batch: Batch) -> jax.Array:
         return batch['label_weights'] * batch['example_weights'][:, None]
 

@@ -64,7 +64,11 @@ class DynamicMasking:
     ):
         S = ids_S.shape[0]
         P = min(self.max_predictions, S)
+
+        # All bits of the row at once: S scores of words, P draws of what is shown (kind_P), P
+        # random words.
         bits = jax.random.bits(jax.random.fold_in(key, row), (S + 2 * P,), jnp.uint32)
+        # Without --whole_word every token of text is a word of its own.
         candidates_S = text_places(mask_S, segment_S)
         starts_S = candidates_S & (starts_S > 0) if self.whole_word else candidates_S
         # How many. By float64 on the host and not by float32 here: a product of 4.5 must round as
@@ -74,6 +78,8 @@ class DynamicMasking:
             bits[:S], candidates_S, starts_S, jnp.asarray(wanted)[jnp.sum(mask_S)]
         )
 
+        # top_k of the distances gives the first positions first; it also makes the number static,
+        # which a boolean index could not.
         # Where: the chosen positions, first to last, each known by its distance from the end; 0 is
         # none, which fills up rows with fewer.
         from_end_P, _ = jax.lax.top_k(jnp.where(chosen_S, S - jnp.arange(S), 0), P)
@@ -81,6 +87,7 @@ class DynamicMasking:
         places_P = jnp.where(is_real_P, S - from_end_P, 0)
         # What is predicted, and what is shown in its place.
         labels_P = jnp.where(is_real_P, ids_S[places_P], 0)
+        # The upper 24 bits as a float in [0, 1): all that a float32 holds exactly.
         kind_P = (bits[S : S + P] >> 8).astype(jnp.float32) * 2.0**-24
         random_P = (bits[S + P :] % jnp.uint32(self.vocab_size)).astype(ids_S.dtype)
         share_mask, share_same, _ = self.mix
@@ -90,6 +97,7 @@ class DynamicMasking:
             jnp.where(kind_P < share_mask + share_same, labels_P, random_P),
         )
         return {
+            # Unused places of P write to S, one past the end, which mode='drop' leaves out.
             'input_ids': ids_S.at[jnp.where(is_real_P, places_P, S)].set(shown_P, mode='drop'),
             'masked_lm_positions': places_P,
             'masked_lm_ids': labels_P,
@@ -99,6 +107,8 @@ class DynamicMasking:
 
 def text_places(mask_S: jax.Array, segment_S: jax.Array) -> jax.Array:
     """bool [S]: the positions of text: no [CLS] (the first), [SEP] (a segment's last), padding."""
+    # Segments count from 1, padding is 0: then the last token of a segment, [SEP], is where the
+    # next number differs.
     segment_S = jnp.where(mask_S > 0, segment_S + 1, 0)
     following_S = jnp.append(segment_S[1:], 0)
     return (segment_S > 0) & (segment_S == following_S) & (jnp.arange(mask_S.shape[0]) > 0)
@@ -115,6 +125,7 @@ def choose_words(
     """
     S = bits_S.shape[0]
     place_S = jnp.arange(S)
+    # Where each token's word begins: the nearest start to its left.
     start_S = jax.lax.cummax(jnp.where(starts_S, place_S, 0))
     # In order of scores, the tokens of a word side by side; what is no candidate comes last.
     score_S = jnp.where(candidates_S, bits_S[start_S] >> 1, jnp.uint32(1 << 31))
@@ -127,6 +138,8 @@ def choose_words(
     first = jax.lax.cummax(jnp.where(jnp.append(True, ends[:-1]), place_S, 0))
     size, free, taken = last - first + 1, word < S, jnp.zeros(S, bool)
     for _ in range(_ROUNDS):
+        # Only words that fit into the room of this round take part; of those the run from the best
+        # score on whose last token still fits. cumsum at a word's last token counts the word whole.
         room = count - jnp.sum(taken)
         fits = free & ~taken & (size <= room)
         taken |= fits & (jnp.cumsum(fits)[last] <= room)

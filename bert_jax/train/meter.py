@@ -42,6 +42,8 @@ class Meter:
     def __init__(self, max_bad_steps: int, kept: Mapping[str, Any] | None = None):
         """`kept` is the `state` of an interrupted run's meter, whose steps still count."""
         self._max_bad_steps = max_bad_steps
+
+        # A line of metrics spans a restart: the sums of steps made before it are added to here.
         self.read_by: Callable[[int, int], str] = lambda first, last: ''
         self._pending: tuple[int, MetricSums] | None = None
         self._start()
@@ -50,10 +52,14 @@ class Meter:
             self._steps, self._discarded = kept['steps'], kept['discarded_steps']
 
     def _start(self) -> None:
+        # {metric: [sum, weight]} of the steps since the last line.
         self._sums: dict[str, list[float]] = {}
+        # Steps by kind: all, those with non-finite values, those whose time counts.
         self._steps, self._discarded, self._timed = 0, 0, 0
         self._work = _NO_WORK
         self._learning_rate: float | None = None
+        # Seconds: when the interval began, when the last step was dispatched, how long the host
+        # waited for input in all and until that dispatch.
         self._since = self._last_push = time.perf_counter()
         self._waited = self._waited_before = 0.0
 
@@ -66,9 +72,11 @@ class Meter:
         the one before, left out of `seconds` and `step_ms`: that time says nothing of the steps to
         come. UserError after too many non-finite steps in a row.
         """
+        # Here the host waits for the step before, while the devices have this one to do.
         self._settle_pending()
         self._pending = step, metrics
         if compiled:
+            # The interval now begins later by all that this step took, and by its wait for input.
             jax.block_until_ready(metrics)
             self._since += time.perf_counter() - self._last_push
             self._waited = self._waited_before
@@ -85,6 +93,7 @@ class Meter:
             self._add(step, metrics)
 
     def _add(self, step: int, metrics: MetricSums) -> None:
+        # One transfer for all metrics of the step.
         host = {name: (float(s), float(w)) for name, (s, w) in jax.device_get(metrics).items()}
         bad, _ = host.pop('bad_steps')
         if 'learning_rate' in host:  # of the step itself: a mean over steps would be no step's rate
@@ -121,6 +130,7 @@ class Meter:
         started = time.perf_counter()
         yield
         passed = time.perf_counter() - started
+        # Both clocks move on: neither the interval nor a compilation has the pause in it.
         self._since += passed
         self._last_push += passed
 
@@ -143,9 +153,13 @@ class Meter:
         work of those steps and their seconds.
         """
         self._settle_pending()
+
+        # Means first: they are of all steps, those of an earlier process included.
         figures = means(self._sums)
         if self._learning_rate is not None:
             figures['learning_rate'] = self._learning_rate
+        # Times are of this process's own steps: those of an earlier one were perhaps made on
+        # another machine.
         seconds = time.perf_counter() - self._since
         figures |= {'steps': self._steps, 'discarded_steps': self._discarded, 'seconds': seconds}
         figures['input_wait'] = self._waited / seconds if seconds else 0.0
@@ -184,12 +198,12 @@ class Profile:
     SKIPPED = 10  # the first steps compile and fill buffers
 
     def __init__(self, folder: str, steps: int, start: int, last: int):
-        first = start + self.SKIPPED
+        begins = start + self.SKIPPED
         self._folder = folder
         # The steps after which it begins and ends.
         self._between: tuple[int, ...] = ()
-        if steps and first < last:
-            self._between = (first, min(first + steps, last))
+        if steps and begins < last:
+            self._between = (begins, min(begins + steps, last))
 
     def after(self, step: int, metrics: MetricSums) -> None:
         """To be called when step number `step` has been dispatched.
@@ -197,13 +211,14 @@ class Profile:
         Waits for its metrics where the trace begins and ends.
         """
         if step in self._between:
+            # What is traced begins and ends with whole steps: without this, dispatch would run
+            # ahead of it.
             jax.block_until_ready(metrics)
             try:
-                (
+                if step == self._between[0]:
                     jax.profiler.start_trace(self._folder)
-                    if step == self._between[0]
-                    else jax.profiler.stop_trace()
-                )
+                else:
+                    jax.profiler.stop_trace()
             except (RuntimeError, OSError) as error:  # a full disk, for one: no reason to end a run
                 logging.warning('%s: no profile (%s)', self._folder, str(error).split('\n')[0])
                 self._between = ()

@@ -23,6 +23,7 @@ from configs.schema import OptimizerConfig
 
 # Biases and layer norms (optimization.py:65); embeddings are decayed.
 NOT_DECAYED = re.compile(r'(bias|scale)$')
+# The encoder's own tree and a model's around it: 'embeddings/word', 'encoder/embeddings/word'.
 EMBEDDINGS = re.compile(r'(^|/)embeddings/')
 
 
@@ -80,12 +81,18 @@ def _trust_ratio(variant: _Lamb, weight_decay: Any) -> optax.GradientTransformat
 
     def scaled(path, u, w):
         name = path_of(path)
+        # By name: biases and norms have no decay, and adapt in the variant 'all' alone.
         if variant.adapts != 'all' and NOT_DECAYED.search(name):
             return u
+        # The norm of a stacked leaf is taken over every axis but L: each block has a ratio of its
+        # own.
         axes = tuple(range(1 if is_stacked(name) else 0, u.ndim))
         norm = lambda x: jnp.sqrt(jnp.sum(jnp.square(x), axes, keepdims=True))
         over, under = norm(w), norm(u)
+        # The inner `where` keeps 0 / 0 out of the branch that is not taken.
         ratio = jnp.where((over > 0) & (under > 0), over / jnp.where(under > 0, under, 1.0), 1.0)
+        # NVIDIA's LAMB adapts where there is a decay to adapt to; weight_decay is traced in a
+        # sweep, so this is decided in the program.
         if variant.adapts == 'positive decay':
             ratio = jnp.where(weight_decay > 0, ratio, 1.0)
         return u * ratio
@@ -102,12 +109,14 @@ def layer_rates(config: OptimizerConfig, params: Any) -> Any:
     d**(L - i) and the embeddings d**(L + 1). UserError where more blocks are to be frozen than
     there are.
     """
+    # L is read from the stacked leaves; 0 for a model without blocks.
     leaves = jax.tree_util.tree_flatten_with_path(params)[0]
     blocks = max((leaf.shape[0] for path, leaf in leaves if is_stacked(path_of(path))), default=0)
     if config.freeze_layers > blocks:
         raise UserError(
             f'optimizer.freeze_layers={config.freeze_layers}: the model has {blocks} layers'
         )
+    # d**L for the lowest block to d**1 for the highest; frozen from the bottom.
     of_block = np.float32(config.layer_decay) ** np.arange(blocks, 0, -1, dtype=np.float32)
     of_block[: config.freeze_layers] = 0.0
 
@@ -140,17 +149,27 @@ def make_optimizer(config: OptimizerConfig, h: Hparams, step: Any) -> optax.Grad
     constants = {'b1': config.b1, 'b2': config.b2, 'eps': config.eps}
     corrected = lamb.bias_correction if lamb else config.algorithm == 'adamw'
     rates = lambda params: layer_rates(config, params)
+    # 0 or 1: whether a leaf, or a block's slice, moves.
     free = lambda params: jax.tree.map(np.sign, rates(params))
     freezes = config.freeze_embeddings or config.freeze_layers > 0
+
     # What is frozen goes first, so that it does not count in the norm; then clipping, before the
-    # moments see the gradient; decay is decoupled, after Adam's direction; LAMB's ratio has both in
-    # the update that it measures; rates come last.
-    return optax.chain(
-        *([_times(free)] if freezes else []),
-        *([] if config.clip_norm is None else [optax.clip_by_global_norm(config.clip_norm)]),
-        (optax.scale_by_adam if corrected else scale_by_bert_adam)(**constants),
-        optax.add_decayed_weights(h.weight_decay, mask=decay_mask),
-        *([_trust_ratio(lamb, h.weight_decay)] if lamb else []),
-        *([_times(rates)] if freezes or config.layer_decay != 1.0 else []),
-        optax.scale(-learning_rate(config, h, step)),
-    )
+    # moments see the gradient.
+    chain = []
+    if freezes:
+        chain.append(_times(free))
+    if config.clip_norm is not None:
+        chain.append(optax.clip_by_global_norm(config.clip_norm))
+
+    # Decay is decoupled: it comes after Adam's direction, and the moments do not see it. LAMB's
+    # ratio has both in the update that it measures.
+    chain.append((optax.scale_by_adam if corrected else scale_by_bert_adam)(**constants))
+    chain.append(optax.add_decayed_weights(h.weight_decay, mask=decay_mask))
+    if lamb:
+        chain.append(_trust_ratio(lamb, h.weight_decay))
+
+    # Rates come last: whatever is before them is the same at every rate.
+    if freezes or config.layer_decay != 1.0:
+        chain.append(_times(rates))
+    chain.append(optax.scale(-learning_rate(config, h, step)))
+    return optax.chain(*chain)

@@ -66,12 +66,15 @@ def pretraining_program(
     platform: 'cpu', 'gpu' or 'tpu', by default that of the devices here. UserError where
     runtime.attention names a kernel that cannot be had.
     """
+    # The kernel first: a setting that cannot be had is refused before anything is traced.
     runtime = config.runtime
     kernel = attention.choose(runtime, config.model, inputs.seq_len, inputs.packed, platform)
     objective = losses.pretraining_objective(pretraining_model(config, kernel), inputs.nsp)
     step = make_train_step(
         objective, config.optimizer, runtime.accumulation, inputs.masking, runtime.dropout_rng
     )
+    # The state's shardings are known without computing it; the jitted step gives its result the
+    # same.
     state = state_shapes(config, mesh)
     return PretrainingProgram(
         kernel,
@@ -111,6 +114,8 @@ def argument_shapes(
 
     Of rows that come masked and are not packed.
     """
+    # The columns as the records' reader gives them (input_pipeline/records/fields.py), for a
+    # program that is compiled where there are no records.
     B, T, P = batch_size, inputs.seq_len, inputs.predictions
     columns = {
         'input_ids': ((B, T), jnp.int32),
@@ -122,6 +127,7 @@ def argument_shapes(
         'next_sentence_labels': ((B,), jnp.int32),
         'example_weights': ((B,), jnp.float32),
     }
+    # Every column is split by rows; scalars are on every device.
     batch = {
         name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding.batch_sharding(mesh))
         for name, (shape, dtype) in columns.items()

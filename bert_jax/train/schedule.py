@@ -20,9 +20,9 @@ from configs.schema import OptimizerConfig
 class Hparams(NamedTuple):
     """The traced scalars of a run: float32 but for the uint32 seed."""
 
-    seed: Any
-    peak_lr: Any
-    end_lr: Any
+    seed: Any  # of dropout and of masks drawn in the step
+    peak_lr: Any  # the highest rate, at the end of warm-up
+    end_lr: Any  # what a schedule that decays comes down to
     warmup_steps: Any
     total_steps: Any
     weight_decay: Any
@@ -34,6 +34,8 @@ def hparams_of(
     """The scalars of a run of `total_steps`; `warmup_steps`, where given, replaces the config's."""
     warmup = config.warmup_steps if warmup_steps is None else warmup_steps
     scalars = (config.peak_lr, config.end_lr, warmup, total_steps, config.weight_decay)
+
+    # Of a larger seed the lower 32 bits count: it is traced as uint32.
     return Hparams(np.uint32(seed & 0xFFFFFFFF), *(np.float32(x) for x in scalars))
 
 
@@ -42,9 +44,10 @@ def learning_rate(config: OptimizerConfig, h: Hparams, step: Any) -> jax.Array:
 
     'bert' counts its decay from step 0 and so drops from peak to peak * (1 - warmup / total) when
     warm-up ends (optimization.py:32-54), and so does 'polynomial', its generalisation; the others
-    start at the end of warm-up. Those that decay stay at
-    `end_lr` from the last step on.
+    start at the end of warm-up. Those that decay stay at `end_lr` from the last step on.
     """
+    # Two clocks: the share of all steps that is left, from 1 to 0, and the way since the end of
+    # warm-up, from 0 to 1.
     t = jnp.asarray(step, jnp.float32)
     share_of_steps_left = 1.0 - jnp.clip(t / h.total_steps, 0.0, 1.0)
     after = jnp.clip(
@@ -61,11 +64,13 @@ def learning_rate(config: OptimizerConfig, h: Hparams, step: Any) -> jax.Array:
         case 'cosine':
             share_left = 0.5 * (1.0 + jnp.cos(jnp.pi * after))
         case 'wsd':
+            # Warm-up, a stable rate, and a decay over the last share of the steps alone.
             decay_steps = config.decay_fraction * h.total_steps
             share_left = jnp.clip((h.total_steps - t) / decay_steps, 0.0, 1.0)
         case 'constant':
             share_left = jnp.ones(())
     decayed = h.end_lr + (h.peak_lr - h.end_lr) * share_left
+    # Warm-up is a line from 0: step 0 moves nothing but the moments, as in the original.
     return jnp.where(t < h.warmup_steps, h.peak_lr * t / jnp.maximum(h.warmup_steps, 1.0), decayed)
 
 
@@ -77,6 +82,7 @@ def table(
     That is `learning_rate(N - 1)`. The first, the last and twenty evenly spaced steps, and those
     around the end of warm-up and each of `borders` (steps done by then).
     """
+    # Steps as the schedule counts them, from 0; those outside of the run fall away.
     around = {edge + i for edge in (config.warmup_steps, *borders) for i in (-1, 0, 1)}
     even = {i * total_steps // 20 for i in range(20)}
     done = sorted(s for s in {0, total_steps - 1} | even | around if 0 <= s < total_steps)

@@ -42,13 +42,13 @@ def init_params(model: Any, seed: Any, inputs: Mapping[str, Any] | None = None) 
     # one row of one token: shapes of parameters do not depend on the batch
     ids = np.zeros((1, 1), np.int32)
     names = ('input_ids', 'input_mask', 'segment_ids', 'masked_lm_positions')
-    return model.init(jax.random.key(seed), dict.fromkeys(names, ids) | dict(inputs or {}))[
-        'params'
-    ]
+    batch = dict.fromkeys(names, ids) | dict(inputs or {})
+    return model.init(jax.random.key(seed), batch)['params']
 
 
 def fresh_state(params: Any, config: OptimizerConfig) -> TrainState:
     """A state at step 0 around given parameters."""
+    # The moments' shapes follow from the parameters alone: any scalars do to make them.
     zero = Hparams(*(0.0 for _ in Hparams._fields))
     count = jnp.zeros((), jnp.int32)
     return TrainState(params, make_optimizer(config, zero, 0).init(params), count, count)
@@ -62,6 +62,7 @@ def create_state(
     shard_optimizer: bool = False,
 ) -> TrainState:
     """A fresh state, made on the mesh: no device ever holds what is not its part."""
+    # Shapes tell the places, and the places are given to the program that makes the arrays.
     out = shardings(state_shapes(model, config), mesh, shard_optimizer)
     with jax.set_mesh(mesh):
         return jax.jit(functools.partial(_make, model, config), out_shardings=out)(np.uint32(seed))
@@ -75,6 +76,8 @@ def abstract_state(
 ) -> TrainState:
     """What create_state would make, as ShapeDtypeStructs with their places: nothing is computed."""
     state = state_shapes(model, config)
+
+    # Both trees have the same structure: each leaf meets its own sharding.
     struct = lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
     return jax.tree.map(struct, state, shardings(state, mesh, shard_optimizer))
 
@@ -97,12 +100,15 @@ def load_params_into(
     `name` is the source's in errors. UserError where names or shapes do not match; nothing is
     left out silently.
     """
+    # Only what is replaced is compared: with a subtree the rest of the source may be anything.
     old = params if subtree is None else {subtree: params[subtree]}
     new = source if subtree is None else {k: v for k, v in source.items() if k == subtree}
     shape_of = lambda tree: {
         path_of(p): tuple(leaf.shape) for p, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
     }
     wanted, given = shape_of(old), shape_of(new)
+    # All names and shapes at once, so that the message can tell how much differs, not only the
+    # first.
     if wanted != given:
         differ = [
             f'{n}: {given.get(n, "absent")} there, {wanted.get(n, "absent")} here'
@@ -113,6 +119,8 @@ def load_params_into(
             f'{name}: its weights do not fit this model ({"; ".join(differ[:3])}; {len(differ)} in'
             ' all): use the same model settings'
         )
+
+    # In the dtype of the leaf that it replaces, and straight to the devices where that lies.
     placed = jax.tree.map(
         lambda o, n: jax.device_put(np.asarray(n, o.dtype), o.sharding), old, dict(new)
     )

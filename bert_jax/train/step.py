@@ -32,9 +32,8 @@ _GENERATORS = {'threefry': 'threefry2x32', 'rbg': 'rbg'}  # as jax calls them
 
 def _key(seed: Any, stream: int, step: Any, generator: str = 'threefry2x32') -> jax.Array:
     """The key of one step and one use of random numbers."""
-    return jax.random.fold_in(
-        jax.random.fold_in(jax.random.key(seed, impl=generator), stream), step
-    )
+    stream_key = jax.random.fold_in(jax.random.key(seed, impl=generator), stream)
+    return jax.random.fold_in(stream_key, step)
 
 
 def _add(a: Any, b: Any) -> Any:
@@ -64,13 +63,22 @@ def make_train_step(
     """
 
     def train_step(state: TrainState, batch: Batch, h: Hparams) -> tuple[TrainState, MetricSums]:
+        # What is drawn in this step: a mask of dropout and of tokens is named by (seed, stream,
+        # step, row), so nothing random is carried from step to step, and a resumed run draws the
+        # same.
         key = _key(h.seed, _DROPOUT_STREAM, state.step, _GENERATORS[dropout_rng])
         rows_B = jnp.arange(batch['input_ids'].shape[0], dtype=jnp.uint32)
+
+        # Masks come before the micro-batches are cut: which tokens are predicted must not depend on
+        # how the batch is summed.
         if masking is not None:
             masked = masking.draw(
                 batch, _key(h.seed, _MASKING_STREAM, state.step), constrain_rows(rows_B)
             )
             batch = jax.tree.map(constrain_rows, masked)
+
+        # Denominators are of the whole batch, known before any loss is: so a micro-batch's loss is
+        # its share of the batch's, and accumulation changes nothing but memory.
         denominators = objective.weights(batch)
 
         def loss(params, shared, micro):
@@ -82,31 +90,39 @@ def make_train_step(
 
         gradient = jax.grad(loss, has_aux=True)
 
-        def total(whole, micros):
-            zeros = jax.tree.map(
-                jnp.zeros_like,
-                jax.eval_shape(gradient, *whole, jax.tree.map(lambda x: x[0], micros)),
-            )
-            return jax.lax.scan(
-                lambda sofar, micro: (_add(sofar, gradient(*whole, micro)), None), zeros, micros
-            )[0]
+        # Gradients and metric sums of all micro-batches, one after the other; zeros of the right
+        # shapes are where the sums begin. `fixed`: what all micro-batches have in common.
+        def total(fixed, micros):
+            first_micro = jax.tree.map(lambda x: x[0], micros)
+            zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(gradient, *fixed, first_micro))
+            add_next = lambda sofar, micro: (_add(sofar, gradient(*fixed, micro)), None)
+            return jax.lax.scan(add_next, zeros, micros)[0]
 
-        whole = state.params, (key, denominators)
+        fixed = state.params, (key, denominators)
         if accumulation == 1:
-            grads, sums = gradient(*whole, (batch, rows_B))
+            grads, sums = gradient(*fixed, (batch, rows_B))
         else:  # rbg draws one array for all rows of a micro-batch, so it must see them all
             reduce_once = per_data_shard(total) if dropout_rng == 'threefry' else total
-            grads, sums = reduce_once(whole, _split((batch, rows_B), accumulation))
+            grads, sums = reduce_once(fixed, _split((batch, rows_B), accumulation))
 
+        # Of the whole batch: the loss, the norm of the gradient before it is clipped, and whether
+        # both are numbers. One NaN anywhere reaches the loss or the norm.
         loss_value = sum(sums[name][0] / weight for name, weight in denominators.items())
         norm = optax.tree.norm(grads)
         finite = jnp.isfinite(loss_value) & jnp.isfinite(norm)
+
+        # The update is computed in any case and taken only where all is finite: the choice is made
+        # on the device, so that the host need not look at this step before it sends the next.
         updates, opt_state = make_optimizer(config, h, state.step).update(
             grads, state.opt_state, state.params
         )
         keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
         params = keep(optax.apply_updates(state.params, updates), state.params)
+
+        # In a row: the host stops a run that does not recover, which a single bad batch is not.
         bad_steps = jnp.where(finite, 0, state.bad_steps + 1)
+
+        # Scalars of the step have weight 1, so that the meter averages them like any other metric.
         one = jnp.ones(())
         scalars = {
             'loss': loss_value,
@@ -119,6 +135,8 @@ def make_train_step(
             **{k: (v, one) for k, v in scalars.items()},
             'bad_steps': (bad_steps.astype(jnp.float32), one),
         }
+
+        # The step counts a discarded step too: data and schedule go on.
         return (
             TrainState(params, keep(opt_state, state.opt_state), state.step + 1, bad_steps),
             metrics,

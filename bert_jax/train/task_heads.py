@@ -42,43 +42,45 @@ class Part:
     of_task: bool = False
 
 
+# Our linear layers are modules with 'kernel' and 'bias'; the reference names those of the NSP and
+# task heads singly, hence the single arrays below.
 PARTS = {
     'pooler': Part(
-        'encoder/pooler/',
-        {'encoder/pooler': 'pooler.dense'},
-        {'encoder/pooler': 'bert/pooler/dense'},
+        path='encoder/pooler/',
+        hugging_face={'encoder/pooler': 'pooler.dense'},
+        google={'encoder/pooler': 'bert/pooler/dense'},
     ),
     'mlm': Part(
-        'mlm/',
-        {
+        path='mlm/',
+        hugging_face={
             'mlm/transform': 'cls.predictions.transform.dense',
             'mlm/norm': 'cls.predictions.transform.LayerNorm',
             'mlm/bias': 'cls.predictions.bias',
         },
-        {
+        google={
             'mlm/transform': 'cls/predictions/transform/dense',
             'mlm/norm': 'cls/predictions/transform/LayerNorm',
             'mlm/bias': 'cls/predictions/output_bias',
         },
     ),
     'nsp': Part(
-        'nsp/',
-        {'nsp': 'cls.seq_relationship'},
-        {
+        path='nsp/',
+        hugging_face={'nsp': 'cls.seq_relationship'},
+        google={
             'nsp/kernel': 'cls/seq_relationship/output_weights',
             'nsp/bias': 'cls/seq_relationship/output_bias',
         },
     ),
     'classifier': Part(
-        'classifier/',
-        {'classifier': 'classifier'},
-        {'classifier/kernel': 'output_weights', 'classifier/bias': 'output_bias'},
+        path='classifier/',
+        hugging_face={'classifier': 'classifier'},
+        google={'classifier/kernel': 'output_weights', 'classifier/bias': 'output_bias'},
         of_task=True,
     ),
     'span': Part(
-        'span/',
-        {'span': 'qa_outputs'},
-        {'span/kernel': 'cls/squad/output_weights', 'span/bias': 'cls/squad/output_bias'},
+        path='span/',
+        hugging_face={'span': 'qa_outputs'},
+        google={'span/kernel': 'cls/squad/output_weights', 'span/bias': 'cls/squad/output_bias'},
     ),
 }
 
@@ -102,14 +104,15 @@ def _best_positions(
     {'start_scores', 'start_indices', 'end_scores', 'end_indices': [B, K], 'null_scores': [B]},
     where the null score is start + end at [CLS]. Padding is never among the best (K is at most T).
     """
+    # Padding scores far below any real position, so that top_k takes it last.
     real_BT = batch['input_mask'] > 0
-    found = {'null_scores': logits_BT2[:, 0].sum(-1)}
+    best = {'null_scores': logits_BT2[:, 0].sum(-1)}
     for place, side in enumerate(('start', 'end')):
         scores_BT = jnp.where(real_BT, logits_BT2[..., place], -1e9)
-        found[f'{side}_scores'], found[f'{side}_indices'] = jax.lax.top_k(
-            scores_BT, min(n_best, scores_BT.shape[1])
-        )
-    return found
+        # A window may be shorter than n_best: top_k takes no more than there are.
+        K = min(n_best, scores_BT.shape[1])
+        best[f'{side}_scores'], best[f'{side}_indices'] = jax.lax.top_k(scores_BT, K)
+    return best
 
 
 @dataclass(frozen=True)
@@ -156,40 +159,41 @@ class Head:
         `outputs` (labels or numbers) and `head_dropout` are used where the head has such a choice;
         `remat` and `scan` are those of RuntimeConfig.
         """
+        # Heads differ in these two fields alone; the rest is EncoderModel's.
         own = {field.name for field in dataclasses.fields(self.module)}
         offered = {'outputs': outputs, 'head_dropout': head_dropout}
         taken: dict[str, Any] = {name: offered[name] for name in offered.keys() & own}
         return self.module(config, dtype, remat, scan, **taken)
 
 
-def _whole(result: Any, config: ModelConfig) -> jax.Array:
+def _result_itself(result: Any, config: ModelConfig) -> jax.Array:
     """The model's result as it is."""
     del config
     return result
 
 
-def _first(result: Any, config: ModelConfig) -> jax.Array:
+def _first_result(result: Any, config: ModelConfig) -> jax.Array:
     """The first of two results."""
     del config
     return result[0]
 
 
-def _second(result: Any, config: ModelConfig) -> jax.Array:
+def _second_result(result: Any, config: ModelConfig) -> jax.Array:
     """The second of two results."""
     del config
     return result[1]
 
 
-def _words(result: Any, config: ModelConfig) -> jax.Array:
+def _word_logits(result: Any, config: ModelConfig) -> jax.Array:
     """The masked-LM logits, of the vocabulary's real size."""
     return result[0][..., : config.vocab_size]
 
 
 _CLASSIFIER = Head(
-    heads.Classifier,
-    ('pooler', 'classifier'),
-    'BertForSequenceClassification',
-    {'logits': _whole},
+    module=heads.Classifier,
+    parts=('pooler', 'classifier'),
+    architecture='BertForSequenceClassification',
+    outputs={'logits': _result_itself},
     labelled=True,
     objective=losses.classification_objective,
     google=('classifier',),
@@ -198,10 +202,10 @@ _CLASSIFIER = Head(
 # parts that a Google checkpoint holds the first row that fits says what it is.
 HEADS = {
     'span': Head(
-        heads.Span,
-        ('span',),
-        'BertForQuestionAnswering',
-        {
+        module=heads.Span,
+        parts=('span',),
+        architecture='BertForQuestionAnswering',
+        outputs={
             'start_logits': lambda logits_BT2, config: logits_BT2[..., 0],
             'end_logits': lambda logits_BT2, config: logits_BT2[..., 1],
         },
@@ -217,49 +221,49 @@ HEADS = {
         _CLASSIFIER, problem_type='multi_label_classification', objective=None
     ),
     'tokens': Head(
-        heads.Tokens,
-        ('classifier',),
-        'BertForTokenClassification',
-        {'logits': _whole},
+        module=heads.Tokens,
+        parts=('classifier',),
+        architecture='BertForTokenClassification',
+        outputs={'logits': _result_itself},
         labelled=True,
         objective=losses.token_objective,
     ),
     'choice': Head(
-        heads.Choice,
-        ('pooler', 'classifier'),
-        'BertForMultipleChoice',
-        {'logits': _whole},
-        _CHOICES,
+        module=heads.Choice,
+        parts=('pooler', 'classifier'),
+        architecture='BertForMultipleChoice',
+        outputs={'logits': _result_itself},
+        inputs=_CHOICES,
         objective=losses.classification_objective,
     ),
     'pretraining': Head(
-        heads.Pretraining,
-        ('pooler', 'mlm', 'nsp'),
-        'BertForPreTraining',
-        {'prediction_logits': _words, 'seq_relationship_logits': _second},
-        _MASKED,
+        module=heads.Pretraining,
+        parts=('pooler', 'mlm', 'nsp'),
+        architecture='BertForPreTraining',
+        outputs={'prediction_logits': _word_logits, 'seq_relationship_logits': _second_result},
+        inputs=_MASKED,
         google=('pooler', 'mlm', 'nsp'),
     ),
     'masked_words': Head(
-        heads.Pretraining,
-        ('mlm',),
-        'BertForMaskedLM',
-        {'logits': _words},
-        _MASKED,
+        module=heads.Pretraining,
+        parts=('mlm',),
+        architecture='BertForMaskedLM',
+        outputs={'logits': _word_logits},
+        inputs=_MASKED,
         google=('mlm',),
     ),
     'next_sentence': Head(
-        heads.NextSentence,
-        ('pooler', 'nsp'),
-        'BertForNextSentencePrediction',
-        {'logits': _whole},
+        module=heads.NextSentence,
+        parts=('pooler', 'nsp'),
+        architecture='BertForNextSentencePrediction',
+        outputs={'logits': _result_itself},
         google=('pooler', 'nsp'),
     ),
     'encoder': Head(
-        heads.EncoderOnly,
-        ('pooler',),
-        'BertModel',
-        {'last_hidden_state': _first, 'pooler_output': _second},
+        module=heads.EncoderOnly,
+        parts=('pooler',),
+        architecture='BertModel',
+        outputs={'last_hidden_state': _first_result, 'pooler_output': _second_result},
         google=('pooler',),
     ),
 }

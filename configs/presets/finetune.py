@@ -39,15 +39,19 @@ def _config(
 
 
 # Section 4.1: batch 32, 3 epochs; 2e-5 is one of the four learning rates tried.
-GLUE = _config('glue', 2e-5, 32, 3.0)
+GLUE = _config('glue', peak_lr=2e-5, batch_size=32, epochs=3.0)
 # Sections 4.2 and 4.3; lengths are run_squad.py's. There is no dropout before a span's outputs.
-SQUAD_V1 = _config('squad_v1', 5e-5, 32, 3.0, 384, head_dropout=0.0)
-SQUAD_V2 = _config('squad_v2', 5e-5, 48, 2.0, 384, head_dropout=0.0)
+SQUAD_V1 = _config(
+    'squad_v1', peak_lr=5e-5, batch_size=32, epochs=3.0, max_seq_length=384, head_dropout=0.0
+)
+SQUAD_V2 = _config(
+    'squad_v2', peak_lr=5e-5, batch_size=48, epochs=2.0, max_seq_length=384, head_dropout=0.0
+)
 # Section 4.4.
-SWAG = _config('swag', 2e-5, 16, 3.0)
+SWAG = _config('swag', peak_lr=2e-5, batch_size=16, epochs=3.0)
 # Section 5.3 names no values: these are of appendix A.3's ranges. The context of the document fills
 # 512 pieces.
-CONLL = _config('conll2003', 5e-5, 32, 3.0, 512)
+CONLL = _config('conll2003', peak_lr=5e-5, batch_size=32, epochs=3.0, max_seq_length=512)
 # Section 5.3 has the shape of the BiLSTM and says nothing of its training: Adam, and dropout of one
 # half as LSTM taggers have it (Lample et al. 2016). Most sentences are short and a few are not, so
 # there are several lengths.
@@ -64,9 +68,13 @@ FEATURE_BASED = FeatureConfig(
 # README of google-research/bert: "Sentence (and sentence-pair) classification tasks", "SQuAD 1.1",
 # "SQuAD 2.0".
 _README = {
-    'mrpc': _config('readme', 2e-5, 32, 3.0),
-    'squad_v1': _config('readme', 3e-5, 12, 2.0, 384, head_dropout=0.0),
-    'squad_v2': _config('readme', 3e-5, 24, 2.0, 384, head_dropout=0.0),
+    'mrpc': _config('readme', peak_lr=2e-5, batch_size=32, epochs=3.0),
+    'squad_v1': _config(
+        'readme', peak_lr=3e-5, batch_size=12, epochs=2.0, max_seq_length=384, head_dropout=0.0
+    ),
+    'squad_v2': _config(
+        'readme', peak_lr=3e-5, batch_size=24, epochs=2.0, max_seq_length=384, head_dropout=0.0
+    ),
 }
 # ALBERT's run_glue.sh: learning rate, steps, batch, warm-up steps; and the training examples that
 # make epochs of the steps.
@@ -89,19 +97,21 @@ def recipe(
 
     From the paper, a user's own task gets those of its kind's best-known one.
     """
+    # The paper's by name where a task has its own, else by its kind; pairs of sentences are GLUE's.
     if source == 'paper':
         named = {
             'squad_v2': SQUAD_V2,
             'conll2003_sentences': dataclasses.replace(CONLL, max_seq_length=128),
         }
-        return named.get(task) or {'span': SQUAD_V1, 'choice': SWAG, 'tagging': CONLL}.get(
-            kind, GLUE
-        )
+        by_kind = {'span': SQUAD_V1, 'choice': SWAG, 'tagging': CONLL}
+        return named.get(task) or by_kind.get(kind, GLUE)
     known: Collection[str] = _README if source == 'readme' else _ALBERT
     if task not in known:
         raise UserError(f'--recipe={source}: it has none for {task}, only for {", ".join(known)}')
     if source == 'readme':
         return _README[task]
+
+    # ALBERT counts in steps; here runs are counted in epochs, and warm-up as a share.
     peak_lr, steps, batch_size, warmup, examples = _ALBERT[task]
     return _config(
         'albert',
