@@ -33,6 +33,8 @@ def lock(folder: str, flag: str = '--workdir') -> Iterator[None]:
         _reach(folder, flag)
         yield
         return
+
+    # Which of the folders are ours is noted before they are made: only those may go again.
     path = Path(folder)
     try:
         made = [each for each in (path, *path.parents) if not each.exists()]
@@ -42,10 +44,15 @@ def lock(folder: str, flag: str = '--workdir') -> Iterator[None]:
         raise UserError(
             f'{flag}={folder}: nothing can be written there ({why}): name another folder'
         ) from error
+
+    # BaseException: also where ^C or sys.exit ends the run before it wrote anything.
     with locked(folder, flag):
         try:
             yield
         except BaseException as error:
+            # Taken away only where we made it, no result is there, and either a mistake was refused
+            # or nothing but the lock was written: a crash leaves its config.json for whoever looks
+            # into it.
             nothing = not any(map(_is_result, path.rglob('*'))) if made else False
             if nothing and (isinstance(error, UserError) or os.listdir(path) == [LOCK]):
                 shutil.rmtree(path)
@@ -59,6 +66,8 @@ def _is_result(path: Path) -> bool:
     """Whether `path` is more than what a run writes before its first log line and its first
     checkpoint.
     """
+
+    # Written by every run as it starts; event files have a header before their first number.
     claim = (LOCK, 'config.json', 'data.json')
     return (
         path.is_file()
