@@ -105,7 +105,7 @@ def main(argv: Sequence[str]) -> int:
     from launch.finetuning.approach import FineTuning
     from launch.finetuning.feature_based import FeatureBased
     from launch.finetuning.task_data import TaskData, task_identity
-    from launch.workdir import source
+    from launch.workdir import running, source
     from launch.workdir.workdir import Workdir
 
     with Workdir(options.workdir).lock():
@@ -123,12 +123,7 @@ def main(argv: Sequence[str]) -> int:
         try:
             rows = results.run_sweep(runs, options.workdir)
         except machine.Stopped as stopped:
-            logging.info(
-                'signal %d: %s; the same command goes on from there',
-                stopped.signal_number,
-                stopped.said,
-            )
-            return 128 + stopped.signal_number
+            return running.exit_code(stopped.signal_number, stopped.said)
         print(results.table(rows, task.metric))
         logging.info('compilations: %s', dict(ready.compilations) or 'none')
     return 0

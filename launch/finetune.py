@@ -77,7 +77,7 @@ def main(argv: Sequence[str]) -> int:
     from launch.finetuning import finetuner, machine, results
     from launch.finetuning.approach import FineTuning
     from launch.finetuning.task_data import TaskData, task_identity
-    from launch.workdir import source
+    from launch.workdir import running, source
     from launch.workdir.workdir import Workdir
 
     with Workdir(options.workdir).lock():
@@ -104,12 +104,7 @@ def main(argv: Sequence[str]) -> int:
                 result, done_before = fine_tuner.run(config, options.workdir)
                 print(results.describe(result, done_before))
         except machine.Stopped as stopped:
-            logging.info(
-                'signal %d: %s; the same command goes on from there',
-                stopped.signal_number,
-                stopped.said,
-            )
-            return 128 + stopped.signal_number
+            return running.exit_code(stopped.signal_number, stopped.said)
         logging.info('compilations: %s', dict(ready.compilations) or 'none')
     return 0
 

@@ -18,7 +18,8 @@ from bert_jax.model import attention
 from bert_jax.train import task_heads
 from bert_jax.train.state import TrainState, load_params_into
 from configs.schema import FinetuneConfig
-from launch.finetuning.task_data import Features, TaskData
+from input_pipeline.tasks.batching import Arrays
+from launch.finetuning.task_data import TaskData
 
 C = TypeVar('C', bound=FinetuneConfig, contravariant=True)
 
@@ -43,13 +44,13 @@ class Approach(Protocol[C]):
     def check(self, config: C) -> None:
         """Raises UserError where there can be no run of `config`; computes nothing."""
 
-    def features(self, config: C) -> tuple[Features, Features]:
+    def features(self, config: C) -> tuple[Arrays, Arrays]:
         """(training, scored) features that batches are cut from; made once, which may be slow.
 
         What `inputs` needs is there then. Raises Stopped after a signal.
         """
 
-    def inputs(self, config: C, split: str, batch: Features) -> Features:
+    def inputs(self, config: C, split: str, batch: Arrays) -> Arrays:
         """What the model reads of a batch of the features of 'train' or the scored split."""
 
     def models(self, config: C) -> Models:
@@ -71,11 +72,11 @@ class FineTuning:
     def check(self, config: FinetuneConfig) -> None:
         """Nothing beyond what is checked of all runs."""
 
-    def features(self, config: FinetuneConfig) -> tuple[Features, Features]:
+    def features(self, config: FinetuneConfig) -> tuple[Arrays, Arrays]:
         """Those of the task."""
         return self.data.features(config.max_seq_length)
 
-    def inputs(self, config: FinetuneConfig, split: str, batch: Features) -> Features:
+    def inputs(self, config: FinetuneConfig, split: str, batch: Arrays) -> Arrays:
         """The batch as it is."""
         return batch
 

@@ -26,10 +26,10 @@ from configs.errors import UserError
 from configs.schema import ModelConfig
 from input_pipeline.progress import Progress
 from input_pipeline.tasks.base import INPUT_KEYS
+from input_pipeline.tasks.batching import Arrays
 from launch.finetuning.batch_runner import by_length, run
 from launch.workdir.source import Source
 
-Arrays = dict[str, np.ndarray]
 _VERSION = 1  # of what the files hold for the same weights and rows
 _LENGTHS = 4  # programs that the encoder is compiled to at most
 # states come out of a layer norm: half the size of float32, and three digits

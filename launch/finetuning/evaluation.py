@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from absl import logging
 
 from bert_jax.mesh import sharding
@@ -25,16 +24,15 @@ from configs.atomic import atomic_write
 from configs.errors import UserError
 from input_pipeline.tasks import Predictions, Task, load_task
 from input_pipeline.tasks.base import INPUT_KEYS, Example, trim
+from input_pipeline.tasks.batching import Arrays
 from input_pipeline.tasks.features import features_of
 from input_pipeline.text.whole_text import read_json
 from launch.finetuning.batch_runner import by_length, counted_jit, gather, run
 from launch.workdir.source import Source, load_source
 from launch.workdir.workdir import Workdir
 
-Batch = dict[str, np.ndarray]
 
-
-def check_segments(task: Task, features: Batch, source: Source) -> None:
+def check_segments(task: Task, features: Arrays, source: Source) -> None:
     """Raises UserError where inputs have a segment that the model has no row for: jax would read
     another row.
     """
@@ -65,9 +63,9 @@ class SplitPredictor:
         self,
         params: Any,
         examples: Sequence[Example],
-        features: dict[str, np.ndarray],
+        features: Arrays,
         buckets: int = 1,
-        inputs: Callable[[Batch], Batch] | None = None,
+        inputs: Callable[[Arrays], Arrays] | None = None,
     ) -> Predictions:
         """The model's predictions for all examples.
 

@@ -13,10 +13,11 @@ from bert_jax.model.tagger import FeatureTagger, layers_of
 from bert_jax.train.state import TrainState
 from configs.errors import UserError
 from configs.schema import FeatureConfig
+from input_pipeline.tasks.batching import Arrays
 from launch.finetuning.approach import Models
 from launch.finetuning.encoder_cache import WordStates
 from launch.finetuning.machine import Machine
-from launch.finetuning.task_data import Features, TaskData
+from launch.finetuning.task_data import TaskData
 
 
 class FeatureBased:
@@ -36,7 +37,7 @@ class FeatureBased:
         """Raises UserError where the encoder has too few layers for `features`."""
         layers_of(config.features, self.data.source.model.num_layers)
 
-    def features(self, config: FeatureConfig) -> tuple[Features, Features]:
+    def features(self, config: FeatureConfig) -> tuple[Arrays, Arrays]:
         """A row for each sentence; the states of the words that the run needs are computed."""
         data, length = self.data, config.max_seq_length
         if length not in self._words:
@@ -49,7 +50,7 @@ class FeatureBased:
         scored.need(range(len(data.scored)), self._machine.mesh, self._machine.heed)
         return train.sentences, scored.sentences
 
-    def inputs(self, config: FeatureConfig, split: str, batch: Features) -> Features:
+    def inputs(self, config: FeatureConfig, split: str, batch: Arrays) -> Arrays:
         """The batch with the states of its words."""
         layers = layers_of(config.features, self.data.source.model.num_layers)
         words = self._words[config.max_seq_length][split]

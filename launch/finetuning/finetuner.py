@@ -26,12 +26,12 @@ from configs.errors import UserError
 from configs.json_object import read_object
 from configs.schema import FinetuneConfig, OptimizerConfig
 from input_pipeline.tasks import Predictions
+from input_pipeline.tasks.batching import Arrays
 from input_pipeline.tasks.scores.constant_baseline import LEARNT
 from launch.finetuning import batch_runner, evaluation, results
 from launch.finetuning.approach import Approach
 from launch.finetuning.best import BestCheckpoint
 from launch.finetuning.machine import Machine, Stopped
-from launch.finetuning.task_data import Features
 from launch.finetuning.training_rows import TrainingRows
 from launch.workdir import plots, running
 from launch.workdir.workdir import Workdir
@@ -148,7 +148,7 @@ class FineTuner(Generic[C]):
         rows = TrainingRows(config, features, data.chosen(config), data.task.label_keys)
         start = int(state.step)
 
-        def place(batch: Features) -> dict[str, jax.Array]:
+        def place(batch: Arrays) -> dict[str, jax.Array]:
             inputs = self.approach.inputs(config, 'train', batch)
             return batch_runner.place(inputs, self._machine.mesh, config.batch_size)
 
@@ -235,7 +235,7 @@ class FineTuner(Generic[C]):
         return self._programs[key]
 
     def _made(
-        self, config: C, fixed: OptimizerConfig, model: Any, trained: Any, token: Features
+        self, config: C, fixed: OptimizerConfig, model: Any, trained: Any, token: Arrays
     ) -> Programs:
         """See `programs`; nothing is compiled yet."""
         mesh, head, runtime = self._machine.mesh, self.data.task.head, config.runtime
@@ -279,7 +279,7 @@ class FineTuner(Generic[C]):
         predictor, data = self.programs(config).predictor, self.data
         _, features = self.approach.features(config)
 
-        def inputs(batch: Features) -> Features:
+        def inputs(batch: Arrays) -> Arrays:
             beat()  # a large split may take longer than runtime.stall_minutes
             return self.approach.inputs(config, data.split, batch)
 

@@ -9,20 +9,17 @@ import hashlib
 import os
 from typing import Any
 
-import numpy as np
 from absl import logging
 
 from configs import schema
 from configs.errors import UserError
 from input_pipeline.tasks import Task
 from input_pipeline.tasks.base import trim
-from input_pipeline.tasks.batching import subset
+from input_pipeline.tasks.batching import Arrays, subset
 from input_pipeline.tasks.features import features_of
 from input_pipeline.tasks.task_file import is_task_file
 from launch.finetuning import evaluation
 from launch.workdir.source import Source
-
-Features = dict[str, np.ndarray]
 
 
 def task_identity(task: Task, name: str, data_dir: str) -> dict[str, Any]:
@@ -78,13 +75,13 @@ class TaskData:
             'tokenizer': source.tokenizer.fingerprint,
             'model': schema.to_dict(source.model),
         }
-        self._features: dict[int, tuple[Features, Features]] = {}
+        self._features: dict[int, tuple[Arrays, Arrays]] = {}
 
     def chosen(self, config: schema.FinetuneConfig) -> list[int]:
         """The numbers of the examples that a run trains on."""
         return subset(range(len(self.train)), config.train_examples, config.seed)
 
-    def features(self, length: int) -> tuple[Features, Features]:
+    def features(self, length: int) -> tuple[Arrays, Arrays]:
         """(training, scored) features of at most `length` pieces; made once for each length."""
         if length not in self._features:
             self._features[length] = (
@@ -93,7 +90,7 @@ class TaskData:
             )
         return self._features[length]
 
-    def _made(self, split: str, examples: list[Any], length: int) -> Features:
+    def _made(self, split: str, examples: list[Any], length: int) -> Arrays:
         features = trim(features_of(self.task, examples, self.source.tokenizer, length, self.cache))
         evaluation.check_segments(self.task, features, self.source)
         rows, *shape = features['input_ids'].shape

@@ -11,8 +11,7 @@ import numpy as np
 
 from configs.schema import FinetuneConfig
 from input_pipeline.tasks.base import INPUT_KEYS
-from input_pipeline.tasks.batching import bucketed_batches, training_batches
-from launch.finetuning.task_data import Features
+from input_pipeline.tasks.batching import Arrays, bucketed_batches, training_batches
 
 
 class TrainingRows:
@@ -21,7 +20,7 @@ class TrainingRows:
     def __init__(
         self,
         config: FinetuneConfig,
-        features: Features,
+        features: Arrays,
         examples: Sequence[int],
         label_keys: Sequence[str],
     ):
@@ -30,11 +29,11 @@ class TrainingRows:
         self._config, self._keys = config, [*INPUT_KEYS, *label_keys]
         self._arrays = {name: features[name][rows] for name in (*self._keys, 'example_index')}
 
-    def batches(self, start: int) -> Iterator[Features]:
+    def batches(self, start: int) -> Iterator[Arrays]:
         """Endless batches of what a model reads, with labels, from step `start` (from 0) on."""
         return self._batches(self._keys, start)
 
-    def _batches(self, keys: Sequence[str], start: int) -> Iterator[Features]:
+    def _batches(self, keys: Sequence[str], start: int) -> Iterator[Arrays]:
         buckets = self._config.length_buckets
         arguments = self._arrays, keys, self._config.batch_size, self._config.seed
         if buckets == 1:

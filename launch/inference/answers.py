@@ -21,13 +21,13 @@ import numpy as np
 from scipy import special
 
 from configs.errors import UserError
+from input_pipeline.tasks.batching import Arrays
 from input_pipeline.tasks.features import text_rows
 from input_pipeline.tasks.squad import SpanExample, SpanTask
 from input_pipeline.tasks.tagging import TaggedExample, TaggingTask
 from input_pipeline.tokenizer import Tokenizer
 
 Record = Mapping[str, Any]
-Arrays = dict[str, np.ndarray]
 # Masked words of a text that are answered, as in pre-training (max_predictions_per_seq).
 _MASKS = 20
 

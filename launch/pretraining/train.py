@@ -164,9 +164,7 @@ def _train(
                 state, signal = ended.state, ended.signal
             first += phase.steps
     if signal is not None:
-        said = checkpoint.standing(options.workdir, int(state.step))
-        logging.info('signal %d: %s; the same command goes on from there', signal, said)
-        return 128 + signal
+        return running.exit_code(signal, checkpoint.standing(options.workdir, int(state.step)))
     logging.info('done: %d steps', int(state.step))
     return 0
 

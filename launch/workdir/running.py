@@ -96,3 +96,12 @@ def opened(
         writer.close()
         if writes:
             plots.plot_workdir(workdir)
+
+
+def exit_code(signal_number: int, standing: str) -> int:
+    """Says what a run that a signal stopped goes on from; -> its command's exit code, 128 + signal.
+
+    standing: what of the run is on the disk, in words (checkpoint.standing).
+    """
+    logging.info('signal %d: %s; the same command goes on from there', signal_number, standing)
+    return 128 + signal_number
