@@ -82,23 +82,33 @@ class FineTuning:
 
     def models(self, config: FinetuneConfig) -> Models:
         """The encoder with a head; trained with the kernel that its rows' length allows."""
+        # The head is fresh; its dropout is the recipe's, beside the encoder's own.
         encoder, task = config.encoder(self.data.source.model), self.data.task
         model = task_heads.make_model(
             task.head, encoder, task.num_outputs, config.head_dropout, config.runtime
         )
+
+        # Two forms of one model: a fused kernel may read only rows of the training length, while
+        # splits are predicted in several lengths.
         length = self.features(config)[0]['input_ids'].shape[-1]
         kernel = attention.choose(config.runtime, encoder, length)
         return Models(model, model.clone(kernel=kernel))
 
     def begin(self, config: FinetuneConfig, state: TrainState, folder: str) -> TrainState:
         """The encoder's weights are the source's, unless init=random; the head's are fresh."""
+        # The control beside which pre-training is judged: nothing of the source but its shape.
         if config.init == 'random':
             return state
         source = self.data.source
+
+        # A BiLSTM above the encoder is in no pre-trained source: its fresh weights are lent to the
+        # tree that is loaded, which must be complete.
         name, encoder = f'--init_from={source.where}', source.params['encoder']
         if config.bilstm and not source.model.bilstm:
             logging.info('%s: its BiLSTM is fresh', folder)
             encoder = {**encoder, 'bilstm': state.params['encoder']['bilstm']}
+
+        # 'encoder' alone: heads of the source, if any, answer another task.
         return state._replace(
             params=load_params_into(state.params, {'encoder': encoder}, name, 'encoder')
         )

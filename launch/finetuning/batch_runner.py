@@ -69,7 +69,10 @@ def eval_batch_size(mesh: jax.sharding.Mesh, length: int, rows: int) -> int:
 
     A multiple of the devices, with as little padding as that allows.
     """
+    # Rows are split over these two axes; `model` has the same rows on all its devices.
     shards = mesh.shape['data'] * mesh.shape['fsdp']
+    # As few batches as stay within the tokens, then the rows spread evenly over them, rounded up to
+    # whole shards: the last batch is nearly as full as the first.
     batches = -(-rows * length // _EVAL_TOKENS[jax.default_backend()])
     return -(-rows // (batches * shards)) * shards
 
@@ -77,7 +80,7 @@ def eval_batch_size(mesh: jax.sharding.Mesh, length: int, rows: int) -> int:
 def by_length(
     features: Arrays, lengths: int, mesh: jax.sharding.Mesh, wanted: np.ndarray | None = None
 ) -> Iterator[PlannedBatch]:
-    """Batches of rows of like length, in at most `lengths` lengths, shorter ones first.
+    """Batches of rows of like length, in at most `lengths` lengths, shorter ones begin.
 
     features: INPUT_KEYS [N, S] or, of a choice, [N, C, S]. With `wanted`, bool [N], only those rows
     are planned, in the lengths and sizes that all rows together have, so that doing the rest later
@@ -85,20 +88,20 @@ def by_length(
     """
     _, *inputs, _ = features['input_ids'].shape  # () or, of a choice, (C,)
     for length, rows in length_groups(features, lengths):
+        # Size from all rows of this length, before `wanted` thins them out: the program stays the
+        # same.
         size = eval_batch_size(mesh, math.prod(inputs) * length, len(rows))
         rows = rows if wanted is None else rows[wanted[rows]]
-        for first in range(0, len(rows), size):
-            yield PlannedBatch(rows[first : first + size], length, size)
+        for begin in range(0, len(rows), size):
+            yield PlannedBatch(rows[begin : begin + size], length, size)
 
 
 def place(batch: Arrays, mesh: jax.sharding.Mesh, size: int) -> dict[str, jax.Array]:
     """A whole batch of `size` rows, of which each process puts its own on its devices."""
+    # Row ranges [a, b) of this process; several where its devices are not neighbours in the mesh.
     local = sharding.local_rows(mesh, size)
-    return sharding.place(
-        {name: np.concatenate([value[a:b] for a, b in local]) for name, value in batch.items()},
-        mesh,
-        size,
-    )
+    own = {name: np.concatenate([value[a:b] for a, b in local]) for name, value in batch.items()}
+    return sharding.place(own, mesh, size)
 
 
 def run(
@@ -119,11 +122,14 @@ def run(
     that is the batch.
     """
     for rows, length, size in plan:
+        # Copies of a real row, not zeros: they cannot make NaN, and `gather` drops them again.
         filled = np.concatenate([rows, np.repeat(rows[-1:], size - len(rows))])
         batch = {
             name: value[filled, ..., :length] if name in INPUT_KEYS else value[filled]
             for name, value in features.items()
         }
+
+        # After the cut: what `inputs` looks up (states of words) is then no longer than needed.
         read = inputs(batch) if inputs else batch
         with jax.set_mesh(mesh):
             outputs = function(params, place(read, mesh, size))
@@ -137,16 +143,20 @@ def gather(results: Iterable[Result], count: int, positions: int = 0) -> Arrays:
     at the end. With `positions` every output is of every position, [count, S, ...], and S is at
     least that.
     """
+    # Waits here for the device, once all batches are on their way.
     fetched = [(rows, jax.device_get(outputs)) for rows, outputs in results]
-    found: Arrays = {}
+    gathered: Arrays = {}
     for name in fetched[0][1] if fetched else ():
+        # Batches of different length differ in their outputs' axes: each output gets the largest.
         shapes = [outputs[name].shape[1:] for _, outputs in fetched]
         shape = [max(sizes) for sizes in zip(*shapes, strict=True)]
         if positions:
             shape[0] = max(shape[0], positions)
-        found[name] = np.zeros((count, *shape), fetched[0][1][name].dtype)
+        gathered[name] = np.zeros((count, *shape), fetched[0][1][name].dtype)
+
+        # The rows that fill up come last, and are left out.
         for rows, outputs in fetched:
             value = outputs[name][: len(rows)]
             corner: tuple[Any, ...] = tuple(slice(size) for size in value.shape[1:])
-            found[name][(rows, *corner)] = value
-    return found
+            gathered[name][(rows, *corner)] = value
+    return gathered

@@ -75,6 +75,8 @@ class SplitPredictor:
         """
         arrays = {name: features[name] for name in INPUT_KEYS}
         plan = by_length(features, buckets, self._mesh)
+
+        # Every row once: the plan holds all of them, and `gather` restores their order.
         # all batches are on their way before the first is waited for
         results = list(run(self._predict, params, arrays, plan, self._mesh, inputs))
         outputs = gather(results, len(features['input_ids']))
@@ -116,7 +118,10 @@ def record(
     A split without labels has no metrics. `facts` are what else is known of the run: its step, the
     hash of its configuration.
     """
+    # Predictions first: eval/SPLIT.json is the mark that all of it is there.
     task.write_predictions(str(workdir.predictions(split)), examples, predictions)
+
+    # A test split often has no labels: then there are predictions alone.
     scores = task.score(examples, predictions) if task.labelled(examples) else {}
     result = {
         'task': task.name,
@@ -125,6 +130,8 @@ def record(
         'metrics': scores,
         'examples': len(examples),
     }
+
+    # `result` wins over `facts`: what is measured now replaces what was noted before.
     return write_result(workdir, split, facts | result)
 
 
@@ -150,6 +157,8 @@ def evaluate(
         )
     check_writable(workdir)
     data = workdir.data(task=str, data_dir=str, head=str, labels=list)
+
+    # Another task may be scored (AX by an MNLI model) if its head and labels are the model's own.
     own = task_name is None
     task = load_task(
         data['task'] if task_name is None else task_name,

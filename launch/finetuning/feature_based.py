@@ -30,6 +30,8 @@ class FeatureBased:
                 f'task {data.task.name}: the feature-based approach is for tagging, and its kind is'
                 f' {data.task.kind}'
             )
+
+        # By max_seq_length, then split: rows of another length give words other contexts.
         self.data, self._machine = data, machine
         self._words: dict[int, dict[str, WordStates]] = {}
 
@@ -45,6 +47,8 @@ class FeatureBased:
             self._words[length] = {
                 split: WordStates(data.cache, data.source, of_split) for split, of_split in rows
             }
+
+        # Only the chosen training examples: the encoder is the expensive part of such a run.
         train, scored = self._words[length]['train'], self._words[length][data.split]
         train.need(data.chosen(config), self._machine.mesh, self._machine.heed)
         scored.need(range(len(data.scored)), self._machine.mesh, self._machine.heed)
@@ -52,12 +56,14 @@ class FeatureBased:
 
     def inputs(self, config: FeatureConfig, split: str, batch: Arrays) -> Arrays:
         """The batch with the states of its words."""
+        # The states are fetched batch by batch; all of them would not fit in memory.
         layers = layers_of(config.features, self.data.source.model.num_layers)
         words = self._words[config.max_seq_length][split]
         return batch | {'features': words.lookup(batch['input_ids'], layers)}
 
     def models(self, config: FeatureConfig) -> Models:
         """The BiLSTM with a classifier."""
+        # 'sum...' learns one weight a layer; a single layer or a concatenation needs none.
         model = FeatureTagger(
             outputs=self.data.task.num_outputs,
             weigh=config.features.startswith('sum'),

@@ -40,6 +40,7 @@ def training_loss(folder: str) -> float | None:
 
     The last line alone may be a single batch. None where all their steps were discarded.
     """
+    # Late lines are chosen by step: a run that was resumed may have lines of unequal length.
     lines = [
         line
         for line in metrics.read_metrics(Workdir(folder).metrics_file)
@@ -48,6 +49,8 @@ def training_loss(folder: str) -> float | None:
     late = [line for line in lines if line['step'] > 0.9 * lines[-1]['step'] and 'loss' in line]
     if not late:
         return None
+
+    # Each line is a mean over its own steps, so it counts by those that were not discarded.
     weights = [line['steps'] - line['discarded_steps'] for line in late]
     losses = zip((line['loss'] for line in late), weights, strict=True)
     return sum(loss * weight for loss, weight in losses) / sum(weights)
@@ -58,10 +61,12 @@ def run_sweep(runs: Sequence[tuple[Runner[Any], Point]], folder: str) -> list[di
 
     `runs` are the points of the sweep, each with what carries it out.
     """
+    # All points before the first is run: a mistake in the last should not cost a night.
     for runner, point in runs:
         runner.check(point.config)
     rows, reused = [], 0
     for number, (runner, point) in enumerate(runs, start=1):
+        # Runs are named by their settings, so a larger sweep finds those of a smaller one.
         result, done_before = runner.run(point.config, os.path.join(folder, 'runs', point.name))
         reused += done_before
         rows.append({'name': point.name, 'settings': point.settings, **result})
@@ -70,6 +75,8 @@ def run_sweep(runs: Sequence[tuple[Runner[Any], Point]], folder: str) -> list[di
         )
     if reused:
         logging.info('%d of %d runs were done before and are reused', reused, len(runs))
+
+    # sweep.json comes last: it is there only when all runs are.
     best = best_of(rows)
     report = {
         'task': best['task'],
@@ -94,12 +101,14 @@ def summarize(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     Failed runs, whose training loss stays at what a constant answer has, count in all of them.
     sd is the sample standard deviation, none for a single run.
     """
+    # Seeds of the same settings are one group: they are what the spread is taken over.
     groups: dict[tuple, list[dict[str, Any]]] = {}
     for row in rows:
-        groups.setdefault(
-            tuple((k, v) for k, v in row['settings'].items() if k != 'seed'), []
-        ).append(row)
+        settings = tuple((k, v) for k, v in row['settings'].items() if k != 'seed')
+        groups.setdefault(settings, []).append(row)
     summary = []
+
+    # Failed runs are counted and kept in the mean: to leave them out would flatter the settings.
     for settings, members in groups.items():
         failed = sum(member.get('failed', False) for member in members)
         entry: dict[str, Any] = {
@@ -125,6 +134,7 @@ def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = ()) -> list[str
 
     `left`: the places of columns that begin at the left, as words do.
     """
+    # Columns as wide as their longest cell.
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         '  '.join(
@@ -139,6 +149,8 @@ def table(rows: Sequence[dict[str, Any]], metric: str) -> str:
     """The summary of a sweep as text, and its best run by the selecting dev metric."""
     entries = summarize(rows)
     names = list(entries[0]['settings'])
+
+    # Settings that were swept first, then the counts, then the selecting metric.
     lines = [[*names, 'runs', 'failed', f'{metric} mean', 'sd', 'max']]
     for entry in entries:
         scores = entry['metrics'][metric]
@@ -154,6 +166,8 @@ def table(rows: Sequence[dict[str, Any]], metric: str) -> str:
             ]
         )
     best = best_of(rows)
+
+    # What failed is named: the mean above is not to be read without it.
     failed = [row['name'] for row in rows if row.get('failed')]
     text = '\n'.join(aligned(lines))
     if failed:
@@ -168,6 +182,8 @@ def _caveat(rows: Sequence[dict[str, Any]], best: dict[str, Any]) -> str:
     if best.get('failed'):
         return '; it has FAILED, as all runs have'
     score = lambda row: row['metrics'][best['metric']]
+
+    # A failed run may score highest by luck (all one class): said, but not chosen.
     highest = max(rows, key=score)
     if score(highest) <= score(best):
         return ''
@@ -184,6 +200,8 @@ def describe(result: dict[str, Any], done_before: bool = False) -> str:
     scores = ', '.join(shown) or 'no labels, predictions only'
     note = f'; FAILED: {_failure(result)}' if result.get('failed') else ''
     note += ' (done before, reused)' if done_before else ''
+
+    # With select=best the weights are of an earlier step than the last.
     step = result.get('selected_step', result['step'])
     return (
         f'{result["task"]} {result["split"]}: {scores} on {result["examples"]} examples at step'

@@ -26,6 +26,7 @@ def task_identity(task: Task, name: str, data_dir: str) -> dict[str, Any]:
     """What data.json says of a task: where it is (absolute), and what its model must have."""
 
     def absolute(path: str) -> str:
+        # A workdir is read from other folders later: local paths are made absolute, others stay.
         return (
             os.path.abspath(path)
             if path and '://' not in path and not path.startswith('tfds:')
@@ -57,6 +58,7 @@ class TaskData:
 
         UserError where the scored split has no labels.
         """
+        # Both splits are read now, so that a fault in either is told before anything is computed.
         self.task, self.source, self.cache = task, source, cache
         self.split = task.selection_split
         self.train, self.scored = task.examples('train'), task.examples(self.split)
@@ -65,6 +67,9 @@ class TaskData:
                 f'task {task.name}: its {self.split} split has no labels, so nothing can be scored:'
                 ' give it a dev split'
             )
+
+        # What a resumed run compares: the examples themselves and not their file's name, and the
+        # encoder's weights and not its path.
         digest = hashlib.sha256(repr((self.train, self.scored)).encode()).hexdigest()
         self.identity = {
             **named,
@@ -75,6 +80,7 @@ class TaskData:
             'tokenizer': source.tokenizer.fingerprint,
             'model': schema.to_dict(source.model),
         }
+        # By length: the runs of a sweep share them, for to make them is slow.
         self._features: dict[int, tuple[Arrays, Arrays]] = {}
 
     def chosen(self, config: schema.FinetuneConfig) -> list[int]:
@@ -91,6 +97,7 @@ class TaskData:
         return self._features[length]
 
     def _made(self, split: str, examples: list[Any], length: int) -> Arrays:
+        # Trimmed to the longest row there is: padding beyond it would only cost time.
         features = trim(features_of(self.task, examples, self.source.tokenizer, length, self.cache))
         evaluation.check_segments(self.task, features, self.source)
         rows, *shape = features['input_ids'].shape

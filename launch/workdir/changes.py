@@ -33,7 +33,6 @@ def changes(before: Run, after: Run, done: int) -> list[Change]:
 
     What makes another run of it is `refused`.
     """
-
     # Settings and data as flat names, so that one comparison covers both.
     kinds = schema.kinds(type(after.config))
     old, new = (
@@ -86,7 +85,6 @@ def _same_past(before: schema.Config, after: schema.Config, done: int) -> bool:
     They do where those steps are of the same phases, and the schedule has not yet looked ahead:
     constant never does, warm-up-stable-decay where its decay begins.
     """
-
     # Fine-tuning's schedule always spans the whole run, so another length is another past.
     if not isinstance(before, schema.PretrainConfig) or not isinstance(
         after, schema.PretrainConfig

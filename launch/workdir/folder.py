@@ -66,7 +66,6 @@ def _is_result(path: Path) -> bool:
     """Whether `path` is more than what a run writes before its first log line and its first
     checkpoint.
     """
-
     # Written by every run as it starts; event files have a header before their first number.
     claim = (LOCK, 'config.json', 'data.json')
     return (

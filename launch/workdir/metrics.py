@@ -81,7 +81,6 @@ class MetricWriter:
         """Records one set of metrics; `total` steps and `eta` seconds left are for the log line
         alone.
         """
-
         # To the log first: it still tells where the disk takes nothing.
         values = {name: _plain(value) for name, value in metrics.items()}
         logging.info('%s', describe(step, values, total, eta))
@@ -126,7 +125,6 @@ class _Appended:
 
     def append(self, piece: bytes) -> None:
         """Writes what waits, and `piece`."""
-
         # Pieces that failed before go first, so their order stays.
         self._waiting.append(piece)
         try:
@@ -145,7 +143,6 @@ class _Appended:
 
     def _cut(self) -> None:
         """Drops the part of a piece that was still written, and what the file's buffer holds."""
-
         # Closed before it is cut: a buffer that is flushed later would write behind the cut.
         file, self._file = self._file, None
         # A failure here is told below, with what it means: lines are lost.
@@ -212,7 +209,6 @@ def read_metrics(path: epath.PathLike) -> list[dict[str, Any]]:
 
     Raises UserError where there is no such file, it cannot be read, or another line is not JSON.
     """
-
     # None is a missing file, and b'' one that is still empty: that is no mistake.
     content, found = _content(epath.Path(path)), []
     if content is None:
@@ -260,7 +256,6 @@ def describe(
     step: int, values: Mapping[str, Any], total: int | None = None, eta: float | None = None
 ) -> str:
     """One readable line: 'step 200/1000 train  loss 6.31  mlm_accuracy 0.153  ... eta 1:02:03'."""
-
     # The usual figures in their fixed order, then whatever else a task or head reports.
     names = [name for name in _FIRST if name in values] + [
         name for name in values if name not in _FIRST + _LEFT_OUT
@@ -295,7 +290,6 @@ def _short(value: float | None) -> str:
 
 def _plain(value: Any) -> Any:
     """A JSON value for a Python, numpy or jax scalar; None for a number that is not finite."""
-
     # numpy and jax scalars have item(); JSON knows no NaN, so it becomes null.
     value = value.item() if hasattr(value, 'item') else value
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -303,7 +297,6 @@ def _plain(value: Any) -> Any:
 
 def _event_writer(folder: epath.Path, resume_step: int, must: bool) -> _Events:
     """A new event file, made without the TensorFlow that TensorBoard would import."""
-
     # With an entry of this name tensorboard takes its own small stand-in for TensorFlow (18 s
     # less).
     sys.modules.setdefault('tensorboard.compat.notf', types.ModuleType('tensorboard.compat.notf'))

@@ -34,7 +34,6 @@ def plot_run(metrics_path: epath.PathLike, out_dir: epath.PathLike) -> list[str]
     losses.png, held_out.png, learning_rate.png; scores.png has what fine-tuning scored on the way,
     on a split of its task. Raises UserError where the file is missing.
     """
-
     # A picture is drawn only where there are points for it: no empty axes.
     lines, folder, written = read_metrics(metrics_path), epath.Path(out_dir), []
     folder.mkdir(parents=True, exist_ok=True)
@@ -51,7 +50,6 @@ def plot_run(metrics_path: epath.PathLike, out_dir: epath.PathLike) -> list[str]
 
 def _scores(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:
     """Every metric of a task's scored split, as 'SPLIT METRIC'."""
-
     # A dict for its order: the curves keep the order, and so the colours, of the first scores.
     metrics = dict.fromkeys(
         (line['split'], name)

@@ -74,7 +74,6 @@ class GrowingOutput:
 
         UserError where the disk takes no more.
         """
-
         # First the contents, down to the disk; the note after them may then promise them.
         try:
             for name, content in contents.items():
@@ -102,7 +101,6 @@ class GrowingOutput:
         """Notes beside the output what made it (OUTPUT.json), has `move` put the files where they
         belong, and removes the folder.
         """
-
         # The description before the move: an output that is there without one is another program's.
         self.close()
         counts = {'records': self.records, 'bad_records': self.bad}
@@ -132,7 +130,6 @@ def growing(output: str, identity: dict[str, Any], names: Sequence[str]) -> Iter
     The caller ends with `finish`. UserError where another identity, or another process, has them,
     or the output is not local.
     """
-
     # All that can be refused is refused before the first record is worked on.
     if '://' in output:
         raise UserError(

@@ -65,7 +65,6 @@ def opened(
     will be made; the rest as loop.Run has it. NoRoom where the disk cannot hold them. At the end,
     however it comes, a save under way is on the disk, the metrics are closed and drawn.
     """
-
     # Before anything is opened: a run that cannot be saved should not begin.
     required = runtime.on_full_disk == 'stop'
     checkpoints.check_room(state, saves, required)

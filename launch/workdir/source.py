@@ -70,7 +70,6 @@ class Source(NamedTuple):
 
         A path and a step do not name a model: other weights may lie in the same folder tomorrow.
         """
-
         # Everything but the arrays, whose repr would leave out most of their numbers.
         facts = (self.bert._replace(params={}), self.tokenizer.fingerprint)
         digest = hashlib.sha256(repr(facts).encode())
@@ -181,7 +180,6 @@ def for_pretraining(
     UserError where the source is a model of another shape, or the vocabulary is not the source's or
     an extension of it.
     """
-
     # The vocabulary first: it may add rows, and so change the shape that is compared below.
     source = with_vocabulary(read_source(where, print_map), tokenizer)
     # what training may choose anew
@@ -283,7 +281,6 @@ def _read_workdir(workdir: Workdir) -> tuple[Reading, int]:
     """A workdir's newest checkpoint, with the class of transformers that its head is, and its
     step.
     """
-
     # A feature-based run has no encoder of its own: refused before weights are read.
     model, config = workdir.model_config(), workdir.config()
     if isinstance(config, schema.FeatureConfig):

@@ -128,7 +128,6 @@ class Workdir(os.PathLike[str]):
         It says what was `expected`; of a sweep's folder it names a run, the best where all are
         done.
         """
-
         # Everything that touches the disk in here: an unreachable bucket becomes one line.
         with reading(self):
             if self.config_file.exists():
@@ -159,7 +158,6 @@ class Workdir(os.PathLike[str]):
 
         `kinds` are the entries that must be there, and their types.
         """
-
         # Only what the caller is about to use is checked, so older files with other entries still
         # load.
         found = read_object(self.data_file, MEND)
@@ -189,7 +187,6 @@ class Workdir(os.PathLike[str]):
         settings are logged. A run that ended before its first checkpoint left nothing to go on
         from, so another may take its folder.
         """
-
         # Checkpoints without a configuration: to go on would be to guess whose they are.
         done, known = self.newest_step(), self.config_file.exists()
         if not known and done:
@@ -220,7 +217,6 @@ class Workdir(os.PathLike[str]):
         """Whether the run that is there goes on, `changed` so; False where it makes place for
         another, because it has not `begun`. UserError where another run is there.
         """
-
         # Nothing that decides the result differs: it is the same run, which may run otherwise.
         refused = [change for change in changed if change.refused]
         if not refused:
