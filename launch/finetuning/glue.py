@@ -156,11 +156,10 @@ def submit(runs: dict[str, Run], glue: str | None, output: str) -> None:
         for task, folder in folders.items()
         if not folder
     ]
+    data_dirs = {task: run.data_dir for task, run in runs.items()} | folders
     examples: dict[str, list[Any]] = {}
     for name, (task, split) in _FILES.items():
-        of_run = runs[task].data_dir if task in runs else ''
-        folder = folders[task] if task in folders else of_run
-        if folder:
+        if folder := data_dirs.get(task):
             try:
                 examples[name] = load_task(task, folder).examples(split)
             except UserError as error:

@@ -23,6 +23,7 @@ def report(
 
     Compiles the step, on a batch of `records`.
     """
+    # A real batch, and not shapes alone: it is placed as in training, so the layouts are the same.
     program = pretraining_program(config, records.kind(), mesh)
     rows = sharding.local_rows(mesh, phase.batch_size)
     rows_read = next(
@@ -31,8 +32,12 @@ def report(
         ).batches()
     )
     batch = sharding.place(rows_read, mesh, phase.batch_size)
+
+    # Compiled and not run: the state is a tree of shapes, which takes no memory.
     with jax.set_mesh(mesh):
         compiled = program.train_step.lower(program.state, batch, program.hparams).compile()
+
+    # The formula's FLOPs: the compiler counts the body of a loop once.
     work = phase.batch_size * flops.training_flops_per_sequence(
         config.model, phase.seq_len, records.manifest.max_predictions
     )
