@@ -64,12 +64,15 @@ def main(argv: Sequence[str]) -> int:
     """Runs what is left to run; returns 0, or 128 + the signal that asked it to save and stop."""
     del argv
     options = flags.read(Options)
+
+    # Before jax is imported, which reads XLA's flags once.
     if options.deterministic:
         determinism.demand()
     from configs import sweep
     from configs.presets.finetune import recipe
     from input_pipeline.tasks import load_task
 
+    # The task and the settings first: most mistakes are in them, and to find them needs no jax.
     task = load_task(options.task, options.data_dir)
     config = app.config_from_flags('finetune', recipe(task.name, task.kind, options.recipe))
     points = sweep.grid(config, options.sweep) if options.sweep else []
@@ -80,6 +83,7 @@ def main(argv: Sequence[str]) -> int:
     from launch.workdir import running, source
     from launch.workdir.workdir import Workdir
 
+    # From here on the folder is this command's, so two sweeps cannot mix their runs in it.
     with Workdir(options.workdir).lock():
         encoder = source.load_source(options.init_from, options.print_map)
         logging.info(
@@ -89,12 +93,18 @@ def main(argv: Sequence[str]) -> int:
             encoder.step,
             task.head,
         )
+
+        # What is shared by all runs of the process: the task's features, the mesh, compiled
+        # programs.
         identity = task_identity(task, options.task, options.data_dir)
         cache = str(Workdir(options.workdir).features)
         ready = machine.ready(config.runtime, encoder.model)
         fine_tuner = finetuner.FineTuner(
             FineTuning(TaskData(task, encoder, identity, cache)), ready, options.profile
         )
+
+        # One run into the folder itself, or a grid into its runs/. A signal ends either with its
+        # state saved; the same command goes on.
         try:
             if points:
                 runs = [(fine_tuner, point) for point in points]

@@ -15,6 +15,7 @@ from typing import Any
 
 from configs.errors import UserError
 
+# Enough for several megabytes of prose and ten classes of a task.
 PACKAGES = 20
 
 
@@ -46,6 +47,8 @@ class Docstrings(Source):
     question = 'which library does a docstring come from?'
 
     def __init__(self) -> None:
+        # Which packages there are is all that the text depends on, so a second run knows it by
+        # them.
         from launch.demo import docstrings
 
         self._packages = docstrings.installed_packages(PACKAGES)
@@ -81,6 +84,7 @@ class Corpus(Source):
         from input_pipeline.text.corpus import TextOptions, units
         from launch.demo.stages import fingerprint
 
+        # Files by name, size and time of change; objects in a store by what the store says of them.
         self._patterns, self._limit = patterns, limit
         self._options = TextOptions(segment=True, language=language)
         read = units(patterns, self._options)
@@ -110,11 +114,15 @@ class Corpus(Source):
         from launch.demo.stages import say
         from launch.demo.text_split import Document, hashed
 
+        # A heap of what is kept, largest hash on top: the smallest hashes are a sample that does
+        # not depend on the order of the files, and memory holds no more than the limit.
         kept: list[tuple[float, int, int, Document]] = []
         report, size, total = Report(), 0, 0
         for number, read in enumerate(read_documents(self._patterns, self._options, report)):
             name = f'{read.name[0]}:{read.name[1]}'
             document = Document('', name, '', tuple(read.sentences))
+
+            # Over the limit the largest hash goes, but one document always stays.
             length = sum(len(sentence.encode()) for sentence in read.sentences)
             total += length
             size += length
@@ -123,6 +131,8 @@ class Corpus(Source):
                 size -= heapq.heappop(kept)[2]
         for line in report.lines():  # invalid bytes, lines that were cut
             say(line)
+
+        # What is not used is said, with the flag that changes it.
         if size < total:
             part = f'{size / 1e6:.1f} of {total / 1e6:.1f} MB are used'
             say(f'{self.title}: {part}, documents chosen by a hash (--corpus_mb for more)')
@@ -136,6 +146,7 @@ def source(corpus: Sequence[str] | None, language: str, limit: int) -> Source:
 
 def describe(counts: dict[str, Any], groups: str) -> str:
     """One line about a text folder."""
+    # Groups are what is held out together: modules, or documents.
     train, out, dropped = counts['train'], counts['held_out'], counts['dropped']
     return (
         f'{train["bytes"] / 1e6:.1f} MB of {train["sentences"]:,} sentences in'
@@ -149,5 +160,6 @@ def describe(counts: dict[str, Any], groups: str) -> str:
 def is_latin(path: Path) -> bool:
     """Whether most letters of a text are Latin, judged by its first 200,000 characters."""
     with open(path, encoding='utf-8') as file:
+        # The blocks of Latin letters, accents and all, end at U+024F.
         letters = [c for c in file.read(200_000) if c.isalpha()]
     return 2 * sum(c < '\u0250' for c in letters) > len(letters)

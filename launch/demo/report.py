@@ -18,6 +18,7 @@ def write(stages: Stages, title: str, question: str) -> str:
     from launch.workdir.plots import plot_run
     from launch.workdir.workdir import Workdir
 
+    # Numbers first, as data; the page and the table are made of them.
     results = gather(stages, title, question)
     folder, pretrained = stages.workdir, Workdir(stages.done['pretrain'].folder)
     (folder / 'results.json').write_text(json.dumps(results, indent=2) + '\n')
@@ -37,6 +38,7 @@ def write(stages: Stages, title: str, question: str) -> str:
 
 def table(results: dict[str, Any]) -> str:
     """The results as text, at most 100 columns wide."""
+    # Each number beside what guessing gives: alone it says little.
     run, tuned = results['pretraining'], results['finetuning']
     last, guess = run['final'], run['guessing']
     lines = [
@@ -92,6 +94,8 @@ def table(results: dict[str, Any]) -> str:
 
 def conclusions(results: dict[str, Any]) -> list[str]:
     """What the numbers say, in sentences: also where pre-training did not help."""
+    # First whether pre-training learned anything, then whether it helped. Less than 0.05 nats, or
+    # 0.02 of accuracy, is told as nothing learned.
     last = results['pretraining']['final']
     guess = results['pretraining']['guessing']
     rows = results['finetuning']['rows']
@@ -105,6 +109,8 @@ def conclusions(results: dict[str, Any]) -> list[str]:
         ]
     if last['nsp_accuracy'] < guess['nsp_accuracy'] + 0.02:
         lines.append('Next sentence prediction was not learned: it is at chance.')
+
+    # A sentence for each verdict that occurs, with the sizes it holds at.
     wording = {
         'wins': 'Fine-tuning is better from the pre-trained weights',
         'loses': 'Fine-tuning is WORSE from the pre-trained weights',
@@ -266,6 +272,7 @@ def _columns(rows: list[list[str]]) -> list[str]:
 
     The first to the left, numbers to the right, the last as it is.
     """
+    # Columns as wide as their widest cell; the last is text, so it is left as it is.
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return [
         '  '
@@ -291,6 +298,7 @@ def _plot_finetuning(results: dict[str, Any], path: Path) -> Path:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    # Without pyplot, which keeps global state and may look for a display.
     figure = Figure(figsize=(7, 4), layout='constrained')
     FigureCanvasAgg(figure)
     axes = figure.add_subplot(
@@ -299,6 +307,8 @@ def _plot_finetuning(results: dict[str, Any], path: Path) -> Path:
         xscale='log',
         title=results['question'],
     )
+
+    # Sizes grow by factors, so the axis is logarithmic; bars are one standard deviation.
     sizes = [row['train_examples'] for row in results['rows']]
     for init, label in (('source', 'pre-trained'), ('random', 'random weights')):
         accuracies = [row[init] for row in results['rows']]

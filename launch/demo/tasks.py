@@ -21,6 +21,7 @@ from configs.atomic import atomic_file, atomic_write
 from configs.errors import UserError
 from launch.demo.text_split import Document, hashed
 
+# Of a thousand examples an accuracy has a standard error of 1.6 % at most.
 MAX_TRAIN, MAX_HELD_OUT = 4000, 1000
 # `dev` is what launch.finetune scores; the quickstart selects nothing on it
 FILES = {
@@ -153,7 +154,9 @@ def _order(document: Document) -> float:
 
 # --- do two passages come from one document? -------------------------------------------
 
+# About two sentences: enough to tell what a passage is about.
 PASSAGE_CHARS = 160
+# So that a few long documents do not make up the task.
 MAX_PAIRS_OF_DOCUMENT = 6
 _SAME, _DIFFERENT = 'same', 'different'
 
