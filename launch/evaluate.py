@@ -106,6 +106,8 @@ def score_file(path: str, task_name: str | None, data_dir: str, split: str) -> d
         raise UserError('--predictions needs --task')
     if located(path) is None:
         raise UserError(f'--predictions={path}: no such file')
+
+    # The examples in their order give each line of the file its label.
     task = load_task(task_name, data_dir)
     examples = task.examples(split)
     predictions = task.read_predictions(path, examples)

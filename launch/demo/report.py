@@ -22,6 +22,8 @@ def write(stages: Stages, title: str, question: str) -> str:
     results = gather(stages, title, question)
     folder, pretrained = stages.workdir, Workdir(stages.done['pretrain'].folder)
     (folder / 'results.json').write_text(json.dumps(results, indent=2) + '\n')
+
+    # Paths on the page are relative, so that the folder can be moved.
     plots = [
         Path(path).relative_to(folder)
         for path in plot_run(pretrained.metrics_file, folder / 'plots')
@@ -31,6 +33,8 @@ def write(stages: Stages, title: str, question: str) -> str:
             folder
         )
     )
+
+    # The page last, since it shows the pictures.
     (folder / 'report.md').write_text(markdown(results, plots))
     say(f'written: {folder}/report.md, {folder}/results.json, {folder}/plots/*.png')
     return table(results)
@@ -192,6 +196,8 @@ def markdown(results: dict[str, Any], plots: list[Path]) -> str:
             {', '.join(f'{name} {version}' for name, version in machine['packages'].items())}."""
         ),
     }
+
+    # Written above as paragraphs of the source; on the page each is one line.
     words = {name: ' '.join(value.split()) for name, value in words.items()}
     # The page: the terminal's table as it stands there, then each part of the pipeline in its turn.
     lines = [
@@ -231,6 +237,7 @@ def markdown(results: dict[str, Any], plots: list[Path]) -> str:
 
 def _scores(line: dict[str, float]) -> list[str]:
     """The cells of one evaluation."""
+    # In the order of the curve's columns.
     mlm = [
         _percent(line['mlm_accuracy']),
         f'{line["mlm_loss"]:.3f}',
@@ -250,6 +257,7 @@ _FINETUNING_HEAD = [
 
 
 def _finetuning_row(row: dict[str, Any]) -> list[str]:
+    # A single run has no standard deviation.
     spread = lambda accuracy: (
         _percent(accuracy['mean'])
         + (f' ± {100 * accuracy["sd"]:.1f}' if accuracy['sd'] is not None else '')
@@ -289,6 +297,7 @@ def _columns(rows: list[list[str]]) -> list[str]:
 
 def _grid(rows: list[list[str]]) -> list[str]:
     """A Markdown table; the first row is its head."""
+    # Numbers to the right: Markdown has a colon for that.
     bar = lambda cells: '| ' + ' | '.join(cells) + ' |'
     return [bar(rows[0]), bar(['---'] + ['---:'] * (len(rows[0]) - 1)), *map(bar, rows[1:])]
 
@@ -320,6 +329,8 @@ def _plot_finetuning(results: dict[str, Any], path: Path) -> Path:
             capsize=3,
             label=label,
         )
+
+    # The line that anything must be above.
     axes.axhline(results['majority'], color='gray', linestyle=':', label='most frequent class')
     axes.set_xticks(sizes, [f'{size:,}' for size in sizes])
     axes.minorticks_off()

@@ -107,6 +107,7 @@ def read(directory: str) -> Iterator[Document]:
     """The documents of a text folder, in their order."""
     with open(Path(directory) / DOCUMENTS, encoding='utf-8') as file:
         for line in file:
+            # Field by field, so that a file of another version fails here and not later.
             data = json.loads(line)
             yield Document(
                 data['label'],
@@ -121,6 +122,7 @@ class _Side:
     """Counts one side of the split."""
 
     def __init__(self) -> None:
+        # Bytes as written, blank lines included: what the records stage counts on.
         self.documents = self.sentences = self.bytes = 0
         self.groups: set[str] = set()
 
