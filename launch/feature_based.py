@@ -119,12 +119,12 @@ def main(argv: Sequence[str]) -> int:
         identity = task_identity(task, options.task, options.data_dir)
         data = TaskData(task, encoder, identity, str(Workdir(options.workdir).features))
         ready = machine.ready(points[approaches[0]][0].config.runtime, encoder.model)
-        whole = finetuner.FineTuner(FineTuning(data), ready)
-        frozen = finetuner.FineTuner(FeatureBased(data, ready), ready)
+        fine_tuning = finetuner.FineTuner(FineTuning(data), ready)
+        on_features = finetuner.FineTuner(FeatureBased(data, ready), ready)
 
         # In the order of --approaches: the seeds of a row one after the other share its programs.
         runs = [
-            (whole if approach == 'finetune' else frozen, point)
+            (fine_tuning if approach == 'finetune' else on_features, point)
             for approach in approaches
             for point in points[approach]
         ]

@@ -15,7 +15,7 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 
 
 def prefer_ours() -> None:
-    """Loads our packages where something else of their name would be place in their place."""
+    """Loads our packages where something else of their name would be found in their place."""
     # launch itself is ours already, or this file would not run.
     for name in ('configs', 'bert_jax', 'input_pipeline'):
         # Of a package the folder, of a module its file; None where there is nothing of that name.

@@ -113,12 +113,12 @@ def main(argv: Sequence[str]) -> None:
         for answer in answers(predictor, reader.part(shard, output.records)):
             if 'error' in answer:
                 bad += 1
-                where = f'{options.input}:{answer["line"]}: {answer["error"]}'
+                place = f'{options.input}:{answer["line"]}: {answer["error"]}'
                 if not options.file.skip_bad_records:
                     raise UserError(
-                        f'{where}; mend it, or leave such records out with --skip_bad_records'
+                        f'{place}; mend it, or leave such records out with --skip_bad_records'
                     )
-                logging.warning('%s', where)
+                logging.warning('%s', place)
             lines.append(json.dumps(answer, ensure_ascii=False) + '\n')
             if len(lines) == _COMMIT:
                 commit()

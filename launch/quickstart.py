@@ -131,16 +131,18 @@ def records_stage(options: Options, text: Done, vocabulary: Done) -> Stage:
 
     # Word pieces that pre-training will read, over those that the text holds: so many copies, each
     # with masks of its own. Ten are the original's dupe_factor, and enough.
-    read = (
+    pieces_read = (
         (options.steps or quickstart.get_config().total_steps)
         * quickstart.get_config().phases[0].batch_size
         * quickstart.SEQ_LEN
     )
-    held = json.loads((text.folder / 'counts.json').read_text())['train']['bytes'] / BYTES_PER_TOKEN
+    pieces_held = (
+        json.loads((text.folder / 'counts.json').read_text())['train']['bytes'] / BYTES_PER_TOKEN
+    )
     arguments = [
         f'--seq_len={quickstart.SEQ_LEN}',
         f'--max_predictions={quickstart.MAX_PREDICTIONS}',
-        f'--dupe_factor={min(10, math.ceil(read / held))}',
+        f'--dupe_factor={min(10, math.ceil(pieces_read / pieces_held))}',
         f'--seed={options.seed}',
     ]
 

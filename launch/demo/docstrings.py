@@ -191,13 +191,13 @@ def paragraphs(docstring: str) -> list[str]:
     # The state of a reader of lines: whether it is inside a code fence, a doctest, a section that
     # is skipped, or an indented block that belongs to a directive at `block_indent`.
     lines = inspect.cleandoc(docstring).split('\n')
-    done: list[str] = []
+    prose: list[str] = []
     current: list[str] = []
     fence, doctest, skipped, block_indent = False, False, False, None
 
     def close() -> None:
         if current:
-            done.append(' '.join(current))
+            prose.append(' '.join(current))
             current.clear()
 
     for number, line in enumerate(lines):
@@ -283,7 +283,7 @@ def paragraphs(docstring: str) -> list[str]:
         if stripped:
             current.append(stripped)
     close()
-    return done
+    return prose
 
 
 # Markup within a line, in this order: what holds others goes first.

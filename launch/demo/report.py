@@ -282,17 +282,12 @@ def _columns(rows: list[list[str]]) -> list[str]:
     """
     # Columns as wide as their widest cell; the last is text, so it is left as it is.
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [
-        '  '
-        + '  '.join(
-            [
-                row[0].ljust(widths[0]),
-                *(cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:-1])),
-                row[-1],
-            ]
-        ).rstrip()
-        for row in rows
-    ]
+    lines = []
+    for row in rows:
+        numbers = [cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:-1])]
+        cells = [row[0].ljust(widths[0]), *numbers, row[-1]]
+        lines.append('  ' + '  '.join(cells).rstrip())
+    return lines
 
 
 def _grid(rows: list[list[str]]) -> list[str]:

@@ -31,16 +31,16 @@ def gather(stages: Stages, title: str, question: str) -> dict[str, Any]:
     Accuracies are fractions, losses nats, times seconds.
     """
     # Only finished stages are here, so every file below is there.
-    done = {name: stage.folder for name, stage in stages.done.items()}
+    folders = {name: stage.folder for name, stage in stages.done.items()}
     sweeps = {
         int(name.removeprefix('finetune_')): folder
-        for name, folder in done.items()
+        for name, folder in folders.items()
         if name.startswith('finetune_')
     }
     return {
-        'text': {'source': title, **read_object(done['text'] / 'counts.json')},
-        'pretraining': pretraining(done['pretrain'], done['records']),
-        'finetuning': finetuning(done['task'], question, sweeps),
+        'text': {'source': title, **read_object(folders['text'] / 'counts.json')},
+        'pretraining': pretraining(folders['pretrain'], folders['records']),
+        'finetuning': finetuning(folders['task'], question, sweeps),
         'seconds': {name: stage.seconds for name, stage in stages.done.items()},
         'machine': {
             'python': platform.python_version(),

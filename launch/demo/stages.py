@@ -88,7 +88,7 @@ class Stages:
             shutil.rmtree(folder, ignore_errors=True)
         # The record first, so that a folder that is there after a crash is known as ours.
         state: dict[str, Any] = {'key': key, 'done': False, 'seconds': earlier, 'inputs': inputs}
-        made = [path for path in (record.parent, *record.parents[1:]) if not path.exists()]
+        new_folders = [path for path in (record.parent, *record.parents[1:]) if not path.exists()]
         _write(record, state)
 
         # Also after a crash or ^C the time counts, and `done` stays False: the next run goes on.
@@ -99,7 +99,7 @@ class Stages:
         except UserError:  # a refusal is not gone on with, and leaves nothing
             shutil.rmtree(folder, ignore_errors=True)
             record.unlink()
-            for path in made:
+            for path in new_folders:
                 path.rmdir()
             raise
         finally:
@@ -120,8 +120,8 @@ def binary(name: str, *arguments: str) -> None:
     command = ['-m', f'launch.{name}', *arguments]
     say('$ ' + ' '.join(['python', *command]))
     # A package of the user's in the current folder may have the name of one of ours: -P passes it.
-    here = [] if Path.cwd() == Path(__file__).parents[1] else ['-P']
-    code = subprocess.run([sys.executable, *here, *command], check=False).returncode
+    passing_over = [] if Path.cwd() == Path(__file__).parents[1] else ['-P']
+    code = subprocess.run([sys.executable, *passing_over, *command], check=False).returncode
     if code:
         say(
             f'launch.{name} failed (exit code {code}), see above; the same command goes on from'

@@ -80,7 +80,7 @@ def eval_batch_size(mesh: jax.sharding.Mesh, length: int, rows: int) -> int:
 def by_length(
     features: Arrays, lengths: int, mesh: jax.sharding.Mesh, wanted: np.ndarray | None = None
 ) -> Iterator[PlannedBatch]:
-    """Batches of rows of like length, in at most `lengths` lengths, shorter ones begin.
+    """Batches of rows of like length, in at most `lengths` lengths, shorter ones first.
 
     features: INPUT_KEYS [N, S] or, of a choice, [N, C, S]. With `wanted`, bool [N], only those rows
     are planned, in the lengths and sizes that all rows together have, so that doing the rest later
@@ -130,9 +130,9 @@ def run(
         }
 
         # After the cut: what `inputs` looks up (states of words) is then no longer than needed.
-        read = inputs(batch) if inputs else batch
+        model_inputs = inputs(batch) if inputs else batch
         with jax.set_mesh(mesh):
-            outputs = function(params, place(read, mesh, size))
+            outputs = function(params, place(model_inputs, mesh, size))
         yield Result(rows, outputs)
 
 

@@ -117,13 +117,13 @@ class WordStates:
         plan = by_length(rows, _LENGTHS, mesh, missing)
 
         # Cut off what fills the batch up, then pick the first piece of each word.
-        for done, outputs in run(encode, params, inputs, plan, mesh):
-            states_BTKH = np.asarray(outputs['features'])[: len(done)]
-            is_word = rows['word_index'][done, : states_BTKH.shape[1]] >= 0
+        for batch_rows, outputs in run(encode, params, inputs, plan, mesh):
+            states_BTKH = np.asarray(outputs['features'])[: len(batch_rows)]
+            is_word = rows['word_index'][batch_rows, : states_BTKH.shape[1]] >= 0
 
             # Written at once: what a signal interrupts is not lost.
-            self._keep(done, states_BTKH[is_word])
-            finished += len(done)
+            self._keep(batch_rows, states_BTKH[is_word])
+            finished += len(batch_rows)
             progress.update(finished)
             between()
         progress.done()

@@ -78,8 +78,8 @@ class FineTuner(Generic[C]):
             self.approach.models(config)
 
         # From here on it is. A run that is done is taken as it is.
-        known = workdir.create_or_resume(config, data.identity)
-        if known and result_file.exists():
+        was_there = workdir.create_or_resume(config, data.identity)
+        if was_there and result_file.exists():
             return read_object(result_file, 'the result of the run'), True
         started = time.perf_counter()
         data.source.tokenizer.save(workdir.tokenizer_folder)

@@ -114,8 +114,8 @@ def find_runs(pattern: str) -> dict[str, Run]:
             score,
         )
         if best[task].result.get('failed'):
-            said = '%s: %s has learnt nothing (FAILED), and no other run has'
-            logging.warning(said, task, best[task].folder)
+            line = '%s: %s has learnt nothing (FAILED), and no other run has'
+            logging.warning(line, task, best[task].folder)
     return best
 
 
@@ -248,8 +248,8 @@ def clipped(answers: dict[str, float]) -> dict[str, float]:
     low, high = _SIMILARITY
     within = {name: min(max(answer, low), high) for name, answer in answers.items()}
     if changed := sum(within[name] != answer for name, answer in answers.items()):
-        said = 'STS-B: %d of %d predictions were beyond %g to %g and are clipped'
-        logging.info(said, changed, len(within), low, high)
+        line = 'STS-B: %d of %d predictions were beyond %g to %g and are clipped'
+        logging.info(line, changed, len(within), low, high)
     return within
 
 

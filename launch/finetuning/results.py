@@ -136,13 +136,14 @@ def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = ()) -> list[str
     """
     # Columns as wide as their longest cell.
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        '  '.join(
-            cell.ljust(width) if i in left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if place in left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append('  '.join(cells).rstrip())
+    return lines
 
 
 def table(rows: Sequence[dict[str, Any]], metric: str) -> str:

@@ -228,7 +228,7 @@ class MaskedWords(Answerer):
 
 @dataclass(frozen=True)
 class Spans(Answerer):
-    """An answer to a question, replies in a context of any length.
+    """An answer to a question, found in a context of any length.
 
     Attributes:
       task: how contexts are cut into windows, and whether there may be no answer.
@@ -284,10 +284,10 @@ class Spans(Answerer):
             # ''.
             text, nbest = predictions.answers[example.id], predictions.extras['nbest'][example.id]
             probability = next((item['probability'] for item in nbest if item['text'] == text), 0.0)
-            shown = [
+            listed = [
                 {name: item[name] for name in ('text', 'probability')} for item in nbest[: self.top]
             ]
-            replies.append({'answer': text, 'probability': probability, 'nbest': shown})
+            replies.append({'answer': text, 'probability': probability, 'nbest': listed})
         return replies
 
 
@@ -363,11 +363,11 @@ class Choices(Answerer):
                 raise UserError('"choices" must be a list of two or more texts')
 
         # The text once for each of its choices, so both lists have a row each.
-        first = [r['text'] for r in records for _ in r['choices']]
-        second = [
+        texts = [r['text'] for r in records for _ in r['choices']]
+        continuations = [
             f'{r.get("start", "")} {choice}'.strip() for r in records for choice in r['choices']
         ]
-        return text_rows(first, second, self.tokenizer, self.max_length)
+        return text_rows(texts, continuations, self.tokenizer, self.max_length)
 
     def answers(
         self, records: Sequence[Record], rows: Arrays, outputs: Arrays

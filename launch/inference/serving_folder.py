@@ -95,16 +95,17 @@ def write(
     folder = Path(folder)
     (folder / 'tokenizer.json').write_text(tokenizer.tokenizer_json())
 
+    # Labels that have no names are called as transformers calls them.
+    labels = list(model.labels) if head.labelled else []
+    if head.labelled and not labels:
+        labels = [f'LABEL_{i}' for i in range(model.outputs)]
+
     # What a caller must know, and cannot tell from the program: names, order, labels, ids.
     about = {
         'architecture': model.architecture,
         'inputs': dict(head.inputs),
         'outputs': list(head.outputs),
-        'labels': (
-            list(model.labels or (f'LABEL_{i}' for i in range(model.outputs)))
-            if head.labelled
-            else []
-        ),
+        'labels': labels,
         'max_length': model.config.max_position,
         'pad_id': tokenizer.pad_id,
         'mask_id': tokenizer.mask_id,

@@ -41,8 +41,8 @@ def report(
     work = phase.batch_size * flops.training_flops_per_sequence(
         config.model, phase.seq_len, records.manifest.max_predictions
     )
-    held = memory.line(compiled, program.state, batch)
+    memory_of_step = memory.line(compiled, program.state, batch)
     return (
         f'seq_len {phase.seq_len}, batch {phase.batch_size}, {phase.steps:,} steps, attention'
-        f' {program.kernel}, {work / 1e9:,.1f} GFLOP a step; {held}'
+        f' {program.kernel}, {work / 1e9:,.1f} GFLOP a step; {memory_of_step}'
     )

@@ -35,8 +35,8 @@ def lines(plan: dict[str, Any]) -> Iterator[str]:
     # A phase that does not fit has no time, so there is no sum either.
     if 'schedule' not in plan:
         return
-    read = sum(phase['bytes_read_per_step'] * phase['steps'] for phase in plan['phases'])
-    yield f'whole run reads at most {_si(read)}B of records'
+    bytes_read = sum(phase['bytes_read_per_step'] * phase['steps'] for phase in plan['phases'])
+    yield f'whole run reads at most {_si(bytes_read)}B of records'
     titles = {
         'floor': 'at the floors',
         'mfu': f'at {plan["mfu"]:.0%} MFU (assumed)',

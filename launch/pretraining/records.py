@@ -76,8 +76,8 @@ def match_phases(config: schema.PretrainConfig, directories: Sequence[str]) -> l
         raise UserError('--data: name the records directory (launch.preprocess makes one)')
 
     # Each directory by itself: may this model read it, does a phase want it, are its files whole.
-    given = [Records(d, Manifest.load(d)) for d in directories]
-    for directory, manifest in given:
+    candidates = [Records(d, Manifest.load(d)) for d in directories]
+    for directory, manifest in candidates:
         if manifest.vocab_size != config.model.vocab_size:
             raise UserError(
                 f'--data={directory} was made with a vocabulary of {manifest.vocab_size} entries,'
@@ -98,7 +98,7 @@ def match_phases(config: schema.PretrainConfig, directories: Sequence[str]) -> l
             )
 
     # Together: phases share one embedding table, so one vocabulary.
-    if len({r.manifest.tokenizer_fingerprint for r in given}) > 1:
+    if len({r.manifest.tokenizer_fingerprint for r in candidates}) > 1:
         raise UserError(
             '--data: the directories were made with different tokenizers: make them with one'
         )
@@ -106,9 +106,9 @@ def match_phases(config: schema.PretrainConfig, directories: Sequence[str]) -> l
     # Each phase by its length: exactly one directory, or the user meant something else.
     chosen = []
     for i, phase in enumerate(config.phases):
-        fit = [r for r in given if r.manifest.seq_len == phase.seq_len]
+        fit = [r for r in candidates if r.manifest.seq_len == phase.seq_len]
         if len(fit) != 1:
-            lengths = [r.manifest.seq_len for r in given]
+            lengths = [r.manifest.seq_len for r in candidates]
             raise UserError(
                 f'phases.{i}.seq_len={phase.seq_len}: {len(fit)} of the --data directories have'
                 f' that length (theirs: {lengths}): give exactly one'

@@ -45,7 +45,7 @@ def description(
     """
     # Every setting by its dotted name, so that a difference is told by the name to --set.
     settings = leaves(schema.to_dict(config))
-    told = {name: value for name, value in settings.items() if name not in FREE_SETTINGS}
+    deciding = {name: value for name, value in settings.items() if name not in FREE_SETTINGS}
 
     # Records by what they are and not where they lie: each host may have its own copy.
     for number, phase in enumerate(records):
@@ -58,8 +58,8 @@ def description(
             'max_packs': manifest.max_packs,
             'options': {k: v for k, v in manifest.options.items() if k not in FREE_OPTIONS},
         }
-        told |= {f'--data: phase {number}: {name}': value for name, value in facts.items()}
-    return told | _program() | named
+        deciding |= {f'--data: phase {number}: {name}': value for name, value in facts.items()}
+    return deciding | _program() | named
 
 
 def _program() -> dict[str, Any]:

@@ -186,10 +186,11 @@ def saves_left(config: schema.PretrainConfig, step: int) -> int:
     """At most so many checkpoints will be written after `step`."""
     # One a checkpoint_every, one for each evaluation that is the best so far, one at a phase's end;
     # an upper bound, since several may fall on the same step.
-    left, runtime = config.total_steps - step, config.runtime
-    return left and left // runtime.checkpoint_every + left // runtime.eval_every + len(
-        config.phases
-    )
+    steps_left, runtime = config.total_steps - step, config.runtime
+    if not steps_left:
+        return 0
+    regular = steps_left // runtime.checkpoint_every
+    return regular + steps_left // runtime.eval_every + len(config.phases)
 
 
 @dataclasses.dataclass(frozen=True)

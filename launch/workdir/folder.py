@@ -37,7 +37,7 @@ def lock(folder: str, flag: str = '--workdir') -> Iterator[None]:
     # Which of the folders are ours is noted before they are made: only those may go again.
     path = Path(folder)
     try:
-        made = [each for each in (path, *path.parents) if not each.exists()]
+        ours = [each for each in (path, *path.parents) if not each.exists()]
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         why = 'it is a file' if isinstance(error, FileExistsError) else error.strerror
@@ -53,10 +53,10 @@ def lock(folder: str, flag: str = '--workdir') -> Iterator[None]:
             # Taken away only where we made it, no result is there, and either a mistake was refused
             # or nothing but the lock was written: a crash leaves its config.json for whoever looks
             # into it.
-            nothing = not any(map(_is_result, path.rglob('*'))) if made else False
+            nothing = not any(map(_is_result, path.rglob('*'))) if ours else False
             if nothing and (isinstance(error, UserError) or os.listdir(path) == [LOCK]):
                 shutil.rmtree(path)
-                for above in made[1:]:
+                for above in ours[1:]:
                     with contextlib.suppress(OSError):  # another's, by now
                         above.rmdir()
             raise
@@ -83,10 +83,10 @@ def _reach(folder: str, flag: str) -> None:
         epath.Path(folder).exists()
     except Exception as error:
         # each store has errors of its own, and a name like xx:// is a KeyError
-        known = isinstance(error, KeyError)
+        unknown_kind = isinstance(error, KeyError)
         why = (
             'no such kind of path is known'
-            if known
+            if unknown_kind
             else (str(error).strip().splitlines() or [''])[0][:200]
         )
         raise UserError(

@@ -210,7 +210,7 @@ def read_metrics(path: epath.PathLike) -> list[dict[str, Any]]:
     Raises UserError where there is no such file, it cannot be read, or another line is not JSON.
     """
     # None is a missing file, and b'' one that is still empty: that is no mistake.
-    content, found = _content(epath.Path(path)), []
+    content, parsed = _content(epath.Path(path)), []
     if content is None:
         raise UserError(f'{os.fspath(path)}: no such file; a run writes it at its first log line')
 
@@ -218,14 +218,14 @@ def read_metrics(path: epath.PathLike) -> list[dict[str, Any]]:
     lines = content.split(b'\n')
     for number, line in enumerate(lines[:-1], start=1):
         try:
-            found.append(parse(line))
-            if not isinstance(found[-1].get('step'), int):
+            parsed.append(parse(line))
+            if not isinstance(parsed[-1].get('step'), int):
                 raise ValueError('it has no step')
         except (ValueError, AttributeError) as error:
             raise UserError(
                 f'{os.fspath(path)}:{number}: not a line of metrics ({error}); delete it to go on'
             ) from error
-    return found
+    return parsed
 
 
 def _content(path: epath.Path) -> bytes | None:
@@ -262,7 +262,7 @@ def describe(
     ]
 
     # Whole numbers (counts, the phase) are left to the files; None is a figure that is not finite.
-    shown = [
+    figures = [
         f'{name} {_short(values[name])}'
         for name in names
         if values[name] is None or isinstance(values[name], float)
@@ -270,14 +270,14 @@ def describe(
 
     # The exception: a discarded step must be seen.
     if discarded := values.get('discarded_steps'):
-        shown.append(f'discarded_steps {discarded}')
+        figures.append(f'discarded_steps {discarded}')
     if eta is not None:
         minutes, seconds = divmod(round(eta), 60)
-        shown.append(f'eta {minutes // 60}:{minutes % 60:02}:{seconds:02}')
+        figures.append(f'eta {minutes // 60}:{minutes % 60:02}:{seconds:02}')
     return '  '.join(
         [
             f'step {step}' + (f'/{total}' if total else '') + f' {values.get("split", "train")}',
-            *shown,
+            *figures,
         ]
     )
 

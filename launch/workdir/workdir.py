@@ -140,12 +140,13 @@ class Workdir(os.PathLike[str]):
         # at.
         if not runs:
             raise UserError(f'{self}: no config.json in it; expected {expected}')
-        said, one = f'{len(runs)} runs', runs[0]
+        described, run = f'{len(runs)} runs', runs[0]
         if swept:
-            one = read_object(report)['best']
-            said += f', of which {one} is best'
+            run = read_object(report)['best']
+            described += f', of which {run} is best'
         raise UserError(
-            f'{self} holds a sweep of {said}: name one of them, as in {self.path / "runs" / one}'
+            f'{self} holds a sweep of {described}: name one of them, as in'
+            f' {self.path / "runs" / run}'
         )
 
     def config(self) -> schema.Config:
@@ -160,13 +161,13 @@ class Workdir(os.PathLike[str]):
         """
         # Only what the caller is about to use is checked, so older files with other entries still
         # load.
-        found = read_object(self.data_file, MEND)
+        entries = read_object(self.data_file, MEND)
         for name, kind in kinds.items():
-            if not isinstance(found.get(name), kind):
+            if not isinstance(entries.get(name), kind):
                 raise UserError(
                     f'{self.data_file}: damaged, its {name!r} is missing or of another type: {MEND}'
                 )
-        return found
+        return entries
 
     def model_config(self) -> schema.ModelConfig:
         """The shape of the run's model. UserError where this is no workdir, or it is damaged."""
