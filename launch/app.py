@@ -64,8 +64,7 @@ def run(main: Callable[[Sequence[str]], int | None], arguments: str = '') -> Non
                 ' around "=" (see --help)',
             )
 
-        # Places on a kind of storage that nobody reads, before any work. Not of another program's
-        # words.
+        # Storage of a kind that nobody reads, before any work; another program's words are its own.
         places = [] if '--' in argv else [_strange_place(place, place) for place in rest[1:]]
         for strange in (_strange_value(), *places):
             if strange:

@@ -94,8 +94,7 @@ def main(argv: Sequence[str]) -> int:
             task.head,
         )
 
-        # What is shared by all runs of the process: the task's features, the mesh, compiled
-        # programs.
+        # Shared by all runs of the process: the task's features, the mesh, compiled programs.
         identity = task_identity(task, options.task, options.data_dir)
         cache = str(Workdir(options.workdir).features)
         ready = machine.ready(config.runtime, encoder.model)

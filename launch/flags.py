@@ -40,8 +40,7 @@ def define(options: type, *, only: Sequence[str] = (), without: Sequence[str] = 
         if (only and field.name not in only) or field.name in without:
             continue
 
-        # Options that several commands share are a field; their flags stand in its place in the
-        # help.
+        # Options that several commands share are a field, whose flags stand in its place.
         if dataclasses.is_dataclass(hint := hints[field.name]):
             define(typing.cast(type, hint))
         elif about:

@@ -140,8 +140,7 @@ def answers(
     """
     from input_pipeline.text.record_files import BadRecord
 
-    # The predictor reads ahead of what it answers: what is known of a record waits in a queue
-    # beside it.
+    # The predictor reads ahead of its answers: what is known of a record waits in a queue.
     waiting: deque[dict[str, Any]] = deque()
 
     def asked() -> Iterator[dict[str, Any] | BadRecord]:
@@ -152,8 +151,7 @@ def answers(
             waiting.append(about)
             yield record
 
-    # Answers come in the order of the records, so the first in the queue belongs to the next
-    # answer.
+    # Answers come in the order of the records: the queue's first belongs to the next one.
     for answer in predictor.stream(asked(), errors=True):
         yield waiting.popleft() | answer
 

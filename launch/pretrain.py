@@ -114,8 +114,7 @@ def ready() -> tuple[schema.PretrainConfig, list[Records]]:
     options = flags.read(Options)
     from launch.pretraining.records import match_phases
 
-    # --workdir is required here and not as a flag, since --dry_run and --print_schedule write
-    # nothing.
+    # --workdir is required here, since --dry_run and --print_schedule write nothing.
     config = app.config_from_flags('pretrain')
     if not options.workdir and not options.dry_run:
         raise UserError('--workdir is required: a folder for this run')

@@ -137,8 +137,7 @@ def extend(
         with reading(file):
             raw = file.read_bytes()
 
-        # utf-8-sig: editors on Windows put a mark at the front, which would belong to the first
-        # word.
+        # utf-8-sig: some editors put a mark at the front, which would belong to the first word.
         try:
             listed = raw.decode('utf-8-sig').split('\n')
         except UnicodeDecodeError as error:

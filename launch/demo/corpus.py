@@ -47,8 +47,7 @@ class Docstrings(Source):
     question = 'which library does a docstring come from?'
 
     def __init__(self) -> None:
-        # Which packages there are is all that the text depends on, so a second run knows it by
-        # them.
+        # The text depends on nothing but the packages, so a second run knows it by them.
         from launch.demo import docstrings
 
         self._packages = docstrings.installed_packages(PACKAGES)

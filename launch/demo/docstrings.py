@@ -60,8 +60,7 @@ def installed_packages(limit: int = 20) -> list[Package]:
     large package repeats another's text (tensorflow keras', jax numpy's) the small one is
     the author.
     """
-    # By what is imported and not by what was installed: one distribution may bring several
-    # packages.
+    # By the name that is imported: one distribution may bring several packages.
     by_name: dict[str, Package] = {}
     for distribution in metadata.distributions():
         if distribution.name.lower().replace('_', '-') in _TOOLS:

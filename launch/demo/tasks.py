@@ -72,8 +72,7 @@ class NameRemover:
         return re.sub(r'\s+', ' ', _TOKEN.sub(self._clean, text)).strip()
 
     def _clean(self, match: re.Match) -> str:
-        # Odd entries are the dots and dashes; the even ones are words, of which those with a name
-        # go.
+        # Even entries are words, of which those with a name go; odd ones the dots and dashes.
         pieces = re.split(r'([.-])', match[0])
         kept = [i for i in range(0, len(pieces), 2) if not self._tells(pieces[i])]
 
@@ -253,8 +252,7 @@ def _pairs(side: Sequence[tuple[Document, list[str]]], most: int) -> list[dict[s
         )
         seconds = _exchanged(chosen)
         for (name, i, j, first, second, _), other in zip(chosen, seconds):
-            # Both rows or none, so that labels stay balanced, and a first passage stands on both
-            # sides.
+            # Both rows or none: labels stay balanced, and each first passage stands on both sides.
             if other is not None:
                 rows.append(
                     {'text': first, 'text_b': second, 'label': _SAME, 'source': f'{name} {i} {j}'}

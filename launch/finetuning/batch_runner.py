@@ -88,7 +88,7 @@ def by_length(
     """
     _, *inputs, _ = features['input_ids'].shape  # () or, of a choice, (C,)
     for length, rows in length_groups(features, lengths):
-        # Size from all rows of this length, before `wanted` thins them out: the program stays the
+        # The size follows from all rows, before `wanted` thins them out: the program stays the
         # same.
         size = eval_batch_size(mesh, math.prod(inputs) * length, len(rows))
         rows = rows if wanted is None else rows[wanted[rows]]

@@ -60,8 +60,7 @@ class WordStates:
         self._source, self._rows, self.sentences = source, rows, _sentences(rows)
         # row r has words begins[r] to begins[r + 1]
         self._begins = np.concatenate([[0], np.cumsum((rows['word_index'] >= 0).sum(axis=1))])
-        # [L + 1, W, H], the layers outermost: a lookup of few layers reads few stretches of the
-        # file.
+        # [L + 1, W, H], layers outermost: a lookup of few layers reads few stretches of the file.
         self._shape = (source.model.num_layers + 1, int(self._begins[-1]), source.model.hidden_size)
 
         # Two files: a byte a row that says it is done, and the states themselves.

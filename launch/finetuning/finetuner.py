@@ -56,8 +56,7 @@ class FineTuner(Generic[C]):
 
     def __init__(self, approach: Approach[C], machine: Machine, profile_steps: int = 0):
         """profile_steps: a trace of so many steps of each run goes into its folder; 0: none."""
-        # Runs of a sweep differ in rates and seeds, mostly, and share what is compiled: see
-        # `programs`.
+        # Runs of a sweep differ in rates and seeds, mostly, so `programs` lets them share.
         self.approach, self.data, self._machine = approach, approach.data, machine
         self.compilations, self._profile_steps = machine.compilations, profile_steps
         self._stop = processes.Agreement(machine.signal, machine.mesh)
@@ -175,8 +174,7 @@ class FineTuner(Generic[C]):
             beat=beat,
             profile_steps=self._profile_steps,
         ) as run:
-            # The last state is not saved by the loop: `_concluded` saves weights alone in its
-            # place.
+            # The loop does not save the last state: `_concluded` saves weights alone in its place.
             ended = loop.train(
                 run,
                 programs.train_step,
@@ -197,8 +195,8 @@ class FineTuner(Generic[C]):
                 save_last=False,
             )
 
-            # Short of its steps and not by patience: a signal. What is on the disk is told, and no
-            # score is made.
+            # Short of its steps and not by patience: a signal. It is told what is saved; there is
+            # no score.
             if int(ended.state.step) < steps and not ended.early:
                 checkpoints.wait()
                 assert ended.signal is not None, 'nothing else ends the loop early'
@@ -214,8 +212,7 @@ class FineTuner(Generic[C]):
         best: BestCheckpoint | None,
     ) -> tuple[Any, int]:
         """Saves the parameters that a trained run ends with; -> (they, the step they are of)."""
-        # Only score_every makes a run end early, and then the best step is what the user asks
-        # about.
+        # Only patience makes a run end early, and then the best step is what the user asks about.
         params, step, steps = ended.state.params, int(ended.state.step), self.total_steps(config)
         if ended.early and best:
             logging.info(

@@ -267,8 +267,8 @@ class Spans(Answerer):
         # The score of "no answer" is that of [CLS] as start and end (paper section 4.3).
         best = {'null_scores': outputs['start_logits'][:, 0] + outputs['end_logits'][:, 0]}
 
-        # The n best starts and ends by themselves; the task pairs them. Stable: ties go to the
-        # earlier.
+        # The n best starts and ends; the task pairs them. Stable: the earlier of equal ones is
+        # first.
         for side in ('start', 'end'):
             scores = np.where(real, outputs[f'{side}_logits'], -1e9)
             highest = np.argsort(-scores, axis=1, kind='stable')[:, : self.task.n_best]
@@ -280,8 +280,7 @@ class Spans(Answerer):
         predictions = self.task.decode(examples, rows, best)
         replies = []
         for example in examples:
-            # The answer chosen need not be in the shortened list: a null threshold may have made it
-            # ''.
+            # A threshold may have made the answer '', which need not be in the list.
             text, nbest = predictions.answers[example.id], predictions.extras['nbest'][example.id]
             probability = next((item['probability'] for item in nbest if item['text'] == text), 0.0)
             listed = [

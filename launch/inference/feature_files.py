@@ -68,8 +68,7 @@ class FeatureFiles:
             arrays['lengths'] = np.array([len(row.input_ids) for row in part.rows])
             arrays['tokens'] = np.array(self._tokenizer.tokens(arrays['input_ids']))
 
-        # Only the first part begins with a header: its count is not known yet, and is put right at
-        # the end.
+        # Only the first part begins with a header; its count is put right at the end.
         return {
             f'{name}.npy': (
                 (self._header(name, 0) if first else b'')
@@ -83,8 +82,7 @@ class FeatureFiles:
 
         Its size does not depend on the count, for which numpy leaves room.
         """
-        # Written by numpy itself, so that np.load reads it; version 1.0 leaves room for a larger
-        # count.
+        # Written by numpy itself, so that np.load reads it; version 1.0 leaves room for the count.
         dtype, shape = self._columns[name]
         file = io.BytesIO()
         head = {
@@ -113,8 +111,7 @@ class FeatureFiles:
             with grown.open('r+b') as file:
                 file.write(self._header(name, count))
 
-            # Lengths grow record by record; readers want where each text begins, which is their
-            # sum.
+            # Lengths grow record by record; readers want their sums, where each text begins.
             if name == 'lengths':
                 np.save(
                     arrays / 'offsets.npy',
@@ -123,8 +120,7 @@ class FeatureFiles:
                     ),
                 )
             else:
-                # A link and not a copy: the files are large, and the grown ones stay until all is
-                # in place.
+                # A link and no copy: the files are large, and stay until all is in place.
                 os.link(grown, arrays / grown.name)
         np.save(arrays / 'layers.npy', self._layers)
 

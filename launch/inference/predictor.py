@@ -77,8 +77,7 @@ class Predictor:
                 f'max_seq_length={max_seq_length}: this model reads 8 to {most} word pieces'
             )
 
-        # What identifies the answers: a file that was begun with other settings is not gone on
-        # with.
+        # What identifies the answers: a file of other settings is not gone on with.
         self.source = source
         self.settings = [max_seq_length, top, compute_dtype, dict(options)]
         self._answerer: Answerer = answerer(

@@ -51,8 +51,7 @@ class Served(NamedTuple):
     script: Script
 
 
-# Lines that several heads share. `words` are the arguments on the command line: one text, or a
-# pair.
+# Lines that several heads share; `words` are the arguments: one text, or a pair.
 _ONE = '[tuple(words) if len(words) > 1 else words[0]]'
 _BATCH = 'batch = {name: np.array(value, np.int32) for name, value in rows.items()}'
 # softmax(logits) without its shift: an example should be short, and logits are small.

@@ -43,8 +43,7 @@ def baselines(directory: str, examples: int = 0, train_examples: int = 0) -> Bas
     Frequencies are those of the first `train_examples` training records, which are a sample of all
     because records lie in the order of a hash. 0 stands for all records, in both.
     """
-    # One is added to each count, so that a token never seen in training costs much and not
-    # infinity.
+    # One is added to each count: a token never seen in training costs much, and not infinity.
     tokenizer = Tokenizer.load(f'{directory}/tokenizer')
     counts = token_counts(directory, tokenizer, train_examples)
     log_p = np.log(counts + 1) - np.log(counts.sum() + len(counts))
@@ -62,8 +61,7 @@ def baselines(directory: str, examples: int = 0, train_examples: int = 0) -> Bas
             np.where(batch['masked_lm_weights'] > 0, batch['masked_lm_ids'], -1)[real]
         )
 
-    # Down to `examples` rows while ids still has them as its first axis, and only then to the
-    # masks.
+    # Down to `examples` rows first, and only then to the places with a mask.
     ids, label = np.concatenate(masked_ids), np.concatenate(labels)
     if examples:
         ids, label = ids[:examples], label[:examples]

@@ -203,8 +203,7 @@ def _times(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]
         'expected': 'as expected',
     }
     for name, total in plan['schedule'].items():
-        # The share of the peak that this time comes to; a wished-for share may be beyond the
-        # floors.
+        # The share of the peak that this time comes to; --mfu may be beyond the floors.
         row = total['phases'][i]
         reached = phase['floor_s']['compute'] / row['step_s']
         note = (

@@ -30,8 +30,7 @@ class Records(NamedTuple):
 
     def identity(self) -> dict[str, Any]:
         """What a resumed run must find alike, wherever the records lie; JSON values."""
-        # Names without their folder, and checksums: the same records may lie elsewhere after a
-        # restart.
+        # Names without their folder: the same records may lie elsewhere after a restart.
         names = sorted((s.file, s.records, s.crc32c) for s in self.manifest.files)
         return {
             'seq_len': self.manifest.seq_len,

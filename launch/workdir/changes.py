@@ -70,8 +70,7 @@ def leaves(data: Any, prefix: str = '') -> dict[str, Any]:
 
 
 def _kind(name: str, kinds: dict[str, str]) -> str:
-    # phases.0.steps -> phases.steps: schema.kinds names a field of a list's items without its
-    # place.
+    # phases.0.steps -> phases.steps, as schema.kinds names the fields of a list's items.
     plain = '.'.join(part for part in name.split('.') if not part.isdigit())
 
     # What is no setting (the records, the lengths of lists) decides the result, as identity does.

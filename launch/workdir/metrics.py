@@ -297,8 +297,7 @@ def _plain(value: Any) -> Any:
 
 def _event_writer(folder: epath.Path, resume_step: int, must: bool) -> _Events:
     """A new event file, made without the TensorFlow that TensorBoard would import."""
-    # With an entry of this name tensorboard takes its own small stand-in for TensorFlow (18 s
-    # less).
+    # With an entry of this name tensorboard takes its own small stand-in for TensorFlow.
     sys.modules.setdefault('tensorboard.compat.notf', types.ModuleType('tensorboard.compat.notf'))
     from tensorboard.compat.proto import event_pb2
 

@@ -38,8 +38,7 @@ class GrowingOutput:
     def __init__(self, output: str, folder: Path, identity: dict[str, Any], names: Sequence[str]):
         self.folder, self._output, self._identity = folder, output, identity
 
-        # The note is the truth; files without one are what a killed process left, and count for
-        # nothing.
+        # The note is the truth: files without one are what a killed process left.
         noted = folder / _NOTE
         note = read_object(noted, f'remove {folder} to begin anew') if noted.exists() else None
         if note and note['identity'] != identity:

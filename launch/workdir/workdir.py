@@ -136,8 +136,7 @@ class Workdir(os.PathLike[str]):
             report = self.path / 'sweep.json'
             swept = runs and report.exists()
 
-        # A sweep's folder is the likely mix-up: it is where the command that trained was pointed
-        # at.
+        # A sweep's folder is the likely mix-up: the command that trained was pointed at it.
         if not runs:
             raise UserError(f'{self}: no config.json in it; expected {expected}')
         described, run = f'{len(runs)} runs', runs[0]
@@ -159,8 +158,7 @@ class Workdir(os.PathLike[str]):
 
         `kinds` are the entries that must be there, and their types.
         """
-        # Only what the caller is about to use is checked, so older files with other entries still
-        # load.
+        # Only what the caller uses is checked, so older files with other entries still load.
         entries = read_object(self.data_file, MEND)
         for name, kind in kinds.items():
             if not isinstance(entries.get(name), kind):
