@@ -291,10 +291,8 @@ _INLINE = (
     (re.compile(r'`([^`<>]*?)\s*<[^`]*>`_*'), r'\1'),  # `text <url>`_
     (re.compile(r'!?\[([^\]]*)\]\([^)]*\)'), r'\1'),  # [text](url)
     (re.compile(r'\s*\[[\w*, -]{1,12}\]_'), ''),  # [1]_
-    (
-        re.compile(r'(?:https?|ftp)://\S+|www\.\S+|\S+@\S+\.\w+'),
-        '~',
-    ),  # such a sentence would have a hole: it is refused below
+    # A sentence with an address would have a hole: it is refused below.
+    (re.compile(r'(?:https?|ftp)://\S+|www\.\S+|\S+@\S+\.\w+'), '~'),
     (re.compile(r'`~?|(?<!\w)\*\*|\*\*(?!\w)'), ''),
     (re.compile(r'(?<![\w*])\*(?=\w)|(?<=\w)\*(?![\w*])'), ''),
     (re.compile(r'(?<=\w)_(?!\w)'), ''),  # reference_

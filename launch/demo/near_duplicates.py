@@ -112,9 +112,8 @@ class NearDuplicates:
         # Then sentence by sentence, also against the sentences of the document itself.
         kept, new = [], set()
         for sentence, marks in zip(sentences, hashed):
-            if sum(mark in self._seen or mark in new for mark in marks) < self.threshold * len(
-                marks
-            ):
+            seen = sum(mark in self._seen or mark in new for mark in marks)
+            if seen < self.threshold * len(marks):
                 kept.append(sentence)
                 new |= marks
         if len(kept) < self.min_sentences:

@@ -28,11 +28,8 @@ def write(stages: Stages, title: str, question: str) -> str:
         Path(path).relative_to(folder)
         for path in plot_run(pretrained.metrics_file, folder / 'plots')
     ]
-    plots.append(
-        _plot_finetuning(results['finetuning'], folder / 'plots' / 'finetuning.png').relative_to(
-            folder
-        )
-    )
+    curves = _plot_finetuning(results['finetuning'], folder / 'plots' / 'finetuning.png')
+    plots.append(curves.relative_to(folder))
 
     # The page last, since it shows the pictures.
     (folder / 'report.md').write_text(markdown(results, plots))

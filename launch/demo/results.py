@@ -127,12 +127,8 @@ def finetuning(task: Path, question: str, sweeps: dict[int, Path]) -> dict[str, 
         # Right or wrong, example by example: what the error of the difference is taken from.
         right: dict[str, list[list[bool]]] = {'source': [], 'random': []}
         for run in sweep['runs']:
-            right[run['settings']['init']].append(
-                _right(
-                    folder / 'runs' / run['name'] / 'predictions' / 'dev' / 'predictions.tsv',
-                    labels,
-                )
-            )
+            predictions = folder / 'runs' / run['name'] / 'predictions' / 'dev' / 'predictions.tsv'
+            right[run['settings']['init']].append(_right(predictions, labels))
 
         # Mean and spread as the sweep's own table has them.
         for entry in sweep['summary']:
@@ -184,19 +180,14 @@ def compare(source: list[list[bool]], random: list[list[bool]]) -> dict[str, Any
         statistics.fmean(a) - statistics.fmean(b)
         for a, b in zip(zip(*source), zip(*random), strict=True)
     ]
-    variance = statistics.variance(by_example) / len(by_example) + sum(
-        statistics.variance(runs) / len(runs) for runs in means
-    )
-    error = math.sqrt(variance)
+    of_examples = statistics.variance(by_example) / len(by_example)
+    of_seeds = sum(statistics.variance(runs) / len(runs) for runs in means)
+    error = math.sqrt(of_examples + of_seeds)
 
     # About 95 %, were the errors normal.
-    verdict = (
-        'no clear difference'
-        if abs(difference) <= 2 * error
-        else 'wins'
-        if difference > 0
-        else 'loses'
-    )
+    verdict = 'no clear difference'
+    if abs(difference) > 2 * error:
+        verdict = 'wins' if difference > 0 else 'loses'
     return {'difference': difference, 'standard_error': error, 'verdict': verdict}
 
 

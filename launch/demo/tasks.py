@@ -148,16 +148,12 @@ def library_task(
                     for sentence in document.sentences
                     if not _IMPORT.search(sentence)
                 ]
-                rows.append(
-                    (
-                        _order(document),
-                        {
-                            'text': ' '.join(filter(None, prose)),
-                            'label': label,
-                            'source': f'{document.group}:{document.name}',
-                        },
-                    )
-                )
+                row = {
+                    'text': ' '.join(filter(None, prose)),
+                    'label': label,
+                    'source': f'{document.group}:{document.name}',
+                }
+                rows.append((_order(document), row))
 
         # Shuffled by hash: in a file sorted by label the first examples would all be of one class.
         splits[split] = [row for _, row in sorted(rows, key=lambda pair: pair[0]) if row['text']]
@@ -234,10 +230,8 @@ def _pairs(side: Sequence[tuple[Document, list[str]]], most: int) -> list[dict[s
         name = f'{document.group} {document.name}'
 
         # First passages, chosen by hash; the last two have no passage two places on.
-        places = sorted(range(len(texts) - 2), key=lambda i: hashed(f'pair {name} {i}'))[
-            :MAX_PAIRS_OF_DOCUMENT
-        ]
-        for i in places:
+        places = sorted(range(len(texts) - 2), key=lambda i: hashed(f'pair {name} {i}'))
+        for i in places[:MAX_PAIRS_OF_DOCUMENT]:
             # The second is not the next one: neighbours continue one another's sentences.
             j = i + 2 + int(hashed(f'second {name} {i}') * (len(texts) - i - 2))
             positives.append((name, i, j, texts[i], texts[j], 2 * j >= len(texts)))

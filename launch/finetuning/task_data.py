@@ -27,11 +27,8 @@ def task_identity(task: Task, name: str, data_dir: str) -> dict[str, Any]:
 
     def absolute(path: str) -> str:
         # A workdir is read from other folders later: local paths are made absolute, others stay.
-        return (
-            os.path.abspath(path)
-            if path and '://' not in path and not path.startswith('tfds:')
-            else path
-        )
+        is_local = path and '://' not in path and not path.startswith('tfds:')
+        return os.path.abspath(path) if is_local else path
 
     return {
         'task': absolute(name) if is_task_file(name) else name,

@@ -103,9 +103,8 @@ class FeatureFiles:
         # The count follows from the file's size, so nothing has to be remembered while it grows.
         for name, (dtype, shape) in self._columns.items():
             grown, begin = folder / f'{name}.npy', len(self._header(name, 0))
-            count = (grown.stat().st_size - begin) // (
-                dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-            )
+            entry_bytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+            count = (grown.stat().st_size - begin) // entry_bytes
 
             # The header at the front, over the one whose count was 0: both have the same size.
             with grown.open('r+b') as file:
@@ -113,12 +112,8 @@ class FeatureFiles:
 
             # Lengths grow record by record; readers want their sums, where each text begins.
             if name == 'lengths':
-                np.save(
-                    arrays / 'offsets.npy',
-                    np.concatenate(
-                        [np.zeros(1, np.int64), np.cumsum(np.load(grown, allow_pickle=False))]
-                    ),
-                )
+                ends = np.cumsum(np.load(grown, allow_pickle=False))
+                np.save(arrays / 'offsets.npy', np.concatenate([np.zeros(1, np.int64), ends]))
             else:
                 # A link and no copy: the files are large, and stay until all is in place.
                 os.link(grown, arrays / grown.name)

@@ -3,8 +3,8 @@
   from launch.inference import Predictor
 
   predictor = Predictor.from_workdir('runs/mrpc')
-  predictor(('He said so.', 'So he said.'))            # {'label': '1', 'probability': 0.97,
-                                                       'probabilities': {...}}
+  predictor(('He said so.', 'So he said.'))
+  # {'label': '1', 'probability': 0.97, 'probabilities': {...}}
   predictor([{'text': 'One.', 'text_b': 'Another.'}])  # a list of records gives a list of answers
 
 Owns the way from records to answers through the device. What a record and an answer are is

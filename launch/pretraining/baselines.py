@@ -57,9 +57,8 @@ def baselines(directory: str, examples: int = 0, train_examples: int = 0) -> Bas
         # Evaluation fills its last batch with rows of weight 0.
         real = batch['example_weights'] > 0
         labels.append(batch['next_sentence_labels'][real])
-        masked_ids.append(
-            np.where(batch['masked_lm_weights'] > 0, batch['masked_lm_ids'], -1)[real]
-        )
+        ids_or_none = np.where(batch['masked_lm_weights'] > 0, batch['masked_lm_ids'], -1)
+        masked_ids.append(ids_or_none[real])
 
     # Down to `examples` rows first, and only then to the places with a mask.
     ids, label = np.concatenate(masked_ids), np.concatenate(labels)
@@ -114,15 +113,14 @@ def token_counts(directory: str, tokenizer: Tokenizer, examples: int = 0) -> np.
         ids = batch['input_ids'].copy()
         if 'masked_lm_weights' in batch:  # else the train step masks
             rows, places = np.nonzero(batch['masked_lm_weights'])
-            ids[rows, batch['masked_lm_positions'][rows, places]] = batch['masked_lm_ids'][
-                rows, places
-            ]
+            positions = batch['masked_lm_positions'][rows, places]
+            ids[rows, positions] = batch['masked_lm_ids'][rows, places]
 
         # Not padding, and not the rows that fill up the last batch.
-        real = (batch['pack_ids' if 'pack_ids' in batch else 'input_mask'] > 0) & (
-            batch['example_weights'] > 0
-        )[:, None]
-        counts += np.bincount(ids[real], minlength=tokenizer.vocab_size)
+        tokens = batch['pack_ids' if 'pack_ids' in batch else 'input_mask'] > 0
+        is_record = batch['example_weights'] > 0
+        of_records = ids[tokens & is_record[:, None]]
+        counts += np.bincount(of_records, minlength=tokenizer.vocab_size)
 
     # Special tokens are never masked, so to guess them would be a waste.
     counts[[tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]] = 0

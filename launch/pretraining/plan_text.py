@@ -189,10 +189,8 @@ def _likely(change: dict[str, Any] | None) -> str:
 def _parts(estimate: dict[str, float]) -> str:
     """The estimate's parts, largest first, and their sum."""
     parts = sorted(estimate.items(), key=lambda part: -part[1])
-    return (
-        f'{", ".join(f"{name} {size(count)}" for name, count in parts)}: about'
-        f' {size(sum(estimate.values()))}'
-    )
+    listed = ', '.join(f'{name} {size(count)}' for name, count in parts)
+    return f'{listed}: about {size(sum(estimate.values()))}'
 
 
 def _times(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]:

@@ -85,9 +85,9 @@ def _same_past(before: schema.Config, after: schema.Config, done: int) -> bool:
     constant never does, warm-up-stable-decay where its decay begins.
     """
     # Fine-tuning's schedule always spans the whole run, so another length is another past.
-    if not isinstance(before, schema.PretrainConfig) or not isinstance(
-        after, schema.PretrainConfig
-    ):
+    if not isinstance(before, schema.PretrainConfig):
+        return False
+    if not isinstance(after, schema.PretrainConfig):
         return False
 
     # The phases' ends, no further than the steps that are made: later borders may still move.

@@ -84,11 +84,8 @@ def _reach(folder: str, flag: str) -> None:
     except Exception as error:
         # each store has errors of its own, and a name like xx:// is a KeyError
         unknown_kind = isinstance(error, KeyError)
-        why = (
-            'no such kind of path is known'
-            if unknown_kind
-            else (str(error).strip().splitlines() or [''])[0][:200]
-        )
+        first_line = (str(error).strip().splitlines() or [''])[0][:200]
+        why = 'no such kind of path is known' if unknown_kind else first_line
         raise UserError(
             f'{flag}={folder}: cannot be reached ({why}): a local folder, or gs:// with a network'
         ) from error

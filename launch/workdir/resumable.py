@@ -172,11 +172,9 @@ def was_finished(output: str, identity: dict[str, Any]) -> bool:
         return True
 
     # Anything else is not overwritten; what differs is named where the description says it.
-    changed = (
-        [name for name in identity if before.get(name) != identity[name]]
-        if isinstance(before, dict)
-        else []
-    )
+    changed = []
+    if isinstance(before, dict):
+        changed = [name for name in identity if before.get(name) != identity[name]]
     other = f' (other {", ".join(changed)})' if changed else ''
     raise UserError(
         f'--output={output} is there already, and not from these settings{other}: name another, or'
