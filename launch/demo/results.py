@@ -122,6 +122,8 @@ def finetuning(task: Path, question: str, sweeps: dict[int, Path]) -> dict[str, 
     rows = []
     for size, folder in sorted(sweeps.items()):
         sweep = read_object(folder / 'sweep.json')
+
+        # All runs of a sweep take the same number of steps.
         row: dict[str, Any] = {'train_examples': size, 'steps': sweep['runs'][0]['step']}
 
         # Right or wrong, example by example: what the error of the difference is taken from.

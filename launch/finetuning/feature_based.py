@@ -25,6 +25,7 @@ class FeatureBased:
 
     def __init__(self, data: TaskData, machine: Machine):
         """The encoder runs on `machine`; its outputs are kept in the folder `data.cache`."""
+        # The BiLSTM reads a sequence of words with a label each: no other kind of task has that.
         if data.task.head != 'tokens':
             raise UserError(
                 f'task {data.task.name}: the feature-based approach is for tagging, and its kind is'
@@ -37,11 +38,14 @@ class FeatureBased:
 
     def check(self, config: FeatureConfig) -> None:
         """Raises UserError where the encoder has too few layers for `features`."""
+        # Asks and throws away: the layers are named by the setting, counted by the encoder.
         layers_of(config.features, self.data.source.model.num_layers)
 
     def features(self, config: FeatureConfig) -> tuple[Arrays, Arrays]:
         """A row for each sentence; the states of the words that the run needs are computed."""
         data, length = self.data, config.max_seq_length
+
+        # The same rows as fine-tuning has, so that both read a word in the same context.
         if length not in self._words:
             rows = zip(('train', data.split), data.features(length), strict=True)
             self._words[length] = {
@@ -72,6 +76,8 @@ class FeatureBased:
             dropout=config.head_dropout,
             dtype=jnp.dtype(config.runtime.compute_dtype),
         )
+
+        # No attention, so no kernel to choose: one model for training and for prediction.
         return Models(model, model)
 
     def begin(self, config: FeatureConfig, state: TrainState, folder: str) -> TrainState:

@@ -91,6 +91,7 @@ def run_sweep(runs: Sequence[tuple[Runner[Any], Point]], folder: str) -> list[di
 
 def best_of(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The highest dev score of the runs that have learnt something; of all where none has."""
+    # First by "has not failed", then by score: False sorts before True.
     score = lambda result: result['metrics'][result['metric']]
     return max(results, key=lambda result: (not result.get('failed'), score(result)))
 
@@ -117,6 +118,8 @@ def summarize(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             'failed': failed,
             'metrics': {},
         }
+
+        # Every run of a task has the same metrics.
         for name in members[0]['metrics']:
             values = [member['metrics'][name] for member in members]
             sd = statistics.stdev(values) if len(values) > 1 else None
@@ -193,6 +196,7 @@ def _caveat(rows: Sequence[dict[str, Any]], best: dict[str, Any]) -> str:
 
 def describe(result: dict[str, Any], done_before: bool = False) -> str:
     """A result in one line."""
+    # 'total' is a count and no score.
     shown = [
         f'{name} {value:.4f}'
         for name, value in result['metrics'].items()
@@ -214,6 +218,8 @@ def _failure(result: dict[str, Any]) -> str:
     """Why a run counts as failed."""
     if result['train_loss'] is None:
         return 'no training loss that is finite'
+
+    # Both numbers, so that the user sees how near it was.
     chance = result['chance_loss']
     return (
         f'training loss {result["train_loss"]:.4f} is not below {LEARNT:.0%} of what a constant '

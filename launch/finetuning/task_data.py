@@ -59,6 +59,8 @@ class TaskData:
         self.task, self.source, self.cache = task, source, cache
         self.split = task.selection_split
         self.train, self.scored = task.examples('train'), task.examples(self.split)
+
+        # A run is judged by this split, so it must have labels.
         if not task.labelled(self.scored):
             raise UserError(
                 f'task {task.name}: its {self.split} split has no labels, so nothing can be scored:'
