@@ -30,6 +30,7 @@ from configs.load import load, presets
 from configs.overrides import apply
 from configs.schema import Config, FinetuneConfig, PretrainConfig
 
+# Of the source, or of the installed packages: what lies below it is ours.
 ROOT = pathlib.Path(__file__).parents[1]
 
 
@@ -42,6 +43,7 @@ def run(main: Callable[[Sequence[str]], int | None], arguments: str = '') -> Non
     program = pathlib.Path(sys.argv[0]).stem
 
     def parse(argv: Sequence[str]) -> list[str]:
+        # What follows -- belongs to another program: its --help is not asked of us.
         own = argv[: argv.index('--')] if '--' in argv else argv
         with _ending(program):
             if {'--help', '-help', '-h'} & set(own[1:]):
@@ -53,16 +55,22 @@ def run(main: Callable[[Sequence[str]], int | None], arguments: str = '') -> Non
                 _fail(program, f'{_plain(error)} (see --help)')
             except SystemExit:  # absl's own --helpfull and the like, which exit with 1
                 sys.exit(0)
+
+        # Flags are read; next what absl takes without a word and is surely a slip: --flag value.
         if rest[1:] and not arguments:
             _fail(
                 program,
                 f'unexpected argument {rest[1]!r}: a flag is written --name=value, without spaces'
                 ' around "=" (see --help)',
             )
+
+        # Storage of a kind that nobody reads, before any work; another program's words are its own.
         places = [] if '--' in argv else [_strange_place(place, place) for place in rest[1:]]
         for strange in (_strange_value(), *places):
             if strange:
                 _fail(program, strange)
+
+        # Last, since --verbosity must be read by then.
         _set_up_logging()
         return rest
 
@@ -83,6 +91,7 @@ def _ending(program: str) -> Iterator[None]:
             print(end='', flush=True)  # at the interpreter's exit a failure would be a traceback
     except UserError as error:
         _fail(program, str(error), error.exit_code)
+    # Exit codes as a shell tells them: 128 + the signal (SIGINT is 2, SIGPIPE is 13).
     except KeyboardInterrupt:
         print(f'{program}: interrupted', file=sys.stderr)
         sys.exit(130)
@@ -91,6 +100,7 @@ def _ending(program: str) -> Iterator[None]:
             raise
         _discard(sys.stdout)
         sys.exit(141)
+    # What the machine lacks is no defect either; everything else keeps its traceback.
     except Exception as error:
         too_little = _too_little(error)
         if too_little is None:
@@ -109,6 +119,7 @@ def _is_unread(stream: TextIO) -> bool:
 
 def _discard(stream: TextIO) -> None:
     """Lets what `stream` still holds, and all that follows, go nowhere."""
+    # The descriptor itself is replaced: Python's buffers, and libraries' in C, write to it.
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, stream.fileno())
     os.close(null)
@@ -119,6 +130,8 @@ def console() -> None:
 
     `bert-train-vocab ...` is `python -m launch.train_vocab ...`.
     """
+    # One entry for all commands, which reads its own name; alter_sys, so that `main.__module__` is
+    # known when the help is asked for.
     name = pathlib.Path(sys.argv[0]).stem.removeprefix('bert-').replace('-', '_')
     runpy.run_module(f'launch.{name}', run_name='__main__', alter_sys=True)
 
@@ -149,6 +162,7 @@ def config_from_flags(
     Without --config it is `default`. Raises UserError where it is not of that kind, or there is
     neither --config nor a default.
     """
+    # --config first, or what stands for it.
     name = flags.FLAGS['config'].value
     cls = {'pretrain': PretrainConfig, 'finetune': FinetuneConfig}[kind]
     config = default if name is None else load(name)
@@ -157,11 +171,15 @@ def config_from_flags(
             f'--config is required: a preset ({", ".join(presets())}), a Python file or a saved'
             ' config.json'
         )
+
+    # A fine-tuning preset for pre-training would fail later, far from its cause.
     if type(config) is not cls:
         raise UserError(
             f'--config={name}: holds a {type(config).__name__}, but this program takes a'
             f' {cls.__name__}'
         )
+
+    # --set last: it changes whatever the configuration came from.
     return apply(config, flags.FLAGS['set'].value or [])
 
 
@@ -181,12 +199,15 @@ def check_output(flag: str, path: str) -> None:
     """UserError where nothing can be made at `path`, which --`flag` names; leaves nothing."""
     if '://' in path:
         return
+
+    # The nearest folder that is there: the ones between will be made in it.
     above = os.path.dirname(os.path.abspath(path))
     while not os.path.lexists(above):  # folders that are to be made
         above = os.path.dirname(above)
     if not os.path.isdir(above):
         raise UserError(f'--{flag}={path}: {above} is no folder: name another')
     try:
+        # Tried and not asked: rights, a full disk and a read-only mount all show so.
         with tempfile.TemporaryFile(dir=above):
             pass
     except OSError as error:
@@ -196,6 +217,7 @@ def check_output(flag: str, path: str) -> None:
 
 def _own_flags() -> list[flags.Flag]:
     """The flags of the binary, without those of libraries, in the order of their definition."""
+    # The binary is the main module, which absl knows by its path; ours are --config and --set.
     by_module = flags.FLAGS.flags_by_module_dict()
     return by_module.get(sys.argv[0], []) + by_module.get(__name__, [])
 
@@ -203,11 +225,16 @@ def _own_flags() -> list[flags.Flag]:
 def _strange_value() -> str | None:
     """The line for a flag that has no value: an empty name, nan, a kind of storage not known."""
     for flag in _own_flags():
+        # Only what was given: a default is the program's own affair.
         values = flag.value if isinstance(flag.value, list) else [flag.value]
         for value in values if flag.present else []:
             given = f'--{flag.name}={value}'
+
+            # nan passes every bound, since all comparisons with it are false.
             if isinstance(value, float) and not math.isfinite(value):
                 return f'{given}: must be a finite number'
+
+            # The rest is about names, which are strings.
             if not isinstance(value, str):
                 continue
             if not value and flag.default in (None, []):
@@ -221,6 +248,7 @@ def _strange_value() -> str | None:
 
 def _strange_place(given: str, value: str) -> str | None:
     """The line for a place on a kind of storage not known."""
+    # Also within LANGUAGE=PATTERN and lists with commas.
     for scheme in re.findall(r'(?:^|[=,])([A-Za-z][\w+.-]*)://', value):
         if scheme != 'gs':
             return (
@@ -237,10 +265,13 @@ def _set_up_logging() -> None:
 
     With --verbosity=0 all lines of theirs.
     """
+    # Time, the level's letter and the message: enough to follow a run.
     handler = logging.get_absl_handler()
     handler.setFormatter(
         std_logging.Formatter('%(asctime)s %(levelname).1s %(message)s', '%H:%M:%S')
     )
+
+    # At the level of information libraries say much that is about themselves.
     if not flags.FLAGS['verbosity'].present:
         ours = tuple(
             f'{ROOT}/{package}/' for package in ('configs', 'input_pipeline', 'bert_jax', 'launch')
@@ -274,6 +305,9 @@ def _too_little(error: BaseException | None) -> str | None:
     `error` is it, or was caused by it; None where it is neither.
     """
     disk = 'free some space and run the same command again'
+
+    # From the error to what caused it, for libraries wrap what the system told them. `seen`,
+    # because such a chain may bite its tail.
     seen = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -281,6 +315,8 @@ def _too_little(error: BaseException | None) -> str | None:
             return (
                 f'{error.filename}: disk full: {disk}' if error.filename else f'disk full: {disk}'
             )
+
+        # A quota of the shell and not of the disk: more room would not help.
         if isinstance(error, OSError) and error.errno == errno.EFBIG:
             name = f'{error.filename}: ' if error.filename else ''
             return (
@@ -289,8 +325,12 @@ def _too_little(error: BaseException | None) -> str | None:
             )
         if 'No space left on device' in str(error):  # as tensorstore words it
             return f'disk full: {disk}'
+
+        # After the disk: a full one is told as such also where it was met over a network.
         if unreachable := _unreachable(error):
             return unreachable
+
+        # The host's memory, and after it the device's, which has other remedies.
         if isinstance(error, MemoryError):
             return (
                 f'this machine has too little memory ({error}): end other programs, or take a'
@@ -312,9 +352,12 @@ def _too_little(error: BaseException | None) -> str | None:
 
 def _unreachable(error: BaseException) -> str | None:
     """The line for what may not be read or written, or not be reached; None for other errors."""
+    # Only with the name: an error without it helps nobody, so it keeps its traceback.
     closed = (errno.EACCES, errno.EPERM, errno.EROFS)
     if isinstance(error, OSError) and error.errno in closed and error.filename:
         return f'{error.filename}: {error.strerror}: give yourself the right to it, or name another'
+
+    # TensorFlow's file system has no error of its own for a bucket that cannot be reached.
     if type(error).__module__.startswith('tensorflow.') and 'gs://' in str(error):
         place = re.search(r'gs://[^\s\'")]+', str(error))
         name = place[0] if place else 'gs://'
@@ -325,6 +368,8 @@ def _unreachable(error: BaseException) -> str | None:
 
 def _usage(main: Callable, program: str, arguments: str) -> str:
     """The binary's docstring and its own flags, in the order of their definition."""
+    # The command's docstring is its manual page; flags follow in the order in which they are
+    # defined, which tells a story where absl's own help is alphabetical.
     module = sys.modules[main.__module__]
     lines = [
         (module.__doc__ or '').strip(),
@@ -334,16 +379,15 @@ def _usage(main: Callable, program: str, arguments: str) -> str:
     ]
     for flag in _own_flags():
         form = f'--[no]{flag.name}' if flag.boolean else f'--{flag.name}'
-        default = (
-            ''
-            if flag.default in (None, [], '')
-            else f' (default: {str(flag.default_as_str).strip(chr(39))})'
-        )
-        required = (
-            ' (required)'
-            if any('other than None' in validator.message for validator in flag.validators)
-            else ''
-        )
+
+        # A value that says nothing (none, empty) is left out.
+        default = ''
+        if flag.default not in (None, [], ''):
+            default = f' (default: {str(flag.default_as_str).strip(chr(39))})'
+
+        # absl keeps no such mark on a flag: it is known by its validator's message.
+        asked_for = any('other than None' in validator.message for validator in flag.validators)
+        required = ' (required)' if asked_for else ''
         lines += [
             f'  {form}',
             flags.text_wrap(f'{flag.help}{default}{required}', length=100, indent='      '),

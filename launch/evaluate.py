@@ -60,16 +60,22 @@ def main(argv: Sequence[str]) -> None:
     """Prints the scores as one JSON object, or the table of a suite."""
     del argv
     options = flags.read(Options)
+
+    # A suite first: it takes other flags, and prints a table in place of an object.
     if options.suite:
         if not options.runs:
             raise UserError('--suite needs --runs, a glob of workdirs of launch.finetune')
         from launch.finetuning import glue
 
         runs = glue.find_runs(options.runs)
+        # The table at once: to make the submission may predict test sets for hours.
         print(glue.table(runs), flush=True)
         glue.submit(runs, options.data_dir, options.output)
         print(f'wrote {options.output}')
         return
+
+    # Then what is scored: a file, a pre-trained model on records, or a fine-tuned one on its task.
+    # Each branch imports only what it needs.
     if options.predictions:
         report = score_file(
             options.predictions, options.task, options.data_dir or '', options.split or 'dev'
@@ -95,10 +101,13 @@ def score_file(path: str, task_name: str | None, data_dir: str, split: str) -> d
     from input_pipeline.tasks import load_task
     from input_pipeline.text.whole_text import located
 
+    # Answers that are there need no model, and so no jax.
     if not task_name:
         raise UserError('--predictions needs --task')
     if located(path) is None:
         raise UserError(f'--predictions={path}: no such file')
+
+    # The examples in their order give each line of the file its label.
     task = load_task(task_name, data_dir)
     examples = task.examples(split)
     predictions = task.read_predictions(path, examples)

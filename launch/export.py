@@ -72,12 +72,16 @@ def main(argv: Sequence[str]) -> None:
 
     from launch.workdir.source import print_names, read_source
 
+    # As it is, without parts made up: an export must not hold weights that nobody trained.
     source = read_source(options.model.where, options.print_map)
     model = source.bert._replace(architecture=options.architecture or source.bert.architecture)
+    # Some readers know only one form of gelu; the weights stay.
     if options.hidden_act:
         model = model._replace(
             config=dataclasses.replace(model.config, hidden_act=options.hidden_act)
         )
+
+    # Also the map, as the files say it: what has just been written is what is named.
     reading, left_out = export(model, source.tokenizer, options.format, options.output)
     if options.print_map:
         print_names(reading)
@@ -107,12 +111,15 @@ def _huggingface(
 ) -> tuple[Reading, tuple[str, ...]]:
     from bert_jax.interchange import huggingface
 
+    # The tokenizer first, then the weights under the names of transformers' class.
     tokenizer.save(folder)
     settings = folder / 'tokenizer_config.json'
     # transformers cuts longer texts there
     longest = {'model_max_length': model.config.max_position}
     settings.write_text(json.dumps(json.loads(settings.read_text()) | longest, indent=2) + '\n')
     left_out = huggingface.write(folder, model)
+
+    # Read back: names, shapes and finite numbers are proved on the files themselves.
     return huggingface.read(folder), left_out
 
 
@@ -121,6 +128,7 @@ def _google(
 ) -> tuple[Reading, tuple[str, ...]]:
     from bert_jax.interchange import google
 
+    # Its vocabulary is one file, a word piece a line; other tokenizers cannot be put in it.
     if tokenizer.kind != 'wordpiece':
         what = (
             'SentencePiece'
@@ -146,6 +154,7 @@ def _serving(
     from bert_jax.interchange.parameters import Reading
     from launch.inference import serving_folder
 
+    # Nothing reads a program back as weights; its name map is the identity.
     left_out = serving_folder.write(folder, model, tokenizer, form)
     return Reading(model, {name: name for name in serving.used_weights(model)}, (), ()), left_out
 
@@ -158,9 +167,12 @@ def _new_folder(output: str) -> Iterator[epath.Path]:
     """
     from etils import epath
 
+    # An empty folder is taken: some tools make one beforehand.
     target = epath.Path(output)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f'--output={output} is there and not empty: name another folder')
+
+    # Under another name until all is there, so that a half-written export is never found.
     with atomic_folder(target) as folder:
         yield folder
 

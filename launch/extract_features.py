@@ -69,6 +69,8 @@ def main(argv: Sequence[str]) -> None:
     """Writes the features of the texts that a run before has not done."""
     del argv
     options = flags.read(Options)
+
+    # What can be refused without jax comes first.
     layers, pool = list(options.layers), options.pool
     if not layers:
         raise UserError('--layers=: write numbers with commas between, as in --layers=-1,-2')
@@ -80,6 +82,7 @@ def main(argv: Sequence[str]) -> None:
     from launch.workdir.resumable import growing, was_finished
     from launch.workdir.source import load_source
 
+    # The input before the model: a mistyped column should not wait for weights.
     shard = parse_shard(options.file.shard)
     reader = Reader(
         options.input,
@@ -89,6 +92,8 @@ def main(argv: Sequence[str]) -> None:
         options.file.format,
         options.file.header,
     )
+
+    # A pooler that the source lacks is made fresh; no layer that is written reads it.
     size = reader.size
     source = load_source(options.model.where)
     dtype = 'float16' if options.float16 else 'float32'
@@ -100,6 +105,8 @@ def main(argv: Sequence[str]) -> None:
         options.compute_dtype,
         dtype,
     )
+
+    # All that decides the output. The same again is done already; another is refused.
     identity = {
         'input': reader.identity(),
         'model': source.fingerprint(),
@@ -109,15 +116,20 @@ def main(argv: Sequence[str]) -> None:
     if was_finished(options.output, identity):
         logging.info('%s is done already', options.output)
         return
+
+    # Part by part: memory holds one part, and a killed run goes on after the last one noted.
     files = FeatureFiles(source, layers, pool, dtype)
     progress, cut = Progress('extract', size, 'kB of input', 1e3), 0
     with growing(options.output, identity, files.names) as output:
+        # Records that are in the files already are passed over.
         records = reader.part(shard, output.records)
         for part in extractor(records, options.input, options.file.skip_bad_records):
             content = files.contents(part, first=output.records == 0)
             output.append(len(part.lines), content, part.bad)
             cut += part.cut
             progress.update(reader.position)
+
+        # Described first, then moved to its name: an output that is there is whole.
         about = {'source': source.where, 'step': source.step, 'layers': layers, 'pool': pool}
         output.finish(about, lambda: files.move(output.folder, options.output))
     progress.done()

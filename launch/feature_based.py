@@ -26,6 +26,7 @@ from configs.options import option, required
 from configs.schema import FeatureSet
 from launch import app, flags
 
+# Fine-tuning stands first, as the row that the others are compared with.
 _ALL = ('finetune', *typing.get_args(FeatureSet))
 
 
@@ -65,6 +66,8 @@ def main(argv: Sequence[str]) -> int:
     options = flags.read(Options)
     if options.deterministic:
         determinism.demand()
+
+    # The lists of the command line, before anything is read.
     if unknown := [name for name in options.approaches if name not in _ALL]:
         raise UserError(f'--approaches: {unknown[0]!r} is none of {", ".join(_ALL)}')
     if not options.approaches or len(set(options.approaches)) < len(options.approaches):
@@ -80,6 +83,8 @@ def main(argv: Sequence[str]) -> int:
     from configs.sweep import Point
     from input_pipeline.tasks import load_task
 
+    # One point for each row and seed. Settings come from the row's own preset, then --set, then
+    # what is set for its kind alone.
     task = load_task(options.task, options.data_dir)
     points: dict[str, list[Point[typing.Any]]] = {}
     approaches = typing.cast(tuple[typing.Any, ...], options.approaches)  # each of them in _ALL
@@ -105,30 +110,30 @@ def main(argv: Sequence[str]) -> int:
     from launch.finetuning.approach import FineTuning
     from launch.finetuning.feature_based import FeatureBased
     from launch.finetuning.task_data import TaskData, task_identity
-    from launch.workdir import source
+    from launch.workdir import running, source
     from launch.workdir.workdir import Workdir
 
+    # One encoder, one task and one mesh for all runs; two runners, for the rows are of two kinds.
     with Workdir(options.workdir).lock():
         encoder = source.load_source(options.init_from)
         identity = task_identity(task, options.task, options.data_dir)
         data = TaskData(task, encoder, identity, str(Workdir(options.workdir).features))
         ready = machine.ready(points[approaches[0]][0].config.runtime, encoder.model)
-        whole = finetuner.FineTuner(FineTuning(data), ready)
-        frozen = finetuner.FineTuner(FeatureBased(data, ready), ready)
+        fine_tuning = finetuner.FineTuner(FineTuning(data), ready)
+        on_features = finetuner.FineTuner(FeatureBased(data, ready), ready)
+
+        # In the order of --approaches: the seeds of a row one after the other share its programs.
         runs = [
-            (whole if approach == 'finetune' else frozen, point)
+            (fine_tuning if approach == 'finetune' else on_features, point)
             for approach in approaches
             for point in points[approach]
         ]
+
+        # A signal is no error: the run has saved, and its exit code is that of the signal.
         try:
             rows = results.run_sweep(runs, options.workdir)
         except machine.Stopped as stopped:
-            logging.info(
-                'signal %d: %s; the same command goes on from there',
-                stopped.signal_number,
-                stopped.said,
-            )
-            return 128 + stopped.signal_number
+            return running.exit_code(stopped.signal_number, stopped.said)
         print(results.table(rows, task.metric))
         logging.info('compilations: %s', dict(ready.compilations) or 'none')
     return 0

@@ -64,12 +64,15 @@ def main(argv: Sequence[str]) -> int:
     """Runs what is left to run; returns 0, or 128 + the signal that asked it to save and stop."""
     del argv
     options = flags.read(Options)
+
+    # Before jax is imported, which reads XLA's flags once.
     if options.deterministic:
         determinism.demand()
     from configs import sweep
     from configs.presets.finetune import recipe
     from input_pipeline.tasks import load_task
 
+    # The task and the settings first: most mistakes are in them, and to find them needs no jax.
     task = load_task(options.task, options.data_dir)
     config = app.config_from_flags('finetune', recipe(task.name, task.kind, options.recipe))
     points = sweep.grid(config, options.sweep) if options.sweep else []
@@ -77,9 +80,10 @@ def main(argv: Sequence[str]) -> int:
     from launch.finetuning import finetuner, machine, results
     from launch.finetuning.approach import FineTuning
     from launch.finetuning.task_data import TaskData, task_identity
-    from launch.workdir import source
+    from launch.workdir import running, source
     from launch.workdir.workdir import Workdir
 
+    # From here on the folder is this command's, so two sweeps cannot mix their runs in it.
     with Workdir(options.workdir).lock():
         encoder = source.load_source(options.init_from, options.print_map)
         logging.info(
@@ -89,12 +93,17 @@ def main(argv: Sequence[str]) -> int:
             encoder.step,
             task.head,
         )
+
+        # Shared by all runs of the process: the task's features, the mesh, compiled programs.
         identity = task_identity(task, options.task, options.data_dir)
         cache = str(Workdir(options.workdir).features)
         ready = machine.ready(config.runtime, encoder.model)
         fine_tuner = finetuner.FineTuner(
             FineTuning(TaskData(task, encoder, identity, cache)), ready, options.profile
         )
+
+        # One run into the folder itself, or a grid into its runs/. A signal ends either with its
+        # state saved; the same command goes on.
         try:
             if points:
                 runs = [(fine_tuner, point) for point in points]
@@ -104,12 +113,7 @@ def main(argv: Sequence[str]) -> int:
                 result, done_before = fine_tuner.run(config, options.workdir)
                 print(results.describe(result, done_before))
         except machine.Stopped as stopped:
-            logging.info(
-                'signal %d: %s; the same command goes on from there',
-                stopped.signal_number,
-                stopped.said,
-            )
-            return 128 + stopped.signal_number
+            return running.exit_code(stopped.signal_number, stopped.said)
         logging.info('compilations: %s', dict(ready.compilations) or 'none')
     return 0
 

@@ -34,10 +34,13 @@ def define(options: type, *, only: Sequence[str] = (), without: Sequence[str] = 
     `only` for these fields, or for all `without` those. A field that is a dataclass stands for its
     own fields; one without a default is a required flag.
     """
+    # Hints as types: the annotations are strings, since modules import annotations.
     hints = typing.get_type_hints(options)
     for field, about in described(options):
         if (only and field.name not in only) or field.name in without:
             continue
+
+        # Options that several commands share are a field, whose flags stand in its place.
         if dataclasses.is_dataclass(hint := hints[field.name]):
             define(typing.cast(type, hint))
         elif about:
@@ -49,6 +52,7 @@ def read(options: type[T], **given: Any) -> T:
 
     Raises UserError where they do not go together, or a list holds what is no number.
     """
+    # The mirror of `define`, field by field.
     hints, values = typing.get_type_hints(options), dict(given)
     for field, about in described(options):
         if field.name in given:
@@ -67,13 +71,18 @@ def present(*names: str) -> list[str]:
 
 def _define(field: dataclasses.Field, about: Option, hint: Any) -> None:
     """Defines the flag of a field, and the one of its switch after it."""
+    # A field without a default is a required flag, which absl then asks for.
     name, kinds = field.name, _without_none(hint)
     required = field.default is dataclasses.MISSING
     default: Any = None if required else field.default
+
+    # Bounds are told by absl, with the flag's name, before main begins.
     low, high = typing.cast(tuple[Any, Any], about.bounds)  # ints or floats, as the field's type
     common: dict[str, Any] = {'required': required}
     if about.once:
         common['allow_overwrite'] = False
+
+    # By the kind of the field, the more special first.
     if item := _item(kinds):  # before the others: a str may stand beside the tuple
         default = default if default is None else [str(one) for one in default]
         if about.commas:
@@ -93,6 +102,8 @@ def _define(field: dataclasses.Field, about: Option, hint: Any) -> None:
     else:
         assert kinds == [str], f'{name}: no flag is of the type {hint}'
         flags.DEFINE_string(name, default, about.help, **common)
+
+    # A second flag that is short for a value of the first.
     if about.switch:
         switch, value = about.switch
         flags.DEFINE_bool(switch, False, f'the same as --{name}={value}')
@@ -100,8 +111,11 @@ def _define(field: dataclasses.Field, about: Option, hint: Any) -> None:
 
 def _value(field: dataclasses.Field, about: Option, hint: Any) -> Any:
     """What a flag says, in the type of its field; of a str or a tuple, one value is the str."""
+    # The switch wins, as the shorter and so the more deliberate of both.
     if about.switch and flags.FLAGS[about.switch[0]].value:
         return about.switch[1]
+
+    # absl has read all but lists: of them, strings are left.
     value, kinds = flags.FLAGS[field.name].value, _without_none(hint)
     item = _item(kinds)
     if item is None or value is None:
@@ -120,6 +134,7 @@ def _value(field: dataclasses.Field, about: Option, hint: Any) -> Any:
 
 def _without_none(hint: Any) -> list[Any]:
     """The types that a hint names, without None."""
+    # int | None and Optional[int] are two types to Python.
     union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     return [one for one in (typing.get_args(hint) if union else [hint]) if one is not type(None)]
 

@@ -84,6 +84,8 @@ def main(argv: Sequence[str]) -> int:
     options = flags.read(Options)
     if options.json is not None:  # before the minutes of compiling
         app.check_output_file('json', options.json)
+
+    # Settings and topology by name, which needs no jax.
     config = app.config_from_flags('pretrain')
     from bert_jax.costs.chips import topology
 
@@ -99,6 +101,7 @@ def main(argv: Sequence[str]) -> int:
     from bert_jax.costs import plan
     from launch.pretraining import plan_text
 
+    # Whether anything can be compiled here, and if not, why: said again below the plan.
     missing = '--nocompile was given' if not options.compile else plan.obstacle(where)
     if options.search and missing:
         raise UserError(f'--search compiles, and that cannot be done here: {missing}')
@@ -108,8 +111,10 @@ def main(argv: Sequence[str]) -> int:
             len(config.phases),
             where.name,
         )
-    found, refusals = make_plan(config, where, options, compiling=not missing)
-    print('\n'.join(plan_text.lines(found)))
+
+    # The plan is printed also where a phase does not fit: it says what would help.
+    report, refusals = make_plan(config, where, options, compiling=not missing)
+    print('\n'.join(plan_text.lines(report)))
     if missing:
         print(f'\nNOT COMPILED ({missing}). What stands above follows from shapes alone:')
         print(
@@ -124,10 +129,12 @@ def main(argv: Sequence[str]) -> int:
         path = epath.Path(options.json)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write(path, json.dumps(found, indent=2) + '\n')
+            atomic_write(path, json.dumps(report, indent=2) + '\n')
         except OSError as error:
             reason = error.strerror or error
             raise UserError(f'--json={path}: cannot be written ({reason})') from error
+
+    # Last, so that the plan stands above the error and the exit code is still 2.
     if refusals:
         raise refusals[0]
     return 0
@@ -144,34 +151,42 @@ def make_plan(
     from bert_jax.model import splits
     from input_pipeline.records.fields import RecordSpec, most_bytes
 
+    # Phase by phase: each has its own length, batch and program.
     chip, phases = where.chip, []
     refusals: list[UserError] = []
     for phase, count in zip(
         config.phases, plan.predictions_of(config, options.max_predictions), strict=True
     ):
+        # First what shapes tell; it is there whether or not anything is compiled.
         task = search.Task(config, phase, count, where)
-        found = plan.analytic(*task)
-        found['estimate'] = search.estimate(task).parts
+        planned = plan.analytic(*task)
+        planned['estimate'] = search.estimate(task).parts
         if compiling:
+            # The compiler's word where there is one. A phase that does not fit is no error yet: the
+            # others are planned as well.
             try:
-                found |= plan.compiled(*task)
+                planned |= plan.compiled(*task)
             except plan.DoesNotFit as refused:
                 refusals.append(refused)
-                found |= {
+                planned |= {
                     'needs': refused.needs,
                     'has': refused.has,
                     'buffers': [vars(one) for one in refused.buffers],
                 }
-                found['changes'] = search.smallest_changes(task, refused, options.tries)
+                planned['changes'] = search.smallest_changes(task, refused, options.tries)
         else:
-            found['likely_change'] = search.likely_change(task)
-        found['bytes_read_per_step'] = phase.batch_size * most_bytes(
+            planned['likely_change'] = search.likely_change(task)
+
+        # An upper bound: records are of variable length, and these are the longest there can be.
+        planned['bytes_read_per_step'] = phase.batch_size * most_bytes(
             RecordSpec(phase.seq_len, count, 'static'), config.model.vocab_size
         )
         if options.search:
-            found['search'] = search.search(task, options.search)
-        phases.append(found)
-    found = {
+            planned['search'] = search.search(task, options.search)
+        phases.append(planned)
+
+    # The whole, in the order in which it is read.
+    whole_plan = {
         'config': config.name,
         'topology': where.name,
         'chips': where.chips,
@@ -187,11 +202,13 @@ def make_plan(
         'mfu': options.mfu,
         'price_per_chip_hour': options.price_per_chip_hour,
     }
+
+    # Without a step's time for every phase there is no time for the run.
     if not refusals:
-        found['schedule'] = plan.schedule(
+        whole_plan['schedule'] = plan.schedule(
             phases, where.chips, options.mfu, options.price_per_chip_hour
         )
-    return found, refusals
+    return whole_plan, refusals
 
 
 if __name__ == '__main__':

@@ -63,11 +63,13 @@ def main(argv: Sequence[str]) -> None:
     from input_pipeline.progress import Progress
     from input_pipeline.text.record_files import Reader, parse_columns, parse_shard
 
+    # Flags that can be wrong by themselves, before jax.
     shard, columns = parse_shard(options.file.shard), parse_columns(options.file.columns)
 
     from launch.inference import Predictor
     from launch.workdir.resumable import growing, was_finished
 
+    # The model before the input: it says which columns a record must have.
     predictor = Predictor.from_workdir(
         options.model.where, options.max_seq_length, options.top, options.compute_dtype
     )
@@ -80,6 +82,8 @@ def main(argv: Sequence[str]) -> None:
         options.file.format,
         options.file.header,
     )
+
+    # All that decides the answers. The same again is done already; another is refused.
     identity = {
         'input': reader.identity(),
         'model': predictor.source.fingerprint(),
@@ -89,12 +93,15 @@ def main(argv: Sequence[str]) -> None:
     if was_finished(options.output, identity):
         logging.info('%s is done already', options.output)
         return
+
+    # Answers are appended in lots: each is safe on the disk before the next begins.
     progress = Progress('predict', reader.size, 'kB of input', 1e3)
     about = {'source': predictor.source.where, 'step': predictor.source.step}
     with growing(options.output, identity, ['answers.jsonl']) as output:
         lines: list[str] = []
         bad = 0
 
+        # Together with the answers goes how many of them are bad.
         def commit() -> None:
             nonlocal bad
             content = ''.join(lines).encode()
@@ -102,19 +109,22 @@ def main(argv: Sequence[str]) -> None:
             lines.clear()
             bad = 0
 
+        # The reader passes over the records that an earlier process has answered.
         for answer in answers(predictor, reader.part(shard, output.records)):
             if 'error' in answer:
                 bad += 1
-                where = f'{options.input}:{answer["line"]}: {answer["error"]}'
+                place = f'{options.input}:{answer["line"]}: {answer["error"]}'
                 if not options.file.skip_bad_records:
                     raise UserError(
-                        f'{where}; mend it, or leave such records out with --skip_bad_records'
+                        f'{place}; mend it, or leave such records out with --skip_bad_records'
                     )
-                logging.warning('%s', where)
+                logging.warning('%s', place)
             lines.append(json.dumps(answer, ensure_ascii=False) + '\n')
             if len(lines) == _COMMIT:
                 commit()
                 progress.update(reader.position)
+
+        # The remainder, then the output takes its name.
         commit()
         output.finish(about, lambda: (output.folder / 'answers.jsonl').replace(options.output))
     progress.done()
@@ -130,6 +140,7 @@ def answers(
     """
     from input_pipeline.text.record_files import BadRecord
 
+    # The predictor reads ahead of its answers: what is known of a record waits in a queue.
     waiting: deque[dict[str, Any]] = deque()
 
     def asked() -> Iterator[dict[str, Any] | BadRecord]:
@@ -140,6 +151,7 @@ def answers(
             waiting.append(about)
             yield record
 
+    # Answers come in the order of the records: the queue's first belongs to the next one.
     for answer in predictor.stream(asked(), errors=True):
         yield waiting.popleft() | answer
 

@@ -26,14 +26,17 @@ flags.define(PreprocessOptions, without=('input', 'language_exponent'))
 
 def main(argv: Sequence[str]) -> None:
     """Runs the job, or says that it is done; what follows `--` goes to Beam."""
+    # absl leaves what follows -- among the arguments; anything else there is a slip.
     pipeline_options = sys.argv[sys.argv.index('--') + 1 :] if '--' in sys.argv else []
     if argv[1:] != pipeline_options:
         raise UserError(
             f'unexpected argument {argv[1]!r}: a flag is written --name=value; only what follows --'
             ' goes to Beam (see --help)'
         )
+
     options = flags.read(PreprocessOptions, beam_arguments=tuple(pipeline_options))
 
+    # Imported only now, since --help must be quick.
     from input_pipeline.preprocess.job import preprocess
 
     preprocess(options)

@@ -84,14 +84,20 @@ def main(argv: Sequence[str]) -> int:
     """
     del argv
     options = flags.read(Options)
+
+    # Before jax is imported, which reads XLA's flags once.
     if options.deterministic:
         determinism.demand()
     if options.print_schedule:
         return print_schedule(app.config_from_flags('pretrain'))
+
+    # One process: flags and records are checked without jax, then the run begins.
     if not (options.distributed or options.coordinator):
         return run(*ready())
     from bert_jax.mesh import processes
 
+    # Several: they meet first, and compare what each was started with, so that a mistake on one
+    # host ends all of them with the same line and none waits for it.
     place = processes.ClusterAddress(
         options.coordinator,
         options.num_processes,
@@ -108,6 +114,7 @@ def ready() -> tuple[schema.PretrainConfig, list[Records]]:
     options = flags.read(Options)
     from launch.pretraining.records import match_phases
 
+    # --workdir is required here, since --dry_run and --print_schedule write nothing.
     config = app.config_from_flags('pretrain')
     if not options.workdir and not options.dry_run:
         raise UserError('--workdir is required: a folder for this run')
@@ -119,6 +126,7 @@ def common(made: tuple[schema.PretrainConfig, list[Records]]) -> dict[str, Any]:
     options = flags.read(Options)
     from launch.pretraining import same_run
 
+    # Paths as given: hosts that name another folder would part their checkpoints.
     named = {
         '--workdir': options.workdir,
         '--init_from': options.init_from,
@@ -144,6 +152,7 @@ def print_schedule(config: schema.PretrainConfig) -> int:
     """Writes step (from 1, as in the log), phase and learning rate to stdout."""
     from bert_jax.train import schedule
 
+    # Ends of phases are shown too, beside the points where the schedule bends.
     ends = list(itertools.accumulate(phase.steps for phase in config.phases))
     print(
         f'# {config.optimizer.schedule}, {config.total_steps} steps, warm-up'

@@ -81,9 +81,12 @@ def main(argv: Sequence[str]) -> None:
     from launch.demo.stages import Stages
     from launch.workdir.folder import lock
 
+    # What can be refused, before the first of many minutes.
     sizes = training_sizes(options.train_examples)
     if '://' in options.workdir:
         raise UserError(f'--workdir={options.workdir}: the quickstart takes a local folder')
+
+    # One process at a time: two would write the same stages.
     with lock(options.workdir):
         stages = Stages(options.workdir)
         source = corpus.source(options.corpus, options.language, int(options.corpus_mb * 1e6))
@@ -98,6 +101,8 @@ def main(argv: Sequence[str]) -> None:
         pretrained = stages.run(*pretrain_stage(options, records))
         for size in available(sizes, task.folder):
             stages.run(*finetune_stage(options, size, task, pretrained))
+
+        # The table only now: it needs all stages, whether made or found.
         print('\n' + report.write(stages, source.title, source.question))
 
 
@@ -111,6 +116,8 @@ def vocabulary_stage(options: Options, text: Done) -> Stage:
         f'--vocab_size={options.vocab_size}',
         '--lower_case' if is_latin(text.folder / 'train.txt') else '--nolower_case',
     ]
+
+    # `make` is a parameter of the stage and no input: only the arguments decide what is made.
     make = lambda folder: binary(
         'train_vocab', f'--input={text.folder}/train.txt', f'--output={folder}', *arguments
     )
@@ -122,18 +129,24 @@ def records_stage(options: Options, text: Done, vocabulary: Done) -> Stage:
     from configs.presets import quickstart
     from launch.demo.stages import Stage, binary
 
-    read = (
+    # Word pieces that pre-training will read, over those that the text holds: so many copies, each
+    # with masks of its own. Ten are the original's dupe_factor, and enough.
+    pieces_read = (
         (options.steps or quickstart.get_config().total_steps)
         * quickstart.get_config().phases[0].batch_size
         * quickstart.SEQ_LEN
     )
-    held = json.loads((text.folder / 'counts.json').read_text())['train']['bytes'] / BYTES_PER_TOKEN
+    pieces_held = (
+        json.loads((text.folder / 'counts.json').read_text())['train']['bytes'] / BYTES_PER_TOKEN
+    )
     arguments = [
         f'--seq_len={quickstart.SEQ_LEN}',
         f'--max_predictions={quickstart.MAX_PREDICTIONS}',
-        f'--dupe_factor={min(10, math.ceil(read / held))}',
+        f'--dupe_factor={min(10, math.ceil(pieces_read / pieces_held))}',
         f'--seed={options.seed}',
     ]
+
+    # Paths are left out of `inputs`: the keys of the stages stand for what lies there.
     files = [
         f'--input={text.folder}/train.txt',
         f'--eval_input={text.folder}/held_out.txt',
@@ -152,8 +165,11 @@ def pretrain_stage(options: Options, records: Done) -> Stage:
     from configs.presets import quickstart
     from launch.demo.stages import Stage, binary
 
+    # The vocabulary's real size: a small text may give fewer entries than were asked for.
     manifest = json.loads((records.folder / 'manifest.json').read_text())
     changes = [f'seed={options.seed}', f'model.vocab_size={manifest["vocab_size"]}']
+
+    # Warm-up and evaluations in proportion, as in the preset.
     if options.steps:
         steps = options.steps
         changes += [
@@ -162,6 +178,7 @@ def pretrain_stage(options: Options, records: Done) -> Stage:
             f'runtime.eval_every={math.ceil(steps / 6)}',
         ]
 
+    # Two commands in one stage: the run, and its scores on all held-out records.
     def make(folder: Path) -> None:
         binary(
             'pretrain',
@@ -172,6 +189,7 @@ def pretrain_stage(options: Options, records: Done) -> Stage:
         )
         binary('evaluate', f'--workdir={folder}', f'--data={records.folder}')
 
+    # The preset's text is an input, so that a changed preset makes the run anew.
     recipe = Path(quickstart.__file__).read_text()
     inputs = {'records': records.key, 'config': recipe, 'changes': changes}
     return Stage('pretrain', inputs, make)
@@ -187,6 +205,8 @@ def finetune_stage(options: Options, size: int, task: Done, pretrained: Done) ->
 
     # rounded down to whole steps there
     epochs = (options.finetune_steps or recipe.STEPS) * recipe.BATCH_SIZE / size * (1 + 1e-8)
+
+    # Both starting points in one sweep: they share the compiled programs.
     sweep = f'init=source,random;seed={",".join(map(str, range(options.finetune_runs)))}'
     arguments = [f'--set=train_examples={size}', f'--set=epochs={epochs:.10f}', f'--sweep={sweep}']
     source = [
@@ -206,6 +226,7 @@ def finetune_stage(options: Options, size: int, task: Done, pretrained: Done) ->
 
 def training_sizes(sizes: Sequence[int]) -> list[int]:
     """The sizes in --train_examples, ascending, each once."""
+    # Sorted, for the table and for the curve.
     if not sizes or min(sizes) < 1:
         given = ','.join(map(str, sizes))
         raise UserError(
@@ -217,6 +238,7 @@ def training_sizes(sizes: Sequence[int]) -> list[int]:
 def available(sizes: Sequence[int], task: Path) -> list[int]:
     """The sizes that the task's training set has; its own size in place of those it has not."""
     with open(task / 'train.jsonl', encoding='utf-8') as file:
+        # A size that the text cannot give is replaced by all there is.
         most = sum(1 for _ in file)
     return sorted({min(size, most) for size in sizes})
 

@@ -58,6 +58,8 @@ class Supervisor:
     def __init__(self, command: Sequence[str]):
         self._command = list(command)
         self._child: subprocess.Popen | None = None
+
+        # SIGTERM from a scheduler, SIGINT from the keyboard: both mean "save and end".
         self._stopped: int | None = None
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._pass_on)
@@ -66,6 +68,7 @@ class Supervisor:
 
     def _pass_on(self, number: int, frame: Any) -> None:
         """A signal to stop: the command gets it, and is not started again."""
+        # Noted before it is passed on: the command may end at once, and must not be started again.
         del frame
         number = signal.SIGTERM if number == signal.SIGHUP else number  # which nobody takes to save
         self._stopped = number
@@ -92,16 +95,21 @@ class Supervisor:
             ) from error
         if self._stopped is not None:  # the signal came while it was started
             child.send_signal(self._stopped)
+
+        # Popen tells death by signal N as -N; the shell's form is 128 + N.
         code = child.wait()
         return 128 - code if code < 0 else code
 
     def run(self, options: Options) -> int:
         """Runs and restarts; -> 0 when done, else the last exit code of the command."""
+        # The first start counts as no restart, so there is one more round than restarts.
         pause = options.pause_s
         for restarts in range(options.max_restarts + 1):
             started = time.monotonic()
             code = self._once(again=restarts > 0)
             lived = time.monotonic() - started
+
+            # Three reasons to end: done, a mistake that stays one, or a signal to us.
             if code in (0, USER_ERROR) or self._stopped is not None:
                 logging.info(
                     '%s after %d restarts (exit code %d)',
@@ -110,6 +118,8 @@ class Supervisor:
                     code,
                 )
                 return code
+
+            # A run that lived long has made progress: its end is a new trouble, tried again soon.
             if restarts < options.max_restarts:
                 pause = (
                     options.pause_s
@@ -133,6 +143,7 @@ class Supervisor:
 
     def _sleep(self, seconds: float) -> None:
         """Waits, and no longer once a signal has come."""
+        # In short naps, for a signal does not end a sleep: its handler returns, and sleep goes on.
         until = time.monotonic() + seconds
         while self._stopped is None and time.monotonic() < until:
             time.sleep(min(0.2, max(0.0, until - time.monotonic())))
@@ -140,6 +151,7 @@ class Supervisor:
 
 def main(argv: Sequence[str]) -> int:
     """Supervises the command after `--`."""
+    # Everything after -- is the command's, flags too (see below).
     command = list(argv[1:])
     if not command:
         raise UserError(

@@ -13,6 +13,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# A suite is an environment, its extras and what of tests/ it runs; what follows on the command line
+# comes after, so that it can narrow the choice.
 venv=.venv extras=test constraints=constraints.txt
 case "${1:-}" in
   --slow) set -- -m slow "${@:2}" ;;

@@ -19,6 +19,7 @@ cd "$(dirname "$0")/.."
 
 fail() { echo "tpu_vm.sh: error: $*" >&2; exit 2; }
 
+# The action first, then flags up to --; what follows is the run's command, kept as it is quoted.
 action=${1:-help}
 [ "$#" -eq 0 ] || shift
 case "$action" in
@@ -78,6 +79,7 @@ call() { # runs gcloud, or prints the command as it could be typed
 
 on_all() { call compute tpus tpu-vm ssh "$name" "${where[@]}" --worker=all --command="$1"; }
 
+# Two interfaces: a queued resource waits for a free TPU, a VM is there at once or not at all.
 create() {
   set_image
   if [ -n "$queued" ]; then
@@ -95,6 +97,7 @@ create() {
   fi
 }
 
+# Ends when the TPU is there, or when the request can no longer be fulfilled.
 wait_in_queue() {
   local state
   while true; do
@@ -113,6 +116,8 @@ wait_in_queue() {
   done
 }
 
+# The last commit and not the working tree: what runs there can be named. It is laid over the folder that is
+# there, so that an environment and a run's files stay.
 install_there() {
   local archive
   archive=$(mktemp -d)/bert_jax.tgz
@@ -127,6 +132,7 @@ install_there() {
     cp -a bert_jax.new/. bert_jax && rm -r bert_jax.new && cd bert_jax && source launch/install.sh ".[tpu,gcs]"'
 }
 
+# setsid and nohup: the run outlives the connection. run.pid says that it goes on, run.code how it ended.
 start() {
   [ "${#command[@]}" -gt 0 ] || fail 'no command: write it after --, as in: -- python -m launch.pretrain --config=bert_base ...'
   set_image
@@ -146,8 +152,10 @@ status() {
   on_all 'cd bert_jax && if [ -f run.code ]; then echo "ended with exit code $(cat run.code)"; else echo running; fi; tail -n 1 run.log'
 }
 
+# The brackets keep pkill from finding its own command line.
 stop() { on_all 'cd bert_jax && pkill -TERM -f "[l]aunch.supervise"'; }
 
+# Asks every so often: makes the VM again where it is gone, and ends with the run.
 keep() {
   local state code
   while true; do
@@ -175,6 +183,7 @@ delete() {
   fi
 }
 
+# Only now, so that --help and mistakes in the flags need no gcloud.
 [ -n "$dry_run" ] || command -v gcloud >/dev/null || fail 'gcloud is not installed: https://cloud.google.com/sdk/docs/install (--dry_run shows the commands)'
 case "$action" in
   run | keep)

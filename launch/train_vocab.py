@@ -69,6 +69,7 @@ def main(argv: Sequence[str]) -> None:
     text = flags.read(TextOptions, segment=False, language=TextOptions.language)
     from etils import epath
 
+    # Everything that can be refused, before hours of reading.
     output = epath.Path(options.output)
     # better now than after the training
     if output.exists() and not (output.is_dir() and not any(output.iterdir())):
@@ -77,6 +78,8 @@ def main(argv: Sequence[str]) -> None:
         )
     app.check_output('output', options.output)
     check_flags(options)
+
+    # Two jobs by one command: from nothing, or on from a vocabulary that models know.
     if options.extend:
         extend(options.extend, options, vocabulary.min_frequency, text, output)
     else:
@@ -85,6 +88,7 @@ def main(argv: Sequence[str]) -> None:
 
 def check_flags(options: Options) -> None:
     """UserError for flags that contradict each other."""
+    # Each way by what it cannot take: a flag that has no effect would mislead.
     if not options.extend:
         if odd := flags.present('new_words', 'words'):
             raise UserError(f'{odd[0]} needs --extend=DIR, the tokenizer to add words to')
@@ -107,6 +111,7 @@ def train(
     from input_pipeline.text.corpus import Report
     from input_pipeline.tokenizer import vocabulary
 
+    # One pass: lines are counted as they are read, and `read` adds up what was left out.
     read = Report()
     tokenizer, report = vocabulary.train(lines(patterns, text, read), options)
     tokenizer.save(output)
@@ -123,6 +128,7 @@ def extend(
     from input_pipeline.text.corpus import Report
     from input_pipeline.tokenizer import Tokenizer, extension, vocabulary
 
+    # The words come from a file or from text.
     tokenizer, fit = Tokenizer.load(directory), ''
     if options.words:
         file = epath.Path(options.words)
@@ -130,6 +136,8 @@ def extend(
             raise UserError(f'--words={file}: no such file')
         with reading(file):
             raw = file.read_bytes()
+
+        # utf-8-sig: some editors put a mark at the front, which would belong to the first word.
         try:
             listed = raw.decode('utf-8-sig').split('\n')
         except UnicodeDecodeError as error:
@@ -137,12 +145,17 @@ def extend(
             raise UserError(f'--words={file}: is not UTF-8 ({why}): convert it') from None
         extended = extension.extend(tokenizer, extension.normalize(tokenizer, listed, str(file)))
     else:
+        # Counted as the tokenizer sees them, casing and all: its own words are compared.
         read, table = Report(), vocabulary.WordTable(tokenizer.normalizer.split)
         for line in lines(options.input or (), text, read):
             table.add(line)
         table.fold()
+
+        # Fewer than asked for is said, and no fault: the text has no more that would save a piece.
         chosen = extension.worthwhile(tokenizer, table.counts, options.new_words, min_frequency)
         extended = extension.extend(tokenizer, chosen)
+
+        # How many pieces a word takes, on the same text: what the new words are for.
         before, after = (
             vocabulary.measure(t, table.counts, table.words, [])
             for t in (tokenizer, extended.tokenizer)
@@ -152,6 +165,8 @@ def extend(
         say_what_was_read(
             read, [f'only {len(chosen)} words of the text would save a piece'] if few else []
         )
+
+    # A tokenizer equal to the old one would be taken for an extension.
     if not extended.in_slots + extended.appended:
         raise UserError(
             f'--extend={directory}: no new words: all of them are entries already, or none'
@@ -168,8 +183,11 @@ def lines(patterns: Sequence[str], text: TextOptions, read: Report) -> Iterator[
     from input_pipeline.text import corpus
 
     # every language alike
+    # A vocabulary has no share by language: texts are simply read one after another.
     patterns = [pattern for given in split_inputs('input', patterns).values() for pattern in given]
     units = corpus.units(patterns, text, report=read)
+
+    # By bytes of whole units: a unit is a file, or a stretch of one.
     progress, done = Progress('reading text', sum(unit.bytes for unit in units), 'MB', 1e6), 0
     for unit in units:
         for document in corpus.read_unit(unit, text, read):

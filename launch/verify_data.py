@@ -27,11 +27,15 @@ def main(argv: Sequence[str]) -> int:
 
     if len(argv) != 2:
         raise UserError('name one records directory: python -m launch.verify_data RECORDS')
+
+    # Every byte of every shard is read; progress is by bytes.
     directory = argv[1]
     manifest = shards.Manifest.load(directory)
     progress = Progress('verify', sum(shard.bytes for shard in manifest.files), 'MB', 1e6)
     verified = shards.verify(directory, progress.update)
     progress.done()
+
+    # What the manifest promises, then what each split was found to hold.
     print(
         f'{directory}: seq_len {manifest.seq_len}, max_predictions {manifest.max_predictions},'
         f' {manifest.masking} masking, objective {manifest.objective}, vocabulary'
@@ -40,6 +44,8 @@ def main(argv: Sequence[str]) -> int:
     for split, sums in verified.counts.items():
         for line in describe(manifest, split, sums):
             print(line)
+
+    # Faults go to stderr, one a line, so that they can be counted and kept.
     faults = [str(fault) for fault in verified.faults] + tokenizer_faults(directory, manifest)
     for fault in faults:
         print(fault, file=sys.stderr)
@@ -49,8 +55,11 @@ def main(argv: Sequence[str]) -> int:
 
 def describe(manifest: Manifest, split: str, sums: dict[str, Any]) -> list[str]:
     """What the intact records of a split hold, in lines to print."""
+    # Shares below are of intact records, and there may be none.
     if not sums or not sums['records']:
         return [f'{split}: no intact record']
+
+    # Of a healthy set the fill is near 1, and the share of label 1 near one half.
     count, tokens = sums['records'], sums['tokens']
     shares = (
         f'fill {tokens / count / manifest.seq_len:.1%}, label 1 (random or swapped)'
@@ -60,6 +69,8 @@ def describe(manifest: Manifest, split: str, sums: dict[str, Any]) -> list[str]:
         f'{split}: {len(manifest.shards(split))} shards, {count:,} records, {tokens:,} tokens,'
         f' {shares}'
     ]
+
+    # Packed records: how many examples share a row.
     if 'pack_histogram' in sums:
         packs = ', '.join(
             f'{held}: {rows:,}' for held, rows in enumerate(sums['pack_histogram']) if rows
@@ -68,6 +79,8 @@ def describe(manifest: Manifest, split: str, sums: dict[str, Any]) -> list[str]:
             f'  {sums["examples"]:,} examples, {sums["examples"] / count:.2f} a record (records by'
             f' examples: {packs})'
         )
+
+    # Static masks; under dynamic masking the records have none.
     if 'masked' in sums:
         counts = [masks for masks, records in enumerate(sums['mask_histogram']) if records]
         lines.append(
@@ -85,6 +98,7 @@ def tokenizer_faults(directory: str, manifest: Manifest) -> list[str]:
     from configs.errors import UserError
     from input_pipeline.tokenizer import Tokenizer
 
+    # Damaged or another one: ids in the records mean words only with the tokenizer they came from.
     path = epath.Path(directory) / 'tokenizer'
     try:
         tokenizer = Tokenizer.load(path)

@@ -15,6 +15,7 @@ from typing import Any
 
 from configs.errors import UserError
 
+# Enough for several megabytes of prose and ten classes of a task.
 PACKAGES = 20
 
 
@@ -46,6 +47,7 @@ class Docstrings(Source):
     question = 'which library does a docstring come from?'
 
     def __init__(self) -> None:
+        # The text depends on nothing but the packages, so a second run knows it by them.
         from launch.demo import docstrings
 
         self._packages = docstrings.installed_packages(PACKAGES)
@@ -81,11 +83,12 @@ class Corpus(Source):
         from input_pipeline.text.corpus import TextOptions, units
         from launch.demo.stages import fingerprint
 
+        # Files by name, size and time of change; objects in a store by what the store says of them.
         self._patterns, self._limit = patterns, limit
         self._options = TextOptions(segment=True, language=language)
-        read = units(patterns, self._options)
-        files = fingerprint(sorted({Path(unit.path) for unit in read if '://' not in unit.path}))
-        files += [[unit.path, unit.bytes, unit.changed] for unit in read if '://' in unit.path]
+        chosen = units(patterns, self._options)
+        files = fingerprint(sorted({Path(unit.path) for unit in chosen if '://' not in unit.path}))
+        files += [[unit.path, unit.bytes, unit.changed] for unit in chosen if '://' in unit.path]
         self.title = ', '.join(patterns)
         self.inputs = {'corpus': files, 'language': language, 'limit': limit}
 
@@ -110,12 +113,16 @@ class Corpus(Source):
         from launch.demo.stages import say
         from launch.demo.text_split import Document, hashed
 
+        # A heap of what is kept, largest hash on top: the smallest hashes are a sample that does
+        # not depend on the order of the files, and memory holds no more than the limit.
         kept: list[tuple[float, int, int, Document]] = []
         report, size, total = Report(), 0, 0
-        for number, read in enumerate(read_documents(self._patterns, self._options, report)):
-            name = f'{read.name[0]}:{read.name[1]}'
-            document = Document('', name, '', tuple(read.sentences))
-            length = sum(len(sentence.encode()) for sentence in read.sentences)
+        for number, raw in enumerate(read_documents(self._patterns, self._options, report)):
+            name = f'{raw.name[0]}:{raw.name[1]}'
+            document = Document('', name, '', tuple(raw.sentences))
+
+            # Over the limit the largest hash goes, but one document always stays.
+            length = sum(len(sentence.encode()) for sentence in raw.sentences)
             total += length
             size += length
             heapq.heappush(kept, (-hashed(f'sample {name}'), number, length, document))
@@ -123,9 +130,11 @@ class Corpus(Source):
                 size -= heapq.heappop(kept)[2]
         for line in report.lines():  # invalid bytes, lines that were cut
             say(line)
+
+        # What is not used is said, with the flag that changes it.
         if size < total:
-            part = f'{size / 1e6:.1f} of {total / 1e6:.1f} MB are used'
-            say(f'{self.title}: {part}, documents chosen by a hash (--corpus_mb for more)')
+            amount = f'{size / 1e6:.1f} of {total / 1e6:.1f} MB are used'
+            say(f'{self.title}: {amount}, documents chosen by a hash (--corpus_mb for more)')
         yield from (document for _, _, _, document in sorted(kept, key=lambda item: item[1]))
 
 
@@ -136,11 +145,13 @@ def source(corpus: Sequence[str] | None, language: str, limit: int) -> Source:
 
 def describe(counts: dict[str, Any], groups: str) -> str:
     """One line about a text folder."""
-    train, out, dropped = counts['train'], counts['held_out'], counts['dropped']
+    # Groups are what is held out together: modules, or documents.
+    train, held_out, dropped = counts['train'], counts['held_out'], counts['dropped']
     return (
         f'{train["bytes"] / 1e6:.1f} MB of {train["sentences"]:,} sentences in'
-        f' {train["documents"]:,} documents to learn from; {out["bytes"] / 1e6:.1f} MB held out'
-        f' ({out["groups"]:,} of {train["groups"] + out["groups"]:,} {groups});'
+        f' {train["documents"]:,} documents to learn from;'
+        f' {held_out["bytes"] / 1e6:.1f} MB held out'
+        f' ({held_out["groups"]:,} of {train["groups"] + held_out["groups"]:,} {groups});'
         f' {dropped["near_copy_documents"]:,} documents and {dropped["near_copy_sentences"]:,}'
         ' sentences dropped as near-duplicates'
     )
@@ -149,5 +160,6 @@ def describe(counts: dict[str, Any], groups: str) -> str:
 def is_latin(path: Path) -> bool:
     """Whether most letters of a text are Latin, judged by its first 200,000 characters."""
     with open(path, encoding='utf-8') as file:
+        # The blocks of Latin letters, accents and all, end at U+024F.
         letters = [c for c in file.read(200_000) if c.isalpha()]
     return 2 * sum(c < '\u0250' for c in letters) > len(letters)

@@ -68,13 +68,18 @@ def shingles(sentence: str) -> set[int]:
     or kana, 16 letters. (Four of them are seen before nearly everywhere: they would make
     near-duplicates of 24 % of Korean without its spaces, and of 99 % of English.)
     """
+    # ends[i]: quarters of a word before word i, so that any script is measured alike.
     matches = list(_WORDS.finditer(sentence.lower()))
     words = [match[0] for match in matches]
     ends = [0, *itertools.accumulate(_QUARTERS[match.lastindex] for match in matches)]
+
+    # A window that slides over the words, always four words long in that measure.
     hashed, stop = set(), 0
     for start in range(max(1, len(words))):
         while stop < len(words) and ends[stop] - ends[start] < 4 * SHINGLE_WORDS:
             stop += 1
+
+        # The last window may be short only where it is the first, too.
         if start and ends[stop] - ends[start] < 4 * SHINGLE_WORDS:
             break
         hashed.add(zlib.crc32(' '.join(words[start:stop]).encode()))
@@ -97,21 +102,25 @@ class NearDuplicates:
         earlier documents or earlier in this one; a document, when as large a share of all
         its shingles was seen in earlier documents, or fewer than `min_sentences` are left.
         """
+        # First the document as a whole, against the documents before it.
         hashed = [shingles(sentence) for sentence in sentences]
         total = set().union(*hashed)
         if not total or len(total & self._seen) >= self.threshold * len(total):
             self.removed.documents += 1
             return []
+
+        # Then sentence by sentence, also against the sentences of the document itself.
         kept, new = [], set()
         for sentence, marks in zip(sentences, hashed):
-            if sum(mark in self._seen or mark in new for mark in marks) < self.threshold * len(
-                marks
-            ):
+            seen = sum(mark in self._seen or mark in new for mark in marks)
+            if seen < self.threshold * len(marks):
                 kept.append(sentence)
                 new |= marks
         if len(kept) < self.min_sentences:
             self.removed.too_short += 1
             return []
+
+        # Only now is it remembered: what is dropped must not make others drop.
         self.removed.sentences += len(sentences) - len(kept)
         self._seen |= new
         return kept

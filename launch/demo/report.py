@@ -18,18 +18,20 @@ def write(stages: Stages, title: str, question: str) -> str:
     from launch.workdir.plots import plot_run
     from launch.workdir.workdir import Workdir
 
+    # Numbers first, as data; the page and the table are made of them.
     results = gather(stages, title, question)
     folder, pretrained = stages.workdir, Workdir(stages.done['pretrain'].folder)
     (folder / 'results.json').write_text(json.dumps(results, indent=2) + '\n')
+
+    # Paths on the page are relative, so that the folder can be moved.
     plots = [
         Path(path).relative_to(folder)
         for path in plot_run(pretrained.metrics_file, folder / 'plots')
     ]
-    plots.append(
-        _plot_finetuning(results['finetuning'], folder / 'plots' / 'finetuning.png').relative_to(
-            folder
-        )
-    )
+    curves = _plot_finetuning(results['finetuning'], folder / 'plots' / 'finetuning.png')
+    plots.append(curves.relative_to(folder))
+
+    # The page last, since it shows the pictures.
     (folder / 'report.md').write_text(markdown(results, plots))
     say(f'written: {folder}/report.md, {folder}/results.json, {folder}/plots/*.png')
     return table(results)
@@ -37,6 +39,7 @@ def write(stages: Stages, title: str, question: str) -> str:
 
 def table(results: dict[str, Any]) -> str:
     """The results as text, at most 100 columns wide."""
+    # Each number beside what guessing gives: alone it says little.
     run, tuned = results['pretraining'], results['finetuning']
     last, guess = run['final'], run['guessing']
     lines = [
@@ -92,6 +95,8 @@ def table(results: dict[str, Any]) -> str:
 
 def conclusions(results: dict[str, Any]) -> list[str]:
     """What the numbers say, in sentences: also where pre-training did not help."""
+    # First whether pre-training learned anything, then whether it helped. Less than 0.05 nats, or
+    # 0.02 of accuracy, is told as nothing learned.
     last = results['pretraining']['final']
     guess = results['pretraining']['guessing']
     rows = results['finetuning']['rows']
@@ -105,6 +110,8 @@ def conclusions(results: dict[str, Any]) -> list[str]:
         ]
     if last['nsp_accuracy'] < guess['nsp_accuracy'] + 0.02:
         lines.append('Next sentence prediction was not learned: it is at chance.')
+
+    # A sentence for each verdict that occurs, with the sizes it holds at.
     wording = {
         'wins': 'Fine-tuning is better from the pre-trained weights',
         'loses': 'Fine-tuning is WORSE from the pre-trained weights',
@@ -186,6 +193,8 @@ def markdown(results: dict[str, Any], plots: list[Path]) -> str:
             {', '.join(f'{name} {version}' for name, version in machine['packages'].items())}."""
         ),
     }
+
+    # Written above as paragraphs of the source; on the page each is one line.
     words = {name: ' '.join(value.split()) for name, value in words.items()}
     # The page: the terminal's table as it stands there, then each part of the pipeline in its turn.
     lines = [
@@ -225,6 +234,7 @@ def markdown(results: dict[str, Any], plots: list[Path]) -> str:
 
 def _scores(line: dict[str, float]) -> list[str]:
     """The cells of one evaluation."""
+    # In the order of the curve's columns.
     mlm = [
         _percent(line['mlm_accuracy']),
         f'{line["mlm_loss"]:.3f}',
@@ -244,6 +254,7 @@ _FINETUNING_HEAD = [
 
 
 def _finetuning_row(row: dict[str, Any]) -> list[str]:
+    # A single run has no standard deviation.
     spread = lambda accuracy: (
         _percent(accuracy['mean'])
         + (f' ± {100 * accuracy["sd"]:.1f}' if accuracy['sd'] is not None else '')
@@ -266,22 +277,19 @@ def _columns(rows: list[list[str]]) -> list[str]:
 
     The first to the left, numbers to the right, the last as it is.
     """
+    # Columns as wide as their widest cell; the last is text, so it is left as it is.
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [
-        '  '
-        + '  '.join(
-            [
-                row[0].ljust(widths[0]),
-                *(cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:-1])),
-                row[-1],
-            ]
-        ).rstrip()
-        for row in rows
-    ]
+    lines = []
+    for row in rows:
+        numbers = [cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:-1])]
+        cells = [row[0].ljust(widths[0]), *numbers, row[-1]]
+        lines.append('  ' + '  '.join(cells).rstrip())
+    return lines
 
 
 def _grid(rows: list[list[str]]) -> list[str]:
     """A Markdown table; the first row is its head."""
+    # Numbers to the right: Markdown has a colon for that.
     bar = lambda cells: '| ' + ' | '.join(cells) + ' |'
     return [bar(rows[0]), bar(['---'] + ['---:'] * (len(rows[0]) - 1)), *map(bar, rows[1:])]
 
@@ -291,6 +299,7 @@ def _plot_finetuning(results: dict[str, Any], path: Path) -> Path:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    # Without pyplot, which keeps global state and may look for a display.
     figure = Figure(figsize=(7, 4), layout='constrained')
     FigureCanvasAgg(figure)
     axes = figure.add_subplot(
@@ -299,6 +308,8 @@ def _plot_finetuning(results: dict[str, Any], path: Path) -> Path:
         xscale='log',
         title=results['question'],
     )
+
+    # Sizes grow by factors, so the axis is logarithmic; bars are one standard deviation.
     sizes = [row['train_examples'] for row in results['rows']]
     for init, label in (('source', 'pre-trained'), ('random', 'random weights')):
         accuracies = [row[init] for row in results['rows']]
@@ -310,6 +321,8 @@ def _plot_finetuning(results: dict[str, Any], path: Path) -> Path:
             capsize=3,
             label=label,
         )
+
+    # The line that anything must be above.
     axes.axhline(results['majority'], color='gray', linestyle=':', label='most frequent class')
     axes.set_xticks(sizes, [f'{size:,}' for size in sizes])
     axes.minorticks_off()

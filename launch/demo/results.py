@@ -19,7 +19,9 @@ from typing import Any
 from configs.json_object import read_object
 from launch.demo.stages import Stages
 
+# Of an evaluation on held-out records, as metrics.jsonl has them.
 SCORES = ('mlm_accuracy', 'mlm_loss', 'mlm_perplexity', 'nsp_accuracy', 'nsp_loss')
+# Whose versions may change a number.
 PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
 
 
@@ -28,16 +30,17 @@ def gather(stages: Stages, title: str, question: str) -> dict[str, Any]:
 
     Accuracies are fractions, losses nats, times seconds.
     """
-    done = {name: stage.folder for name, stage in stages.done.items()}
+    # Only finished stages are here, so every file below is there.
+    folders = {name: stage.folder for name, stage in stages.done.items()}
     sweeps = {
         int(name.removeprefix('finetune_')): folder
-        for name, folder in done.items()
+        for name, folder in folders.items()
         if name.startswith('finetune_')
     }
     return {
-        'text': {'source': title, **read_object(done['text'] / 'counts.json')},
-        'pretraining': pretraining(done['pretrain'], done['records']),
-        'finetuning': finetuning(done['task'], question, sweeps),
+        'text': {'source': title, **read_object(folders['text'] / 'counts.json')},
+        'pretraining': pretraining(folders['pretrain'], folders['records']),
+        'finetuning': finetuning(folders['task'], question, sweeps),
         'seconds': {name: stage.seconds for name, stage in stages.done.items()},
         'machine': {
             'python': platform.python_version(),
@@ -55,6 +58,8 @@ def pretraining(folder: Path, records: Path) -> dict[str, Any]:
     from launch.workdir.workdir import Workdir
 
     workdir = Workdir(folder)
+
+    # What the run was, what it read, and its scores at the end.
     config, manifest, final = map(
         read_object, (workdir.config_file, records / 'manifest.json', workdir.result('eval'))
     )
@@ -62,10 +67,13 @@ def pretraining(folder: Path, records: Path) -> dict[str, Any]:
     timed = [line for line in lines if line['split'] == 'train' and 'tokens_per_s' in line]
     seconds = sum(line['seconds'] for line in timed)  # 0 for a run of one step: it compiled
     pieces = sum(line['tokens_per_s'] * line['seconds'] for line in timed)
+
+    # The baseline over all records, not over the few that evaluations on the way read.
     guess = baselines(str(records))
     sequences = sum(phase['steps'] * phase['batch_size'] for phase in config['phases'])
     fill = manifest['statistics']['text']['train']['fill']
 
+    # Every evaluation beside the same guess.
     def scores(measured: dict[str, Any]) -> dict[str, float]:
         return {name: measured[name] for name in SCORES} | {
             'nats_gained': guess.unigram_nll - measured['mlm_loss']
@@ -106,6 +114,7 @@ def pretraining(folder: Path, records: Path) -> dict[str, Any]:
 
 def finetuning(task: Path, question: str, sweeps: dict[int, Path]) -> dict[str, Any]:
     """The accuracies of the sweeps by training set size, beside the most frequent label's."""
+    # The labels in the order of the file; predictions carry their places.
     labels = [
         json.loads(line)['label']
         for line in (task / 'held_out.jsonl').read_text(encoding='utf-8').splitlines()
@@ -113,15 +122,17 @@ def finetuning(task: Path, question: str, sweeps: dict[int, Path]) -> dict[str, 
     rows = []
     for size, folder in sorted(sweeps.items()):
         sweep = read_object(folder / 'sweep.json')
+
+        # All runs of a sweep take the same number of steps.
         row: dict[str, Any] = {'train_examples': size, 'steps': sweep['runs'][0]['step']}
+
+        # Right or wrong, example by example: what the error of the difference is taken from.
         right: dict[str, list[list[bool]]] = {'source': [], 'random': []}
         for run in sweep['runs']:
-            right[run['settings']['init']].append(
-                _right(
-                    folder / 'runs' / run['name'] / 'predictions' / 'dev' / 'predictions.tsv',
-                    labels,
-                )
-            )
+            predictions = folder / 'runs' / run['name'] / 'predictions' / 'dev' / 'predictions.tsv'
+            right[run['settings']['init']].append(_right(predictions, labels))
+
+        # Mean and spread as the sweep's own table has them.
         for entry in sweep['summary']:
             accuracy = entry['metrics']['accuracy']
             row[entry['settings']['init']] = {
@@ -144,6 +155,7 @@ def _right(predictions: Path, labels: list[str]) -> list[bool]:
 
     `predictions` is its file of (index, answer).
     """
+    # The first line names the columns.
     rows = (line.split('\t') for line in predictions.read_text(encoding='utf-8').splitlines()[1:])
     answers = {int(index): answer for index, answer in rows}
     return [answers[i] == label for i, label in enumerate(labels)]
@@ -158,25 +170,26 @@ def compare(source: list[list[bool]], random: list[list[bool]]) -> dict[str, Any
     to be held out, by the spread over examples of the difference (the same examples on both
     sides). A difference is clear beyond two standard errors; with one run a side, never.
     """
+    # With one run a side nothing is known of the spread over seeds.
     means = [[statistics.fmean(run) for run in runs] for runs in (source, random)]
     difference = statistics.fmean(means[0]) - statistics.fmean(means[1])
     if min(map(len, means)) < 2:
         return {'difference': difference, 'standard_error': None, 'verdict': 'no clear difference'}
+
+    # The same examples on both sides: the spread of their differences is smaller than that of the
+    # sides, for an example that is hard is hard for both.
     by_example = [
         statistics.fmean(a) - statistics.fmean(b)
         for a, b in zip(zip(*source), zip(*random), strict=True)
     ]
-    variance = statistics.variance(by_example) / len(by_example) + sum(
-        statistics.variance(runs) / len(runs) for runs in means
-    )
-    error = math.sqrt(variance)
-    verdict = (
-        'no clear difference'
-        if abs(difference) <= 2 * error
-        else 'wins'
-        if difference > 0
-        else 'loses'
-    )
+    of_examples = statistics.variance(by_example) / len(by_example)
+    of_seeds = sum(statistics.variance(runs) / len(runs) for runs in means)
+    error = math.sqrt(of_examples + of_seeds)
+
+    # About 95 %, were the errors normal.
+    verdict = 'no clear difference'
+    if abs(difference) > 2 * error:
+        verdict = 'wins' if difference > 0 else 'loses'
     return {'difference': difference, 'standard_error': error, 'verdict': verdict}
 
 

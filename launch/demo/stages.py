@@ -64,6 +64,7 @@ class Stages:
         A stage that was interrupted goes on in its folder; one made from other inputs is made
         again from nothing. Raises UserError where the folder holds what no stage has made.
         """
+        # Inputs as sorted JSON, so that the key does not depend on the order of the code.
         folder, record = self.workdir / name, self.workdir / 'stages' / f'{name}.json'
         key = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
         before = read_object(record) if record.exists() else None
@@ -71,6 +72,8 @@ class Stages:
             raise UserError(
                 f'{folder} exists, and was not made by the quickstart: use another --workdir'
             )
+
+        # Made before from the same: nothing to do. The folder may have been deleted by hand.
         if before and before['key'] == key and before['done'] and folder.exists():
             say(f'{name}: reused, made from the same inputs in {before["seconds"]:.0f} s')
             self.done[name] = Done(folder, key, before['seconds'])
@@ -85,8 +88,10 @@ class Stages:
             shutil.rmtree(folder, ignore_errors=True)
         # The record first, so that a folder that is there after a crash is known as ours.
         state: dict[str, Any] = {'key': key, 'done': False, 'seconds': earlier, 'inputs': inputs}
-        made = [path for path in (record.parent, *record.parents[1:]) if not path.exists()]
+        new_folders = [path for path in (record.parent, *record.parents[1:]) if not path.exists()]
         _write(record, state)
+
+        # Also after a crash or ^C the time counts, and `done` stays False: the next run goes on.
         start = time.perf_counter()
         try:
             make(folder)
@@ -94,7 +99,7 @@ class Stages:
         except UserError:  # a refusal is not gone on with, and leaves nothing
             shutil.rmtree(folder, ignore_errors=True)
             record.unlink()
-            for path in made:
+            for path in new_folders:
                 path.rmdir()
             raise
         finally:
@@ -111,11 +116,12 @@ def binary(name: str, *arguments: str) -> None:
 
     Ends this program where it fails.
     """
+    # Printed as a user would type it.
     command = ['-m', f'launch.{name}', *arguments]
     say('$ ' + ' '.join(['python', *command]))
     # A package of the user's in the current folder may have the name of one of ours: -P passes it.
-    here = [] if Path.cwd() == Path(__file__).parents[1] else ['-P']
-    code = subprocess.run([sys.executable, *here, *command], check=False).returncode
+    passing_over = [] if Path.cwd() == Path(__file__).parents[1] else ['-P']
+    code = subprocess.run([sys.executable, *passing_over, *command], check=False).returncode
     if code:
         say(
             f'launch.{name} failed (exit code {code}), see above; the same command goes on from'
@@ -135,5 +141,6 @@ def fingerprint(files: Sequence[Path]) -> list[list[Any]]:
 
 
 def _write(path: Path, data: dict[str, Any]) -> None:
+    # Whole or not at all: a record cut in half would be nobody's folder.
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(path, json.dumps(data, indent=2) + '\n')

@@ -19,7 +19,9 @@ from configs.errors import UserError
 from launch.demo.near_duplicates import NearDuplicates
 
 TRAIN, HELD_OUT, DOCUMENTS, COUNTS = 'train.txt', 'held_out.txt', 'documents.jsonl', 'counts.json'
+# More than the usual few percent: tasks are cut from the held-out side too.
 HELD_OUT_FRACTION = 0.22
+# Of either side; a random next sentence needs another document to come from.
 MIN_DOCUMENTS = 4
 
 
@@ -59,6 +61,7 @@ def split(
     documents; documents.jsonl, every document with its names and side. Of two near-duplicates
     the first is kept. Raises UserError where either side has too few documents.
     """
+    # Near-duplicates over both sides together, in the order of the text, before the side is chosen.
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     copies, sides = NearDuplicates(), {False: _Side(), True: _Side()}
@@ -67,6 +70,7 @@ def split(
         atomic_file(folder / HELD_OUT, 'w') as held_out,
         atomic_file(folder / DOCUMENTS, 'w') as listed,
     ):
+        # All three files at once, each whole or not at all.
         for document in documents:
             sentences = copies.unseen(document.sentences)
             if sentences:
@@ -76,6 +80,8 @@ def split(
                 (held_out if outside else train).write(text)
                 listed.write(json.dumps(dataclasses.asdict(kept), ensure_ascii=False) + '\n')
                 sides[outside].add(kept, text)
+
+        # Inside of the block, so that a refusal leaves none of the files.
         for outside in (False, True):
             if sides[outside].documents < MIN_DOCUMENTS:
                 raise UserError(
@@ -83,6 +89,8 @@ def split(
                     f' {sides[True].documents} to hold out, near-duplicates dropped: each needs'
                     f' {MIN_DOCUMENTS} (a document is what stands between blank lines)'
                 )
+
+    # Last, and with it the folder is complete.
     counts = {
         'train': sides[False].counts(),
         'held_out': sides[True].counts(),
@@ -99,6 +107,7 @@ def read(directory: str) -> Iterator[Document]:
     """The documents of a text folder, in their order."""
     with open(Path(directory) / DOCUMENTS, encoding='utf-8') as file:
         for line in file:
+            # Field by field, so that a file of another version fails here and not later.
             data = json.loads(line)
             yield Document(
                 data['label'],
@@ -113,6 +122,7 @@ class _Side:
     """Counts one side of the split."""
 
     def __init__(self) -> None:
+        # Bytes as written, blank lines included: what the records stage counts on.
         self.documents = self.sentences = self.bytes = 0
         self.groups: set[str] = set()
 

@@ -18,7 +18,8 @@ from bert_jax.model import attention
 from bert_jax.train import task_heads
 from bert_jax.train.state import TrainState, load_params_into
 from configs.schema import FinetuneConfig
-from launch.finetuning.task_data import Features, TaskData
+from input_pipeline.tasks.batching import Arrays
+from launch.finetuning.task_data import TaskData
 
 C = TypeVar('C', bound=FinetuneConfig, contravariant=True)
 
@@ -43,13 +44,13 @@ class Approach(Protocol[C]):
     def check(self, config: C) -> None:
         """Raises UserError where there can be no run of `config`; computes nothing."""
 
-    def features(self, config: C) -> tuple[Features, Features]:
+    def features(self, config: C) -> tuple[Arrays, Arrays]:
         """(training, scored) features that batches are cut from; made once, which may be slow.
 
         What `inputs` needs is there then. Raises Stopped after a signal.
         """
 
-    def inputs(self, config: C, split: str, batch: Features) -> Features:
+    def inputs(self, config: C, split: str, batch: Arrays) -> Arrays:
         """What the model reads of a batch of the features of 'train' or the scored split."""
 
     def models(self, config: C) -> Models:
@@ -71,33 +72,43 @@ class FineTuning:
     def check(self, config: FinetuneConfig) -> None:
         """Nothing beyond what is checked of all runs."""
 
-    def features(self, config: FinetuneConfig) -> tuple[Features, Features]:
+    def features(self, config: FinetuneConfig) -> tuple[Arrays, Arrays]:
         """Those of the task."""
         return self.data.features(config.max_seq_length)
 
-    def inputs(self, config: FinetuneConfig, split: str, batch: Features) -> Features:
+    def inputs(self, config: FinetuneConfig, split: str, batch: Arrays) -> Arrays:
         """The batch as it is."""
         return batch
 
     def models(self, config: FinetuneConfig) -> Models:
         """The encoder with a head; trained with the kernel that its rows' length allows."""
+        # The head is fresh; its dropout is the recipe's, beside the encoder's own.
         encoder, task = config.encoder(self.data.source.model), self.data.task
         model = task_heads.make_model(
             task.head, encoder, task.num_outputs, config.head_dropout, config.runtime
         )
+
+        # Two forms of one model: a fused kernel may read only rows of the training length, while
+        # splits are predicted in several lengths.
         length = self.features(config)[0]['input_ids'].shape[-1]
         kernel = attention.choose(config.runtime, encoder, length)
         return Models(model, model.clone(kernel=kernel))
 
     def begin(self, config: FinetuneConfig, state: TrainState, folder: str) -> TrainState:
         """The encoder's weights are the source's, unless init=random; the head's are fresh."""
+        # The control beside which pre-training is judged: nothing of the source but its shape.
         if config.init == 'random':
             return state
         source = self.data.source
+
+        # A BiLSTM above the encoder is in no pre-trained source: its fresh weights are lent to the
+        # tree that is loaded, which must be complete.
         name, encoder = f'--init_from={source.where}', source.params['encoder']
         if config.bilstm and not source.model.bilstm:
             logging.info('%s: its BiLSTM is fresh', folder)
             encoder = {**encoder, 'bilstm': state.params['encoder']['bilstm']}
+
+        # 'encoder' alone: heads of the source, if any, answer another task.
         return state._replace(
             params=load_params_into(state.params, {'encoder': encoder}, name, 'encoder')
         )

@@ -19,9 +19,8 @@ import numpy as np
 
 from bert_jax.mesh import sharding
 from input_pipeline.tasks.base import INPUT_KEYS
-from input_pipeline.tasks.batching import length_groups
+from input_pipeline.tasks.batching import Arrays, length_groups
 
-Arrays = dict[str, np.ndarray]
 # Tokens in an evaluation batch. No gradients are kept, so it may be larger than a training batch;
 # on a CPU what stays in the cache is faster (BERT-tiny, S=64: 4096 takes 0.4 of the time of 16384).
 _EVAL_TOKENS = {'cpu': 4096, 'gpu': 65536, 'tpu': 65536}
@@ -70,7 +69,10 @@ def eval_batch_size(mesh: jax.sharding.Mesh, length: int, rows: int) -> int:
 
     A multiple of the devices, with as little padding as that allows.
     """
+    # Rows are split over these two axes; `model` has the same rows on all its devices.
     shards = mesh.shape['data'] * mesh.shape['fsdp']
+    # As few batches as stay within the tokens, then the rows spread evenly over them, rounded up to
+    # whole shards: the last batch is nearly as full as the first.
     batches = -(-rows * length // _EVAL_TOKENS[jax.default_backend()])
     return -(-rows // (batches * shards)) * shards
 
@@ -86,20 +88,20 @@ def by_length(
     """
     _, *inputs, _ = features['input_ids'].shape  # () or, of a choice, (C,)
     for length, rows in length_groups(features, lengths):
+        # The size follows from all rows, before `wanted` thins them out: the program stays the
+        # same.
         size = eval_batch_size(mesh, math.prod(inputs) * length, len(rows))
         rows = rows if wanted is None else rows[wanted[rows]]
-        for first in range(0, len(rows), size):
-            yield PlannedBatch(rows[first : first + size], length, size)
+        for begin in range(0, len(rows), size):
+            yield PlannedBatch(rows[begin : begin + size], length, size)
 
 
 def place(batch: Arrays, mesh: jax.sharding.Mesh, size: int) -> dict[str, jax.Array]:
     """A whole batch of `size` rows, of which each process puts its own on its devices."""
+    # Row ranges [a, b) of this process; several where its devices are not neighbours in the mesh.
     local = sharding.local_rows(mesh, size)
-    return sharding.place(
-        {name: np.concatenate([value[a:b] for a, b in local]) for name, value in batch.items()},
-        mesh,
-        size,
-    )
+    own = {name: np.concatenate([value[a:b] for a, b in local]) for name, value in batch.items()}
+    return sharding.place(own, mesh, size)
 
 
 def run(
@@ -120,14 +122,17 @@ def run(
     that is the batch.
     """
     for rows, length, size in plan:
+        # Copies of a real row, not zeros: they cannot make NaN, and `gather` drops them again.
         filled = np.concatenate([rows, np.repeat(rows[-1:], size - len(rows))])
         batch = {
             name: value[filled, ..., :length] if name in INPUT_KEYS else value[filled]
             for name, value in features.items()
         }
-        read = inputs(batch) if inputs else batch
+
+        # After the cut: what `inputs` looks up (states of words) is then no longer than needed.
+        model_inputs = inputs(batch) if inputs else batch
         with jax.set_mesh(mesh):
-            outputs = function(params, place(read, mesh, size))
+            outputs = function(params, place(model_inputs, mesh, size))
         yield Result(rows, outputs)
 
 
@@ -138,16 +143,20 @@ def gather(results: Iterable[Result], count: int, positions: int = 0) -> Arrays:
     at the end. With `positions` every output is of every position, [count, S, ...], and S is at
     least that.
     """
+    # Waits here for the device, once all batches are on their way.
     fetched = [(rows, jax.device_get(outputs)) for rows, outputs in results]
-    found: Arrays = {}
+    gathered: Arrays = {}
     for name in fetched[0][1] if fetched else ():
+        # Batches of different length differ in their outputs' axes: each output gets the largest.
         shapes = [outputs[name].shape[1:] for _, outputs in fetched]
         shape = [max(sizes) for sizes in zip(*shapes, strict=True)]
         if positions:
             shape[0] = max(shape[0], positions)
-        found[name] = np.zeros((count, *shape), fetched[0][1][name].dtype)
+        gathered[name] = np.zeros((count, *shape), fetched[0][1][name].dtype)
+
+        # The rows that fill up come last, and are left out.
         for rows, outputs in fetched:
             value = outputs[name][: len(rows)]
             corner: tuple[Any, ...] = tuple(slice(size) for size in value.shape[1:])
-            found[name][(rows, *corner)] = value
-    return found
+            gathered[name][(rows, *corner)] = value
+    return gathered

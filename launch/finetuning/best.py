@@ -35,6 +35,8 @@ class BestCheckpoint:
         """
         self._folder, self._required = Workdir(folder).best, required
         self.step, self.score = 0, float('-inf')
+
+        # The score is written after the weights, so a score whose weights are there is a true one.
         saved, score = self._folder / 'checkpoints', self._folder / 'score.json'
         if score.exists():
             try:
@@ -42,8 +44,12 @@ class BestCheckpoint:
                 step, value = int(known['step']), float(known['score'])
             except (ValueError, LookupError, TypeError) as error:
                 raise UserError(f'{score}: not a score ({error}): use another --workdir') from error
+
+            # A run that begins anew has nothing to do with the score of another.
             if resumed and (saved / str(step)).exists():
                 self.step, self.score = step, value
+
+        # One set of weights at most stays, that of the score.
         for step in checkpoint.saved_steps(self._folder):
             if step != self.step:  # interrupted before its score was saved, or another run's
                 shutil.rmtree(saved / str(step))
@@ -57,8 +63,12 @@ class BestCheckpoint:
             checkpoints.save(
                 state._replace(opt_state={}), {'kind': 'finetune'}, must=self._required
             )
+
+        # Passed over for lack of room: the older best, and its score, still stand.
         if int(state.step) not in checkpoint.saved_steps(self._folder):
             return
+
+        # Only now the score, and with it the claim that these are the best.
         try:
             text = json.dumps({'step': int(state.step), 'score': score}) + '\n'
             atomic_write(self._folder / 'score.json', text)

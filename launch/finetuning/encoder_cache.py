@@ -26,10 +26,10 @@ from configs.errors import UserError
 from configs.schema import ModelConfig
 from input_pipeline.progress import Progress
 from input_pipeline.tasks.base import INPUT_KEYS
+from input_pipeline.tasks.batching import Arrays
 from launch.finetuning.batch_runner import by_length, run
 from launch.workdir.source import Source
 
-Arrays = dict[str, np.ndarray]
 _VERSION = 1  # of what the files hold for the same weights and rows
 _LENGTHS = 4  # programs that the encoder is compiled to at most
 # states come out of a layer norm: half the size of float32, and three digits
@@ -55,22 +55,30 @@ class WordStates:
                 f'{folder}: features are kept in files that grow, which remote storage has not: use'
                 ' a local --workdir'
             )
+
+        # Words are numbered in the order of the rows: row r has begins[r] to begins[r + 1].
         self._source, self._rows, self.sentences = source, rows, _sentences(rows)
         # row r has words begins[r] to begins[r + 1]
         self._begins = np.concatenate([[0], np.cumsum((rows['word_index'] >= 0).sum(axis=1))])
+        # [L + 1, W, H], layers outermost: a lookup of few layers reads few stretches of the file.
         self._shape = (source.model.num_layers + 1, int(self._begins[-1]), source.model.hidden_size)
+
+        # Two files: a byte a row that says it is done, and the states themselves.
         self._folder = os.path.join(folder, _digest(source, rows))
         self._done, self._states = (
             os.path.join(self._folder, name) for name in ('done', 'states.f16')
         )
+
+        # Both have their full size from the start (sparse, zeros), so that any row can be written
+        # in its place; a file of another size is a damaged one, and all is made again.
         sizes = {
             self._done: len(rows['input_ids']),
             self._states: int(np.prod(self._shape)) * _DTYPE.itemsize,
         }
-        if any(
-            not os.path.exists(path) or os.path.getsize(path) != size
-            for path, size in sizes.items()
-        ):
+        complete = all(
+            os.path.exists(path) and os.path.getsize(path) == size for path, size in sizes.items()
+        )
+        if not complete:
             os.makedirs(self._folder, exist_ok=True)
             for path, size in sizes.items():  # `done` comes first: what it marks must be there
                 with open(path, 'wb') as file:
@@ -78,6 +86,7 @@ class WordStates:
 
     def lookup(self, words: np.ndarray, layers: Sequence[int]) -> np.ndarray:
         """float16 [..., K, H] of the words with these numbers; zeros for one not needed."""
+        # Mapped and not read: of many gigabytes a batch needs a few megabytes.
         states = np.memmap(self._states, _DTYPE, 'r', shape=self._shape)
         return np.stack([states[layer][words] for layer in layers], axis=-2)
 
@@ -88,45 +97,58 @@ class WordStates:
 
         `between` batches may raise: what is done is kept.
         """
+        # Of the asked examples, the rows that no earlier run has done.
         rows = self._rows
         missing = np.isin(rows['example_index'], examples) & (
             np.fromfile(self._done, np.uint8) == 0
         )
         if not missing.any():
             return
+
+        # The encoder in float32, over all devices.
         logging.info('%s: %d rows through %s', self._folder, missing.sum(), self._source.where)
         encode, params = _encoder(self._source.model, mesh), self._source.params['encoder']
         params = jax.device_put(params, sharding.shardings(params, mesh))
+
+        # In the plan of all rows, so that a later call with others compiles nothing new.
         progress, finished = Progress('encode', int(missing.sum()), 'rows'), 0
         inputs = {name: rows[name] for name in INPUT_KEYS}
         plan = by_length(rows, _LENGTHS, mesh, missing)
-        for done, outputs in run(encode, params, inputs, plan, mesh):
-            states_BTKH = np.asarray(outputs['features'])[: len(done)]
-            is_word = rows['word_index'][done, : states_BTKH.shape[1]] >= 0
-            self._keep(done, states_BTKH[is_word])
-            finished += len(done)
+
+        # Cut off what fills the batch up, then pick the first piece of each word.
+        for batch_rows, outputs in run(encode, params, inputs, plan, mesh):
+            states_BTKH = np.asarray(outputs['features'])[: len(batch_rows)]
+            is_word = rows['word_index'][batch_rows, : states_BTKH.shape[1]] >= 0
+
+            # Written at once: what a signal interrupts is not lost.
+            self._keep(batch_rows, states_BTKH[is_word])
+            finished += len(batch_rows)
             progress.update(finished)
             between()
         progress.done()
 
     def _keep(self, rows: np.ndarray, states_WKH: np.ndarray) -> None:
         """Writes the states of the words of some rows, and then that these are done."""
+        # Checked before they are kept: the next run would take them for good.
         if not np.isfinite(states_WKH).all():
             raise UserError(
                 f'{self._source.where}: its hidden states are not finite numbers: its weights are'
                 ' damaged'
             )
+
+        # Words of a row are neighbours in the file, in every layer: one write a row and layer.
+        # `ends` parts the batch's words [W'] into the rows they belong to.
         begins = self._begins[rows]
         ends = np.cumsum(self._begins[rows + 1] - begins)
+        # The states must be on the disk before the byte that promises them.
         with open(self._states, 'r+b') as file:
-            for layer in range(self._shape[0]):
-                for begin, part in zip(
-                    begins, np.split(states_WKH[:, layer], ends[:-1]), strict=True
-                ):
-                    file.seek(
-                        (layer * self._shape[1] + int(begin)) * self._shape[2] * _DTYPE.itemsize
-                    )
-                    file.write(part.tobytes())
+            layers, words, width = self._shape
+            for layer in range(layers):
+                of_rows = np.split(states_WKH[:, layer], ends[:-1])
+                for begin, states_wH in zip(begins, of_rows, strict=True):
+                    vectors_before = layer * words + int(begin)
+                    file.seek(vectors_before * width * _DTYPE.itemsize)
+                    file.write(states_wH.tobytes())
             file.flush()
             os.fsync(file.fileno())
         with open(self._done, 'r+b') as file:
@@ -138,6 +160,7 @@ class WordStates:
 @functools.cache
 def _encoder(model: ModelConfig, mesh: jax.sharding.Mesh) -> Callable[..., dict[str, jax.Array]]:
     """function(encoder's parameters, batch) -> {'features': [B, T, L + 1, H]}, by float32."""
+    # All layers, whatever is asked now: another choice of layers then costs nothing.
     function = make_features(
         model, range(model.num_layers + 1), 'none', jnp.dtype(jnp.float32), jnp.dtype(_DTYPE)
     )
@@ -146,18 +169,26 @@ def _encoder(model: ModelConfig, mesh: jax.sharding.Mesh) -> Callable[..., dict[
 
 def _sentences(rows: Arrays) -> Arrays:
     """See WordStates.sentences; a long sentence's words are in several rows on end."""
+    # One entry for each word, in reading order; sentences are numbered from 0 in that order.
     row, place = np.nonzero(rows['word_index'] >= 0)
-    examples, first, which = np.unique(
+    examples, first_words, sentence_of_word = np.unique(
         rows['example_index'][row], return_index=True, return_inverse=True
     )
-    at = which, np.arange(len(row)) - first[which]
+
+    # Where each word goes: (its sentence, how many words of it came before). T is rounded up to 32,
+    # so that splits and subsets seldom differ in shape.
+    at = sentence_of_word, np.arange(len(row)) - first_words[sentence_of_word]
     N, T = len(examples), -(-(int(at[1].max(initial=0)) + 1) // 32) * 32
+
+    # The words' numbers stand where word pieces do in fine-tuning; -1 marks places without a word.
     sentences = {name: np.zeros((N, T), np.int32) for name in (*INPUT_KEYS, 'label_ids')}
     sentences |= {
         'label_weights': np.zeros((N, T), np.float32),
         'word_index': np.full((N, T), -1, np.int32),
     }
     sentences['input_ids'][at], sentences['input_mask'][at] = np.arange(len(row)), 1
+
+    # Labels lie on the first piece of a word there, and on the word itself here.
     for name in ('label_ids', 'label_weights', 'word_index'):
         sentences[name][at] = rows[name][row, place]
     return sentences | {'example_index': examples.astype(np.int32)}
@@ -165,7 +196,10 @@ def _sentences(rows: Arrays) -> Arrays:
 
 def _digest(source: Source, rows: Arrays) -> str:
     """Names what the states depend on: the encoder's shape and weights, and the rows it reads."""
+    # _VERSION too: a change of what is kept must not read old files.
     digest = hashlib.sha256(repr((_VERSION, source.model)).encode())
+
+    # Shape and type with the bytes: they alone could be cut in other ways.
     for array in (
         *jax.tree.leaves(source.params['encoder']),
         *(rows[name] for name in (*INPUT_KEYS, 'word_index', 'example_index')),

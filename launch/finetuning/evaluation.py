@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from absl import logging
 
 from bert_jax.mesh import sharding
@@ -25,16 +24,15 @@ from configs.atomic import atomic_write
 from configs.errors import UserError
 from input_pipeline.tasks import Predictions, Task, load_task
 from input_pipeline.tasks.base import INPUT_KEYS, Example, trim
+from input_pipeline.tasks.batching import Arrays
 from input_pipeline.tasks.features import features_of
 from input_pipeline.text.whole_text import read_json
 from launch.finetuning.batch_runner import by_length, counted_jit, gather, run
 from launch.workdir.source import Source, load_source
 from launch.workdir.workdir import Workdir
 
-Batch = dict[str, np.ndarray]
 
-
-def check_segments(task: Task, features: Batch, source: Source) -> None:
+def check_segments(task: Task, features: Arrays, source: Source) -> None:
     """Raises UserError where inputs have a segment that the model has no row for: jax would read
     another row.
     """
@@ -65,9 +63,9 @@ class SplitPredictor:
         self,
         params: Any,
         examples: Sequence[Example],
-        features: dict[str, np.ndarray],
+        features: Arrays,
         buckets: int = 1,
-        inputs: Callable[[Batch], Batch] | None = None,
+        inputs: Callable[[Arrays], Arrays] | None = None,
     ) -> Predictions:
         """The model's predictions for all examples.
 
@@ -77,6 +75,8 @@ class SplitPredictor:
         """
         arrays = {name: features[name] for name in INPUT_KEYS}
         plan = by_length(features, buckets, self._mesh)
+
+        # Every row once: the plan holds all of them, and `gather` restores their order.
         # all batches are on their way before the first is waited for
         results = list(run(self._predict, params, arrays, plan, self._mesh, inputs))
         outputs = gather(results, len(features['input_ids']))
@@ -118,7 +118,10 @@ def record(
     A split without labels has no metrics. `facts` are what else is known of the run: its step, the
     hash of its configuration.
     """
+    # Predictions first: eval/SPLIT.json is the mark that all of it is there.
     task.write_predictions(str(workdir.predictions(split)), examples, predictions)
+
+    # A test split often has no labels: then there are predictions alone.
     scores = task.score(examples, predictions) if task.labelled(examples) else {}
     result = {
         'task': task.name,
@@ -127,6 +130,8 @@ def record(
         'metrics': scores,
         'examples': len(examples),
     }
+
+    # `result` wins over `facts`: what is measured now replaces what was noted before.
     return write_result(workdir, split, facts | result)
 
 
@@ -152,6 +157,8 @@ def evaluate(
         )
     check_writable(workdir)
     data = workdir.data(task=str, data_dir=str, head=str, labels=list)
+
+    # Another task may be scored (AX by an MNLI model) if its head and labels are the model's own.
     own = task_name is None
     task = load_task(
         data['task'] if task_name is None else task_name,

@@ -13,10 +13,11 @@ from bert_jax.model.tagger import FeatureTagger, layers_of
 from bert_jax.train.state import TrainState
 from configs.errors import UserError
 from configs.schema import FeatureConfig
+from input_pipeline.tasks.batching import Arrays
 from launch.finetuning.approach import Models
 from launch.finetuning.encoder_cache import WordStates
 from launch.finetuning.machine import Machine
-from launch.finetuning.task_data import Features, TaskData
+from launch.finetuning.task_data import TaskData
 
 
 class FeatureBased:
@@ -24,39 +25,49 @@ class FeatureBased:
 
     def __init__(self, data: TaskData, machine: Machine):
         """The encoder runs on `machine`; its outputs are kept in the folder `data.cache`."""
+        # The BiLSTM reads a sequence of words with a label each: no other kind of task has that.
         if data.task.head != 'tokens':
             raise UserError(
                 f'task {data.task.name}: the feature-based approach is for tagging, and its kind is'
                 f' {data.task.kind}'
             )
+
+        # By max_seq_length, then split: rows of another length give words other contexts.
         self.data, self._machine = data, machine
         self._words: dict[int, dict[str, WordStates]] = {}
 
     def check(self, config: FeatureConfig) -> None:
         """Raises UserError where the encoder has too few layers for `features`."""
+        # Asks and throws away: the layers are named by the setting, counted by the encoder.
         layers_of(config.features, self.data.source.model.num_layers)
 
-    def features(self, config: FeatureConfig) -> tuple[Features, Features]:
+    def features(self, config: FeatureConfig) -> tuple[Arrays, Arrays]:
         """A row for each sentence; the states of the words that the run needs are computed."""
         data, length = self.data, config.max_seq_length
+
+        # The same rows as fine-tuning has, so that both read a word in the same context.
         if length not in self._words:
             rows = zip(('train', data.split), data.features(length), strict=True)
             self._words[length] = {
                 split: WordStates(data.cache, data.source, of_split) for split, of_split in rows
             }
+
+        # Only the chosen training examples: the encoder is the expensive part of such a run.
         train, scored = self._words[length]['train'], self._words[length][data.split]
         train.need(data.chosen(config), self._machine.mesh, self._machine.heed)
         scored.need(range(len(data.scored)), self._machine.mesh, self._machine.heed)
         return train.sentences, scored.sentences
 
-    def inputs(self, config: FeatureConfig, split: str, batch: Features) -> Features:
+    def inputs(self, config: FeatureConfig, split: str, batch: Arrays) -> Arrays:
         """The batch with the states of its words."""
+        # The states are fetched batch by batch; all of them would not fit in memory.
         layers = layers_of(config.features, self.data.source.model.num_layers)
         words = self._words[config.max_seq_length][split]
         return batch | {'features': words.lookup(batch['input_ids'], layers)}
 
     def models(self, config: FeatureConfig) -> Models:
         """The BiLSTM with a classifier."""
+        # 'sum...' learns one weight a layer; a single layer or a concatenation needs none.
         model = FeatureTagger(
             outputs=self.data.task.num_outputs,
             weigh=config.features.startswith('sum'),
@@ -65,6 +76,8 @@ class FeatureBased:
             dropout=config.head_dropout,
             dtype=jnp.dtype(config.runtime.compute_dtype),
         )
+
+        # No attention, so no kernel to choose: one model for training and for prediction.
         return Models(model, model)
 
     def begin(self, config: FeatureConfig, state: TrainState, folder: str) -> TrainState:

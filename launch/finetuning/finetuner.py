@@ -26,12 +26,12 @@ from configs.errors import UserError
 from configs.json_object import read_object
 from configs.schema import FinetuneConfig, OptimizerConfig
 from input_pipeline.tasks import Predictions
+from input_pipeline.tasks.batching import Arrays
 from input_pipeline.tasks.scores.constant_baseline import LEARNT
 from launch.finetuning import batch_runner, evaluation, results
 from launch.finetuning.approach import Approach
 from launch.finetuning.best import BestCheckpoint
 from launch.finetuning.machine import Machine, Stopped
-from launch.finetuning.task_data import Features
 from launch.finetuning.training_rows import TrainingRows
 from launch.workdir import plots, running
 from launch.workdir.workdir import Workdir
@@ -56,6 +56,7 @@ class FineTuner(Generic[C]):
 
     def __init__(self, approach: Approach[C], machine: Machine, profile_steps: int = 0):
         """profile_steps: a trace of so many steps of each run goes into its folder; 0: none."""
+        # Runs of a sweep differ in rates and seeds, mostly, so `programs` lets them share.
         self.approach, self.data, self._machine = approach, approach.data, machine
         self.compilations, self._profile_steps = machine.compilations, profile_steps
         self._stop = processes.Agreement(machine.signal, machine.mesh)
@@ -76,8 +77,8 @@ class FineTuner(Generic[C]):
             self.approach.models(config)
 
         # From here on it is. A run that is done is taken as it is.
-        known = workdir.create_or_resume(config, data.identity)
-        if known and result_file.exists():
+        was_there = workdir.create_or_resume(config, data.identity)
+        if was_there and result_file.exists():
             return read_object(result_file, 'the result of the run'), True
         started = time.perf_counter()
         data.source.tokenizer.save(workdir.tokenizer_folder)
@@ -105,12 +106,15 @@ class FineTuner(Generic[C]):
 
     def check(self, config: C) -> None:
         """Raises UserError where there can be no run of `config`, before anything is computed."""
+        # First the length: jax reads another row for a position beyond the table, and is silent.
         length, most = config.max_seq_length, self.data.source.model.max_position
         if length > most:
             raise UserError(
                 f'max_seq_length={length} is beyond the position table of'
                 f' {self.data.source.where} (max_position={most}): use {most}'
             )
+
+        # Then what each part says of its own settings, cheapest first.
         config.refuse_unused()
         self.total_steps(config)
         self._machine.check(config)
@@ -125,17 +129,20 @@ class FineTuner(Generic[C]):
 
         Raises Stopped after a signal.
         """
-        # A run that was stopped between its last step and its score has no more to train.
+        # The fresh state is made in any case: it says which arrays there are, and how they lie.
         steps, data, runtime = self.total_steps(config), self.data, config.runtime
         programs = self.programs(config)
         fresh = programs.init(np.uint32(config.seed & 0xFFFFFFFF))
+
+        # A run that was stopped between its last step and its score has no more to train.
         checkpoints = running.checkpoints_of(folder, runtime)
         if checkpoints.steps()[-1:] == [steps] and (trained := checkpoints.params(steps)):
             plots.plot_workdir(folder)
             best_step = BestCheckpoint(folder).step if config.select == 'best' else 0
             return load_params_into(fresh.params, trained, folder), best_step or steps
 
-        # The state to go on from, and what else an interrupted run has left.
+        # The state to go on from, and what else an interrupted run has left: the source's weights,
+        # unless a checkpoint takes their place.
         state, meter_state = self.approach.begin(config, fresh, folder), None
         resumed = running.resumed(folder, checkpoints, state, steps)
         if resumed:
@@ -148,10 +155,12 @@ class FineTuner(Generic[C]):
         rows = TrainingRows(config, features, data.chosen(config), data.task.label_keys)
         start = int(state.step)
 
-        def place(batch: Features) -> dict[str, jax.Array]:
+        # Runs a few batches ahead of the step (loop.prefetch), so that the device need not wait.
+        def place(batch: Arrays) -> dict[str, jax.Array]:
             inputs = self.approach.inputs(config, 'train', batch)
             return batch_runner.place(inputs, self._machine.mesh, config.batch_size)
 
+        # `saves`: the room that checkpoints may take is asked for before the first step.
         with running.opened(
             folder,
             checkpoints,
@@ -165,6 +174,7 @@ class FineTuner(Generic[C]):
             beat=beat,
             profile_steps=self._profile_steps,
         ) as run:
+            # The loop does not save the last state: `_concluded` saves weights alone in its place.
             ended = loop.train(
                 run,
                 programs.train_step,
@@ -184,6 +194,9 @@ class FineTuner(Generic[C]):
                 programs=config.length_buckets,
                 save_last=False,
             )
+
+            # Short of its steps and not by patience: a signal. It is told what is saved; there is
+            # no score.
             if int(ended.state.step) < steps and not ended.early:
                 checkpoints.wait()
                 assert ended.signal is not None, 'nothing else ends the loop early'
@@ -199,6 +212,7 @@ class FineTuner(Generic[C]):
         best: BestCheckpoint | None,
     ) -> tuple[Any, int]:
         """Saves the parameters that a trained run ends with; -> (they, the step they are of)."""
+        # Only patience makes a run end early, and then the best step is what the user asks about.
         params, step, steps = ended.state.params, int(ended.state.step), self.total_steps(config)
         if ended.early and best:
             logging.info(
@@ -225,8 +239,11 @@ class FineTuner(Generic[C]):
         Learning rates, decay and seeds are arguments of the programs, so they are left out of the
         key.
         """
+        # The values put in their place are arbitrary: they only make equal what compiles alike.
         fixed = dataclasses.replace(config.optimizer, peak_lr=1.0, end_lr=0.0, weight_decay=0.0)
         self.approach.features(config)  # first: inputs are looked up in them
+
+        # One token through `inputs` shows which arrays the model reads, and of which rank.
         model, trained = self.approach.models(config)
         token = self.approach.inputs(config, 'train', {'input_ids': np.zeros((1, 1), np.int32)})
         key = (fixed, config.runtime, trained, *(array.shape for array in token.values()))
@@ -235,14 +252,16 @@ class FineTuner(Generic[C]):
         return self._programs[key]
 
     def _made(
-        self, config: C, fixed: OptimizerConfig, model: Any, trained: Any, token: Features
+        self, config: C, fixed: OptimizerConfig, model: Any, trained: Any, token: Arrays
     ) -> Programs:
         """See `programs`; nothing is compiled yet."""
+        # Seeds come as an argument, so that a sweep over them compiles `init` once.
         mesh, head, runtime = self._machine.mesh, self.data.task.head, config.runtime
 
         def init(seed: Any) -> TrainState:
             return fresh_state(init_params(model, seed, token), fixed)
 
+        # Shapes alone, without memory: what the shardings are made of.
         state = jax.eval_shape(init, np.uint32(0))
         shardings = sharding.shardings(state, mesh, runtime.shard_optimizer)
         step = make_train_step(
@@ -251,6 +270,9 @@ class FineTuner(Generic[C]):
             runtime.accumulation,
             dropout_rng=runtime.dropout_rng,
         )
+
+        # The state is donated: the step writes over the old one, which is not needed any more.
+        # Metrics are left where the compiler puts them.
         jit = functools.partial(batch_runner.counted_jit, counts=self.compilations)
         return Programs(
             jit(init, name='init', out_shardings=shardings),
@@ -265,9 +287,12 @@ class FineTuner(Generic[C]):
         data, metric = self.data, self.data.task.metric
 
         def evaluate(step: int, state: TrainState) -> loop.Verdict:
+            # The whole split, as at the end of the run: scores on the way compare with the last.
             predictions = self._predict(config, state.params, beat)
             score = data.task.score(data.scored, predictions)[metric]
             best.offer(state, score)
+
+            # patience counts scores; 0 is no limit, and so is left out of the comparison.
             patience = config.patience * config.score_every
             line = {'split': data.split, metric: score}
             return loop.Verdict(line, stop=0 < patience <= step - best.step)
@@ -276,10 +301,11 @@ class FineTuner(Generic[C]):
 
     def _predict(self, config: C, params: Any, beat: Callable[[], None]) -> Predictions:
         """Of the scored split."""
+        # Features of both splits are made once, so to ask for them here costs nothing.
         predictor, data = self.programs(config).predictor, self.data
         _, features = self.approach.features(config)
 
-        def inputs(batch: Features) -> Features:
+        def inputs(batch: Arrays) -> Arrays:
             beat()  # a large split may take longer than runtime.stall_minutes
             return self.approach.inputs(config, data.split, batch)
 

@@ -65,6 +65,7 @@ _ROWS = {
     'WNLI': 146,
 }
 _SIMILARITY = (0.0, 5.0)  # what the site takes for STS-B
+# Tasks of which there must be a run; AX and WNLI are answered without one.
 _NEEDED = ('cola', 'sst2', 'mrpc', 'stsb', 'qqp', 'mnli', 'qnli', 'rte')
 _FOLDERS = {'ax': ('diagnostic', 'AX'), 'wnli': ('WNLI',)}  # as the GLUE download names them
 
@@ -81,21 +82,25 @@ def find_runs(pattern: str) -> dict[str, Run]:
     """Task -> its run that is best on dev, of all finished runs and sweeps that match the glob.
     UserError where none does.
     """
-    found: dict[str, list[Run]] = collections.defaultdict(list)
+    # A sweep has its runs in runs/; a glob that names the sweep means all of them.
+    by_task: dict[str, list[Run]] = collections.defaultdict(list)
     for path in sorted(glob.glob(pattern)):
+        # Both files are there only when the run is done.
         for folder in [path, *sorted(glob.glob(os.path.join(glob.escape(path), 'runs', '*')))]:
             files = (Workdir(folder).result('dev'), Workdir(folder).data_file)
             if all(file.exists() for file in files):
                 result, data = (read_object(file) for file in files)
                 if 'task' in result:  # a workdir of launch.pretrain may have a split called dev
-                    found[result['task']].append(Run(folder, result, data['data_dir']))
-    if not found:
+                    by_task[result['task']].append(Run(folder, result, data['data_dir']))
+    if not by_task:
         raise UserError(
             f'--runs={pattern}: no folder that matches is a finished run or sweep of'
             ' launch.finetune (put the glob in quotes)'
         )
+
+    # One run stands for a task: the best on dev that has learnt something.
     best = {}
-    for task, runs in found.items():
+    for task, runs in by_task.items():
         highest = best_of([run.result for run in runs])
         best[task] = next(run for run in runs if run.result is highest)
         metric = best[task].result['metric']
@@ -109,8 +114,8 @@ def find_runs(pattern: str) -> dict[str, Run]:
             score,
         )
         if best[task].result.get('failed'):
-            said = '%s: %s has learnt nothing (FAILED), and no other run has'
-            logging.warning(said, task, best[task].folder)
+            line = '%s: %s has learnt nothing (FAILED), and no other run has'
+            logging.warning(line, task, best[task].folder)
     return best
 
 
@@ -118,6 +123,7 @@ def table(runs: dict[str, Run]) -> str:
     """The row of the paper's Table 1 for these runs, on dev: percent, `-` where there is no run,
     the mean where all are there.
     """
+    # Percent, as the paper has it; MNLI's cell has two numbers, which the mean counts as two.
     cells, numbers = {}, []
     for column, entries in _COLUMNS.items():
         values = [
@@ -127,6 +133,8 @@ def table(runs: dict[str, Run]) -> str:
         ]
         numbers += values
         cells[column] = '/'.join(f'{value:.1f}' for value in values) or '-'
+
+    # A mean of some of the tasks would look better or worse than it is.
     complete = len(numbers) == sum(map(len, _COLUMNS.values()))
     cells['Average'] = f'{sum(numbers) / len(numbers):.1f}' if complete else '-'
     return '\n'.join(aligned([list(cells), list(cells.values())]))
@@ -148,14 +156,16 @@ def submit(runs: dict[str, Run], glue: str | None, output: str) -> None:
         for task, folder in folders.items()
         if not folder
     ]
+    data_dirs = {task: run.data_dir for task, run in runs.items()} | folders
     examples: dict[str, list[Any]] = {}
     for name, (task, split) in _FILES.items():
-        folder = folders[task] if task in folders else runs[task].data_dir if task in runs else ''
-        if folder:
+        if folder := data_dirs.get(task):
             try:
                 examples[name] = load_task(task, folder).examples(split)
             except UserError as error:
                 missing.append(str(error))
+
+    # A dev set under the name of a test set, or a shortened one: the site would refuse the zip.
     others = [
         f'{name}: {len(examples[name])} rows in the {split} split of {task}, {_ROWS[name]} on the'
         ' site'
@@ -163,6 +173,7 @@ def submit(runs: dict[str, Run], glue: str | None, output: str) -> None:
         if name in examples and len(examples[name]) != _ROWS[name]
     ]
     if missing or others:
+        # One message of all that is wrong: a download that takes hours is best done once.
         problems = [f'missing {"; ".join(missing)}'] if missing else []
         if others:
             problems.append(f"test files that are not the GLUE site's: {'; '.join(others)}")
@@ -171,6 +182,7 @@ def submit(runs: dict[str, Run], glue: str | None, output: str) -> None:
     # Then the predictions, which are made where a run has none yet: this is what takes long.
     texts = {}
     for name, (task, split) in _FILES.items():
+        # WNLI without a run: the majority, as the paper submits it.
         if task == 'wnli' and task not in runs:
             answers: dict[str, Any] = dict.fromkeys(
                 (example.id for example in examples[name]), majority(folders['wnli'])
@@ -178,8 +190,12 @@ def submit(runs: dict[str, Run], glue: str | None, output: str) -> None:
         else:
             run = runs['mnli' if task == 'ax' else task]
             answers = _answers(run, task, split, folders['ax'] if task == 'ax' else None)
+
+        # The regression may leave the scale, and the site takes no number beyond it.
         if task == 'stsb':
             answers = clipped(answers)
+
+        # The file must have every row of the test set, in its order.
         if lacking := [example.id for example in examples[name] if example.id not in answers]:
             raise UserError(
                 f'{run.folder}: its predictions of {task} {split} lack {len(lacking)} examples, the'
@@ -211,13 +227,17 @@ def _folders(runs: dict[str, Run], glue: str | None) -> dict[str, str]:
     """Task -> its data folder, '' where it is not found, of the tasks that need no run of their
     own.
     """
+    # Of tfds there are no folders: the same prefix serves all tasks.
     parent = _parent(runs, glue)
-    found: dict[str, str] = {}
+    folders: dict[str, str] = {}
     for task, names in _FOLDERS.items():
-        there = [path for name in names if os.path.isdir(path := os.path.join(parent, name))]
-        own = runs[task].data_dir if task in runs else ''
-        found[task] = parent if parent.startswith('tfds:') else there[0] if there else own
-    return found
+        if parent.startswith('tfds:'):
+            folders[task] = parent
+            continue
+        existing = [path for name in names if os.path.isdir(path := os.path.join(parent, name))]
+        of_own_run = runs[task].data_dir if task in runs else ''
+        folders[task] = existing[0] if existing else of_own_run
+    return folders
 
 
 def clipped(answers: dict[str, float]) -> dict[str, float]:
@@ -226,11 +246,11 @@ def clipped(answers: dict[str, float]) -> dict[str, float]:
     Not for scores on dev.
     """
     low, high = _SIMILARITY
-    found = {name: min(max(answer, low), high) for name, answer in answers.items()}
-    if changed := sum(found[name] != answer for name, answer in answers.items()):
-        said = 'STS-B: %d of %d predictions were beyond %g to %g and are clipped'
-        logging.info(said, changed, len(found), low, high)
-    return found
+    within = {name: min(max(answer, low), high) for name, answer in answers.items()}
+    if changed := sum(within[name] != answer for name, answer in answers.items()):
+        line = 'STS-B: %d of %d predictions were beyond %g to %g and are clipped'
+        logging.info(line, changed, len(within), low, high)
+    return within
 
 
 def majority(folder: str) -> str:
@@ -238,8 +258,8 @@ def majority(folder: str) -> str:
     it (section 4.1).
     """
     task = load_task('wnli', folder)
-    found = collections.Counter(example.label for example in task.examples('train'))
-    [(commonest, _)] = found.most_common(1)
+    counts = collections.Counter(example.label for example in task.examples('train'))
+    [(commonest, _)] = counts.most_common(1)
     return task.labels[commonest]
 
 
@@ -249,6 +269,8 @@ def _result(
     """What eval/SPLIT.json of a run says, made now where it is not there or is of other weights;
     with `task`, of another task's split in `data_dir`.
     """
+    # A result is used again only where it is of the same weights and settings: a workdir may have
+    # been trained on since.
     name = f'{task}-{split}' if task else split
     path = Workdir(run.folder).result(name)
     if path.exists():
@@ -264,8 +286,9 @@ def _answers(run: Run, task: str, split: str, other_data: str | None) -> dict[st
     """{example id: answer} of a run for a split of its task, or with `other_data`, a folder, of
     another task.
     """
+    # The predictions' file is made with the result, so that is asked for first.
     other = task if other_data else None
     _result(run, split, other, other_data)
-    found = load_task(task, other_data or run.data_dir)
+    loaded = load_task(task, other_data or run.data_dir)
     folder = Workdir(run.folder).predictions(f'{task}-{split}' if other else split)
-    return found.read_predictions(os.path.join(folder, 'predictions.tsv'), []).answers
+    return loaded.read_predictions(os.path.join(folder, 'predictions.tsv'), []).answers

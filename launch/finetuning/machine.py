@@ -43,6 +43,7 @@ class Machine(NamedTuple):
 
     def check(self, config: schema.FinetuneConfig) -> None:
         """Raises UserError where a run of `config` does not go with these devices."""
+        # The mesh is made once: a run that asks for another cannot be had in this process.
         for name in _SHARED:
             if (value := getattr(config.runtime, name)) != getattr(self.runtime, name):
                 raise UserError(
@@ -61,8 +62,11 @@ class Machine(NamedTuple):
 
 def ready(runtime: schema.RuntimeConfig, model: schema.ModelConfig) -> Machine:
     """This machine for runs with such settings; from here on a signal is not the process's end."""
+    # Before anything is compiled.
     use_compilation_cache(runtime.compilation_cache)
     mesh = sharding.make_mesh(runtime)
+
+    # What the mesh leaves whole is no mistake, but costs memory: said once, not with each run.
     for warning in splits.left_whole(model, runtime):
         logging.warning('%s', warning)
     logging.info('%s', determinism.described(jax.default_backend()))

@@ -40,6 +40,7 @@ def training_loss(folder: str) -> float | None:
 
     The last line alone may be a single batch. None where all their steps were discarded.
     """
+    # Late lines are chosen by step: a run that was resumed may have lines of unequal length.
     lines = [
         line
         for line in metrics.read_metrics(Workdir(folder).metrics_file)
@@ -48,6 +49,8 @@ def training_loss(folder: str) -> float | None:
     late = [line for line in lines if line['step'] > 0.9 * lines[-1]['step'] and 'loss' in line]
     if not late:
         return None
+
+    # Each line is a mean over its own steps, so it counts by those that were not discarded.
     weights = [line['steps'] - line['discarded_steps'] for line in late]
     losses = zip((line['loss'] for line in late), weights, strict=True)
     return sum(loss * weight for loss, weight in losses) / sum(weights)
@@ -58,10 +61,12 @@ def run_sweep(runs: Sequence[tuple[Runner[Any], Point]], folder: str) -> list[di
 
     `runs` are the points of the sweep, each with what carries it out.
     """
+    # All points before the first is run: a mistake in the last should not cost a night.
     for runner, point in runs:
         runner.check(point.config)
     rows, reused = [], 0
     for number, (runner, point) in enumerate(runs, start=1):
+        # Runs are named by their settings, so a larger sweep finds those of a smaller one.
         result, done_before = runner.run(point.config, os.path.join(folder, 'runs', point.name))
         reused += done_before
         rows.append({'name': point.name, 'settings': point.settings, **result})
@@ -70,6 +75,8 @@ def run_sweep(runs: Sequence[tuple[Runner[Any], Point]], folder: str) -> list[di
         )
     if reused:
         logging.info('%d of %d runs were done before and are reused', reused, len(runs))
+
+    # sweep.json comes last: it is there only when all runs are.
     best = best_of(rows)
     report = {
         'task': best['task'],
@@ -84,6 +91,7 @@ def run_sweep(runs: Sequence[tuple[Runner[Any], Point]], folder: str) -> list[di
 
 def best_of(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The highest dev score of the runs that have learnt something; of all where none has."""
+    # First by "has not failed", then by score: False sorts before True.
     score = lambda result: result['metrics'][result['metric']]
     return max(results, key=lambda result: (not result.get('failed'), score(result)))
 
@@ -94,12 +102,14 @@ def summarize(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     Failed runs, whose training loss stays at what a constant answer has, count in all of them.
     sd is the sample standard deviation, none for a single run.
     """
+    # Seeds of the same settings are one group: they are what the spread is taken over.
     groups: dict[tuple, list[dict[str, Any]]] = {}
     for row in rows:
-        groups.setdefault(
-            tuple((k, v) for k, v in row['settings'].items() if k != 'seed'), []
-        ).append(row)
+        settings = tuple((k, v) for k, v in row['settings'].items() if k != 'seed')
+        groups.setdefault(settings, []).append(row)
     summary = []
+
+    # Failed runs are counted and kept in the mean: to leave them out would flatter the settings.
     for settings, members in groups.items():
         failed = sum(member.get('failed', False) for member in members)
         entry: dict[str, Any] = {
@@ -108,6 +118,8 @@ def summarize(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             'failed': failed,
             'metrics': {},
         }
+
+        # Every run of a task has the same metrics.
         for name in members[0]['metrics']:
             values = [member['metrics'][name] for member in members]
             sd = statistics.stdev(values) if len(values) > 1 else None
@@ -125,20 +137,24 @@ def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = ()) -> list[str
 
     `left`: the places of columns that begin at the left, as words do.
     """
+    # Columns as wide as their longest cell.
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        '  '.join(
-            cell.ljust(width) if i in left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if place in left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append('  '.join(cells).rstrip())
+    return lines
 
 
 def table(rows: Sequence[dict[str, Any]], metric: str) -> str:
     """The summary of a sweep as text, and its best run by the selecting dev metric."""
     entries = summarize(rows)
     names = list(entries[0]['settings'])
+
+    # Settings that were swept first, then the counts, then the selecting metric.
     lines = [[*names, 'runs', 'failed', f'{metric} mean', 'sd', 'max']]
     for entry in entries:
         scores = entry['metrics'][metric]
@@ -154,6 +170,8 @@ def table(rows: Sequence[dict[str, Any]], metric: str) -> str:
             ]
         )
     best = best_of(rows)
+
+    # What failed is named: the mean above is not to be read without it.
     failed = [row['name'] for row in rows if row.get('failed')]
     text = '\n'.join(aligned(lines))
     if failed:
@@ -168,6 +186,8 @@ def _caveat(rows: Sequence[dict[str, Any]], best: dict[str, Any]) -> str:
     if best.get('failed'):
         return '; it has FAILED, as all runs have'
     score = lambda row: row['metrics'][best['metric']]
+
+    # A failed run may score highest by luck (all one class): said, but not chosen.
     highest = max(rows, key=score)
     if score(highest) <= score(best):
         return ''
@@ -176,6 +196,7 @@ def _caveat(rows: Sequence[dict[str, Any]], best: dict[str, Any]) -> str:
 
 def describe(result: dict[str, Any], done_before: bool = False) -> str:
     """A result in one line."""
+    # 'total' is a count and no score.
     shown = [
         f'{name} {value:.4f}'
         for name, value in result['metrics'].items()
@@ -184,6 +205,8 @@ def describe(result: dict[str, Any], done_before: bool = False) -> str:
     scores = ', '.join(shown) or 'no labels, predictions only'
     note = f'; FAILED: {_failure(result)}' if result.get('failed') else ''
     note += ' (done before, reused)' if done_before else ''
+
+    # With select=best the weights are of an earlier step than the last.
     step = result.get('selected_step', result['step'])
     return (
         f'{result["task"]} {result["split"]}: {scores} on {result["examples"]} examples at step'
@@ -195,6 +218,8 @@ def _failure(result: dict[str, Any]) -> str:
     """Why a run counts as failed."""
     if result['train_loss'] is None:
         return 'no training loss that is finite'
+
+    # Both numbers, so that the user sees how near it was.
     chance = result['chance_loss']
     return (
         f'training loss {result["train_loss"]:.4f} is not below {LEARNT:.0%} of what a constant '

@@ -9,31 +9,26 @@ import hashlib
 import os
 from typing import Any
 
-import numpy as np
 from absl import logging
 
 from configs import schema
 from configs.errors import UserError
 from input_pipeline.tasks import Task
 from input_pipeline.tasks.base import trim
-from input_pipeline.tasks.batching import subset
+from input_pipeline.tasks.batching import Arrays, subset
 from input_pipeline.tasks.features import features_of
 from input_pipeline.tasks.task_file import is_task_file
 from launch.finetuning import evaluation
 from launch.workdir.source import Source
-
-Features = dict[str, np.ndarray]
 
 
 def task_identity(task: Task, name: str, data_dir: str) -> dict[str, Any]:
     """What data.json says of a task: where it is (absolute), and what its model must have."""
 
     def absolute(path: str) -> str:
-        return (
-            os.path.abspath(path)
-            if path and '://' not in path and not path.startswith('tfds:')
-            else path
-        )
+        # A workdir is read from other folders later: local paths are made absolute, others stay.
+        is_local = path and '://' not in path and not path.startswith('tfds:')
+        return os.path.abspath(path) if is_local else path
 
     return {
         'task': absolute(name) if is_task_file(name) else name,
@@ -60,14 +55,20 @@ class TaskData:
 
         UserError where the scored split has no labels.
         """
+        # Both splits are read now, so that a fault in either is told before anything is computed.
         self.task, self.source, self.cache = task, source, cache
         self.split = task.selection_split
         self.train, self.scored = task.examples('train'), task.examples(self.split)
+
+        # A run is judged by this split, so it must have labels.
         if not task.labelled(self.scored):
             raise UserError(
                 f'task {task.name}: its {self.split} split has no labels, so nothing can be scored:'
                 ' give it a dev split'
             )
+
+        # What a resumed run compares: the examples themselves and not their file's name, and the
+        # encoder's weights and not its path.
         digest = hashlib.sha256(repr((self.train, self.scored)).encode()).hexdigest()
         self.identity = {
             **named,
@@ -78,13 +79,14 @@ class TaskData:
             'tokenizer': source.tokenizer.fingerprint,
             'model': schema.to_dict(source.model),
         }
-        self._features: dict[int, tuple[Features, Features]] = {}
+        # By length: the runs of a sweep share them, for to make them is slow.
+        self._features: dict[int, tuple[Arrays, Arrays]] = {}
 
     def chosen(self, config: schema.FinetuneConfig) -> list[int]:
         """The numbers of the examples that a run trains on."""
         return subset(range(len(self.train)), config.train_examples, config.seed)
 
-    def features(self, length: int) -> tuple[Features, Features]:
+    def features(self, length: int) -> tuple[Arrays, Arrays]:
         """(training, scored) features of at most `length` pieces; made once for each length."""
         if length not in self._features:
             self._features[length] = (
@@ -93,7 +95,8 @@ class TaskData:
             )
         return self._features[length]
 
-    def _made(self, split: str, examples: list[Any], length: int) -> Features:
+    def _made(self, split: str, examples: list[Any], length: int) -> Arrays:
+        # Trimmed to the longest row there is: padding beyond it would only cost time.
         features = trim(features_of(self.task, examples, self.source.tokenizer, length, self.cache))
         evaluation.check_segments(self.task, features, self.source)
         rows, *shape = features['input_ids'].shape

@@ -21,14 +21,15 @@ import numpy as np
 from scipy import special
 
 from configs.errors import UserError
+from input_pipeline.tasks.batching import Arrays
 from input_pipeline.tasks.features import text_rows
 from input_pipeline.tasks.squad import SpanExample, SpanTask
 from input_pipeline.tasks.tagging import TaggedExample, TaggingTask
 from input_pipeline.tokenizer import Tokenizer
 
 Record = Mapping[str, Any]
-Arrays = dict[str, np.ndarray]
 # Masked words of a text that are answered, as in pre-training (max_predictions_per_seq).
+# A fixed number, so that rows with one mask and with many share a program.
 _MASKS = 20
 
 
@@ -92,17 +93,17 @@ class Classes(Answerer):
         self, records: Sequence[Record], rows: Arrays, outputs: Arrays
     ) -> list[dict[str, Any]]:
         """{'label', 'probability', 'probabilities': {label: p}}."""
-        found = []
+        replies = []
         for row in _softmax(outputs['logits']):
             best = int(row.argmax())
-            found.append(
+            replies.append(
                 {
                     'label': self.labels[best],
                     'probability': float(row[best]),
                     'probabilities': _named(self.labels, row),
                 }
             )
-        return found
+        return replies
 
 
 class ManyLabels(Answerer):
@@ -112,6 +113,7 @@ class ManyLabels(Answerer):
         self, records: Sequence[Record], rows: Arrays, outputs: Arrays
     ) -> list[dict[str, Any]]:
         """{'labels': those above one half, 'probabilities': {label: p}}."""
+        # A sigmoid each: labels do not exclude one another. float64, as for the softmax below.
         probabilities = 1 / (1 + np.exp(-outputs['logits'].astype(np.float64)))
         return [
             {
@@ -155,6 +157,7 @@ class MaskedWords(Answerer):
 
     def rows(self, records: Sequence[Record]) -> Arrays:
         """INPUT_KEYS, masked_lm_positions [N, 20], and masks [N]: how many of those are real."""
+        # Rows as in fine-tuning, but a [MASK] written in the text becomes the token itself.
         tokenizer = _WithMasks(self.tokenizer)
         rows = text_rows(
             [r['text'] for r in records],
@@ -162,32 +165,40 @@ class MaskedWords(Answerer):
             tokenizer,
             self.max_length,
         )
+
+        # Beyond the fixed number of places a mask would go unanswered, and nobody would notice.
         masked = rows['input_ids'] == self.tokenizer.mask_id
         rows['masks'] = masked.sum(axis=1)
         if (most := int(rows['masks'].max(initial=0))) > _MASKS:
             raise UserError(
                 f'a text with {most} mask tokens: at most {_MASKS} are answered; split it'
             )
-        rows['masked_lm_positions'] = np.argsort(~masked, axis=1, kind='stable')[:, :_MASKS].astype(
-            np.int32
-        )
+
+        # A stable sort puts the places of masks first, in reading order; what follows them are
+        # places without a mask, whose answers nobody reads.
+        masks_first = np.argsort(~masked, axis=1, kind='stable')
+        rows['masked_lm_positions'] = masks_first[:, :_MASKS].astype(np.int32)
         return rows
 
     def reduce(self, outputs: dict[str, jax.Array]) -> dict[str, jax.Array]:
         """The best words, [B, 20, top], in place of the whole vocabulary."""
+        # Pre-training's head and the masked-LM head alone name their logits differently.
         logits_BPV = outputs['logits' if 'logits' in outputs else 'prediction_logits']
+
+        # The vocabulary is large and `top` is small: only the best leave the device.
         best_BPK, words_BPK = jax.lax.top_k(logits_BPV, min(self.top, logits_BPV.shape[-1]))
-        found = {
+
+        # The softmax of the best alone, over the whole vocabulary: subtract its log-sum.
+        log_sum_BP1 = jax.nn.logsumexp(logits_BPV, axis=-1, keepdims=True)
+        reduced = {
             'words': words_BPK,
-            'probabilities': jnp.exp(
-                best_BPK - jax.nn.logsumexp(logits_BPV, axis=-1, keepdims=True)
-            ),
+            'probabilities': jnp.exp(best_BPK - log_sum_BP1),
         }
-        return found | (
-            {'next': jax.nn.softmax(outputs['seq_relationship_logits'])[:, 0]}
-            if 'seq_relationship_logits' in outputs
-            else {}
-        )
+
+        # Class 0 of a pair is the next sentence.
+        if 'seq_relationship_logits' in outputs:
+            reduced['next'] = jax.nn.softmax(outputs['seq_relationship_logits'])[:, 0]
+        return reduced
 
     def answers(
         self, records: Sequence[Record], rows: Arrays, outputs: Arrays
@@ -196,8 +207,9 @@ class MaskedWords(Answerer):
 
         masks: for each in turn its best words, [{'token', 'probability'}, ...].
         """
-        found = []
+        replies = []
         for i, record in enumerate(records):
+            # Only as many of the 20 as the text has.
             masks = range(rows['masks'][i])
             tokens = [self.tokenizer.tokens(outputs['words'][i, m]) for m in masks]
             words = [
@@ -205,11 +217,13 @@ class MaskedWords(Answerer):
                 for m, t in zip(masks, tokens, strict=True)
             ]
             answer: dict[str, Any] = {'masks': words}
+
+            # For a single text the next-sentence head answers nothing that was asked.
             if 'text_b' in record and 'next' in outputs:
                 p = float(outputs['next'][i])
                 answer |= {'is_next': p > 0.5, 'next_probability': p}
-            found.append(answer)
-        return found
+            replies.append(answer)
+        return replies
 
 
 @dataclass(frozen=True)
@@ -230,6 +244,7 @@ class Spans(Answerer):
 
     def rows(self, records: Sequence[Record]) -> Arrays:
         """A row for each window of a context; `example_index` says whose."""
+        # Four places beside the question: [CLS], two [SEP], and a piece of the context at least.
         for question in self.tokenizer.encode_batch([r['question'] for r in records]):
             pieces = min(len(question), self.task.max_query_length)
             if pieces > self.max_length - 4:
@@ -246,25 +261,33 @@ class Spans(Answerer):
 
         The answer is '' where there is none.
         """
+        # What fills the row up may not be chosen; [CLS] may, and stands for "no answer".
         real = rows['input_mask'] > 0
+
+        # The score of "no answer" is that of [CLS] as start and end (paper section 4.3).
         best = {'null_scores': outputs['start_logits'][:, 0] + outputs['end_logits'][:, 0]}
+
+        # The n best starts and ends; the task pairs them. Stable: the earlier of equal ones is
+        # first.
         for side in ('start', 'end'):
             scores = np.where(real, outputs[f'{side}_logits'], -1e9)
-            best[f'{side}_indices'] = np.argsort(-scores, axis=1, kind='stable')[
-                :, : self.task.n_best
-            ]
-            best[f'{side}_scores'] = np.take_along_axis(scores, best[f'{side}_indices'], axis=1)
+            highest = np.argsort(-scores, axis=1, kind='stable')[:, : self.task.n_best]
+            best[f'{side}_indices'] = highest
+            best[f'{side}_scores'] = np.take_along_axis(scores, highest, axis=1)
+
+        # Windows of one context become one answer, as in evaluation.
         examples = self._examples(records)
         predictions = self.task.decode(examples, rows, best)
-        found = []
+        replies = []
         for example in examples:
+            # A threshold may have made the answer '', which need not be in the list.
             text, nbest = predictions.answers[example.id], predictions.extras['nbest'][example.id]
             probability = next((item['probability'] for item in nbest if item['text'] == text), 0.0)
-            shown = [
+            listed = [
                 {name: item[name] for name in ('text', 'probability')} for item in nbest[: self.top]
             ]
-            found.append({'answer': text, 'probability': probability, 'nbest': shown})
-        return found
+            replies.append({'answer': text, 'probability': probability, 'nbest': listed})
+        return replies
 
 
 class WordLabels(Answerer):
@@ -281,6 +304,7 @@ class WordLabels(Answerer):
         return TaggingTask('predict', self.labels, (), {})
 
     def _examples(self, records: Sequence[Record]) -> list[TaggedExample]:
+        # A list is taken word by word as it is; a text is parted as the tokenizer does.
         words = [
             words_of(r['text'], self.tokenizer) if isinstance(r['text'], str) else r['text']
             for r in records
@@ -292,6 +316,7 @@ class WordLabels(Answerer):
 
         word_index [N, S] has the place of the word that begins there, else -1.
         """
+        # A text of white space alone has no row to stand in.
         examples = self._examples(records)
         if any(
             isinstance(r['text'], str) and not e.words
@@ -307,13 +332,15 @@ class WordLabels(Answerer):
 
         A word has the label of its first piece (paper section 5.3).
         """
+        # The labels as in evaluation; how certain they are is looked up beside them.
         examples, probabilities = self._examples(records), _softmax(outputs['logits'])
         labels = self._task().decode(examples, rows, outputs).answers
+
+        # A word without pieces keeps 0.0; word_index marks the first piece of each word.
         certain = [[0.0] * len(example.words) for example in examples]
         for row, place in zip(*np.nonzero(rows['word_index'] >= 0), strict=True):
-            certain[rows['example_index'][row]][rows['word_index'][row, place]] = float(
-                probabilities[row, place].max()
-            )
+            example, word = rows['example_index'][row], rows['word_index'][row, place]
+            certain[example][word] = float(probabilities[row, place].max())
         return [
             {'words': list(e.words), 'labels': labels[e.id], 'probabilities': certain[i]}
             for i, e in enumerate(examples)
@@ -329,14 +356,17 @@ class Choices(Answerer):
 
     def rows(self, records: Sequence[Record]) -> Arrays:
         """A row for each choice, as multiple_choice.py has it."""
+        # A string is a sequence of texts too: each letter would become a choice.
         for record in records:
             if isinstance(record['choices'], str) or len(record['choices']) < 2:
                 raise UserError('"choices" must be a list of two or more texts')
-        first = [r['text'] for r in records for _ in r['choices']]
-        second = [
+
+        # The text once for each of its choices, so both lists have a row each.
+        texts = [r['text'] for r in records for _ in r['choices']]
+        continuations = [
             f'{r.get("start", "")} {choice}'.strip() for r in records for choice in r['choices']
         ]
-        return text_rows(first, second, self.tokenizer, self.max_length)
+        return text_rows(texts, continuations, self.tokenizer, self.max_length)
 
     def answers(
         self, records: Sequence[Record], rows: Arrays, outputs: Arrays
@@ -345,13 +375,15 @@ class Choices(Answerer):
 
         With 'label' where the model has as many labels as there are choices.
         """
-        found, at = [], 0
+        replies, begin = [], 0
         for record in records:
+            # Rows of a record follow each other; the softmax is over them.
             count = len(record['choices'])
-            p = _softmax(outputs['logits'][at : at + count, 0])
-            best, at = int(p.argmax()), at + count
+            p = _softmax(outputs['logits'][begin : begin + count, 0])
+            best = int(p.argmax())
+            begin += count
             label = {'label': self.labels[best]} if len(self.labels) == count else {}
-            found.append(
+            replies.append(
                 {
                     'choice': best,
                     **label,
@@ -359,7 +391,7 @@ class Choices(Answerer):
                     'probabilities': p.tolist(),
                 }
             )
-        return found
+        return replies
 
 
 def words_of(text: str, tokenizer: Tokenizer) -> list[str]:
@@ -367,6 +399,7 @@ def words_of(text: str, tokenizer: Tokenizer) -> list[str]:
 
     White space parts them, and every sign or ideograph is one.
     """
+    # A word reaches from its first piece to the last one before the next word.
     encoding = tokenizer.encode_with_offsets(text)
     if not len(encoding.ids):
         return []
@@ -383,9 +416,13 @@ class _WithMasks:
         self.pad_id, self.cls_id, self.sep_id = tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        # Between two masks the text is tokenised by itself, all texts in one call.
         parts = [text.split(self._spelling) for text in texts]
         pieces = iter(self._tokenizer.encode_batch(itertools.chain.from_iterable(parts)))
         mask = np.array([self._tokenizer.mask_id], np.int32)
+
+        # A mask before every piece of text, and the first of them dropped again: n + 1 pieces of
+        # text have n masks between them.
         return [
             np.concatenate([array for _ in text for array in (mask, next(pieces))][1:])
             for text in parts

@@ -17,6 +17,7 @@ from bert_jax.mesh import sharding
 from configs.schema import RuntimeConfig
 from launch.finetuning.batch_runner import PlannedBatch, Result, counted_jit, run
 
+# Doubling: at most half of a longer row is padding, and few programs are compiled.
 LENGTHS = (32, 64, 128, 256, 512)
 _FEW = 8  # rows of the batches that what is left over goes in
 _TOKENS = {'cpu': 4096, 'gpu': 32768, 'tpu': 32768}  # of a whole batch
@@ -38,9 +39,13 @@ class Buckets:
     ):
         self.max_length = max_length
         self.compilations: collections.Counter[str] = collections.Counter()
+
+        # All devices by default: what a model was trained on says nothing of where it serves.
         self._mesh = sharding.make_mesh(RuntimeConfig())
         self._params = jax.device_put(params, sharding.shardings(params, self._mesh))
         self._function = counted_jit(function, self.compilations, 'predict')
+
+        # The longest row closes the list, whether it is one of LENGTHS or not.
         self._lengths = np.array(
             [length for length in LENGTHS if length < max_length] + [max_length]
         )
@@ -50,6 +55,7 @@ class Buckets:
 
         rows: INPUT_KEYS [N, S], cut to the batch's length, and other arrays [N, ...] as they are.
         """
+        # A list, so that all batches are sent before anyone waits for the first.
         plan = self._plan(rows['input_mask'].sum(axis=1))
         return list(run(self._function, self._params, rows, plan, self._mesh))
 
@@ -57,14 +63,19 @@ class Buckets:
         """Batches of rows with these many tokens [N], shorter ones first; what a program takes is a
         multiple of the devices.
         """
+        # Each row goes to the shortest bucket that holds it.
         devices = self._mesh.size
         up = lambda rows: -(-rows // devices) * devices
         bucket = np.searchsorted(self._lengths, lengths)
         for number in np.unique(bucket):
+            # Longer rows, fewer of them: about the same number of tokens, and so of memory.
             length = int(self._lengths[number])
             full = up(max(_TOKENS[jax.default_backend()] // length, 1))
             rows = np.flatnonzero(bucket == number)
             while len(rows):
-                size = full if len(rows) >= full else 1 if len(rows) == 1 else min(_FEW, full)
+                # Full batches first; of what is left a few at a time, and a single row (the common
+                # question) by itself, without padding.
+                few = 1 if len(rows) == 1 else min(_FEW, full)
+                size = full if len(rows) >= full else few
                 yield PlannedBatch(rows[:size], length, up(size))
                 rows = rows[size:]

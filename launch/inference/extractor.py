@@ -84,6 +84,7 @@ class Extractor:
         dtype: str,
     ):
         """See launch.extract_features' flags for the arguments."""
+        # [CLS], [SEP] and a piece between them.
         if not 3 <= max_seq_length <= source.model.max_position:
             raise UserError(
                 f'--max_seq_length={max_seq_length}: this model reads 3 to'
@@ -92,6 +93,8 @@ class Extractor:
         self.max_seq_length = max_seq_length
         self._tokenizer = source.tokenizer
         self._pooled = pool != 'none'
+
+        # Compiled by length of row, as they come up.
         function = features.make_features(
             source.model, layers, pool, jnp.dtype(compute_dtype), jnp.dtype(dtype)
         )
@@ -108,6 +111,7 @@ class Extractor:
         The next part is made ready while the device works. UserError for a bad record, which names
         its line of `where`, or with `skip_bad` a warning.
         """
+        # One chunk ahead: the device works on it while the one before is fetched and written.
         before: tuple[list[int], list[Row], list[Result]] | None = None
         for lines, rows in self._chunks(records, where, skip_bad):
             started = lines, rows, self._start(rows)
@@ -120,10 +124,12 @@ class Extractor:
     def _chunks(
         self, records: Iterator[tuple[int, dict[str, Any] | BadRecord]], where: str, skip_bad: bool
     ) -> Iterator[tuple[list[int], list[Row]]]:
+        # By tokens and not by records: texts differ in length, and tokens are what takes memory.
         lines: list[int] = []
         rows: list[Row] = []
         tokens = 0
         for line, record in records:
+            # A bad record keeps its place as an empty row, so that row N is still record N.
             if isinstance(record, BadRecord):
                 fault = f'{where}:{line}: {record.reason}'
                 if not skip_bad:
@@ -138,6 +144,8 @@ class Extractor:
                 text, text_b = record['text'], record.get('text_b')
                 rows.append(row_of(text, text_b, self._tokenizer, self.max_seq_length))
             lines.append(line)
+
+            # An empty row counts too, else a file of faults would never be written.
             tokens += max(len(rows[-1].input_ids), 1)
             if tokens >= _CHUNK_TOKENS:
                 yield lines, rows
@@ -146,6 +154,7 @@ class Extractor:
             yield lines, rows
 
     def _start(self, rows: list[Row]) -> list[Result]:
+        # To the longest length; Buckets cuts each row to the shortest that holds it.
         batch = {
             name: np.zeros((len(rows), self.max_seq_length), np.int32)
             for name in ('input_ids', 'input_mask', 'segment_ids')
@@ -159,17 +168,19 @@ class Extractor:
         return self._buckets(batch)
 
     def _finish(self, lines: list[int], rows: list[Row], results: list[Result]) -> Part:
-        found: list[np.ndarray] = [np.empty(0)] * len(rows)
+        # Batches come by length; each value is put back at its row's place.
+        by_row: list[np.ndarray] = [np.empty(0)] * len(rows)
         for places, outputs in results:
             values = jax.device_get(outputs['features'])
             # what fills the batch up comes after
             for place, value in zip(places, values, strict=False):
+                # Only the tokens that are there; of a bad record, where pooled, NaN says so.
                 if not self._pooled:
                     value = value[: len(rows[place].input_ids)]
                 elif rows[place].fault:
                     value = np.full_like(value, np.nan)
-                found[place] = value
-        return Part(lines, rows, found)
+                by_row[place] = value
+        return Part(lines, rows, by_row)
 
 
 def row_of(
@@ -179,17 +190,21 @@ def row_of(
 
     A text may be a list of words.
     """
+    # Cut as in fine-tuning, so that features are those of the rows a model was trained on.
     sides = [_pieces(side, tokenizer) for side in (text, text_b) if side is not None]
     lengths = [len(encoding.ids) for encoding, _ in sides]
     kept = truncated_lengths(
         lengths[0], lengths[1] if len(sides) > 1 else 0, max_seq_length - 1 - len(sides)
     )
+
+    # Column by column, in the order of Row's fields.
     columns: list[list[np.ndarray]] = [[] for _ in range(5)]
 
     def add(*values: np.ndarray | int) -> None:
         for column, value in zip(columns, values, strict=True):
             column.append(np.atleast_1d(np.asarray(value, np.int32)))
 
+    # [CLS] text [SEP], then text_b [SEP] where there is one.
     add(tokenizer.cls_id, 0, -1, 0, 0)
     for segment, ((encoding, words), length) in enumerate(zip(sides, kept, strict=False)):
         add(
@@ -206,10 +221,13 @@ def row_of(
 
 def _pieces(text: str | list[str], tokenizer: Tokenizer) -> tuple[Encoding, np.ndarray]:
     """A text's pieces, and int [T] the place of each one's word in it."""
+    # Where each word begins, as a character of the text; a list is joined by single spaces.
     if isinstance(text, str):
         begins = np.array([match.start() for match in re.finditer(r'\S+', text)], np.int64)
     else:
         begins = np.cumsum([0, *(len(word) + 1 for word in text)])[:-1]
         text = ' '.join(text)
+
+    # A piece belongs to the last word that begins at or before it.
     encoding = tokenizer.encode_with_offsets(text)
     return encoding, np.searchsorted(begins, encoding.starts, side='right') - 1

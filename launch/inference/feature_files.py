@@ -32,6 +32,7 @@ class FeatureFiles:
 
     def __init__(self, source: Source, layers: Sequence[int], pool: Pool, dtype: str):
         """See launch.extract_features' flags for the arguments."""
+        # Strings in numpy have one width: that of the longest piece there is.
         self._layers, self._tokenizer = np.array(layers, np.int32), source.tokenizer
         self._pooled = pool != 'none'
         widest = max(map(len, source.tokenizer.tokens(range(source.tokenizer.vocab_size))))
@@ -41,6 +42,8 @@ class FeatureFiles:
             'lines': (np.dtype(np.int64), ()),
             'features': (np.dtype(dtype), width),
         }
+
+        # Where pooled, a text has one vector, and nothing is said of its tokens.
         if not self._pooled:
             self._columns |= {
                 'lengths': (np.dtype(np.int64), ()),
@@ -51,24 +54,27 @@ class FeatureFiles:
 
     def contents(self, part: Part, first: bool) -> dict[str, bytes]:
         """{file: the bytes by which it grows with a part}; the `first` part brings the headers."""
-        found = {
+        # Pooled vectors are stacked, one a text; token vectors follow each other over all texts.
+        arrays = {
             'lines': np.array(part.lines),
             'features': (np.stack if self._pooled else np.concatenate)(part.features),
         }
         if not self._pooled:
-            found |= {
+            arrays |= {
                 name: np.concatenate([getattr(row, name) for row in part.rows])
                 for name in Row._fields
                 if name in _TOKEN_COLUMNS
             }
-            found['lengths'] = np.array([len(row.input_ids) for row in part.rows])
-            found['tokens'] = np.array(self._tokenizer.tokens(found['input_ids']))
+            arrays['lengths'] = np.array([len(row.input_ids) for row in part.rows])
+            arrays['tokens'] = np.array(self._tokenizer.tokens(arrays['input_ids']))
+
+        # Only the first part begins with a header; its count is put right at the end.
         return {
             f'{name}.npy': (
                 (self._header(name, 0) if first else b'')
                 + np.ascontiguousarray(value, self._columns[name][0]).tobytes()
             )
-            for name, value in found.items()
+            for name, value in arrays.items()
         }
 
     def _header(self, name: str, count: int) -> bytes:
@@ -76,6 +82,7 @@ class FeatureFiles:
 
         Its size does not depend on the count, for which numpy leaves room.
         """
+        # Written by numpy itself, so that np.load reads it; version 1.0 leaves room for the count.
         dtype, shape = self._columns[name]
         file = io.BytesIO()
         head = {
@@ -88,29 +95,36 @@ class FeatureFiles:
 
     def move(self, folder: Path, output: str) -> None:
         """Completes the files that grew in `folder` and puts them at `output`, all or none."""
+        # Anew each time: an earlier process may have been killed in the middle of this.
         arrays = folder / 'arrays'
         shutil.rmtree(arrays, ignore_errors=True)
         arrays.mkdir()
+
+        # The count follows from the file's size, so nothing has to be remembered while it grows.
         for name, (dtype, shape) in self._columns.items():
             grown, begin = folder / f'{name}.npy', len(self._header(name, 0))
-            count = (grown.stat().st_size - begin) // (
-                dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-            )
+            entry_bytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+            count = (grown.stat().st_size - begin) // entry_bytes
+
+            # The header at the front, over the one whose count was 0: both have the same size.
             with grown.open('r+b') as file:
                 file.write(self._header(name, count))
+
+            # Lengths grow record by record; readers want their sums, where each text begins.
             if name == 'lengths':
-                np.save(
-                    arrays / 'offsets.npy',
-                    np.concatenate(
-                        [np.zeros(1, np.int64), np.cumsum(np.load(grown, allow_pickle=False))]
-                    ),
-                )
+                ends = np.cumsum(np.load(grown, allow_pickle=False))
+                np.save(arrays / 'offsets.npy', np.concatenate([np.zeros(1, np.int64), ends]))
             else:
+                # A link and no copy: the files are large, and stay until all is in place.
                 os.link(grown, arrays / grown.name)
         np.save(arrays / 'layers.npy', self._layers)
+
+        # A folder: one rename, all or nothing.
         if not output.endswith('.npz'):
             arrays.rename(output)
             return
+
+        # A .npz is a zip of .npy files, stored and not compressed: floats hardly shrink.
         with zipfile.ZipFile(
             folder / 'output.npz', 'w', zipfile.ZIP_STORED, allowZip64=True
         ) as archive:

@@ -25,6 +25,7 @@ class TrainedModel:
     )
 
     def __post_init__(self) -> None:
+        # Checked where the options are made, so each command says it alike.
         if (self.workdir is None) == (self.init_from is None):
             raise UserError('name either --workdir or --init_from')
 

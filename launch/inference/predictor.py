@@ -3,8 +3,8 @@
   from launch.inference import Predictor
 
   predictor = Predictor.from_workdir('runs/mrpc')
-  predictor(('He said so.', 'So he said.'))            # {'label': '1', 'probability': 0.97,
-                                                       'probabilities': {...}}
+  predictor(('He said so.', 'So he said.'))
+  # {'label': '1', 'probability': 0.97, 'probabilities': {...}}
   predictor([{'text': 'One.', 'text_b': 'Another.'}])  # a list of records gives a list of answers
 
 Owns the way from records to answers through the device. What a record and an answer are is
@@ -70,20 +70,27 @@ class Predictor:
         compute_dtype: str = 'float32',
     ):
         """See `from_workdir`; `options` are the span task's that the model was trained with."""
+        # Eight places leave some pieces of each text of a pair, beside the special tokens.
         most = source.model.max_position
         if not 8 <= max_seq_length <= most:
             raise UserError(
                 f'max_seq_length={max_seq_length}: this model reads 8 to {most} word pieces'
             )
+
+        # What identifies the answers: a file of other settings is not gone on with.
         self.source = source
         self.settings = [max_seq_length, top, compute_dtype, dict(options)]
         self._answerer: Answerer = answerer(
             source.bert, source.tokenizer, max_seq_length, top, options
         )
+
+        # Choices are scored row by row, with the head of a single number; the weights are the same.
         self.roles = (self._answerer.required, self._answerer.optional)
         computed, scored_as = source.bert, self._answerer.scored_as
         if scored_as is not None:
             computed = computed._replace(architecture=HEADS[scored_as].architecture)
+
+        # Reduced on the device, within the same program: the whole vocabulary's scores stay there.
         forward = serving.forward(computed, jnp.dtype(compute_dtype))
         self._buckets = Buckets(
             lambda params, batch: self._answerer.reduce(forward(params, batch)),
@@ -110,6 +117,8 @@ class Predictor:
           top: how many candidates an answer lists (n-best answers, words for a mask).
           compute_dtype: arithmetic of the layers, float32 or bfloat16.
         """
+        # Only a workdir knows the length that it was fine-tuned with. A Hugging Face directory has
+        # a config.json too, and is none.
         source, options = read_source(where), {}
         workdir = Workdir(where)
         ours = workdir.config_file.exists() and not huggingface.is_directory(where)
@@ -123,6 +132,7 @@ class Predictor:
         """Answers: one for a text, a tuple of texts (in the order of the roles) or a record; a list
         of them for a list.
         """
+        # A list is several inputs; a text, a tuple or a record is one.
         if isinstance(inputs, list):
             return list(self.stream(inputs))
         return next(self.stream([inputs]))
@@ -134,6 +144,7 @@ class Predictor:
         UserError when its turn comes, or with `errors` is answered by {'error': what is wrong with
         it}, as a BadRecord among the inputs is.
         """
+        # One chunk ahead, as everywhere: the device is never idle while answers are written.
         numbers, items = itertools.count(), iter(inputs)
         before: _Started | None = None
         while chunk := list(itertools.islice(items, _CHUNK)):
@@ -144,6 +155,7 @@ class Predictor:
 
     def _record(self, item: Any) -> Mapping[str, Any]:
         """An input as a record. UserError where a role is missing or unknown, or holds no text."""
+        # First any form becomes {role: text}.
         if isinstance(item, BadRecord):
             raise UserError(item.reason)
         roles = (*self.roles[0], *self.roles[1])
@@ -156,6 +168,8 @@ class Predictor:
                 f'expected a text, a tuple of texts or a record of {", ".join(roles)}, not'
                 f' {str(item)[:80]!r}'
             )
+
+        # Then the roles, and last the texts in them.
         if missing := [role for role in self.roles[0] if role not in item]:
             raise UserError(
                 f'a record needs {" and ".join(self.roles[0])}: no {missing[0]!r} in'
@@ -163,6 +177,8 @@ class Predictor:
             )
         if unknown := [role for role in item if role not in roles]:
             raise UserError(f'a record has {", ".join(roles)}: {unknown[0]!r} is none of them')
+
+        # None is a role left out, as an empty cell of a table has it.
         item = {role: text for role, text in item.items() if text is not None}
         for role, text in item.items():
             texts = (
@@ -175,6 +191,7 @@ class Predictor:
 
     def _start(self, items: Sequence[Any]) -> _Started:
         """Sends what can be answered of `items` to the device, and notes what cannot."""
+        # The form of each record by itself: a fault here is that record's own.
         faults: dict[int, str] = {}
         records: dict[int, Mapping[str, Any]] = {}
         for place, item in enumerate(items):
@@ -183,6 +200,7 @@ class Predictor:
             except UserError as error:
                 faults[place] = str(error)
         try:
+            # All together, which is fast; only if that fails, one by one.
             rows = self._rows(list(records.values()))
         except UserError:  # of one of them, and one by one they show which
             for place in list(records):
@@ -192,6 +210,8 @@ class Predictor:
                     faults[place] = str(error)
                     del records[place]
             rows = self._rows(list(records.values()))
+
+        # Of the rows' arrays only what the model reads; the others are for the answers.
         arrays = {name: rows[name] for name in _ROW_ARRAYS if name in rows}
         return _Started(
             faults, list(records.values()), rows, self._buckets(arrays) if records else []
@@ -206,11 +226,16 @@ class Predictor:
         """Yields the answers of what has been started, and the faults between them, in order."""
         if started is None:
             return
+
+        # No records, no outputs: a chunk may be all faults.
         answers: Iterator[dict[str, Any]] = iter(())
         if started.records:
+            # Answers of every position need all rows at one length; `gather` fills up to it.
             positions = self._buckets.max_length if self._answerer.per_position else 0
             outputs = gather(started.results, len(started.rows['input_ids']), positions)
             answers = iter(self._answerer.answers(started.records, started.rows, outputs))
+
+        # Places count faults and records together, so both come out in the order of the inputs.
         for place in range(len(started.faults) + len(started.records)):
             number, fault = next(numbers), started.faults.get(place)
             if fault is None:

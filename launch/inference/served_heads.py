@@ -51,9 +51,12 @@ class Served(NamedTuple):
     script: Script
 
 
+# Lines that several heads share; `words` are the arguments: one text, or a pair.
 _ONE = '[tuple(words) if len(words) > 1 else words[0]]'
 _BATCH = 'batch = {name: np.array(value, np.int32) for name, value in rows.items()}'
+# softmax(logits) without its shift: an example should be short, and logits are small.
 _SHARES = "share = np.exp(out['logits'][0]) / np.exp(out['logits'][0]).sum()\n"
+# The masked places; a text without any still needs an array of one.
 _MASKED = (
     _BATCH
     + "\nplaces = np.flatnonzero(batch['input_ids'][0] == about['mask_id'])\n"
@@ -152,6 +155,7 @@ def script_of(model: Model) -> Script:
 
     One output has no others to share a probability with, so it is printed as it is.
     """
+    # A softmax over one number is 1 whatever it is.
     alone = model.head == 'multi_label' and model.outputs == 1
     return SERVED['regressor' if alone else model.head].script
 
@@ -163,15 +167,20 @@ def answerer(
 
     `options` are those of a span task. UserError for a model without a head that answers.
     """
+    # A class may be readable and still have no head of ours that answers (an encoder).
     served = SERVED[model.head] if model.architecture in CLASSES else None
     if served is None or served.answerer is None:
         raise UserError(
             f'{model.architecture} has no head that answers: its hidden states are what'
             ' launch.extract_features writes'
         )
+
+    # Sources of others may leave out their labels: then as transformers calls them.
     labels = tuple(model.labels)
     if CLASSES[model.architecture].labelled and not labels:
         labels = tuple(f'LABEL_{i}' for i in range(model.outputs))
+
+    # Only spans have options: how a long context is cut, and when there is no answer.
     shared = (labels, tokenizer, max_length, top)
     if issubclass(served.answerer, answers.Spans):
         return served.answerer(*shared, task=SpanTask('predict', {}, **options))

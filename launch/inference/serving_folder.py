@@ -28,6 +28,7 @@ from configs.errors import UserError
 from input_pipeline.tokenizer import Tokenizer
 from launch.inference.served_heads import script_of
 
+# Doubled braces stand for themselves; the single ones are filled in by head and by format.
 _SERVE = '''\
 """Serves the model in this folder: python serve.py {usage}
 Needs {needs}; the project that trained the model is not needed."""
@@ -80,30 +81,39 @@ def write(
 
     UserError for a damaged or unfit model.
     """
+    # Refused before anything is written: parts without a place, and numbers that are none.
     left_out = parameters.left_out(model, f'--architecture={model.architecture}')
     weights = serving.used_weights(model)
     if bad := [name for name, array in weights.items() if not np.isfinite(array).all()]:
         raise UserError(
             f'{bad[0]}: NaN or infinite values: the checkpoint is damaged or its training diverged'
         )
+
+    # The tokenizer in two forms: our own files, and tokenizer.json, which serve.py reads.
     head = CLASSES[model.architecture]
     tokenizer.save(folder)
     folder = Path(folder)
     (folder / 'tokenizer.json').write_text(tokenizer.tokenizer_json())
+
+    # Labels that have no names are called as transformers calls them.
+    labels = list(model.labels) if head.labelled else []
+    if head.labelled and not labels:
+        labels = [f'LABEL_{i}' for i in range(model.outputs)]
+
+    # What a caller must know, and cannot tell from the program: names, order, labels, ids.
     about = {
         'architecture': model.architecture,
         'inputs': dict(head.inputs),
         'outputs': list(head.outputs),
-        'labels': (
-            list(model.labels or (f'LABEL_{i}' for i in range(model.outputs)))
-            if head.labelled
-            else []
-        ),
+        'labels': labels,
         'max_length': model.config.max_position,
         'pad_id': tokenizer.pad_id,
         'mask_id': tokenizer.mask_id,
     }
     (folder / 'serving.json').write_text(json.dumps(about, indent=1, ensure_ascii=False) + '\n')
+
+    # jax.export's program takes the weights as an argument, so they lie beside it; a SavedModel
+    # holds its own.
     if form == 'stablehlo':
         (folder / 'model.stablehlo').write_bytes(serving.stablehlo(model))
         safetensors.numpy.save_file(

@@ -15,6 +15,7 @@ from absl import logging
 from input_pipeline.records.stream import RecordStream
 from input_pipeline.tokenizer import Tokenizer
 
+# Records that are read at once; it changes no number, but how `examples` is rounded up.
 _BATCH = 2048
 _TRAIN_EXAMPLES = 50_000  # a second or two of reading
 
@@ -42,22 +43,31 @@ def baselines(directory: str, examples: int = 0, train_examples: int = 0) -> Bas
     Frequencies are those of the first `train_examples` training records, which are a sample of all
     because records lie in the order of a hash. 0 stands for all records, in both.
     """
+    # One is added to each count: a token never seen in training costs much, and not infinity.
     tokenizer = Tokenizer.load(f'{directory}/tokenizer')
     counts = token_counts(directory, tokenizer, train_examples)
     log_p = np.log(counts + 1) - np.log(counts.sum() + len(counts))
+
+    # Held-out records are masked once, at writing, so every model is asked for the same tokens; -1
+    # marks places of a row that hold no mask.
     masked_ids, labels = [], []
     for batch in RecordStream(directory, 'eval', _BATCH, 0, 'numpy').evaluation(
         -(-examples // _BATCH)
     ):
+        # Evaluation fills its last batch with rows of weight 0.
         real = batch['example_weights'] > 0
         labels.append(batch['next_sentence_labels'][real])
-        masked_ids.append(
-            np.where(batch['masked_lm_weights'] > 0, batch['masked_lm_ids'], -1)[real]
-        )
+        ids_or_none = np.where(batch['masked_lm_weights'] > 0, batch['masked_lm_ids'], -1)
+        masked_ids.append(ids_or_none[real])
+
+    # Down to `examples` rows first, and only then to the places with a mask.
     ids, label = np.concatenate(masked_ids), np.concatenate(labels)
     if examples:
         ids, label = ids[:examples], label[:examples]
     ids = ids[ids >= 0]
+
+    # The best constant answer: its accuracy is the commoner label's share, and its loss, where it
+    # gives that share as a probability, the entropy.
     share = label.mean()
     entropy = -sum(p * np.log(p) for p in (share, 1 - share) if p > 0)
     return Baselines(
@@ -75,6 +85,7 @@ def told(directory: str, examples: int) -> Baselines:
 
     Frequencies are of so many training records that the third digit is settled.
     """
+    # As many held-out records as an evaluation reads, or the two would not compare.
     guess = baselines(directory, examples, _TRAIN_EXAMPLES)
     logging.info(
         'held out, guessing: unigram mlm_loss %.3f (perplexity %.0f), mlm_accuracy %.3f; '
@@ -94,6 +105,7 @@ def token_counts(directory: str, tokenizer: Tokenizer, examples: int = 0) -> np.
     Masked places count as what they hid. The first `examples` records, rounded up to whole batches
     of 2,048; 0: all.
     """
+    # Put the hidden tokens back first: counted as they stand, [MASK] would be the most frequent.
     counts = np.zeros(tokenizer.vocab_size, np.int64)
     for batch in RecordStream(directory, 'train', _BATCH, 0, 'numpy').evaluation(
         -(-examples // _BATCH)
@@ -101,12 +113,15 @@ def token_counts(directory: str, tokenizer: Tokenizer, examples: int = 0) -> np.
         ids = batch['input_ids'].copy()
         if 'masked_lm_weights' in batch:  # else the train step masks
             rows, places = np.nonzero(batch['masked_lm_weights'])
-            ids[rows, batch['masked_lm_positions'][rows, places]] = batch['masked_lm_ids'][
-                rows, places
-            ]
-        real = (batch['pack_ids' if 'pack_ids' in batch else 'input_mask'] > 0) & (
-            batch['example_weights'] > 0
-        )[:, None]
-        counts += np.bincount(ids[real], minlength=tokenizer.vocab_size)
+            positions = batch['masked_lm_positions'][rows, places]
+            ids[rows, positions] = batch['masked_lm_ids'][rows, places]
+
+        # Not padding, and not the rows that fill up the last batch.
+        tokens = batch['pack_ids' if 'pack_ids' in batch else 'input_mask'] > 0
+        is_record = batch['example_weights'] > 0
+        of_records = ids[tokens & is_record[:, None]]
+        counts += np.bincount(of_records, minlength=tokenizer.vocab_size)
+
+    # Special tokens are never masked, so to guess them would be a waste.
     counts[[tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]] = 0
     return counts

@@ -23,6 +23,7 @@ def report(
 
     Compiles the step, on a batch of `records`.
     """
+    # A real batch, and not shapes alone: it is placed as in training, so the layouts are the same.
     program = pretraining_program(config, records.kind(), mesh)
     rows = sharding.local_rows(mesh, phase.batch_size)
     rows_read = next(
@@ -31,13 +32,17 @@ def report(
         ).batches()
     )
     batch = sharding.place(rows_read, mesh, phase.batch_size)
+
+    # Compiled and not run: the state is a tree of shapes, which takes no memory.
     with jax.set_mesh(mesh):
         compiled = program.train_step.lower(program.state, batch, program.hparams).compile()
+
+    # The formula's FLOPs: the compiler counts the body of a loop once.
     work = phase.batch_size * flops.training_flops_per_sequence(
         config.model, phase.seq_len, records.manifest.max_predictions
     )
-    held = memory.line(compiled, program.state, batch)
+    memory_of_step = memory.line(compiled, program.state, batch)
     return (
         f'seq_len {phase.seq_len}, batch {phase.batch_size}, {phase.steps:,} steps, attention'
-        f' {program.kernel}, {work / 1e9:,.1f} GFLOP a step; {held}'
+        f' {program.kernel}, {work / 1e9:,.1f} GFLOP a step; {memory_of_step}'
     )

@@ -32,10 +32,14 @@ def measure(
     eval_step: Callable[[Any, Batch], MetricSums], params: Any, batches: Iterable[Batch]
 ) -> dict[str, float]:
     """Means over all batches; `masked` and `examples` are counts, `mlm_perplexity` of the loss."""
+    # Sums and weights are added, and divided once at the end: a mean of the batches' means would
+    # count a short last batch too much.
     total: dict[str, list[float]] = {}
     for sums in (jax.device_get(eval_step(params, batch)) for batch in batches):
         add_sums(total, sums)
     measures = means(total)
+
+    # exp(700) is about the largest float there is; a diverged model should not end in an error.
     if 'mlm_loss' in measures:
         measures['mlm_perplexity'] = math.exp(min(measures['mlm_loss'], 700.0))
         measures['masked'] = total['mlm_loss'][1]
@@ -46,6 +50,7 @@ def measure(
 
 def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
     """Measures of the newest checkpoint over all records of the split, as in eval/SPLIT.json."""
+    # What does not go together is refused before weights are read: first the kind of workdir ...
     workdir = Workdir(folder)
     config = workdir.config()
     if not isinstance(config, schema.PretrainConfig):
@@ -54,6 +59,8 @@ def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
             ' leave --data out'
         )
     check_writable(workdir)
+
+    # ... then whether these records mean to the model what they meant to their makers.
     manifest = Manifest.load(data)
     if manifest.tokenizer_fingerprint != workdir.tokenizer().fingerprint:
         raise UserError(
@@ -71,6 +78,8 @@ def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
             f'--data={data} has no records of split {split!r}: make them with --eval_fraction or'
             ' --eval_input'
         )
+
+    # The newest weights, on the devices that are here, whatever mesh they were trained on.
     params, step = load_params(workdir)
     mesh = sharding.make_mesh(config.runtime)
     # plain attention: the kernel that the run was trained with may not be had on these devices
@@ -78,15 +87,21 @@ def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
         pretraining_model(config), nsp=manifest.objective in ('nsp', 'sop')
     )
     eval_step = jax.jit(make_eval_step(objective))
+
+    # No gradients are kept, so batches are larger than in training.
     size = eval_batch_size(mesh, manifest.seq_len, manifest.records(split))
     stream = RecordStream(
         data, split, size, config.seed, config.runtime.decoder, sharding.local_rows(mesh, size)
     )
     params = jax.device_put(params, sharding.shardings(params, mesh))
+
+    # Every record once; the last batch is filled up with rows of weight 0.
     with jax.set_mesh(mesh):
         measures = measure(
             eval_step, params, (sharding.place(batch, mesh, size) for batch in stream.evaluation())
         )
+
+    # Which weights, of which run: what a later reader must know to trust the numbers.
     report = {
         'split': split,
         'metrics': measures,

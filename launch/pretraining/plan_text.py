@@ -17,6 +17,7 @@ _SHAPE = 60  # letters of a shape; those of tuples are long
 
 def lines(plan: dict[str, Any]) -> Iterator[str]:
     """The whole plan."""
+    # First what is planned and on what: every number below is relative to it.
     chip, mesh = plan['chip'], ' x '.join(f'{axis} {n}' for axis, n in plan['mesh'].items())
     yield f'{plan["config"]} on {plan["topology"]}: {plan["chips"]} chips, mesh {mesh}'
     yield f'{plan["parameters"]:,} parameters'
@@ -26,12 +27,16 @@ def lines(plan: dict[str, Any]) -> Iterator[str]:
         f' {chip["source"]}'
     )
     yield from (f'WARNING {warning}' for warning in plan['warnings'])
+
+    # Then each phase, whose step has its own length and batch.
     for i, phase in enumerate(plan['phases']):
         yield from _phase(i, phase, plan)
+
+    # A phase that does not fit has no time, so there is no sum either.
     if 'schedule' not in plan:
         return
-    read = sum(phase['bytes_read_per_step'] * phase['steps'] for phase in plan['phases'])
-    yield f'whole run reads at most {_si(read)}B of records'
+    bytes_read = sum(phase['bytes_read_per_step'] * phase['steps'] for phase in plan['phases'])
+    yield f'whole run reads at most {_si(bytes_read)}B of records'
     titles = {
         'floor': 'at the floors',
         'mfu': f'at {plan["mfu"]:.0%} MFU (assumed)',
@@ -46,6 +51,7 @@ def lines(plan: dict[str, Any]) -> Iterator[str]:
 
 
 def _phase(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]:
+    # The work: counted from the model's shape, and beside it what the compiler counts.
     memory, chip = phase['memory'], plan['chip']
     yield ''
     yield (
@@ -64,6 +70,8 @@ def _phase(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]
             f'  compiler says  {_si(total)}FLOP a step, {_si(compiler["bytes_per_chip"])}B moved a'
             f' chip{once}'
         )
+
+        # Only compilers for TPUs estimate a time; the costliest instructions say where it goes.
         if 'expected_s' in compiler:
             yield (
                 f'  it expects     {1e3 * compiler["expected_s"]:.3g} ms a step, without'
@@ -74,10 +82,14 @@ def _phase(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]
                     f'    {c["share"]:4.0%} {c["count"]} x {c["opcode"]} {c["shape"][:_SHAPE]} at'
                     f' {"/".join(c["origin"].split("/")[-3:])}'
                 )
+
+    # The memory, in one of three forms: compiled, compiled and refused, or estimated from shapes.
     state = (
         f'parameters {size(memory["parameters"])}, optimizer {size(memory["optimizer"])}, batch'
         f' {size(memory["batch"])}'
     )
+
+    # Compiled: the rest of the total belongs to nobody by name (program, padding of buffers).
     if 'total' in memory:
         named = sum(
             memory[k] for k in ('parameters', 'optimizer', 'batch', 'activations', 'workspace')
@@ -87,6 +99,8 @@ def _phase(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]
             f' {size(memory["workspace"])}, program and padding {size(memory["total"] - named)}:'
             f' {size(memory["total"])}, left {size(memory["left"])}'
         )
+
+        # What goes over the links in a step, by the mesh axes that it goes over.
         for row in phase['collectives']:
             axes = '+'.join(row['axes']) or '?'
             yield (
@@ -94,6 +108,7 @@ def _phase(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]
                 f' {_si(row["bytes"])}B'
             )
         yield from (f'  WARNING        {warning}' for warning in phase['warnings'])
+    # Refused: the compiler has said both sizes.
     elif 'needs' in phase:
         yield f'  memory         {state}'
         yield from _refused(phase)
@@ -105,11 +120,14 @@ def _phase(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]
                 f'  WARNING        that is more than {size(chip["hbm_usable"])};'
                 f' {_likely(phase["likely_change"])}'
             )
+
+    # The floors: no step is faster than its work at the chip's peak in each of the three.
     rates = {
         'compute': ('peak_flops', 'FLOP'),
         'memory': ('hbm_bandwidth', 'B'),
         'interconnect': ('ici', 'B'),
     }
+    # Stands on the first line alone.
     title = 'step at least'
     for name, seconds in phase['floor_s'].items():
         figure, unit = rates[name]
@@ -118,6 +136,8 @@ def _phase(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]
             f' {_si(chip[figure])}{unit}/s'
         )
         title = ''
+
+    # Last the time, and what a search has found in place of these settings.
     if 'schedule' in plan:
         yield from _times(i, phase, plan)
     if 'search' in phase:
@@ -134,6 +154,7 @@ def _phase(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]
 
 def _refused(phase: dict[str, Any]) -> Iterator[str]:
     """What takes the memory of a phase that does not fit, and what was tried."""
+    # The two sizes first, then where the memory goes, then what would help.
     yield f'  DOES NOT FIT   it needs {size(phase["needs"])}, and there is {size(phase["has"])}'
     yield f'  estimated      {_parts(phase["estimate"])}'
     if phase['buffers']:
@@ -143,6 +164,8 @@ def _refused(phase: dict[str, Any]) -> Iterator[str]:
             f'    {buffer["count"]} x {buffer["shape"]}, {size(buffer["bytes"])} in all:'
             f' {buffer["origin"] or "not named"}'
         )
+
+    # --tries=0, or there is nothing left to change.
     if not phase['changes']:
         yield '  no change was tried'
         return
@@ -166,19 +189,19 @@ def _likely(change: dict[str, Any] | None) -> str:
 def _parts(estimate: dict[str, float]) -> str:
     """The estimate's parts, largest first, and their sum."""
     parts = sorted(estimate.items(), key=lambda part: -part[1])
-    return (
-        f'{", ".join(f"{name} {size(count)}" for name, count in parts)}: about'
-        f' {size(sum(estimate.values()))}'
-    )
+    listed = ', '.join(f'{name} {size(count)}' for name, count in parts)
+    return f'{listed}: about {size(sum(estimate.values()))}'
 
 
 def _times(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]:
+    # Three estimates of the same step, from the most hopeful to the compiler's own.
     titles = {
         'floor': 'at the floor',
         'mfu': f'at {plan["mfu"]:.0%} MFU',
         'expected': 'as expected',
     }
     for name, total in plan['schedule'].items():
+        # The share of the peak that this time comes to; --mfu may be beyond the floors.
         row = total['phases'][i]
         reached = phase['floor_s']['compute'] / row['step_s']
         note = (
@@ -194,6 +217,7 @@ def _times(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]
 
 
 def _si(value: float) -> str:
+    # Thousands up to peta; what is larger stays in peta.
     for unit in ('', 'k', 'M', 'G', 'T', 'P'):
         if abs(value) < 1000 or unit == 'P':
             return f'{value:.4g} {unit}'

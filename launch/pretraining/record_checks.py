@@ -25,6 +25,8 @@ def check_model_reads(model: schema.ModelConfig, manifest: Manifest, directory: 
                     f'{flag} has packed rows, which model.{name}={value} cannot keep apart: '
                     f'--set model.{name}={wanted}, or make the records without --packing'
                 )
+
+    # A segment's number is a row of the type table; jax clamps, so a missing row goes unnoticed.
     segments = 1 if manifest.objective == 'full_sentences' else 2
     if model.type_vocab_size < segments:  # jax would read the last row there is
         raise UserError(

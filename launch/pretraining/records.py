@@ -30,6 +30,7 @@ class Records(NamedTuple):
 
     def identity(self) -> dict[str, Any]:
         """What a resumed run must find alike, wherever the records lie; JSON values."""
+        # Names without their folder: the same records may lie elsewhere after a restart.
         names = sorted((s.file, s.records, s.crc32c) for s in self.manifest.files)
         return {
             'seq_len': self.manifest.seq_len,
@@ -46,6 +47,8 @@ class Records(NamedTuple):
         from bert_jax.train.masking import DynamicMasking
         from bert_jax.train.program import InputKind
 
+        # Static masks are in the records; dynamic ones are drawn in the step, by the options that
+        # the records were made with, and with the ids of their tokenizer.
         masking, manifest = None, self.manifest
         if manifest.masking == 'dynamic':
             options, tokenizer = manifest.options, self.tokenizer()
@@ -57,6 +60,8 @@ class Records(NamedTuple):
                 tokenizer.mask_id,
                 tokenizer.vocab_size,
             )
+
+        # Both objectives label a pair; without one there is no second loss.
         nsp, packed = manifest.objective in ('nsp', 'sop'), manifest.spec.packed
         return InputKind(manifest.seq_len, manifest.max_predictions, nsp, packed, masking)
 
@@ -68,8 +73,10 @@ def match_phases(config: schema.PretrainConfig, directories: Sequence[str]) -> l
     """
     if not directories:
         raise UserError('--data: name the records directory (launch.preprocess makes one)')
-    given = [Records(d, Manifest.load(d)) for d in directories]
-    for directory, manifest in given:
+
+    # Each directory by itself: may this model read it, does a phase want it, are its files whole.
+    candidates = [Records(d, Manifest.load(d)) for d in directories]
+    for directory, manifest in candidates:
         if manifest.vocab_size != config.model.vocab_size:
             raise UserError(
                 f'--data={directory} was made with a vocabulary of {manifest.vocab_size} entries,'
@@ -88,15 +95,19 @@ def match_phases(config: schema.PretrainConfig, directories: Sequence[str]) -> l
                 f'--data={directory}: {faults[0]} ({len(faults)} such files): copy or make the'
                 ' records again'
             )
-    if len({r.manifest.tokenizer_fingerprint for r in given}) > 1:
+
+    # Together: phases share one embedding table, so one vocabulary.
+    if len({r.manifest.tokenizer_fingerprint for r in candidates}) > 1:
         raise UserError(
             '--data: the directories were made with different tokenizers: make them with one'
         )
+
+    # Each phase by its length: exactly one directory, or the user meant something else.
     chosen = []
     for i, phase in enumerate(config.phases):
-        fit = [r for r in given if r.manifest.seq_len == phase.seq_len]
+        fit = [r for r in candidates if r.manifest.seq_len == phase.seq_len]
         if len(fit) != 1:
-            lengths = [r.manifest.seq_len for r in given]
+            lengths = [r.manifest.seq_len for r in candidates]
             raise UserError(
                 f'phases.{i}.seq_len={phase.seq_len}: {len(fit)} of the --data directories have'
                 f' that length (theirs: {lengths}): give exactly one'

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 FREE_SETTINGS = ('runtime.compilation_cache', 'runtime.decoder', 'runtime.stall_minutes')
 # Paths of records and text, which each host may have in a place of its own.
 FREE_OPTIONS = ('input', 'eval_input', 'tokenizer')
+# Another version may compute another number from the same program.
 _LIBRARIES = ('jax', 'jaxlib', 'libtpu', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
 _PACKAGES = ('configs', 'bert_jax', 'input_pipeline', 'launch')
 # Where a process stands, and what it keeps or prints on its own host.
@@ -42,8 +43,11 @@ def description(
 
     records: the `Records` of each phase; named: further values, by the flag they come from.
     """
+    # Every setting by its dotted name, so that a difference is told by the name to --set.
     settings = leaves(schema.to_dict(config))
-    told = {name: value for name, value in settings.items() if name not in FREE_SETTINGS}
+    deciding = {name: value for name, value in settings.items() if name not in FREE_SETTINGS}
+
+    # Records by what they are and not where they lie: each host may have its own copy.
     for number, phase in enumerate(records):
         manifest = phase.manifest
         facts = {
@@ -54,13 +58,15 @@ def description(
             'max_packs': manifest.max_packs,
             'options': {k: v for k, v in manifest.options.items() if k not in FREE_OPTIONS},
         }
-        told |= {f'--data: phase {number}: {name}': value for name, value in facts.items()}
-    return told | _program() | named
+        deciding |= {f'--data: phase {number}: {name}': value for name, value in facts.items()}
+    return deciding | _program() | named
 
 
 def _program() -> dict[str, Any]:
     """Our source by file, the versions beneath it, the variables that change what jax compiles."""
     facts: dict[str, Any] = {}
+
+    # By file, so that the message names the file that one host has not updated.
     for package in _PACKAGES:
         for path in sorted((app.ROOT / package).rglob('*.py')):
             name = f'source of {path.relative_to(app.ROOT).as_posix()}'
@@ -70,9 +76,13 @@ def _program() -> dict[str, Any]:
             facts[f'version of {library}'] = importlib.metadata.version(library)
         except importlib.metadata.PackageNotFoundError:
             facts[f'version of {library}'] = None
+
+    # jax reads its configuration from JAX_*; a few of them are a process's own affair.
     for name, value in os.environ.items():
         if name.startswith('JAX_') and not name.startswith(_FREE_VARIABLES):
             facts[name] = value
+
+    # Flags that change numbers or programs; dumps go to a folder of the host and change nothing.
     for name in ('XLA_FLAGS', 'LIBTPU_INIT_ARGS', 'NVIDIA_TF32_OVERRIDE'):
         words = [w for w in os.environ.get(name, '').split() if not w.startswith('--xla_dump')]
         facts[name] = ' '.join(words)
@@ -84,6 +94,8 @@ def before_the_first_step(workdir: Workdir, start: Source | None) -> dict[str, A
     from bert_jax.train.checkpoint import fingerprints, saved_steps
 
     facts: dict[str, Any] = {'checkpoints in --workdir': saved_steps(workdir)}
+
+    # A checksum of fingerprints in place of gigabytes of weights.
     if start:
         text = repr(sorted(fingerprints(start.params).items()))
         facts['weights of --init_from'] = f'{zlib.crc32(text.encode()):08x}'
@@ -95,6 +107,7 @@ def claimed(workdir: Workdir, patience_s: float = 30.0) -> dict[str, Any]:
 
     A file system between hosts may take a while to show it.
     """
+    # Asked twice a second: network file systems keep what they saw for some seconds.
     path, deadline = workdir.config_file, time.monotonic() + patience_s
     while not path.exists() and time.monotonic() < deadline:
         time.sleep(0.5)

@@ -22,6 +22,8 @@ from bert_jax.model import attention, splits
 from bert_jax.train import checkpoint, loop
 from bert_jax.train.program import PretrainingProgram, fresh_state, pretraining_program
 from bert_jax.train.state import TrainState, load_params_into
+
+# Before anything is compiled; the mesh then, for what follows is checked against it.
 from bert_jax.train.step import use_compilation_cache
 from configs import schema
 from input_pipeline.records.stream import RecordStream
@@ -51,6 +53,8 @@ def prepare(config: schema.PretrainConfig, records: list[Records]) -> jax.shardi
     mesh = sharding.make_mesh(config.runtime)
     for warning in splits.left_whole(config.model, config.runtime):
         logging.warning('%s', warning)
+
+    # Both raise for what does not go: rows that the devices cannot share, a kernel that they lack.
     for i, phase in enumerate(config.phases):
         sharding.check_divides(
             mesh, phase.batch_size, config.runtime.accumulation, f'phases.{i}.batch_size'
@@ -73,6 +77,7 @@ def run(config: schema.PretrainConfig, records: list[Records], options: Options)
 
     Returns 0, or 128 + the signal that asked it to save and stop.
     """
+    # One process holds the lock for all: the others share the folder with it.
     mesh, workdir = prepare(config, records), Workdir(options.workdir)
     with workdir.lock() if processes.is_lead_process() else contextlib.nullcontext():
         # Before the workdir is this run's: a source that does not fit leaves no trace.
@@ -104,6 +109,7 @@ def starting_point(
 
     None without it, or where the workdir has a checkpoint to go on from.
     """
+    # A checkpoint is further than the source: the weights are not read, nor is it asked for.
     if not options.init_from or checkpoint.saved_steps(options.workdir):
         return None
     return source.for_pretraining(
@@ -136,8 +142,12 @@ def _train(
         config.name, f'{flops.parameter_count(config.model):,}', config.total_steps,
         jax.device_count(), jax.default_backend(), dict(mesh.shape), options.workdir,
     )  # fmt: skip
+
+    # Beside the settings, since whether a run can be repeated to the bit depends on the device.
     logging.info('%s', determinism.described(jax.default_backend()))
 
+    # `first`: the run's steps before this phase. What surrounds the steps is opened once for all
+    # phases, so that log, checkpoints and watchdog go on across their border.
     first, signal = 0, None
     with (
         jax.set_mesh(mesh),
@@ -156,6 +166,7 @@ def _train(
             profile_steps=options.profile_steps,
         ) as run,
     ):
+        # A phase that was done before the resume is passed over; one that was cut is gone on with.
         for number, phase in enumerate(config.phases):
             if int(state.step) < first + phase.steps and signal is None:
                 ended = PhaseTraining(config, number, first, records[number], mesh).train(
@@ -163,20 +174,23 @@ def _train(
                 )
                 state, signal = ended.state, ended.signal
             first += phase.steps
+
+    # The state was saved by the loop; the exit code tells a supervisor to start again.
     if signal is not None:
-        said = checkpoint.standing(options.workdir, int(state.step))
-        logging.info('signal %d: %s; the same command goes on from there', signal, said)
-        return 128 + signal
+        return running.exit_code(signal, checkpoint.standing(options.workdir, int(state.step)))
     logging.info('done: %d steps', int(state.step))
     return 0
 
 
 def saves_left(config: schema.PretrainConfig, step: int) -> int:
     """At most so many checkpoints will be written after `step`."""
-    left, runtime = config.total_steps - step, config.runtime
-    return left and left // runtime.checkpoint_every + left // runtime.eval_every + len(
-        config.phases
-    )
+    # One a checkpoint_every, one for each evaluation that is the best so far, one at a phase's end;
+    # an upper bound, since several may fall on the same step.
+    steps_left, runtime = config.total_steps - step, config.runtime
+    if not steps_left:
+        return 0
+    regular = steps_left // runtime.checkpoint_every
+    return regular + steps_left // runtime.eval_every + len(config.phases)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,6 +210,7 @@ class PhaseTraining:
 
     def train(self, run: loop.Run, state: TrainState) -> loop.Ended:
         """Trains from `state`, which is of this phase, to its end or to a signal."""
+        # Compiled when first called; the evaluation needs it too.
         program = pretraining_program(self.config, self.records.kind(), self.mesh)
         # What guessing scores is told before the first step, beside which it will be read.
         evaluation = self.evaluation(program, run)
@@ -213,6 +228,7 @@ class PhaseTraining:
                 f'; they read {train.read_by(max(a - 1, self.first) - self.first, b - self.first)}'
             )
 
+        # prefetch: the next batch is read and placed while the device works on this one.
         return loop.train(
             run,
             program.train_step,
@@ -231,9 +247,12 @@ class PhaseTraining:
         """Measures on held-out records, and how far they are above guessing; None without any."""
         if not self.records.manifest.records('eval'):
             return None
+
+        # Guessing is measured on the same records as the model.
         stream, batches = self.stream('eval'), self.config.runtime.eval_batches
         guess = baselines.told(self.records.directory, self.settings.batch_size * batches)
 
+        # Batches of the evaluation, with a sign of life for each.
         def watched() -> Iterator[dict[str, jax.Array]]:
             for batch in stream.evaluation(batches):
                 run.beat()  # an evaluation may take longer than runtime.stall_minutes
@@ -241,6 +260,8 @@ class PhaseTraining:
 
         def evaluate(step: int, state: TrainState) -> loop.Verdict:
             del step
+
+            # Best is the lowest masked-LM loss; a loss that is not finite can be no best.
             measures = held_out.measure(program.eval_step, state.params, watched())
             loss = measures['mlm_loss']
             # losses of different lengths do not compare: a later phase's are always better
@@ -252,6 +273,9 @@ class PhaseTraining:
 
     def stream(self, split: str) -> RecordStream:
         """The rows of a split that this process puts on its devices."""
+        # A phase has its own order of the records: with one seed a second phase on the same ones
+        # would read them as the first did. The last argument is the rows that this process's
+        # devices hold.
         return RecordStream(
             self.records.directory,
             split,

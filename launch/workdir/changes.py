@@ -33,13 +33,18 @@ def changes(before: Run, after: Run, done: int) -> list[Change]:
 
     What makes another run of it is `refused`.
     """
+    # Settings and data as flat names, so that one comparison covers both.
     kinds = schema.kinds(type(after.config))
     old, new = (
         leaves(schema.to_dict(run.config)) | leaves({'data': run.data}) for run in (before, after)
     )
+
+    # What may differ: always how it runs; how long it goes on only while the past is shared.
     free = {'runtime'}
     if _same_past(before.config, after.config, done):
         free.add('extendable')
+
+    # A name that one side lacks counts as None there, so new and dropped settings show too.
     return [
         Change(name, old.get(name), new.get(name), _kind(name, kinds) not in free)
         for name in sorted(old | new)
@@ -55,6 +60,8 @@ def leaves(data: Any, prefix: str = '') -> dict[str, Any]:
             for name, value in data.items()
             for k, v in leaves(value, f'{prefix}{name}.').items()
         }
+
+    # The length is a leaf of its own, so that a list which only grows shows as one change more.
     if isinstance(data, (list, tuple)):
         return {
             k: v for i, value in enumerate(data) for k, v in leaves(value, f'{prefix}{i}.').items()
@@ -63,7 +70,10 @@ def leaves(data: Any, prefix: str = '') -> dict[str, Any]:
 
 
 def _kind(name: str, kinds: dict[str, str]) -> str:
+    # phases.0.steps -> phases.steps, as schema.kinds names the fields of a list's items.
     plain = '.'.join(part for part in name.split('.') if not part.isdigit())
+
+    # What is no setting (the records, the lengths of lists) decides the result, as identity does.
     return kinds.get(plain, 'identity')
 
 
@@ -74,20 +84,28 @@ def _same_past(before: schema.Config, after: schema.Config, done: int) -> bool:
     They do where those steps are of the same phases, and the schedule has not yet looked ahead:
     constant never does, warm-up-stable-decay where its decay begins.
     """
-    if not isinstance(before, schema.PretrainConfig) or not isinstance(
-        after, schema.PretrainConfig
-    ):
+    # Fine-tuning's schedule always spans the whole run, so another length is another past.
+    if not isinstance(before, schema.PretrainConfig):
         return False
+    if not isinstance(after, schema.PretrainConfig):
+        return False
+
+    # The phases' ends, no further than the steps that are made: later borders may still move.
     borders = [
         [min(end, done) for end in itertools.accumulate(phase.steps for phase in config.phases)]
         for config in (before, after)
     ]
     if borders[0] != borders[1] or done > after.total_steps:
         return False
+
+    # The learning rates of those steps: the same where the schedule did not depend on the end.
     match after.optimizer.schedule:
         case 'constant':
             return True
         case 'wsd':
             decay = after.optimizer.decay_fraction
+            # The decay is the run's last part; the shorter of both runs begins with it first.
             return done <= (1 - decay) * min(before.total_steps, after.total_steps)
+
+    # Linear and the like fall towards the last step from the start, so another end changes all.
     return False

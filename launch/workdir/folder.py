@@ -33,23 +33,30 @@ def lock(folder: str, flag: str = '--workdir') -> Iterator[None]:
         _reach(folder, flag)
         yield
         return
+
+    # Which of the folders are ours is noted before they are made: only those may go again.
     path = Path(folder)
     try:
-        made = [each for each in (path, *path.parents) if not each.exists()]
+        ours = [each for each in (path, *path.parents) if not each.exists()]
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         why = 'it is a file' if isinstance(error, FileExistsError) else error.strerror
         raise UserError(
             f'{flag}={folder}: nothing can be written there ({why}): name another folder'
         ) from error
+
+    # BaseException: also where ^C or sys.exit ends the run before it wrote anything.
     with locked(folder, flag):
         try:
             yield
         except BaseException as error:
-            nothing = not any(map(_is_result, path.rglob('*'))) if made else False
+            # Taken away only where we made it, no result is there, and either a mistake was refused
+            # or nothing but the lock was written: a crash leaves its config.json for whoever looks
+            # into it.
+            nothing = not any(map(_is_result, path.rglob('*'))) if ours else False
             if nothing and (isinstance(error, UserError) or os.listdir(path) == [LOCK]):
                 shutil.rmtree(path)
-                for above in made[1:]:
+                for above in ours[1:]:
                     with contextlib.suppress(OSError):  # another's, by now
                         above.rmdir()
             raise
@@ -59,6 +66,7 @@ def _is_result(path: Path) -> bool:
     """Whether `path` is more than what a run writes before its first log line and its first
     checkpoint.
     """
+    # Written by every run as it starts; event files have a header before their first number.
     claim = (LOCK, 'config.json', 'data.json')
     return (
         path.is_file()
@@ -75,12 +83,9 @@ def _reach(folder: str, flag: str) -> None:
         epath.Path(folder).exists()
     except Exception as error:
         # each store has errors of its own, and a name like xx:// is a KeyError
-        known = isinstance(error, KeyError)
-        why = (
-            'no such kind of path is known'
-            if known
-            else (str(error).strip().splitlines() or [''])[0][:200]
-        )
+        unknown_kind = isinstance(error, KeyError)
+        first_line = (str(error).strip().splitlines() or [''])[0][:200]
+        why = 'no such kind of path is known' if unknown_kind else first_line
         raise UserError(
             f'{flag}={folder}: cannot be reached ({why}): a local folder, or gs:// with a network'
         ) from error

@@ -64,6 +64,7 @@ class MetricWriter:
     """
 
     def __init__(self, workdir: epath.PathLike, resume_step: int = 0, must: bool = True):
+        # Cut off first: the files are then opened at the end of what stays.
         folder = epath.Path(workdir)
         folder.mkdir(parents=True, exist_ok=True)
         truncate_after(folder / FILE, resume_step)
@@ -80,6 +81,7 @@ class MetricWriter:
         """Records one set of metrics; `total` steps and `eta` seconds left are for the log line
         alone.
         """
+        # To the log first: it still tells where the disk takes nothing.
         values = {name: _plain(value) for name, value in metrics.items()}
         logging.info('%s', describe(step, values, total, eta))
         self._file.append(json.dumps({'step': step, **values}).encode() + b'\n')
@@ -93,6 +95,7 @@ class MetricWriter:
     def _add_events(self, step: int, values: Mapping[str, Any]) -> None:
         from tensorboard.compat.proto import event_pb2, summary_pb2
 
+        # A tag is SPLIT/NAME, so TensorBoard draws train and eval of a name side by side.
         split = values.get('split', 'train')
         scalars = [
             summary_pb2.Summary.Value(tag=f'{split}/{name}', simple_value=value)
@@ -113,12 +116,16 @@ class _Appended:
 
     def __init__(self, path: epath.Path, must: bool):
         self._path, self._must = path, must
+
+        # Opened with the first piece, and anew after a failure.
         self._file: BinaryIO | None = None
         self._waiting: list[bytes] = []
+        # Bytes of whole pieces: what a failed write is cut back to.
         self._size = path.stat().length if path.exists() else 0
 
     def append(self, piece: bytes) -> None:
         """Writes what waits, and `piece`."""
+        # Pieces that failed before go first, so their order stays.
         self._waiting.append(piece)
         try:
             file = self._file = self._file or self._path.open('ab')
@@ -136,7 +143,9 @@ class _Appended:
 
     def _cut(self) -> None:
         """Drops the part of a piece that was still written, and what the file's buffer holds."""
+        # Closed before it is cut: a buffer that is flushed later would write behind the cut.
         file, self._file = self._file, None
+        # A failure here is told below, with what it means: lines are lost.
         with contextlib.suppress(OSError):
             if file:
                 file.close()  # which tries once more to write
@@ -163,15 +172,20 @@ class _Events:
     def __init__(self, folder: epath.Path, must: bool):
         from tensorboard.compat.proto import event_pb2
 
+        # TensorBoard finds files by this prefix, and reads them in the order of the seconds after
+        # it; host, process and clock keep two writers of one second apart.
         now = time.time()
         process = f'{socket.gethostname()}.{os.getpid()}'
         name = f'events.out.tfevents.{int(now):010}.{process}.{time.monotonic_ns()}'
         self._file = _Appended(folder / name, must)
+
+        # The header that TensorBoard demands of a file's first record.
         self.add_event(event_pb2.Event(wall_time=now, file_version='brain.Event:2'))
 
     def add_event(self, event: Any) -> None:
         from tensorboard.summary.writer.record_writer import RecordWriter
 
+        # Framed in memory (length and two CRCs), so that it reaches the file as one whole piece.
         record = io.BytesIO()
         RecordWriter(record).write(event.SerializeToString())
         self._file.append(record.getvalue())
@@ -183,14 +197,8 @@ class _Events:
 class NoWriter:
     """Stands in for a MetricWriter in the processes of a run that are not its first."""
 
-    def write(
-        self,
-        step: int,
-        metrics: Mapping[str, Any],
-        total: int | None = None,
-        eta: float | None = None,
-    ) -> None:
-        """Records nothing."""
+    def write(self, *_: object, **__: object) -> None:
+        """Records nothing, whatever the line."""
 
     def close(self) -> None:
         """Does nothing."""
@@ -201,20 +209,23 @@ def read_metrics(path: epath.PathLike) -> list[dict[str, Any]]:
 
     Raises UserError where there is no such file, it cannot be read, or another line is not JSON.
     """
-    content, found = _content(epath.Path(path)), []
+    # None is a missing file, and b'' one that is still empty: that is no mistake.
+    content, parsed = _content(epath.Path(path)), []
     if content is None:
         raise UserError(f'{os.fspath(path)}: no such file; a run writes it at its first log line')
+
+    # Whole lines end in a newline, so what follows the last one is a line that was cut off.
     lines = content.split(b'\n')
     for number, line in enumerate(lines[:-1], start=1):
         try:
-            found.append(parse(line))
-            if not isinstance(found[-1].get('step'), int):
+            parsed.append(parse(line))
+            if not isinstance(parsed[-1].get('step'), int):
                 raise ValueError('it has no step')
         except (ValueError, AttributeError) as error:
             raise UserError(
                 f'{os.fspath(path)}:{number}: not a line of metrics ({error}); delete it to go on'
             ) from error
-    return found
+    return parsed
 
 
 def _content(path: epath.Path) -> bytes | None:
@@ -229,8 +240,12 @@ def truncate_after(path: epath.PathLike, step: int) -> None:
     before = _content(path)
     if before is None:
         return
+
+    # Steps only grow down the file, so the lines to keep are the first so many.
     keep = bisect.bisect_right([line['step'] for line in read_metrics(path)], step)
     content = b''.join(before.splitlines(keepends=True)[:keep])
+
+    # An object store has no truncation: the object is written anew.
     if '://' in os.fspath(path):
         path.write_bytes(content)
     else:
@@ -241,23 +256,28 @@ def describe(
     step: int, values: Mapping[str, Any], total: int | None = None, eta: float | None = None
 ) -> str:
     """One readable line: 'step 200/1000 train  loss 6.31  mlm_accuracy 0.153  ... eta 1:02:03'."""
+    # The usual figures in their fixed order, then whatever else a task or head reports.
     names = [name for name in _FIRST if name in values] + [
         name for name in values if name not in _FIRST + _LEFT_OUT
     ]
-    shown = [
+
+    # Whole numbers (counts, the phase) are left to the files; None is a figure that is not finite.
+    figures = [
         f'{name} {_short(values[name])}'
         for name in names
         if values[name] is None or isinstance(values[name], float)
     ]
+
+    # The exception: a discarded step must be seen.
     if discarded := values.get('discarded_steps'):
-        shown.append(f'discarded_steps {discarded}')
+        figures.append(f'discarded_steps {discarded}')
     if eta is not None:
         minutes, seconds = divmod(round(eta), 60)
-        shown.append(f'eta {minutes // 60}:{minutes % 60:02}:{seconds:02}')
+        figures.append(f'eta {minutes // 60}:{minutes % 60:02}:{seconds:02}')
     return '  '.join(
         [
             f'step {step}' + (f'/{total}' if total else '') + f' {values.get("split", "train")}',
-            *shown,
+            *figures,
         ]
     )
 
@@ -270,15 +290,18 @@ def _short(value: float | None) -> str:
 
 def _plain(value: Any) -> Any:
     """A JSON value for a Python, numpy or jax scalar; None for a number that is not finite."""
+    # numpy and jax scalars have item(); JSON knows no NaN, so it becomes null.
     value = value.item() if hasattr(value, 'item') else value
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _event_writer(folder: epath.Path, resume_step: int, must: bool) -> _Events:
     """A new event file, made without the TensorFlow that TensorBoard would import."""
+    # With an entry of this name tensorboard takes its own small stand-in for TensorFlow.
     sys.modules.setdefault('tensorboard.compat.notf', types.ModuleType('tensorboard.compat.notf'))
     from tensorboard.compat.proto import event_pb2
 
+    # A run that ended before its first checkpoint resumes at 0, and has events all the same.
     interrupted = resume_step or any(folder.glob('events.out.tfevents.*'))
     writer = _Events(folder, must)
     if interrupted:  # TensorBoard then forgets what that run wrote from this step on

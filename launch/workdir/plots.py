@@ -34,6 +34,7 @@ def plot_run(metrics_path: epath.PathLike, out_dir: epath.PathLike) -> list[str]
     losses.png, held_out.png, learning_rate.png; scores.png has what fine-tuning scored on the way,
     on a split of its task. Raises UserError where the file is missing.
     """
+    # A picture is drawn only where there are points for it: no empty axes.
     lines, folder, written = read_metrics(metrics_path), epath.Path(out_dir), []
     folder.mkdir(parents=True, exist_ok=True)
     for name, (title, split, names) in PICTURES.items():
@@ -49,6 +50,7 @@ def plot_run(metrics_path: epath.PathLike, out_dir: epath.PathLike) -> list[str]
 
 def _scores(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:
     """Every metric of a task's scored split, as 'SPLIT METRIC'."""
+    # A dict for its order: the curves keep the order, and so the colours, of the first scores.
     metrics = dict.fromkeys(
         (line['split'], name)
         for line in lines
@@ -86,12 +88,17 @@ def _draw(path: epath.Path, title: str, curves: Mapping[str, Sequence[tuple[int,
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    # 7 x 4 inches at 120 dpi, 840 x 480 pixels.
     figure = Figure(figsize=(7, 4), layout='constrained')
     FigureCanvasAgg(figure)
     axes = figure.add_subplot(xlabel='step', ylabel=title)
+
+    # A few scores need markers to be seen; on a long curve they would hide it.
     for name, xy in curves.items():
         axes.plot(*zip(*xy, strict=True), label=name, marker='.' if len(xy) < 50 else None)
     axes.grid(alpha=0.3)
     axes.legend()
+
+    # Not synced to the disk: a picture can be drawn again.
     with atomic_file(path, durable=False) as file:
         figure.savefig(file, format='png', dpi=120)

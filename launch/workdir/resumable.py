@@ -37,6 +37,8 @@ class GrowingOutput:
 
     def __init__(self, output: str, folder: Path, identity: dict[str, Any], names: Sequence[str]):
         self.folder, self._output, self._identity = folder, output, identity
+
+        # The note is the truth: files without one are what a killed process left.
         noted = folder / _NOTE
         note = read_object(noted, f'remove {folder} to begin anew') if noted.exists() else None
         if note and note['identity'] != identity:
@@ -45,6 +47,8 @@ class GrowingOutput:
                 f'{folder} holds the beginning of another run (other {", ".join(changed)}): remove'
                 ' it, or use the same settings to go on'
             )
+
+        # Files may be longer than noted (cut below), never shorter: then the disk lost something.
         self.records: int = note['records'] if note else 0
         self.bad: int = note['bad'] if note else 0
         sizes = note['bytes'] if note else {}
@@ -53,6 +57,8 @@ class GrowingOutput:
                 raise UserError(
                     f'{folder / name} is shorter than it was: remove {folder} to begin anew'
                 )
+
+        # Cut back to the note: what stands behind it is half a record or one that comes again.
         self._files = {}
         for name in names:
             file = self._files[name] = open(folder / name, 'ab')  # noqa: SIM115 - closed by `close`
@@ -67,6 +73,7 @@ class GrowingOutput:
 
         UserError where the disk takes no more.
         """
+        # First the contents, down to the disk; the note after them may then promise them.
         try:
             for name, content in contents.items():
                 self._files[name].write(content)
@@ -78,6 +85,8 @@ class GrowingOutput:
                 f'--output={self._output}: {error.strerror or error}: mend that, and the same'
                 f' command goes on after {self.records} records'
             ) from error
+
+        # Then the note, at once whole or not at all: from here on these records are safe.
         self.records, self.bad = self.records + records, self.bad + bad
         note = {
             'identity': self._identity,
@@ -91,10 +100,13 @@ class GrowingOutput:
         """Notes beside the output what made it (OUTPUT.json), has `move` put the files where they
         belong, and removes the folder.
         """
+        # The description before the move: an output that is there without one is another program's.
         self.close()
         counts = {'records': self.records, 'bad_records': self.bad}
         about = {**facts, **counts, 'identity': self._identity}
         atomic_write(epath.Path(f'{self._output}.json'), json.dumps(about, indent=1) + '\n')
+
+        # The folder last: until the files are in place it is what a next process goes on from.
         move()
         shutil.rmtree(self.folder)
 
@@ -117,6 +129,7 @@ def growing(output: str, identity: dict[str, Any], names: Sequence[str]) -> Iter
     The caller ends with `finish`. UserError where another identity, or another process, has them,
     or the output is not local.
     """
+    # All that can be refused is refused before the first record is worked on.
     if '://' in output:
         raise UserError(
             f'--output={output}: output grows by appending, which remote storage cannot: write'
@@ -129,7 +142,11 @@ def growing(output: str, identity: dict[str, Any], names: Sequence[str]) -> Iter
         raise UserError(
             f'--output={output}: {target.parent} cannot be written to: name another folder'
         )
+
+    # Beside the output, so on the same disk: `move` can link and rename.
     folder = target.parent / f'.{target.name}.partial'
+
+    # Two processes that append to the same files would mix their records.
     with lock(str(folder), '--output'):
         files = GrowingOutput(output, folder, identity, names)
         try:
@@ -149,13 +166,15 @@ def was_finished(output: str, identity: dict[str, Any]) -> bool:
         before = read_object(about).get('identity')
     except UserError:  # none there, or another program's
         before = None
+
+    # The same settings made it: there is nothing to do.
     if before == identity:
         return True
-    changed = (
-        [name for name in identity if before.get(name) != identity[name]]
-        if isinstance(before, dict)
-        else []
-    )
+
+    # Anything else is not overwritten; what differs is named where the description says it.
+    changed = []
+    if isinstance(before, dict):
+        changed = [name for name in identity if before.get(name) != identity[name]]
     other = f' (other {", ".join(changed)})' if changed else ''
     raise UserError(
         f'--output={output} is there already, and not from these settings{other}: name another, or'

@@ -65,12 +65,17 @@ def opened(
     will be made; the rest as loop.Run has it. NoRoom where the disk cannot hold them. At the end,
     however it comes, a save under way is on the disk, the metrics are closed and drawn.
     """
+    # Before anything is opened: a run that cannot be saved should not begin.
     required = runtime.on_full_disk == 'stop'
     checkpoints.check_room(state, saves, required)
+
+    # All processes compute the same metrics; one writes them, or lines would come several times.
     writes = processes.is_lead_process()
     writer = (
         metrics.MetricWriter(workdir, int(state.step), required) if writes else metrics.NoWriter()
     )
+
+    # Checkpoints close first: a save under way ends before the metrics that tell of it are closed.
     try:
         with checkpoints:
             yield loop.Run(
@@ -85,7 +90,17 @@ def opened(
                 f'{workdir}/profile',
                 profile_steps,
             )
+    # Also after an error or a signal: a run that ended early is the one whose curves are wanted.
     finally:
         writer.close()
         if writes:
             plots.plot_workdir(workdir)
+
+
+def exit_code(signal_number: int, standing: str) -> int:
+    """Says what a run that a signal stopped goes on from; -> its command's exit code, 128 + signal.
+
+    standing: what of the run is on the disk, in words (checkpoint.standing).
+    """
+    logging.info('signal %d: %s; the same command goes on from there', signal_number, standing)
+    return 128 + signal_number

@@ -37,6 +37,7 @@ from configs.errors import UserError, reading
 from input_pipeline.tokenizer import Tokenizer, extension
 from launch.workdir.workdir import Workdir
 
+# For messages: what a path could have been.
 _KINDS = (
     'a workdir of launch.pretrain or launch.finetune, a Hugging Face BERT directory, or a Google'
     ' checkpoint with its bert_config.json'
@@ -69,8 +70,11 @@ class Source(NamedTuple):
 
         A path and a step do not name a model: other weights may lie in the same folder tomorrow.
         """
+        # Everything but the arrays, whose repr would leave out most of their numbers.
         facts = (self.bert._replace(params={}), self.tokenizer.fingerprint)
         digest = hashlib.sha256(repr(facts).encode())
+
+        # Path, shape and type before the bytes: two layouts of the same bytes are two models.
         for path, array in jax.tree_util.tree_flatten_with_path(self.params)[0]:
             digest.update(repr((path_of(path), array.shape, str(array.dtype))).encode())
             digest.update(np.asarray(array).tobytes())
@@ -96,6 +100,8 @@ def read_source(where: str, print_map: bool = False) -> Source:
 
 
 def _read_source(where: str, print_map: bool) -> Source:
+    # By the files that lie there: Google's prefix may end in .ckpt and is no folder, so it is
+    # first; a name on the Hub counts only where no folder has that name.
     if prefix := google.prefix_of(where):
         reading, step, folder = google.read(prefix), 0, epath.Path(prefix).parent
     elif huggingface.is_directory(where):
@@ -111,7 +117,11 @@ def _read_source(where: str, print_map: bool) -> Source:
         workdir.check(_KINDS)
         reading, step = _read_workdir(workdir)
         folder = workdir.tokenizer_folder
+
+    # What was read is told before the tokenizer is checked: it helps with that mistake.
     _say(where, reading, print_map)
+
+    # Another size means another vocabulary: ids would point at the wrong rows, or beyond the table.
     tokenizer, wanted = Tokenizer.load(folder), reading.model.config.vocab_size
     if tokenizer.vocab_size != wanted:
         more = wanted - tokenizer.vocab_size
@@ -127,6 +137,8 @@ def _read_source(where: str, print_map: bool) -> Source:
             f'{where}: its tokenizer has {tokenizer.vocab_size} entries but its model {wanted}:'
             f' {mend}'
         )
+
+    # An absolute path: data.json keeps it, and commands may run elsewhere next time.
     return Source(
         reading.model,
         tokenizer,
@@ -145,9 +157,13 @@ def complete(source: Source, parts: Sequence[str], seed: int = 0) -> Source:
     logging.warning(
         '%s: %s has no %s: made fresh', source.where, source.bert.architecture, ', '.join(lacking)
     )
+
+    # The whole model is made and the missing parts taken from it: compiled, that is fast enough,
+    # and each part comes out as in training from scratch.
     fresh = jax.device_get(jax.jit(lambda: init_params(Pretraining(source.model), seed))())
     params = dict(source.params)
     for part in lacking:
+        # The pooler lies inside the encoder, heads beside it. Copies: the source stays as it is.
         if part == 'pooler':
             params['encoder'] = {**params['encoder'], 'pooler': fresh['encoder']['pooler']}
         else:
@@ -164,6 +180,7 @@ def for_pretraining(
     UserError where the source is a model of another shape, or the vocabulary is not the source's or
     an extension of it.
     """
+    # The vocabulary first: it may add rows, and so change the shape that is compared below.
     source = with_vocabulary(read_source(where, print_map), tokenizer)
     # what training may choose anew
     free = (
@@ -171,6 +188,8 @@ def for_pretraining(
         'attention_dropout',
         'initializer_range',
     )
+
+    # All differences in one message, in the form in which they can be added to the command.
     given, wanted = schema.to_dict(source.model), schema.to_dict(config)
     if differ := [
         f'--set model.{name}={value}'
@@ -181,10 +200,14 @@ def for_pretraining(
             f'--init_from={where} is of another model than the configuration: add'
             f' {" ".join(differ)}'
         )
+
+    # Heads of a task have no place in pre-training; its own heads are made where they lack.
     parts = ('pooler', 'mlm', 'nsp')
     if unused := [part for part in source.bert.parts if part not in parts]:
         logging.info('%s: its %s is not used', where, ', '.join(unused))
     source = complete(source, parts, seed)
+
+    # Only what the program knows: an unused head would not match the state's tree.
     return source._replace(
         bert=source.bert._replace(
             params={name: source.params[name] for name in ('encoder', 'mlm', 'nsp')}
@@ -202,6 +225,8 @@ def with_vocabulary(source: Source, tokenizer: Tokenizer) -> Source:
     """
     if tokenizer.fingerprint == source.tokenizer.fingerprint:
         return source
+
+    # id -> the pieces that spelled the entry before; taken slots and appended entries alike.
     try:
         new = extension.new_entries(source.tokenizer, tokenizer)
     except UserError as error:
@@ -210,15 +235,21 @@ def with_vocabulary(source: Source, tokenizer: Tokenizer) -> Source:
             f' {error}; make the records with the tokenizer there, or with one that'
             ' launch.train_vocab --extend makes of it'
         ) from None
+
+    # Two tables have a row for each entry: the word embeddings, which the masked-LM head shares,
+    # and the bias of that head.
     old_size, size = source.model.vocab_size, tokenizer.vocab_size
 
     def grown(table: np.ndarray) -> np.ndarray:
+        # The table is padded to a multiple (see padded_vocab); padding stays zero.
         rows = np.zeros((padded_vocab(size), *table.shape[1:]), table.dtype)
         rows[:old_size] = table[:old_size]
         for entry, pieces in new.items():
+            # Reads the old table, so one new entry never depends on another.
             rows[entry] = table[pieces or slice(old_size)].mean(0)
         return rows
 
+    # Dicts are copied on the way down to the table, and nothing else.
     encoder = source.params['encoder']
     embeddings = encoder['embeddings']
     params = {
@@ -227,6 +258,8 @@ def with_vocabulary(source: Source, tokenizer: Tokenizer) -> Source:
     }
     if 'mlm' in params:
         params['mlm'] = {**params['mlm'], 'bias': grown(params['mlm']['bias'])}
+
+    # How many start from a real guess is worth a line: a mean of all rows says nothing yet.
     slots = sum(entry < old_size for entry in new)
     unspelled = sum(not pieces for pieces in new.values())
     logging.info(
@@ -248,6 +281,7 @@ def _read_workdir(workdir: Workdir) -> tuple[Reading, int]:
     """A workdir's newest checkpoint, with the class of transformers that its head is, and its
     step.
     """
+    # A feature-based run has no encoder of its own: refused before weights are read.
     model, config = workdir.model_config(), workdir.config()
     if isinstance(config, schema.FeatureConfig):
         encoder = workdir.data(init_from=str)['init_from']
@@ -255,6 +289,8 @@ def _read_workdir(workdir: Workdir) -> tuple[Reading, int]:
             f'{workdir} holds a BiLSTM for the features of a frozen encoder and no encoder, which'
             f' is {encoder}'
         )
+
+    # The head is found by the kind of run: pre-training has one, fine-tuning noted its own.
     params, step = load_params(workdir)
     if isinstance(config, schema.PretrainConfig):
         bert = Model(model, params, HEADS['pretraining'].architecture)
@@ -267,6 +303,8 @@ def _read_workdir(workdir: Workdir) -> tuple[Reading, int]:
         bert = Model(
             model, params, architecture, tuple(data['labels']), config.head_dropout, problem
         )
+
+    # Our own names on both sides: --print_map shows a workdir like any other source.
     names = [path_of(path) for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]]
     return Reading(bert, dict(zip(names, names, strict=True)), (), ()), step
 

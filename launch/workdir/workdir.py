@@ -34,6 +34,7 @@ from launch.workdir.changes import Change, Run, changes
 if TYPE_CHECKING:
     from input_pipeline.tokenizer import Tokenizer
 
+# The end of every line about a file that is damaged or gone.
 MEND = 'put it back from a copy, or use another workdir'
 
 
@@ -127,20 +128,24 @@ class Workdir(os.PathLike[str]):
         It says what was `expected`; of a sweep's folder it names a run, the best where all are
         done.
         """
+        # Everything that touches the disk in here: an unreachable bucket becomes one line.
         with reading(self):
             if self.config_file.exists():
                 return
             runs = sorted(file.parent.name for file in self.path.glob('runs/*/config.json'))
             report = self.path / 'sweep.json'
             swept = runs and report.exists()
+
+        # A sweep's folder is the likely mix-up: the command that trained was pointed at it.
         if not runs:
             raise UserError(f'{self}: no config.json in it; expected {expected}')
-        said, one = f'{len(runs)} runs', runs[0]
+        described, run = f'{len(runs)} runs', runs[0]
         if swept:
-            one = read_object(report)['best']
-            said += f', of which {one} is best'
+            run = read_object(report)['best']
+            described += f', of which {run} is best'
         raise UserError(
-            f'{self} holds a sweep of {said}: name one of them, as in {self.path / "runs" / one}'
+            f'{self} holds a sweep of {described}: name one of them, as in'
+            f' {self.path / "runs" / run}'
         )
 
     def config(self) -> schema.Config:
@@ -153,19 +158,22 @@ class Workdir(os.PathLike[str]):
 
         `kinds` are the entries that must be there, and their types.
         """
-        found = read_object(self.data_file, MEND)
+        # Only what the caller uses is checked, so older files with other entries still load.
+        entries = read_object(self.data_file, MEND)
         for name, kind in kinds.items():
-            if not isinstance(found.get(name), kind):
+            if not isinstance(entries.get(name), kind):
                 raise UserError(
                     f'{self.data_file}: damaged, its {name!r} is missing or of another type: {MEND}'
                 )
-        return found
+        return entries
 
     def model_config(self) -> schema.ModelConfig:
         """The shape of the run's model. UserError where this is no workdir, or it is damaged."""
         config = self.config()
         if isinstance(config, schema.PretrainConfig):
             return config.model
+
+        # A fine-tuning configuration holds no shape: that is the encoder's it began with.
         source = self.data(model=dict)['model']
         return config.encoder(schema.from_dict(schema.ModelConfig, source, str(self.data_file)))
 
@@ -178,6 +186,7 @@ class Workdir(os.PathLike[str]):
         settings are logged. A run that ended before its first checkpoint left nothing to go on
         from, so another may take its folder.
         """
+        # Checkpoints without a configuration: to go on would be to guess whose they are.
         done, known = self.newest_step(), self.config_file.exists()
         if not known and done:
             raise UserError(
@@ -193,6 +202,8 @@ class Workdir(os.PathLike[str]):
                     f'--workdir={self} holds a run of another kind ({type(before).__name__}): use'
                     ' another folder'
                 )
+
+            # A run with its first checkpoint, or a result, is begun and is not replaced by another.
             changed = changes(Run(before, self.data()), Run(config, data), done)
             known = self._takes(changed, begun)
         self.path.mkdir(parents=True, exist_ok=True)
@@ -205,6 +216,7 @@ class Workdir(os.PathLike[str]):
         """Whether the run that is there goes on, `changed` so; False where it makes place for
         another, because it has not `begun`. UserError where another run is there.
         """
+        # Nothing that decides the result differs: it is the same run, which may run otherwise.
         refused = [change for change in changed if change.refused]
         if not refused:
             for change in changed:
@@ -212,12 +224,16 @@ class Workdir(os.PathLike[str]):
                     'resuming with %s = %r (was %r)', change.name, change.after, change.before
                 )
             return True
+
+        # There is work to lose: the user decides.
         if begun:
             differences = ', '.join(f'{c.name}: {c.before!r} -> {c.after!r}' for c in refused)
             raise UserError(
                 f'--workdir={self} holds another run ({differences}): use another folder, or the'
                 ' same settings to resume'
             )
+
+        # There is none: a mistyped setting should not cost a new folder's name.
         logging.info(
             '%s: a run with other settings (%s) ended there before its first checkpoint; this'
             ' one takes its place',

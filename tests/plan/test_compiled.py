@@ -184,9 +184,8 @@ def gathered(program: Program) -> list[tuple[hlo.Collective, tuple[int, ...]]]:
 
 def test_fsdp_gathers_parameters_for_the_model_and_never_for_the_optimizer(fsdp):
     assert {axis for c, _ in gathered(fsdp) for axis in c.axes} == {'fsdp'}
-    assert [
-        c for c, _ in gathered(fsdp) if 'jvp(' not in c.origin
-    ] == []  # forward and backward pass are jvp and transpose(jvp)
+    # Forward and backward pass are jvp and transpose(jvp).
+    assert [c for c, _ in gathered(fsdp) if 'jvp(' not in c.origin] == []
     whole = sum(math.prod(shape) for shape in fsdp.shapes.values())
     moved = sum(c.count * math.prod(dims) for c, dims in gathered(fsdp))
     assert 0.5 * whole < moved < 3 * whole  # to gather the optimizer would add twice the whole

@@ -220,9 +220,8 @@ def test_the_least_change_of_each_setting_that_fits_is_found_by_compiling(monkey
     rows = search.smallest_changes(large(), compiler.refusal(large()), budget=20)
     alone = [row['changes'] for row in rows if row['fits'] and len(row['changes']) == 1]
     assert sorted(alone, key=str) == [{'accumulation': 2}, {'fsdp': 8}, {'remat': 'full'}]
-    assert [
-        row for row in rows if row['fits'] and len(row['changes']) > 1
-    ] == []  # each is enough by itself
+    # Each is enough by itself.
+    assert [row for row in rows if row['fits'] and len(row['changes']) > 1] == []
     assert len(compiler.seen) == len(rows)
     assert {runtime.model_parallel for runtime in compiler.seen} == {1}
 
