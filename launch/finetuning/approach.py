@@ -18,7 +18,7 @@ from bert_jax.model import attention
 from bert_jax.train import task_heads
 from bert_jax.train.state import TrainState, load_params_into
 from configs.schema import FinetuneConfig
-from input_pipeline.tasks.batching import Arrays
+from input_pipeline.tasks.base import Arrays
 from launch.finetuning.task_data import TaskData
 
 C = TypeVar('C', bound=FinetuneConfig, contravariant=True)

@@ -25,8 +25,7 @@ from bert_jax.model.hidden_states import make_features
 from configs.errors import UserError
 from configs.schema import ModelConfig
 from input_pipeline.progress import Progress
-from input_pipeline.tasks.base import INPUT_KEYS
-from input_pipeline.tasks.batching import Arrays
+from input_pipeline.tasks.base import INPUT_KEYS, Arrays
 from launch.finetuning.batch_runner import by_length, run
 from launch.workdir.source import Source
 

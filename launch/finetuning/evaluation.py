@@ -23,8 +23,7 @@ from configs import schema
 from configs.atomic import atomic_write
 from configs.errors import UserError
 from input_pipeline.tasks import Predictions, Task, load_task
-from input_pipeline.tasks.base import INPUT_KEYS, Example, trim
-from input_pipeline.tasks.batching import Arrays
+from input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, trim
 from input_pipeline.tasks.features import features_of
 from input_pipeline.text.whole_text import read_json
 from launch.finetuning.batch_runner import by_length, counted_jit, gather, run

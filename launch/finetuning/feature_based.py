@@ -13,7 +13,7 @@ from bert_jax.model.tagger import FeatureTagger, layers_of
 from bert_jax.train.state import TrainState
 from configs.errors import UserError
 from configs.schema import FeatureConfig
-from input_pipeline.tasks.batching import Arrays
+from input_pipeline.tasks.base import Arrays
 from launch.finetuning.approach import Models
 from launch.finetuning.encoder_cache import WordStates
 from launch.finetuning.machine import Machine

@@ -26,7 +26,7 @@ from configs.errors import UserError
 from configs.json_object import read_object
 from configs.schema import FinetuneConfig, OptimizerConfig
 from input_pipeline.tasks import Predictions
-from input_pipeline.tasks.batching import Arrays
+from input_pipeline.tasks.base import Arrays
 from input_pipeline.tasks.scores.constant_baseline import LEARNT
 from launch.finetuning import batch_runner, evaluation, results
 from launch.finetuning.approach import Approach

@@ -14,8 +14,8 @@ from absl import logging
 from configs import schema
 from configs.errors import UserError
 from input_pipeline.tasks import Task
-from input_pipeline.tasks.base import trim
-from input_pipeline.tasks.batching import Arrays, subset
+from input_pipeline.tasks.base import Arrays, trim
+from input_pipeline.tasks.batching import subset
 from input_pipeline.tasks.features import features_of
 from input_pipeline.tasks.task_file import is_task_file
 from launch.finetuning import evaluation

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from configs.schema import FinetuneConfig
-from input_pipeline.tasks.base import INPUT_KEYS
-from input_pipeline.tasks.batching import Arrays, bucketed_batches, training_batches
+from input_pipeline.tasks.base import INPUT_KEYS, Arrays
+from input_pipeline.tasks.batching import bucketed_batches, training_batches
 
 
 class TrainingRows:

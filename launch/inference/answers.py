@@ -21,7 +21,7 @@ import numpy as np
 from scipy import special
 
 from configs.errors import UserError
-from input_pipeline.tasks.batching import Arrays
+from input_pipeline.tasks.base import Arrays
 from input_pipeline.tasks.features import text_rows
 from input_pipeline.tasks.squad import SpanExample, SpanTask
 from input_pipeline.tasks.tagging import TaggedExample, TaggingTask
