@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from etils import epath
 
 from configs.atomic import atomic_write
 from configs.errors import UserError
+from configs.json_object import parse_object
 from input_pipeline.lock import locked
+from input_pipeline.preprocess import runs
 from input_pipeline.records.shards import MANIFEST, Manifest
 from input_pipeline.tokenizer import Tokenizer
 
@@ -147,7 +150,7 @@ def _begin(
     """Empties the scratch folder, unless what lies there is this job's."""
     held = None
     with contextlib.suppress(OSError, ValueError):
-        held = json.loads((folder / _JOB).read_text())
+        held = parse_object((folder / _JOB).read_bytes())
     if held is not None:
         difference = _difference(held, job)
         if difference is None and not same_text(folder):
@@ -156,6 +159,7 @@ def _begin(
             print(f'{folder.parent}: goes on with the job that was interrupted', flush=True)
             for half in Path(folder).rglob('.*.tmp'):  # none where the folder is remote
                 half.unlink(missing_ok=True)
+            _check(folder)
             return
         if (folder / _RESULTS).exists() and not overwrite:
             raise Interrupted(
@@ -166,6 +170,17 @@ def _begin(
     _remove(folder)
     (folder / _FINAL).mkdir(parents=True)
     atomic_write(folder / _JOB, json.dumps(job, indent=1) + '\n')
+
+
+def _check(folder: epath.Path) -> None:
+    """Raises UserError where a file between the stages is not whole.
+
+    A machine that lost its power may have left holes in it. A bucket in the cloud leaves none.
+    """
+    paths = [path for kind in ('*.npy', '*.records') for path in Path(folder).glob(kind)]
+    with ThreadPoolExecutor() as pool:
+        for _ in pool.map(runs.check, map(str, paths)):
+            pass
 
 
 def _program() -> str:

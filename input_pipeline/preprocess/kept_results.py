@@ -16,9 +16,9 @@ from typing import Any
 
 from etils import epath
 
-from configs.atomic import atomic_write
 from configs.errors import UserError
 from input_pipeline import typed_json
+from input_pipeline.preprocess.runs import sealed_file, unsealed
 
 _READERS = 32  # files read at once: a bucket in the cloud takes its time for each
 _FAILED = '.failed'
@@ -56,7 +56,8 @@ class KeptResults:
     def _write(self, name: str, text: str) -> None:
         folder = epath.Path(self.folder)
         folder.mkdir(parents=True, exist_ok=True)
-        atomic_write(folder / name, text, durable=False)
+        with sealed_file(str(folder / name)) as file:
+            file.write(text.encode())
 
     def fail(self, number: int, error: UserError | OSError) -> None:
         """Keeps the error that ended task `number`, for another process to raise."""
@@ -76,7 +77,7 @@ class KeptResults:
 
 def _read(path: epath.Path, kind: Any) -> Any:
     try:
-        return typed_json.load(kind, path.read_bytes())
+        return typed_json.load(kind, unsealed(path.read_bytes()))
     except ValueError as error:
         raise UserError(
             f'{path}: is not what this job wrote there ({error}): run the same command again, which'

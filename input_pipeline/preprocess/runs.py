@@ -8,8 +8,13 @@ mean nor who asks for which range.
 
 from __future__ import annotations
 
+import contextlib
 import io
+import os
+import zlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import IO
 
 import numpy as np
 from etils import epath
@@ -17,6 +22,11 @@ from etils import epath
 from configs.atomic import atomic_file
 from configs.errors import UserError
 
+# What every file between the stages ends with: the version of the form, and the CRC-32 of all that
+# stands before.
+_SEAL = b'\nbert_jax 1 crc32 %08x\n'
+_SEAL_BYTES = len(_SEAL % 0)
+_CHECKED_BYTES = 1 << 22  # read at once
 # The last two: where the document ends.
 DOCUMENT = np.dtype([('language', '<i8'), ('sentences', '<i8'), ('tokens', '<i8')])
 
@@ -34,19 +44,73 @@ def _within(keys: np.ndarray, low: int, high: int) -> tuple[int, int]:
     )
 
 
-def save(path: str, array: np.ndarray) -> None:
-    """np.save, but the file appears whole, and a full disk is an OSError that says so."""
+# ---- files that say whether they are whole
+
+
+class SealedFile:
+    """A file that is being written, and the CRC-32 of what has been."""
+
+    def __init__(self, file: IO[bytes]):
+        self._file = file
+        self.crc = 0
+
+    def write(self, content: bytes | memoryview) -> None:
+        self._file.write(content)
+        self.crc = zlib.crc32(content, self.crc)
+
+
+@contextlib.contextmanager
+def sealed_file(path: str) -> Iterator[SealedFile]:
+    """A file to write that appears whole, with a seal at its end.
+
+    A full disk is an OSError that says so.
+    """
+    # Not flushed to the disk before it gets its name, which would take most of the time of a small
+    # task: a loss of power may leave holes in it, and the seal tells.
     with atomic_file(epath.Path(path), durable=False) as file:
-        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+        sealed = SealedFile(file)
+        yield sealed
+        file.write(_SEAL % sealed.crc)
+
+
+def unsealed(content: bytes) -> bytes:
+    """What stands before the seal of a whole file. Raises ValueError where that does not fit."""
+    body, seal = content[:-_SEAL_BYTES], content[-_SEAL_BYTES:]
+    if seal != _SEAL % zlib.crc32(body):
+        raise ValueError('its checksum is missing or does not fit')
+    return body
+
+
+def check(path: str) -> None:
+    """Reads a local file that `sealed_file` wrote. Raises UserError where its seal does not fit."""
+    crc = 0
+    with open(path, 'rb') as file:
+        unread = os.fstat(file.fileno()).st_size - _SEAL_BYTES
+        while block := file.read(min(max(unread, 0), _CHECKED_BYTES)):
+            crc = zlib.crc32(block, crc)
+            unread -= len(block)
+        seal = file.read()
+    if seal != _SEAL % crc:
+        raise _damaged(path)
+
+
+def save(path: str, array: np.ndarray) -> None:
+    """A sealed .npy file. numpy reads it: it takes no notice of what follows the array."""
+    with sealed_file(path) as file:
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(
+            header, np.lib.format.header_data_from_array_1_0(array)
+        )
+        file.write(header.getvalue())
         file.write(np.ascontiguousarray(array).view(np.uint8).data)
 
 
 def load(path: str) -> np.ndarray:
-    """What `save` wrote: mapped into memory where the file is local."""
+    """What `save` wrote: mapped into memory where the file is local, else read and checked."""
     try:
         if '://' in path:
-            text = io.BytesIO(epath.Path(path).read_bytes())
-            return np.lib.format.read_array(text, allow_pickle=False)
+            content = unsealed(epath.Path(path).read_bytes())
+            return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
         return np.lib.format.open_memmap(path, mode='r')  # refuses objects
     except (ValueError, EOFError):
         raise _damaged(path) from None
@@ -59,6 +123,31 @@ def _damaged(path: str) -> UserError:
     )
 
 
+# ---- arrays as bytes, for another machine
+
+
+def _dump(arrays: Iterable[np.ndarray]) -> bytes:
+    """Arrays as .npy files, one after the other."""
+    file = io.BytesIO()
+    for array in arrays:
+        np.lib.format.write_array(file, array, version=(1, 0), allow_pickle=False)
+    return file.getvalue()
+
+
+def _parse(content: bytes) -> list[np.ndarray]:
+    """What `_dump` made, of one dimension each, not copied. Raises ValueError for objects."""
+    file, arrays = io.BytesIO(content), []
+    while file.tell() < len(content):
+        np.lib.format.read_magic(file)
+        (size,), _, dtype = np.lib.format.read_array_header_1_0(file)
+        arrays.append(np.frombuffer(content, dtype, size, file.tell()))
+        file.seek(arrays[-1].nbytes, os.SEEK_CUR)
+    return arrays
+
+
+# ---- the runs
+
+
 @dataclass(frozen=True)
 class DocumentRun:
     """Documents sorted by key: what stage 1 made of one unit, or a stretch of that."""
@@ -67,6 +156,15 @@ class DocumentRun:
     documents: np.ndarray  # [N] DOCUMENT
     lengths: np.ndarray  # tokens of each sentence
     tokens: np.ndarray
+
+    def dump(self) -> bytes:
+        """The run as bytes, for another machine."""
+        return _dump(getattr(self, name) for name in self.__dataclass_fields__)
+
+    @classmethod
+    def parse(cls, content: bytes) -> DocumentRun:
+        """What `dump` made; its arrays lie in those bytes."""
+        return cls(*_parse(content))
 
     @classmethod
     def open(cls, path: str) -> DocumentRun:
@@ -106,7 +204,18 @@ class RecordRun:
 
     keys: np.ndarray  # [N] uint64
     offsets: np.ndarray  # [N + 1] int64, where each record begins, and the end
-    payload: bytes | str  # the records, or the file that holds them
+    payload: bytes | memoryview | str  # the records, or the file that holds them
+
+    def dump(self) -> bytes:
+        """A run that is in memory as bytes, for another machine."""
+        assert not isinstance(self.payload, str), 'a file stays where it is'
+        return _dump((self.keys, self.offsets, np.frombuffer(self.payload, np.uint8)))
+
+    @classmethod
+    def parse(cls, content: bytes) -> RecordRun:
+        """What `dump` made; its arrays and records lie in those bytes."""
+        keys, offsets, payload = _parse(content)
+        return cls(keys, offsets, payload.data)
 
     @classmethod
     def open(cls, path: str) -> RecordRun:

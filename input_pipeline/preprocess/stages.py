@@ -26,9 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from etils import epath
 
-from configs.atomic import atomic_file
 from input_pipeline.examples.masking import MaskingRule, mask, prediction_counts
 from input_pipeline.examples.packing import join, pack
 from input_pipeline.examples.pairs import (
@@ -40,7 +38,15 @@ from input_pipeline.examples.pairs import (
 )
 from input_pipeline.examples.rows import lay_out
 from input_pipeline.preprocess.languages import whole_passes
-from input_pipeline.preprocess.runs import DOCUMENT, DocumentRun, RecordRun, key_range, load, save
+from input_pipeline.preprocess.runs import (
+    DOCUMENT,
+    DocumentRun,
+    RecordRun,
+    key_range,
+    load,
+    save,
+    sealed_file,
+)
 from input_pipeline.randomness import Stream, digest64, mix
 from input_pipeline.records import fields, shards
 from input_pipeline.records.fields import RecordSpec
@@ -377,7 +383,7 @@ def make_records(
     # Rows, masks and encoding, `ROWS` at a time; masks are drawn in the order of the keys.
     counts: dict[str, Any] = {}
     sizes = [np.zeros(1, np.int64)]
-    with atomic_file(epath.Path(f'{path}.records'), durable=False) as file:
+    with sealed_file(f'{path}.records') as file:
         for columns in parts:
             payload, offsets = fields.encode(spec, columns)
             file.write(payload)

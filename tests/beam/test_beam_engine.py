@@ -21,6 +21,7 @@ from input_pipeline.preprocess import stages
 from input_pipeline.preprocess.job import preprocess
 from input_pipeline.preprocess.options import PreprocessOptions
 from input_pipeline.preprocess.plan import plan_buckets
+from input_pipeline.preprocess.runs import DocumentRun, RecordRun
 from input_pipeline.records import shards
 from input_pipeline.text.corpus import TextOptions
 from input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
@@ -136,6 +137,24 @@ def test_same_bytes_in_processes(tmp_path, text, many_buckets, options):
     if options.pop('languages', False):
         options['input'] = (f'en={text}/[012].txt', f'ko={text}/3.txt')
     same_as_local(text, tmp_path, *PROCESSES, **options)
+
+
+def test_no_run_is_pickled(tmp_path, text, many_buckets, monkeypatch):
+    """What goes through the shuffles are numbers, paths and bytes: all of it has Beam's coders."""
+    import apache_beam.coders.coders as coders
+
+    def refused(*_):
+        raise AssertionError('pickled')
+
+    for kind in (DocumentRun, RecordRun):
+        monkeypatch.setattr(kind, '__reduce_ex__', refused)
+    types = []
+    coder_of = coders.registry.get_coder
+    monkeypatch.setattr(
+        coders.registry, 'get_coder', lambda kind: types.append(kind) or coder_of(kind)
+    )
+    same_as_local(text, tmp_path)
+    assert 'Tuple[int, Tuple[int, bytes]]' in {str(kind) for kind in types}
 
 
 @pytest.fixture
