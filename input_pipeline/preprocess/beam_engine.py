@@ -59,11 +59,14 @@ class BeamEngine:
 
         `weights` are not used: the progress shows only the end.
         """
+        # What lies there is finished, whichever engine did it.
         results = kept.load(function)
         to_do = {i: task for i, task in enumerate(tasks) if i not in results}
         if to_do:
             self._pipeline(function, to_do, len(tasks), kept)
             results = kept.load(function)
+
+        # Fewer than tasks? A worker has kept its error, or writes where this process does not look.
         if len(results) < len(tasks):
             kept.raise_failure()
             raise Interrupted(
@@ -123,6 +126,7 @@ def _pipeline_options(arguments: Sequence[str]) -> Any:
             '--engine=beam: Apache Beam is not installed: pip install -c constraints-beam.txt'
             " '.[beam]' in an environment of its own (it needs older versions of some packages)"
         ) from None
+
     # Named, because Beam's own choice, DirectRunner, may be a runner that it downloads first. The
     # last one counts.
     options = beam.options.pipeline_options.PipelineOptions(['--runner=FnApiRunner', *arguments])
@@ -189,6 +193,7 @@ def _attempt(kept: KeptResults, number: int, function: Callable, task: tuple) ->
     """
     try:
         kept.run(number, function, task)
+    # What another attempt would meet again. Any other error is the runner's: it tries again.
     except UserError as error:
         kept.fail(number, error)
     except OSError as error:

@@ -36,9 +36,12 @@ class KeptResults:
         They are what its annotation says that it returns. Raises UserError for a file that is
         something else.
         """
+        # Digits only: beside results lie failures, and files whose writer was killed.
         paths = {int(path.name): path for path in self._files() if path.name.isdigit()}
         if not paths:
             return {}
+
+        # The type comes from our code, never from the file: what a file says is only values.
         kind = typing.get_type_hints(function)['return']
         with ThreadPoolExecutor(_READERS) as pool:
             return dict(zip(paths, pool.map(lambda path: _read(path, kind), paths.values())))
@@ -61,6 +64,8 @@ class KeptResults:
 
     def fail(self, number: int, error: UserError | OSError) -> None:
         """Keeps the error that ended task `number`, for another process to raise."""
+        # Number and words apart: a full disk has to be an OSError again where it is raised, for
+        # job_directory.py leaves the work in place then.
         code = error.errno if isinstance(error, OSError) else None
         said = error.strerror if isinstance(error, OSError) else str(error)
         self._write(f'{number:06}{_FAILED}', json.dumps([code, said]))
@@ -69,8 +74,11 @@ class KeptResults:
         """Raises the first error that is kept, where there is one, and forgets all of them."""
         paths = sorted(path for path in self._files() if path.name.endswith(_FAILED))
         failures = [_read(path, tuple[int | None, str]) for path in paths]
+
+        # Forgotten before the first is raised: the next attempt shall fail for its own reasons.
         for path in paths:
             path.unlink(missing_ok=True)
+
         for code, said in failures:
             raise UserError(said) if code is None else OSError(code, said)
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO
 
@@ -21,6 +22,7 @@ from etils import epath
 
 from configs.atomic import atomic_file
 from configs.errors import UserError
+from input_pipeline.examples.pairs import Documents
 
 # What every file between the stages ends with: the version of the form, and the CRC-32 of all that
 # stands before.
@@ -33,15 +35,19 @@ DOCUMENT = np.dtype([('language', '<i8'), ('sentences', '<i8'), ('tokens', '<i8'
 
 def key_range(number: int, count: int) -> tuple[int, int]:
     """Part `number` of `count` equal parts of the 64-bit keys: [first key, end)."""
+    # In Python's integers: (number + 1) << 64 does not fit into 64 bits.
     return (number << 64) // count, ((number + 1) << 64) // count
 
 
 def _within(keys: np.ndarray, low: int, high: int) -> tuple[int, int]:
     """The rows of sorted `keys` that lie in [low, high)."""
+    # As uint64: numpy compares uint64 with a Python integer as floats, and rounds both.
     first = int(np.searchsorted(keys, np.uint64(low), 'left'))
-    return first, (
-        keys.size if high >= 1 << 64 else int(np.searchsorted(keys, np.uint64(high), 'left'))
-    )
+
+    # The last range ends at 2**64, which is no uint64.
+    if high >= 1 << 64:
+        return first, keys.size
+    return first, int(np.searchsorted(keys, np.uint64(high), 'left'))
 
 
 # ---- files that say whether they are whole
@@ -85,6 +91,7 @@ def check(path: str) -> None:
     """Reads a local file that `sealed_file` wrote. Raises UserError where its seal does not fit."""
     crc = 0
     with open(path, 'rb') as file:
+        # In blocks, for a file may be larger than memory; less than 0 where the seal is cut itself.
         unread = os.fstat(file.fileno()).st_size - _SEAL_BYTES
         while block := file.read(min(max(unread, 0), _CHECKED_BYTES)):
             crc = zlib.crc32(block, crc)
@@ -96,6 +103,7 @@ def check(path: str) -> None:
 
 def save(path: str, array: np.ndarray) -> None:
     """A sealed .npy file. numpy reads it: it takes no notice of what follows the array."""
+    # Header and data by hand: numpy's own writer tells a full disk only by a count of bytes.
     with sealed_file(path) as file:
         header = io.BytesIO()
         np.lib.format.write_array_header_1_0(
@@ -111,7 +119,9 @@ def load(path: str) -> np.ndarray:
         if '://' in path:
             content = unsealed(epath.Path(path).read_bytes())
             return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
-        return np.lib.format.open_memmap(path, mode='r')  # refuses objects
+        # Mapped, because a task takes one range of keys, a small share of the file. It refuses
+        # objects, which are what could run code.
+        return np.lib.format.open_memmap(path, mode='r')
     except (ValueError, EOFError):
         raise _damaged(path) from None
 
@@ -139,6 +149,7 @@ def _parse(content: bytes) -> list[np.ndarray]:
     file, arrays = io.BytesIO(content), []
     while file.tell() < len(content):
         np.lib.format.read_magic(file)
+        # One dimension: else this line refuses it. An array of objects is refused by frombuffer.
         (size,), _, dtype = np.lib.format.read_array_header_1_0(file)
         arrays.append(np.frombuffer(content, dtype, size, file.tell()))
         file.seek(arrays[-1].nbytes, os.SEEK_CUR)
@@ -154,8 +165,8 @@ class DocumentRun:
 
     keys: np.ndarray  # [N] uint64
     documents: np.ndarray  # [N] DOCUMENT
-    lengths: np.ndarray  # tokens of each sentence
-    tokens: np.ndarray
+    lengths: np.ndarray  # [sentences] int32, tokens of each sentence
+    tokens: np.ndarray  # [tokens] uint16, or int32 where the vocabulary is larger
 
     def dump(self) -> bytes:
         """The run as bytes, for another machine."""
@@ -187,12 +198,20 @@ class DocumentRun:
         first, last = _within(self.keys, low, high)
         if first == last:
             return None
+
+        # Ends are counted from the run's begin: where the document before ends, the stretch begins.
         documents = np.array(self.documents[first:last])
-        sentence, token = (
-            int(self.documents[name][first - 1]) if first else 0 for name in ('sentences', 'tokens')
-        )
+        sentence, token = 0, 0
+        if first:
+            sentence = int(self.documents['sentences'][first - 1])
+            token = int(self.documents['tokens'][first - 1])
+
+        # Copies, not views of a mapped file: the run is closed again, and what is mapped counts as
+        # memory for as long as one view of it is held.
         lengths = np.array(self.lengths[sentence : documents['sentences'][-1]])
         tokens = np.array(self.tokens[token : documents['tokens'][-1]])
+
+        # From here on counted from the begin of the stretch.
         documents['sentences'] -= sentence
         documents['tokens'] -= token
         return DocumentRun(np.array(self.keys[first:last]), documents, lengths, tokens)
@@ -227,6 +246,8 @@ class RecordRun:
         first, last = _within(self.keys, low, high)
         if first == last:
             return None
+
+        # Records of adjacent keys stand side by side: one read gets them all.
         offsets = np.array(self.offsets[first : last + 1])
         start, end = int(offsets[0]), int(offsets[-1])
         if isinstance(self.payload, str):
@@ -237,4 +258,69 @@ class RecordRun:
                 raise _damaged(self.payload)
         else:
             payload = self.payload[start:end]
+
         return RecordRun(np.array(self.keys[first:last]), offsets - start, payload)
+
+
+# ---- one range of keys out of all runs
+
+
+def sorted_documents(inputs: Iterable[str | DocumentRun], low: int, high: int) -> Documents | None:
+    """The documents of all units whose keys lie in [low, high); None where there are none.
+
+    Those of a language stand together.
+    """
+    # The range's stretch of every run; a run is open only while its stretch is copied.
+    runs = (DocumentRun.open(run) if isinstance(run, str) else run for run in inputs)
+    stretches = [part for run in runs if (part := run.within(low, high))]
+    if not stretches:
+        return None
+
+    # One after the other: numbers of documents, of sentences, of tokens are sizes of their own, so
+    # ends become counts, which can be rearranged.
+    keys, lengths, tokens = (
+        np.concatenate([getattr(run, name) for run in stretches])
+        for name in ('keys', 'lengths', 'tokens')
+    )
+    languages = np.concatenate([run.documents['language'] for run in stretches])
+    sentence_counts, token_counts = (
+        np.concatenate([np.diff(run.documents[name], prepend=0) for run in stretches])
+        for name in ('sentences', 'tokens')
+    )
+    del stretches  # or the bucket would be held three times below
+
+    # An order that does not depend on which unit a document came from.
+    order = np.lexsort((keys, languages))
+    sentences = np.concatenate(
+        [[0], np.cumsum(_gather(lengths, sentence_counts, order), dtype=np.int64)]
+    )
+    documents = np.concatenate([[0], np.cumsum(sentence_counts[order])])
+    return Documents(
+        _gather(tokens, token_counts, order), sentences, documents, keys[order], languages[order]
+    )
+
+
+def _gather(values: np.ndarray, counts: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Runs of `counts` values, rearranged."""
+    ends = np.cumsum(counts)
+    starts = ends - counts
+    return np.concatenate(
+        [values[s:e] for s, e in zip(starts[order].tolist(), ends[order].tolist())]
+    )
+
+
+def sorted_records(inputs: Sequence[str | RecordRun], low: int, high: int) -> list[bytes]:
+    """The records of all buckets with keys in [low, high), in order of their keys."""
+    # All records of the range as they stand in their buckets, each a piece of bytes of its own.
+    keys, texts = [], []
+    for run in inputs:
+        part = (RecordRun.open(run) if isinstance(run, str) else run).within(low, high)
+        if part is not None:
+            keys.append(part.keys)
+            texts += [part.payload[s:e] for s, e in itertools.pairwise(part.offsets.tolist())]
+    if not keys:
+        return []
+
+    # Stable, so that equal keys keep the order of their buckets, whoever sorts.
+    order = np.argsort(np.concatenate(keys), kind='stable')
+    return [texts[i] for i in order.tolist()]

@@ -141,7 +141,7 @@ def test_same_bytes_in_processes(tmp_path, text, many_buckets, options):
 
 def test_no_run_is_pickled(tmp_path, text, many_buckets, monkeypatch):
     """What goes through the shuffles are numbers, paths and bytes: all of it has Beam's coders."""
-    import apache_beam.coders.coders as coders
+    from apache_beam.coders import typecoders
 
     def refused(*_):
         raise AssertionError('pickled')
@@ -149,9 +149,9 @@ def test_no_run_is_pickled(tmp_path, text, many_buckets, monkeypatch):
     for kind in (DocumentRun, RecordRun):
         monkeypatch.setattr(kind, '__reduce_ex__', refused)
     types = []
-    coder_of = coders.registry.get_coder
+    coder_of = typecoders.registry.get_coder
     monkeypatch.setattr(
-        coders.registry, 'get_coder', lambda kind: types.append(kind) or coder_of(kind)
+        typecoders.registry, 'get_coder', lambda kind: types.append(kind) or coder_of(kind)
     )
     same_as_local(text, tmp_path)
     assert 'Tuple[int, Tuple[int, bytes]]' in {str(kind) for kind in types}
