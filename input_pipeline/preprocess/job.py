@@ -246,8 +246,8 @@ class _Job:
         results = self._engine.run(
             _tokenise_unit, tasks, [unit.bytes for unit in units], progress, self._kept(name)
         )
-        for unit, (sides, one, mark) in zip(units, results):
-            report.merge(one)
+        for unit, (sides, unit_report, mark) in zip(units, results):
+            report.merge(unit_report)
             self._marks[unit] = mark
             for side, part in sides.items():
                 part.languages[unit.language] = Counter(
@@ -301,7 +301,7 @@ class _Job:
         counts: dict[str, Any] = {}
         making = [(recipe, split, i, buckets, inputs, path) for i, path in enumerate(paths)]
         progress = Progress(name, tokens, 'M tokens', 1e6)
-        made = self._engine.run(
+        in_buckets = self._engine.run(
             stages.make_records,
             making,
             [tokens / buckets] * buckets,
@@ -309,7 +309,7 @@ class _Job:
             self._kept(f'records-{split}'),
         )
 
-        for bucket in made:
+        for bucket in in_buckets:
             fields.add_counts(counts, bucket.counts)
         if not counts:
             raise UserError(
@@ -323,12 +323,13 @@ class _Job:
             runs.DocumentRun.remove(path)
 
         # Stage 3. How many shards depends on what the records take.
-        records, size = sum(bucket.records for bucket in made), sum(bucket.bytes for bucket in made)
+        records = sum(bucket.records for bucket in in_buckets)
+        size = sum(bucket.bytes for bucket in in_buckets)
         asked = self._options.num_shards if split == 'train' else None
         count, pieces = plan.plan_shards(records, size, asked)
         # An empty bucket (of languages with less than a pass, say) may have no files.
         final = self._scratch / 'final'
-        full = [path for path, bucket in zip(paths, made) if bucket.records]
+        full = [path for path, bucket in zip(paths, in_buckets) if bucket.records]
         writing = [
             (i, count, pieces, full, str(final / f'{split}-{i:05}-of-{count:05}.tfrecord'))
             for i in range(count)

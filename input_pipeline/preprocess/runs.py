@@ -272,7 +272,7 @@ def sorted_documents(inputs: Iterable[str | DocumentRun], low: int, high: int) -
     """
     # The range's stretch of every run; a run is open only while its stretch is copied.
     runs = (DocumentRun.open(run) if isinstance(run, str) else run for run in inputs)
-    stretches = [part for run in runs if (part := run.within(low, high))]
+    stretches = [stretch for run in runs if (stretch := run.within(low, high))]
     if not stretches:
         return None
 
@@ -314,10 +314,12 @@ def sorted_records(inputs: Sequence[str | RecordRun], low: int, high: int) -> li
     # All records of the range as they stand in their buckets, each a piece of bytes of its own.
     keys, texts = [], []
     for run in inputs:
-        part = (RecordRun.open(run) if isinstance(run, str) else run).within(low, high)
-        if part is not None:
-            keys.append(part.keys)
-            texts += [part.payload[s:e] for s, e in itertools.pairwise(part.offsets.tolist())]
+        run = RecordRun.open(run) if isinstance(run, str) else run
+        stretch = run.within(low, high)
+        if stretch is not None:
+            keys.append(stretch.keys)
+            bounds = itertools.pairwise(stretch.offsets.tolist())
+            texts += [stretch.payload[start:end] for start, end in bounds]
     if not keys:
         return []
 

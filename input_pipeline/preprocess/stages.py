@@ -311,9 +311,9 @@ def hash_sentences(tokens: np.ndarray, lengths: np.ndarray, salt: int = 0) -> np
         starts_here = np.cumsum(sizes) - sizes
 
         # Each token mixed with its place in the sentence, so that their order counts in the sum.
-        part = tokens[begin : begin + sizes.sum()].astype(np.uint64)
-        place = np.arange(part.size) - np.repeat(starts_here, sizes)
-        mixed = mix(part, place + (salt << 32))
+        batch = tokens[begin : begin + sizes.sum()].astype(np.uint64)
+        place = np.arange(batch.size) - np.repeat(starts_here, sizes)
+        mixed = mix(batch, place + (salt << 32))
         hashes[first : first + step] = np.add.reduceat(mixed, starts_here)
     return hashes
 
