@@ -4,8 +4,12 @@ The tasks, their order and their results are those of local_engine.py, so the by
 same. What differs is how the runs of one stage reach the next: there every task opens all of
 them, here each is read once, cut into the ranges of keys of all tasks, and brought together by
 Beam's GroupByKey. Results come back as the files that kept_results.py keeps, in the folder in
-which a job works, which has to be one that every worker sees. This file owns pipelines and
-their options; it must not know what tasks do.
+which a job works, which has to be one that every worker sees.
+
+Through Beam's shuffles go numbers, paths and bytes only, which Beam has coders for; it would
+pickle anything else. The tasks travel with the functions, in the pipeline's definition, which
+Beam itself always pickles. This file owns pipelines and their options; it must not know what
+tasks do.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from input_pipeline.progress import Progress
 # The stages whose tasks take one range of keys out of every run: what a run is, and which argument
 # is the list of them.
 _SHUFFLED = {stages.make_records: (DocumentRun, 4), stages.write_output: (RecordRun, 3)}
-_TASK = -1  # stands before a task among the runs that come together for it
+_NO_RUN = -1  # in place of a run's number: every task gets it, so that each has a group
 
 
 class BeamEngine:
@@ -55,11 +59,14 @@ class BeamEngine:
 
         `weights` are not used: the progress shows only the end.
         """
+        # What lies there is finished, whichever engine did it.
         results = kept.load(function)
         to_do = {i: task for i, task in enumerate(tasks) if i not in results}
         if to_do:
             self._pipeline(function, to_do, len(tasks), kept)
             results = kept.load(function)
+
+        # Fewer than tasks? A worker has kept its error, or writes where this process does not look.
         if len(results) < len(tasks):
             kept.raise_failure()
             raise Interrupted(
@@ -76,30 +83,35 @@ class BeamEngine:
         import apache_beam as beam
 
         with beam.Pipeline(options=self._options) as pipeline:
-            if function in _SHUFFLED:
-                run_type, place = _SHUFFLED[function]
-                bare = [
-                    (_TASK, (i, (*task[:place], *task[place + 1 :]))) for i, task in tasks.items()
-                ]
-                runs = next(iter(tasks.values()))[place]
-                groups = (
+            if function not in _SHUFFLED:
+                # A task's number is all that moves. Spread, or the runner would fuse it with the
+                # list that it stands in, and one worker would do all.
+                _ = (
                     pipeline
-                    | 'tasks and runs' >> beam.Create(bare + list(enumerate(runs)))
+                    | 'tasks' >> beam.Create(list(tasks))
                     | 'spread' >> beam.Reshuffle()
-                    | 'cut'
-                    >> beam.FlatMap(_cut, run_type, list(tasks), count).with_output_types(
-                        tuple[int, Any]
-                    )
-                    | 'bring together' >> beam.GroupByKey()
+                    | function.__name__ >> beam.Map(_call, function, tasks, kept)
                 )
-                _ = groups | function.__name__ >> beam.Map(_call_with_runs, function, place, kept)
-            else:
-                spread = (
-                    pipeline
-                    | 'tasks' >> beam.Create(list(tasks.items()))
-                    | 'spread' >> beam.Reshuffle()
+                return
+
+            # All tasks of such a stage take from the same runs: each run is opened once and cut
+            # for all of them, and the tasks travel without it.
+            run_type, place = _SHUFFLED[function]
+            runs = next(iter(tasks.values()))[place]
+            bare = {i: (*task[:place], *task[place + 1 :]) for i, task in tasks.items()}
+            _ = (
+                pipeline
+                | 'runs' >> beam.Create([(_NO_RUN, ''), *enumerate(runs)])
+                | 'spread' >> beam.Reshuffle()
+                # The declared types choose the coder: without them Beam would take its general one.
+                | 'cut'
+                >> beam.FlatMap(_cut, run_type, list(tasks), count).with_output_types(
+                    tuple[int, tuple[int, bytes]]
                 )
-                _ = spread | function.__name__ >> beam.Map(_call, function, kept)
+                | 'bring together' >> beam.GroupByKey()
+                | function.__name__
+                >> beam.Map(_call_with_runs, function, run_type, place, bare, kept)
+            )
 
     def cost(self, examples: int) -> str:
         """Nothing: what the workers cost is the runner's to say."""
@@ -114,6 +126,7 @@ def _pipeline_options(arguments: Sequence[str]) -> Any:
             '--engine=beam: Apache Beam is not installed: pip install -c constraints-beam.txt'
             " '.[beam]' in an environment of its own (it needs older versions of some packages)"
         ) from None
+
     # Named, because Beam's own choice, DirectRunner, may be a runner that it downloads first. The
     # last one counts.
     options = beam.options.pipeline_options.PipelineOptions(['--runner=FnApiRunner', *arguments])
@@ -128,38 +141,49 @@ def _pipeline_options(arguments: Sequence[str]) -> Any:
 
 
 def _cut(
-    element: tuple[int, Any],
+    element: tuple[int, str],
     run_type: type[DocumentRun | RecordRun],
     numbers: list[int],
     count: int,
-) -> Iterator[tuple[int, tuple[int, Any]]]:
+) -> Iterator[tuple[int, tuple[int, bytes]]]:
     """(task number, (place among the runs, the run's stretch for that task)) for each task.
 
-    They are these of `count` tasks; a task itself goes to its own number.
+    They are these of `count` tasks. A stretch is what the run's `dump` makes of it.
     """
-    place, value = element
-    if place == _TASK:
-        number, task = value
-        yield number, (_TASK, task)
+    place, path = element
+    # So that a task into whose range no run reaches is done too.
+    if place == _NO_RUN:
+        for number in numbers:
+            yield number, (_NO_RUN, b'')
         return
-    run = run_type.open(value)
+
+    run = run_type.open(path)
     for number in numbers:
         stretch = run.within(*key_range(number, count))
         if stretch is not None:
-            yield number, (place, stretch)
+            yield number, (place, stretch.dump())
 
 
 def _call_with_runs(
-    group: tuple[int, Iterable[tuple[int, Any]]], function: Callable, place: int, kept: KeptResults
+    group: tuple[int, Iterable[tuple[int, bytes]]],
+    function: Callable,
+    run_type: type[DocumentRun | RecordRun],
+    place: int,
+    tasks: dict[int, tuple],
+    kept: KeptResults,
 ) -> None:
-    number, values = group
-    (_, task), *runs = sorted(values, key=lambda value: value[0])
-    _attempt(kept, number, function, (*task[:place], [run for _, run in runs], *task[place:]))
+    """Does a task of `tasks`, which lack their argument number `place`: the runs of the group."""
+    number, stretches = group
+    # In the order of the runs, as the local engine has them: GroupByKey promises none.
+    in_order = sorted((one for one in stretches if one[0] != _NO_RUN), key=lambda one: one[0])
+    runs = [run_type.parse(content) for _, content in in_order]
+
+    task = tasks[number]
+    _attempt(kept, number, function, (*task[:place], runs, *task[place:]))
 
 
-def _call(numbered: tuple[int, tuple], function: Callable, kept: KeptResults) -> None:
-    number, task = numbered
-    _attempt(kept, number, function, task)
+def _call(number: int, function: Callable, tasks: dict[int, tuple], kept: KeptResults) -> None:
+    _attempt(kept, number, function, tasks[number])
 
 
 def _attempt(kept: KeptResults, number: int, function: Callable, task: tuple) -> None:
@@ -169,6 +193,7 @@ def _attempt(kept: KeptResults, number: int, function: Callable, task: tuple) ->
     """
     try:
         kept.run(number, function, task)
+    # What another attempt would meet again. Any other error is the runner's: it tries again.
     except UserError as error:
         kept.fail(number, error)
     except OSError as error:

@@ -28,6 +28,7 @@ Kind = Literal['documents', 'lines']
 RANGE_ITEMS = 1 << 21  # items sorted at once, on average: about 200 MB
 # a copy is named by one number: the run's place among the runs, and the item's place in it
 _RUN_SHIFT = np.uint64(40)
+# `place`: of the document, or of the line, in its run
 _ITEM = np.dtype([('high', '<u8'), ('low', '<u8'), ('document', '<u8'), ('place', '<u8')])
 
 
@@ -42,17 +43,25 @@ def deduplicate(
 
     `engine(function, tasks, stage)` runs the tasks of a stage.
     """
+    # First who is there: one sorted list of items for each run.
     lists = [f'{path}-items.npy' for path in runs]
     counts = engine(list_items, [(kind, path, to) for path, to in zip(runs, lists)], 'listing')
+
+    # Then one range of hashes at a time over all lists, as many as keep each small in memory: equal
+    # items lie in the same range, wherever they come from.
     ranges = math.ceil(sum(counts) / RANGE_ITEMS)
     copies = [f'{runs[0]}-copies-{i:05}.npy' for i in range(ranges)]
     dropped = sum(
         engine(find_copies, [(i, ranges, lists, to) for i, to in enumerate(copies)], 'finding')
     )
+
+    # Every run again without its copies. The old ones go only when all new ones are there, so that
+    # an interrupted job can do any of these tasks again.
     tasks = [
         (kind, i, path, copies, f'{path}-unique', recipe, unk_id) for i, path in enumerate(runs)
     ]
     unique = Tokenised.merged(engine(drop_copies, tasks, 'dropping'))
+
     for path in runs:
         DocumentRun.remove(path)
     for path in (*lists, *copies):
@@ -62,6 +71,7 @@ def deduplicate(
 
 def list_items(kind: Kind, path: str, to: str) -> int:
     """Writes the items of a run sorted by hash, and returns their number."""
+    # Two hashes of 64 bits: with one, a corpus of 2**32 lines would lose a line by chance.
     run = DocumentRun.open(path)
     counts = np.diff(run.documents['sentences'], prepend=0)
     hashes = [hash_sentences(run.tokens, run.lengths, salt) for salt in (1, 2)]
@@ -70,6 +80,8 @@ def list_items(kind: Kind, path: str, to: str) -> int:
         hashes = [_hash_documents(lines, counts) for lines in hashes]
     else:
         documents = np.repeat(run.keys, counts)
+
+    # Sorted by the first hash alone: it names the range.
     items = np.empty(documents.size, _ITEM)
     items['high'], items['low'] = hashes
     items['document'], items['place'] = documents, np.arange(documents.size)
@@ -79,6 +91,7 @@ def list_items(kind: Kind, path: str, to: str) -> int:
 
 def _hash_documents(lines: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """uint64, a hash of each document's lines in their order."""
+    # As the hash of a sentence is made from its tokens, once more mixed with the number of lines.
     starts = np.cumsum(counts) - counts
     place = np.arange(lines.size) - np.repeat(starts, counts)
     return mix(np.add.reduceat(mix(lines, place), starts), counts)
@@ -86,6 +99,7 @@ def _hash_documents(lines: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 def find_copies(number: int, count: int, lists: Sequence[str], to: str) -> int:
     """Writes the numbers of all copies with hashes in one range of `count`; returns how many."""
+    # The range's items out of every list, and of which run each is.
     low, high = key_range(number, count)
     stretches, runs = [np.zeros(0, _ITEM)], []
     for path in lists:
@@ -98,14 +112,18 @@ def find_copies(number: int, count: int, lists: Sequence[str], to: str) -> int:
         runs.append(last - first)
     items = np.concatenate(stretches)
     run = np.repeat(np.arange(len(lists), dtype=np.uint64), runs)
+
+    # Equal items side by side (the last key sorts first), the one that stays in front: that of the
+    # least hashed document name, which does not depend on how the text is cut into runs.
     order = np.lexsort((items['place'], run, items['document'], items['low'], items['high']))
     items, run = items[order], run[order]
-    copies = (
-        np.flatnonzero(
-            (items['high'][1:] == items['high'][:-1]) & (items['low'][1:] == items['low'][:-1])
-        )
-        + 1
-    )
+
+    # A copy is what equals the item before it.
+    same_high = items['high'][1:] == items['high'][:-1]
+    same_low = items['low'][1:] == items['low'][:-1]
+    copies = np.flatnonzero(same_high & same_low) + 1
+
+    # By run and place, so that each run finds its own by bisection.
     save(to, np.sort(run[copies] << _RUN_SHIFT | items['place'][copies]))
     return copies.size
 
@@ -114,6 +132,7 @@ def drop_copies(
     kind: Kind, number: int, path: str, copies: Sequence[str], to: str, recipe: Recipe, unk_id: int
 ) -> Tokenised:
     """Writes the run again without the copies, and without documents that they emptied."""
+    # What goes, whichever range found it, as a mask over the lines of the run.
     run = DocumentRun.open(path)
     gone = np.concatenate([_of_run(load(file), number) for file in copies])
     counts = np.diff(run.documents['sentences'], prepend=0)
@@ -123,14 +142,20 @@ def drop_copies(
     keep = keep if kind == 'lines' else keep[document]
     if not keep.any():
         return Tokenised()
+
+    # The lines that stay with their tokens, and the documents that still have a line.
     lengths = np.array(run.lengths[keep])
     tokens = run.tokens[np.repeat(keep, run.lengths)]
     sentences = np.bincount(document[keep], minlength=counts.size)
     alive = sentences > 0
+
+    # Where each document ends now, counted again from the begin of the run.
     documents = np.array(run.documents[alive])
     documents['sentences'] = np.cumsum(sentences[alive])
     documents['tokens'] = np.cumsum(lengths, dtype=np.int64)[documents['sentences'] - 1]
     DocumentRun(np.array(run.keys[alive]), documents, lengths, tokens).write(to)
+
+    # The sums of stage 1 again, of what is left.
     sums = Counter(
         documents=documents.size,
         sentences=lengths.size,

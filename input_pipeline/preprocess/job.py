@@ -43,6 +43,7 @@ def preprocess(options: PreprocessOptions) -> Manifest:
     as it is; where it was interrupted, it goes on. Raises UserError for what the user can mend;
     then nothing is left under a final name.
     """
+    # What the job is, from names and sizes alone: text is read only when that is settled.
     start = time.monotonic()
     tokenizer = Tokenizer.load(options.tokenizer)
     report = corpus.Report()
@@ -51,6 +52,7 @@ def preprocess(options: PreprocessOptions) -> Manifest:
     if options.eval_input is not None:
         eval_units = plan.units_of('eval_input', options.eval_input, options.text, report)
     described = plan.describe(options, tokenizer, units, eval_units)
+
     output = epath.Path(options.output)
     # Done already? Only after the inputs are listed: they are what tells this job from another.
     finished = None
@@ -64,6 +66,7 @@ def preprocess(options: PreprocessOptions) -> Manifest:
             f' {finished.records("eval"):,} held out)'
         )
         return finished
+
     # The work, in a scratch folder that an interrupted job leaves behind; the files get their names
     # at the end, the manifest last.
     same_text = lambda folder: digest.all_same(_read_before(folder, units, eval_units))
@@ -75,6 +78,8 @@ def preprocess(options: PreprocessOptions) -> Manifest:
             options, tokenizer, engine, scratch, report.lines()
         ).run(units, eval_units, described)
         job_directory.publish(scratch, output, tokenizer, manifest)
+
+    # Said when the workers have ended, whose processor time counts only then.
     seconds = time.monotonic() - start
     for split in ('train', 'eval'):
         statistics.report(manifest, split)
@@ -119,16 +124,21 @@ class _Job:
         # is: it depends on their tokens.
         recipe = plan.recipe(options, units, eval_units)
         recipe, text = self._read(recipe, units, eval_units)
+
+        # A text that makes no records is refused here, before the long part of the work.
         documents = (text[split].sums['documents'] for split in ('train', 'eval'))
         plan.require_documents(options, *documents)
         for doubt in statistics.doubts(options, text):
             self._warn(doubt)
         recipe = self._weigh(recipe, text['train'].languages)
+
+        # A split without documents has no files.
         counts, shard_infos = {}, []
         for split in ('train', 'eval'):
             if text[split].runs:
                 counts[split], infos = self._records(recipe, split, text[split])
                 shard_infos += infos
+
         return Manifest(
             seq_len=options.seq_len,
             max_predictions=recipe.rule.max_predictions,
@@ -152,6 +162,7 @@ class _Job:
 
         Where the default fraction holds out too little for NSP, it is done again without.
         """
+        # The fraction is of documents by their hashes: how many it takes is known afterwards.
         text = self._tokenise(recipe, units, eval_units, _UNITS[0])
         train, held_out = (text[split].sums['documents'] for split in ('train', 'eval'))
         if (
@@ -163,6 +174,7 @@ class _Job:
                 f'{statistics.plural(held_out, "document")} fell into the default held-out share: '
                 'nothing is held out; give --eval_fraction or --eval_input'
             )
+            # Under another name: results of the first reading must not pass for those of this one.
             if held_out:
                 recipe = dataclasses.replace(recipe, eval_fraction=0.0)
                 text = self._tokenise(recipe, units, eval_units, _UNITS[1])
@@ -172,6 +184,8 @@ class _Job:
         self, recipe: Recipe, units: list, eval_units: list, name: str
     ) -> dict[str, Tokenised]:
         """Tokenises both inputs into files of this name."""
+        # The held-out text first: what is a copy of it has to be dropped from the other. Its
+        # fingerprints go by a file, for they may be too many to send to each task.
         excluded = None
         parts: dict[str, list[Tokenised]] = {'train': [], 'eval': []}
         if eval_units:
@@ -180,6 +194,8 @@ class _Job:
             runs.save(excluded, Tokenised.merged(parts['eval']).held_out)
         self._tokenise_units(recipe, units, 'train' if eval_units else None, name, excluded, parts)
         text = {side: Tokenised.merged(side_parts) for side, side_parts in parts.items()}
+
+        # Each split by itself: what --eval_fraction holds out is not compared with the rest.
         dedup = self._options.dedup
         if dedup != 'none':
             for side in (side for side in text if text[side].runs):
@@ -198,6 +214,7 @@ class _Job:
                 self._kept(f'{name}-{stage}'),
             )
 
+        # What stage 1 counted of dropped documents stays; the sums of the text are replaced.
         unique, dropped = deduplicate(kind, text.runs, recipe, self._tokenizer.unk_id, engine)
         text.runs, text.lines, text.languages = unique.runs, unique.lines, unique.languages
         text.sums = Counter({**text.sums, **unique.sums, 'duplicates_dropped': dropped})
@@ -211,6 +228,7 @@ class _Job:
         excluded: str | None,
         parts: dict,
     ) -> None:
+        # One task a unit, and files named by the unit: neither depends on the workers.
         files = [str(self._scratch / f'{name}-{i:05}') for i in range(len(units))]
         tasks = [
             (recipe, unit, self._options.text, split, file, excluded)
@@ -222,12 +240,14 @@ class _Job:
             'MB',
             1e6,
         )
+
+        # Weighed by bytes, as the progress is. What the readers noticed is told once for all.
         report = corpus.Report()
         results = self._engine.run(
             _tokenise_unit, tasks, [unit.bytes for unit in units], progress, self._kept(name)
         )
-        for unit, (sides, one, mark) in zip(units, results):
-            report.merge(one)
+        for unit, (sides, unit_report, mark) in zip(units, results):
+            report.merge(unit_report)
             self._marks[unit] = mark
             for side, part in sides.items():
                 part.languages[unit.language] = Counter(
@@ -241,14 +261,18 @@ class _Job:
         """With the passes over each language, where languages are named."""
         if '' in languages:
             return recipe
-        exponent = (
-            EXPONENT if self._options.language_exponent is None else self._options.language_exponent
-        )
+
+        # The passes over a language: as many as give it its share, dupe_factor on average.
+        exponent = self._options.language_exponent
+        if exponent is None:
+            exponent = EXPONENT
         each = language_passes(
             {language: sums['tokens'] for language, sums in languages.items()},
             exponent,
             recipe.dupe_factor,
         )
+
+        # Fewer than one: documents that no pass takes are text that the user would miss.
         for language, count in each.items():
             languages[language]['passes'] = count  # type: ignore[assignment]  # a share of a pass too
             if count < 1:
@@ -256,6 +280,8 @@ class _Job:
                     f'{language}: {1 - count:.0%} of its documents are left out: '
                     f'--language_exponent and --dupe_factor give {count:.2f} passes over them'
                 )
+
+        # In the order of recipe.languages, by whose numbers the documents name theirs.
         return dataclasses.replace(
             recipe, passes=tuple(each.get(language, 0.0) for language in recipe.languages)
         )
@@ -264,39 +290,51 @@ class _Job:
 
     def _records(self, recipe: Recipe, split: str, text: Tokenised) -> tuple[dict[str, Any], list]:
         """The sums over a split's records, and its shards."""
+        # Stage 2. A bucket is a range of hashed names, so any has documents of every unit.
         sums, inputs = text.sums, text.runs
         buckets = plan.plan_buckets(sums['tokens'], sums['documents'])
         paths = [str(self._scratch / f'bucket-{split}-{i:05}') for i in range(buckets)]
         name = 'making examples' if split == 'train' else 'making held-out examples'
         tokens = sums['tokens'] * recipe.dupe_factor_of(split)
+
+        # Each bucket is weighed alike: hashes spread the tokens evenly.
         counts: dict[str, Any] = {}
         making = [(recipe, split, i, buckets, inputs, path) for i, path in enumerate(paths)]
         progress = Progress(name, tokens, 'M tokens', 1e6)
-        made = self._engine.run(
+        in_buckets = self._engine.run(
             stages.make_records,
             making,
             [tokens / buckets] * buckets,
             progress,
             self._kept(f'records-{split}'),
         )
-        for bucket in made:
+
+        for bucket in in_buckets:
             fields.add_counts(counts, bucket.counts)
         if not counts:
             raise UserError(
                 f'{self._options.inputs}: no example could be made: the documents are too short for'
                 f' --objective={recipe.objective}'
             )
+
+        # The text is not needed any more, and the shards need its room. A job that is interrupted
+        # from here on finds the results of all buckets, and does not look for it.
         for path in inputs:
             runs.DocumentRun.remove(path)
-        records, size = sum(bucket.records for bucket in made), sum(bucket.bytes for bucket in made)
+
+        # Stage 3. How many shards depends on what the records take.
+        records = sum(bucket.records for bucket in in_buckets)
+        size = sum(bucket.bytes for bucket in in_buckets)
         asked = self._options.num_shards if split == 'train' else None
         count, pieces = plan.plan_shards(records, size, asked)
+        # An empty bucket (of languages with less than a pass, say) may have no files.
         final = self._scratch / 'final'
-        full = [path for path, bucket in zip(paths, made) if bucket.records]
+        full = [path for path, bucket in zip(paths, in_buckets) if bucket.records]
         writing = [
             (i, count, pieces, full, str(final / f'{split}-{i:05}-of-{count:05}.tfrecord'))
             for i in range(count)
         ]
+
         name = 'writing shards' if split == 'train' else 'writing held-out shards'
         infos = self._engine.run(
             stages.write_output,
@@ -305,6 +343,7 @@ class _Job:
             Progress(name, size, 'MB', 1e6),
             self._kept(f'shards-{split}'),
         )
+
         for path in self._scratch.glob(f'bucket-{split}-*'):
             path.unlink()
         return counts, infos
@@ -336,6 +375,7 @@ def _tokenise_unit(
     excluded: str | None,
 ) -> tuple[dict[str, Tokenised], corpus.Report, digest.Mark]:
     """Stage 1 for a unit, the report of its reader, and the mark of what it read."""
+    # The mark before the text: a file that changes while it is read is then seen as changed.
     report, mark = corpus.Report(), digest.mark(unit)
     if unit.language:
         text = dataclasses.replace(text, language=unit.language)
@@ -347,6 +387,8 @@ def _read_before(
     scratch: epath.Path, units: list[corpus.Unit], eval_units: list[corpus.Unit]
 ) -> list[tuple[corpus.Unit, digest.Mark]]:
     """The units that an interrupted job has read, with their marks."""
+    # Results of units are numbered as the inputs are listed, and the lists are equal: the options
+    # of both jobs, which hold a digest of them, were compared before.
     marks = []
     for name, listed in ((_HELD_OUT, eval_units), *((name, units) for name in _UNITS)):
         read = KeptResults(job_directory.results(scratch, name)).load(_tokenise_unit)

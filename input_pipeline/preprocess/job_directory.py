@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from etils import epath
 
 from configs.atomic import atomic_write
 from configs.errors import UserError
+from configs.json_object import parse_object
 from input_pipeline.lock import locked
+from input_pipeline.preprocess import runs
 from input_pipeline.records.shards import MANIFEST, Manifest
 from input_pipeline.tokenizer import Tokenizer
 
@@ -63,6 +66,8 @@ def finished(
                 ' or give --overwrite to replace it'
             )
         return None
+
+    # The cheap comparisons first: the text is read only where all else is the same.
     manifest = Manifest.load(output)
     difference = _difference(manifest.options, options)
     if not difference and not manifest.options.keys() >= _MAY_DIFFER:
@@ -104,21 +109,24 @@ def scratch(
     interrupted, unless `overwrite`.
     """
     folder, job = output / _SCRATCH, json.loads(json.dumps(job | {'program': _program()}))
-    made = (
-        []
-        if '://' in str(output)
-        else [path for path in (output, *output.parents) if not path.exists()]
-    )
+
+    # The folders that are new, innermost first, to be taken back where nothing comes of the job.
+    new_folders = []
+    if '://' not in str(output):
+        new_folders = [path for path in (output, *output.parents) if not path.exists()]
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f'--output={output}: cannot be made ({error.strerror})') from error
+
+    # What ended the job decides whether its work stays: it stays after what may pass (a kill, a
+    # full disk, a dead worker), and goes after a mistake, which another command will mend.
     try:
         with locked(output, '--output'):
             try:
                 _begin(folder, job, overwrite, same_text)
                 yield folder
-            except Interrupted:
+            except Interrupted:  # a UserError too, so it comes first
                 raise
             except UserError:
                 _remove(folder)
@@ -133,7 +141,7 @@ def scratch(
                 ) from error
             _remove(folder)
     finally:
-        for path in made:  # a failed job leaves no empty folders behind
+        for path in new_folders:  # a failed job leaves no empty folders behind
             with contextlib.suppress(OSError):
                 os.rmdir(path)
 
@@ -145,27 +153,49 @@ def _begin(
     same_text: Callable[[epath.Path], bool],
 ) -> None:
     """Empties the scratch folder, unless what lies there is this job's."""
+    # Whose work is it? job.json is written first of all, so where it is missing or no JSON nothing
+    # is lost by beginning anew.
     held = None
     with contextlib.suppress(OSError, ValueError):
-        held = json.loads((folder / _JOB).read_text())
+        held = parse_object((folder / _JOB).read_bytes())
     if held is not None:
+        # The program's digest is among the options: what another version has left, in whatever
+        # form, is not even read.
         difference = _difference(held, job)
         if difference is None and not same_text(folder):
             difference = _OTHER_TEXT
+
+        # This job's: it goes on, after what its end may have left half done.
         if difference is None:
             print(f'{folder.parent}: goes on with the job that was interrupted', flush=True)
             for half in Path(folder).rglob('.*.tmp'):  # none where the folder is remote
                 half.unlink(missing_ok=True)
+            _check(folder)
             return
+
+        # Another's: hours of work perhaps, which only --overwrite throws away.
         if (folder / _RESULTS).exists() and not overwrite:
             raise Interrupted(
                 f'--output={folder.parent}: holds the unfinished work of another job'
                 f' ({difference}): finish it with its own command, choose another folder, or give'
                 ' --overwrite to begin anew'
             )
+
     _remove(folder)
     (folder / _FINAL).mkdir(parents=True)
     atomic_write(folder / _JOB, json.dumps(job, indent=1) + '\n')
+
+
+def _check(folder: epath.Path) -> None:
+    """Raises UserError where a file between the stages is not whole.
+
+    A machine that lost its power may have left holes in it. A bucket in the cloud leaves none.
+    """
+    paths = [path for kind in ('*.npy', '*.records') for path in Path(folder).glob(kind)]
+    # Threads are enough: zlib and reading both let the others run meanwhile.
+    with ThreadPoolExecutor() as pool:
+        for _ in pool.map(runs.check, map(str, paths)):
+            pass
 
 
 def _program() -> str:
@@ -207,15 +237,21 @@ def publish(
 
     What another job left there goes first. Can be done again when interrupted.
     """
+    # The manifest into the scratch folder first: from here on the job is one that only lacks names.
+    # The old one goes before any file does, so the folder is never taken for a finished one.
     manifest.save(folder)
     (output / MANIFEST).unlink(missing_ok=True)
     names = {shard.file for shard in manifest.files}
     for path in output.glob('*.tfrecord'):
         if path.name not in names:
             path.unlink()
+
+    # Files that have their names already were moved before an interruption.
     _remove(output / 'tokenizer')
     for name in sorted(names):
         if (folder / _FINAL / name).exists():
             (folder / _FINAL / name).replace(output / name)
+
+    # The manifest makes a folder of records of it: last, when all that it names is there.
     tokenizer.save(output / 'tokenizer')
     manifest.save(output)

@@ -16,9 +16,9 @@ from typing import Any
 
 from etils import epath
 
-from configs.atomic import atomic_write
 from configs.errors import UserError
 from input_pipeline import typed_json
+from input_pipeline.preprocess.runs import sealed_file, unsealed
 
 _READERS = 32  # files read at once: a bucket in the cloud takes its time for each
 _FAILED = '.failed'
@@ -36,9 +36,12 @@ class KeptResults:
         They are what its annotation says that it returns. Raises UserError for a file that is
         something else.
         """
+        # Digits only: beside results lie failures, and files whose writer was killed.
         paths = {int(path.name): path for path in self._files() if path.name.isdigit()}
         if not paths:
             return {}
+
+        # The type comes from our code, never from the file: what a file says is only values.
         kind = typing.get_type_hints(function)['return']
         with ThreadPoolExecutor(_READERS) as pool:
             return dict(zip(paths, pool.map(lambda path: _read(path, kind), paths.values())))
@@ -56,10 +59,13 @@ class KeptResults:
     def _write(self, name: str, text: str) -> None:
         folder = epath.Path(self.folder)
         folder.mkdir(parents=True, exist_ok=True)
-        atomic_write(folder / name, text, durable=False)
+        with sealed_file(str(folder / name)) as file:
+            file.write(text.encode())
 
     def fail(self, number: int, error: UserError | OSError) -> None:
         """Keeps the error that ended task `number`, for another process to raise."""
+        # Number and words apart: a full disk has to be an OSError again where it is raised, for
+        # job_directory.py leaves the work in place then.
         code = error.errno if isinstance(error, OSError) else None
         said = error.strerror if isinstance(error, OSError) else str(error)
         self._write(f'{number:06}{_FAILED}', json.dumps([code, said]))
@@ -68,15 +74,18 @@ class KeptResults:
         """Raises the first error that is kept, where there is one, and forgets all of them."""
         paths = sorted(path for path in self._files() if path.name.endswith(_FAILED))
         failures = [_read(path, tuple[int | None, str]) for path in paths]
+
+        # Forgotten before the first is raised: the next attempt shall fail for its own reasons.
         for path in paths:
             path.unlink(missing_ok=True)
+
         for code, said in failures:
             raise UserError(said) if code is None else OSError(code, said)
 
 
 def _read(path: epath.Path, kind: Any) -> Any:
     try:
-        return typed_json.load(kind, path.read_bytes())
+        return typed_json.load(kind, unsealed(path.read_bytes()))
     except ValueError as error:
         raise UserError(
             f'{path}: is not what this job wrote there ({error}): run the same command again, which'

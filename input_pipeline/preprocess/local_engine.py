@@ -31,9 +31,9 @@ class LocalEngine:
 
     def __init__(self, workers: int):
         self._workers = workers
-        self._pool: ProcessPoolExecutor | None = None
-        self._peaks: dict[int, int] = {}
-        self._tasks = self._done_before = 0
+        self._pool: ProcessPoolExecutor | None = None  # made when the first stage needs it
+        self._peaks: dict[int, int] = {}  # bytes, by process id
+        self._tasks = self._done_before = 0  # of all stages so far
         self._cpu_before = _cpu_seconds()
 
     def __enter__(self) -> Self:
@@ -62,17 +62,22 @@ class LocalEngine:
         self._tasks, self._done_before = self._tasks + len(tasks), self._done_before + len(results)
         done = sum(weights[i] for i in results)
         progress.skip(done)
+
         # In this process where one worker is wanted, or starting several costs more than one task.
         if self._workers == 1 or (self._pool is None and len(to_do) == 1):
             for i in to_do:
                 results[i] = kept.run(i, function, tasks[i])
                 done += weights[i]
                 progress.update(done)
+
         elif to_do:
+            # One pool for all stages. Spawned, not forked: a copy of a process that has threads may
+            # hang, and workers shall not hold a copy of this one's memory.
             if self._pool is None:
                 self._pool = ProcessPoolExecutor(
                     self._workers, multiprocessing.get_context('spawn'), _end_with_parent
                 )
+
             # All tasks are handed out at once and taken in as they end, so that no worker waits
             # for the slowest of a round; each keeps its result itself before it is reported.
             try:
@@ -92,6 +97,7 @@ class LocalEngine:
                     ' memory is short'
                 ) from None
         progress.done()
+
         # In the order of the tasks, whichever ended first: the next stage depends on it.
         return [results[i] for i in range(len(tasks))]
 
@@ -101,7 +107,10 @@ class LocalEngine:
         CPU-seconds of this process and its workers since the engine was made, and the sum of their
         peaks. Workers count once the context is left, when they have ended.
         """
+        # Peaks of different moments are added: an upper bound of what was held at once.
         cpu, peak = _cpu_seconds() - self._cpu_before, _peak_memory() + sum(self._peaks.values())
+
+        # A rate would be wrong where part of the examples was paid for by an earlier run.
         rate = (
             f' for {self._tasks - self._done_before} of {self._tasks} tasks, the others done before'
             if self._done_before
@@ -117,11 +126,14 @@ def _end_with_parent() -> None:
 
     An idle one would wait for its next task for ever.
     """
+    # Ctrl-C reaches all processes of the terminal: the parent alone says what happened.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     parent = multiprocessing.parent_process()
     assert parent is not None, 'this runs in a worker'
 
+    # In a thread of its own: the worker itself is busy with a task, or waits for one. Without
+    # clean-up, for files in the making have temporary names only.
     def watch() -> None:
         parent.join()
         os._exit(1)
@@ -136,15 +148,18 @@ def _measured(
 
 
 def _cpu_seconds() -> float:
+    # Children count once they have ended and were waited for.
     usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(u.ru_utime + u.ru_stime for u in usage)
 
 
 def _peak_memory() -> int:
     """Highest resident memory of this process so far, in bytes."""
+    # ru_maxrss on Linux counts what the parent held when it spawned; VmHWM is this program's own.
     try:
         with open('/proc/self/status') as status:
             return next(int(line.split()[1]) * 1024 for line in status if line.startswith('VmHWM'))
     except (OSError, StopIteration):
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        # macOS gives bytes, the others kilobytes.
         return peak if sys.platform == 'darwin' else peak * 1024

@@ -121,7 +121,7 @@ class PreprocessOptions:
     def __post_init__(self) -> None:
         from input_pipeline.preprocess.languages import split_inputs
 
-        # Each by itself.
+        # Each by itself: its interval, then what an interval cannot say.
         check_intervals(self)
         if self.max_predictions is not None and not 1 <= self.max_predictions <= self.seq_len:
             raise UserError(
@@ -132,6 +132,7 @@ class PreprocessOptions:
         for flag, given in (('input', self.input), ('eval_input', self.eval_input)):
             if given is not None:
                 split_inputs(flag, given)
+
         # What does not go together.
         if self.packing and self.masking == 'dynamic':
             raise UserError('--packing is for --masking=static: leave one of them out')
@@ -166,11 +167,9 @@ class PreprocessOptions:
         """The masking rule; by default as many predictions as the longest row has."""
         from input_pipeline.examples.masking import MaskingRule
 
-        most = (
-            self.max_predictions
-            if self.max_predictions is not None
-            else math.ceil(self.seq_len * self.masked_lm_prob)
-        )
+        most = self.max_predictions
+        if most is None:
+            most = math.ceil(self.seq_len * self.masked_lm_prob)
         return MaskingRule(self.masked_lm_prob, most, self.mask_mix, self.whole_word, self.ngram)
 
     @property
@@ -188,10 +187,7 @@ class PreprocessOptions:
     @property
     def passes(self) -> int:
         """Passes over the training documents: dynamic masking needs no duplicates."""
-        return (
-            self.dupe_factor
-            if self.dupe_factor is not None
-            else 10
-            if self.masking == 'static'
-            else 1
-        )
+        if self.dupe_factor is not None:
+            return self.dupe_factor
+        # As the original: each pass masks other tokens. Masks drawn in training differ anyway.
+        return 10 if self.masking == 'static' else 1

@@ -26,8 +26,8 @@ _WATCHED_BYTES = 1 << 28
 BUCKET_TOKENS = 8_000_000
 MIN_BUCKET_TOKENS = 1_000_000
 MIN_BUCKET_DOCUMENTS, _MIN_LONG_DOCUMENTS = 64, 24
-SHARD_BYTES = 64_000_000
-_MIN_SHARD_RECORDS = 256
+SHARD_BYTES = 64_000_000  # a worker sorts a shard in memory
+_MIN_SHARD_RECORDS = 256  # no default shard is smaller: there would be files of next to nothing
 
 
 # ---- the text
@@ -41,6 +41,8 @@ def units_of(
     `flag` is the flag's name in errors. What is left out of an input is added to `report`. Raises
     UserError where no file matches, or one cannot be read.
     """
+    # A unit's name is what its documents' keys come from: with the language in it, the same file
+    # under two languages gives two sets of documents.
     named = []
     for language, patterns in split_inputs(flag, given).items():
         units = corpus.units(patterns, text, report=report)
@@ -64,12 +66,15 @@ def describe(
     Defaults are filled in; inputs are digests of the files' names and sizes and of the tokenizer.
     The text itself is not read here.
     """
+    # Without what changes no byte of the records: where they go, and who makes them. The options of
+    # text are added one by one below.
     no_matter = ('output', 'workers', 'engine', 'beam_arguments', 'overwrite', 'text')
     described = {
         name: getattr(options, name)
         for name in (f.name for f in dataclasses.fields(options))
         if name not in no_matter
     }
+
     # As the job uses them, whether they were given or are the default.
     described |= {
         'max_predictions': options.rule.max_predictions,
@@ -77,6 +82,8 @@ def describe(
         'dupe_factor': options.passes,
         'mask_mix': list(options.mask_mix),
     }
+
+    # Lists, as JSON has no tuples: this is compared with what was read back from a manifest.
     for name in ('input', 'eval_input'):
         described[name] = (
             list(described[name]) if isinstance(described[name], tuple) else described[name]
@@ -84,6 +91,8 @@ def describe(
     if described['language_exponent'] is None and any(unit.language for unit in units):
         described['language_exponent'] = EXPONENT
     described |= dataclasses.asdict(options.text)
+
+    # The inputs by their listing: names, where each unit begins, and how long it is.
     listing = repr(
         [[(unit.name, unit.start, unit.bytes) for unit in side] for side in (units, eval_units)]
     )
@@ -122,6 +131,7 @@ def least_documents(options: PreprocessOptions) -> int:
 
 def require_documents(options: PreprocessOptions, train: int, held_out: int) -> None:
     """Raises UserError where so many documents to train on and held out make no records."""
+    # From the whole text to its splits, so that the message names the cause that comes first.
     needed = least_documents(options)
     if not train + held_out:
         raise UserError(
@@ -134,6 +144,8 @@ def require_documents(options: PreprocessOptions, train: int, held_out: int) -> 
             ' a random B comes from another document; use --objective=full_sentences or'
             ' --objective=sop, or give documents separated by blank lines'
         )
+
+    # Enough text, and the held-out side took too much of it.
     if train < needed:
         raise UserError(
             f'{plural(train, "document")} of {train + held_out} left to train on, '
@@ -144,6 +156,9 @@ def require_documents(options: PreprocessOptions, train: int, held_out: int) -> 
                 else 'lower --eval_fraction'
             )
         )
+
+    # Too little held out matters only where the user asked for it: a default share falls back to
+    # none.
     asked = options.eval_input or options.eval_fraction
     if asked and held_out < needed:
         flag = (
@@ -175,7 +190,10 @@ def plan_buckets(tokens: int, documents: int) -> int:
     """
     if documents < MIN_BUCKET_DOCUMENTS:
         return 1
+    # Tokens a bucket shall have: about 64 buckets, within the bounds.
     size = min(BUCKET_TOKENS, max(MIN_BUCKET_TOKENS, tokens // 64))
+
+    # Documents it has to have, as far as they fit into the largest bucket.
     fit = BUCKET_TOKENS * documents // tokens
     together = max(_MIN_LONG_DOCUMENTS, min(MIN_BUCKET_DOCUMENTS, fit))
     return max(1, min(math.ceil(tokens / size), documents // together))
@@ -192,6 +210,7 @@ def plan_shards(records: int, size: int, asked: int | None) -> tuple[int, int]:
             f'--num_shards={asked}: there are {records} examples only: use at most that'
             ' many, or leave it out'
         )
+    # By size, yet no shard of a handful of records. A piece is twice a shard's size at most.
     by_size = max(1, min(math.ceil(size / SHARD_BYTES), records // _MIN_SHARD_RECORDS))
     count = by_size if asked is None else asked
     return count, math.ceil(size / count / (2 * SHARD_BYTES))

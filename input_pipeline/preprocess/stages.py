@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import itertools
 import mmap
 import os
 import tempfile
@@ -26,9 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from etils import epath
 
-from configs.atomic import atomic_file
 from input_pipeline.examples.masking import MaskingRule, mask, prediction_counts
 from input_pipeline.examples.packing import join, pack
 from input_pipeline.examples.pairs import (
@@ -40,7 +37,17 @@ from input_pipeline.examples.pairs import (
 )
 from input_pipeline.examples.rows import lay_out
 from input_pipeline.preprocess.languages import whole_passes
-from input_pipeline.preprocess.runs import DOCUMENT, DocumentRun, RecordRun, key_range, load, save
+from input_pipeline.preprocess.runs import (
+    DOCUMENT,
+    DocumentRun,
+    RecordRun,
+    key_range,
+    load,
+    save,
+    sealed_file,
+    sorted_documents,
+    sorted_records,
+)
 from input_pipeline.randomness import Stream, digest64, mix
 from input_pipeline.records import fields, shards
 from input_pipeline.records.fields import RecordSpec
@@ -96,11 +103,14 @@ class Recipe:
         """Passes over each of these documents."""
         if split != 'train' or not self.passes:
             return self.dupe_factor_of(split)
+
+        # A share of a pass is settled document by document.
         return whole_passes(np.array(self.passes)[documents.languages], documents.names, self.seed)
 
 
 @functools.lru_cache(maxsize=1)
 def _tokenizer(directory: str) -> Tokenizer:
+    # One a process: a task carries the folder's name, not a vocabulary.
     return Tokenizer.load(directory)
 
 
@@ -113,6 +123,7 @@ def fingerprint(sentences: Sequence[str]) -> int:
     Case, spacing, ASCII punctuation and digits do not count, so copies that differ in
     those only share a fate; the split depends on the text alone, not on seed or tokenizer.
     """
+    # A text of no letter at all, as of digits, is told by all of its bytes.
     text = ' '.join(sentences).lower().encode('utf-8', 'surrogatepass')
     return int.from_bytes(
         hashlib.blake2b(text.translate(None, _NOT_LETTERS) or text, digest_size=8).digest(),
@@ -133,9 +144,10 @@ class Tokenised:
     sentences, fingerprints of held-out documents.
     """
 
-    runs: list[str] = field(default_factory=list)
+    runs: list[str] = field(default_factory=list)  # paths of DocumentRuns
     sums: Counter[str] = field(default_factory=Counter)
     languages: dict[str, Counter[str]] = field(default_factory=dict)
+    # uint64 both: of sentences, and of documents
     lines: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
     held_out: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
 
@@ -166,14 +178,16 @@ def tokenise(
     document is held out or not by its fingerprint. `excluded`: a file of fingerprints of documents
     held out elsewhere, which are dropped here.
     """
-    # Held out or not is settled before tokenising, by the letters alone, so that neither seed nor
-    # tokenizer moves a document to the other side.
+    # What is held out elsewhere, as a set: each document of the input is looked up in it.
     tokenizer = _tokenizer(recipe.tokenizer)
     known = frozenset(load(excluded).tolist()) if excluded else frozenset()
     sides = {
         name: _Side(recipe, tokenizer, recipe.languages.index(language), f'{path}-{name}')
         for name in ('train', 'eval')
     }
+
+    # Held out or not is settled before tokenising, by the letters alone, so that neither seed nor
+    # tokenizer moves a document to the other side.
     for document in documents:
         identity = fingerprint(document.sentences)
         side = split or (
@@ -184,6 +198,8 @@ def tokenise(
         if split == 'train' and identity in known:
             sides['train'].sums['copies_of_held_out_dropped'] += 1
             continue
+
+        # Only those held out are remembered by their fingerprints: they are few.
         sides[side].add(document, identity if side == 'eval' else None)
     return {name: side.finished() for name, side in sides.items()}
 
@@ -211,6 +227,8 @@ class _Side:
 
         `identity`: its fingerprint, to be remembered.
         """
+        # A long document in batches: one array for each of them, and not one for each sentence, is
+        # held until the run is written.
         lengths, tokens = [], []
         for first in range(0, len(document.sentences), SENTENCES):
             batch = document.sentences[first : first + SENTENCES]
@@ -221,10 +239,15 @@ class _Side:
         if not tokens:
             self.sums['empty_documents'] += 1
             return
+
+        # By the seed and the name (unit and place in it), never by the text: copies of a document
+        # get keys of their own, and another seed brings other documents together.
         key = digest64(self._recipe.seed, *document.name)
         all_lengths, all_tokens = np.concatenate(lengths), np.concatenate(tokens)
         self._documents.append((key, all_lengths, all_tokens))
         self._tokens += all_tokens.size
+
+        # Enough for one run? Sorting is done in memory.
         if self._tokens > RUN_TOKENS:
             self._write()
         if identity is not None:
@@ -236,6 +259,8 @@ class _Side:
     def finished(self) -> Tokenised:
         """Writes what is left, and returns what all of it was."""
         self._write()
+
+        # numpy's integers have no form in JSON.
         sums = Counter({name: int(value) for name, value in self.sums.items()})
         return Tokenised(
             self._runs,
@@ -249,21 +274,28 @@ class _Side:
         """Writes the documents that are there as one run."""
         if not self._documents:
             return
+
         # Sorted here, so that stage 2 finds its range of keys by bisection and reads nothing else.
         self._documents.sort(key=lambda document: document[0])
         keys, all_lengths, all_tokens = zip(*self._documents)
         self._documents, self._tokens = [], 0
+
+        # One array of each kind for all documents, and where each document ends in them.
         documents = np.empty(len(keys), DOCUMENT)
         documents['language'] = self._language
         documents['sentences'] = np.cumsum([each.size for each in all_lengths])
         documents['tokens'] = np.cumsum([each.size for each in all_tokens])
         lengths, tokens = np.concatenate(all_lengths), np.concatenate(all_tokens)
+
+        # On disk before anything is counted: a task that is killed here is done again, as a whole.
         self._runs.append(f'{self._path}-{len(self._runs)}')
         DocumentRun(np.array(keys, np.uint64), documents, lengths, tokens).write(self._runs[-1])
         self.sums.update(
             tokens=tokens.size,
             unknown_tokens=int(np.count_nonzero(tokens == self._tokenizer.unk_id)),
         )
+
+        # A sample by the hash itself: all copies of a sentence are in it, or none.
         hashes = hash_sentences(tokens, lengths)
         self._lines.append(hashes[hashes % np.uint64(self._recipe.line_sample) == 0])
 
@@ -276,54 +308,17 @@ def hash_sentences(tokens: np.ndarray, lengths: np.ndarray, salt: int = 0) -> np
     for first in range(0, lengths.size, step):
         sizes = lengths[first : first + step].astype(np.int64)
         begin = starts[first]
-        part = tokens[begin : begin + sizes.sum()].astype(np.uint64)
-        place = np.arange(part.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        hashes[first : first + step] = np.add.reduceat(
-            mix(part, place + (salt << 32)), np.cumsum(sizes) - sizes
-        )
+        starts_here = np.cumsum(sizes) - sizes
+
+        # Each token mixed with its place in the sentence, so that their order counts in the sum.
+        batch = tokens[begin : begin + sizes.sum()].astype(np.uint64)
+        place = np.arange(batch.size) - np.repeat(starts_here, sizes)
+        mixed = mix(batch, place + (salt << 32))
+        hashes[first : first + step] = np.add.reduceat(mixed, starts_here)
     return hashes
 
 
 # ---- 2: one bucket of documents -> encoded records, sorted by key
-
-
-def read_bucket(inputs: Iterable[str | DocumentRun], low: int, high: int) -> Documents | None:
-    """The documents of all units whose keys lie in [low, high); None where there are none.
-
-    Those of a language stand together.
-    """
-    runs = (DocumentRun.open(run) if isinstance(run, str) else run for run in inputs)
-    stretches = [part for run in runs if (part := run.within(low, high))]
-    if not stretches:
-        return None
-    keys, lengths, tokens = (
-        np.concatenate([getattr(run, name) for run in stretches])
-        for name in ('keys', 'lengths', 'tokens')
-    )
-    languages = np.concatenate([run.documents['language'] for run in stretches])
-    sentence_counts, token_counts = (
-        np.concatenate([np.diff(run.documents[name], prepend=0) for run in stretches])
-        for name in ('sentences', 'tokens')
-    )
-    del stretches
-    # An order that does not depend on which unit a document came from.
-    order = np.lexsort((keys, languages))
-    sentences = np.concatenate(
-        [[0], np.cumsum(_gather(lengths, sentence_counts, order), dtype=np.int64)]
-    )
-    documents = np.concatenate([[0], np.cumsum(sentence_counts[order])])
-    return Documents(
-        _gather(tokens, token_counts, order), sentences, documents, keys[order], languages[order]
-    )
-
-
-def _gather(values: np.ndarray, counts: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Runs of `counts` values, rearranged."""
-    ends = np.cumsum(counts)
-    starts = ends - counts
-    return np.concatenate(
-        [values[s:e] for s, e in zip(starts[order].tolist(), ends[order].tolist())]
-    )
 
 
 @dataclass(frozen=True)
@@ -350,12 +345,13 @@ def make_records(
     """
     # The documents of the bucket from all units, in an order of their own.
     tokenizer, spec = _tokenizer(recipe.tokenizer), recipe.spec_of(split)
-    documents = read_bucket(inputs, *key_range(number, buckets))
+    documents = sorted_documents(inputs, *key_range(number, buckets))
     if documents is None:
         return Bucket({})
     passes = recipe.passes_of(split, documents)
     if not np.any(passes):
         return Bucket({})
+
     # Pairs first, for all duplicates at once: an example is four offsets and a key, no text yet.
     name = (recipe.seed, split, buckets, number)
     examples = make_examples(
@@ -367,6 +363,7 @@ def make_records(
         Stream(*name, 'pairs'),
         tokenizer.starts_word[documents.tokens] if recipe.objective == 'sop' else None,
     )
+
     # Sorted while they are that small: what follows is made and written a few rows at a time.
     examples = examples.take(np.argsort(examples.keys, kind='stable'))
     make = _Columns(recipe, spec, tokenizer, documents.tokens, Stream(*name, 'masks'))
@@ -374,15 +371,18 @@ def make_records(
         _packed(examples, make) if spec.packed else (examples.keys, _unpacked(examples, make))
     )
     save(f'{path}.keys.npy', keys)
+
     # Rows, masks and encoding, `ROWS` at a time; masks are drawn in the order of the keys.
     counts: dict[str, Any] = {}
     sizes = [np.zeros(1, np.int64)]
-    with atomic_file(epath.Path(f'{path}.records'), durable=False) as file:
+    with sealed_file(f'{path}.records') as file:
         for columns in parts:
             payload, offsets = fields.encode(spec, columns)
             file.write(payload)
             sizes.append(np.diff(offsets))
             fields.add_counts(counts, fields.count(spec, columns))
+
+    # Sizes became known only as the records were written; their sums say where each begins.
     offsets = np.cumsum(np.concatenate(sizes))
     save(f'{path}.offsets.npy', offsets)
     return Bucket(counts, keys.size, int(offsets[-1]))
@@ -400,6 +400,7 @@ class _Columns:
 
     def __call__(self, examples: Examples) -> dict[str, np.ndarray]:
         tokenizer, rule = self.tokenizer, self.recipe.rule
+
         # Laid out before masking: which places may be masked depends on where they stand.
         rows = lay_out(self.tokens, examples, self.spec.seq_len, tokenizer.cls_id, tokenizer.sep_id)
         columns = {
@@ -408,10 +409,13 @@ class _Columns:
             'segment_ids': rows.segment_ids,
             'next_sentence_labels': examples.labels,
         }
-        dynamic = self.spec.masking == 'dynamic'
-        if dynamic:
+
+        # Masks are drawn in each training step then, which needs to know where words begin.
+        if self.spec.masking == 'dynamic':
             word_starts = rows.word_starts(tokenizer.starts_word)
             return columns | {'word_starts': word_starts.astype(np.int32)}
+
+        # The stream goes on from batch to batch, so batches have to come in their order.
         masked = mask(
             rows.input_ids,
             rows.candidates,
@@ -440,14 +444,18 @@ def _packed(
     examples: Examples, make: _Columns
 ) -> tuple[np.ndarray, Iterator[dict[str, np.ndarray]]]:
     """The keys of packed records, ascending, and their columns, some at a time."""
+    # Which examples share a row depends on their lengths, and on how many predictions each will
+    # have, known before any is drawn: a row has room for so many.
     lengths = examples.tokens + special_tokens(make.recipe.objective)
     packs = pack(lengths, prediction_counts(lengths, make.recipe.rule), make.spec)
+
     # Mixed again: examples of a length fill rows in the order of their keys, which would leave like
     # rows together.
     keys = mix(examples.keys[packs.order[packs.bounds[:-1]]], 0)
     by_key = np.argsort(keys, kind='stable')
 
     def parts() -> Iterator[dict[str, np.ndarray]]:
+        # Packs at a time that hold about ROWS examples.
         step = max(1, ROWS * by_key.size // lengths.size)
         for first in range(0, by_key.size, step):
             chosen = packs.take(by_key[first : first + step])
@@ -467,13 +475,17 @@ def write_output(
     A large shard is sorted in so many `pieces`, which lie on disk until it is written, unless its
     records are in memory already. `inputs`: as for `make_records`.
     """
+    # The usual case: a shard of 64 MB is sorted in memory. What an engine brought is there anyhow.
     if pieces == 1 or not isinstance(inputs[0], str):
-        texts = _sorted_records(inputs, *key_range(number, count))
+        texts = sorted_records(inputs, *key_range(number, count))
         return shards.write_shard(path, b''.join(texts), _ends(map(len, texts)))
+
+    # A shard that is too large for that (--num_shards=1): a piece at a time, beside its final
+    # place, where there is room, and mapped for the writer, which wants all records in one buffer.
     lengths: list[int] = []
     with tempfile.TemporaryFile(dir=os.path.dirname(path)) as file:
         for piece in range(number * pieces, (number + 1) * pieces):
-            texts = _sorted_records(inputs, *key_range(piece, count * pieces))
+            texts = sorted_records(inputs, *key_range(piece, count * pieces))
             lengths += map(len, texts)
             file.write(b''.join(texts))
         file.flush()
@@ -484,16 +496,3 @@ def write_output(
 def _ends(lengths: Iterable[int]) -> np.ndarray:
     """int64 [N + 1], where each of N pieces of these lengths begins, and the end."""
     return np.concatenate([[0], np.cumsum(np.fromiter(lengths, np.int64))])
-
-
-def _sorted_records(inputs: Sequence[str | RecordRun], low: int, high: int) -> list[bytes]:
-    """The records of all buckets with keys in [low, high), in order of their keys."""
-    keys, texts = [], []
-    for run in inputs:
-        part = (RecordRun.open(run) if isinstance(run, str) else run).within(low, high)
-        if part is not None:
-            keys.append(part.keys)
-            texts += [part.payload[s:e] for s, e in itertools.pairwise(part.offsets.tolist())]
-    return (
-        [texts[i] for i in np.argsort(np.concatenate(keys), kind='stable').tolist()] if keys else []
-    )

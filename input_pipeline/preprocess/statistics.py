@@ -33,6 +33,7 @@ def doubts(options: PreprocessOptions, text: Mapping[str, Tokenised]) -> Iterato
 
     `text`: what each split was tokenised to.
     """
+    # Pairs need sentences: lines that are paragraphs spoil them, or that are documents.
     in_pairs = options.objective != 'full_sentences'
     for split, words in (('train', ''), ('eval', 'held-out ')):
         sums = text[split].sums
@@ -42,11 +43,14 @@ def doubts(options: PreprocessOptions, text: Mapping[str, Tokenised]) -> Iterato
                 f' average, and what is beyond --seq_len={options.seq_len} is cut off: are'
                 ' these paragraphs, which need --segment?'
             )
+
         if sums['unknown_tokens'] > _MANY_UNKNOWN * sums['tokens']:
             yield (
                 f'{sums["unknown_tokens"] / sums["tokens"]:.0%} of the {words}tokens are'
                 ' unknown to the tokenizer: was it made for this text?'
             )
+
+        # Without a next sentence, a document's B can only be a random one.
         lone = sums['one_sentence_documents']
         if in_pairs and lone > _MANY_LONE_SENTENCES * sums['documents']:
             yield (
@@ -94,6 +98,8 @@ def report(manifest: Manifest, split: str) -> None:
     """
     if split not in manifest.statistics['text']:
         return
+
+    # The text: how much of it, in how many records.
     text, sums = manifest.statistics['text'][split], manifest.statistics['records'][split]
     files = len(manifest.shards(split))
     print(
@@ -112,6 +118,8 @@ def report(manifest: Manifest, split: str) -> None:
         print(
             f'{split}: {text["duplicates_dropped"]:,} copies of {manifest.options["dedup"]} dropped'
         )
+
+    # The rows: how full, how many predictions, and the balance of what pairs are told by.
     label = {
         'nsp': ', random next {:.1%} (label 1)',
         'sop': ', swapped {:.1%} (label 1)',

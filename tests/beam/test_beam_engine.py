@@ -21,6 +21,7 @@ from input_pipeline.preprocess import stages
 from input_pipeline.preprocess.job import preprocess
 from input_pipeline.preprocess.options import PreprocessOptions
 from input_pipeline.preprocess.plan import plan_buckets
+from input_pipeline.preprocess.runs import DocumentRun, RecordRun
 from input_pipeline.records import shards
 from input_pipeline.text.corpus import TextOptions
 from input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
@@ -136,6 +137,27 @@ def test_same_bytes_in_processes(tmp_path, text, many_buckets, options):
     if options.pop('languages', False):
         options['input'] = (f'en={text}/[012].txt', f'ko={text}/3.txt')
     same_as_local(text, tmp_path, *PROCESSES, **options)
+
+
+def test_no_run_is_pickled(tmp_path, text, many_buckets, monkeypatch):
+    """What goes through the shuffles are numbers, paths and bytes: all of it has Beam's coders."""
+    from apache_beam.coders import typecoders
+
+    def refused(*_):
+        raise AssertionError('pickled')
+
+    for kind in (DocumentRun, RecordRun):
+        monkeypatch.setattr(kind, '__reduce_ex__', refused)
+    coders = set()
+    coder_of = typecoders.registry.get_coder
+
+    def noted(kind):
+        coders.add(str(coder_of(kind)))
+        return coder_of(kind)
+
+    monkeypatch.setattr(typecoders.registry, 'get_coder', noted)
+    same_as_local(text, tmp_path)
+    assert 'TupleCoder[VarIntCoder, TupleCoder[VarIntCoder, BytesCoder]]' in coders
 
 
 @pytest.fixture

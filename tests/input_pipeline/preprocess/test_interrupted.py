@@ -189,6 +189,95 @@ def test_code_in_the_scratch_folder_is_not_run(
     assert digests(tmp_path / 'out') == digests(text / 'whole')
 
 
+@pytest.mark.parametrize('stage', ['find_copies', 'drop_copies', 'make_records', 'write_output'])
+def test_no_file_of_the_scratch_folder_is_run(tmp_path, text, vocabulary, monkeypatch, stage):
+    """A pickle in place of each file in turn that an interrupted job has left, and goes on with."""
+
+    def killed(*_):
+        raise Killed
+
+    module = 'deduplication' if stage.endswith('copies') else 'stages'
+    options = {
+        'output': f'{tmp_path}/out',
+        'dedup': 'lines',
+        'num_shards': 2,
+        'eval_input': str(text / 'b.txt'),
+    }
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(f'input_pipeline.preprocess.{module}.{stage}', killed)
+        run(text, vocabulary, **options)
+    scratch = tmp_path / 'out' / '.tmp'
+    scratch.rename(tmp_path / 'left')
+    names = [path.relative_to(tmp_path / 'left') for path in (tmp_path / 'left').rglob('*')]
+    files = [name for name in names if (tmp_path / 'left' / name).is_file()]
+    assert len(files) > 8 and Path('held_out.npy') in files
+
+    for name in (*files, Path('manifest.json')):
+        shutil.rmtree(scratch, ignore_errors=True)
+        shutil.copytree(tmp_path / 'left', scratch)
+        (scratch / name).write_bytes(pickle.dumps(Runs(tmp_path / 'ran')))
+        if name == Path('job.json'):
+            run(text, vocabulary, **options)  # whose work this is cannot be told: made again
+            shutil.rmtree(tmp_path / 'out')
+        else:
+            with pytest.raises(UserError, match=str(name)):
+                run(text, vocabulary, **options)
+        assert not (tmp_path / 'ran').exists(), name
+
+
+def test_a_failure_that_another_process_kept_is_not_run(tmp_path):
+    kept = KeptResults(str(tmp_path))
+    (tmp_path / '000003.failed').write_bytes(pickle.dumps(Runs(tmp_path / 'ran')))
+    with pytest.raises(UserError, match=r'000003\.failed: is not what this job wrote'):
+        kept.raise_failure()
+    assert not (tmp_path / 'ran').exists()
+    kept.fail(3, UserError('a mistake'))
+    with pytest.raises(UserError, match='a mistake'):
+        kept.raise_failure()
+
+
+def test_work_of_an_older_program_is_refused_in_one_line(tmp_path, text, vocabulary, monkeypatch):
+    """One whose results were pickles, say: none of it is read."""
+
+    def killed(*_):
+        raise Killed
+
+    options = OPTIONS | {'output': f'{tmp_path}/out'}
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr('input_pipeline.preprocess.stages.write_output', killed)
+        patch.setattr(job_directory, '_program', lambda: 'older')
+        run(text, vocabulary, **options)
+    for path in (tmp_path / 'out' / '.tmp' / 'results').glob('*/*'):
+        path.write_bytes(pickle.dumps(Runs(tmp_path / 'ran')))
+    with pytest.raises(UserError, match=r'the program has changed.*--overwrite to begin anew'):
+        run(text, vocabulary, **options)
+    run(text, vocabulary, overwrite=True, **options)
+    assert digests(tmp_path / 'out') == digests(text / 'whole') and not (tmp_path / 'ran').exists()
+
+
+@pytest.mark.parametrize('name', ['tokens.npy', 'keys.npy', 'records', 'results'])
+def test_a_damaged_byte_is_seen(tmp_path, text, vocabulary, monkeypatch, name):
+    """As after a loss of power that left a file its length, and not all of its bytes."""
+
+    def killed(*_):
+        raise Killed
+
+    stage = 'make_records' if name == 'tokens.npy' else 'write_output'
+    options = OPTIONS | {'output': f'{tmp_path}/out'}
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(f'input_pipeline.preprocess.stages.{stage}', killed)
+        run(text, vocabulary, **options)
+    scratch = tmp_path / 'out' / '.tmp'
+    path = next(iter(scratch.glob('results/*/*' if name == 'results' else f'*.{name}')))
+    content = bytearray(path.read_bytes())
+    content[-50] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=f'{path.name}: .*(checksum|damaged).*begins anew'):
+        run(text, vocabulary, **options)
+    run(text, vocabulary, **options)
+    assert digests(tmp_path / 'out') == digests(text / 'whole')
+
+
 def test_files_that_became_shorter_are_seen(tmp_path, text, vocabulary, monkeypatch):
     def killed(*_):
         raise Killed
