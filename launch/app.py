@@ -33,11 +33,14 @@ from configs.schema import Config, FinetuneConfig, PretrainConfig
 ROOT = pathlib.Path(__file__).parents[1]
 
 
-def run(main: Callable[[Sequence[str]], int | None], arguments: str = '') -> None:
+def run(
+    main: Callable[[Sequence[str]], int | None], arguments: str = '', texts: bool = False
+) -> None:
     """Parses the flags, calls `main([program, *arguments])` and exits.
 
     arguments: what may stand beside the flags, as the help shows it ('DIR'); where it is empty
-    anything that is not a flag is refused. What follows `--` counts as such an argument.
+    anything that is not a flag is refused. What follows `--` counts as such an argument. texts:
+    whether they are texts, in which an address is nothing to be read.
     """
     program = pathlib.Path(sys.argv[0]).stem
 
@@ -59,7 +62,9 @@ def run(main: Callable[[Sequence[str]], int | None], arguments: str = '') -> Non
                 f'unexpected argument {rest[1]!r}: a flag is written --name=value, without spaces'
                 ' around "=" (see --help)',
             )
-        places = [] if '--' in argv else [_strange_place(place, place) for place in rest[1:]]
+        places = (
+            [] if texts or '--' in argv else [_strange_place(place, place) for place in rest[1:]]
+        )
         for strange in (_strange_value(), *places):
             if strange:
                 _fail(program, strange)
