@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 from configs.errors import UserError, did_you_mean
+from configs.schema import FinetuneConfig
 from configs.section import Section
 
 _TYPES = {bool: 'true|false', int: 'whole number', float: 'number', str: 'text'}
@@ -33,7 +34,10 @@ def described(cls: type[Section], about: str = '') -> str:
 
     Defaults are those of the class; presets have their own. UserError for an unknown section.
     """
-    settings = list(_settings(cls()))
+    config = cls()
+    settings = list(_settings(config))
+    unread = config.unused() if isinstance(config, FinetuneConfig) else {}
+    unread = {f'runtime.{name}': why for name, why in unread.items()}
     chosen = [one for one in settings if not about or f'{one.name}.'.startswith(f'{about}.')]
     if not chosen:
         sections = dict.fromkeys(one.name.split('.')[0] for one in settings if '.' in one.name)
@@ -49,6 +53,8 @@ def described(cls: type[Section], about: str = '') -> str:
         numbers = f' in {one.within}' if one.within else ''
         lines.append(f'{one.name}={value}')
         about_it = f'{one.type}{numbers}: {one.help}'
+        if one.name in unread:
+            about_it += f'. To be left alone in these runs: {unread[one.name]}'
         lines.append(textwrap.fill(about_it, 100, initial_indent='    ', subsequent_indent='    '))
     return '\n'.join(lines)
 
