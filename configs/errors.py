@@ -8,15 +8,26 @@ An exception of any other kind is a defect of ours and keeps its traceback.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 
 class UserError(Exception):
     """A mistake the user can mend: the message says what, where and how, in one line."""
 
     exit_code = 2  # of the process; 1 is a defect of ours
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """What a refusal of an unknown name ends with: ' (did you mean X?)', or '' if none is like it.
+
+    Capitals are no difference.
+    """
+    by_small_letters = {one.lower(): one for one in known}
+    close = difflib.get_close_matches(name.lower(), by_small_letters, n=1)
+    return f' (did you mean {by_small_letters[close[0]]}?)' if close else ''
 
 
 @contextlib.contextmanager

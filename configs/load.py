@@ -12,35 +12,46 @@ import runpy
 import traceback
 
 from configs import schema
-from configs.errors import UserError
+from configs.errors import UserError, did_you_mean
 
 
-def presets() -> list[str]:
-    """Names of the configurations that this package ships: its files that define get_config()."""
+def presets(kind: type[schema.Config] | None = None) -> list[str]:
+    """Names of the configurations that this package ships: its files that define get_config().
+
+    With `kind` only those of this class.
+    """
     # Told by their text, not by importing them: --help lists them and must stay quick.
     files = (pathlib.Path(__file__).parent / 'presets').glob('*.py')
-    return sorted(file.stem for file in files if '\ndef get_config()' in file.read_text())
+    names = sorted(file.stem for file in files if '\ndef get_config()' in file.read_text())
+    return [name for name in names if kind is None or type(_preset(name)) is kind]
 
 
-def load(name_or_path: str) -> schema.Config:
+def load(name_or_path: str, kind: type[schema.Config] | None = None) -> schema.Config:
     """The configuration of a preset's name, a .py file with `get_config()`, or a saved .json file.
 
-    Raises UserError where there is no such thing, or it holds no configuration.
+    Raises UserError where there is no such thing, or it holds no configuration; of the presets it
+    offers those of `kind`. That what is found is of that class is not looked at.
     """
     # A preset's name wins over a file of that name, so that it means the same in every folder.
     if name_or_path in presets():
-        return importlib.import_module(f'configs.presets.{name_or_path}').get_config()
+        return _preset(name_or_path)
     path = pathlib.Path(name_or_path)
     if not os.path.isfile(path):
+        offered = presets(kind)
         raise UserError(
             f'--config={name_or_path}: neither a file nor a preset; the presets are'
-            f' {", ".join(presets())}'
+            f' {", ".join(offered)}{did_you_mean(name_or_path, offered)}'
         )
     if path.suffix == '.py':
         return _run(path)
     if path.suffix == '.json':
         return schema.read(path)
     raise UserError(f'--config={name_or_path}: expected a .py or .json file')
+
+
+def _preset(name: str) -> schema.Config:
+    """The configuration of the preset with that name."""
+    return importlib.import_module(f'configs.presets.{name}').get_config()
 
 
 def _run(path: pathlib.Path) -> schema.Config:

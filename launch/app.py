@@ -4,7 +4,7 @@ A binary makes its flags of its options (launch/flags.py), imports what is heavy
 `main(argv)`, and ends with `if __name__ == '__main__': app.run(main)`. Exit codes: 0 success, 1 a
 defect of ours (with its traceback), 2 a mistake the user can mend (one line on stderr), 130
 interrupted, 141 when what reads the output has closed it (`| head`), as a shell tells of any
-program. This file knows no flag but the two that binaries share, and nothing of what they do.
+program. This file knows no flag but those of configurations, and nothing of what binaries do.
 """
 
 from __future__ import annotations
@@ -29,25 +29,45 @@ from configs.errors import UserError
 from configs.load import load, presets
 from configs.overrides import apply
 from configs.schema import Config, FinetuneConfig, PretrainConfig
+from configs.section import Section
+from configs.settings_text import described
 
 # Of the source, or of the installed packages: what lies below it is ours.
 ROOT = pathlib.Path(__file__).parents[1]
 
 
-def run(main: Callable[[Sequence[str]], int | None], arguments: str = '') -> None:
+def run(
+    main: Callable[[Sequence[str]], int | None],
+    arguments: str = '',
+    texts: bool = False,
+    settings: type[Section] | None = None,
+) -> None:
     """Parses the flags, calls `main([program, *arguments])` and exits.
 
     arguments: what may stand beside the flags, as the help shows it ('DIR'); where it is empty
-    anything that is not a flag is refused. What follows `--` counts as such an argument.
+    anything that is not a flag is refused. What follows `--` counts as such an argument. texts:
+    whether they are texts, in which an address is nothing to be read. settings: the class whose
+    settings --help_settings tells, for a binary with --config.
     """
     program = pathlib.Path(sys.argv[0]).stem
+    if settings:
+        flags.DEFINE_string(
+            'help_settings',
+            None,
+            'print every setting, or those of one section: meaning, type, default and interval',
+        )
 
     def parse(argv: Sequence[str]) -> list[str]:
         # What follows -- belongs to another program: its --help is not asked of us.
         own = argv[: argv.index('--')] if '--' in argv else argv
-        with _ending(program):
+        with ending(program):
             if {'--help', '-help', '-h'} & set(own[1:]):
                 print(_usage(main, program, arguments))
+                sys.exit(0)
+            # Before the flags are parsed, of which others may be required, and whose value absl
+            # would demand.
+            if settings and (section := _section_asked(own)) is not None:
+                print(described(settings, section))
                 sys.exit(0)
             try:
                 rest = flags.FLAGS(argv)
@@ -64,8 +84,10 @@ def run(main: Callable[[Sequence[str]], int | None], arguments: str = '') -> Non
                 ' around "=" (see --help)',
             )
 
-        # Storage of a kind that nobody reads, before any work; another program's words are its own.
-        places = [] if '--' in argv else [_strange_place(place, place) for place in rest[1:]]
+        # Storage of a kind that nobody reads, before any work; another program's words are its own,
+        # and a text is no address.
+        foreign = texts or '--' in argv
+        places = [] if foreign else [_strange_place(place, place) for place in rest[1:]]
         for strange in (_strange_value(), *places):
             if strange:
                 _fail(program, strange)
@@ -75,14 +97,24 @@ def run(main: Callable[[Sequence[str]], int | None], arguments: str = '') -> Non
         return rest
 
     def guarded(argv: Sequence[str]) -> int | None:
-        with _ending(program):
+        with ending(program):
             return main(argv)
 
     app.run(guarded, flags_parser=parse)
 
 
+def _section_asked(argv: Sequence[str]) -> str | None:
+    """What --help_settings names in `argv`, behind = or a space; '' for all, None if not there."""
+    for place, word in enumerate(argv):
+        name, equals, section = word.partition('=')
+        if name.lstrip('-') == 'help_settings' and word.startswith('-'):
+            after = argv[place + 1 : place + 2]
+            return section if equals or not after or after[0].startswith('-') else after[0]
+    return None
+
+
 @contextlib.contextmanager
-def _ending(program: str) -> Iterator[None]:
+def ending(program: str) -> Iterator[None]:
     """Ends the program, in one line, for what is no defect of ours."""
     try:
         try:
@@ -165,10 +197,10 @@ def config_from_flags(
     # --config first, or what stands for it.
     name = flags.FLAGS['config'].value
     cls = {'pretrain': PretrainConfig, 'finetune': FinetuneConfig}[kind]
-    config = default if name is None else load(name)
+    config = default if name is None else load(name, cls)
     if config is None:
         raise UserError(
-            f'--config is required: a preset ({", ".join(presets())}), a Python file or a saved'
+            f'--config is required: a preset ({", ".join(presets(cls))}), a Python file or a saved'
             ' config.json'
         )
 

@@ -18,6 +18,7 @@ from typing import Literal
 from absl import logging
 
 from bert_jax.mesh import determinism
+from configs import schema
 from configs.options import option, required
 from launch import app, flags
 
@@ -47,6 +48,11 @@ class Options:
         'settings and their values: "optimizer.peak_lr=2e-5,3e-5;seed=0,1,2", or "glue;seed=0,1,2"'
         ' (grids: glue, appendix, miniatures)',
     )
+    print_config: bool = option(
+        False,
+        'print every setting as it would be run but for --sweep, as JSON that --config reads, and'
+        ' end',
+    )
     deterministic: bool = option(False, determinism.HELP)
     profile: int = option(
         0,
@@ -75,6 +81,9 @@ def main(argv: Sequence[str]) -> int:
     # The task and the settings first: most mistakes are in them, and to find them needs no jax.
     task = load_task(options.task, options.data_dir)
     config = app.config_from_flags('finetune', recipe(task.name, task.kind, options.recipe))
+    if options.print_config:
+        print(schema.dumps(config), end='')
+        return 0
     points = sweep.grid(config, options.sweep) if options.sweep else []
 
     from launch.finetuning import finetuner, machine, results
@@ -119,4 +128,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == '__main__':
-    app.run(main)
+    app.run(main, settings=schema.FinetuneConfig)

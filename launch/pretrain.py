@@ -45,6 +45,11 @@ class Options:
     print_schedule: bool = option(
         False, 'print the learning rate of chosen steps and end; needs only --config'
     )
+    print_config: bool = option(
+        False,
+        'print every setting as it would be run, as JSON that --config reads, and end; needs only'
+        ' --config',
+    )
     distributed: bool = option(
         False,
         'one of several processes, which the cluster tells apart (TPU pod, Slurm, MPI, Kubernetes)',
@@ -88,6 +93,9 @@ def main(argv: Sequence[str]) -> int:
     # Before jax is imported, which reads XLA's flags once.
     if options.deterministic:
         determinism.demand()
+    if options.print_config:
+        print(schema.dumps(app.config_from_flags('pretrain')), end='')
+        return 0
     if options.print_schedule:
         return print_schedule(app.config_from_flags('pretrain'))
 
@@ -169,4 +177,4 @@ def print_schedule(config: schema.PretrainConfig) -> int:
 
 
 if __name__ == '__main__':
-    app.run(main)
+    app.run(main, settings=schema.PretrainConfig)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from configs.errors import UserError
+from configs.errors import UserError, did_you_mean
 from input_pipeline.tasks import classification, glue, multiple_choice, squad, tagging, task_file
 from input_pipeline.tasks.base import Example, Predictions, Task
 from input_pipeline.text.whole_text import plain_name
@@ -42,7 +42,7 @@ def load_task(name_or_json: str, data_dir: str = '') -> Task:
     if name_or_json not in BY_NAME:
         raise UserError(
             f'--task={name_or_json}: unknown; use one of {", ".join(BY_NAME)}, or a path ending in'
-            ' .json'
+            f' .json{did_you_mean(name_or_json, BY_NAME)}'
         )
     if not data_dir:
         raise UserError(f'--task={name_or_json} needs --data_dir, the folder that holds its files')

@@ -178,3 +178,14 @@ def test_no_such_configuration():
         UserError, match='neither a file nor a preset; the presets are bert_base, bert_large'
     ):
         load('bert_huge')
+
+
+def test_presets_of_a_kind_are_offered_and_the_nearest_is_suggested():
+    assert set(presets(schema.FinetuneConfig)) == {'finetune', 'quickstart_finetune'}
+    assert {*presets(schema.PretrainConfig), *presets(schema.FinetuneConfig)} == set(presets())
+    with pytest.raises(
+        UserError, match=r'are finetune, quickstart_finetune \(did you mean finetune'
+    ):
+        load('fintune', schema.FinetuneConfig)
+    with pytest.raises(UserError, match=r'quickstart \(did you mean bert_tiny\?\)$'):
+        load('BERT_tny', schema.PretrainConfig)

@@ -176,6 +176,9 @@ def test_a_defect_keeps_its_traceback(program):
     [
         ('pretrain', ['--help']),
         ('pretrain', ['--config=bert_base', '--print_schedule']),
+        ('pretrain', ['--config=bert_base', '--print_config']),
+        ('finetune', ['--help_settings']),
+        ('__main__', []),
         ('plan', ['--help']),
         ('supervise', ['--help']),
     ],

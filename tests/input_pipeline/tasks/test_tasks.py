@@ -150,8 +150,10 @@ def test_bad_task_files_are_refused(tmp_path, changes, message):
 
 
 def test_other_mistakes(tmp_path):
-    with pytest.raises(UserError, match='mrcp: unknown; use one of cola'):
-        load_task('mrcp', 'x')
+    for name, meant in (('mrcp', 'mrpc'), ('SST-2', 'sst2'), ('squad', 'squad_v[12]')):
+        said = rf'{name}: unknown; use one of cola.*\(did you mean {meant}\?\)'
+        with pytest.raises(UserError, match=said):
+            load_task(name, 'x')
     with pytest.raises(UserError, match='needs --data_dir'):
         load_task('mrpc')
     with pytest.raises(UserError, match='no such file'):

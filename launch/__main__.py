@@ -1,0 +1,71 @@
+"""The commands of bert_jax, in the order in which they are needed.
+
+  python -m launch
+  python -m launch pretrain --help
+
+The second is the same as `python -m launch.pretrain --help`.
+"""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+import re
+import runpy
+import sys
+
+from configs.errors import UserError, did_you_mean
+from launch import app
+
+# From raw text to a model in use; what each does stands at the head of its file.
+COMMANDS = (
+    'quickstart',
+    'train_vocab',
+    'preprocess',
+    'verify_data',
+    'plan',
+    'pretrain',
+    'supervise',
+    'finetune',
+    'feature_based',
+    'evaluate',
+    'predict',
+    'fill_mask',
+    'nearest',
+    'extract_features',
+    'export',
+)
+
+
+def main() -> None:
+    """Runs the command that the first argument names, or lists all of them."""
+    name = sys.argv[1] if len(sys.argv) > 1 else '--help'
+    with app.ending('launch'):
+        if name in ('--help', '-help', '-h'):
+            print(listing())
+            return
+        if name not in COMMANDS:
+            raise UserError(
+                f'{name}: no such command{did_you_mean(name, COMMANDS)}: `python -m launch` lists'
+                ' them'
+            )
+    sys.argv = sys.argv[1:]
+    runpy.run_module(f'launch.{name}', run_name='__main__', alter_sys=True)
+
+
+def listing() -> str:
+    """How a command is run, and every command with what it does, a line each."""
+    width = max(map(len, COMMANDS)) + 2
+    lines = [f'  {name:{width}}{_summary(name)}' for name in COMMANDS]
+    usage = ['usage: python -m launch NAME [--flags]; python -m launch NAME --help', '']
+    return '\n'.join([*usage, *lines])
+
+
+def _summary(name: str) -> str:
+    """What the docstring of a command says first, read without running the file."""
+    file = pathlib.Path(__file__).with_name(f'{name}.py')
+    said = (ast.get_docstring(ast.parse(file.read_text())) or '').split('\n\n')[0]
+    return re.split(r'; | \(|\.$', ' '.join(said.split()))[0]
+
+
+main()  # without a guard: this file is only ever run, and never imported

@@ -1,0 +1,63 @@
+"""Fills in the masks of a text with the words that a pre-trained model finds likely.
+
+  python -m launch.fill_mask --workdir=runs/mini "The capital of France is [MASK]."
+  python -m launch.fill_mask --init_from=google-bert/bert-base-uncased --top=10 --json < texts.txt
+
+Without a text it answers line after line of stdin, on a terminal after a prompt. `[MASK]` is
+understood whatever the model's own mask token is. Whole files are faster by launch.predict.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from configs.options import option
+from launch import app, flags
+from launch.inference.options import TrainedModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Which model answers, and in which form."""
+
+    model: TrainedModel
+    top: int = option(5, 'how many words for each mask', bounds=(1, None))
+    json: bool = option(
+        False, 'a JSON object a line: {"text", "masks": for each [{"token", "probability"}]}'
+    )
+
+
+flags.define(Options)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Answers the texts of the command line, or those of stdin."""
+    options = flags.read(Options)
+
+    from launch.inference.mask_filler import MaskFiller
+    from launch.inference.questions import answer_each
+    from launch.workdir.source import read_source
+
+    filler = MaskFiller(read_source(options.model.where), options.top)
+
+    def answer(text: str) -> str:
+        found = filler(text)
+        return json.dumps(found, ensure_ascii=False) if options.json else in_words(found)
+
+    answer_each(argv[1:], answer)
+
+
+def in_words(found: dict[str, Any]) -> str:
+    """An answer as lines: the text, then for each mask the probability of each of its words."""
+    lines, several = [found['text']], len(found['masks']) > 1
+    for number, words in enumerate(found['masks'], 1):
+        lines += [f'  mask {number}'] if several else []
+        lines += [f'  {word["probability"]:8.4f}  {word["token"]}' for word in words]
+    return '\n'.join(lines)
+
+
+if __name__ == '__main__':
+    app.run(main, '["a text with [MASK]" ...]', texts=True)

@@ -1,0 +1,47 @@
+"""--help_settings: every setting with its meaning, type, default and interval."""
+
+from __future__ import annotations
+
+import pytest
+
+from configs.errors import UserError
+from configs.overrides import apply, names
+from configs.schema import FeatureConfig, FinetuneConfig, PretrainConfig
+from configs.settings_text import described
+
+
+@pytest.mark.parametrize('cls', [PretrainConfig, FinetuneConfig, FeatureConfig])
+def test_every_setting_is_there_with_a_default_that_set_takes(cls):
+    lines = [line for line in described(cls).splitlines() if not line.startswith((' ', '#'))]
+    assert [line.partition('=')[0] for line in lines] == names(cls)
+    ours = [line for line in lines if '.N.' not in line]
+    assert apply(cls(), ours) == cls()
+
+
+def test_a_setting_has_its_type_interval_and_meaning():
+    text = described(PretrainConfig, 'optimizer')
+    assert 'optimizer.peak_lr=0.0001\n    number in [1e-37, 1e37]: learning rate at the' in text
+    assert 'optimizer.clip_norm=1.0\n    number or none in [1e-37, 1e37]: gradients' in text
+    assert 'optimizer.freeze_embeddings=false\n    true|false: the' in text
+    assert 'model.' not in text and max(map(len, text.splitlines())) <= 100
+
+
+def test_settings_that_fine_tuning_refuses_are_named():
+    text = ' '.join(described(FinetuneConfig, 'runtime.eval_every').split())
+    assert text.endswith(
+        'To be left alone in these runs: score_every is the number of steps between'
+        ' scores on the dev split'
+    )
+    assert 'left alone' not in described(PretrainConfig)
+
+
+def test_a_section_a_name_within_and_nothing_else():
+    assert 'phases.N.seq_len=128' in described(PretrainConfig, 'phases')
+    assert len(described(PretrainConfig, 'seed').splitlines()) == 3
+
+
+def test_an_unknown_section_is_refused_with_what_is_meant():
+    with pytest.raises(
+        UserError, match=r'they are model, phases, optimizer, runtime \(did you mean'
+    ):
+        described(PretrainConfig, 'optimiser')

@@ -1,0 +1,64 @@
+"""Masks filled in: what is understood as one, and what is refused in one line."""
+
+from __future__ import annotations
+
+import pytest
+
+from bert_jax.interchange.parameters import Model
+from configs.errors import UserError
+from input_pipeline.tokenizer import Tokenizer
+from input_pipeline.tokenizer.settings import SPECIAL_TOKENS
+from input_pipeline.tokenizer.wordpiece import Normalizer
+from launch.inference.mask_filler import MaskFiller
+from launch.inference.predictor import Predictor
+from launch.workdir.source import Source
+from tests.helpers import tiny_models
+
+
+def source(architecture: str, tokenizer: Tokenizer | None = None) -> Source:
+    model: Model = tiny_models.model(architecture)
+    return Source(model, tokenizer or tiny_models.tokenizer(), 'a/folder', 0)
+
+
+@pytest.mark.parametrize('architecture', ['BertForPreTraining', 'BertForMaskedLM'])
+def test_each_mask_has_its_best_words_as_the_predictor_answers_them(architecture):
+    text = 'paris is the [MASK] of [MASK]'
+    found = MaskFiller(source(architecture), 3)(text)
+    assert found['text'] == text
+    assert found['masks'] == Predictor(source(architecture), 64, {}, 3)(text)['masks']
+    assert [len(words) for words in found['masks']] == [3, 3]
+
+
+def test_the_usual_spelling_is_understood_by_a_model_whose_mask_token_is_another():
+    names = [*SPECIAL_TOKENS.values()][:4] + ['<mask>']
+    vocabulary = ('\n'.join([*names, *tiny_models.WORDS]) + '\n').encode()
+    own = Tokenizer('wordpiece', vocabulary, Normalizer(True, True), names)
+    fill = MaskFiller(source('BertForMaskedLM', own), 2)
+    usual = MaskFiller(source('BertForMaskedLM'), 2)
+    assert fill('a [MASK] film')['masks'] == fill('a <mask> film')['masks']
+    assert [
+        [word['probability'] for word in words] for words in fill('a [MASK] film')['masks']
+    ] == [[word['probability'] for word in words] for words in usual('a [MASK] film')['masks']]
+
+
+@pytest.mark.parametrize(
+    ('text', 'message'),
+    [
+        ('paris', r"'paris': no \[MASK\] in it"),
+        ('[MASK] ' * 21, '21 mask tokens: at most 20 are answered'),
+        ('[MASK]' + ' film' * 62, r"\.\.\.': 63 word pieces, and this model reads 62: shorten it"),
+    ],
+)
+def test_a_text_that_cannot_be_answered_is_refused(text, message):
+    with pytest.raises(UserError, match=message):
+        MaskFiller(source('BertForMaskedLM'), 5)(text)
+
+
+def test_the_longest_text_that_fits_is_answered():
+    assert len(MaskFiller(source('BertForMaskedLM'), 5)('[MASK]' + ' film' * 61)['masks']) == 1
+
+
+@pytest.mark.parametrize('architecture', ['BertForSequenceClassification', 'BertModel'])
+def test_a_model_without_the_head_is_refused(architecture):
+    with pytest.raises(UserError, match=f'a/folder: a {architecture} has no head for masked words'):
+        MaskFiller(source(architecture), 5)

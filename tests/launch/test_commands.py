@@ -1,0 +1,51 @@
+"""`python -m launch`: every command in a line, in the order of need, and the way to each."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def launch(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, '-X', 'importtime', '-m', 'launch', *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+def test_every_command_has_a_line_and_nothing_heavy_is_imported():
+    run = launch()
+    usage, empty, *lines = run.stdout.splitlines()
+    files = (ROOT / 'launch').glob('*.py')
+    commands = {file.stem for file in files if "\nif __name__ == '__main__':" in file.read_text()}
+    assert usage.startswith('usage: python -m launch NAME') and not empty
+    assert sorted(line.split()[0] for line in lines) == sorted(commands)
+    assert all(len(line.split()) > 4 for line in lines)
+    imported = {line.rpartition('|')[2].strip() for line in run.stderr.splitlines()}
+    assert 'absl.flags' in imported and not {'jax', 'numpy', 'tensorflow'} & imported
+
+
+def test_commands_stand_in_the_order_in_which_they_are_needed():
+    names = [line.split()[0] for line in launch().stdout.splitlines()[2:]]
+    way = ['train_vocab', 'preprocess', 'pretrain', 'finetune', 'evaluate', 'predict', 'export']
+    assert [name for name in names if name in way] == way
+
+
+@pytest.mark.parametrize('asked', ['--help', '-h'])
+def test_help_is_the_list(asked):
+    assert launch(asked).stdout == launch().stdout
+
+
+def test_a_command_is_run_by_its_name():
+    run = launch('verify_data', '--help')
+    assert run.returncode == 0 and 'usage: python -m launch.verify_data' in run.stdout
+
+
+def test_a_misspelt_command_is_one_line():
+    command = [sys.executable, '-m', 'launch', 'pretain']
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (run.returncode, run.stdout, run.stderr.count('\n')) == (2, '', 1)
+    assert 'pretain: no such command (did you mean pretrain?)' in run.stderr

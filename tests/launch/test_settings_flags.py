@@ -1,0 +1,54 @@
+"""--print_config and --help_settings of the commands that have a configuration."""
+
+from __future__ import annotations
+
+import pytest
+
+from configs import schema
+from configs.load import load
+from configs.overrides import apply
+from configs.presets.finetune import recipe
+
+
+def test_the_printed_configuration_of_a_run_is_read_back_as_it_is(binary, tmp_path):
+    command = ('pretrain', '--print_config')
+    printed = binary(*command, '--config=bert_tiny', '--set=optimizer.peak_lr=2e-4').stdout
+    (tmp_path / 'config.json').write_text(printed)
+    assert schema.loads(printed) == apply(load('bert_tiny'), ['optimizer.peak_lr=2e-4'])
+    assert binary(*command, f'--config={tmp_path}/config.json').stdout == printed
+
+
+def test_fine_tuning_prints_the_recipe_of_its_task_and_starts_nothing(binary, tmp_path):
+    (tmp_path / 'data').mkdir()
+    run = binary(
+        'finetune',
+        '--task=squad_v2',
+        f'--data_dir={tmp_path}/data',
+        '--init_from=none',
+        f'--workdir={tmp_path}/run',
+        '--set=seed=3',
+        '--print_config',
+    )
+    assert schema.loads(run.stdout) == apply(recipe('squad_v2', 'span'), ['seed=3']), run.stderr
+    assert not (tmp_path / 'run').exists()
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'first', 'absent'),
+    [
+        (['pretrain', '--help_settings'], 'name=bert_base', 'epochs='),
+        (['finetune', '--help_settings', 'optimizer'], 'optimizer.algorithm=', 'epochs='),
+        (['finetune', '--help_settings=runtime', '--task=x'], 'runtime.data_parallel=', 'epochs='),
+        (['finetune', '--help_settings', '--task=x'], 'name=finetune', 'phases'),
+    ],
+)
+def test_settings_are_told_without_any_other_flag(binary, arguments, first, absent):
+    run = binary(*arguments)
+    assert (run.returncode, run.stderr) == (0, '')
+    assert run.stdout.splitlines()[1].startswith(first) and f'\n{absent}' not in run.stdout
+
+
+def test_an_unknown_section_is_one_line(binary):
+    run = binary('pretrain', '--help_settings=optimiser')
+    assert (run.returncode, run.stdout, run.stderr.count('\n')) == (2, '', 1)
+    assert '(did you mean optimizer?)' in run.stderr
