@@ -88,6 +88,10 @@ def main(argv: Sequence[str]) -> int:
         determinism.demand()
     if options.print_schedule:
         return print_schedule(app.config_from_flags('pretrain'))
+    if not options.coordinator and (alone := flags.present('num_processes', 'process_id')):
+        raise UserError(
+            f'{alone[0]} needs --coordinator=HOST:PORT; with --distributed the cluster tells it'
+        )
     if not (options.distributed or options.coordinator):
         return run(*ready())
     from bert_jax.mesh import processes

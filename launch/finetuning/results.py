@@ -60,6 +60,7 @@ def run_sweep(runs: Sequence[tuple[Runner[Any], Point]], folder: str) -> list[di
     """
     for runner, point in runs:
         runner.check(point.config)
+    Workdir(folder).check_takes_sweep()
     rows, reused = [], 0
     for number, (runner, point) in enumerate(runs, start=1):
         result, done_before = runner.run(point.config, os.path.join(folder, 'runs', point.name))

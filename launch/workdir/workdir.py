@@ -130,18 +130,28 @@ class Workdir(os.PathLike[str]):
         with reading(self):
             if self.config_file.exists():
                 return
-            runs = sorted(file.parent.name for file in self.path.glob('runs/*/config.json'))
+            runs = self._swept()
             report = self.path / 'sweep.json'
             swept = runs and report.exists()
+            is_file = self.path.is_file()
         if not runs:
-            raise UserError(f'{self}: no config.json in it; expected {expected}')
-        said, one = f'{len(runs)} runs', runs[0]
+            why = 'it is a file' if is_file else 'no config.json in it'
+            raise UserError(f'{self}: {why}; expected {expected}')
+        said, one = _number_of(runs), runs[0]
         if swept:
             one = read_object(report)['best']
             said += f', of which {one} is best'
         raise UserError(
             f'{self} holds a sweep of {said}: name one of them, as in {self.path / "runs" / one}'
         )
+
+    def check_takes_sweep(self) -> None:
+        """UserError where this is the folder of a single run, so that no sweep can lie in it."""
+        if self.config_file.exists() and not self._swept():
+            raise UserError(
+                f'--workdir={self} holds a single run, and a sweep has a folder of its own: use'
+                ' another folder'
+            )
 
     def config(self) -> schema.Config:
         """The run's configuration. UserError where this is no workdir, or it is damaged."""
@@ -179,6 +189,11 @@ class Workdir(os.PathLike[str]):
         from, so another may take its folder.
         """
         done, known = self.newest_step(), self.config_file.exists()
+        if not known and (runs := self._swept()):
+            raise UserError(
+                f'--workdir={self} holds a sweep of {_number_of(runs)}: go on with it by the same'
+                ' command (--sweep=...), or use another folder'
+            )
         if not known and done:
             raise UserError(
                 f'--workdir={self} holds a checkpoint of step {done} and no config.json, so nothing'
@@ -200,6 +215,10 @@ class Workdir(os.PathLike[str]):
         atomic_write(self.data_file, json.dumps(data, indent=2) + '\n')
         atomic_write(self.config_file, schema.dumps(config))
         return known
+
+    def _swept(self) -> list[str]:
+        """The names of the runs, where this is a sweep's folder."""
+        return sorted(file.parent.name for file in self.path.glob('runs/*/config.json'))
 
     def _takes(self, changed: list[Change], begun: bool) -> bool:
         """Whether the run that is there goes on, `changed` so; False where it makes place for
@@ -227,3 +246,8 @@ class Workdir(os.PathLike[str]):
         if self.tokenizer_folder.exists():  # it belongs to what that run reads
             self.tokenizer_folder.rmtree()
         return False
+
+
+def _number_of(runs: list[str]) -> str:
+    """'1 run', '2 runs'."""
+    return f'{len(runs)} run{"s" if len(runs) > 1 else ""}'
