@@ -691,6 +691,14 @@ def test_command_lines(tmp_path, encoder, task_file, binary):
         ),
         ('evaluate', ['--suite=glue', '--runs=x', '--split=z'], '--split does not go with --suite'),
         ('evaluate', ['--workdir=x', '--data=z', '--task=mrpc'], '--task does not go with --data'),
+        *(
+            (
+                name,
+                ['--workdir=x', '--input=z', '--output=w', '--max_seq_length=0'],
+                '--max_seq_length=0: 0 is not a positive integer',
+            )
+            for name in ('predict', 'extract_features')
+        ),
         ('pretrain', ['--config=bert_tiny', '--process_id=1'], '--process_id needs --coordinator'),
     ],
 )
