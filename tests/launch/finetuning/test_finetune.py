@@ -699,6 +699,11 @@ def test_command_lines(tmp_path, encoder, task_file, binary):
             )
             for name in ('predict', 'extract_features')
         ),
+        (
+            'export',
+            ['--workdir=x', f'--output={__file__}/model'],
+            'test_finetune.py is no folder: name another',
+        ),
         ('pretrain', ['--config=bert_tiny', '--process_id=1'], '--process_id needs --coordinator'),
     ],
 )
