@@ -2,7 +2,7 @@
 
 This file owns the spelling of names and values on a command line; what settings exist and
 which values contradict each other is `configs.schema`'s. All changes are applied before the
-result is checked, so that two that only fit together may come in any order.
+result is checked as a whole, so that two that only fit together may come in any order.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import Any, Literal, TypeVar
 
 from configs.errors import UserError
-from configs.section import Section, from_dict, to_dict
+from configs.section import Section, from_dict, inside, to_dict
 
 C = TypeVar('C', bound=Section)
 
@@ -50,21 +50,27 @@ _ELSEWHERE = {
 }
 
 
-def apply(config: C, changes: Iterable[str]) -> C:
+def apply(config: C, changes: Iterable[str] = (), **of_other_flags: Iterable[str]) -> C:
     """A copy of `config` with each 'name=value' of `changes` made, the last one winning.
 
     Names are dotted, items of a tuple are named by their place from 0 (`phases.0.steps=100`);
-    a tuple as a whole is given as JSON. Raises UserError for an unknown name, a value of the
-    wrong type, and settings that contradict each other afterwards.
+    a tuple as a whole is given as JSON. `changes` are --set's; those of another flag, made after
+    them, are given by its name. Raises UserError, naming the flag, for an unknown name and a value
+    of the wrong type or outside of its interval, and for settings that contradict each other
+    afterwards.
     """
-    # Changes are made to plain data, which checks nothing: the result is checked once, at the end.
+    # Changes are made to plain data: what only fits together is checked once, at the end.
     data = to_dict(config)
-    for change in changes:
-        name, equals, text = change.partition('=')
-        if not equals or not name:
-            raise UserError(f'--set {change}: expected NAME=VALUE, as in --set seed=1')
-        # strip: "a = b" is one argument in quotes, and meant as a=b.
-        _put(data, type(config), name.strip().split('.'), text.strip(), name.strip(), type(config))
+    for flag, its_changes in {'set': changes, **of_other_flags}.items():
+        for change in its_changes:
+            name, equals, text = (part.strip() for part in change.partition('='))
+            if not equals or not name:
+                raise UserError(f'--{flag} {change}: expected NAME=VALUE, as in --{flag} seed=1')
+            # strip, above: "a = b" is one argument in quotes, and meant as a=b.
+            try:
+                _put(data, type(config), name.split('.'), text, name, type(config))
+            except UserError as error:
+                raise UserError(f'--{flag} {error}') from error
     return from_dict(type(config), data)
 
 
@@ -115,32 +121,32 @@ def _put(data: Any, hint: Any, path: list[str], text: str, name: str, root: type
     if typing.get_origin(hint) is tuple:
         if not key.isdecimal() or int(key) >= len(data):
             raise UserError(
-                f'--set {name}: {key!r} is no place in it; the places are 0 to {len(data) - 1}'
+                f'{name}: {key!r} is no place in it; the places are 0 to {len(data) - 1}'
             )
         key, inner = int(key), typing.get_args(hint)[0]
         if len(path) == 1:
-            raise UserError(
-                f'--set {name}: set one of {", ".join(f"{name}.{n}" for n in names(inner))}'
-            )
+            raise UserError(f'{name}: set one of {", ".join(f"{name}.{n}" for n in names(inner))}')
     else:
         hints = typing.get_type_hints(hint)
         if key not in hints:
             meant = _meant(key, hint, root)
             raise UserError(
-                f'--set {name}: {hint.__name__} has no {key!r}{meant}; it has {", ".join(hints)}'
+                f'{name}: {hint.__name__} has no {key!r}{meant}; it has {", ".join(hints)}'
             )
         inner = hints[key]
     # Then the rest of the name, or the value; a section has no value of its own.
     if len(path) > 1:
         if not (dataclasses.is_dataclass(inner) or typing.get_origin(inner) is tuple):
-            raise UserError(f'--set {name}: {key!r} has no settings inside it')
+            raise UserError(f'{name}: {key!r} has no settings inside it')
         _put(data[key], inner, path[1:], text, name, root)
     elif isinstance(inner, type) and dataclasses.is_dataclass(inner):
-        raise UserError(
-            f'--set {name}: set one of {", ".join(f"{name}.{n}" for n in names(inner))}'
-        )
+        raise UserError(f'{name}: set one of {", ".join(f"{name}.{n}" for n in names(inner))}')
     else:
-        data[key] = _parse(text, inner, name)
+        value = _parse(text, inner, name)
+        interval = next(f for f in dataclasses.fields(hint) if f.name == key).metadata.get('within')
+        if interval and value is not None and not inside(value, interval):
+            raise UserError(f'{name}={text}: must be in {interval}')
+        data[key] = value
 
 
 def _parse(text: str, hint: Any, name: str) -> Any:
@@ -156,7 +162,7 @@ def _parse(text: str, hint: Any, name: str) -> Any:
     if typing.get_origin(hint) is Literal:
         if text in options:
             return text
-        raise UserError(f'--set {name}={text}: must be one of {", ".join(options)}')
+        raise UserError(f'{name}={text}: must be one of {", ".join(options)}')
 
     # Whatever has no parser of its own is a tuple of sections, which is written as JSON.
     parse, expected = _PARSERS.get(hint) or (_items, 'a JSON list of objects')
@@ -164,7 +170,7 @@ def _parse(text: str, hint: Any, name: str) -> Any:
         return parse(text)
     except (ValueError, RecursionError) as error:
         raise UserError(
-            f'--set {name}={text}: must be {expected}{" or none" if type(None) in options else ""}'
+            f'{name}={text}: must be {expected}{" or none" if type(None) in options else ""}'
         ) from error
 
 

@@ -123,9 +123,12 @@ def from_dict(cls: type, data: dict[str, Any], where: str = '') -> Any:
     known = {f.name for f in dataclasses.fields(cls)}
     unknown, missing = sorted(set(data) - known), sorted(known - set(data))
     if unknown or missing:
-        raise UserError(
-            f'{where or cls.__name__}: unknown settings {unknown}, missing settings {missing}'
-        )
+        faults = [
+            f'{what} settings {", ".join(those)}'
+            for what, those in (('unknown', unknown), ('missing', missing))
+            if those
+        ]
+        raise UserError(f'{where or cls.__name__}: {"; ".join(faults)}')
     # Sections inside are built first: each checks itself, and `cls` checks them together.
     values = {}
     for name, value in data.items():

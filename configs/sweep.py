@@ -62,7 +62,7 @@ def grid(config: C, text: str) -> list[Point[C]]:
     # The product of all lists, the last changing fastest.
     for values_of_point in itertools.product(*(choices for _, choices in axes)):
         pairs = zip(axes, values_of_point, strict=True)
-        changed = apply(config, [f'{name}={value}' for (name, _), value in pairs])
+        changed = apply(config, sweep=[f'{name}={value}' for (name, _), value in pairs])
         settings = {name: _leaf(changed, name) for name, _ in axes}
         name = ','.join(f'{name}={value}' for name, value in settings.items())
         points.append(Point(name, settings, changed))

@@ -323,12 +323,17 @@ def _fail(program: str, message: str, exit_code: int = UserError.exit_code) -> N
 
 
 def _plain(error: flags.Error) -> str:
-    """absl's message, without its repetition where a required flag is missing."""
-    return re.sub(
-        r'flag --(\w+)=None: Flag --\1 must have a value other than None\.',
-        r'--\1 is required',
-        str(error),
-    )
+    """absl's message, without repetition where a required flag is missing, and without Python's
+    words for what is no number.
+    """
+    message = str(error)
+    for absl_words, ours in (
+        (r'flag --(\w+)=None: Flag --\1 must have a value other than None\.', r'--\1 is required'),
+        (r'invalid literal for int\(\) with base 10: .*', 'must be a whole number'),
+        (r'could not convert string to float: .*', 'must be a number'),
+    ):
+        message = re.sub(absl_words, ours, message)
+    return message
 
 
 def _too_little(error: BaseException | None) -> str | None:

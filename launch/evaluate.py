@@ -60,6 +60,7 @@ def main(argv: Sequence[str]) -> None:
     """Prints the scores as one JSON object, or the table of a suite."""
     del argv
     options = flags.read(Options)
+    check_flags(options)
 
     # A suite first: it takes other flags, and prints a table in place of an object.
     if options.suite:
@@ -91,6 +92,20 @@ def main(argv: Sequence[str]) -> None:
 
         report = evaluation.evaluate(options.workdir, options.task, options.data_dir, options.split)
     print(json.dumps(report, indent=2))
+
+
+def check_flags(options: Options) -> None:
+    """UserError for a flag that what is scored does not read."""
+    if not options.suite and (lone := flags.present('runs', 'output')):
+        raise UserError(f'{lone[0]} needs --suite=glue')
+    if options.suite:
+        what, strange = '--suite', flags.present('workdir', 'predictions', 'data', 'task', 'split')
+    elif options.predictions:
+        what, strange = '--predictions', flags.present('workdir', 'data')
+    else:
+        what, strange = '--data', flags.present('task', 'data_dir') if options.data else []
+    if strange:
+        raise UserError(f'{strange[0]} does not go with {what}: leave one of them out')
 
 
 def score_file(path: str, task_name: str | None, data_dir: str, split: str) -> dict:

@@ -69,6 +69,7 @@ def main(argv: Sequence[str]) -> None:
     """Writes the folder, reads it back, and says what is in it."""
     del argv
     options = flags.read(Options)
+    app.check_output('output', options.output)
 
     from launch.workdir.source import print_names, read_source
 

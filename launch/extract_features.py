@@ -58,6 +58,7 @@ class Options:
     max_seq_length: int | None = option(
         None,
         'word pieces of the longest row, longer texts are cut; default: as many as the model has',
+        bounds=(1, None),
     )
     compute_dtype: Literal['float32', 'bfloat16'] = option('float32', 'arithmetic of the layers')
 

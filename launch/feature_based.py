@@ -91,11 +91,15 @@ def main(argv: Sequence[str]) -> int:
     for approach in approaches:
         if approach == 'finetune':
             config = overrides.apply(
-                finetune.recipe(task.name, task.kind), [*options.set, *options.set_finetune]
+                finetune.recipe(task.name, task.kind),
+                options.set,
+                set_finetune=options.set_finetune,
             )
         else:
             config = overrides.apply(
-                finetune.feature_based(task.name, approach), [*options.set, *options.set_bilstm]
+                finetune.feature_based(task.name, approach),
+                options.set,
+                set_bilstm=options.set_bilstm,
             )
         points[approach] = [
             Point(

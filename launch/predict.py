@@ -41,6 +41,7 @@ class Options:
     max_seq_length: int | None = option(
         None,
         'word pieces of the longest row; default: as fine-tuned, else as many as the model has',
+        bounds=(1, None),
     )
     top: int = option(
         5,

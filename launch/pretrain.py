@@ -98,6 +98,10 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if options.print_schedule:
         return print_schedule(app.config_from_flags('pretrain'))
+    if not options.coordinator and (alone := flags.present('num_processes', 'process_id')):
+        raise UserError(
+            f'{alone[0]} needs --coordinator=HOST:PORT; with --distributed the cluster tells it'
+        )
 
     # One process: flags and records are checked without jax, then the run begins.
     if not (options.distributed or options.coordinator):

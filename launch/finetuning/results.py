@@ -64,6 +64,7 @@ def run_sweep(runs: Sequence[tuple[Runner[Any], Point]], folder: str) -> list[di
     # All points before the first is run: a mistake in the last should not cost a night.
     for runner, point in runs:
         runner.check(point.config)
+    Workdir(folder).check_takes_sweep()
     rows, reused = [], 0
     for number, (runner, point) in enumerate(runs, start=1):
         # Runs are named by their settings, so a larger sweep finds those of a smaller one.

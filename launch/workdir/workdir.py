@@ -132,14 +132,16 @@ class Workdir(os.PathLike[str]):
         with reading(self):
             if self.config_file.exists():
                 return
-            runs = sorted(file.parent.name for file in self.path.glob('runs/*/config.json'))
+            runs = self._swept()
             report = self.path / 'sweep.json'
             swept = runs and report.exists()
+            is_file = self.path.is_file()
 
         # A sweep's folder is the likely mix-up: the command that trained was pointed at it.
         if not runs:
-            raise UserError(f'{self}: no config.json in it; expected {expected}')
-        described, run = f'{len(runs)} runs', runs[0]
+            why = 'it is a file' if is_file else 'no config.json in it'
+            raise UserError(f'{self}: {why}; expected {expected}')
+        described, run = _number_of(runs), runs[0]
         if swept:
             run = read_object(report)['best']
             described += f', of which {run} is best'
@@ -147,6 +149,14 @@ class Workdir(os.PathLike[str]):
             f'{self} holds a sweep of {described}: name one of them, as in'
             f' {self.path / "runs" / run}'
         )
+
+    def check_takes_sweep(self) -> None:
+        """UserError where this is the folder of a single run, so that no sweep can lie in it."""
+        if self.config_file.exists() and not self._swept():
+            raise UserError(
+                f'--workdir={self} holds a single run, and a sweep has a folder of its own: use'
+                ' another folder'
+            )
 
     def config(self) -> schema.Config:
         """The run's configuration. UserError where this is no workdir, or it is damaged."""
@@ -188,6 +198,11 @@ class Workdir(os.PathLike[str]):
         """
         # Checkpoints without a configuration: to go on would be to guess whose they are.
         done, known = self.newest_step(), self.config_file.exists()
+        if not known and (runs := self._swept()):
+            raise UserError(
+                f'--workdir={self} holds a sweep of {_number_of(runs)}: go on with it by the same'
+                ' command (--sweep=...), or use another folder'
+            )
         if not known and done:
             raise UserError(
                 f'--workdir={self} holds a checkpoint of step {done} and no config.json, so nothing'
@@ -211,6 +226,10 @@ class Workdir(os.PathLike[str]):
         atomic_write(self.data_file, json.dumps(data, indent=2) + '\n')
         atomic_write(self.config_file, schema.dumps(config))
         return known
+
+    def _swept(self) -> list[str]:
+        """The names of the runs, where this is a sweep's folder."""
+        return sorted(file.parent.name for file in self.path.glob('runs/*/config.json'))
 
     def _takes(self, changed: list[Change], begun: bool) -> bool:
         """Whether the run that is there goes on, `changed` so; False where it makes place for
@@ -243,3 +262,8 @@ class Workdir(os.PathLike[str]):
         if self.tokenizer_folder.exists():  # it belongs to what that run reads
             self.tokenizer_folder.rmtree()
         return False
+
+
+def _number_of(runs: list[str]) -> str:
+    """'1 run', '2 runs'."""
+    return f'{len(runs)} run{"s" if len(runs) > 1 else ""}'

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from configs import sweep
 from configs.errors import UserError
 from configs.overrides import apply, names
 from configs.schema import FeatureConfig, FinetuneConfig, ModelConfig, Phase, PretrainConfig
@@ -80,13 +81,14 @@ def test_settings_that_only_fit_together_may_come_in_any_order():
         ('phases.steps=1', "'steps' is no place"),
         ('phases=3', 'must be a JSON list of objects'),
         ('phases=[', 'must be a JSON list of objects'),
-        ('phases=[{"steps": 3}]', 'missing settings'),
+        ('phases=[{"steps": 3}]', r'^phases.0: missing settings batch_size, seq_len$'),
         ('seed=1.5', 'must be a whole number'),
         ('seed=none', 'must be a whole number$'),
         ('seed=-1', r'seed=-1: must be in \[0, 4294967295\]'),
         ('seed=4294967296', r'seed=4294967296: must be in \[0, 4294967295\]'),
-        ('model.initializer_range=-1', 'initializer_range=-1.0: must be in'),
-        ('optimizer.peak_lr=1e300', 'peak_lr=1e\\+300: must be in'),
+        ('model.initializer_range=-1', '--set model.initializer_range=-1: must be in'),
+        ('phases.0.steps=0', r'--set phases.0.steps=0: must be in \[1, '),
+        ('optimizer.peak_lr=1e300', '--set optimizer.peak_lr=1e300: must be in'),
         ('runtime.data_parallel=x', 'must be a whole number or none'),
         ('optimizer.peak_lr=fast', 'must be a number'),
         ('optimizer.peak_lr=nan', 'must be a number'),
@@ -136,3 +138,14 @@ def test_every_setting_has_a_name_that_apply_takes():
             for key in name.split('.'):
                 value = value[int(key)] if key.isdecimal() else getattr(value, key)
             assert apply(config, [f'{name}={value}']) == config
+
+
+def test_a_refusal_names_the_flag_that_was_given():
+    with pytest.raises(UserError, match=r'^--set_bilstm lstm_widht: .*did you mean lstm_width'):
+        apply(FeatureConfig(), ['seed=1'], set_bilstm=['lstm_widht=3'])
+    with pytest.raises(UserError, match=r'^--sweep sed: .*did you mean seed'):
+        sweep.grid(FinetuneConfig(), 'sed=0')
+    with pytest.raises(UserError, match=r'^--set_bilstm seed: expected NAME=VALUE'):
+        apply(FeatureConfig(), set_bilstm=['seed'])
+    both = apply(FeatureConfig(), ['select=best'], set_bilstm=['score_every=5', 'seed=2'])
+    assert (both.select, both.score_every, both.seed) == ('best', 5, 2)

@@ -25,6 +25,7 @@ from launch import app
 app.define_config_flags()
 DATA = flags.DEFINE_string('data', None, 'where the sheep are', required=True)
 SHARE = flags.DEFINE_float('share', 0.5, 'how many of them')
+COUNT = flags.DEFINE_integer('count', 1, 'their number')
 KIND = flags.DEFINE_enum('kind', 'white', ['white', 'black'], 'which sheep')
 ERRORS = {
     'mistake': UserError('two\\nlines'),
@@ -108,6 +109,8 @@ def test_help_shows_the_binarys_own_flags(program):
         (['--data=x', '--dta=y'], "Unknown command line flag 'dta'. Did you mean: data"),
         (['--data='], '--data=: is empty: give a value'),
         (['--data=x', '--set='], '--set=: is empty'),
+        (['--data=x', '--share=half'], 'flag --share=half: must be a number (see --help)'),
+        (['--data=x', '--count=1.5'], 'flag --count=1.5: must be a whole number (see --help)'),
         (['--data=x', '--share=nan'], '--share=nan: must be a finite number'),
         (['--data=x', '--share=-inf'], '--share=-inf: must be a finite number'),
         (['--data=xx://a/b'], '--data=xx://a/b: xx:// is neither read nor written: give a local'),

@@ -683,6 +683,28 @@ def test_command_lines(tmp_path, encoder, task_file, binary):
         ('evaluate', [], 'name --workdir'),
         ('evaluate', ['--workdir=nowhere'], 'nowhere: no config.json'),
         ('evaluate', ['--predictions=x'], '--predictions needs --task'),
+        ('evaluate', ['--workdir=x', '--runs=z'], '--runs needs --suite=glue'),
+        (
+            'evaluate',
+            ['--predictions=x', '--workdir=y'],
+            '--workdir does not go with --predictions',
+        ),
+        ('evaluate', ['--suite=glue', '--runs=x', '--split=z'], '--split does not go with --suite'),
+        ('evaluate', ['--workdir=x', '--data=z', '--task=mrpc'], '--task does not go with --data'),
+        *(
+            (
+                name,
+                ['--workdir=x', '--input=z', '--output=w', '--max_seq_length=0'],
+                '--max_seq_length=0: 0 is not a positive integer',
+            )
+            for name in ('predict', 'extract_features')
+        ),
+        (
+            'export',
+            ['--workdir=x', f'--output={__file__}/model'],
+            'test_finetune.py is no folder: name another',
+        ),
+        ('pretrain', ['--config=bert_tiny', '--process_id=1'], '--process_id needs --coordinator'),
     ],
 )
 def test_mistakes_are_one_line(tmp_path, binary, name, arguments, message):

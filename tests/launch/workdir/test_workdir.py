@@ -179,3 +179,22 @@ def test_what_is_refused_leaves_no_folder_behind_and_what_was_there_stays(tmp_pa
         (tmp_path / 'begun' / 'metrics.jsonl').write_text('{}\n')
         raise UserError('refused')
     assert (tmp_path / 'begun' / 'metrics.jsonl').exists()
+
+
+def test_a_sweeps_folder_takes_no_single_run_and_a_runs_folder_no_sweep(tmp_path):
+    swept, single = tmp_path / 'swept', tmp_path / 'single'
+    run(swept / 'runs/seed=0', 5)
+    Workdir(swept).check_takes_sweep()
+    with pytest.raises(UserError, match=f'--workdir={swept} holds a sweep of 1 run: go on with it'):
+        run(swept, 0)
+    assert not (swept / 'config.json').exists()
+    Workdir(single).check_takes_sweep()  # nothing is there
+    run(single, 5)
+    with pytest.raises(UserError, match=f'--workdir={single} holds a single run'):
+        Workdir(single).check_takes_sweep()
+
+
+def test_a_file_is_no_workdir_because_it_is_a_file(tmp_path):
+    (tmp_path / 'run').write_text('')
+    with pytest.raises(UserError, match='/run: it is a file; expected a workdir'):
+        Workdir(tmp_path / 'run').config()
