@@ -25,6 +25,9 @@ from configs.schema import OptimizerConfig
 NOT_DECAYED = re.compile(r'(bias|scale)$')
 EMBEDDINGS = re.compile(r'(^|/)embeddings/')
 
+# One that the settings describe, or one's own.
+Optimizer = OptimizerConfig | optax.GradientTransformation
+
 
 class _Lamb(NamedTuple):
     """Where the implementations of LAMB differ; all add the decay before the trust ratio."""
@@ -131,11 +134,14 @@ def _times(factors: Any) -> optax.GradientTransformation:
     )
 
 
-def make_optimizer(config: OptimizerConfig, h: Hparams, step: Any) -> optax.GradientTransformation:
+def make_optimizer(config: Optimizer, h: Hparams, step: Any) -> optax.GradientTransformation:
     """The optax transformation of one step, `step` counted from 0; `h` and `step` may be traced.
 
-    Frozen parameters do not count in the norm, and neither decay nor move.
+    Frozen parameters do not count in the norm, and neither decay nor move. One's own transformation
+    is taken as it is, with its own schedule, clipping and decay; `h` and `step` are nothing to it.
     """
+    if isinstance(config, optax.GradientTransformation):
+        return config
     lamb = LAMB.get(config.algorithm)
     constants = {'b1': config.b1, 'b2': config.b2, 'eps': config.eps}
     corrected = lamb.bias_correction if lamb else config.algorithm == 'adamw'

@@ -14,10 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.mesh.sharding import path_of, shardings
-from bert_jax.train.optimizer import make_optimizer
+from bert_jax.train.optimizer import Optimizer, make_optimizer
 from bert_jax.train.schedule import Hparams
 from configs.errors import UserError
-from configs.schema import OptimizerConfig
 
 
 class TrainState(NamedTuple):
@@ -47,7 +46,7 @@ def init_params(model: Any, seed: Any, inputs: Mapping[str, Any] | None = None) 
     ]
 
 
-def fresh_state(params: Any, config: OptimizerConfig) -> TrainState:
+def fresh_state(params: Any, config: Optimizer) -> TrainState:
     """A state at step 0 around given parameters."""
     zero = Hparams(*(0.0 for _ in Hparams._fields))
     count = jnp.zeros((), jnp.int32)
@@ -57,11 +56,15 @@ def fresh_state(params: Any, config: OptimizerConfig) -> TrainState:
 def create_state(
     model: Any,
     seed: int,
-    config: OptimizerConfig,
+    config: Optimizer,
     mesh: jax.sharding.Mesh,
     shard_optimizer: bool = False,
 ) -> TrainState:
-    """A fresh state, made on the mesh: no device ever holds what is not its part."""
+    """A fresh state, made on the mesh: no device ever holds what is not its part.
+
+    model: anything with flax's `init` that reads what `init_params` gives it; config: the settings
+    of the optimizer, or an optax one of your own.
+    """
     out = shardings(state_shapes(model, config), mesh, shard_optimizer)
     with jax.set_mesh(mesh):
         return jax.jit(functools.partial(_make, model, config), out_shardings=out)(np.uint32(seed))
@@ -69,7 +72,7 @@ def create_state(
 
 def abstract_state(
     model: Any,
-    config: OptimizerConfig,
+    config: Optimizer,
     mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
     shard_optimizer: bool = False,
 ) -> TrainState:
@@ -80,12 +83,12 @@ def abstract_state(
 
 
 @functools.lru_cache(maxsize=1)
-def state_shapes(model: Any, config: OptimizerConfig) -> TrainState:
+def state_shapes(model: Any, config: Optimizer) -> TrainState:
     """A train state's shapes, without places; kept, as a search asks for one model's often."""
     return jax.eval_shape(functools.partial(_make, model, config), np.uint32(0))
 
 
-def _make(model: Any, config: OptimizerConfig, seed: jax.Array) -> TrainState:
+def _make(model: Any, config: Optimizer, seed: jax.Array) -> TrainState:
     return fresh_state(init_params(model, seed), config)
 
 

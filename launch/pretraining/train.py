@@ -149,7 +149,7 @@ def _train(
             config.runtime,
             kind='pretrain',
             total_steps=config.total_steps,
-            saves=saves_left(config, int(state.step)),
+            saves=running.saves_left(config, int(state.step)),
             meter_state=meter_state,
             stop=processes.Agreement(processes.StopSignal(), mesh),
             beat=beat,
@@ -169,14 +169,6 @@ def _train(
         return 128 + signal
     logging.info('done: %d steps', int(state.step))
     return 0
-
-
-def saves_left(config: schema.PretrainConfig, step: int) -> int:
-    """At most so many checkpoints will be written after `step`."""
-    left, runtime = config.total_steps - step, config.runtime
-    return left and left // runtime.checkpoint_every + left // runtime.eval_every + len(
-        config.phases
-    )
 
 
 @dataclasses.dataclass(frozen=True)
