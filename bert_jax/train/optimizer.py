@@ -9,7 +9,7 @@ ratios, rates and freezing act on each block's slice. The learning rate itself i
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ NOT_DECAYED = re.compile(r'(bias|scale)$')
 EMBEDDINGS = re.compile(r'(^|/)embeddings/')
 
 # One that the settings describe, or one's own.
-Optimizer = OptimizerConfig | optax.GradientTransformation
+Optimizer: TypeAlias = OptimizerConfig | optax.GradientTransformation
 
 
 class _Lamb(NamedTuple):

@@ -85,7 +85,7 @@ class Writers:
 
 
 class MetricWriter(Writers):
-    """Tells the metrics of a run to the log, its workdir's files and `more`; to be closed at the end.
+    """Tells a run's metrics to the log, its workdir's files and `more`; to be closed at the end.
 
     resume_step: the step of the checkpoint that the run goes on from (0: from the start); what an
     interrupted run wrote beyond it is dropped, because it will be written again: all of it where
@@ -168,21 +168,29 @@ class TensorBoard:
         """Adds a point to the curve 'SPLIT/NAME' of each number."""
         from tensorboard.compat.proto import event_pb2, summary_pb2
 
-        split = metrics.get('split', 'train')
-        scalars = [
-            summary_pb2.Summary.Value(tag=f'{split}/{name}', simple_value=value)
-            for name, value in metrics.items()
-            if isinstance(value, int | float) and not isinstance(value, bool)
+        values = [
+            summary_pb2.Summary.Value(tag=tag, simple_value=value)
+            for tag, value in scalars(metrics).items()
         ]
         self._events.add_event(
             event_pb2.Event(
-                wall_time=time.time(), step=step, summary=summary_pb2.Summary(value=scalars)
+                wall_time=time.time(), step=step, summary=summary_pb2.Summary(value=values)
             )
         )
 
     def close(self) -> None:
         """Writes what waits for room."""
         self._events.close()
+
+
+def scalars(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a line, as 'SPLIT/NAME'."""
+    split = metrics.get('split', 'train')
+    return {
+        f'{split}/{name}': value
+        for name, value in metrics.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
 
 
 class _Appended:
