@@ -38,7 +38,11 @@ class TrainStep(Protocol):
 
 
 class Writer(Protocol):
-    """Where lines of metrics go: launch/workdir has one that writes files."""
+    """Where lines of metrics go: launch/workdir has those that write files.
+
+    One that comes late to an interrupted run is told at which step that goes on: lines of later
+    steps that it has been given come again.
+    """
 
     def write(
         self,
@@ -48,6 +52,9 @@ class Writer(Protocol):
         eta: float | None = None,
     ) -> None:
         """Records the metrics of a step; of `total` steps, with `eta` seconds left."""
+
+    def close(self) -> None:
+        """Writes what is buffered; called by who opened it, not by the loop."""
 
 
 class StepCosts(Protocol):

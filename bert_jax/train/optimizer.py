@@ -9,7 +9,7 @@ ratios, rates and freezing act on each block's slice. The learning rate itself i
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,9 @@ from configs.schema import OptimizerConfig
 NOT_DECAYED = re.compile(r'(bias|scale)$')
 # The encoder's own tree and a model's around it: 'embeddings/word', 'encoder/embeddings/word'.
 EMBEDDINGS = re.compile(r'(^|/)embeddings/')
+
+# One that the settings describe, or one's own.
+Optimizer: TypeAlias = OptimizerConfig | optax.GradientTransformation
 
 
 class _Lamb(NamedTuple):
@@ -140,11 +143,14 @@ def _times(factors: Any) -> optax.GradientTransformation:
     )
 
 
-def make_optimizer(config: OptimizerConfig, h: Hparams, step: Any) -> optax.GradientTransformation:
+def make_optimizer(config: Optimizer, h: Hparams, step: Any) -> optax.GradientTransformation:
     """The optax transformation of one step, `step` counted from 0; `h` and `step` may be traced.
 
-    Frozen parameters do not count in the norm, and neither decay nor move.
+    Frozen parameters do not count in the norm, and neither decay nor move. One's own transformation
+    is taken as it is, with its own schedule, clipping and decay; `h` and `step` are nothing to it.
     """
+    if isinstance(config, optax.GradientTransformation):
+        return config
     lamb = LAMB.get(config.algorithm)
     constants = {'b1': config.b1, 'b2': config.b2, 'eps': config.eps}
     corrected = lamb.bias_correction if lamb else config.algorithm == 'adamw'

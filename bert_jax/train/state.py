@@ -14,10 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.mesh.sharding import path_of, shardings
-from bert_jax.train.optimizer import make_optimizer
+from bert_jax.train.optimizer import Optimizer, make_optimizer
 from bert_jax.train.schedule import Hparams
 from configs.errors import UserError
-from configs.schema import OptimizerConfig
 
 
 class TrainState(NamedTuple):
@@ -46,7 +45,7 @@ def init_params(model: Any, seed: Any, inputs: Mapping[str, Any] | None = None) 
     return model.init(jax.random.key(seed), batch)['params']
 
 
-def fresh_state(params: Any, config: OptimizerConfig) -> TrainState:
+def fresh_state(params: Any, config: Optimizer) -> TrainState:
     """A state at step 0 around given parameters."""
     # The moments' shapes follow from the parameters alone: any scalars do to make them.
     zero = Hparams(*(0.0 for _ in Hparams._fields))
@@ -57,11 +56,15 @@ def fresh_state(params: Any, config: OptimizerConfig) -> TrainState:
 def create_state(
     model: Any,
     seed: int,
-    config: OptimizerConfig,
+    config: Optimizer,
     mesh: jax.sharding.Mesh,
     shard_optimizer: bool = False,
 ) -> TrainState:
-    """A fresh state, made on the mesh: no device ever holds what is not its part."""
+    """A fresh state, made on the mesh: no device ever holds what is not its part.
+
+    model: anything with flax's `init` that reads what `init_params` gives it; config: the settings
+    of the optimizer, or an optax one of your own.
+    """
     # Shapes tell the places, and the places are given to the program that makes the arrays.
     out = shardings(state_shapes(model, config), mesh, shard_optimizer)
     with jax.set_mesh(mesh):
@@ -70,7 +73,7 @@ def create_state(
 
 def abstract_state(
     model: Any,
-    config: OptimizerConfig,
+    config: Optimizer,
     mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
     shard_optimizer: bool = False,
 ) -> TrainState:
@@ -83,12 +86,12 @@ def abstract_state(
 
 
 @functools.lru_cache(maxsize=1)
-def state_shapes(model: Any, config: OptimizerConfig) -> TrainState:
+def state_shapes(model: Any, config: Optimizer) -> TrainState:
     """A train state's shapes, without places; kept, as a search asks for one model's often."""
     return jax.eval_shape(functools.partial(_make, model, config), np.uint32(0))
 
 
-def _make(model: Any, config: OptimizerConfig, seed: jax.Array) -> TrainState:
+def _make(model: Any, config: Optimizer, seed: jax.Array) -> TrainState:
     return fresh_state(init_params(model, seed), config)
 
 

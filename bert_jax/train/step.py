@@ -19,7 +19,7 @@ from bert_jax.mesh.sharding import constrain_rows, per_data_shard
 from bert_jax.model.dropout import DropoutRng
 from bert_jax.train.losses import Batch, MetricSums, Objective
 from bert_jax.train.masking import DynamicMasking
-from bert_jax.train.optimizer import make_optimizer
+from bert_jax.train.optimizer import Optimizer, make_optimizer
 from bert_jax.train.schedule import Hparams, learning_rate
 from bert_jax.train.state import TrainState
 from configs.schema import OptimizerConfig
@@ -51,15 +51,19 @@ def _split(batch: Any, parts: int) -> Any:
 
 def make_train_step(
     objective: Objective,
-    config: OptimizerConfig,
+    optimizer: Optimizer,
     accumulation: int = 1,
     masking: DynamicMasking | None = None,
     dropout_rng: str = 'threefry',
 ) -> Callable[[TrainState, Batch, Hparams], tuple[TrainState, MetricSums]]:
     """-> step(state, batch, hparams) -> (state, metrics as (sum, weight) pairs).
 
-    Among the metrics are loss, learning_rate, grad_norm, param_norm and bad_steps. With `masking`
-    the batch comes unmasked, and each step draws its own masks.
+    optimizer: its settings, or an optax one of your own, whose schedule counts the steps that were
+      not discarded.
+    masking: where given, the batch comes unmasked, and each step draws its own masks.
+    Among the metrics are loss, grad_norm, param_norm and bad_steps, and of an optimizer by settings
+    learning_rate; loss is what is minimised, and takes the place of an objective's own `loss`. The
+    batch has `input_ids` [B, ...], by which its rows are counted.
     """
 
     def train_step(state: TrainState, batch: Batch, h: Hparams) -> tuple[TrainState, MetricSums]:
@@ -113,7 +117,7 @@ def make_train_step(
 
         # The update is computed in any case and taken only where all is finite: the choice is made
         # on the device, so that the host need not look at this step before it sends the next.
-        updates, opt_state = make_optimizer(config, h, state.step).update(
+        updates, opt_state = make_optimizer(optimizer, h, state.step).update(
             grads, state.opt_state, state.params
         )
         keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
@@ -128,8 +132,9 @@ def make_train_step(
             'loss': loss_value,
             'grad_norm': norm,
             'param_norm': optax.tree.norm(params),
-            'learning_rate': learning_rate(config, h, state.step),
         }
+        if isinstance(optimizer, OptimizerConfig):
+            scalars['learning_rate'] = learning_rate(optimizer, h, state.step)
         metrics = {
             **sums,
             **{k: (v, one) for k, v in scalars.items()},

@@ -55,6 +55,26 @@ def text_rows(
     return features
 
 
+def input_rows(
+    texts: Sequence[str | tuple[str, str]],
+    tokenizer: Any,
+    max_length: int,
+    multiple: int | None = 1,
+) -> dict[str, np.ndarray]:
+    """INPUT_KEYS [N, T] int32 of texts and pairs, as `text_rows` lays them out, one batch.
+
+    multiple: T is the longest row's length, rounded up to it, but at most max_length; None: T is
+    max_length.
+    """
+    pairs = [(text, None) if isinstance(text, str) else text for text in texts]
+    rows = text_rows([a for a, _ in pairs], [b for _, b in pairs], tokenizer, max_length)
+    if multiple is None:
+        return rows
+    longest = int(rows['input_mask'].sum(axis=1).max(initial=1))
+    length = min(-(-longest // multiple) * multiple, max_length)
+    return {name: array[:, :length] for name, array in rows.items()}
+
+
 def truncated_lengths(a: int, b: int, budget: int) -> tuple[int, int]:
     """How much of two texts is kept when the longer always gives its last token, b where they tie.
 

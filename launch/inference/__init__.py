@@ -1,19 +1,24 @@
-"""A trained model that answers: `from launch.inference import Predictor`."""
+"""A trained model in memory: `Predictor` answers, `Bert` gives arrays."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from launch.inference.bert import Bert
     from launch.inference.predictor import Predictor
 
-__all__ = ['Predictor']
+__all__ = ['Bert', 'Predictor']
 
 
-def __getattr__(name: str) -> type[Predictor]:
-    """Imports the predictor, and with it jax, when it is first asked for."""
-    if name != 'Predictor':
-        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-    from launch.inference.predictor import Predictor
+def __getattr__(name: str) -> Any:
+    """Imports either, and with it jax, when it is first asked for."""
+    if name == 'Bert':
+        from launch.inference.bert import Bert
 
-    return Predictor
+        return Bert
+    if name == 'Predictor':
+        from launch.inference.predictor import Predictor
+
+        return Predictor
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

@@ -159,7 +159,7 @@ def _train(
             config.runtime,
             kind='pretrain',
             total_steps=config.total_steps,
-            saves=saves_left(config, int(state.step)),
+            saves=running.saves_left(config, int(state.step)),
             meter_state=meter_state,
             stop=processes.Agreement(processes.StopSignal(), mesh),
             beat=beat,
@@ -180,17 +180,6 @@ def _train(
         return running.exit_code(signal, checkpoint.standing(options.workdir, int(state.step)))
     logging.info('done: %d steps', int(state.step))
     return 0
-
-
-def saves_left(config: schema.PretrainConfig, step: int) -> int:
-    """At most so many checkpoints will be written after `step`."""
-    # One a checkpoint_every, one for each evaluation that is the best so far, one at a phase's end;
-    # an upper bound, since several may fall on the same step.
-    steps_left, runtime = config.total_steps - step, config.runtime
-    if not steps_left:
-        return 0
-    regular = steps_left // runtime.checkpoint_every
-    return regular + steps_left // runtime.eval_every + len(config.phases)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,14 +20,17 @@ import socket
 import sys
 import time
 import types
-from collections.abc import Mapping
-from typing import Any, BinaryIO
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from absl import logging
 from etils import epath
 
 from configs.errors import UserError, no_room, reading
 from configs.json_object import parse
+
+if TYPE_CHECKING:
+    from bert_jax.train.loop import Writer
 
 FILE = 'metrics.jsonl'
 
@@ -53,8 +56,36 @@ _LEFT_OUT = (
 )
 
 
-class MetricWriter:
-    """Appends the metrics of a run to its workdir; to be closed at the end.
+class Writers:
+    """A list of writers (bert_jax/train/loop.py has the protocol) that stands for one.
+
+    None at all is the writer of the processes of a run that are not its first.
+    """
+
+    def __init__(self, writers: Sequence[Writer]):
+        self._writers = writers
+
+    def write(
+        self,
+        step: int,
+        metrics: Mapping[str, Any],
+        total: int | None = None,
+        eta: float | None = None,
+    ) -> None:
+        """Hands one set of metrics to each in turn, as JSON values: None for what is not finite."""
+        values = {name: _plain(value) for name, value in metrics.items()}
+        for writer in self._writers:
+            writer.write(step, values, total, eta)
+
+    def close(self) -> None:
+        """Closes each, also where one fails. They are of no use afterwards."""
+        with contextlib.ExitStack() as stack:
+            for writer in reversed(self._writers):
+                stack.callback(writer.close)
+
+
+class MetricWriter(Writers):
+    """Tells a run's metrics to the log, its workdir's files and `more`; to be closed at the end.
 
     resume_step: the step of the checkpoint that the run goes on from (0: from the start); what an
     interrupted run wrote beyond it is dropped, because it will be written again: all of it where
@@ -63,12 +94,70 @@ class MetricWriter:
     room again.
     """
 
-    def __init__(self, workdir: epath.PathLike, resume_step: int = 0, must: bool = True):
-        # Cut off first: the files are then opened at the end of what stays.
+    def __init__(
+        self,
+        workdir: epath.PathLike,
+        resume_step: int = 0,
+        must: bool = True,
+        more: Sequence[Writer] = (),
+    ):
         folder = epath.Path(workdir)
         folder.mkdir(parents=True, exist_ok=True)
+        # To the log first: it still tells where the disk takes nothing.
+        super().__init__(
+            [
+                LogLines(),
+                JsonLines(folder, resume_step, must),
+                TensorBoard(folder, resume_step, must),
+                *more,
+            ]
+        )
+
+
+class LogLines:
+    """The log: a readable line for each set of metrics."""
+
+    def write(
+        self,
+        step: int,
+        metrics: Mapping[str, Any],
+        total: int | None = None,
+        eta: float | None = None,
+    ) -> None:
+        """Logs what `describe` says."""
+        logging.info('%s', describe(step, metrics, total, eta))
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+class JsonLines:
+    """The metrics.jsonl of a folder; arguments as for MetricWriter."""
+
+    def __init__(self, folder: epath.Path, resume_step: int, must: bool):
+        # Cut off first: the file is then opened at the end of what stays.
         truncate_after(folder / FILE, resume_step)
         self._file = _Appended(folder / FILE, must)
+
+    def write(
+        self,
+        step: int,
+        metrics: Mapping[str, Any],
+        total: int | None = None,
+        eta: float | None = None,
+    ) -> None:
+        """Appends a line, which has neither `total` nor `eta`."""
+        self._file.append(json.dumps({'step': step, **metrics}).encode() + b'\n')
+
+    def close(self) -> None:
+        """Writes what waits for room."""
+        self._file.close()
+
+
+class TensorBoard:
+    """An event file in a folder; arguments as for MetricWriter."""
+
+    def __init__(self, folder: epath.Path, resume_step: int, must: bool):
         self._events = _event_writer(folder, resume_step, must)
 
     def write(
@@ -78,35 +167,32 @@ class MetricWriter:
         total: int | None = None,
         eta: float | None = None,
     ) -> None:
-        """Records one set of metrics; `total` steps and `eta` seconds left are for the log line
-        alone.
-        """
-        # To the log first: it still tells where the disk takes nothing.
-        values = {name: _plain(value) for name, value in metrics.items()}
-        logging.info('%s', describe(step, values, total, eta))
-        self._file.append(json.dumps({'step': step, **values}).encode() + b'\n')
-        self._add_events(step, values)
-
-    def close(self) -> None:
-        """Writes what is buffered. The writer is of no use afterwards."""
-        self._file.close()
-        self._events.close()
-
-    def _add_events(self, step: int, values: Mapping[str, Any]) -> None:
+        """Adds a point to the curve 'SPLIT/NAME' of each number."""
         from tensorboard.compat.proto import event_pb2, summary_pb2
 
-        # A tag is SPLIT/NAME, so TensorBoard draws train and eval of a name side by side.
-        split = values.get('split', 'train')
-        scalars = [
-            summary_pb2.Summary.Value(tag=f'{split}/{name}', simple_value=value)
-            for name, value in values.items()
-            if isinstance(value, int | float) and not isinstance(value, bool)
+        values = [
+            summary_pb2.Summary.Value(tag=tag, simple_value=value)
+            for tag, value in scalars(metrics).items()
         ]
         self._events.add_event(
             event_pb2.Event(
-                wall_time=time.time(), step=step, summary=summary_pb2.Summary(value=scalars)
+                wall_time=time.time(), step=step, summary=summary_pb2.Summary(value=values)
             )
         )
+
+    def close(self) -> None:
+        """Writes what waits for room."""
+        self._events.close()
+
+
+def scalars(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a line, as 'SPLIT/NAME': TensorBoard then draws a name's splits together."""
+    split = metrics.get('split', 'train')
+    return {
+        f'{split}/{name}': value
+        for name, value in metrics.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
 
 
 class _Appended:
@@ -192,16 +278,6 @@ class _Events:
 
     def close(self) -> None:
         self._file.close()
-
-
-class NoWriter:
-    """Stands in for a MetricWriter in the processes of a run that are not its first."""
-
-    def write(self, *_: object, **__: object) -> None:
-        """Records nothing, whatever the line."""
-
-    def close(self) -> None:
-        """Does nothing."""
 
 
 def read_metrics(path: epath.PathLike) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ for every command that trains. It must not know what is trained.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from absl import logging
@@ -17,7 +17,7 @@ from bert_jax.train import loop
 from bert_jax.train.checkpoint import Checkpoints
 from bert_jax.train.meter import Meter
 from bert_jax.train.state import TrainState
-from configs.schema import RuntimeConfig
+from configs.schema import PretrainConfig, RuntimeConfig
 from launch.workdir import metrics, plots
 
 # What a checkpoint keeps beside the state: the sums of the steps since the last line.
@@ -44,6 +44,17 @@ def resumed(
     return state, meta.get('meter')  # checkpoints of older versions have none
 
 
+def saves_left(config: PretrainConfig, step: int) -> int:
+    """At most so many checkpoints will be written after `step`."""
+    # One a checkpoint_every, one for each evaluation that is the best so far, one at a phase's end;
+    # an upper bound, since several may fall on the same step.
+    steps_left, runtime = config.total_steps - step, config.runtime
+    if not steps_left:
+        return 0
+    regular = steps_left // runtime.checkpoint_every
+    return regular + steps_left // runtime.eval_every + len(config.phases)
+
+
 @contextlib.contextmanager
 def opened(
     workdir: str,
@@ -58,21 +69,25 @@ def opened(
     stop: Callable[[], int | None],
     beat: Callable[[], None],
     profile_steps: int,
+    writers: Callable[[int], Sequence[loop.Writer]] = lambda step: (),
 ) -> Iterator[loop.Run]:
     """Yields what surrounds the steps of a run that goes on from `state`, or begins with it.
 
     kind: what a checkpoint says it is of, 'pretrain' or 'finetune'; saves: at most so many more
-    will be made; the rest as loop.Run has it. NoRoom where the disk cannot hold them. At the end,
-    however it comes, a save under way is on the disk, the metrics are closed and drawn.
+    will be made; writers: makes those of your own, beside those of the folder, given the step that
+    the run goes on from; the rest as loop.Run has it. NoRoom where the disk cannot hold them. At
+    the end, however it comes, a save under way is on the disk, the metrics are closed and drawn.
     """
     # Before anything is opened: a run that cannot be saved should not begin.
     required = runtime.on_full_disk == 'stop'
     checkpoints.check_room(state, saves, required)
 
     # All processes compute the same metrics; one writes them, or lines would come several times.
-    writes = processes.is_lead_process()
+    writes, step = processes.is_lead_process(), int(state.step)
     writer = (
-        metrics.MetricWriter(workdir, int(state.step), required) if writes else metrics.NoWriter()
+        metrics.MetricWriter(workdir, step, required, writers(step))
+        if writes
+        else metrics.Writers([])
     )
 
     # Checkpoints close first: a save under way ends before the metrics that tell of it are closed.

@@ -77,7 +77,11 @@ def test_what_stands_outside_the_rooms_knows_none_of_them():
 def test_no_room_is_crowded():
     for package in PACKAGES:
         for folder in [ROOT / package, *(p.parent for p in (ROOT / package).rglob('__init__.py'))]:
-            entries = {path.name for path in folder.iterdir()} - {'__pycache__', '__init__.py'}
+            entries = {path.name for path in folder.iterdir()} - {
+                '__pycache__',
+                '__init__.py',
+                'py.typed',
+            }
             if folder.name != 'launch':
                 assert len(entries) <= MOST_ENTRIES, f'{folder}: {len(entries)} entries'
 

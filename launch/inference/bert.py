@@ -1,0 +1,199 @@
+"""A trained or fresh model in a program of your own: `Bert.load(...)`, arrays in and arrays out.
+
+  from launch.inference import Bert
+
+  bert = Bert.load('google-bert/bert-base-uncased')     # whatever --init_from takes
+  rows = bert.tokenize(['One.', ('A question?', 'An answer.')], multiple=8)
+  bert(rows).hidden                                     # [2, 16, 768]
+  bert.embed(['One.', 'Another.'])                      # [2, 768]
+  bert.fill_mask('Paris is the [MASK] of France.')      # [[{'token': 'capital', ...}, ...]]
+
+Owns the names of these; all of it is done by what the commands use. Answers of a fine-tuned head
+are launch/inference/predictor.py's.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.interchange import serving
+from bert_jax.interchange.parameters import Model
+from bert_jax.model import heads
+from bert_jax.model.hidden_states import Pool
+from bert_jax.train.state import init_params
+from bert_jax.train.task_heads import HEADS
+from configs.errors import UserError
+from configs.schema import ModelConfig
+from input_pipeline.tasks.features import input_rows
+from input_pipeline.tokenizer import Tokenizer
+from launch.inference.extractor import Extractor
+from launch.inference.predictor import Predictor
+from launch.workdir.source import Source, load_source
+
+Text = str | tuple[str, str]
+
+
+class Outputs(NamedTuple):
+    """What the encoder gives for B rows of T word pieces, float32.
+
+    hidden: the last block's states [B, T, H]; pooled: of the first token [B, H].
+    """
+
+    hidden: np.ndarray
+    pooled: np.ndarray
+
+
+class Bert:
+    """A model with its tokenizer, in memory.
+
+    A program is compiled for each shape of rows that comes up.
+
+    Attributes:
+      source: the model, its tokenizer, where it came from.
+    """
+
+    def __init__(self, source: Source, compute_dtype: str = 'float32'):
+        """`source` must have a pooler; compute_dtype: arithmetic of the layers, or 'bfloat16'."""
+        self.source, self._dtype = source, compute_dtype
+        forward = lambda head: jax.jit(serving.forward(self._as(head), jnp.dtype(compute_dtype)))
+        self._encode, self._mlm = forward('encoder'), forward('masked_words')
+        # Each keeps its programs; those in use are few.
+        self._extractor = functools.lru_cache(4)(self._made_extractor)
+        self._filler = functools.lru_cache(4)(self._made_filler)
+
+    @classmethod
+    def load(cls, where: str, compute_dtype: str = 'float32') -> Bert:
+        """Loads what --init_from takes: a workdir, a Hugging Face or Google checkpoint, a name.
+
+        UserError where it is none. A pooler that it lacks is made fresh, which the log says.
+        """
+        return cls(load_source(where), compute_dtype)
+
+    @classmethod
+    def fresh(
+        cls,
+        config: ModelConfig,
+        tokenizer: Tokenizer,
+        seed: int = 0,
+        compute_dtype: str = 'float32',
+    ) -> Bert:
+        """A model of random weights, those that launch.pretrain begins with at this seed.
+
+        UserError where config.vocab_size is not the tokenizer's.
+        """
+        if config.vocab_size != tokenizer.vocab_size:
+            raise UserError(
+                f'model.vocab_size={config.vocab_size}, but the tokenizer has'
+                f' {tokenizer.vocab_size} entries: make them the same'
+            )
+        make = jax.jit(lambda seed: init_params(heads.Pretraining(config), seed))
+        params = jax.device_get(make(np.uint32(seed)))
+        model = Model(config, params, HEADS['pretraining'].architecture)
+        return cls(Source(model, tokenizer, 'fresh', 0), compute_dtype)
+
+    @property
+    def config(self) -> ModelConfig:
+        """The encoder's shape."""
+        return self.source.model
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters as numpy arrays, to begin a training with: see `load_params_into`."""
+        return self.source.params
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer."""
+        return self.source.tokenizer
+
+    def tokenize(
+        self, texts: Sequence[Text], max_length: int | None = None, multiple: int | None = 1
+    ) -> dict[str, np.ndarray]:
+        """`input_rows` of texts and pairs; max_length: by default as many as there are positions.
+
+        UserError where there are fewer.
+        """
+        return input_rows(texts, self.tokenizer, self._length(max_length), multiple)
+
+    def __call__(self, rows: Mapping[str, np.ndarray]) -> Outputs:
+        """The encoder's results for `tokenize`'s rows."""
+        outputs = jax.device_get(self._encode(self._placed, dict(rows)))
+        return Outputs(outputs['last_hidden_state'], outputs['pooler_output'])
+
+    def mlm_logits(
+        self, rows: Mapping[str, np.ndarray], positions: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Logits over the vocabulary [B, P, V] at `positions` [B, P]; default: at all T.
+
+        UserError where the model has no masked-LM head.
+        """
+        self._check_mlm()
+        if positions is None:
+            B, T = rows['input_ids'].shape
+            positions = np.tile(np.arange(T, dtype=np.int32), (B, 1))
+        batch = {**rows, 'masked_lm_positions': np.asarray(positions, np.int32)}
+        return jax.device_get(self._mlm(self._placed, batch)['logits'])
+
+    def embed(
+        self,
+        texts: Sequence[Text],
+        layers: Sequence[int] = (-1,),
+        pool: Pool = 'mean',
+        max_length: int | None = None,
+    ) -> np.ndarray:
+        """One vector for each text or pair [N, K H]: its chosen K layers pooled, one after another.
+
+        layers: 0 is the embeddings' output, -1 the last block's; pool: 'mean' and 'max' over the
+        word pieces, [CLS] and [SEP] among them, or 'cls'.
+        """
+        if pool == 'none':
+            raise ValueError(
+                "pool='none' gives no single vector: take the states of `Bert.__call__`"
+            )
+        extractor = self._extractor(tuple(layers), pool, self._length(max_length))
+        pairs = (text if isinstance(text, tuple) else (text, None) for text in texts)
+        records = ((i, {'text': a, 'text_b': b}) for i, (a, b) in enumerate(pairs))
+        found = [row for part in extractor(records, 'texts') for row in part.features]
+        width = len(layers) * self.config.hidden_size
+        return np.array(found, np.float32).reshape(len(found), width)
+
+    def fill_mask(self, texts: Any, top: int = 5) -> Any:
+        """The `top` best words for each [MASK] of a text, best first; of a list, a list of them.
+
+        A text's answer has {'token', 'probability'} of each candidate of each mask in turn.
+        UserError where the model has no masked-LM head, or a text over 20 masks.
+        """
+        self._check_mlm()
+        answers = self._filler(top)(texts)
+        return [a['masks'] for a in answers] if isinstance(texts, list) else answers['masks']
+
+    @functools.cached_property
+    def _placed(self) -> dict[str, Any]:
+        """The parameters on the device, put there when they are first asked for."""
+        return jax.device_put(self.params)
+
+    def _as(self, head: str) -> Model:
+        return self.source.bert._replace(architecture=HEADS[head].architecture)
+
+    def _made_extractor(self, layers: tuple[int, ...], pool: Pool, max_length: int) -> Extractor:
+        return Extractor(self.source, layers, pool, max_length, self._dtype, 'float32')
+
+    def _made_filler(self, top: int) -> Predictor:
+        source = self.source._replace(bert=self._as('masked_words'))
+        return Predictor(source, self.config.max_position, {}, top, self._dtype)
+
+    def _check_mlm(self) -> None:
+        if 'mlm' not in self.source.bert.parts:
+            raise UserError(f'{self.source.where}: its model has no masked-LM head')
+
+    def _length(self, max_length: int | None) -> int:
+        most = self.config.max_position
+        if max_length is not None and not 3 <= max_length <= most:
+            raise UserError(f'max_length={max_length}: this model reads 3 to {most} word pieces')
+        return max_length or most

@@ -1,0 +1,70 @@
+"""Metrics to Weights & Biases or MLflow: writers for `own_run(..., writers=...)`.
+
+Owns their calls. Neither is installed with this project: `pip install bert_jax[wandb]` or
+`bert_jax[mlflow]`. Where their data goes, and who may write there, is for their own environment
+variables to say (WANDB_MODE=offline, MLFLOW_TRACKING_URI).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from launch.workdir.metrics import scalars
+
+
+class WandbWriter:
+    """A run at Weights & Biases; points of a step that it has already are left out there."""
+
+    def __init__(self, project: str, name: str, folder: str | None = None):
+        """Goes on with the run `name` of the project, or begins it; folder: what wandb writes to,
+        by default the current one.
+        """
+        import wandb
+
+        self._run = wandb.init(project=project, id=name, name=name, dir=folder, resume='allow')
+
+    def write(
+        self,
+        step: int,
+        metrics: Mapping[str, Any],
+        total: int | None = None,
+        eta: float | None = None,
+    ) -> None:
+        """Adds a point to the curve 'SPLIT/NAME' of each number."""
+        self._run.log(scalars(metrics), step=step)
+
+    def close(self) -> None:
+        """Sends what is left, and ends the run there."""
+        self._run.finish()
+
+
+class MlflowWriter:
+    """A run in MLflow, which shows points that come again twice."""
+
+    def __init__(self, experiment: str, name: str):
+        """Goes on with the newest run `name` of the experiment, or begins it."""
+        from mlflow import MlflowClient
+
+        self._client = client = MlflowClient()
+        known = client.get_experiment_by_name(experiment)
+        number = known.experiment_id if known else client.create_experiment(experiment)
+        before = client.search_runs([number], f"attributes.run_name = '{name}'", max_results=1)
+        run = before[0] if before else client.create_run(number, run_name=name)
+        self._run_id = run.info.run_id
+        client.update_run(self._run_id, status='RUNNING')
+
+    def write(
+        self,
+        step: int,
+        metrics: Mapping[str, Any],
+        total: int | None = None,
+        eta: float | None = None,
+    ) -> None:
+        """Adds a point to the curve 'SPLIT/NAME' of each number."""
+        for name, value in scalars(metrics).items():
+            self._client.log_metric(self._run_id, name, value, step=step)
+
+    def close(self) -> None:
+        """Ends the run there."""
+        self._client.set_terminated(self._run_id)

@@ -1,0 +1,224 @@
+"""docs/extending.md, carried out: its code is run as it stands there, at tiny size."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import pathlib
+import re
+import signal
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from configs import schema
+from configs.errors import UserError
+from input_pipeline.records.shards import Manifest
+from launch.inference import Bert
+from launch.workdir.metrics import read_metrics
+from launch.workdir.source import load_source
+from tests.helpers import jobs
+
+ROOT = pathlib.Path(__file__).parents[2]
+PAGE = (ROOT / 'docs/extending.md').read_text()
+BLOCKS = re.findall(r'^```python\n(.*?)^```', PAGE, re.M | re.S)
+CLOCK = ('seconds', 'step_ms', 'input_wait')
+
+
+def block(word: str) -> str:
+    """The page's one block of code that has this in it."""
+    (found,) = [text for text in BLOCKS if word in text]
+    return found
+
+
+def executed(word: str, **names: Any) -> dict[str, Any]:
+    """What the block with `word` defines, given these names."""
+    exec(compile(block(word), 'docs/extending.md', 'exec'), names)
+    return names
+
+
+@pytest.fixture(scope='module')
+def data(tmp_path_factory) -> str:
+    """Records that launch.preprocess's job made of a small text."""
+    folder = tmp_path_factory.mktemp('extending')
+    names = [f'doc{chr(97 + i)}{chr(97 + j)}' for i in range(8) for j in range(8)]
+    (folder / 'vocabulary').mkdir()
+    words = [*jobs.SPECIAL, *jobs.PLAIN, '##ing', '##s', '.', *names]
+    (folder / 'vocabulary/vocab.txt').write_text('\n'.join(words) + '\n')
+    (folder / 'vocabulary/tokenizer_config.json').write_text('{"do_lower_case": true}')
+    jobs.write_text(folder / 'text.txt', names)
+    jobs.run(folder, [folder / 'vocabulary'], seq_len=32, max_predictions=5, eval_fraction=0.2)
+    assert Manifest.load(folder / 'out').records('eval') >= 8
+    return str(folder / 'out')
+
+
+def settings(data: str) -> schema.PretrainConfig:
+    return schema.PretrainConfig(
+        model=schema.ModelConfig(
+            vocab_size=Manifest.load(data).vocab_size,
+            hidden_size=32,
+            num_layers=2,
+            num_heads=2,
+            intermediate_size=64,
+            max_position=32,
+        ),
+        phases=(schema.Phase(32, 12, 8),),
+        optimizer=schema.OptimizerConfig(warmup_steps=0),
+        runtime=schema.RuntimeConfig(
+            decoder='numpy', log_every=2, checkpoint_every=5, eval_every=4
+        ),
+    )
+
+
+class Killer:
+    """A writer that does something at a line of a step."""
+
+    def __init__(self, step, act):
+        self.step, self.act = step, act
+
+    def write(self, step, metrics, total=None, eta=None):
+        if step == self.step and metrics['split'] == 'train':
+            self.act()
+
+    def close(self):
+        pass
+
+
+def lines(workdir) -> list[dict[str, Any]]:
+    return [
+        {k: v for k, v in line.items() if k not in CLOCK}
+        for line in read_metrics(workdir / 'metrics.jsonl')
+    ]
+
+
+def test_the_example_of_the_page_trains_and_goes_on_to_the_bit_however_it_was_stopped(
+    data, tmp_path
+):
+    assert sum(bool(line.strip()) for line in block('class Detector').splitlines()) < 60
+    config = settings(data)
+    small = dataclasses.replace(config.model, hidden_size=16, num_heads=1, intermediate_size=32)
+    train = functools.partial(executed('class Detector')['train_detector'], config, small, data)
+    whole = train(str(tmp_path / 'whole'))
+    assert (int(whole.state.step), whole.signal) == (12, None)
+
+    # asked to stop at step 6, whose sums are on no line yet; killed at step 10, back to 6 or so
+    before = signal.getsignal(signal.SIGTERM)
+    cut = str(tmp_path / 'cut')
+    stopping = Killer(6, lambda: signal.raise_signal(signal.SIGTERM))
+    assert train(cut, lambda step: [stopping]).signal == signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) == before
+
+    def die():
+        raise RuntimeError('killed')
+
+    begun = []
+    with contextlib.suppress(RuntimeError):
+        train(cut, lambda step: begun.append(step) or [Killer(10, die)])
+    assert begun == [6]
+    train(cut)
+    assert lines(tmp_path / 'cut') == lines(tmp_path / 'whole')
+    mine = [line for line in lines(tmp_path / 'whole') if line['split'] == 'eval']
+    assert [line['step'] for line in mine] == [4, 8, 12] and 'rtd_loss' in mine[0]
+    losses = [line['rtd_loss'] for line in lines(tmp_path / 'whole') if line['split'] == 'train']
+    assert losses[-1] < losses[0]
+    assert (tmp_path / 'whole/plots/losses.png').exists()
+
+    # what it leaves is a source for --init_from
+    encoder = load_source(cut).params['encoder']
+    np.testing.assert_array_equal(
+        encoder['embeddings']['word'], whole.state.params['encoder']['embeddings']['word']
+    )
+
+
+def test_a_writer_of_ones_own_has_the_lines_of_an_undisturbed_run(tmp_path):
+    table = executed('class Table')['Table']
+
+    def written(path, *parts):
+        for resumed_at, steps in parts:
+            writer = table(path, resumed_at)
+            for step in steps:
+                writer.write(step, {'split': 'train', 'rtd_loss': 1 / step}, 9, None)
+            writer.close()
+        return path.read_text()
+
+    whole = written(tmp_path / 'whole', (0, range(1, 10)))
+    assert len(whole.splitlines()) == 9
+    assert written(tmp_path / 'cut', (0, range(1, 7)), (4, range(5, 10))) == whole
+    assert written(tmp_path / 'cut', (0, range(1, 10))) == whole
+
+
+def test_a_model_in_memory_gives_what_the_page_says(encoder):
+    made = executed('words = bert', source=encoder)
+    bert, rows = made['bert'], made['rows']
+    N, T = rows['input_ids'].shape
+    V, H = bert.config.vocab_size, bert.config.hidden_size
+    assert (N, T % 8) == (2, 0) and {array.dtype for array in rows.values()} == {np.dtype(np.int32)}
+    assert made['hidden'].shape == (2, T, H) and made['pooled'].shape == (2, H)
+    assert made['logits'].shape == (2, T, V)
+    assert made['vectors'].shape == (2, 2 * H)
+    assert [len(mask) for mask in made['words']] == [3]
+
+
+def test_rows_are_padded_to_the_longest_to_a_multiple_or_whole(encoder):
+    bert = Bert.load(encoder)
+    texts = ['a ' * 3, ('a ' * 3, 'a ' * 4), 'a ' * 99]
+    lengths = {
+        multiple: bert.tokenize(texts[:2], 32, multiple)['input_ids'].shape[1]
+        for multiple in (1, 4, 8, 50, None)
+    }
+    assert lengths == {1: 10, 4: 12, 8: 16, 50: 32, None: 32}
+    whole = bert.tokenize(texts, 32)
+    assert whole['input_mask'].sum(1).tolist() == [5, 10, 32]
+    assert whole['segment_ids'].sum(1).tolist() == [0, 5, 0]
+    with pytest.raises(UserError, match='this model reads 3 to 64 word pieces'):
+        bert.tokenize(texts, 65)
+
+
+def test_outputs_embeddings_and_words_agree_with_each_other_whatever_the_padding(encoder):
+    bert = Bert.load(encoder)
+    words = bert.tokenizer.tokens(range(5, 9))
+    texts = [' '.join(words), ' '.join(words[:2])]
+    short, padded = bert.tokenize(texts), bert.tokenize(texts, 32, None)
+    hidden, T = bert(short).hidden, short['input_ids'].shape[1]
+    np.testing.assert_allclose(bert(padded).hidden[1, :4], hidden[1, :4], atol=1e-5)
+
+    real = short['input_mask'][..., None]
+    mean = (hidden * real).sum(1) / real.sum(1)
+    np.testing.assert_allclose(bert.embed(texts), mean, atol=1e-5)
+    assert bert.embed([]).shape == (0, 32)
+
+    places = np.array([[1], [2]])
+    every, chosen = bert.mlm_logits(short), bert.mlm_logits(short, places)
+    assert every.shape == (2, T, bert.config.vocab_size)
+    np.testing.assert_allclose(chosen[:, 0], every[[0, 1], [1, 2]], atol=1e-5)
+
+    text = f'{words[0]} [MASK]'
+    (best,) = bert.fill_mask(text, 2)
+    assert bert.fill_mask([text, text], 2) == [[best], [best]]
+    masked = bert.tokenize([words[0]])
+    ids = np.insert(masked['input_ids'], 2, bert.tokenizer.mask_id, axis=1)
+    rows = {'input_ids': ids, 'input_mask': np.ones_like(ids), 'segment_ids': np.zeros_like(ids)}
+    wanted = np.argsort(-bert.mlm_logits(rows)[0, 2])[:2]
+    assert [word['token'] for word in best] == bert.tokenizer.tokens(wanted)
+
+
+def test_a_fresh_model_is_the_one_that_pre_training_begins_with(encoder):
+    loaded = Bert.load(encoder)  # of seed 7, saved before its first step
+    fresh = Bert.fresh(loaded.config, loaded.tokenizer, seed=7)
+    same = functools.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-7)
+    jax.tree.map(same, fresh.params, loaded.params)
+    with pytest.raises(UserError, match='model.vocab_size=99'):
+        Bert.fresh(dataclasses.replace(loaded.config, vocab_size=99), loaded.tokenizer)
+
+
+def test_a_model_without_a_masked_lm_head_says_so(encoder):
+    source = load_source(encoder)
+    params = {'encoder': source.params['encoder']}
+    bert = Bert(source._replace(bert=source.bert._replace(params=params)))
+    assert bert(bert.tokenize(['a'])).pooled.shape == (1, 32)
+    for ask in (lambda: bert.fill_mask('[MASK]'), lambda: bert.mlm_logits(bert.tokenize(['a']))):
+        with pytest.raises(UserError, match='has no masked-LM head'):
+            ask()
