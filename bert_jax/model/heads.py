@@ -19,6 +19,7 @@ from bert_jax.model.dropout import DropoutRng, dropout
 from bert_jax.model.encoder import ACTIVATIONS, Encoder, LayerNorm, Packing, dense, padded_vocab
 from configs.schema import ModelConfig
 
+# What a model is given: {name of a column: array of B rows}.
 Batch = Mapping[str, jax.Array]
 HEAD_SITE = 1 << 20  # dropout site of a task head, beyond those of any depth of encoder
 

@@ -8,7 +8,7 @@ Dims: B batch, P masked positions, V vocabulary, C classes, T positions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +16,8 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.model.dropout import DropoutRng
+from bert_jax.model.heads import Batch as Batch
 
-# What a step is given: {name of a column: array of B rows}.
-Batch = Mapping[str, jax.Array]
 # {name: (weighted sum, sum of weights)}, each a scalar.
 MetricSums = dict[str, tuple[jax.Array, jax.Array]]
 

@@ -39,7 +39,7 @@ class Document:
     held_out: bool = False
 
 
-def is_held_out(group: str, fraction: float = HELD_OUT_FRACTION) -> bool:
+def is_group_held_out(group: str, fraction: float = HELD_OUT_FRACTION) -> bool:
     """Whether a group is held out.
 
     A matter of its name alone, so the same on every machine and in every run.
@@ -74,7 +74,7 @@ def split(
         for document in documents:
             sentences = copies.unseen(document.sentences)
             if sentences:
-                outside = is_held_out(document.group, fraction)
+                outside = is_group_held_out(document.group, fraction)
                 kept = dataclasses.replace(document, sentences=tuple(sentences), held_out=outside)
                 text = '\n'.join(sentences) + '\n\n'
                 (held_out if outside else train).write(text)

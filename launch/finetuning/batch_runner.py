@@ -96,7 +96,7 @@ def by_length(
             yield PlannedBatch(rows[begin : begin + size], length, size)
 
 
-def place(batch: Arrays, mesh: jax.sharding.Mesh, size: int) -> dict[str, jax.Array]:
+def place_global(batch: Arrays, mesh: jax.sharding.Mesh, size: int) -> dict[str, jax.Array]:
     """A whole batch of `size` rows, of which each process puts its own on its devices."""
     # Row ranges [a, b) of this process; several where its devices are not neighbours in the mesh.
     local = sharding.local_rows(mesh, size)
@@ -132,7 +132,7 @@ def run(
         # After the cut: what `inputs` looks up (states of words) is then no longer than needed.
         model_inputs = inputs(batch) if inputs else batch
         with jax.set_mesh(mesh):
-            outputs = function(params, place(model_inputs, mesh, size))
+            outputs = function(params, place_global(model_inputs, mesh, size))
         yield Result(rows, outputs)
 
 

@@ -158,7 +158,7 @@ class FineTuner(Generic[C]):
         # Runs a few batches ahead of the step (loop.prefetch), so that the device need not wait.
         def place(batch: Arrays) -> dict[str, jax.Array]:
             inputs = self.approach.inputs(config, 'train', batch)
-            return batch_runner.place(inputs, self._machine.mesh, config.batch_size)
+            return batch_runner.place_global(inputs, self._machine.mesh, config.batch_size)
 
         # `saves`: the room that checkpoints may take is asked for before the first step.
         with running.opened(

@@ -70,7 +70,7 @@ _NEEDED = ('cola', 'sst2', 'mrpc', 'stsb', 'qqp', 'mnli', 'qnli', 'rte')
 _FOLDERS = {'ax': ('diagnostic', 'AX'), 'wnli': ('WNLI',)}  # as the GLUE download names them
 
 
-class Run(NamedTuple):
+class TaskRun(NamedTuple):
     """A finished run: its folder, what eval/dev.json says, and where its task's data are."""
 
     folder: str
@@ -78,12 +78,12 @@ class Run(NamedTuple):
     data_dir: str
 
 
-def find_runs(pattern: str) -> dict[str, Run]:
+def find_runs(pattern: str) -> dict[str, TaskRun]:
     """Task -> its run that is best on dev, of all finished runs and sweeps that match the glob.
     UserError where none does.
     """
     # A sweep has its runs in runs/; a glob that names the sweep means all of them.
-    by_task: dict[str, list[Run]] = collections.defaultdict(list)
+    by_task: dict[str, list[TaskRun]] = collections.defaultdict(list)
     for path in sorted(glob.glob(pattern)):
         # Both files are there only when the run is done.
         for folder in [path, *sorted(glob.glob(os.path.join(glob.escape(path), 'runs', '*')))]:
@@ -91,7 +91,7 @@ def find_runs(pattern: str) -> dict[str, Run]:
             if all(file.exists() for file in files):
                 result, data = (read_object(file) for file in files)
                 if 'task' in result:  # a workdir of launch.pretrain may have a split called dev
-                    by_task[result['task']].append(Run(folder, result, data['data_dir']))
+                    by_task[result['task']].append(TaskRun(folder, result, data['data_dir']))
     if not by_task:
         raise UserError(
             f'--runs={pattern}: no folder that matches is a finished run or sweep of'
@@ -119,7 +119,7 @@ def find_runs(pattern: str) -> dict[str, Run]:
     return best
 
 
-def table(runs: dict[str, Run]) -> str:
+def table(runs: dict[str, TaskRun]) -> str:
     """The row of the paper's Table 1 for these runs, on dev: percent, `-` where there is no run,
     the mean where all are there.
     """
@@ -140,7 +140,7 @@ def table(runs: dict[str, Run]) -> str:
     return '\n'.join(aligned([list(cells), list(cells.values())]))
 
 
-def submit(runs: dict[str, Run], glue: str | None, output: str) -> None:
+def submit(runs: dict[str, TaskRun], glue: str | None, output: str) -> None:
     """Writes the zip with a file for each task, predicting the test splits that have not been
     predicted yet.
 
@@ -213,7 +213,7 @@ def submit(runs: dict[str, Run], glue: str | None, output: str) -> None:
             archive.writestr(f'{name}.tsv', text)
 
 
-def _parent(runs: dict[str, Run], glue: str | None) -> str:
+def _parent(runs: dict[str, TaskRun], glue: str | None) -> str:
     """The folder of the GLUE download: `glue`, or else the one that holds the MNLI data ('' without
     a run of it).
     """
@@ -223,7 +223,7 @@ def _parent(runs: dict[str, Run], glue: str | None) -> str:
     return mnli if mnli.startswith('tfds:') else os.path.dirname(mnli)
 
 
-def _folders(runs: dict[str, Run], glue: str | None) -> dict[str, str]:
+def _folders(runs: dict[str, TaskRun], glue: str | None) -> dict[str, str]:
     """Task -> its data folder, '' where it is not found, of the tasks that need no run of their
     own.
     """
@@ -264,7 +264,7 @@ def majority(folder: str) -> str:
 
 
 def _result(
-    run: Run, split: str, task: str | None = None, data_dir: str | None = None
+    run: TaskRun, split: str, task: str | None = None, data_dir: str | None = None
 ) -> dict[str, Any]:
     """What eval/SPLIT.json of a run says, made now where it is not there or is of other weights;
     with `task`, of another task's split in `data_dir`.
@@ -282,7 +282,7 @@ def _result(
     return evaluation.evaluate(run.folder, task, data_dir, split)
 
 
-def _answers(run: Run, task: str, split: str, other_data: str | None) -> dict[str, Any]:
+def _answers(run: TaskRun, task: str, split: str, other_data: str | None) -> dict[str, Any]:
     """{example id: answer} of a run for a split of its task, or with `other_data`, a folder, of
     another task.
     """

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from configs import schema
 
 
-class Run(NamedTuple):
+class RunIdentity(NamedTuple):
     """A run as its workdir says it: its configuration, and what it reads (JSON values)."""
 
     config: schema.Config
@@ -28,7 +28,7 @@ class Change(NamedTuple):
     refused: bool
 
 
-def changes(before: Run, after: Run, done: int) -> list[Change]:
+def changes(before: RunIdentity, after: RunIdentity, done: int) -> list[Change]:
     """All that changes from the run that is there, of which `done` steps are made; sorted by name.
 
     What makes another run of it is `refused`.

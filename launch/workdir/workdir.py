@@ -29,7 +29,7 @@ from configs.atomic import atomic_write
 from configs.errors import UserError, reading
 from configs.json_object import read_object
 from launch.workdir import folder, metrics
-from launch.workdir.changes import Change, Run, changes
+from launch.workdir.changes import Change, RunIdentity, changes
 
 if TYPE_CHECKING:
     from input_pipeline.tokenizer import Tokenizer
@@ -219,7 +219,7 @@ class Workdir(os.PathLike[str]):
                 )
 
             # A run with its first checkpoint, or a result, is begun and is not replaced by another.
-            changed = changes(Run(before, self.data()), Run(config, data), done)
+            changed = changes(RunIdentity(before, self.data()), RunIdentity(config, data), done)
             known = self._takes(changed, begun)
         self.path.mkdir(parents=True, exist_ok=True)
         # The configuration last: with it the folder is this run's.

@@ -71,7 +71,7 @@ def test_near_copies_do_not_straddle(tmp_path, documents):
     copies = [
         text_split.Document('b', f'copy{i}', 'f', sentences) for i, sentences in enumerate(edited)
     ]
-    assert len({text_split.is_held_out(d.group) for d in copies}) == 2
+    assert len({text_split.is_group_held_out(d.group) for d in copies}) == 2
     partial = text_split.Document(
         'b', 'partial', 'f', (*documents[1].sentences[:1], *sentence_list(5))
     )
