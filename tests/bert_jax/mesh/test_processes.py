@@ -464,9 +464,10 @@ def test_processes_of_which_one_is_killed_restart_and_equal_one_process(tmp_path
     assert all('restart 1 of' in log.read_text() for log in logs)
     assert 'resumed at step' in logs[0].read_text()
     texts = [log.read_text() for number, log in enumerate(logs) if number != 1]
-    # What jax runs its collectives with may abort a process (SIGABRT, 134) in the moment in which
-    # the other end closes, before any Python runs: seen twice, on busy machines.
-    told = [text for text in texts if 'exit code 134 after' not in text]
+    # On CPUs jax's collectives are gloo's, which may abort a process in the moment in which another
+    # one dies ("Received data size doesn't match", thrown where nothing catches it), before our
+    # line is written or while it is. Seen three times in some eighty runs, on busy machines.
+    told = [text for text in texts if 'gloo::EnforceNotMet' not in text]
     assert told, texts
     for text in told:  # one line of ours, and none of jax's
         assert f'process 1 of {count} is gone' in text, text
