@@ -149,23 +149,15 @@ def _train(
     # `first`: the run's steps before this phase. What surrounds the steps is opened once for all
     # phases, so that log, checkpoints and watchdog go on across their border.
     first, signal = 0, None
-    with (
-        jax.set_mesh(mesh),
-        processes.watchdog(config.runtime.stall_minutes) as beat,
-        running.opened(
-            options.workdir,
-            checkpoints,
-            state,
-            config.runtime,
-            kind='pretrain',
-            total_steps=config.total_steps,
-            saves=running.saves_left(config, int(state.step)),
-            meter_state=meter_state,
-            stop=processes.Agreement(processes.StopSignal(), mesh),
-            beat=beat,
-            profile_steps=options.profile_steps,
-        ) as run,
-    ):
+    with running.opened_for_phases(
+        options.workdir,
+        checkpoints,
+        state,
+        config,
+        mesh,
+        meter_state=meter_state,
+        profile_steps=options.profile_steps,
+    ) as run:
         # A phase that was done before the resume is passed over; one that was cut is gone on with.
         for number, phase in enumerate(config.phases):
             if int(state.step) < first + phase.steps and signal is None:

@@ -69,19 +69,13 @@ def own_run(
         state, meter_state = resumed or (fresh, None)
         with (
             _handlers_put_back(),
-            jax.set_mesh(mesh),
-            processes.watchdog(config.runtime.stall_minutes) as beat,
-            running.opened(
+            running.opened_for_phases(
                 workdir,
                 checkpoints,
                 state,
-                config.runtime,
-                kind='pretrain',
-                total_steps=config.total_steps,
-                saves=running.saves_left(config, int(state.step)),
+                config,
+                mesh,
                 meter_state=meter_state,
-                stop=processes.Agreement(processes.StopSignal(), mesh),
-                beat=beat,
                 profile_steps=profile_steps,
                 writers=writers,
             ) as run,

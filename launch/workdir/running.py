@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
 from absl import logging
 
 from bert_jax.mesh import processes
@@ -110,6 +111,40 @@ def opened(
         writer.close()
         if writes:
             plots.plot_workdir(workdir)
+
+
+@contextlib.contextmanager
+def opened_for_phases(
+    workdir: str,
+    checkpoints: Checkpoints,
+    state: TrainState,
+    config: PretrainConfig,
+    mesh: jax.sharding.Mesh,
+    *,
+    meter_state: MeterState | None,
+    profile_steps: int,
+    writers: Callable[[int], Sequence[loop.Writer]] = lambda step: (),
+) -> Iterator[loop.Run]:
+    """As `opened`, for a run of all phases of `config`: on `mesh`, and watched for stalls."""
+    with (
+        jax.set_mesh(mesh),
+        processes.watchdog(config.runtime.stall_minutes) as beat,
+        opened(
+            workdir,
+            checkpoints,
+            state,
+            config.runtime,
+            kind='pretrain',
+            total_steps=config.total_steps,
+            saves=saves_left(config, int(state.step)),
+            meter_state=meter_state,
+            stop=processes.Agreement(processes.StopSignal(), mesh),
+            beat=beat,
+            profile_steps=profile_steps,
+            writers=writers,
+        ) as run,
+    ):
+        yield run
 
 
 def exit_code(signal_number: int, standing: str) -> int:
