@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import Any, Literal, TypeVar
 
 from configs.errors import UserError
-from configs.section import Section, from_dict, inside, to_dict
+from configs.section import Section, from_dict, inside
 
 C = TypeVar('C', bound=Section)
 
@@ -60,7 +60,7 @@ def apply(config: C, changes: Iterable[str] = (), **of_other_flags: Iterable[str
     afterwards.
     """
     # Changes are made to plain data: what only fits together is checked once, at the end.
-    data = to_dict(config)
+    data = dataclasses.asdict(config)
     for flag, its_changes in {'set': changes, **of_other_flags}.items():
         for change in its_changes:
             name, equals, text = (part.strip() for part in change.partition('='))

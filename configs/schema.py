@@ -27,10 +27,12 @@ from configs.section import (
     Section,
     from_dict,
     inside,
+    later,
     setting,
     to_dict,
 )
 from configs.section import kinds as kinds  # callers know the schema alone
+from configs.tuning import TuningConfig
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class ModelConfig(Section):
         'a bidirectional LSTM on top of the last block, hidden_size / 2 in each direction (section'
         ' 5.1)',
     )
+    tuning: TuningConfig = later(TuningConfig)
 
     def check(self) -> None:
         # Heads share the width: each has hidden_size / num_heads.
@@ -347,6 +350,7 @@ class FinetuneConfig(Section):
     init: Literal['source', 'random'] = setting(
         'source', 'source: the encoder of --init_from; random: its shape alone, for comparison'
     )
+    tuning: TuningConfig = later(TuningConfig)
     optimizer: OptimizerConfig = dataclasses.field(
         # Warm-up is a share of the steps here (warmup_fraction), which follow from the data.
         default_factory=lambda: OptimizerConfig(peak_lr=2e-5, warmup_steps=0, schedule='bert')
@@ -363,6 +367,15 @@ class FinetuneConfig(Section):
                     f'{name}={getattr(self, name)} needs scores in training: set score_every, the'
                     ' steps between them'
                 )
+        # What tuning leaves alone it leaves alone for good, and one rate is for the rest.
+        if self.tuning.method != 'full':
+            o, only = self.optimizer, f'for tuning.method=full, not {self.tuning.method}'
+            if (o.layer_decay, o.freeze_embeddings, o.freeze_layers) != (1.0, False, 0):
+                raise UserError(
+                    'optimizer: layer_decay, freeze_embeddings and freeze_layers are'
+                    f' {only}: leave them out; tuning.frozen_layers freezes blocks'
+                )
+            self._require(self.init == 'source', 'init', f'source: random is {only}')
         self._require(
             self.optimizer.warmup_steps == 0,
             'optimizer',
@@ -394,12 +407,20 @@ class FinetuneConfig(Section):
                 )
 
     def encoder(self, source: ModelConfig) -> ModelConfig:
-        """The encoder to train: `source` with the dropouts and the BiLSTM of this run."""
+        """The encoder to train: `source` with the dropouts, BiLSTM and tuning of this run.
+
+        UserError where the tuning does not fit its shape.
+        """
         # The source's dropouts hold unless this run has its own; a BiLSTM that the source has
         # stays.
         own = {name: getattr(self, name) for name in ('hidden_dropout', 'attention_dropout')}
         own = {name: rate for name, rate in own.items() if rate is not None}
-        return dataclasses.replace(source, **own, bilstm=self.bilstm or source.bilstm)
+        return dataclasses.replace(
+            source,
+            **own,
+            bilstm=self.bilstm or source.bilstm,
+            tuning=self.tuning.fitted(source.num_layers, source.hidden_size),
+        )
 
 
 # The rows of the paper's Table 7: what the tagger reads of the encoder.
@@ -433,6 +454,8 @@ class FeatureConfig(FinetuneConfig):
                 name,
                 'left alone: it is for fine-tuning the encoder',
             )
+        if self.tuning.method != 'full':
+            raise UserError('tuning: it is for fine-tuning the encoder, and this one is frozen')
         o = self.optimizer
         if (o.layer_decay, o.freeze_embeddings, o.freeze_layers) != (1.0, False, 0):
             raise UserError(

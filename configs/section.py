@@ -10,6 +10,8 @@ Each field says what changing it does to a run that is resumed (`kind`):
               has not looked ahead;
   runtime     it changes speed, memory or logging only: resuming logs the change.
 Each field that is a number says which numbers it may be (`within`), as an interval.
+A section that came later than files that lack it (`later`) is written only where it is not as by
+default, and read as by default where it is absent.
 """
 
 from __future__ import annotations
@@ -42,6 +44,12 @@ def setting(default: Any, help: str, kind: str = 'identity', within: str | None 
     """
     metadata = {'help': help, 'kind': kind, 'within': within}
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def later(section: type[Section]) -> Any:
+    """A dataclass field that holds a section which older files lack (see the head of this file)."""
+    # Not in the repr either, of which a source's fingerprint is made.
+    return dataclasses.field(default_factory=section, repr=False, metadata={'later': True})
 
 
 def inside(number: float, interval: str) -> bool:
@@ -106,7 +114,19 @@ class Section:
 
 def to_dict(config: Section) -> dict[str, Any]:
     """The configuration as plain JSON data: nested dictionaries and lists by field name."""
-    return dataclasses.asdict(config)
+    data = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if 'later' in field.metadata and value == type(value)():
+            continue
+        data[field.name] = _plain(value)
+    return data
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Section):
+        return to_dict(value)
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def from_dict(cls: type, data: dict[str, Any], where: str = '') -> Any:
@@ -120,8 +140,9 @@ def from_dict(cls: type, data: dict[str, Any], where: str = '') -> Any:
         )
     # All names before any value, so that a file of another version is told as such.
     hints = typing.get_type_hints(cls)
-    known = {f.name for f in dataclasses.fields(cls)}
-    unknown, missing = sorted(set(data) - known), sorted(known - set(data))
+    fields = dataclasses.fields(cls)
+    known, must = {f.name for f in fields}, {f.name for f in fields if 'later' not in f.metadata}
+    unknown, missing = sorted(set(data) - known), sorted(must - set(data))
     if unknown or missing:
         faults = [
             f'{what} settings {", ".join(those)}'

@@ -71,10 +71,12 @@ def main(argv: Sequence[str]) -> None:
     options = flags.read(Options)
     app.check_output('output', options.output)
 
-    from launch.workdir.source import print_names, read_source
+    from launch.workdir.source import fold, plain, print_names, read_source
 
     # As it is, without parts made up: an export must not hold weights that nobody trained.
     source = read_source(options.model.where, options.print_map)
+    of_ours = options.format in ('stablehlo', 'saved_model')
+    source = fold(source) if of_ours else plain(source)
     model = source.bert._replace(architecture=options.architecture or source.bert.architecture)
     # Some readers know only one form of gelu; the weights stay.
     if options.hidden_act:

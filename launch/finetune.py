@@ -94,7 +94,7 @@ def main(argv: Sequence[str]) -> int:
 
     # From here on the folder is this command's, so two sweeps cannot mix their runs in it.
     with Workdir(options.workdir).lock():
-        encoder = source.load_source(options.init_from, options.print_map)
+        encoder = source.load_plain(options.init_from, options.print_map)
         logging.info(
             '%s: encoder of %s, step %d; the %s head is fresh',
             task.name,

@@ -70,7 +70,7 @@ def line(program: jax.stages.Compiled, state: Any, batch: Any) -> str:
     used = of_step(program, jax.default_backend())
     limit = (jax.local_devices()[0].memory_stats() or {}).get('bytes_limit')
     return (
-        f'on each of {jax.device_count()} device(s): parameters {size(held(state.params))},'
+        f'on each of {jax.device_count()} device(s): parameters {size(held((state.params, state.frozen)))},'
         f' optimizer {size(held(state.opt_state))}, batch {size(held(batch))}, activations and'
         f' workspace {size(used["temporary"])}: {size(used["total"])} in all'
         + (f' of {size(limit)}' if limit else '')

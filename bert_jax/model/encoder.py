@@ -9,6 +9,7 @@ K examples packed into a row, V vocabulary rounded up to a multiple of 128.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -16,17 +17,14 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.mesh.sharding import constrain_rows
+from bert_jax.model.added import ACTIVATIONS, Place, added_by
 from bert_jax.model.attention import AttentionMask, attend
 from bert_jax.model.bilstm import BiLSTM
 from bert_jax.model.dropout import DropoutRng, dropout
 from configs.errors import UserError
 from configs.schema import ModelConfig
+from configs.tuning import TuningConfig
 
-ACTIVATIONS = {
-    'gelu_tanh': lambda x: nn.gelu(x, approximate=True),
-    'gelu_erf': lambda x: nn.gelu(x, approximate=False),
-    'relu': nn.relu,
-}
 # Sites of dropout: 0 is the embeddings', block i has 1 + 3i + (0 probabilities, 1 attention output,
 # 2 block output).
 _SITES_PER_LAYER = 3
@@ -151,10 +149,18 @@ class Layer(nn.Module):
         c, H = self.config, self.config.hidden_size
         B, T, _ = x_BTH.shape
         site = 1 + _SITES_PER_LAYER * index
+        # What tuning adds, if anything, comes in where products and sums are computed.
+        added, place = added_by(c), Place(c, self.dtype, index, dropout_rng)
+
+        def linear(name: str, width: int, x: jax.Array) -> jax.Array:
+            return added.linear(name, dense(c, width, self.dtype, name), x, place)
+
+        def add_norm(name: str, norm: str, x: jax.Array, out: jax.Array, at: jax.Array):
+            drop = lambda out: dropout(out, c.hidden_dropout, dropout_rng, at)
+            return added.residual(name, x, out, drop, LayerNorm(c.layer_norm_eps, name=norm), place)
+
         # [B, T, H] -> [B, T, N, D]: query, key and value of all heads are one product each.
-        heads = lambda name: dense(c, H, self.dtype, name)(x_BTH).reshape(
-            B, T, c.num_heads, H // c.num_heads
-        )
+        heads = lambda name: linear(name, H, x_BTH).reshape(B, T, c.num_heads, H // c.num_heads)
         ltr = c.attention == 'left_to_right'
 
         # Attention, then a residual sum and its norm ("post-norm", as in the original).
@@ -169,19 +175,13 @@ class Layer(nn.Module):
             ltr,
             self.kernel,
         )
-        out_BTH = dense(c, H, self.dtype, 'attention_output')(out_BTND.reshape(B, T, H))
-        x_BTH = LayerNorm(c.layer_norm_eps, name='attention_norm')(
-            x_BTH + dropout(out_BTH, c.hidden_dropout, dropout_rng, site + 1)
-        )
+        out_BTH = linear('attention_output', H, out_BTND.reshape(B, T, H))
+        x_BTH = add_norm('attention_output', 'attention_norm', x_BTH, out_BTH, site + 1)
 
         # The feed-forward part, then the same again.
-        h_BTI = ACTIVATIONS[c.hidden_act](
-            dense(c, c.intermediate_size, self.dtype, 'intermediate')(x_BTH)
-        )
-        out_BTH = dense(c, H, self.dtype, 'output')(h_BTI)
-        x_BTH = LayerNorm(c.layer_norm_eps, name='output_norm')(
-            x_BTH + dropout(out_BTH, c.hidden_dropout, dropout_rng, site + 2)
-        )
+        h_BTI = ACTIVATIONS[c.hidden_act](linear('intermediate', c.intermediate_size, x_BTH))
+        out_BTH = linear('output', H, h_BTI)
+        x_BTH = add_norm('output', 'output_norm', x_BTH, out_BTH, site + 2)
         x_BTH = constrain_rows(x_BTH)
         # Kept only where a caller asks for `intermediates`.
         self.sow('intermediates', 'hidden', x_BTH)
@@ -261,22 +261,24 @@ class Encoder(nn.Module):
         # Unrolled, XLA sees by itself what is cheaper made again than kept, but not across a loop.
         if self.scan or self.remat != 'none':
             layer = nn.remat(Layer, policy=REMAT_POLICIES[self.remat], prevent_cse=not self.scan)
-        layers = nn.scan(
-            layer,
-            variable_axes={'params': 0, 'intermediates': 0},
-            split_rngs={'params': True},
-            in_axes=(0, nn.broadcast, nn.broadcast),
-            length=c.num_layers,
-            unroll=1 if self.scan else c.num_layers,
-        )(c, self.dtype, self.kernel, name='layers')
-        # In the order of in_axes: `index` is split over the layers, mask and random names go to
-        # each.
-        x_BTH, _ = layers(
-            x_BTH,
-            jnp.arange(c.num_layers),
-            AttentionMask(input_mask_BT, packing.pack_ids_BT if packing else None),
-            dropout_rng,
-        )
+        # The lowest blocks in a stack of their own where tuning leaves them alone: nothing there is
+        # differentiated then, and nothing kept for a backward pass.
+        below, plain = c.tuning.frozen_layers or 0, dataclasses.replace(c, tuning=TuningConfig())
+        mask = AttentionMask(input_mask_BT, packing.pack_ids_BT if packing else None)
+        for name, first, last in (('below_layers', 0, below), ('layers', below, c.num_layers)):
+            if first == last:
+                continue
+            layers = nn.scan(
+                layer,
+                variable_axes={'params': 0, 'intermediates': 0},
+                split_rngs={'params': True},
+                in_axes=(0, nn.broadcast, nn.broadcast),
+                length=last - first,
+                unroll=1 if self.scan else last - first,
+            )(plain if name == 'below_layers' else c, self.dtype, self.kernel, name=name)
+            # In the order of in_axes: `index` is split over the layers, mask and random names go to
+            # each.
+            x_BTH, _ = layers(x_BTH, jnp.arange(first, last), mask, dropout_rng)
         if c.bilstm:
             x_BTH = BiLSTM(c.hidden_size // 2, self.dtype, name='bilstm')(x_BTH, input_mask_BT)
 

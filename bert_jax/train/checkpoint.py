@@ -156,15 +156,18 @@ class Checkpoints:
             return
         self._must = must
 
+        # What is never trained is the source's, and stays there.
+        state = state._replace(frozen=None)
+
         # Fingerprints are taken of the arrays on the devices, before anything can go wrong on their
         # way to the disk; a checksum over the rest of the record guards the fingerprints.
         record = {**meta, 'step': step, 'score': score, 'fingerprints': fingerprints(state)}
         record['checksum'] = _checksum(record)
         # Parameters are an item of their own: export and fine-tuning read nothing else.
-        params, rest = state.params, state._replace(params=None)
+        params, rest = state.params, _beside_params(state)
         items = ocp.args.Composite(
             params=ocp.args.StandardSave(params),
-            rest=ocp.args.StandardSave(rest._asdict()),
+            rest=ocp.args.StandardSave(rest),
             meta=ocp.args.JsonSave(record),
         )
 
@@ -314,6 +317,8 @@ class Checkpoints:
 
     def _restore_step(self, step: int, target: TrainState) -> tuple[TrainState, dict[str, Any]]:
         """(state, meta) of that step; Damaged, or orbax's own error, if it does not verify."""
+        frozen, target = target.frozen, target._replace(frozen=None)
+
         # What forbids looking is no damage, and orbax could not tell the two apart.
         can_be_listed(self._folder / str(step))
         # The names come first: another program's arrays would fail below as if they were damaged.
@@ -328,7 +333,7 @@ class Checkpoints:
             )
 
         # Read into arrays of the target's shapes and shardings, whatever mesh they were saved on.
-        rest = target._replace(params=None)._asdict()
+        rest = _beside_params(target)
         read = self._manager.restore(
             step,
             args=ocp.args.Composite(
@@ -340,7 +345,7 @@ class Checkpoints:
         state = jax.tree.unflatten(jax.tree.structure(target), jax.tree.leaves(state))
         # Last, on the devices where they will be used: what was read is what was saved, bit by bit.
         _compare(fingerprints(state), promised)
-        return state, meta
+        return state._replace(frozen=frozen), meta
 
     def wait(self) -> None:
         """Blocks until the last save is on disk; raises what went wrong with it."""
@@ -382,9 +387,20 @@ def _newest(workdir: str | epath.PathLike) -> str:
     return f'the newest checkpoint is of step {steps[-1]}'
 
 
+def _beside_params(state: TrainState) -> dict[str, Any]:
+    """What a checkpoint holds of a state besides its parameters."""
+    # The entry for parameters stays, empty: older checkpoints have it.
+    return {
+        'params': None,
+        'opt_state': state.opt_state,
+        'step': state.step,
+        'bad_steps': state.bad_steps,
+    }
+
+
 def _size(state: TrainState) -> int:
-    """Bytes of all arrays of a state."""
-    return sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+    """Bytes of all arrays of a state that a checkpoint holds."""
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(state._replace(frozen=None)))
 
 
 def _read_meta(folder: epath.Path) -> dict[str, Any]:

@@ -12,24 +12,29 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import traverse_util
 
 from bert_jax.mesh.sharding import path_of, shardings
-from bert_jax.train.optimizer import Optimizer, make_optimizer
+from bert_jax.model.added import is_added, neutral, trained_from
+from bert_jax.train.optimizer import Optimizer, is_stacked, make_optimizer
 from bert_jax.train.schedule import Hparams
 from configs.errors import UserError
+from configs.schema import ModelConfig
 
 
 class TrainState(NamedTuple):
     """See above.
 
     step: optimizer steps done, discarded ones included; bad_steps: non-finite steps in a row up to
-    now.
+    now; frozen: weights that the steps read and never change, None where all are trained. They have
+    no moments and are in no checkpoint; which they are is model/added.py's.
     """
 
     params: Any
     opt_state: Any
     step: jax.Array
     bad_steps: jax.Array
+    frozen: Any = None
 
 
 def init_params(model: Any, seed: Any, inputs: Mapping[str, Any] | None = None) -> Any:
@@ -45,12 +50,52 @@ def init_params(model: Any, seed: Any, inputs: Mapping[str, Any] | None = None) 
     return model.init(jax.random.key(seed), batch)['params']
 
 
-def fresh_state(params: Any, config: Optimizer) -> TrainState:
-    """A state at step 0 around given parameters."""
+def split(params: Any, config: ModelConfig) -> tuple[Any, Any]:
+    """(what the tuning of a model trains, what it leaves frozen) of the model's parameters.
+
+    The frozen tree is None where all are trained. A stacked leaf that is trained from some block on
+    is in both: its blocks below are frozen. `joined` puts them together again.
+    """
+    if config.tuning.method == 'full':
+        return params, None
+    trained, frozen = {}, {}
+    below = config.tuning.option('frozen_layers')
+    for names, leaf in traverse_util.flatten_dict(params).items():
+        path = '/'.join(names)
+        start = trained_from(path, config)
+        if start is None:
+            frozen[names] = leaf
+            continue
+        # Stacks begin with the block above those that are frozen whole.
+        start = start - below if is_stacked(path) else 0
+        trained[names] = leaf[start:]
+        if start:
+            kept = jnp.full_like(leaf[:start], neutral(path)) if is_added(path) else leaf[:start]
+            frozen[names] = kept
+    return traverse_util.unflatten_dict(trained), traverse_util.unflatten_dict(frozen)
+
+
+def joined(params: Any, frozen: Any) -> Any:
+    """A model's parameters of what is trained and what is frozen, as `split` has made them."""
+    if frozen is None:
+        return params
+    trees = (traverse_util.flatten_dict(tree) for tree in (frozen, params))
+    below, above = trees
+    whole = {
+        names: jnp.concatenate([below[names], above[names]])
+        if names in below and names in above
+        else (above if names in above else below)[names]
+        for names in below | above
+    }
+    return traverse_util.unflatten_dict(whole)
+
+
+def fresh_state(params: Any, config: Optimizer, frozen: Any = None) -> TrainState:
+    """A state at step 0 around given parameters, and `frozen` ones beside them."""
     # The moments' shapes follow from the parameters alone: any scalars do to make them.
     zero = Hparams(*(0.0 for _ in Hparams._fields))
     count = jnp.zeros((), jnp.int32)
-    return TrainState(params, make_optimizer(config, zero, 0).init(params), count, count)
+    return TrainState(params, make_optimizer(config, zero, 0).init(params), count, count, frozen)
 
 
 def create_state(
@@ -128,3 +173,33 @@ def load_params_into(
         lambda o, n: jax.device_put(np.asarray(n, o.dtype), o.sharding), old, dict(new)
     )
     return {**params, **placed}
+
+
+def load_encoder(
+    state: TrainState, encoder: Mapping[str, Any], config: ModelConfig, name: str
+) -> TrainState:
+    """`state` with the weights of a source's encoder; what is no weight of BERT's stays fresh.
+
+    encoder: numpy arrays, all blocks in one stack; config: the model of the state. `name` is the
+    source's in UserError, where names or shapes do not match.
+    """
+    # In the model's own layout: blocks that are frozen whole stand in a stack of their own.
+    below = config.tuning.frozen_layers or 0
+    layers = encoder['layers']
+    if below:
+        cut = {
+            'below_layers': jax.tree.map(lambda leaf: leaf[:below], layers),
+            'layers': jax.tree.map(lambda leaf: leaf[below:], layers),
+        }
+        encoder = {**encoder, **cut}
+    trained, frozen = split({'encoder': encoder}, config)
+
+    # The source has nothing of what is added: that is taken as it is.
+    def placed(own: Any, given: Any) -> Any:
+        fresh = traverse_util.flatten_dict(own)
+        added = {names: leaf for names, leaf in fresh.items() if is_added('/'.join(names))}
+        given = traverse_util.unflatten_dict(traverse_util.flatten_dict(given) | added)
+        return load_params_into(own, given, name, 'encoder')
+
+    state = state._replace(params=placed(state.params, trained))
+    return state if frozen is None else state._replace(frozen=placed(state.frozen, frozen))

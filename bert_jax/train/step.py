@@ -21,7 +21,7 @@ from bert_jax.train.losses import Batch, MetricSums, Objective
 from bert_jax.train.masking import DynamicMasking
 from bert_jax.train.optimizer import Optimizer, make_optimizer
 from bert_jax.train.schedule import Hparams, learning_rate
-from bert_jax.train.state import TrainState
+from bert_jax.train.state import TrainState, joined
 from configs.schema import OptimizerConfig
 
 # Initialisation uses the seed's own key; everything else folds in a stream first.
@@ -86,9 +86,11 @@ def make_train_step(
         denominators = objective.weights(batch)
 
         def loss(params, shared, micro):
-            (key, denominators), (rows, row_numbers) = shared, micro
+            (key, denominators, frozen), (rows, row_numbers) = shared, micro
             sums = objective.sums(
-                params, jax.tree.map(constrain_rows, rows), DropoutRng(key, row_numbers)
+                joined(params, frozen),
+                jax.tree.map(constrain_rows, rows),
+                DropoutRng(key, row_numbers),
             )
             return sum(sums[name][0] / weight for name, weight in denominators.items()), sums
 
@@ -102,7 +104,7 @@ def make_train_step(
             add_next = lambda sofar, micro: (_add(sofar, gradient(*fixed, micro)), None)
             return jax.lax.scan(add_next, zeros, micros)[0]
 
-        fixed = state.params, (key, denominators)
+        fixed = state.params, (key, denominators, state.frozen)
         if accumulation == 1:
             grads, sums = gradient(*fixed, (batch, rows_B))
         else:  # rbg draws one array for all rows of a micro-batch, so it must see them all
@@ -143,7 +145,12 @@ def make_train_step(
 
         # The step counts a discarded step too: data and schedule go on.
         return (
-            TrainState(params, keep(opt_state, state.opt_state), state.step + 1, bad_steps),
+            state._replace(
+                params=params,
+                opt_state=keep(opt_state, state.opt_state),
+                step=state.step + 1,
+                bad_steps=bad_steps,
+            ),
             metrics,
         )
 

@@ -16,7 +16,7 @@ from bert_jax.costs.flops import training_flops_per_sequence
 from bert_jax.costs.throughput import StepCosts
 from bert_jax.model import attention
 from bert_jax.train import task_heads
-from bert_jax.train.state import TrainState, load_params_into
+from bert_jax.train.state import TrainState, load_encoder, split
 from configs.schema import FinetuneConfig
 from input_pipeline.tasks.base import Arrays
 from launch.finetuning.task_data import TaskData
@@ -56,6 +56,9 @@ class Approach(Protocol[C]):
     def models(self, config: C) -> Models:
         """What is trained."""
 
+    def split(self, config: C, params: Any) -> tuple[Any, Any]:
+        """(what is trained, what is not) of fresh parameters; None for the latter where all are."""
+
     def begin(self, config: C, state: TrainState, folder: str) -> TrainState:
         """The fresh `state` of the run in `folder`, with the weights that training begins with."""
 
@@ -70,7 +73,8 @@ class FineTuning:
         self.data = data
 
     def check(self, config: FinetuneConfig) -> None:
-        """Nothing beyond what is checked of all runs."""
+        """Raises UserError where the tuning does not fit the encoder's shape, or the task."""
+        config.encoder(self.data.source.model)
 
     def features(self, config: FinetuneConfig) -> tuple[Arrays, Arrays]:
         """Those of the task."""
@@ -94,6 +98,10 @@ class FineTuning:
         kernel = attention.choose(config.runtime, encoder, length)
         return Models(model, model.clone(kernel=kernel))
 
+    def split(self, config: FinetuneConfig, params: Any) -> tuple[Any, Any]:
+        """By tuning.method."""
+        return split(params, config.encoder(self.data.source.model))
+
     def begin(self, config: FinetuneConfig, state: TrainState, folder: str) -> TrainState:
         """The encoder's weights are the source's, unless init=random; the head's are fresh."""
         # The control beside which pre-training is judged: nothing of the source but its shape.
@@ -108,10 +116,8 @@ class FineTuning:
             logging.info('%s: its BiLSTM is fresh', folder)
             encoder = {**encoder, 'bilstm': state.params['encoder']['bilstm']}
 
-        # 'encoder' alone: heads of the source, if any, answer another task.
-        return state._replace(
-            params=load_params_into(state.params, {'encoder': encoder}, name, 'encoder')
-        )
+        # The encoder alone: heads of the source, if any, answer another task.
+        return load_encoder(state, encoder, config.encoder(source.model), name)
 
     def costs(self, config: FinetuneConfig) -> StepCosts:
         """FLOPs are the encoder's with its pooler; the head's are too few to count."""

@@ -6,6 +6,8 @@ are resumed, selected, scored and swept alike.
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 
 from bert_jax.costs.throughput import StepCosts
@@ -79,6 +81,10 @@ class FeatureBased:
 
         # No attention, so no kernel to choose: one model for training and for prediction.
         return Models(model, model)
+
+    def split(self, config: FeatureConfig, params: Any) -> tuple[Any, Any]:
+        """All of the BiLSTM is trained."""
+        return params, None
 
     def begin(self, config: FeatureConfig, state: TrainState, folder: str) -> TrainState:
         """A BiLSTM begins at random."""

@@ -20,7 +20,13 @@ from absl import logging
 
 from bert_jax.mesh import processes, sharding
 from bert_jax.train import checkpoint, loop, schedule, task_heads
-from bert_jax.train.state import TrainState, fresh_state, init_params, load_params_into
+from bert_jax.train.state import (
+    TrainState,
+    fresh_state,
+    init_params,
+    joined,
+    load_params_into,
+)
 from bert_jax.train.step import make_train_step
 from configs.errors import UserError
 from configs.json_object import read_object
@@ -133,17 +139,18 @@ class FineTuner(Generic[C]):
         steps, data, runtime = self.total_steps(config), self.data, config.runtime
         programs = self.programs(config)
         fresh = programs.init(np.uint32(config.seed & 0xFFFFFFFF))
+        state = self.approach.begin(config, fresh, folder)
 
         # A run that was stopped between its last step and its score has no more to train.
         checkpoints = running.checkpoints_of(folder, runtime)
         if checkpoints.steps()[-1:] == [steps] and (trained := checkpoints.params(steps)):
             plots.plot_workdir(folder)
             best_step = BestCheckpoint(folder).step if config.select == 'best' else 0
-            return load_params_into(fresh.params, trained, folder), best_step or steps
+            params = load_params_into(state.params, trained, folder)
+            return joined(params, state.frozen), best_step or steps
 
-        # The state to go on from, and what else an interrupted run has left: the source's weights,
-        # unless a checkpoint takes their place.
-        state, meter_state = self.approach.begin(config, fresh, folder), None
+        # What an interrupted run has left takes the place of the source's weights.
+        meter_state = None
         resumed = running.resumed(folder, checkpoints, state, steps)
         if resumed:
             state, meter_state = resumed
@@ -231,7 +238,7 @@ class FineTuner(Generic[C]):
             ended.state._replace(params=params, opt_state={}, step=ended.state.step - step + steps),
             {'kind': 'finetune'},
         )
-        return params, (best.step if best else 0) or steps
+        return joined(params, ended.state.frozen), (best.step if best else 0) or steps
 
     def programs(self, config: C) -> Programs:
         """Those of a run, shared by all configurations that make the same ones.
@@ -259,7 +266,8 @@ class FineTuner(Generic[C]):
         mesh, head, runtime = self._machine.mesh, self.data.task.head, config.runtime
 
         def init(seed: Any) -> TrainState:
-            return fresh_state(init_params(model, seed, token), fixed)
+            params, frozen = self.approach.split(config, init_params(model, seed, token))
+            return fresh_state(params, fixed, frozen)
 
         # Shapes alone, without memory: what the shardings are made of.
         state = jax.eval_shape(init, np.uint32(0))
@@ -288,7 +296,7 @@ class FineTuner(Generic[C]):
 
         def evaluate(step: int, state: TrainState) -> loop.Verdict:
             # The whole split, as at the end of the run: scores on the way compare with the last.
-            predictions = self._predict(config, state.params, beat)
+            predictions = self._predict(config, joined(state.params, state.frozen), beat)
             score = data.task.score(data.scored, predictions)[metric]
             best.offer(state, score)
 

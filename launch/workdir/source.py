@@ -26,6 +26,7 @@ from etils import epath
 
 from bert_jax.interchange import google, hub, huggingface
 from bert_jax.interchange.parameters import Model, Reading
+from bert_jax.interchange.tuned import assembled, folded
 from bert_jax.mesh.sharding import path_of
 from bert_jax.model.encoder import padded_vocab
 from bert_jax.model.heads import Pretraining
@@ -73,6 +74,8 @@ class Source(NamedTuple):
         # Everything but the arrays, whose repr would leave out most of their numbers.
         facts = (self.bert._replace(params={}), self.tokenizer.fingerprint)
         digest = hashlib.sha256(repr(facts).encode())
+        if self.model.tuning.method != 'full':
+            digest.update(repr(self.model.tuning).encode())
 
         # Path, shape and type before the bytes: two layouts of the same bytes are two models.
         for path, array in jax.tree_util.tree_flatten_with_path(self.params)[0]:
@@ -181,7 +184,7 @@ def for_pretraining(
     an extension of it.
     """
     # The vocabulary first: it may add rows, and so change the shape that is compared below.
-    source = with_vocabulary(read_source(where, print_map), tokenizer)
+    source = with_vocabulary(plain(read_source(where, print_map)), tokenizer)
     # what training may choose anew
     free = (
         'hidden_dropout',
@@ -292,6 +295,8 @@ def _read_workdir(workdir: Workdir) -> tuple[Reading, int]:
 
     # The head is found by the kind of run: pre-training has one, fine-tuning noted its own.
     params, step = load_params(workdir)
+    if model.tuning.method != 'full':
+        params, model = _with_encoder(workdir, params, model)
     if isinstance(config, schema.PretrainConfig):
         bert = Model(model, params, HEADS['pretraining'].architecture)
     else:
@@ -307,6 +312,54 @@ def _read_workdir(workdir: Workdir) -> tuple[Reading, int]:
     # Our own names on both sides: --print_map shows a workdir like any other source.
     names = [path_of(path) for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]]
     return Reading(bert, dict(zip(names, names, strict=True)), (), ()), step
+
+
+def _with_encoder(
+    workdir: Workdir, tuned: dict[str, Any], model: schema.ModelConfig
+) -> tuple[dict[str, Any], schema.ModelConfig]:
+    """(all parameters, shape) of a tuned run, which holds what it has trained and no more.
+
+    UserError where the encoder that it was tuned on is gone, or has other weights now.
+    """
+    known = workdir.data(init_from=str, init_fingerprint=str)
+    where = known['init_from']
+    try:
+        encoder = load_plain(where)
+    except UserError as error:
+        raise UserError(
+            f'{workdir} holds {model.tuning.method} weights alone, for the encoder of {where}:'
+            f' {error}; put it back, or name its new place as init_from in {workdir.data_file}'
+        ) from error
+    if encoder.fingerprint() != known['init_fingerprint']:
+        raise UserError(
+            f'{workdir} holds {model.tuning.method} weights for the encoder of {where}, which has'
+            ' other weights now: name a copy of what it was as init_from in'
+            f' {workdir.data_file}'
+        )
+    return assembled(encoder.params['encoder'], tuned, model, workdir.name)
+
+
+def fold(source: Source) -> Source:
+    """The source, what tuning added folded into BERT's own weights; adapters stay what they are."""
+    params, model = folded(source.params, source.model)
+    return source._replace(bert=source.bert._replace(params=params, config=model))
+
+
+def plain(source: Source) -> Source:
+    """The source in BERT's own weights; UserError where adapters are a part of the computation."""
+    source = fold(source)
+    if source.model.tuning.method != 'full':
+        model = source.model
+        raise UserError(
+            f'{source.where} has adapters ({model.tuning.method}), which are no weights of BERT:'
+            ' this takes a model without, or with lora, ia3, spafit or bitfit, which fold into them'
+        )
+    return source
+
+
+def load_plain(where: str, print_map: bool = False) -> Source:
+    """`load_source`, in BERT's own weights; UserError as there and in `plain`."""
+    return plain(load_source(where, print_map))
 
 
 def _say(where: str, reading: Reading, print_map: bool) -> None:
