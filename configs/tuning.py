@@ -89,7 +89,8 @@ class TuningConfig(Section):
     )
     bias_layers: int | None = setting(
         None,
-        'spafit: the blocks above them where biases alone are trained; none: up to three eighths of all',
+        'spafit: the blocks above them where biases alone are trained; none: up to three eighths'
+        ' of all blocks',
         within=COUNT_OR_0,
     )
     pooler: Literal['frozen', 'trained'] | None = setting(
@@ -142,7 +143,8 @@ class TuningConfig(Section):
         # What was set may fit no model of this shape.
         if options.get('rank', 1) > hidden_size:
             raise UserError(
-                f'tuning.rank={options["rank"]}: the matrices are of {hidden_size} columns: lower it'
+                f'tuning.rank={options["rank"]}: more than the {hidden_size} columns of the'
+                ' matrices: lower it'
             )
         below = options['frozen_layers'] + options.get('bias_layers', 0)
         if below >= layers:

@@ -69,8 +69,9 @@ def line(program: jax.stages.Compiled, state: Any, batch: Any) -> str:
     # memory_stats is None on a CPU.
     used = of_step(program, jax.default_backend())
     limit = (jax.local_devices()[0].memory_stats() or {}).get('bytes_limit')
+    params = held((state.params, state.frozen))
     return (
-        f'on each of {jax.device_count()} device(s): parameters {size(held((state.params, state.frozen)))},'
+        f'on each of {jax.device_count()} device(s): parameters {size(params)},'
         f' optimizer {size(held(state.opt_state))}, batch {size(held(batch))}, activations and'
         f' workspace {size(used["temporary"])}: {size(used["total"])} in all'
         + (f' of {size(limit)}' if limit else '')

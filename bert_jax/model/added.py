@@ -1,9 +1,9 @@
 """What parameter-efficient tuning adds to a block: one class a method, asked at two places.
 
-Owns the added modules, their names and first values, and which weights a method trains. A block asks `linear` for each of its
-six matrix products and `residual` for both of its sums; the class of full fine-tuning answers as
-BERT does, the others add to that. Which of the weights are trained is train/tuned.py's. Sources and
-options: configs/tuning.py.
+Owns the added modules, their names and first values, and which weights a method trains. A block
+asks `linear` for each of its six matrix products and `residual` for both of its sums; the class of
+full fine-tuning answers as BERT does, the others add to that. Sources and options:
+configs/tuning.py.
 
 Dims: as in model/encoder.py; R rank or bottleneck, M experts.
 """
@@ -28,7 +28,7 @@ _SITE = 1 << 21
 _SITES_PER_LAYER = 8
 
 Product = Callable[[jax.Array], jax.Array]
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, Product] = {
     'gelu_tanh': functools.partial(nn.gelu, approximate=True),
     'gelu_erf': functools.partial(nn.gelu, approximate=False),
     'relu': nn.relu,
@@ -38,17 +38,17 @@ ACTIVATIONS = {
 class Place(NamedTuple):
     """Where in the model and in the step a block asks.
 
-    index: the block's number, which may be traced; dropout_rng: None outside of training.
+    block: its number, which may be traced; dropout_rng: None outside of training.
     """
 
     config: ModelConfig
     dtype: jnp.dtype
-    index: jax.Array
+    block: jax.Array
     dropout_rng: DropoutRng | None
 
     def site(self, number: int) -> jax.Array:
         """Site `number`, from 0 to 7, of this block."""
-        return _SITE + self.index * _SITES_PER_LAYER + number
+        return _SITE + self.block * _SITES_PER_LAYER + number
 
 
 class Added:
