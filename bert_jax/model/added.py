@@ -97,7 +97,7 @@ class Scale(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """x [..., width], the same shape and dtype."""
         scale = self.param('scale', nn.initializers.ones, (x.shape[-1],))
-        return x * scale.astype(x.dtype)
+        return x * scale.astype(x.dtype).reshape(*(1,) * (x.ndim - 1), -1)
 
 
 class IA3(Added):
@@ -168,7 +168,8 @@ class Experts(nn.Module):
         bias = self.param('bias', nn.initializers.zeros, (self.experts, self.features))
         # The mean of weights is in float32, whatever the products are computed in.
         take: Any = (lambda w: w.mean(0)) if chosen is None else (lambda w: w[chosen])
-        return x @ take(kernel).astype(self.dtype) + take(bias).astype(self.dtype)
+        y = x @ take(kernel).astype(self.dtype)
+        return y + take(bias).astype(self.dtype).reshape(*(1,) * (x.ndim - 1), -1)
 
 
 class AdaMix(Added):

@@ -81,32 +81,43 @@ def numpy_bilstm(p, x, lengths):
     return out
 
 
-def numpy_forward(p, c: ModelConfig, batch):
-    """Hidden states, pooled output, masked-LM logits and NSP logits, in float64, block by block."""
+def norm(x, n, eps=1e-12):
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + eps) * n[
+        'scale'
+    ] + n['bias']
+
+
+def dense(x, d):
+    return x @ d['kernel'] + d['bias']
+
+
+def numpy_forward(p, c: ModelConfig, batch, linear=None, residual=None):
+    """Hidden states, pooled output, masked-LM logits and NSP logits, in float64, block by block.
+
+    linear(layer, name, x) and residual(layer, name, x, out), where given, take the places of a
+    block's product by the matrix `name`, and of the norm of the sum after it.
+    """
+    linear = linear or (lambda layer, name, x: dense(x, layer[name]))
+    norms = {'attention_output': 'attention_norm', 'output': 'output_norm'}
+    residual = residual or (
+        lambda layer, name, x, out: norm(x + out, layer[norms[name]], c.layer_norm_eps)
+    )
     as64 = lambda t: jax.tree.map(lambda x: np.asarray(x, np.float64), t)
     p = as64(p)
     e, layers = p['encoder']['embeddings'], p['encoder']['layers']
-
-    def norm(x, n):
-        return (x - x.mean(-1, keepdims=True)) / np.sqrt(
-            x.var(-1, keepdims=True) + c.layer_norm_eps
-        ) * n['scale'] + n['bias']
-
-    def dense(x, d):
-        return x @ d['kernel'] + d['bias']
 
     x = (
         e['word'][batch['input_ids']]
         + e['segment'][batch['segment_ids']]
         + e['position'][: batch['input_ids'].shape[1]]
     )
-    x = norm(x, e['norm'])
+    x = norm(x, e['norm'], c.layer_norm_eps)
     B, T, H = x.shape
     D = H // c.num_heads
     for i in range(c.num_layers):
         layer = jax.tree.map(lambda w, i=i: w[i], layers)
         q, k, v = (
-            dense(x, layer[n]).reshape(B, T, c.num_heads, D).transpose(0, 2, 1, 3)
+            linear(layer, n, x).reshape(B, T, c.num_heads, D).transpose(0, 2, 1, 3)
             for n in ('query', 'key', 'value')
         )
         scores = (
@@ -118,17 +129,15 @@ def numpy_forward(p, c: ModelConfig, batch):
         probs = np.exp(scores - scores.max(-1, keepdims=True))
         probs /= probs.sum(-1, keepdims=True)
         context = (probs @ v).transpose(0, 2, 1, 3).reshape(B, T, H)
-        x = norm(x + dense(context, layer['attention_output']), layer['attention_norm'])
-        x = norm(
-            x + dense(ACTIVATION[c.hidden_act](dense(x, layer['intermediate'])), layer['output']),
-            layer['output_norm'],
-        )
+        x = residual(layer, 'attention_output', x, linear(layer, 'attention_output', context))
+        h = ACTIVATION[c.hidden_act](linear(layer, 'intermediate', x))
+        x = residual(layer, 'output', x, linear(layer, 'output', h))
     if c.bilstm:
         x = numpy_bilstm(p['encoder']['bilstm'], x, batch['input_mask'].sum(1))
     at = batch['input_mask'].sum(1) - 1 if c.attention == 'left_to_right' else 0
     pooled = np.tanh(dense(x[np.arange(B), at], p['encoder']['pooler']))
     m = p['mlm']
     at = x[np.arange(B)[:, None], batch['masked_lm_positions']]
-    at = norm(ACTIVATION[c.hidden_act](dense(at, m['transform'])), m['norm'])
+    at = norm(ACTIVATION[c.hidden_act](dense(at, m['transform'])), m['norm'], c.layer_norm_eps)
     logits = at @ e['word'][: c.vocab_size].T + m['bias'][: c.vocab_size]
     return x, pooled, logits, dense(pooled, p['nsp'])

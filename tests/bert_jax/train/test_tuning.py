@@ -1,0 +1,317 @@
+"""Parameter-efficient tuning: what each method adds, computes and trains.
+
+Outputs are held against a forward pass written in numpy, counts against the papers' own figures.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import traverse_util
+
+from bert_jax.interchange.tuned import assembled, folded
+from bert_jax.model import heads
+from bert_jax.train import task_heads
+from bert_jax.train.schedule import hparams_of
+from bert_jax.train.state import fresh_state, init_params, joined, load_encoder, split
+from bert_jax.train.step import make_train_step
+from configs.errors import UserError
+from configs.schema import FinetuneConfig, ModelConfig, OptimizerConfig, RuntimeConfig
+from configs.tuning import TuningConfig
+from tests.helpers.numpy_bert import (
+    ACTIVATION,
+    dense,
+    make_batch,
+    noisy_params,
+    norm,
+    numpy_forward,
+)
+
+SMALL = ModelConfig(
+    vocab_size=100,
+    hidden_size=16,
+    num_layers=4,
+    num_heads=2,
+    intermediate_size=32,
+    max_position=32,
+)
+BASE = ModelConfig()
+LARGE = ModelConfig(hidden_size=1024, num_layers=24, num_heads=16, intermediate_size=4096)
+EVERY_METHOD = (
+    {'method': 'bitfit'},
+    {'method': 'bitfit', 'biases': 'partial'},
+    {'method': 'lora', 'rank': 3, 'matrices': 'query,attention_output,intermediate,output'},
+    {'method': 'lora', 'rank': 3, 'frozen_layers': 2},
+    {'method': 'houlsby', 'width': 5},
+    {'method': 'pfeiffer', 'width': 5, 'frozen_layers': 1},
+    {'method': 'ia3'},
+    {'method': 'ia3', 'vectors': 'peft'},
+    {'method': 'adamix', 'width': 5},
+    {'method': 'spafit', 'rank': 3, 'frozen_layers': 1, 'bias_layers': 2},
+)
+
+
+def tuned(config: ModelConfig, **options) -> ModelConfig:
+    tuning = TuningConfig(**options).fitted(config.num_layers, config.hidden_size)
+    return dataclasses.replace(config, tuning=tuning)
+
+
+def classifier(config: ModelConfig, dropout: float = 0.0):
+    config = dataclasses.replace(config, hidden_dropout=dropout, attention_dropout=dropout)
+    return task_heads.make_model('classifier', config, 2, dropout, RuntimeConfig())
+
+
+def names(tree) -> dict[str, tuple[int, ...]]:
+    return {k: v.shape for k, v in traverse_util.flatten_dict(tree, sep='/').items()}
+
+
+# Without the classifier. BERT-base: Ben Zaken et al. 2022, table 1 (0.1 M; 0.09 % of all); Hu et
+# al. 2021, table 2 (0.3 M); Houlsby et al. with m=64; AdapterHub with a reduction of 16; Liu et al.
+# 2022; AdaMix, table 2 (0.9 M at inference). BERT-large: Arora and Wang, 4-9 with LoRA of rank 8.
+@pytest.mark.parametrize(
+    ('config', 'options', 'count'),
+    [
+        (BASE, {'method': 'bitfit'}, 102_912),
+        (LARGE, {'method': 'bitfit'}, 272_384),
+        (BASE, {'method': 'lora'}, 294_912),
+        (LARGE, {'method': 'lora'}, 786_432),
+        (BASE, {'method': 'houlsby'}, 12 * 2 * (2 * 768 * 64 + 64 + 768) + 36_864),
+        (BASE, {'method': 'pfeiffer'}, 894_528),
+        (BASE, {'method': 'ia3'}, 55_296),
+        (LARGE, {'method': 'ia3'}, 147_456),
+        (BASE, {'method': 'ia3', 'vectors': 'peft'}, 64_512),
+        (BASE, {'method': 'adamix'}, 2_223_360),
+        (LARGE, {'method': 'spafit'}, 716_800),
+    ],
+)
+def test_as_many_weights_are_trained_as_published(config, options, count):
+    config = tuned(config, **options)
+    model = classifier(config)
+    trained, _ = jax.eval_shape(lambda: split(init_params(model, 0), config))
+    head = 2 * (config.hidden_size + 1)
+    assert sum(leaf.size for leaf in jax.tree.leaves(trained)) - head == count
+
+
+def numpy_linear(method: str, options):
+    """What the methods put in the place of a product, written from the papers."""
+
+    def lora(layer, name, x):
+        y = dense(x, layer[name])
+        if f'{name}_lora_a' not in layer:
+            return y
+        a, b = layer[f'{name}_lora_a']['kernel'], layer[f'{name}_lora_b']['kernel']
+        return y + 16.0 / options['rank'] * (x @ a @ b)
+
+    def ia3(layer, name, x):
+        scale = layer.get(f'{name}_ia3', {'scale': 1.0})['scale']
+        if name in ('key', 'value'):
+            return dense(x, layer[name]) * scale
+        return dense(x * scale, layer[name])
+
+    return {'lora': lora, 'spafit': lora, 'ia3': ia3}.get(method)
+
+
+def numpy_residual(method: str, config: ModelConfig):
+    """What they put in the place of norm(x + out)."""
+    norms = {'attention_output': 'attention_norm', 'output': 'output_norm'}
+
+    def adapter(layer, name, x, act):
+        down, up = layer[f'{name}_adapter_down'], layer[f'{name}_adapter_up']
+        if down['kernel'].ndim == 3:  # of all experts the mean
+            down = {k: v.mean(0) for k, v in down.items()}
+        return dense(act(dense(x, down)), up)
+
+    def houlsby(layer, name, x, out):
+        changed = out + adapter(layer, name, out, ACTIVATION[config.hidden_act])
+        return norm(x + changed, layer[norms[name]])
+
+    def pfeiffer(layer, name, x, out):
+        own = layer[norms[name]]
+        if name == 'attention_output':
+            return norm(x + out, own)
+        change = adapter(layer, name, norm(x + out, own), ACTIVATION['relu'])
+        return norm(x + out + change, own)
+
+    def adamix(layer, name, x, out):
+        if name == 'output':
+            out = out + adapter(layer, name, out, ACTIVATION['gelu_erf'])
+        return norm(x + out, layer[norms[name]])
+
+    return {'houlsby': houlsby, 'pfeiffer': pfeiffer, 'adamix': adamix}.get(method)
+
+
+@pytest.mark.parametrize('options', [o for o in EVERY_METHOD if 'frozen_layers' not in o], ids=str)
+def test_a_method_computes_what_its_paper_says(options):
+    config = tuned(SMALL, **options)
+    model = heads.Pretraining(config)
+    params, batch = noisy_params(model), make_batch(config)
+    logits, next_sentence = model.apply({'params': params}, batch)
+    want = numpy_forward(
+        params,
+        config,
+        batch,
+        numpy_linear(config.tuning.method, options),
+        numpy_residual(config.tuning.method, config),
+    )
+    np.testing.assert_allclose(logits[..., : config.vocab_size], want[2], atol=2e-5)
+    np.testing.assert_allclose(next_sentence, want[3], atol=2e-5)
+
+
+@pytest.mark.parametrize('options', EVERY_METHOD, ids=str)
+def test_a_fresh_start_is_the_source(options):
+    """What is added changes nothing at first, or, of houlsby, pfeiffer and adamix, very little."""
+    config = tuned(SMALL, **options)
+    source = noisy_params(classifier(SMALL))
+    model = classifier(config)
+    trained, frozen = split(init_params(model, 1), config)
+    state = fresh_state(trained, OptimizerConfig(), frozen)
+    state = load_encoder(state, source['encoder'], config, 'the source')
+    whole = joined(state.params, state.frozen)
+    whole = {**whole, 'classifier': source['classifier']}
+    batch = make_batch(SMALL)
+    got = model.apply({'params': whole}, batch)
+    want = classifier(SMALL).apply({'params': source}, batch)
+    loose = config.tuning.method in ('houlsby', 'pfeiffer', 'adamix')
+    np.testing.assert_allclose(got, want, atol=0.05 if loose else 1e-6)
+
+
+def moved(options, steps: int = 2, dropout: float = 0.1, accumulation: int = 1):
+    """(state before, state after, config) of a few steps of a classifier under tuning."""
+    return _moved(tuple(options.items()), steps, dropout, accumulation)
+
+
+@functools.cache  # most of it is compilation
+def _moved(options, steps: int, dropout: float, accumulation: int):
+    config = tuned(SMALL, **dict(options))
+    model = classifier(config, dropout)
+    trained, frozen = split(noisy_params(model), config)
+    optimizer = OptimizerConfig(peak_lr=0.01, warmup_steps=0, schedule='constant')
+    as_arrays = lambda tree: jax.tree.map(jnp.asarray, tree)
+    state = fresh_state(as_arrays(trained), optimizer, as_arrays(frozen))
+    objective = task_heads.make_objective('classifier', model)
+    step = jax.jit(make_train_step(objective, optimizer, accumulation))
+    batch = make_batch(SMALL) | {'labels': np.array([0, 1, 1, 0], np.int32)}
+    after = state
+    for _ in range(steps):
+        after, metrics = step(after, batch, hparams_of(optimizer, 3, steps))
+    assert np.isfinite(metrics['loss'][0])
+    return state, after, config
+
+
+@pytest.mark.parametrize('options', EVERY_METHOD, ids=str)
+def test_all_that_is_trained_moves_and_nothing_else(options):
+    before, after, _ = moved(options)
+    jax.tree.map(np.testing.assert_array_equal, before.frozen, after.frozen)
+    still = [
+        name
+        for name, leaf in traverse_util.flatten_dict(after.params, sep='/').items()
+        if np.array_equal(leaf, traverse_util.flatten_dict(before.params, sep='/')[name])
+    ]
+    # A bias of all keys of a head moves every score of a query alike, which a softmax ignores:
+    # its gradient is 0 but for rounding. With the others none may stand still.
+    assert [name for name in still if 'key/bias' not in name] == []
+    # Moments are of the trained weights alone.
+    assert names(after.opt_state[1].mu) == names(after.params)
+
+
+def test_groups_by_depth_are_trained_from_their_block_on():
+    _, after, _ = moved(EVERY_METHOD[-1])
+    shapes = names(after.params)
+    assert shapes['encoder/layers/query_lora_a/kernel'] == (1, 16, 3)
+    assert shapes['encoder/layers/output/bias'] == (3, 16)
+    assert names(after.frozen)['encoder/below_layers/output/bias'] == (1, 16)
+    assert not [name for name in shapes if 'embeddings' in name or 'norm/scale' in name]
+
+
+def test_blocks_below_are_not_differentiated():
+    """The compiled step has fewer FLOPs by what a backward pass through the blocks would take."""
+
+    def flops(frozen_layers: int) -> float:
+        config = tuned(
+            dataclasses.replace(SMALL, num_layers=8), method='lora', frozen_layers=frozen_layers
+        )
+        model = classifier(config)
+        trained, frozen = split(noisy_params(model), config)
+        optimizer = OptimizerConfig()
+        state = fresh_state(trained, optimizer, frozen)
+        step = make_train_step(task_heads.make_objective('classifier', model), optimizer)
+        batch = make_batch(config, rows=8) | {'labels': np.zeros(8, np.int32)}
+        lowered = jax.jit(step).lower(state, batch, hparams_of(optimizer, 0, 10))
+        return lowered.compile().cost_analysis()['flops']
+
+    # Forward 8 blocks and back 8, or back 2: products cost as much in both directions, as the
+    # matrices' own gradients are not computed. (8 + 2) / (8 + 8) is 0.625.
+    assert flops(6) / flops(0) < 0.7
+
+
+@pytest.mark.parametrize('options', EVERY_METHOD, ids=str)
+def test_assembled_and_folded_answer_as_the_run_did(options):
+    before, after, config = moved(options)
+    batch = make_batch(SMALL, seed=5)
+    want = classifier(config).apply({'params': joined(after.params, after.frozen)}, batch)
+
+    # The encoder with all blocks in one stack, as a source has it.
+    whole = joined(before.params, before.frozen)
+    encoder = traverse_util.flatten_dict(whole['encoder'], sep='/')
+    below = {k: v for k, v in encoder.items() if k.startswith('below_layers/')}
+    source = {
+        name: np.concatenate([below[f'below_{name}'], leaf]) if f'below_{name}' in below else leaf
+        for name, leaf in encoder.items()
+        if name not in below and not any(part in name for part in ('_lora_', '_ia3', '_adapter'))
+    }
+    source = jax.device_get(traverse_util.unflatten_dict(source, sep='/'))
+    params, shape = assembled(source, jax.device_get(after.params), config, 'run')
+    got = classifier(shape).apply({'params': params}, batch)
+    np.testing.assert_allclose(got, want, atol=1e-6)
+
+    params, shape = folded(params, shape)
+    got = classifier(shape).apply({'params': params}, batch)
+    np.testing.assert_allclose(got, want, atol=1e-5)
+    plain = config.tuning.method not in ('houlsby', 'pfeiffer', 'adamix')
+    assert (shape.tuning == TuningConfig()) == plain
+
+
+def test_experts_are_drawn_by_step_and_not_by_row():
+    """Two micro-batches draw the same expert as the whole batch: accumulation changes nothing."""
+    options = {'method': 'adamix', 'width': 5}
+    _, once, _ = moved(options, dropout=0.0)
+    _, twice, _ = moved(options, dropout=0.0, accumulation=2)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), once.params, twice.params
+    )
+    # Each block's draw moves one expert of its four in a step without decay.
+    before, after, _ = moved(options, steps=1, dropout=0.0)
+    path = ('encoder', 'layers', 'output_adapter_down', 'bias')
+    pair = [traverse_util.flatten_dict(state.params)[path] for state in (before, after)]
+    assert (np.any(pair[0] != pair[1], axis=2).sum(1) == 1).all()
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        ({'method': 'bitfit', 'rank': 4}, 'rank=4: must be left alone with method=bitfit'),
+        ({'rank': 4}, 'it is of lora, spafit'),
+        ({'method': 'lora', 'matrices': 'query,queries'}, 'must be different ones of query'),
+        ({'method': 'lora', 'rank': 17}, 'tuning.rank=17: more than the 16 columns'),
+        ({'method': 'spafit', 'frozen_layers': 2, 'bias_layers': 2}, 'leave nothing of 4 blocks'),
+        ({'method': 'ia3', 'frozen_layers': 4}, 'leave nothing of 4 blocks to ia3'),
+    ],
+)
+def test_what_cannot_be_is_refused(options, message):
+    with pytest.raises(UserError, match=message):
+        tuned(SMALL, **options)
+
+
+def test_what_cannot_go_together_is_refused():
+    lora = TuningConfig(method='lora')
+    with pytest.raises(UserError, match='freeze_layers are for tuning.method=full, not lora'):
+        FinetuneConfig(
+            tuning=lora, optimizer=dataclasses.replace(FinetuneConfig().optimizer, freeze_layers=1)
+        )
+    with pytest.raises(UserError, match='init=.random.: must be source'):
+        FinetuneConfig(tuning=lora, init='random')
