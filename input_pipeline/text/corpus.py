@@ -30,7 +30,6 @@ from typing import BinaryIO, Literal
 from etils import epath
 
 from configs.errors import UserError, reading
-from input_pipeline.text import parquet, tfds_files
 from input_pipeline.text.files import (
     CHUNK,
     Compression,
@@ -47,22 +46,15 @@ from input_pipeline.text.lines import (
     Text,
     TextOptions,
 )
+from input_pipeline.text.sources import parquet, tfds_files, values
 
 UNIT_BYTES = 32 << 20  # size of the stretches that plain files are divided into
 _HEAD_BYTES = 1 << 16  # read of each file to tell its format
 _LONGEST_LINE = 4096  # bytes, on average, of lines that end in CR alone: one may stand in any
 _DOC = re.compile(r'<doc (?:[^">]|"[^"]*")*>')
+_DOC_BORDER = re.compile(r'</doc>(?=\s*<doc )')
 _TITLE = re.compile(r'title="([^"]*)"')
 _CONTROLS = bytes([*range(1, 8), *range(14, 27), *range(28, 32), 127])  # in no encoding of text
-_JSON_TYPES = {
-    bool: 'true or false',
-    int: 'a number',
-    float: 'a number',
-    str: 'a text',
-    list: 'a list',
-    dict: 'an object',
-    type(None): 'null',
-}
 # PNG, JPEG, GIF, TIFF by their first bytes.
 _IMAGES = (b'\x89PNG', b'\xff\xd8\xff', b'GIF87a', b'GIF89a', b'II*\0', b'MM\0*')
 
@@ -192,7 +184,13 @@ def read_unit(
     before = report.documents
 
     # One document a line or record needs to be cut into sentences; text files have them one a line.
-    text = Text(unit.path, options, report, segment=unit.format != 'text')
+    text = Text(
+        unit.path,
+        options,
+        report,
+        segment=unit.format != 'text',
+        records=unit.format in ('jsonl', 'parquet', 'tfds'),
+    )
     with reading(unit.path):
         for offset, sentences in _READERS[unit.format](unit, text, options):
             report.documents += 1
@@ -255,49 +253,48 @@ def _jsonl_documents(
     """(offset, sentences) of each object's text."""
     # A line that was cut is no JSON any more. `cut_lines` also counts long paragraphs inside of a
     # document, so it is looked at before and after each.
-    lines, cut_before = _lines(unit, text, MAX_DOCUMENT_BYTES), text.report.cut_lines
+    lines, cut_before, too_long = _lines(unit, text, MAX_DOCUMENT_BYTES), text.report.cut_lines, -1
     for number, offset, line in lines:
+        where = functools.partial(lines.where, number)
         if text.report.cut_lines > cut_before:
-            raise UserError(
-                f'{lines.where(number)}: longer than {MAX_DOCUMENT_BYTES >> 20} MiB: jsonl has one'
-                ' object a line, and that is one document'
+            limit = f'{MAX_DOCUMENT_BYTES >> 20} MiB'
+            text.no_text(
+                where,
+                'too long',
+                f'longer than {limit}: jsonl has one object a line, and that is one document',
             )
-        if line.strip():
-            sentences = text.document(_column(lines.where, number, line, text, options.text_column))
+            # left out, and not cut; its other parts follow
+            text.report.cut_lines, too_long = cut_before, number
+        if number != too_long and line.strip():
+            sentences = text.document(_text_of_line(line, where, text, options.text_column))
             cut_before = text.report.cut_lines
             if sentences:
                 yield offset, sentences
 
 
-def _column(where: Callable[[int], str], number: int, line: str, text: Text, name: str) -> str:
-    """The text of a line of JSON. Raises UserError where there is none."""
-    # Every mistake names file and line, and what to do.
+def _text_of_line(line: str, where: Callable[[], str], text: Text, column: str) -> str:
+    """The text of a line of JSON, '' where it has none."""
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise UserError(
-            f'{where(number)}: not valid JSON ({error}): jsonl has one object a line'
-        ) from error
-    if not isinstance(record, dict):
-        what = _JSON_TYPES[type(record)]
-        raise UserError(f'{where(number)}: no object but {what}: jsonl has one object a line')
-    if name not in record:
-        raise text.column_missing(where(number), sorted(record))
-    if not isinstance(record[name], str | None):
-        what = _JSON_TYPES[type(record[name])]
-        raise UserError(
-            f'{where(number)}: no text in column {name!r}: it is {what}: '
-            'name another column with --text_column'
-        )
+        found = values.of_json(line, column)
+    except values.NoText as error:
+        text.no_text(where, error.kind, str(error))
+        return ''
+    return _whole(found, where, text)
 
+
+def _whole(found: str | None, where: Callable[[], str], text: Text) -> str:
+    """Text out of a record, without what no UTF-8 has; '' for null."""
     # null is a document without text. NUL is taken out as from other files.
-    value = (record[name] or '').replace('\0', '')
+    if found is None:
+        text.null(where)
+        return ''
+    found = found.replace('\0', '')
     try:
-        value.encode()
+        found.encode()
     except UnicodeEncodeError:  # half of a surrogate pair, as \\ud800
-        kept = text.bad(lambda: where(number), 'half a surrogate pair')
-        value = value.encode(errors='replace').decode() if kept else ''
-    return value
+        kept = text.bad(where, 'half a surrogate pair')
+        return found.encode(errors='replace').decode() if kept else ''
+    return found
 
 
 def _wiki_documents(
@@ -307,9 +304,7 @@ def _wiki_documents(
     first: int | None = None
     title = ''
     sentences: list[str] = []  # none where `first` is None
-    for _, offset, line in _lines(unit, text, options.max_line_bytes):
-        line = line.strip()
-
+    for offset, line in _wiki_lines(_lines(unit, text, options.max_line_bytes)):
         # A new document. What is open still was never closed: it ends here.
         if line.startswith('<doc '):
             text.report.unclosed_documents += first is not None
@@ -345,15 +340,29 @@ def _wiki_documents(
         yield first, sentences
 
 
-def _records_of(read: Callable[[Unit, str], Iterator[tuple[int, bytes]]], unit_of: str) -> Callable:
+def _wiki_lines(lines: Lines) -> Iterator[tuple[int, str]]:
+    """(byte offset, text) of each line; one that ends a document and begins the next is two."""
+    for _, offset, line in lines:
+        begin = 0
+        for border in _DOC_BORDER.finditer(line) if '</doc>' in line else ():
+            yield offset + len(line[:begin].encode()), line[begin : border.end()].strip()
+            begin = border.end()
+        yield offset + len(line[:begin].encode()), line[begin:].strip()
+
+
+def _records_of(
+    read: Callable[[Unit, str], Iterator[tuple[int, bytes | None]]], unit_of: str
+) -> Callable:
     """A reader of files whose records have a column of text, each a document."""
 
     def documents(unit: Unit, text: Text, options: TextOptions) -> Iterator[tuple[int, list[str]]]:
         for place, raw in read(unit, options.text_column):
-            text.report.bytes += len(raw)
-
             # Made into words only where something is wrong with the text.
             where = functools.partial('{} {} {}'.format, unit.path, unit_of, place)
+            if raw is None:
+                text.null(where)
+                continue
+            text.report.bytes += len(raw)
             decoded = text.decode(raw, where)
             sentences = text.document(decoded) if decoded else []
             if sentences:
