@@ -70,8 +70,12 @@ def preprocess(options: PreprocessOptions) -> Manifest:
     # The work, in a scratch folder that an interrupted job leaves behind; the files get their names
     # at the end, the manifest last.
     same_text = lambda folder: digest.all_same(_read_before(folder, units, eval_units))
+    keep_same = lambda folder: _keep_same(folder, units, eval_units, options.text)
+    # Of the recipe what the options do not name follows from the text: what was read goes with it.
+    recipe = dataclasses.replace(plan.recipe(options, units, eval_units), tokenizer='')
+    work = described | {'recipe': repr(recipe)}
     with (
-        job_directory.scratch(output, described, options.overwrite, same_text) as scratch,
+        job_directory.scratch(output, work, options.overwrite, same_text, keep_same) as scratch,
         _engine(options) as engine,
     ):
         manifest = job_directory.unpublished(scratch) or _Job(
@@ -112,6 +116,7 @@ class _Job:
         self._scratch = scratch
         self._warnings: list[str] = []
         self._marks: dict[corpus.Unit, digest.Mark] = {}  # of what has been read
+        self._bad_records: dict[str, Counter[str]] = {}  # left out of an input, by kind
         for warning in warnings:
             self._warn(warning)
 
@@ -229,7 +234,7 @@ class _Job:
         parts: dict,
     ) -> None:
         # One task a unit, and files named by the unit: neither depends on the workers.
-        files = [str(self._scratch / f'{name}-{i:05}') for i in range(len(units))]
+        files = [str(self._scratch / f'{name}-{unit.identity}') for unit in units]
         tasks = [
             (recipe, unit, self._options.text, split, file, excluded)
             for unit, file in zip(units, files)
@@ -243,10 +248,14 @@ class _Job:
 
         # Weighed by bytes, as the progress is. What the readers noticed is told once for all.
         report = corpus.Report()
-        results = self._engine.run(
-            _tokenise_unit, tasks, [unit.bytes for unit in units], progress, self._kept(name)
-        )
-        for unit, (sides, unit_report, mark) in zip(units, results):
+        weights = [unit.bytes for unit in units]
+        try:
+            results = self._engine.run(_tokenise_unit, tasks, weights, progress, self._kept(name))
+        except job_directory.Interrupted:
+            raise
+        except UserError as error:
+            raise job_directory.Refused(str(error)) from error
+        for unit, (sides, unit_report, mark, _) in zip(units, results):
             report.merge(unit_report)
             self._marks[unit] = mark
             for side, part in sides.items():
@@ -256,6 +265,8 @@ class _Job:
                 parts[side].append(part)
         for line in report.lines():
             self._warn(line)
+        if report.bad_records:
+            self._bad_records['eval_input' if split == 'eval' else 'input'] = report.bad_records
 
     def _weigh(self, recipe: Recipe, languages: dict[str, Counter]) -> Recipe:
         """With the passes over each language, where languages are named."""
@@ -355,7 +366,8 @@ class _Job:
             of_text[split] = statistics.of_split(text[split], sums, self._options.seq_len)
             for warning in statistics.repetition(split, of_text[split]):
                 self._warn(warning)
-        return {'records': counts, 'text': of_text, 'warnings': self._warnings}
+        found = {'records': counts, 'text': of_text, 'warnings': self._warnings}
+        return found | ({'bad_records': self._bad_records} if self._bad_records else {})
 
     def _kept(self, stage: str) -> KeptResults:
         return KeptResults(job_directory.results(self._scratch, stage))
@@ -373,14 +385,15 @@ def _tokenise_unit(
     split: str | None,
     path: str,
     excluded: str | None,
-) -> tuple[dict[str, Tokenised], corpus.Report, digest.Mark]:
-    """Stage 1 for a unit, the report of its reader, and the mark of what it read."""
+) -> tuple[dict[str, Tokenised], corpus.Report, digest.Mark, str]:
+    """Stage 1 for a unit: its text, its reader's report, the mark of what it read, its identity."""
     # The mark before the text: a file that changes while it is read is then seen as changed.
     report, mark = corpus.Report(), digest.mark(unit)
     if unit.language:
         text = dataclasses.replace(text, language=unit.language)
     documents = corpus.read_unit(unit, text, report)
-    return stages.tokenise(recipe, documents, unit.language, split, path, excluded), report, mark
+    tokenised = stages.tokenise(recipe, documents, unit.language, split, path, excluded)
+    return tokenised, report, mark, unit.identity
 
 
 def _read_before(
@@ -392,5 +405,36 @@ def _read_before(
     marks = []
     for name, listed in ((_HELD_OUT, eval_units), *((name, units) for name in _UNITS)):
         read = KeptResults(job_directory.results(scratch, name)).load(_tokenise_unit)
-        marks += [(listed[i], mark) for i, (_, _, mark) in read.items()]
+        marks += [(listed[i], mark) for i, (_, _, mark, _) in read.items()]
     return marks
+
+
+def _keep_same(
+    scratch: epath.Path,
+    units: list[corpus.Unit],
+    eval_units: list[corpus.Unit],
+    text: corpus.TextOptions,
+) -> int:
+    """Leaves, of what a job whose text was refused has read, what still holds; and how much.
+
+    A unit holds that has its name, place, size and bytes. Of the training text none holds where a
+    held-out unit does not: copies of that are dropped there.
+    """
+    count, held_out_holds, skips = 0, True, text.on_bad_record == 'skip'
+    for name, listed in ((_HELD_OUT, eval_units), (_UNITS[0], units), (_UNITS[1], [])):
+        kept = KeptResults(job_directory.results(scratch, name))
+        places = {unit.identity: i for i, unit in enumerate(listed)}
+        numbers = {
+            old: places[identity]
+            for old, (_, report, mark, identity) in kept.load(_tokenise_unit).items()
+            if held_out_holds
+            and identity in places
+            # read when null was no bad record, of which skipping counts each
+            and not (skips and report.null_texts != report.bad_records['null'])
+            and digest.same(listed[places[identity]], mark)
+        }
+        kept.renumber(numbers)
+        count += len(numbers)
+        if name == _HELD_OUT:
+            held_out_holds = len(numbers) == len(listed)
+    return count

@@ -19,6 +19,7 @@ The first three plain or as gzip, bzip2, xz or zstd, told by content and not by 
 from __future__ import annotations
 
 import functools
+import hashlib
 import html
 import itertools
 import json
@@ -77,6 +78,12 @@ class Unit:
     whole: bool  # the unit is all of its file
     changed: int  # when its file was last changed, in seconds
     language: str = ''  # of its text, where the user named it
+
+    @property
+    def identity(self) -> str:
+        """By what it is known among the units of another listing, wherever its file lies."""
+        listed = repr((self.name, self.start, self.bytes))
+        return hashlib.sha256(listed.encode()).hexdigest()[:24]
 
 
 @dataclass(frozen=True)
