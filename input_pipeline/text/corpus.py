@@ -12,7 +12,8 @@ What a document is:
 - jsonl (by extension: .jsonl .ndjson .json, or by its first line): one object a line, its text in
   `text_column`;
 - WikiExtractor output (by its first line): each <doc>, without the title that it repeats;
-- parquet (by its first bytes) and tfds:NAME/SPLIT: one row, its text in `text_column`.
+- parquet (by its first bytes), tfds:NAME/SPLIT and hf:NAME:SPLIT (a data set of the Hugging Face
+  Hub): one row, its text in `text_column`.
 The first three plain or as gzip, bzip2, xz or zstd, told by content and not by name.
 """
 
@@ -47,7 +48,7 @@ from input_pipeline.text.lines import (
     Text,
     TextOptions,
 )
-from input_pipeline.text.sources import parquet, tfds_files, values
+from input_pipeline.text.sources import hub, parquet, tfds_files, values
 
 UNIT_BYTES = 32 << 20  # size of the stretches that plain files are divided into
 _HEAD_BYTES = 1 << 16  # read of each file to tell its format
@@ -59,19 +60,20 @@ _CONTROLS = bytes([*range(1, 8), *range(14, 27), *range(28, 32), 127])  # in no 
 # PNG, JPEG, GIF, TIFF by their first bytes.
 _IMAGES = (b'\x89PNG', b'\xff\xd8\xff', b'GIF87a', b'GIF89a', b'II*\0', b'MM\0*')
 
-Format = Literal['text', 'jsonl', 'wikiextractor', 'parquet', 'tfds']
+Format = Literal['text', 'jsonl', 'wikiextractor', 'parquet', 'tfds', 'hf']
 
 
 @dataclass(frozen=True)
 class Unit:
     """What of a corpus is read by itself, in any process.
 
-    A stretch of a plain file, a row group of a parquet file, or all of a file.
+    A stretch of a plain file, a row group of a parquet file, a shard of a data set of the Hub, or
+    all of a file.
     """
 
     path: str
     name: str  # the path below the root of the glob: the same on every machine
-    start: int  # byte, or number of the row group
+    start: int  # byte, or number of the row group or shard
     bytes: int  # as they lie on disk
     format: Format
     compression: Compression | None
@@ -127,7 +129,8 @@ def units(
     """Divides the matching files into units, sorted by name and place.
 
     `pattern`: one or more, each a file, a folder (all files below it), a glob (`**` for any depth),
-    or several with commas between, local or gs://; or tfds:NAME/SPLIT. A document belongs to the
+    or several with commas between, local or gs://; or tfds:NAME/SPLIT, or
+    hf:NAME[:CONFIG]:SPLIT. A document belongs to the
     unit in which it begins. What is not taken is added to `report`. Raises UserError as
     `read_documents`.
     """
@@ -142,8 +145,16 @@ def units(
                 Unit(str(path), path.name, 0, stat.length, 'tfds', None, True, stat.mtime)
             )
 
+    # Data sets of the Hub: a unit a shard, as their library divides them.
+    for dataset in dict.fromkeys(text for text in patterns if text.startswith('hf:')):
+        found = hub.find(dataset, options.text_column)
+        divided += [
+            Unit(found.path, name, shard, found.bytes, 'hf', None, True, found.version)
+            for shard, name in enumerate(found.names)
+        ]
+
     # Files: what each is, by its name and first bytes, unpacked; then where it may be divided.
-    files = [text for text in patterns if not text.startswith('tfds:')]
+    files = [text for text in patterns if not text.startswith(('tfds:', 'hf:'))]
     left_out = None if report is None else report.left_out
     for path, name in matching(files, left_out) if files else []:
         with reading(path), path.open('rb') as f:
@@ -196,7 +207,7 @@ def read_unit(
         options,
         report,
         segment=unit.format != 'text',
-        records=unit.format in ('jsonl', 'parquet', 'tfds'),
+        records=unit.format in ('jsonl', 'parquet', 'tfds', 'hf'),
     )
     with reading(unit.path):
         for offset, sentences in _READERS[unit.format](unit, text, options):
@@ -273,24 +284,21 @@ def _jsonl_documents(
             # left out, and not cut; its other parts follow
             text.report.cut_lines, too_long = cut_before, number
         if number != too_long and line.strip():
-            sentences = text.document(_text_of_line(line, where, text, options.text_column))
+            of_line = functools.partial(values.of_json, line, options.text_column)
+            sentences = text.document(_found(of_line, where, text))
             cut_before = text.report.cut_lines
             if sentences:
                 yield offset, sentences
 
 
-def _text_of_line(line: str, where: Callable[[], str], text: Text, column: str) -> str:
-    """The text of a line of JSON, '' where it has none."""
+def _found(find: Callable[[], str | None], where: Callable[[], str], text: Text) -> str:
+    """The text that `find` takes out of a record, without what no UTF-8 has; '' for none."""
     try:
-        found = values.of_json(line, column)
+        found = find()
     except values.NoText as error:
         text.no_text(where, error.kind, str(error))
         return ''
-    return _whole(found, where, text)
 
-
-def _whole(found: str | None, where: Callable[[], str], text: Text) -> str:
-    """Text out of a record, without what no UTF-8 has; '' for null."""
     # null is a document without text. NUL is taken out as from other files.
     if found is None:
         text.null(where)
@@ -378,11 +386,23 @@ def _records_of(
     return documents
 
 
+def _hub_documents(unit: Unit, text: Text, options: TextOptions) -> Iterator[tuple[int, list[str]]]:
+    """(row, sentences) of each row of a shard."""
+    for row, record in hub.rows(unit.path, unit.start):
+        where = functools.partial('hf:{} row {}'.format, unit.name, row)
+        of_row = functools.partial(values.of_record, record, options.text_column)
+        found = _found(of_row, where, text)
+        text.report.bytes += len(found.encode())
+        if sentences := text.document(found):
+            yield row, sentences
+
+
 _READERS = {
     'text': _text_documents,
     'jsonl': _jsonl_documents,
     'wikiextractor': _wiki_documents,
     'parquet': _records_of(lambda unit, column: parquet.rows(unit.path, unit.start, column), 'row'),
+    'hf': _hub_documents,
     'tfds': _records_of(lambda unit, column: tfds_files.texts(unit.path, column), 'record at byte'),
 }
 

@@ -40,6 +40,9 @@ def mark(unit: Unit) -> Mark:
 
 
 def _changed(unit: Unit) -> int:
+    # a data set of the Hub has a commit, by which its files never change
+    if unit.format == 'hf':
+        return unit.changed
     if '://' in unit.path:
         return epath.Path(unit.path).stat().mtime
 
@@ -52,6 +55,9 @@ def _crc32c(unit: Unit) -> int:
 
     All of a parquet file's bytes belong to the first of its row groups.
     """
+    if unit.format == 'hf':
+        return unit.changed
+
     # Row groups are no stretches of bytes (columns interleave), so the file's bytes are counted
     # once.
     first = unit.start

@@ -34,7 +34,7 @@ class TextOptions:
         'lines are paragraphs: cut them into sentences; by default for all but text files',
     )
     language: str = option('en', 'language of the text, for --segment')
-    text_column: str = option('text', 'jsonl, parquet, tfds: the field that holds the document')
+    text_column: str = option('text', 'jsonl, parquet, tfds, hf: the field that holds the document')
     on_bad_utf8: Literal['replace', 'error', 'skip'] = option(
         'replace',
         'what to do with a line that is not UTF-8; each is counted and reported',

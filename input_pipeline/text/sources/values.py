@@ -1,4 +1,4 @@
-"""The text of one record: of a line of JSON, or of a column's value.
+"""The text of one record: of a line of JSON, or of named values.
 
 Owns the words for a record without one, and the kinds that such records are counted by. It must not
 know where records come from, nor whether a bad one stops the reading (text/lines.py does).
@@ -7,6 +7,7 @@ know where records come from, nor whether a bad one stops the reading (text/line
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 _TYPES = {
@@ -39,13 +40,14 @@ def of_json(line: str, column: str) -> str | None:
     if not isinstance(record, dict):
         what = _TYPES[type(record)]
         raise NoText('no object', f'no object but {what}: jsonl has one object a line')
+    return of_record(record, column)
+
+
+def of_record(record: Mapping[str, Any], column: str) -> str | None:
+    """The text in that column of a record; None for null. Raises NoText."""
     if column not in record:
         raise NoText('no such column', missing(column, sorted(record)))
-    return of_value(record[column], column)
-
-
-def of_value(value: Any, column: str) -> str | None:
-    """A column's value as text; None for null. Raises NoText for one of another type."""
+    value = record[column]
     if isinstance(value, str | None):
         return value
     what = _TYPES.get(type(value)) or type(value).__name__
