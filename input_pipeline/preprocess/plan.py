@@ -90,7 +90,7 @@ def describe(
         )
     if described['language_exponent'] is None and any(unit.language for unit in units):
         described['language_exponent'] = EXPONENT
-    described |= options.text.identity()
+    described |= options.text.described()
 
     # The inputs by their listing: names, where each unit begins, and how long it is.
     listing = repr(

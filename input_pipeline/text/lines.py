@@ -22,7 +22,7 @@ from configs.options import check_intervals, option
 MAX_DOCUMENT_BYTES = 64 << 20
 MAX_DOCUMENT_LINES = 1 << 20
 _PLACES = 5  # invalid lines that a report names
-_LATER = {'on_bad_record'}  # options that the first manifests did not have
+_LATER = ('on_bad_record',)  # options that the first manifests did not have
 
 
 @dataclass(frozen=True)
@@ -49,21 +49,24 @@ class TextOptions:
         1 << 20, 'longer lines are split at a space', within=f'[64, {MAX_DOCUMENT_BYTES}]'
     )
 
-    def identity(self) -> dict[str, Any]:
-        """By what a job is known again (JSON values)."""
-        # What came later is named only where it is used: what was made before is still known.
-        return {
-            entry.name: value
-            for entry in fields(self)
-            if (value := getattr(self, entry.name)) != entry.default or entry.name not in _LATER
-        }
-
     def __post_init__(self) -> None:
         check_intervals(self)
         if not re.fullmatch('[a-z]{2,3}(-[A-Za-z]+)*', self.language):
             raise UserError(
                 f'--language={self.language}: must be an ISO 639 code such as en, de, ko or zh'
             )
+
+    def described(self) -> dict[str, Any]:
+        """The options by name, as a manifest keeps them.
+
+        Those that came after the first manifests are named only where they say something else than
+        the default, so that equal jobs go on having equal manifests.
+        """
+        return {
+            each.name: value
+            for each in fields(self)
+            if (value := getattr(self, each.name)) != each.default or each.name not in _LATER
+        }
 
 
 @dataclass
