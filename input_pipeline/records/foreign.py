@@ -102,7 +102,8 @@ class Reader:
         try:
             columns = fields.decode_numpy(self.spec, payloads)
         except fields.BadRecord as error:
-            mixed = ' in the first record' if ' values, not ' in error.reason else ''
+            each = ' in the first record: adopt each length into a folder of its own'
+            mixed = each if ' values, not ' in error.reason else ''
             raise refuse(error.row, f'{error.reason}{mixed}') from None
 
         # First what no model could look up; how a record is laid out means something only then.
@@ -147,18 +148,14 @@ def wrong_layout(
         for row in np.flatnonzero(wrong).tolist():
             reasons.setdefault(row, reason(row))
 
-    # The text before it was masked: a random token in a masked place may be a special one.
-    text = ids.copy()
-    row, slot = np.nonzero(predicted)
-    text[row, columns['masked_lm_positions'][row, slot]] = columns['masked_lm_ids'][row, slot]
+    # The special tokens, which are never masked, though a masked place may show any id: with
+    # another vocabulary these ids mean other words.
     rows, last = np.arange(len(ids)), used.sum(axis=1) - 1
-
-    # The special tokens: with another vocabulary these ids mean other words.
     other = 'made with another vocabulary than --tokenizer?'
-    ends = text[rows, last]
+    ends = ids[rows, last]
     report(
-        text[:, 0] != vocabulary.cls,
-        lambda row: f'begins with id {text[row, 0]} and not with [CLS], {vocabulary.cls}: {other}',
+        ids[:, 0] != vocabulary.cls,
+        lambda row: f'begins with id {ids[row, 0]} and not with [CLS], {vocabulary.cls}: {other}',
     )
     report(
         ends != vocabulary.sep,
@@ -169,9 +166,9 @@ def wrong_layout(
     second = (segments == 1) & used
     begin = np.where(second.any(axis=1), second.argmax(axis=1), last + 1)
     in_order = second == (used & (np.arange(ids.shape[1]) >= begin[:, None]))
-    border = text[rows, begin - 1] == vocabulary.sep
+    border = ids[rows, begin - 1] == vocabulary.sep
     report(
-        ~in_order.all(axis=1) | ~border,
+        ~in_order.all(axis=1) | ~border | (begin == 0),
         lambda row: 'segment_ids are not 0 up to a [SEP] and 1 behind it',
     )
     if pairs:
