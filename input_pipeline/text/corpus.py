@@ -146,7 +146,7 @@ def units(
             )
 
     # Data sets of the Hub: a unit a shard, as their library divides them.
-    for dataset in dict.fromkeys(text for text in patterns if text.startswith('hf:')):
+    for dataset in dict.fromkeys(text for text in patterns if hub.is_meant(text)):
         found = hub.find(dataset, options.text_column)
         divided += [
             Unit(found.path, name, shard, found.bytes, 'hf', None, True, found.version)
@@ -154,7 +154,7 @@ def units(
         ]
 
     # Files: what each is, by its name and first bytes, unpacked; then where it may be divided.
-    files = [text for text in patterns if not text.startswith(('tfds:', 'hf:'))]
+    files = [text for text in patterns if not (text.startswith('tfds:') or hub.is_meant(text))]
     left_out = None if report is None else report.left_out
     for path, name in matching(files, left_out) if files else []:
         with reading(path), path.open('rb') as f:

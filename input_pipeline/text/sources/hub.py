@@ -35,6 +35,11 @@ class Shards:
     version: int
 
 
+def is_meant(pattern: str) -> bool:
+    """Whether a pattern names a data set; hf://datasets/... is an address of files."""
+    return pattern.startswith('hf:') and '://' not in pattern
+
+
 def find(pattern: str, column: str) -> Shards:
     """What hf:NAME[@REVISION][:CONFIG]:SPLIT is; NAME is on the Hub, or a local folder.
 
