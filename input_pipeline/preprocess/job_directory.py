@@ -147,7 +147,7 @@ def scratch(
                     raise
                 atomic_write(folder / _REFUSED, f'{error}\n')
                 raise Refused(
-                    f'{error}; what was read before stays: the same command goes on from there'
+                    f'{error}; what was read stays: once this is mended, the job goes on from there'
                 ) from error
             except UserError:
                 _remove(folder)
