@@ -148,6 +148,8 @@ def units(
     # Data sets of the Hub: a unit a shard, as their library divides them.
     for dataset in dict.fromkeys(text for text in patterns if hub.is_meant(text)):
         found = hub.find(dataset, options.text_column)
+        if {unit.name for unit in divided} & set(found.names):
+            raise UserError(f'{dataset}: another input has this name too: give its folder another')
         divided += [
             Unit(found.path, name, shard, found.bytes, 'hf', None, True, found.version)
             for shard, name in enumerate(found.names)
