@@ -29,7 +29,9 @@ from input_pipeline.preprocess.stages import Recipe, Tokenised
 from input_pipeline.progress import Progress
 from input_pipeline.records import fields
 from input_pipeline.records.shards import Manifest
-from input_pipeline.text import corpus, digest
+from input_pipeline.text import corpus
+from input_pipeline.text.inputs import digest
+from input_pipeline.text.inputs.units import AnyUnit
 from input_pipeline.tokenizer import Tokenizer
 
 # the files of stage 1, and the results of its tasks
@@ -111,12 +113,13 @@ class _Job:
         self._engine = engine
         self._scratch = scratch
         self._warnings: list[str] = []
-        self._marks: dict[corpus.Unit, digest.Mark] = {}  # of what has been read
+        # Of the units that have been read, by split: held-out ones are units of their own.
+        self._marks: dict[str, list[digest.Marks]] = {'train': [], 'eval': []}
         for warning in warnings:
             self._warn(warning)
 
     def run(
-        self, units: list[corpus.Unit], eval_units: list[corpus.Unit], described: dict[str, Any]
+        self, units: list[AnyUnit], eval_units: list[AnyUnit], described: dict[str, Any]
     ) -> Manifest:
         """Returns the manifest; the shards are in SCRATCH/final."""
         options = self._options
@@ -147,7 +150,7 @@ class _Job:
             vocab_size=self._tokenizer.vocab_size,
             tokenizer_fingerprint=self._tokenizer.fingerprint,
             seed=options.seed,
-            options=described | digest.describe(self._marks[unit] for unit in units + eval_units),
+            options=described | digest.describe(self._marks['train'] + self._marks['eval']),
             statistics=self._statistics(text, counts),
             files=tuple(shard_infos),
             max_packs=recipe.spec.max_packs,
@@ -246,9 +249,9 @@ class _Job:
         results = self._engine.run(
             _tokenise_unit, tasks, [unit.bytes for unit in units], progress, self._kept(name)
         )
-        for unit, (sides, unit_report, mark) in zip(units, results):
+        self._marks['eval' if split == 'eval' else 'train'] = [marks for _, _, marks in results]
+        for unit, (sides, unit_report, _) in zip(units, results):
             report.merge(unit_report)
-            self._marks[unit] = mark
             for side, part in sides.items():
                 part.languages[unit.language] = Counter(
                     {name: part.sums[name] for name in ('documents', 'tokens')}
@@ -368,29 +371,29 @@ class _Job:
 
 def _tokenise_unit(
     recipe: Recipe,
-    unit: corpus.Unit,
+    unit: AnyUnit,
     text: corpus.TextOptions,
     split: str | None,
     path: str,
     excluded: str | None,
-) -> tuple[dict[str, Tokenised], corpus.Report, digest.Mark]:
-    """Stage 1 for a unit, the report of its reader, and the mark of what it read."""
-    # The mark before the text: a file that changes while it is read is then seen as changed.
-    report, mark = corpus.Report(), digest.mark(unit)
+) -> tuple[dict[str, Tokenised], corpus.Report, digest.Marks]:
+    """Stage 1 for a unit, the report of its reader, and the marks of what it read."""
+    # The marks before the text: a file that changes while it is read is then seen as changed.
+    report, marks = corpus.Report(), digest.marks(unit)
     if unit.language:
         text = dataclasses.replace(text, language=unit.language)
     documents = corpus.read_unit(unit, text, report)
-    return stages.tokenise(recipe, documents, unit.language, split, path, excluded), report, mark
+    return stages.tokenise(recipe, documents, unit.language, split, path, excluded), report, marks
 
 
 def _read_before(
-    scratch: epath.Path, units: list[corpus.Unit], eval_units: list[corpus.Unit]
-) -> list[tuple[corpus.Unit, digest.Mark]]:
+    scratch: epath.Path, units: list[AnyUnit], eval_units: list[AnyUnit]
+) -> list[tuple[AnyUnit, digest.Marks]]:
     """The units that an interrupted job has read, with their marks."""
     # Results of units are numbered as the inputs are listed, and the lists are equal: the options
     # of both jobs, which hold a digest of them, were compared before.
     marks = []
     for name, listed in ((_HELD_OUT, eval_units), *((name, units) for name in _UNITS)):
         read = KeptResults(job_directory.results(scratch, name)).load(_tokenise_unit)
-        marks += [(listed[i], mark) for i, (_, _, mark) in read.items()]
+        marks += [(listed[i], then) for i, (_, _, then) in read.items()]
     return marks
