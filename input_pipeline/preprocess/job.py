@@ -18,6 +18,7 @@ from typing import Any
 from etils import epath
 
 from configs.errors import UserError
+from input_pipeline import typed_json
 from input_pipeline.preprocess import job_directory, plan, runs, stages, statistics
 from input_pipeline.preprocess.beam_engine import BeamEngine
 from input_pipeline.preprocess.deduplication import Kind, deduplicate
@@ -31,11 +32,12 @@ from input_pipeline.records import fields
 from input_pipeline.records.shards import Manifest
 from input_pipeline.text import corpus
 from input_pipeline.text.inputs import digest
-from input_pipeline.text.inputs.units import AnyUnit
+from input_pipeline.text.inputs.units import AnyUnit, SmallFiles, Unit
 from input_pipeline.tokenizer import Tokenizer
 
 # the files of stage 1, and the results of its tasks
 _UNITS, _HELD_OUT = ('unit', 'unit-again'), 'held-out'
+_NAMES = '.names'  # ends the names of files that list the small files of a unit
 
 
 def preprocess(options: PreprocessOptions) -> Manifest:
@@ -234,7 +236,7 @@ class _Job:
         # One task a unit, and files named by the unit: neither depends on the workers.
         files = [str(self._scratch / f'{name}-{i:05}') for i in range(len(units))]
         tasks = [
-            (recipe, unit, self._options.text, split, file, excluded)
+            (recipe, _by_file(unit, file), self._options.text, split, file, excluded)
             for unit, file in zip(units, files)
         ]
         progress = Progress(
@@ -244,11 +246,15 @@ class _Job:
             1e6,
         )
 
-        # Weighed by bytes, as the progress is. What the readers noticed is told once for all.
-        report = corpus.Report()
+        # Weighed by bytes, as the progress is.
         results = self._engine.run(
             _tokenise_unit, tasks, [unit.bytes for unit in units], progress, self._kept(name)
         )
+        for path in self._scratch.glob(f'{name}-*{_NAMES}'):
+            path.unlink()
+
+        # What the readers noticed is told once for all.
+        report = corpus.Report()
         self._marks['eval' if split == 'eval' else 'train'] = [marks for _, _, marks in results]
         for unit, (sides, unit_report, _) in zip(units, results):
             report.merge(unit_report)
@@ -369,15 +375,33 @@ class _Job:
             print(f'warning: {message}', file=sys.stderr, flush=True)
 
 
+def _by_file(unit: AnyUnit, file: str) -> Unit | str:
+    """A unit as it travels in a task: many names by a file, beside those that the task will write.
+
+    Tasks are part of a Beam pipeline's definition, which has no room for millions of names.
+    """
+    if isinstance(unit, Unit):
+        return unit
+    with runs.sealed_file(f'{file}{_NAMES}') as listed:
+        listed.write(typed_json.dump(unit).encode())
+    return f'{file}{_NAMES}'
+
+
 def _tokenise_unit(
     recipe: Recipe,
-    unit: AnyUnit,
+    given: Unit | str,
     text: corpus.TextOptions,
     split: str | None,
     path: str,
     excluded: str | None,
 ) -> tuple[dict[str, Tokenised], corpus.Report, digest.Marks]:
     """Stage 1 for a unit, the report of its reader, and the marks of what it read."""
+    unit: AnyUnit
+    if isinstance(given, Unit):
+        unit = given
+    else:
+        unit = typed_json.load(SmallFiles, runs.unsealed(epath.Path(given).read_bytes()))
+
     # The marks before the text: a file that changes while it is read is then seen as changed.
     report, marks = corpus.Report(), digest.marks(unit)
     if unit.language:

@@ -74,8 +74,7 @@ class Widths:
 
     def _add(self, line: str, following: str) -> None:
         self.lines += 1
-        columns = _columns(line)
-        if columns > 2 * _WIDEST:
+        if len(line) > _WIDEST:
             self._longer += 1
             return
 
@@ -88,6 +87,7 @@ class Widths:
 
         # Without spaces a line breaks anywhere but before a full stop and the like: two characters.
         word = following[:2] if unspaced else ' ' + following.split(None, 1)[0]
+        columns = _columns(line)
         sizes = (len(line), len(line) + len(word)), (columns, columns + _columns(word))
         self._measured.append((bool(_ENDS.search(line)), *sizes))
 

@@ -26,7 +26,7 @@ from input_pipeline.text.lines import Report, TextOptions
 
 UNIT_BYTES = 32 << 20  # of a large corpus
 # A small corpus has smaller units, so that workers have some: about 64, of so many bytes or more.
-_MIN_UNIT_BYTES = 1 << 20
+_MIN_UNIT_BYTES = 1 << 16
 _UNIT_FILES = 4096  # at most: of tiny files the opening takes the time
 _NUL = '\0'  # stands in no file's name
 
