@@ -21,7 +21,7 @@ import functools
 import html
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 from configs.errors import UserError, reading
@@ -37,6 +37,7 @@ from input_pipeline.text.lines import (
     Text,
     TextOptions,
 )
+from input_pipeline.text.wrapping import Widths
 
 _DOC = re.compile(r'<doc (?:[^">]|"[^"]*")*>')
 _TITLE = re.compile(r'title="([^"]*)"')
@@ -88,13 +89,24 @@ def read_unit(
 ) -> Iterator[Document]:
     """The documents of one unit; counts into `report`. Raises UserError naming file and line."""
     report = Report() if report is None else report
+
+    # Files with too few lines to say whether a width has broken them are judged together.
+    short: list[str] = []
+    widths = Widths()
     for file in unit.files():
         for part in looked_at(file, options):
-            yield from _read(part, options, report)
+            of_part = yield from _read(part, options, report)
+            if of_part.too_few:
+                widths.merge(of_part)
+                short = short or [part.name]
+            else:
+                report.add_widths(part.name, of_part)
+    if short:
+        report.add_widths(short[0], widths)
 
 
-def _read(unit: Unit, options: TextOptions, report: Report) -> Iterator[Document]:
-    """The documents of a unit whose format is known."""
+def _read(unit: Unit, options: TextOptions, report: Report) -> Generator[Document, None, Widths]:
+    """The documents of a unit whose format is known; returns what was seen of its lines."""
     # One document a line or record needs to be cut into sentences, and so do joined lines; text
     # files have them one a line.
     before = report.documents
@@ -107,7 +119,7 @@ def _read(unit: Unit, options: TextOptions, report: Report) -> Iterator[Document
             yield Document((unit.name, offset), sentences)
     if unit.whole and report.documents == before:
         report.empty_files.append(unit.name)
-    report.add_widths(unit.name, text.widths)
+    return text.widths
 
 
 def _lines(unit: Unit, text: Text, limit: int) -> Lines:

@@ -91,12 +91,24 @@ class Widths:
         sizes = (len(line), len(line) + len(word)), (columns, columns + _columns(word))
         self._measured.append((bool(_ENDS.search(line)), *sizes))
 
+    def merge(self, other: Widths) -> None:
+        """Adds what was seen of another text."""
+        self.lines += other.lines
+        self._longer += other._longer
+        self._measured += other._measured
+
+    @property
+    def too_few(self) -> bool:
+        """Whether there are too few lines to say anything."""
+        return self.lines < _LEAST
+
     @property
     def broken(self) -> int:
         """How many of `lines` are broken at a width; 0 where that may be chance."""
-        # Programs count characters or columns, which differ for Korean and Chinese.
-        if self.lines < _LEAST:
+        if self.too_few:
             return 0
+
+        # Programs count characters or columns, which differ for Korean and Chinese.
         most = max(self._broken_at_best(kind) for kind in (1, 2))
         return most if most >= _FULL * self.lines else 0
 
