@@ -74,8 +74,12 @@ def preprocess(options: PreprocessOptions) -> Manifest:
     # The work, in a scratch folder that an interrupted job leaves behind; the files get their names
     # at the end, the manifest last.
     same_text = lambda folder: digest.all_same(_read_before(folder, units, eval_units))
+    keep_same = lambda folder: _keep_same(folder, units, eval_units, options.text)
+    # Of the recipe what the options do not name follows from the text: what was read goes with it.
+    recipe = dataclasses.replace(plan.recipe(options, units, eval_units), tokenizer='')
+    work = described | {'recipe': repr(recipe)}
     with (
-        job_directory.scratch(output, described, options.overwrite, same_text) as scratch,
+        job_directory.scratch(output, work, options.overwrite, same_text, keep_same) as scratch,
         _engine(options) as engine,
     ):
         manifest = job_directory.unpublished(scratch) or _Job(
@@ -117,6 +121,7 @@ class _Job:
         self._warnings: list[str] = []
         # Of the units that have been read, by split: held-out ones are units of their own.
         self._marks: dict[str, list[digest.Marks]] = {'train': [], 'eval': []}
+        self._bad_records: dict[str, Counter[str]] = {}  # left out of an input, by kind
         for warning in warnings:
             self._warn(warning)
 
@@ -234,7 +239,7 @@ class _Job:
         parts: dict,
     ) -> None:
         # One task a unit, and files named by the unit: neither depends on the workers.
-        files = [str(self._scratch / f'{name}-{i:05}') for i in range(len(units))]
+        files = [str(self._scratch / f'{name}-{unit.identity}') for unit in units]
         tasks = [
             (recipe, _by_file(unit, file), self._options.text, split, file, excluded)
             for unit, file in zip(units, files)
@@ -247,16 +252,20 @@ class _Job:
         )
 
         # Weighed by bytes, as the progress is.
-        results = self._engine.run(
-            _tokenise_unit, tasks, [unit.bytes for unit in units], progress, self._kept(name)
-        )
+        weights = [unit.bytes for unit in units]
+        try:
+            results = self._engine.run(_tokenise_unit, tasks, weights, progress, self._kept(name))
+        except job_directory.Interrupted:
+            raise
+        except UserError as error:
+            raise job_directory.Refused(str(error)) from error
         for path in self._scratch.glob(f'{name}-*{_NAMES}'):
             path.unlink()
 
         # What the readers noticed is told once for all.
         report = corpus.Report()
-        self._marks['eval' if split == 'eval' else 'train'] = [marks for _, _, marks in results]
-        for unit, (sides, unit_report, _) in zip(units, results):
+        self._marks['eval' if split == 'eval' else 'train'] = [marks for _, _, marks, _ in results]
+        for unit, (sides, unit_report, _, _) in zip(units, results):
             report.merge(unit_report)
             for side, part in sides.items():
                 part.languages[unit.language] = Counter(
@@ -265,6 +274,8 @@ class _Job:
                 parts[side].append(part)
         for line in report.lines():
             self._warn(line)
+        if report.bad_records:
+            self._bad_records['eval_input' if split == 'eval' else 'input'] = report.bad_records
 
     def _weigh(self, recipe: Recipe, languages: dict[str, Counter]) -> Recipe:
         """With the passes over each language, where languages are named."""
@@ -364,7 +375,8 @@ class _Job:
             of_text[split] = statistics.of_split(text[split], sums, self._options.seq_len)
             for warning in statistics.repetition(split, of_text[split]):
                 self._warn(warning)
-        return {'records': counts, 'text': of_text, 'warnings': self._warnings}
+        found = {'records': counts, 'text': of_text, 'warnings': self._warnings}
+        return found | ({'bad_records': self._bad_records} if self._bad_records else {})
 
     def _kept(self, stage: str) -> KeptResults:
         return KeptResults(job_directory.results(self._scratch, stage))
@@ -394,8 +406,8 @@ def _tokenise_unit(
     split: str | None,
     path: str,
     excluded: str | None,
-) -> tuple[dict[str, Tokenised], corpus.Report, digest.Marks]:
-    """Stage 1 for a unit, the report of its reader, and the marks of what it read."""
+) -> tuple[dict[str, Tokenised], corpus.Report, digest.Marks, str]:
+    """Stage 1 for a unit: its text, the report and the marks of what was read, its identity."""
     unit: AnyUnit
     if isinstance(given, Unit):
         unit = given
@@ -407,7 +419,8 @@ def _tokenise_unit(
     if unit.language:
         text = dataclasses.replace(text, language=unit.language)
     documents = corpus.read_unit(unit, text, report)
-    return stages.tokenise(recipe, documents, unit.language, split, path, excluded), report, marks
+    tokenised = stages.tokenise(recipe, documents, unit.language, split, path, excluded)
+    return tokenised, report, marks, unit.identity
 
 
 def _read_before(
@@ -419,5 +432,36 @@ def _read_before(
     marks = []
     for name, listed in ((_HELD_OUT, eval_units), *((name, units) for name in _UNITS)):
         read = KeptResults(job_directory.results(scratch, name)).load(_tokenise_unit)
-        marks += [(listed[i], then) for i, (_, _, then) in read.items()]
+        marks += [(listed[i], then) for i, (_, _, then, _) in read.items()]
     return marks
+
+
+def _keep_same(
+    scratch: epath.Path,
+    units: list[AnyUnit],
+    eval_units: list[AnyUnit],
+    text: corpus.TextOptions,
+) -> int:
+    """Leaves, of what a job whose text was refused has read, what still holds; and how much.
+
+    A unit holds that has its name, place, size and bytes. Of the training text none holds where a
+    held-out unit does not: copies of that are dropped there.
+    """
+    count, held_out_holds, skips = 0, True, text.on_bad_record == 'skip'
+    for name, listed in ((_HELD_OUT, eval_units), (_UNITS[0], units), (_UNITS[1], [])):
+        kept = KeptResults(job_directory.results(scratch, name))
+        places = {unit.identity: i for i, unit in enumerate(listed)}
+        numbers = {
+            old: places[identity]
+            for old, (_, report, mark, identity) in kept.load(_tokenise_unit).items()
+            if held_out_holds
+            and identity in places
+            # read when null was no bad record, of which skipping counts each
+            and not (skips and report.null_texts != report.bad_records['null'])
+            and digest.same(listed[places[identity]], mark)
+        }
+        kept.renumber(numbers)
+        count += len(numbers)
+        if name == _HELD_OUT:
+            held_out_holds = len(numbers) == len(listed)
+    return count

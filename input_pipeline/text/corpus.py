@@ -11,7 +11,8 @@ What a document is:
 - jsonl (by extension: .jsonl .ndjson .json, or by its first line): one object a line, its text in
   `text_column`;
 - WikiExtractor output (by its first line): each <doc>, without the title that it repeats;
-- parquet (by its first bytes) and tfds:NAME/SPLIT: one row, its text in `text_column`.
+- parquet (by its first bytes), tfds:NAME/SPLIT and hf:NAME:SPLIT (a data set of the Hugging Face
+  Hub): one row, its text in `text_column`.
 The first three plain or as gzip, bzip2, xz or zstd, told by content and not by name.
 """
 
@@ -19,13 +20,11 @@ from __future__ import annotations
 
 import functools
 import html
-import json
 import re
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 from configs.errors import UserError, reading
-from input_pipeline.text import parquet, tfds_files
 from input_pipeline.text.files import chunks, decompressed, opened
 from input_pipeline.text.inputs.formats import Format
 from input_pipeline.text.inputs.units import AnyUnit, Unit, looked_at, units
@@ -37,19 +36,12 @@ from input_pipeline.text.lines import (
     Text,
     TextOptions,
 )
+from input_pipeline.text.sources import hub, parquet, tfds_files, values
 from input_pipeline.text.wrapping import Widths
 
 _DOC = re.compile(r'<doc (?:[^">]|"[^"]*")*>')
+_DOC_BORDER = re.compile(r'</doc>(?=\s*<doc )')
 _TITLE = re.compile(r'title="([^"]*)"')
-_JSON_TYPES = {
-    bool: 'true or false',
-    int: 'a number',
-    float: 'a number',
-    str: 'a text',
-    list: 'a list',
-    dict: 'an object',
-    type(None): 'null',
-}
 
 
 @dataclass(frozen=True)
@@ -111,7 +103,8 @@ def _read(unit: Unit, options: TextOptions, report: Report) -> Generator[Documen
     # files have them one a line.
     before = report.documents
     segment = unit.format != 'text' or options.join_lines
-    text = Text(unit.path, options, report, segment)
+    records = unit.format in ('jsonl', 'parquet', 'tfds', 'hf')
+    text = Text(unit.path, options, report, segment, records)
     with reading(unit.path):
         for offset, sentences in _READERS[unit.format](unit, text, options):
             report.documents += 1
@@ -176,49 +169,45 @@ def _jsonl_documents(
     """(offset, sentences) of each object's text."""
     # A line that was cut is no JSON any more. `cut_lines` also counts long paragraphs inside of a
     # document, so it is looked at before and after each.
-    lines, cut_before = _lines(unit, text, MAX_DOCUMENT_BYTES), text.report.cut_lines
+    lines, cut_before, too_long = _lines(unit, text, MAX_DOCUMENT_BYTES), text.report.cut_lines, -1
     for number, offset, line in lines:
+        where = functools.partial(lines.where, number)
         if text.report.cut_lines > cut_before:
-            raise UserError(
-                f'{lines.where(number)}: longer than {MAX_DOCUMENT_BYTES >> 20} MiB: jsonl has one'
-                ' object a line, and that is one document'
+            limit = f'{MAX_DOCUMENT_BYTES >> 20} MiB'
+            text.no_text(
+                where,
+                'too long',
+                f'longer than {limit}: jsonl has one object a line, and that is one document',
             )
-        if line.strip():
-            sentences = text.document(_column(lines.where, number, line, text, options.text_column))
+            # left out, and not cut; its other parts follow
+            text.report.cut_lines, too_long = cut_before, number
+        if number != too_long and line.strip():
+            of_line = functools.partial(values.of_json, line, options.text_column)
+            sentences = text.document(_found(of_line, where, text))
             cut_before = text.report.cut_lines
             if sentences:
                 yield offset, sentences
 
 
-def _column(where: Callable[[int], str], number: int, line: str, text: Text, name: str) -> str:
-    """The text of a line of JSON. Raises UserError where there is none."""
-    # Every mistake names file and line, and what to do.
+def _found(find: Callable[[], str | None], where: Callable[[], str], text: Text) -> str:
+    """The text that `find` takes out of a record, without what no UTF-8 has; '' for none."""
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise UserError(
-            f'{where(number)}: not valid JSON ({error}): jsonl has one object a line'
-        ) from error
-    if not isinstance(record, dict):
-        what = _JSON_TYPES[type(record)]
-        raise UserError(f'{where(number)}: no object but {what}: jsonl has one object a line')
-    if name not in record:
-        raise text.column_missing(where(number), sorted(record))
-    if not isinstance(record[name], str | None):
-        what = _JSON_TYPES[type(record[name])]
-        raise UserError(
-            f'{where(number)}: no text in column {name!r}: it is {what}: '
-            'name another column with --text_column'
-        )
+        found = find()
+    except values.NoText as error:
+        text.no_text(where, error.kind, str(error))
+        return ''
 
     # null is a document without text. NUL is taken out as from other files.
-    value = (record[name] or '').replace('\0', '')
+    if found is None:
+        text.null(where)
+        return ''
+    found = found.replace('\0', '')
     try:
-        value.encode()
+        found.encode()
     except UnicodeEncodeError:  # half of a surrogate pair, as \\ud800
-        kept = text.bad(lambda: where(number), 'half a surrogate pair')
-        value = value.encode(errors='replace').decode() if kept else ''
-    return value
+        kept = text.bad(where, 'half a surrogate pair')
+        return found.encode(errors='replace').decode() if kept else ''
+    return found
 
 
 def _wiki_documents(
@@ -228,9 +217,7 @@ def _wiki_documents(
     first: int | None = None
     title = ''
     sentences: list[str] = []  # none where `first` is None
-    for _, offset, line in _lines(unit, text, options.max_line_bytes):
-        line = line.strip()
-
+    for offset, line in _wiki_lines(_lines(unit, text, options.max_line_bytes)):
         # A new document. What is open still was never closed: it ends here.
         if line.startswith('<doc '):
             text.report.unclosed_documents += first is not None
@@ -266,15 +253,29 @@ def _wiki_documents(
         yield first, sentences
 
 
-def _records_of(read: Callable[[Unit, str], Iterator[tuple[int, bytes]]], unit_of: str) -> Callable:
+def _wiki_lines(lines: Lines) -> Iterator[tuple[int, str]]:
+    """(byte offset, text) of each line; one that ends a document and begins the next is two."""
+    for _, offset, line in lines:
+        begin = 0
+        for border in _DOC_BORDER.finditer(line) if '</doc>' in line else ():
+            yield offset + len(line[:begin].encode()), line[begin : border.end()].strip()
+            begin = border.end()
+        yield offset + len(line[:begin].encode()), line[begin:].strip()
+
+
+def _records_of(
+    read: Callable[[Unit, str], Iterator[tuple[int, bytes | None]]], unit_of: str
+) -> Callable:
     """A reader of files whose records have a column of text, each a document."""
 
     def documents(unit: Unit, text: Text, options: TextOptions) -> Iterator[tuple[int, list[str]]]:
         for place, raw in read(unit, options.text_column):
-            text.report.bytes += len(raw)
-
             # Made into words only where something is wrong with the text.
             where = functools.partial('{} {} {}'.format, unit.path, unit_of, place)
+            if raw is None:
+                text.null(where)
+                continue
+            text.report.bytes += len(raw)
             decoded = text.decode(raw, where)
             sentences = text.document(decoded) if decoded else []
             if sentences:
@@ -283,10 +284,22 @@ def _records_of(read: Callable[[Unit, str], Iterator[tuple[int, bytes]]], unit_o
     return documents
 
 
+def _hub_documents(unit: Unit, text: Text, options: TextOptions) -> Iterator[tuple[int, list[str]]]:
+    """(row, sentences) of each row of a shard."""
+    for row, record in hub.rows(unit.path, unit.start):
+        where = functools.partial('hf:{} row {}'.format, unit.name, row)
+        of_row = functools.partial(values.of_record, record, options.text_column)
+        found = _found(of_row, where, text)
+        text.report.bytes += len(found.encode())
+        if sentences := text.document(found):
+            yield row, sentences
+
+
 _READERS: dict[Format | None, Callable] = {
     'text': _text_documents,
     'jsonl': _jsonl_documents,
     'wikiextractor': _wiki_documents,
     'parquet': _records_of(lambda unit, column: parquet.rows(unit.path, unit.start, column), 'row'),
+    'hf': _hub_documents,
     'tfds': _records_of(lambda unit, column: tfds_files.texts(unit.path, column), 'record at byte'),
 }

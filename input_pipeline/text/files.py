@@ -27,6 +27,8 @@ _MAGIC: dict[bytes, Compression] = {
     b'BZh': 'bzip2',
     b'\xfd7zXZ\x00': 'xz',
     b'\x28\xb5\x2f\xfd': 'zstd',
+    # 16 marks of a frame to be passed over, with which parallel compressors may begin
+    **{bytes([mark]) + b'\x2a\x4d\x18': 'zstd' for mark in range(0x50, 0x60)},
 }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
@@ -22,7 +23,8 @@ from input_pipeline.text.wrapping import Line, Widths, joined
 MAX_DOCUMENT_BYTES = 64 << 20
 MAX_DOCUMENT_LINES = 1 << 20
 _PLACES = 5  # invalid lines, or files, that a report names
-_LATER = ('join_lines', 'hyphens', 'documents')  # options that the first manifests did not have
+# Options that the first manifests did not have.
+_LATER = ('on_bad_record', 'join_lines', 'hyphens', 'documents')
 _MANY_BROKEN = 0.01  # of the lines looked at, from which broken lines are worth a word
 
 
@@ -35,11 +37,16 @@ class TextOptions:
         'lines are paragraphs: cut them into sentences; by default for all but text files',
     )
     language: str = option('en', 'language of the text, for --segment')
-    text_column: str = option('text', 'jsonl, parquet, tfds: the field that holds the document')
+    text_column: str = option('text', 'jsonl, parquet, tfds, hf: the field that holds the document')
     on_bad_utf8: Literal['replace', 'error', 'skip'] = option(
         'replace',
         'what to do with a line that is not UTF-8; each is counted and reported',
         switch=('strict', 'error'),
+    )
+    on_bad_record: Literal['stop', 'skip'] = option(
+        'stop',
+        'jsonl, parquet, tfds, hf: what to do with a record that has no text; skip counts and'
+        ' reports those left out',
     )
     max_line_bytes: int = option(
         1 << 20, 'longer lines are split at a space', within=f'[64, {MAX_DOCUMENT_BYTES}]'
@@ -93,6 +100,10 @@ class Report:
     bad_utf8: int = 0  # lines with invalid UTF-8, replaced or skipped
     bad_places: list[str] = field(default_factory=list)  # 'FILE line N' of the first few
     nul_bytes: int = 0  # removed
+    bad_records: Counter[str] = field(default_factory=Counter)  # left out, by kind
+    # 'FILE line N (kind)' of the first few
+    bad_record_places: list[str] = field(default_factory=list)
+    null_texts: int = 0  # records whose text is null, left out or not
     cut_lines: int = 0  # lines longer than max_line_bytes
     cut_documents: int = 0  # documents longer than MAX_DOCUMENT_BYTES or _LINES
     unclosed_documents: int = 0  # WikiExtractor's, without </doc>
@@ -121,6 +132,7 @@ class Report:
 
         # the first few of all, in the order of the units
         self.bad_places = self.bad_places[:_PLACES]
+        self.bad_record_places = self.bad_record_places[:_PLACES]
         self._add_broken([])
 
     def lines(self) -> list[str]:
@@ -154,6 +166,13 @@ class Report:
                 f'invalid UTF-8 in {self.bad_utf8} line(s), replaced or skipped as --on_bad_utf8'
                 f' says: {places}'
             )
+        if self.bad_records:
+            total = self.bad_records.total()
+            kinds = ', '.join(f'{count} {kind}' for kind, count in sorted(self.bad_records.items()))
+            warnings.append(
+                f'{total} record(s) left out as --on_bad_record=skip says ({kinds}):'
+                f' {_some(self.bad_record_places, total)}'
+            )
         if self.nul_bytes:
             warnings.append(f'{self.nul_bytes} NUL byte(s) removed')
         if self.cut_lines:
@@ -177,9 +196,15 @@ def _some(names: list[str], total: int | None = None) -> str:
 class Text:
     """Decodes what a file holds, in the way the options say."""
 
-    def __init__(self, path: str, options: TextOptions, report: Report, segment: bool):
-        """`segment`: whether what the file holds is paragraphs, unless the options say."""
+    def __init__(
+        self, path: str, options: TextOptions, report: Report, segment: bool, records: bool = False
+    ):
+        """`segment`: whether what the file holds is paragraphs, unless the options say.
+
+        `records`: whether it is records, each with its text.
+        """
         self.path, self.report, self._options = path, report, options
+        self._skips = records and options.on_bad_record == 'skip'
         self._segment = segment if options.segment is None else options.segment
         self.widths = Widths()
 
@@ -210,8 +235,11 @@ class Text:
     def bad(self, where: Callable[[], str], what: str) -> bool:
         """Counts invalid characters, and says whether their line is to be kept.
 
-        Raises UserError where none is wanted.
+        Raises UserError where none is wanted. Of a record that is left out, none is kept.
         """
+        if self._options.on_bad_utf8 == 'error' and self._skips:
+            self.no_text(where, 'invalid UTF-8', what)
+            return False
         if self._options.on_bad_utf8 == 'error':
             raise UserError(
                 f'{where()}: {what}: convert the file to UTF-8, or let --on_bad_utf8=replace or'
@@ -221,6 +249,22 @@ class Text:
         if len(self.report.bad_places) < _PLACES:
             self.report.bad_places.append(where())
         return self._options.on_bad_utf8 == 'replace'
+
+    def no_text(self, where: Callable[[], str], kind: str, what: str) -> None:
+        """Counts a record without a text as left out. Raises UserError where that is not wanted."""
+        if not self._skips:
+            raise UserError(
+                f'{where()}: {what} (or let --on_bad_record=skip leave such records out)'
+            )
+        self.report.bad_records[kind] += 1
+        if len(self.report.bad_record_places) < _PLACES:
+            self.report.bad_record_places.append(f'{where()} ({kind})')
+
+    def null(self, where: Callable[[], str]) -> None:
+        """Counts a record whose text is null: without one, and so no document, but no mistake."""
+        self.report.null_texts += 1
+        if self._skips:
+            self.no_text(where, 'null', 'null')
 
     def sentences(self, line: str) -> list[str]:
         """The sentences of a line."""
@@ -252,14 +296,6 @@ class Text:
             else:
                 sentences += self.sentences(line)
         return sentences
-
-    def column_missing(self, where: str, columns: list[str]) -> UserError:
-        """What to say where there is no text under the name that --text_column gives."""
-        names = ', '.join(columns[:20]) + (' ...' if len(columns) > 20 else '')
-        return UserError(
-            f'{where}: no text in column {self._options.text_column!r} (it has {names}): name the'
-            ' column with --text_column'
-        )
 
 
 class Lines:

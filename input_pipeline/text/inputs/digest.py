@@ -38,15 +38,18 @@ def marks(unit: AnyUnit) -> Marks:
 
 
 def _changed(unit: AnyUnit) -> np.ndarray:
-    return np.array([_changed_file(file.path) for file in unit.files()], np.int64)
+    return np.array([_changed_file(file) for file in unit.files()], np.int64)
 
 
-def _changed_file(path: str) -> int:
-    if '://' in path:
-        return epath.Path(path).stat().mtime
+def _changed_file(file: Unit) -> int:
+    # a data set of the Hub has a commit, by which its files never change
+    if file.format == 'hf':
+        return file.version
+    if '://' in file.path:
+        return epath.Path(file.path).stat().mtime
 
     # the time of the inode, not of the content, which programs may set
-    return os.stat(path).st_ctime_ns
+    return os.stat(file.path).st_ctime_ns
 
 
 def _crc32c(unit: AnyUnit) -> np.ndarray:
@@ -58,6 +61,9 @@ def _crc32c_of(file: Unit) -> int:
 
     All of a parquet file's bytes belong to the first of its row groups.
     """
+    if file.format == 'hf':
+        return file.version
+
     # Row groups are no stretches of bytes (columns interleave), so the file's bytes are counted
     # once.
     first = file.start

@@ -18,7 +18,7 @@ _CONTROLS = bytes([*range(1, 8), *range(14, 27), *range(28, 32), 127])  # in no 
 # PNG, JPEG, GIF, TIFF by their first bytes.
 _IMAGES = (b'\x89PNG', b'\xff\xd8\xff', b'GIF87a', b'GIF89a', b'II*\0', b'MM\0*')
 
-Format = Literal['text', 'jsonl', 'wikiextractor', 'parquet', 'tfds']
+Format = Literal['text', 'jsonl', 'wikiextractor', 'parquet', 'tfds', 'hf']
 
 
 def format_of(name: str, head: bytes, path: str, column: str) -> Format:

@@ -35,6 +35,10 @@ class Listing:
     names: list[str]
     sizes: array[int]
 
+    def paths(self) -> Iterator[str]:
+        """The path of each."""
+        return (below(self.root, name) for name in self.names)
+
 
 def below(root: str, name: str) -> str:
     """The path of a file of a listing."""

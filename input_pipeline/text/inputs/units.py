@@ -1,14 +1,15 @@
 """A corpus divided into units, each read by itself, in any process.
 
 A unit is a stretch of a plain file that begins and ends between documents, a row group of a parquet
-file, a whole compressed file, or many small files. Owns where files are divided and which ones are
-put together; that depends on the text alone, and what is read does not depend on it. Must not know
-how a document is read.
+file, a shard of a data set of the Hub, a whole compressed file, or many small files. Owns where
+files are divided and which ones are put together; that depends on the text alone, and what is read
+does not depend on it. Must not know how a document is read.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
 from array import array
 from collections.abc import Iterator, Sequence
@@ -18,14 +19,14 @@ from typing import BinaryIO
 import numpy as np
 
 from configs.errors import UserError, reading
-from input_pipeline.text import parquet, tfds_files
 from input_pipeline.text.files import CHUNK, Compression, compression_of, decompressed, opened
 from input_pipeline.text.inputs.formats import HEAD_BYTES, Format, format_of
 from input_pipeline.text.inputs.listing import below, matching
 from input_pipeline.text.lines import Report, TextOptions
+from input_pipeline.text.sources import hub, parquet, tfds_files
 
 UNIT_BYTES = 32 << 20  # of a large corpus
-# A small corpus has smaller units, so that workers have some: about 64, of so many bytes or more.
+# A small corpus has smaller units, so that workers have some: 64 to 128, of so many bytes or more.
 _MIN_UNIT_BYTES = 1 << 16
 _UNIT_FILES = 4096  # at most: of tiny files the opening takes the time
 _NUL = '\0'  # stands in no file's name
@@ -33,16 +34,22 @@ _NUL = '\0'  # stands in no file's name
 
 @dataclass(frozen=True)
 class Unit:
-    """What of one file is read by itself: a stretch, a row group, or all of it."""
+    """What of one file or data set is read by itself: a stretch, row group or shard, or all."""
 
     path: str
     name: str  # the path below the root of the glob: the same on every machine
-    start: int  # byte, or number of the row group
+    start: int  # byte, or number of the row group or shard
     bytes: int  # as they lie on disk
     format: Format | None  # None: nobody has looked yet
     compression: Compression | None
     whole: bool  # the unit is all of its file
     language: str = ''  # of its text, where the user named it
+    version: int = 0  # of a data set of the Hub: a number that changes with its files
+
+    @property
+    def identity(self) -> str:
+        """By what it is known among the units of another listing, wherever its file lies."""
+        return _identity((self.name, self.start, self.bytes))
 
     def of_language(self, language: str) -> Unit:
         """The unit under a name that begins with the language."""
@@ -70,6 +77,11 @@ class SmallFiles:
         """Of all of them, as they lie on disk."""
         return int(self.sizes.sum())
 
+    @property
+    def identity(self) -> str:
+        """By what it is known among the units of another listing, wherever its files lie."""
+        return _identity((self.language, self.names, self.sizes.tolist()))
+
     def of_language(self, language: str) -> SmallFiles:
         """The same files under names that begin with the language."""
         return dataclasses.replace(self, language=language)
@@ -85,6 +97,10 @@ class SmallFiles:
 AnyUnit = Unit | SmallFiles
 
 
+def _identity(listed: tuple) -> str:
+    return hashlib.sha256(repr(listed).encode()).hexdigest()[:24]
+
+
 def units(
     pattern: str | Sequence[str],
     options: TextOptions = TextOptions(),
@@ -94,9 +110,10 @@ def units(
     """Divides the matching files into units, sorted by name and place.
 
     `pattern`: one or more, each a file, a folder (all files below it), a glob (`**` for any depth),
-    or several with commas between, local or gs://; or tfds:NAME/SPLIT. A document belongs to the
-    unit in which it begins. What is not taken is added to `report`. Raises UserError where no file
-    matches, or a large one cannot be read as what it is.
+    or several with commas between, local or gs://; or tfds:NAME/SPLIT, or
+    hf:NAME[:CONFIG]:SPLIT. A document belongs to the unit in which it begins. What is not taken is
+    added to `report`. Raises UserError where no file matches, or a large one cannot be read as what
+    it is.
     """
     # Data sets of tensorflow-datasets: a unit a file, for a TFRecord file cannot be entered in its
     # middle. One that is named twice is read once.
@@ -107,13 +124,23 @@ def units(
             size = path.stat().length
             divided.append(Unit(str(path), path.name, 0, size, 'tfds', None, True))
 
-    given = [text for text in patterns if not text.startswith('tfds:')]
+    # Data sets of the Hub: a unit a shard, as their library divides them.
+    for dataset in dict.fromkeys(text for text in patterns if text.startswith('hf:')):
+        found = hub.find(dataset, options.text_column)
+        divided += [
+            Unit(found.path, name, i, found.bytes, 'hf', None, True, version=found.version)
+            for i, name in enumerate(found.names)
+        ]
+
+    given = [text for text in patterns if not text.startswith(('tfds:', 'hf:'))]
     if not given:
         return divided
     listing = matching(given, None if report is None else report.left_out)
 
-    # Small files that follow one another, until they make a unit.
-    small = min(unit_bytes, max(_MIN_UNIT_BYTES, sum(listing.sizes) // 64))
+    # Small files that follow one another, until they make a unit. A power of two, or every unit
+    # would be another where a single file has changed.
+    share = 1 << (sum(listing.sizes) // 64).bit_length() >> 1
+    small = min(unit_bytes, max(_MIN_UNIT_BYTES, share))
     names, sizes = list[str](), array('q')
 
     def together() -> Iterator[SmallFiles]:
