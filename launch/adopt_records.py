@@ -134,7 +134,7 @@ def files_of(options: Options) -> dict[str, list[Path]]:
     """The files of each split. UserError for one that is named twice, by path or by name."""
     from pathlib import Path
 
-    from input_pipeline.text.files import matching
+    from input_pipeline.text.inputs.listing import matching
 
     # A manifest knows its files by name, and a record must not be learnt and scored.
     splits: dict[str, list[Path]] = {}
@@ -142,7 +142,7 @@ def files_of(options: Options) -> dict[str, list[Path]]:
     for split, patterns in (('train', options.input), ('eval', options.eval_input or ())):
         if remote := [pattern for pattern in patterns if '://' in pattern]:
             raise UserError(f'{remote[0]}: copy the records to a local folder first')
-        splits[split] = [Path(path) for path, _ in matching(patterns)] if patterns else []
+        splits[split] = list(map(Path, matching(patterns).paths())) if patterns else []
         for path in splits[split]:
             if path.name in seen:
                 both = f'{seen[path.name]} and {path}'

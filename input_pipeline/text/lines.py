@@ -10,19 +10,22 @@ import functools
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from configs.errors import UserError
 from configs.options import check_intervals, option
+from input_pipeline.text.wrapping import Line, Widths, joined
 
 # A "document" longer than this is cut, or refused where it is one record: nobody means it, and it
 # has to fit in memory
 MAX_DOCUMENT_BYTES = 64 << 20
 MAX_DOCUMENT_LINES = 1 << 20
-_PLACES = 5  # invalid lines that a report names
-_LATER = ('on_bad_record',)  # options that the first manifests did not have
+_PLACES = 5  # invalid lines, or files, that a report names
+# Options that the first manifests did not have.
+_LATER = ('on_bad_record', 'join_lines', 'hyphens', 'documents')
+_MANY_BROKEN = 0.01  # of the lines looked at, from which broken lines are worth a word
 
 
 @dataclass(frozen=True)
@@ -49,8 +52,26 @@ class TextOptions:
         1 << 20, 'longer lines are split at a space', within=f'[64, {MAX_DOCUMENT_BYTES}]'
     )
 
+    join_lines: bool = option(
+        False,
+        'lines are broken at a width, as in most books and mails: join those of a paragraph, and '
+        'cut it into sentences',
+    )
+    hyphens: Literal['keep', 'drop'] = option(
+        'keep',
+        '--join_lines: what becomes of the hyphen of a word that is parted at the end of a line: '
+        'keep, for words that have one (well-/known), or drop (syl-/lable)',
+    )
+    documents: Literal['blank_line', 'file'] = option(
+        'blank_line',
+        'what ends a document of a text file: a blank line, or only the end of the file, blank '
+        'lines parting paragraphs',
+    )
+
     def __post_init__(self) -> None:
         check_intervals(self)
+        if self.hyphens == 'drop' and not self.join_lines:
+            raise UserError('--hyphens=drop: is for lines that are joined: add --join_lines')
         if not re.fullmatch('[a-z]{2,3}(-[A-Za-z]+)*', self.language):
             raise UserError(
                 f'--language={self.language}: must be an ISO 639 code such as en, de, ko or zh'
@@ -89,6 +110,20 @@ class Report:
     lines_outside: int = 0  # lines of text outside of <doc> and </doc>, left out
     left_out: list[str] = field(default_factory=list)  # 'PATH (why)' of what was not read
     empty_files: list[str] = field(default_factory=list)  # files without a document
+    watched_lines: int = 0  # that were looked at for being broken at a width
+    broken_lines: int = 0  # of these, and that are
+    broken_files: list[str] = field(default_factory=list)  # the first few that have such lines
+
+    def add_widths(self, name: str, widths: Widths) -> None:
+        """Adds what was seen of the lines of a file."""
+        self.watched_lines += widths.lines
+        if widths.broken:
+            self.broken_lines += widths.broken
+            self._add_broken([name])
+
+    def _add_broken(self, names: list[str]) -> None:
+        # a large file comes in several units
+        self.broken_files = list(dict.fromkeys(self.broken_files + names))[: _PLACES + 1]
 
     def merge(self, other: Report) -> None:
         """Adds the report of another unit."""
@@ -98,12 +133,19 @@ class Report:
         # the first few of all, in the order of the units
         self.bad_places = self.bad_places[:_PLACES]
         self.bad_record_places = self.bad_record_places[:_PLACES]
+        self._add_broken([])
 
     def lines(self) -> list[str]:
         """One line for each kind of trouble; none for clean text."""
         warnings = []
         if self.left_out:
             warnings.append(f'{len(self.left_out)} left out, not read: {_some(self.left_out)}')
+        if self.broken_lines > _MANY_BROKEN * self.watched_lines:
+            warnings.append(
+                f'{self.broken_lines / self.watched_lines:.0%} of the lines look broken at a width,'
+                f' in {_some(self.broken_files)}: each is taken for a sentence or paragraph of its'
+                ' own; --join_lines joins them (--documents=file where blank lines part paragraphs)'
+            )
         if self.unclosed_documents:
             warnings.append(
                 f'no </doc> for {self.unclosed_documents} <doc>: '
@@ -164,6 +206,14 @@ class Text:
         self.path, self.report, self._options = path, report, options
         self._skips = records and options.on_bad_record == 'skip'
         self._segment = segment if options.segment is None else options.segment
+        self.widths = Widths()
+
+    def paragraphs(self, lines: Iterable[Line]) -> Iterator[Line]:
+        """The lines as they are, and watched; or joined, where that is wanted."""
+        if self._options.join_lines:
+            drop = self._options.hyphens == 'drop'
+            return joined(lines, drop, self._options.max_line_bytes)
+        return self.widths.watch(lines)
 
     def decode(self, raw: bytes, where: Callable[[], str]) -> str | None:
         """The text without NUL; None where it is to be skipped.
@@ -238,7 +288,7 @@ class Text:
         # Encoding every line to know its size would cost more than the rest: a line of fewer than
         # limit / 4 characters cannot be too long.
         sentences, limit = [], self._options.max_line_bytes
-        for line in text.split('\n'):
+        for _, _, line in self.paragraphs((0, 0, line) for line in text.split('\n')):
             if len(line) > limit // 4 and len(raw := line.encode()) > limit:
                 self.report.cut_lines += 1
                 for part, _ in _parts(raw, limit):

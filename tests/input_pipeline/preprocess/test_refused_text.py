@@ -32,12 +32,13 @@ def folder(tmp_path, vocabulary):
 
 @pytest.fixture
 def units_read(monkeypatch):
-    """The names of the units that the job reads, as it reads them."""
+    """The names of the units that the job reads, as it reads them; each file is one."""
     names = []
+    monkeypatch.setattr('input_pipeline.text.inputs.units._UNIT_FILES', 1)
     read = job.corpus.read_unit
 
     def noted(unit, *arguments):
-        names.append(unit.name)
+        names.extend(file.name for file in unit.files())
         return read(unit, *arguments)
 
     monkeypatch.setattr(job.corpus, 'read_unit', noted)

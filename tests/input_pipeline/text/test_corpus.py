@@ -21,7 +21,8 @@ from configs.errors import UserError
 from input_pipeline.records.frames import masked_crc
 from input_pipeline.text import corpus
 from input_pipeline.text.corpus import Report, TextOptions, read_documents, read_unit, units
-from input_pipeline.text.files import compression_of, decompressed, matching
+from input_pipeline.text.files import compression_of, decompressed
+from input_pipeline.text.inputs.listing import matching
 
 TEXT = 'One sentence.\nAnother one.\n\nA second document.\n'
 DOCUMENTS = [['One sentence.', 'Another one.'], ['A second document.']]
@@ -616,7 +617,7 @@ class TestWhatIsNotRead:
             read(tmp_path)
         str(error.value).encode()
 
-    @pytest.mark.parametrize('pattern', ['xx://a/b', 'https://host/a.txt', 'hf://datasets/a'])
+    @pytest.mark.parametrize('pattern', ['xx://a/b', 'https://host/a.txt'])
     def test_storage_that_is_not_known_is_refused(self, pattern):
         with pytest.raises(UserError, match=f'{pattern}: cannot be read from there'):
             read(pattern)

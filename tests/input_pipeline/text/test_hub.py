@@ -16,8 +16,8 @@ from configs.errors import UserError
 from input_pipeline.preprocess import job
 from input_pipeline.preprocess.languages import split_inputs
 from input_pipeline.records import shards
-from input_pipeline.text import digest
 from input_pipeline.text.corpus import Report, TextOptions, read_documents, read_unit, units
+from input_pipeline.text.inputs import digest
 from input_pipeline.text.sources import hub
 from tests.helpers.jobs import PLAIN, SPECIAL, digests, run
 
@@ -189,7 +189,7 @@ def test_the_commit_of_the_hub_is_pinned(monkeypatch):
     assert [unit.name for unit in parts] == [f'org/name/de/train-0000{i}-of-00002' for i in (0, 1)]
 
     # another commit is other text, and another name of the same commit is not
-    same = digest.mark(parts[0])
+    same = digest.marks(parts[0])
     assert digest.same(units('hf:org/name@tag:de:train')[0], same)
     files.origin_metadata = [('org/name', 'decade')] * 2
     hub.opened.cache_clear()
