@@ -147,7 +147,7 @@ def scratch(
                     raise
                 atomic_write(folder / _REFUSED, f'{error}\n')
                 raise Refused(
-                    f'{error}; what was read before stays: the same command goes on from there'
+                    f'{error}; what was read stays: once this is mended, the job goes on from there'
                 ) from error
             except UserError:
                 _remove(folder)
@@ -185,22 +185,21 @@ def _begin(
         # form, is not even read.
         refused = (folder / _REFUSED).exists()
         difference = _difference(_mended(held, job) if refused else held, job)
-        if difference is None and refused:
-            _check(folder)
-            kept = keep_same(folder)
-            print(f'{folder.parent}: goes on, with {kept:,} part(s) of the text read', flush=True)
-            atomic_write(folder / _JOB, json.dumps(job, indent=1) + '\n')
-            (folder / _REFUSED).unlink()
-            return
-        if difference is None and not same_text(folder):
+        if difference is None and not refused and not same_text(folder):
             difference = _OTHER_TEXT
 
         # This job's: it goes on, after what its end may have left half done.
         if difference is None:
-            print(f'{folder.parent}: goes on with the job that was interrupted', flush=True)
             for half in Path(folder).rglob('.*.tmp'):  # none where the folder is remote
                 half.unlink(missing_ok=True)
             _check(folder)
+            if refused:
+                kept = keep_same(folder)
+                print(f'{folder.parent}: goes on, with {kept:,} part(s) of the text read')
+                atomic_write(folder / _JOB, json.dumps(job, indent=1) + '\n')
+                (folder / _REFUSED).unlink()
+            else:
+                print(f'{folder.parent}: goes on with the job that was interrupted', flush=True)
             return
 
         # Another's: hours of work perhaps, which only --overwrite throws away.

@@ -125,14 +125,16 @@ def units(
             divided.append(Unit(str(path), path.name, 0, size, 'tfds', None, True))
 
     # Data sets of the Hub: a unit a shard, as their library divides them.
-    for dataset in dict.fromkeys(text for text in patterns if text.startswith('hf:')):
+    for dataset in dict.fromkeys(text for text in patterns if hub.is_meant(text)):
         found = hub.find(dataset, options.text_column)
+        if {file.name for unit in divided for file in unit.files()} & set(found.names):
+            raise UserError(f'{dataset}: another input has this name too: give its folder another')
         divided += [
             Unit(found.path, name, i, found.bytes, 'hf', None, True, version=found.version)
             for i, name in enumerate(found.names)
         ]
 
-    given = [text for text in patterns if not text.startswith(('tfds:', 'hf:'))]
+    given = [text for text in patterns if not (text.startswith('tfds:') or hub.is_meant(text))]
     if not given:
         return divided
     listing = matching(given, None if report is None else report.left_out)

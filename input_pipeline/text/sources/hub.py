@@ -8,6 +8,7 @@ know what a document is.
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import zlib
 from collections.abc import Iterator
@@ -33,6 +34,11 @@ class Shards:
     names: list[str]
     bytes: int
     version: int
+
+
+def is_meant(pattern: str) -> bool:
+    """Whether a pattern names a data set; hf://datasets/... is an address of files."""
+    return pattern.startswith('hf:') and '://' not in pattern
 
 
 def find(pattern: str, column: str) -> Shards:
@@ -110,6 +116,8 @@ def opened(pattern: str) -> tuple[Any, Any]:
             f"{pattern}: datasets is not installed: pip install -c constraints.txt '.[datasets]'"
         ) from None
     datasets.disable_progress_bars()
+    # each attempt that is made again would be two lines; the last one is ours to tell
+    logging.getLogger('huggingface_hub').setLevel(logging.ERROR)
     try:
         builder = datasets.load_dataset_builder(name, config, revision=revision)
         return builder, builder.as_streaming_dataset(split=split)

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import random
+import shutil
 import sys
 from types import SimpleNamespace
 
@@ -125,6 +126,16 @@ def test_what_is_refused(folder, monkeypatch, ending, column, said):
     with pytest.raises(UserError, match=said) as refusal:
         units(f'hf:{folder}{ending}', TextOptions(text_column=column))
     assert '\n' not in str(refusal.value)
+
+
+@installed
+def test_two_of_one_name_are_refused(folder, tmp_path):
+    """Documents are known by these names."""
+    write(tmp_path / 'other' / 'set' / 'train-0.jsonl', ['Other.'])
+    shutil.copytree(folder, tmp_path / 'copy' / 'set')
+    with pytest.raises(UserError, match='copy/set:train: another input has this name too'):
+        units([f'hf:{folder}:train', f'hf:{tmp_path}/copy/set:train'])
+    assert len(units([f'hf:{folder}:train', f'hf:{tmp_path}/other/set:train'])) == 4
 
 
 @installed
