@@ -124,14 +124,11 @@ def units(
             size = path.stat().length
             divided.append(Unit(str(path), path.name, 0, size, 'tfds', None, True))
 
-    # Data sets of the Hub: a unit a shard, as their library divides them. Documents are known by
-    # the names of shards.
-    names_of_shards: set[str] = set()
+    # Data sets of the Hub: a unit a shard, as their library divides them.
     for dataset in dict.fromkeys(text for text in patterns if hub.is_meant(text)):
         found = hub.find(dataset, options.text_column)
-        if names_of_shards & set(found.names):
+        if {file.name for unit in divided for file in unit.files()} & set(found.names):
             raise UserError(f'{dataset}: another input has this name too: give its folder another')
-        names_of_shards.update(found.names)
         divided += [
             Unit(found.path, name, i, found.bytes, 'hf', None, True, version=found.version)
             for i, name in enumerate(found.names)

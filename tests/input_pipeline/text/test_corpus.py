@@ -617,7 +617,7 @@ class TestWhatIsNotRead:
             read(tmp_path)
         str(error.value).encode()
 
-    @pytest.mark.parametrize('pattern', ['xx://a/b', 'https://host/a.txt'])
+    @pytest.mark.parametrize('pattern', ['xx://a/b', 'https://host/a.txt', 'hf://datasets/a'])
     def test_storage_that_is_not_known_is_refused(self, pattern):
         with pytest.raises(UserError, match=f'{pattern}: cannot be read from there'):
             read(pattern)
