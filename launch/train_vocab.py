@@ -188,13 +188,13 @@ def lines(patterns: Sequence[str], text: TextOptions, read: Report) -> Iterator[
     units = corpus.units(patterns, text, report=read)
 
     # By bytes of whole units: a unit is a file, or a stretch of one.
-    progress, done = Progress('reading text', sum(unit.bytes for unit in units), 'MB', 1e6), 0
-    for unit in units:
-        for document in corpus.read_unit(unit, text, read):
-            yield from document.sentences
-        done += unit.bytes
-        progress.update(done)
-    progress.done()
+    done = 0
+    with Progress('reading text', sum(unit.bytes for unit in units), 'MB', 1e6) as progress:
+        for unit in units:
+            for document in corpus.read_unit(unit, text, read):
+                yield from document.sentences
+            done += unit.bytes
+            progress.update(done)
     logging.info('counted')
 
 

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.train.loop import Line
 from configs import schema
 from configs.errors import UserError
 from input_pipeline.records.shards import Manifest
@@ -79,8 +80,8 @@ class Killer:
     def __init__(self, step, act):
         self.step, self.act = step, act
 
-    def write(self, step, metrics, total=None, eta=None):
-        if step == self.step and metrics['split'] == 'train':
+    def write(self, line):
+        if line.step == self.step and line.metrics['split'] == 'train':
             self.act()
 
     def close(self):
@@ -140,7 +141,7 @@ def test_a_writer_of_ones_own_has_the_lines_of_an_undisturbed_run(tmp_path):
         for resumed_at, steps in parts:
             writer = table(path, resumed_at)
             for step in steps:
-                writer.write(step, {'split': 'train', 'rtd_loss': 1 / step}, 9, None)
+                writer.write(Line(step, {'split': 'train', 'rtd_loss': 1 / step}, 9))
             writer.close()
         return path.read_text()
 
