@@ -42,7 +42,7 @@ class Options:
 
     model: TrainedModel
     input: str = required(
-        'file of texts or pairs of texts, plain or compressed (gzip, bzip2, xz, zstd)', once=True
+        'file of texts or pairs of texts, plain or compressed (gzip, bzip2, xz, zstd)'
     )
     output: str = required('F.npz, or a folder for .npy files')
     layers: tuple[int, ...] = option(

@@ -35,7 +35,7 @@ class Options:
     """Which model answers which records, and how."""
 
     model: TrainedModel
-    input: str = required('file of records, plain or compressed (gzip, bzip2, xz, zstd)', once=True)
+    input: str = required('file of records, plain or compressed (gzip, bzip2, xz, zstd)')
     output: str = required('file to write, a JSON object a line')
     file: RecordFile
     max_seq_length: int | None = option(

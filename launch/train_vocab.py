@@ -44,12 +44,10 @@ class Options:
         'also as LANGUAGE=PATTERN; all text counts alike',
     )
     output: str = required('tokenizer directory to make')
-    extend: str | None = option(
-        None, 'tokenizer directory of a model, WordPiece, to add words to', once=True
-    )
+    extend: str | None = option(None, 'tokenizer directory of a model, WordPiece, to add words to')
     new_words: int = option(1000, '--extend: how many words of --input to add', bounds=(1, None))
     words: str | None = option(
-        None, '--extend: a file of words to add, one a line, in place of --input', once=True
+        None, '--extend: a file of words to add, one a line, in place of --input'
     )
 
 

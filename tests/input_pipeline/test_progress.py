@@ -83,8 +83,8 @@ FULL = Status(
     [
         (
             102,
-            '[#.........] step 1200/10000  12%  loss 6.313  accuracy 0.153  mlm_loss 5.9  3.41 steps/s'
-            '  eta 0:43:05',
+            '[#.........] step 1200/10000  12%  loss 6.313  accuracy 0.153  mlm_loss 5.9'
+            '  3.41 steps/s  eta 0:43:05',
         ),
         (
             89,
