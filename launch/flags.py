@@ -106,7 +106,7 @@ def _define(field: dataclasses.Field, about: Option, hint: Any) -> None:
     # A second flag that is short for a value of the first.
     if about.switch:
         switch, value = about.switch
-        flags.DEFINE_bool(switch, False, f'the same as --{name}={value}')
+        flags.DEFINE_bool(switch, False, f'the same as --{name}={value}', allow_overwrite=False)
 
 
 def _value(field: dataclasses.Field, about: Option, hint: Any) -> Any:

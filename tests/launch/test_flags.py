@@ -139,10 +139,11 @@ def test_what_is_given_has_the_fields_type(program):
     ('arguments', 'message'),
     [
         ([], '--flock is required'),
+        (['--flock=a', '--flock=b'], '--flock=b: --flock was given before: give it once'),
         *(
             (['--flock=a', first, second], f'{second}: {first.partition("=")[0]} was given before')
             for first, second in (
-                ('--flock=a', '--flock=b'),
+                ('--dark=true', '--dark=false'),
                 ('--sheep=1', '--sheep=2'),
                 ('--share=0', '--share=.5'),
                 ('--colour=black', '--colour=white'),
