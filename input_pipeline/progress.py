@@ -39,8 +39,11 @@ class Status(NamedTuple):
 
     def words(self) -> list[tuple[int, str]]:
         """(rank, text) of each part; those of the highest rank are the first to be left out."""
+        # The first figure (a loss) is missed more than the eta and the rate, the second (an
+        # accuracy) less; all others less than the share that is done.
+        ranks = [1, 4, *range(6, 6 + len(self.figures))]
         parts = [(0, self.amount), (5, f'{self.fraction:.0%}')]
-        parts += [(rank, text) for rank, text in zip((1, 4, *range(6, 99)), self.figures)]
+        parts += list(zip(ranks, self.figures))
         parts += [(3, self.rate)] if self.rate else []
         return parts + ([(2, eta(self.eta))] if self.eta is not None else [])
 

@@ -31,8 +31,8 @@ def make_features(
     """A function of (encoder's parameters, batch) that gives {'features': [B, T, K, H]} in `dtype`.
 
     Pooled, features are [B, K, H]: cls is the first token; mean and max are over the real
-    positions, [CLS] and [SEP] among them. UserError for a layer that is not there or
-    named twice.
+    positions, [CLS] and [SEP] among them. UserError for a layer that is not there, or
+    is named twice.
     """
     # Layers are checked before anything is compiled; -1 - count is the embeddings, counted from the
     # end.

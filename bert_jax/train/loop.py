@@ -189,6 +189,8 @@ def train(
         run.meter.push(step, sums, train_step._cache_size() > compiled, work)
         run.beat()
         profile.after(step, sums)
+
+        # A step late, as it was read anyway: a bar makes nothing wait.
         newest = run.meter.newest()
         eta = meter.eta(run.total_steps - step, newest)
         run.show(Line(step, {**labels, 'split': 'train', **newest}, run.total_steps, eta))

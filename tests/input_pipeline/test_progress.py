@@ -187,4 +187,5 @@ def test_elsewhere_there_are_lines_alone(command, dumb):
 def test_where_the_log_is_silent_so_is_progress(command):
     terminal = Terminal([*command, '--verbosity=-1'], 80)
     assert terminal.end() == 0
+    assert not pictures(terminal.raw)
     assert plain(screen(terminal.raw)) == [*WRITTEN, 'result', '']
