@@ -137,7 +137,7 @@ start() {
   [ "${#command[@]}" -gt 0 ] || fail 'no command: write it after --, as in: -- python -m launch.pretrain --config=bert_base ...'
   set_image
   local words=("${command[@]}") line
-  [ -z "$pod" ] || words+=(--distributed)
+  [ -z "$pod" ] || [[ " ${words[*]} " == *' --distributed '* ]] || words+=(--distributed)
   [ "${words[0]}" != python ] || words[0]=.venv/bin/python
   line=$(printf ' %q' "${words[@]}")
   on_all "cd bert_jax && if [ -f run.pid ] && kill -0 \$(cat run.pid) 2>/dev/null; then echo 'a run is going on: stop it first' >&2; exit 2; fi
