@@ -95,7 +95,7 @@ def joined_run(
     # this process in vain, so it meets them all the same and says why it does not start.
     try:
         if address and cluster.process_id == 0:  # a port that is taken crashes jax
-            with listening(address[1]):
+            with listening(address[1], cluster.timeout_s):
                 pass
         made = ready()
         says = dict(describe(made))

@@ -11,6 +11,7 @@ import os
 import pathlib
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -151,6 +152,87 @@ def test_strangers_alone_are_not_taken_for_the_process_that_is_missing():
     found = outcomes([lambda: call(port, 0, 2, 1.5), stray])
     assert '1 of 2 processes arrived within 1.5 s; missing: 1' in found[0]
     held[0].close()
+
+
+def test_strangers_are_told_of_in_one_line(monkeypatch):
+    port, lines = free_port(), []
+    monkeypatch.setattr(
+        roll_call.logging, 'info', lambda text, *values: lines.append(text % values)
+    )
+
+    def strangers() -> None:
+        for text in (b'GET / HTTP/1.1\r\n\r\n', b'\0\n'):
+            with connected(port) as stranger:
+                stranger.sendall(text)
+        connected(port).close()  # at once, as a port scanner does
+        time.sleep(0.5)
+        call(port, 1, 2)
+
+    assert outcomes([lambda: call(port, 0, 2), strangers]) == ['', '']
+    assert [line for line in lines if 'were ignored' in line] == [
+        '3 connections from elsewhere, as of a port scanner or a health check, were ignored'
+    ]
+
+
+def connected_to_itself(port: int) -> socket.socket:
+    """A connection whose both ends are one socket, which holds the port.
+
+    So the system may connect whoever calls a port of this host at which nobody listens. Its end is
+    a reset: else the port would stay taken for a minute.
+    """
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
+    made.bind(('127.0.0.1', port))
+    made.connect(('127.0.0.1', port))
+    return made
+
+
+def test_process_0_waits_for_a_port_that_a_stranger_holds_for_a_moment():
+    port = free_port()
+    stranger = connected_to_itself(port)
+    threading.Timer(1, stranger.close).start()
+    assert outcomes([lambda i=i: call(port, i, 3) for i in range(3)]) == [''] * 3
+
+
+def test_a_caller_that_the_system_connects_to_itself_leaves_the_port_to_process_0(monkeypatch):
+    port, create, first = free_port(), socket.create_connection, []
+
+    def connect(address: tuple[str, int], timeout: float) -> socket.socket:
+        if not first:
+            first.append(connected_to_itself(port))
+            off = struct.pack('ii', 0, 0)  # as sockets are made
+            first[0].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, off)
+            return first[0]
+        return create(address, timeout)
+
+    monkeypatch.setattr(socket, 'create_connection', connect)
+
+    def late() -> None:
+        time.sleep(0.3)
+        call(port, 0, 2)
+
+    assert outcomes([late, lambda: call(port, 1, 2)]) == ['', '']
+    assert first[0].fileno() == -1
+
+
+def test_a_program_that_echoes_is_not_taken_for_process_0():
+    with socket.create_server(('', 0)) as server:
+        port = server.getsockname()[1]
+
+        def echo() -> None:
+            while True:
+                try:
+                    stranger, _ = server.accept()
+                except OSError:  # closed below
+                    return
+                with stranger, contextlib.suppress(OSError):
+                    stranger.sendall(stranger.recv(1 << 16))
+
+        threading.Thread(target=echo, daemon=True).start()
+        found = outcomes([lambda: call(port, 1, 2, 1.0)])[0]
+        with contextlib.suppress(OSError):
+            server.shutdown(socket.SHUT_RDWR)
+    assert 'who is there is not process 0 of a run' in found
 
 
 def test_a_process_that_is_started_again_counts_once():
