@@ -81,9 +81,9 @@ class Options:
 flags.define(Options)
 
 # In the job Slurm tells when its time is nearly up, by USR1 to this script alone. Whoever cancels
-# or preempts it sends TERM to the processes themselves, and perhaps to this script too: no process
-# may get TERM twice, since the second one ends it before it has saved. The ports are below those
-# that the system gives to connections, and another pair for each job.
+# or preempts it sends TERM to the processes itself, and perhaps to this script too, which then only
+# waits. The ports are below those that the system gives to connections, and another pair for each
+# job.
 _SCRIPT = """\
 {environment}port=$((20000 + 2 * (SLURM_JOB_ID % 5000)))
 coordinator=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1):$port

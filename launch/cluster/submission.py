@@ -35,8 +35,10 @@ def submit(program: Sequence[str], text: str) -> str:
             ' be submitted)'
         ) from error
 
-    # The last line of stderr says why; warnings may stand above it.
+    # All that it says, which becomes one line: the reason need not be the last.
     if done.returncode:
-        said = done.stderr.strip().splitlines() or [f'exit code {done.returncode}']
-        raise UserError(f'{program[0]} refuses: {said[-1]} (--dry_run shows what is submitted)')
+        said = done.stderr.strip() or f'exit code {done.returncode}'
+        raise UserError(
+            f'{program[0]} refuses: {said[:1000]} (--dry_run shows what would be submitted)'
+        )
     return done.stdout.strip()

@@ -406,6 +406,32 @@ def test_a_port_that_is_taken_is_named(offset):
             pass
 
 
+def test_a_request_to_stop_that_comes_by_two_ways_is_one_and_a_later_one_ends_the_process():
+    """Slurm signals every process of a job, and launch.supervise passes on what it gets."""
+    program = """
+import time
+from bert_jax.mesh import processes
+processes._SAME_REQUEST_S = 0.5
+stop = processes.StopSignal()
+print('ready', flush=True)
+while not stop.received:
+    time.sleep(0.01)
+time.sleep(0.3)
+print('saving', stop.received, flush=True)
+time.sleep(60)
+"""
+    command = [sys.executable, '-c', program]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout.readline() == 'ready\n'
+        running.send_signal(signal.SIGTERM)
+        time.sleep(0.1)
+        running.send_signal(signal.SIGTERM)
+        assert running.stdout.readline() == f'saving {signal.SIGTERM}\n'
+        time.sleep(0.5)
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(20) == -signal.SIGTERM
+
+
 def test_watchdog_ends_a_process_in_which_nothing_moves():
     program = """
 import time

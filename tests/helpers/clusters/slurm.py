@@ -65,7 +65,8 @@ def options(program: str, known: dict[str, str | None], words: list[str]) -> tup
             return found, words[place:]
         name, equals, value = word.removeprefix('--').partition('=')
         if name not in known:
-            sys.exit(f"{program}: unrecognized option '--{name}'")
+            print(f"{program}: unrecognized option '--{name}'", file=sys.stderr)
+            sys.exit(f'Try "{program} --help" for more information')
         form = known[name]
         if (form is None) == bool(equals) or (form and not re.fullmatch(form, value)):
             sys.exit(f'{program}: error: Invalid --{name} specification')
