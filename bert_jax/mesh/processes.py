@@ -136,6 +136,9 @@ def joined_run(
 
 
 def _start_jax(cluster: ClusterAddress) -> None:
+    # jax's own notice of a preemption takes SIGTERM away until StopSignal is there: a signal that
+    # comes meanwhile would be lost, and the run go on.
+    jax.config.update('jax_enable_preemption_service', False)
     try:
         jax.distributed.initialize(
             cluster.coordinator,

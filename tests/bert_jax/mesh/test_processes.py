@@ -406,6 +406,23 @@ def test_a_port_that_is_taken_is_named(offset):
             pass
 
 
+def test_sigterm_before_the_loop_listens_to_it_ends_the_process():
+    """jax.distributed would take it, and the run go on to the end of its job's time."""
+    program = f"""
+import os, signal
+from bert_jax.mesh import processes
+cluster = processes.ClusterAddress('localhost:{free_port()}', 1, 0, timeout_s=20, heartbeat_s=20)
+with processes.joined_run(cluster, dict, dict):
+    os.kill(os.getpid(), signal.SIGTERM)
+    print('goes on', flush=True)
+    os._exit(0)
+"""
+    done = subprocess.run(
+        [sys.executable, '-c', program], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (-signal.SIGTERM, ''), done.stderr
+
+
 def test_a_request_to_stop_that_comes_by_two_ways_is_one_and_a_later_one_ends_the_process():
     """Slurm signals every process of a job, and launch.supervise passes on what it gets."""
     program = """
