@@ -65,6 +65,13 @@ class Options:
             raise UserError(f'--gpu_type={self.gpu_type} needs --gpus: how many of them')
         if not re.fullmatch(r'[\w.-]+', self.name):
             raise UserError(f'--name={self.name}: must be of letters, digits and _ . -')
+        # Slurm may be a minute early; a job that saves before it has trained comes back for ever.
+        seconds = _seconds(self.time or '')
+        if seconds is not None and seconds < self.stop_before_s + 120:
+            raise UserError(
+                f'--time={self.time}: is {seconds} s, of which --stop_before_s={self.stop_before_s}'
+                ' are for saving: give at least two minutes more'
+            )
         if strange := [one for one in self.sbatch if not re.match(r'--\w', one)]:
             raise UserError(
                 f"--sbatch={strange[0]}: must be an option of sbatch, as in --sbatch='--qos=high'"
@@ -79,6 +86,18 @@ class Options:
 
 
 flags.define(Options)
+
+
+def _seconds(time: str) -> int | None:
+    """What sbatch's --time says: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S; None for anything else."""
+    form = re.fullmatch(r'(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?', time)
+    if not form:
+        return None
+    days, *parts = (int(part) if part else 0 for part in form.groups())
+    # Without days the first is hours where there are three, else minutes.
+    hours, minutes, seconds = parts if form[1] or form[4] else (0, parts[0], parts[1])
+    return 86400 * days + 3600 * hours + 60 * minutes + seconds
+
 
 # In the job Slurm tells when its time is nearly up, by USR1 to this script alone. Whoever cancels
 # or preempts it sends TERM to the processes itself, and perhaps to this script too, which then only

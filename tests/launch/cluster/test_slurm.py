@@ -213,6 +213,11 @@ def test_dry_run_prints_the_script_that_would_be_submitted(here):
         (['--sbatch=--qos=a\nrm x', '--', 'python'], 'must be one line'),
         (['--partition=nowhere', '--', 'python'], 'invalid partition specified: nowhere'),
         (['--sbatch=--foo=1', '--', 'python'], "unrecognized option '--foo'"),
+        (['--time=6', '--', 'python'], '--time=6: is 360 s'),
+        (['--time=6:30', '--', 'python'], '--time=6:30: is 390 s'),
+        (['--time=0:06:30', '--', 'python'], '--time=0:06:30: is 390 s'),
+        (['--time=0-1', '--stop_before_s=3600', '--', 'python'], '--time=0-1: is 3600 s'),
+        (['--time=0-0:50', '--stop_before_s=3600', '--', 'python'], '--time=0-0:50: is 3000 s'),
         (['--time=soon', '--', 'python'], 'Invalid --time specification'),
     ],
 )
