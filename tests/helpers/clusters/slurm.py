@@ -1,7 +1,8 @@
 """Stand-ins for Slurm's programs, first in PATH, which refuse what the real ones would.
 
-Written from the manual pages, and compared with a real Slurm 22.05. A file of the program's name calls `main`; what is
-submitted lies in $HERE/job, what is called in $HERE/calls, and the state of the job in $HERE/state.
+Written from the manual pages, and compared with a real Slurm 22.05. A file of the program's name
+calls `main`; what is submitted lies in $HERE/job, what is called in $HERE/calls, and the state of
+the job in $HERE/state.
 """
 
 from __future__ import annotations
