@@ -27,6 +27,8 @@ COMMANDS = (
     'plan',
     'pretrain',
     'supervise',
+    'slurm',
+    'jobset',
     'finetune',
     'feature_based',
     'evaluate',

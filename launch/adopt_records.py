@@ -87,13 +87,12 @@ def main(argv: Sequence[str]) -> None:
     # Every byte of every file; the first record that is wrong refuses all.
     reader = foreign.Reader(vocabulary, pairs=options.objective != 'full_sentences')
     total = sum(path.stat().st_size for paths in splits.values() for path in paths)
-    progress = Progress('reading records', total, 'MB', 1e6)
-    shards = [
-        reader.read(path, split, progress.update)
-        for split, paths in splits.items()
-        for path in paths
-    ]
-    progress.done()
+    with Progress('reading records', total, 'MB', 1e6) as progress:
+        shards = [
+            reader.read(path, split, progress.update)
+            for split, paths in splits.items()
+            for path in paths
+        ]
 
     warnings = doubts(reader.counts, reader.shows_mask)
     for warning in warnings:

@@ -33,7 +33,7 @@ class PreprocessOptions:
         ' hf:NAME:SPLIT (a data set of the Hugging Face Hub); or these as LANGUAGE=PATTERN. Give'
         ' the flag as often as there are inputs'
     )
-    tokenizer: str = required('tokenizer directory (launch.train_vocab makes one)', once=True)
+    tokenizer: str = required('tokenizer directory (launch.train_vocab makes one)')
     output: str = required('folder for the records; it appears whole or not at all')
     seq_len: int = option(128, 'tokens a row, [CLS] and [SEP] included', within='[8, 65536]')
     max_predictions: int | None = option(

@@ -62,9 +62,26 @@ DRAW = random.Random(1)
         [f'The little window number {i:03} is under the stone.' for i in range(100)],
         ENGLISH * 20,
         [' '.join(DRAW.choices(ENGLISH, k=DRAW.randint(5, 8))) + ',' for _ in range(200)],
+        ['a column of words\tanother one of words\tand the last one'] * 50,
+        [
+            ' '.join(DRAW.choices(['water', 'stone'], k=7)) + 'x' * DRAW.choice((0, 0, 0, 19))
+            for _ in range(90)
+        ],
         ['A line that stands for all of a file,', 'and another.'],
     ],
-    ids=['sentences', 'table', 'bars', 'numbers', 'hashes', 'alike', 'words', 'verse', 'two_lines'],
+    ids=[
+        'sentences',
+        'table',
+        'bars',
+        'numbers',
+        'hashes',
+        'alike',
+        'words',
+        'verse',
+        'tabs',
+        'even',
+        'two_lines',
+    ],
 )
 def test_other_lines_are_let_alone(lines):
     assert share(lines) == 0
