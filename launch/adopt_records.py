@@ -45,7 +45,7 @@ class Options:
     )
     eval_input: tuple[str, ...] | None = option(None, 'files as for --input, to be held out')
     tokenizer: str = required(
-        'tokenizer directory that the records were made with, as released by Google too', once=True
+        'tokenizer directory that the records were made with, as released by Google too'
     )
     output: str = required('folder of the records, or a new one')
     objective: Literal['nsp', 'sop', 'full_sentences'] = option(
