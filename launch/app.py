@@ -212,7 +212,12 @@ def config_from_flags(
         )
 
     # --set last: it changes whatever the configuration came from.
-    return apply(config, flags.FLAGS['set'].value or [])
+    return apply(config, settings_given())
+
+
+def settings_given() -> list[str]:
+    """What --set was given, in its order."""
+    return flags.FLAGS['set'].value or []
 
 
 def check_output_file(flag: str, path: str) -> None:
