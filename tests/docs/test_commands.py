@@ -46,7 +46,7 @@ NOT_COMMANDS = {  # page, how a block without a command begins
 SIZES = {  # what is replaced in a command
     r'--vocab_size=\S+': '--vocab_size=300',
     r'--new_words=\S+': '--new_words=20',
-    r'model\.vocab_size=\S+': 'model.vocab_size=320',
+    r'model\.vocab_size=\S+': 'model.vocab_size=300',
     r'--steps=\S+': '--steps=8',
     r'--seeds=\S+': '--seeds=0',
     r'--sweep="[^"]*"': '--sweep="seed=0"',
@@ -60,6 +60,11 @@ TINY = {
     'intermediate_size': 32,
     'vocab_size': 300,
 }
+MODELS = [
+    'huggingface --output=minilm',
+    'huggingface --output=bert-base-uncased',
+    'google --output=uncased_L-12_H-768_A-12',
+]
 QUICK = ['epochs=1', 'max_seq_length=32', 'batch_size=8', 'train_examples=8']
 EXTRA = {  # what is added to a program's own flags
     'preprocess': '--workers=1 --dupe_factor=2 --eval_fraction=0.2',
@@ -200,7 +205,7 @@ def write_files(home: pathlib.Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
-    for name in ('text/a.txt', 'text/b.txt'):
+    for name in ('text/a.txt', 'text/b.txt', 'domain/a.txt', 'ko/a.txt', 'de/a.txt'):
         put(name, '\n'.join(document() for _ in range(40)))
     put('sentences.txt', ''.join(sentence() + '\n' for _ in range(6)))
     put('texts.txt', ''.join(sentence() + '\n' for _ in range(3)))
@@ -280,7 +285,7 @@ def test_every_command_runs_as_printed(tmp_path):
     wrong = run_page('README.md', shell)
 
     # What the other pages take for given, made of README's run: models of other programs.
-    for made in ('huggingface --output=minilm', 'google --output=uncased_L-12_H-768_A-12'):
+    for made in MODELS:
         wrong += [fault for fault in [shell(f'bert-export --workdir=runs/mini --format={made}')] if fault]
     for page in pages.PAGES[1:]:
         wrong += run_page(pages.name_of(page), shell)
