@@ -37,8 +37,8 @@ class Options:
     init_from: str | None = option(
         None,
         'start from these weights, at step 0 and with a new optimizer: a workdir, a Hugging Face'
-        ' BERT directory or name, or a Google checkpoint; the shape of the model is theirs, all else'
-        " is --config's",
+        ' BERT directory or name, or a Google checkpoint; the shape of the model is theirs, all'
+        " else is --config's",
     )
     print_map: bool = option(
         False, 'print every name in --init_from and the array here that it holds'

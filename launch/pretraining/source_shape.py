@@ -1,6 +1,7 @@
 """The model of a run that goes on from trained weights: the source's shape, the run's own recipe.
 
-Owns which settings of `model` are the source's and which the configuration's. Must not know weights.
+Owns which settings of `model` are the source's and which the configuration's. Must not know
+weights.
 """
 
 from __future__ import annotations

@@ -208,8 +208,8 @@ def for_pretraining(
         if value != wanted[name] and name not in FREE
     ]:
         raise UserError(
-            f'--init_from={where} is of another model than the configuration: add'
-            f' {" ".join(differ)}'
+            f'--init_from={where} is of another model than --set asks for: leave those settings'
+            f' out, or give {" ".join(differ)}'
         )
 
     # Heads of a task have no place in pre-training; its own heads are made where they lack.

@@ -1,8 +1,8 @@
 """Every command of README.md and docs/: its flags and settings exist, and it runs as printed.
 
-The slow test runs the commands, page by page, in one folder such as a user has, at a size that a test
-can have. What it changes in a command stands in SIZES and EXTRA; what it cannot run, and why, in
-ELSEWHERE. A command that is in no list is run.
+The slow test runs the commands, page by page, in one folder such as a user has, at a size that a
+test can have. What it changes in a command stands in SIZES and EXTRA; what it cannot run, and why,
+in ELSEWHERE. A command that is in no list is run.
 """
 
 from __future__ import annotations
@@ -195,7 +195,9 @@ _PHASE = ('steps', 'batch_size')
 def write_files(home: pathlib.Path) -> None:
     """What the user has before the first command: text, tasks, sentences."""
     rng = random.Random(0)
-    words = [''.join(rng.choices('abcdefghijklmnoprstuvw', k=rng.randint(2, 7))) for _ in range(400)]
+    words = [
+        ''.join(rng.choices('abcdefghijklmnoprstuvw', k=rng.randint(2, 7))) for _ in range(400)
+    ]
     sentence = lambda: ' '.join(rng.choices(words, k=8)) + '.'
     document = lambda: '\n'.join(sentence() for _ in range(8)) + '\n'
     table = lambda rows: ''.join('\t'.join(map(str, row)) + '\n' for row in rows)
@@ -213,9 +215,17 @@ def write_files(home: pathlib.Path) -> None:
     put('pairs.tsv', table(head + [[sentence() for _ in range(4)] for _ in range(3)]))
     for split in ('train', 'dev', 'test'):
         rows = [[i if split == 'test' else i % 2, i, i, sentence(), sentence()] for i in range(8)]
-        heads = ['index' if split == 'test' else 'Quality', '#1 ID', '#2 ID', '#1 String', '#2 String']
+        heads = [
+            'index' if split == 'test' else 'Quality',
+            '#1 ID',
+            '#2 ID',
+            '#1 String',
+            '#2 String',
+        ]
         put(f'glue/MRPC/{split}.tsv', table([heads, *rows]))
-        rows = [[i, sentence(), sentence(), ('entailment', 'not_entailment')[i % 2]] for i in range(8)]
+        rows = [
+            [i, sentence(), sentence(), ('entailment', 'not_entailment')[i % 2]] for i in range(8)
+        ]
         heads = ['index', 'sentence1', 'sentence2', 'label']
         cut = 3 if split == 'test' else 4
         put(f'glue/RTE/{split}.tsv', table(row[:cut] for row in [heads, *rows]))
@@ -273,7 +283,9 @@ def run_page(page: str, shell: Shell) -> list[str]:
         if command.page == page and not elsewhere(command):
             text = here(command)
             if fault := shell(text):
-                wrong.append(f'{command.page}:{command.line}: {command.text}\n  run as {text}\n  {fault}')
+                wrong.append(
+                    f'{command.page}:{command.line}: {command.text}\n  run as {text}\n  {fault}'
+                )
     return wrong
 
 
@@ -286,7 +298,9 @@ def test_every_command_runs_as_printed(tmp_path):
 
     # What the other pages take for given, made of README's run: models of other programs.
     for made in MODELS:
-        wrong += [fault for fault in [shell(f'bert-export --workdir=runs/mini --format={made}')] if fault]
+        wrong += [
+            fault for fault in [shell(f'bert-export --workdir=runs/mini --format={made}')] if fault
+        ]
     for page in pages.PAGES[1:]:
         wrong += run_page(pages.name_of(page), shell)
     assert not wrong, '\n\n'.join(wrong)

@@ -69,7 +69,7 @@ class Block(NamedTuple):
 
 def name_of(page: pathlib.Path) -> str:
     """README.md or docs/NAME.md."""
-    return page.relative_to(ROOT).as_posix()
+    return page.relative_to(ROOT).as_posix() if page.is_relative_to(ROOT) else page.name
 
 
 def blocks(page: pathlib.Path) -> Iterator[Block]:
