@@ -136,13 +136,12 @@ def ready() -> tuple[schema.PretrainConfig, list[Records]]:
 
 def configuration(options: Options) -> schema.PretrainConfig:
     """The settings of --config and --set; with --init_from the model is the one there."""
-    config = app.config_from_flags('pretrain')
     if not options.init_from:
-        return config
-    from launch.pretraining.source_shape import with_shape_of
+        return app.config_from_flags('pretrain')
+    from launch.pretraining.source_shape import shape_settings
 
-    changes = app.settings_given()
-    return with_shape_of(options.init_from, config, changes, options.data, options.workdir)
+    shape = shape_settings(options.init_from, options.data, options.workdir)
+    return app.config_from_flags('pretrain', before=shape)
 
 
 def common(made: tuple[schema.PretrainConfig, list[Records]]) -> dict[str, Any]:

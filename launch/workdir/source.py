@@ -200,6 +200,7 @@ def for_pretraining(
     """
     # The vocabulary first: it may add rows, and so change the shape that is compared below.
     source = with_vocabulary(read_source(where, print_map), tokenizer)
+
     # All differences in one message, in the form in which they can be added to the command.
     given, wanted = schema.to_dict(source.model), schema.to_dict(config)
     if differ := [

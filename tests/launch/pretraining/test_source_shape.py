@@ -10,31 +10,24 @@ import pytest
 from bert_jax.interchange import google, huggingface
 from configs.errors import UserError
 from configs.load import load
-from configs.schema import Phase
-from launch.pretraining.source_shape import with_shape_of
+from configs.overrides import apply
+from launch.pretraining.source_shape import shape_settings
 from launch.workdir import source
 from tests.helpers.pages import ROOT
 
-GOLDEN = ROOT / 'tests/golden/huggingface'
-CONFIG = dataclasses.replace(load('bert_mini'), phases=(Phase(12, 10_000, 8),))
+GOLDEN = str(ROOT / 'tests/golden/huggingface')
+SHORT = 'phases.0.seq_len=12'  # as many positions as the golden model has
 
 
-def test_the_model_is_that_of_the_source_but_for_what_training_may_choose(tmp_path, caplog):
-    there = source.shape_of(str(GOLDEN))
-    assert there == huggingface.read(GOLDEN).model.config != CONFIG.model
+def test_the_model_is_that_of_the_source_but_for_what_training_may_choose(caplog):
+    preset, there = load('bert_mini'), huggingface.read(GOLDEN).model.config
     with caplog.at_level('INFO'):
-        config = with_shape_of(str(GOLDEN), CONFIG, [], [], None)
-    free = {name: getattr(CONFIG.model, name) for name in source.FREE}
-    assert config.model == dataclasses.replace(there, **free)
-    assert dataclasses.replace(config, model=CONFIG.model) == CONFIG
-    assert f'hidden_size={there.hidden_size}' in caplog.text
-
-
-def test_set_has_the_last_word():
-    changes = ['model.num_layers=7', 'optimizer.peak_lr=1', 'model.hidden_dropout=0.3']
-    config = with_shape_of(str(GOLDEN), CONFIG, changes, [], None)
-    assert (config.model.num_layers, config.model.hidden_dropout) == (7, 0.3)
-    assert config.optimizer == CONFIG.optimizer  # applied before, with the rest of --set
+        settings = shape_settings(GOLDEN, [], None)
+    config = apply(preset, [*settings, SHORT])
+    free = {name: getattr(preset.model, name) for name in source.FREE}
+    assert config.model == dataclasses.replace(there, **free) != preset.model
+    assert dataclasses.replace(config, model=preset.model) == apply(preset, [SHORT])
+    assert f'model.hidden_size={there.hidden_size}' in caplog.text
 
 
 @pytest.mark.parametrize('kind', ['google', 'huggingface', 'workdir'])
@@ -56,6 +49,8 @@ def test_the_shape_of_each_kind_of_source_is_that_of_its_weights(kind, tmp_path,
     assert dataclasses.replace(shape, **free) == wanted
 
 
-def test_what_is_no_model_is_one_line(tmp_path):
-    with pytest.raises(UserError, match='no config.json in it; expected a workdir'):
-        with_shape_of(str(tmp_path), CONFIG, [], [], None)
+def test_a_run_that_has_a_checkpoint_keeps_its_model(encoder, tmp_path):
+    of_run = shape_settings('/gone', [], encoder)
+    assert of_run == shape_settings(encoder, [], str(tmp_path / 'new'))
+    with pytest.raises(UserError, match='/gone: no config.json in it; expected a workdir'):
+        shape_settings('/gone', [], str(tmp_path / 'new'))
