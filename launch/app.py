@@ -193,8 +193,9 @@ def config_from_flags(
 ) -> Config:
     """The configuration that --config names, with every --set applied.
 
-    Without --config it is `default`. `before`: changes that --set may change again. Raises UserError where it is not of that kind, or there is
-    neither --config nor a default.
+    Without --config it is `default`. `before`: changes that --set may change again.
+
+    Raises UserError where it is not of that kind, or there is neither --config nor a default.
     """
     # --config first, or what stands for it.
     name = flags.FLAGS['config'].value

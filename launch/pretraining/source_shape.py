@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from absl import logging
 
+from bert_jax.train import checkpoint
 from configs import schema
 from input_pipeline.records.shards import Manifest
 from launch.workdir import source
@@ -26,8 +27,8 @@ def shape_settings(init_from: str, data: Sequence[str], workdir: str | None) -> 
     UserError where `init_from` names no model that can be read.
     """
     # A checkpoint is further than the source, which may be gone by now.
-    if workdir and (run := Workdir(workdir)).newest_step():
-        shape = run.model_config()
+    if workdir and checkpoint.saved_steps(workdir):
+        shape = Workdir(workdir).model_config()
     else:
         shape = source.shape_of(init_from)
         if data:

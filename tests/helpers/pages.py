@@ -68,7 +68,7 @@ class Block(NamedTuple):
 
 
 def name_of(page: pathlib.Path) -> str:
-    """README.md or docs/NAME.md."""
+    """The page's path from the root."""
     return page.relative_to(ROOT).as_posix() if page.is_relative_to(ROOT) else page.name
 
 
