@@ -7,6 +7,7 @@ in ELSEWHERE. A command that is in no list is run.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pathlib
@@ -14,6 +15,7 @@ import random
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -328,8 +330,10 @@ def test_every_command_runs_as_printed(tmp_path):
         wrong += [
             fault for fault in [shell(f'bert-export --workdir=runs/mini --format={made}')] if fault
         ]
-    for page in pages.PAGES[1:]:
-        wrong += run_page(pages.name_of(page), shell)
+    # Two pages at a time: each goes on from README, and writes under names of its own.
+    with ThreadPoolExecutor(2) as pool:
+        others = map(pages.name_of, pages.PAGES[1:])
+        wrong += itertools.chain(*pool.map(lambda page: run_page(page, shell), others))
 
     # Python too, but for docs/extending.md, which a test of its own runs.
     for block in pages.blocks(ROOT / 'docs/serving.md'):
