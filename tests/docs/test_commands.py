@@ -58,6 +58,7 @@ SIZES = {  # what is replaced in a command
     r'model\.vocab_size=\S+': 'model.vocab_size=300',
     r'--steps=\S+': '--steps=8',
     r'--seeds=\S+': '--seeds=0',
+    r'--pvc=CLAIM': '--pvc=claim',  # Kubernetes has small letters
     r'--sweep="[^"]*"': '--sweep="seed=0"',
     r'\bENCODER\b': 'runs/mini',
     r'--task=conll2003\b': '--task=conll2003_sentences',  # without documents' context: 512 wide
@@ -78,6 +79,8 @@ QUICK = ['epochs=1', 'max_seq_length=32', 'batch_size=8', 'train_examples=8']
 EXTRA = {  # what is added to a program's own flags
     'preprocess': '--workers=1 --dupe_factor=2 --eval_fraction=0.2',
     'plan': '--nocompile',
+    'slurm': '--dry_run',
+    'jobset': '--dry_run',
     'finetune': ' '.join(f'--set {change}' for change in QUICK),
     'feature_based': ' '.join(f'--set {change}' for change in QUICK)
     + ' --approaches=last --set_bilstm lstm_width=8',
