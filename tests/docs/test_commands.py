@@ -44,7 +44,14 @@ NOT_COMMANDS = {  # page, how a block without a command begins
     ('docs/results.md', '--init_from=minilm'): 'flags that the commands after it share',
 }
 # Flags that the text names and that are no flags of ours: Beam's, Google's, SQuAD's scorer's.
-OF_OTHERS = {'help', 'runner', 'dask_npartitions', 'do_lower_case', 'na-prob-thresh'}
+OF_OTHERS = {
+    'help',
+    'runner',
+    'dask_npartitions',
+    'do_lower_case',
+    'na-prob-thresh',
+    'use_v2_feature_names',
+}
 SECTIONS = {
     'model': schema.ModelConfig,
     'optimizer': schema.OptimizerConfig,
