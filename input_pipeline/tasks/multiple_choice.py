@@ -155,6 +155,10 @@ class ChoiceTask(Task[ChoiceExample]):
         # The right ending is at a random place, so no fixed place is better than a guess among C.
         return float(np.log(features['input_ids'].shape[1]))
 
+    def constant_answer(self, examples: Sequence[ChoiceExample]) -> str:
+        """The place that is right most often (of several the first)."""
+        return self.labels[np.bincount([example.label for example in examples]).argmax()]
+
     def score(
         self, examples: Sequence[ChoiceExample], predictions: Predictions
     ) -> dict[str, float]:
