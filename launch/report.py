@@ -30,8 +30,8 @@ class Options:
     output: str | None = option(None, 'the page; default: report.html in the first folder')
     samples: int = option(
         6,
-        'how many masked words of its held-out text each pre-training run fills in, before and after'
-        ' training; 0: none, and no model is loaded',
+        'how many masked words of its held-out text each pre-training run fills in, before and'
+        ' after training; 0: none, and no model is loaded',
         bounds=(0, 1000),
     )
 

@@ -157,7 +157,8 @@ class ChoiceTask(Task[ChoiceExample]):
 
     def constant_answer(self, examples: Sequence[ChoiceExample]) -> str:
         """The place that is right most often (of several the first)."""
-        return self.labels[np.bincount([example.label for example in examples]).argmax()]
+        truth = np.array([example.label for example in examples])
+        return self.labels[np.bincount(truth).argmax()]
 
     def score(
         self, examples: Sequence[ChoiceExample], predictions: Predictions

@@ -9,18 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from launch.finetuning import results
 from launch.page.markup import Child, Element, element, folded, table
 from launch.page.runs import Run, Sweep
 from launch.page.svg import drawing
-from launch.page.tables import shown
+from launch.page.tables import NONE, shown
 from launch.workdir.plots import (
     COLOURS,
     Chart,
     Curve,
     Points,
-    Spread,
     in_unit,
     levels,
+    loss_unit,
     points,
     quantity,
 )
@@ -51,7 +52,9 @@ def series_of(opened: Sequence[Run | Sweep]) -> list[Series]:
         if isinstance(one, Run):
             labelled = [(one.name, one)]
         else:
-            labelled = [(f'{one.name}: {one.group_of(run)}', run) for run in one.runs]
+            labelled = [
+                (f'{one.name}: {results.in_words(one.settings_of(run))}', run) for run in one.runs
+            ]
         for label, run in labelled:
             known = {series.label: series.colour for series in made}
             colour = known[label] if label in known else len(known)
@@ -71,68 +74,40 @@ def curves(series: Sequence[Series], kind: str) -> Element:
 
 def spread(sweep: Sweep) -> Element | None:
     """Every seed of a sweep as a point, by settings; None while no run of it is done."""
-    from launch.finetuning.results import summarize
-
-    rows = [
-        {'settings': {'group': sweep.group_of(run), 'seed': run.config.seed}, **run.result}
-        for run in sweep.runs
-        if run.result
-    ]
+    rows = sweep.rows()
     if not rows:
         return None
-    metric, split = rows[0]['metric'], rows[0]['split']
-    about = quantity(metric)
-    groups: dict[str, list[float]] = {}
-    for row in rows:
-        group = groups.setdefault(row['settings']['group'], [])
-        group.append(row['metrics'][metric] * about.factor)
+    picture = results.spread(rows, sweep.runs[0].guesses)
+    height = 1.0 + 0.42 * len(picture.groups)
+    svg = drawing(picture, f'{sweep.name}: {picture.title}', height)
 
-    # The picture has places for long names only where they are plain letters: the table has all.
-    names = [name if name.isascii() else f'setting {n}' for n, name in enumerate(groups, 1)]
-    guess = next((run.guess(metric) for run in sweep.runs if run.guess(metric) is not None), None)
-    level = None if guess is None else guess * about.factor
-    title = f'{metric} on {split}, by settings'
-    drawn = Spread(title, about.unit, dict(zip(names, groups.values(), strict=True)), level)
-    label = f'{sweep.name}: {title}'
-
-    lines = []
-    for entry in summarize(rows):
-        scores, name = entry['metrics'][metric], entry['settings']['group']
-        seeds = sorted(
-            (row['settings']['seed'], row['metrics'][metric])
+    # The numbers of the picture, group by group.
+    metric, lines = rows[0]['metric'], []
+    for number, entry in enumerate(results.summarize(rows), 1):
+        scores, settings = entry['metrics'][metric], results.in_words(entry['settings'])
+        seeds = [
+            f'{shown(metric, row["metrics"][metric])} ({row["settings"]["seed"]})'
             for row in rows
-            if row['settings']['group'] == name
-        )
-        sd = '–' if scores['sd'] is None else shown(metric, scores['sd'])
-        lines.append(
-            [
-                name,
-                f'{entry["runs"]}',
-                f'{entry["failed"] or "–"}',
-                shown(metric, scores['mean']),
-                sd,
-                shown(metric, scores['max']),
-                ', '.join(f'{shown(metric, value)} ({seed})' for seed, value in seeds),
-            ]
-        )
+            if results.in_words(row['settings']) == settings
+        ]
+        statistics = [shown(metric, scores[name]) for name in ('mean', 'sd', 'max')]
+        counts = [f'{entry["runs"]}', f'{entry["failed"] or NONE}']
+        lines.append([f'{number}. {settings}', *counts, *statistics, ', '.join(seeds)])
+    guess = sweep.runs[0].guess(metric)
+    said = [f'{metric} on {rows[0]["split"]}']
+    said += [f'guessing scores {shown(metric, guess)}'] if guess is not None else []
+    said += (
+        [f'{len(rows)} of {len(sweep.runs)} runs are done'] if len(rows) < len(sweep.runs) else []
+    )
     head = ['settings', 'runs', 'failed', 'mean', 'sd', 'best', 'every run (its seed)']
-    said = f'{metric} on {split}'
-    if level is not None:
-        said += f'; guessing scores {shown(metric, guess)}'
-    done = len(rows), len(sweep.runs)
-    if done[0] < done[1]:
-        said += f'; {done[0]} of {done[1]} runs are done'
-    height = 1.0 + 0.42 * len(groups)
+    note = 'The bar beside the points is their mean and sample standard deviation.'
+    if guess is not None:
+        note += ' The dotted line is what guessing scores.'
     return element(
         'div',
-        element('div', _captioned(title, about.unit, drawing(drawn, label, height)), class_='charts'),
-        element(
-            'p',
-            'A point is a run; the bar beside them is their mean and sample standard deviation, '
-            'the dotted line what guessing scores.',
-            class_='note',
-        ),
-        table(head, lines, said),
+        element('div', _captioned(picture.title, picture.unit, svg), class_='charts'),
+        element('p', note, class_='note'),
+        table(head, lines, '; '.join(said)),
     )
 
 
@@ -175,6 +150,8 @@ def _figure(name: str, series: Sequence[Series], kind: str) -> Element:
     guessing = _guessing(name, by_run)
 
     about = quantity(name)
+    if name == 'loss':
+        about = about._replace(unit=loss_unit(by_run[0][0].run.data))
     chart = Chart(about.title, about.unit, [*drawn, *guessing])
     keys = [
         _key(label, colour)
@@ -190,7 +167,7 @@ def _figure(name: str, series: Sequence[Series], kind: str) -> Element:
         about.unit,
         drawing(chart, f'{about.title}, {kind}'),
         legend if len(keys) <= len(COLOURS) else folded(f'{len(keys)} colours', legend),
-        _numbers(name, rows),
+        _numbers(name, about.unit, rows),
     )
 
 
@@ -207,7 +184,7 @@ def _guessing(name: str, by_run: Sequence[tuple[Series, dict[str, Points]]]) -> 
     ]
 
 
-def _numbers(name: str, rows: Sequence[tuple[str, str, float, float]]) -> Element:
+def _numbers(name: str, unit: str, rows: Sequence[tuple[str, str, float, float]]) -> Element:
     """The points of a chart as a table; of very many a part, which its summary says."""
     factor = quantity(name).factor
     every = -(-len(rows) // _MOST_ROWS)
@@ -216,8 +193,7 @@ def _numbers(name: str, rows: Sequence[tuple[str, str, float, float]]) -> Elemen
     cells: Iterator[Sequence[Child]] = (
         (run, split, f'{step:,}', shown(name, value / factor)) for run, split, step, value in chosen
     )
-    about = quantity(name)
-    caption = f'{about.title} ({about.unit})' if about.unit else about.title
+    caption = quantity(name).title + (f' ({unit})' if unit else '')
     return folded(said, table(['run', 'split', 'step', name], cells, caption))
 
 

@@ -67,7 +67,8 @@ def _page(opened: Sequence[Run | Sweep], sample_count: int) -> Element:
         ('Made again', [part for one in opened for part in _reproduction(one)]),
     ]
 
-    title = ', '.join(one.name for one in opened)
+    names = [one.name for one in opened]
+    title = ', '.join(names[:4]) + (f' and {len(names) - 4} more' if names[4:] else '')
     links = [element('li', element('a', name, href=f'#{_anchor(name)}')) for name, _ in parts]
     sections = [
         element('section', element('h2', name), *content, id=_anchor(name))
@@ -98,7 +99,11 @@ def _pretraining(runs: Sequence[Run]) -> list[Element]:
         'Guessing gives each masked token its frequency in the training records (unigram), and'
         ' always the more frequent label of next sentence prediction.'
     )
-    return [*made, element('p', said, class_='note'), charts.curves(charts.series_of(runs), 'pre-training')]
+    return [
+        *made,
+        element('p', said, class_='note'),
+        charts.curves(charts.series_of(runs), 'pre-training'),
+    ]
 
 
 def _finetuning(opened: Sequence[Run | Sweep]) -> list[Element]:
@@ -109,9 +114,9 @@ def _finetuning(opened: Sequence[Run | Sweep]) -> list[Element]:
 
     # Tasks have metrics and baselines of their own, so each has charts of its own.
     series = charts.series_of(opened)
-    for task in dict.fromkeys(run.task for run in runs):
-        of_task = [one for one in series if one.run.task == task]
-        made += [element('h3', task), charts.curves(of_task, task)]
+    for task in dict.fromkeys(run.data['task'] for run in runs):
+        of_task = [one for one in series if one.run.data['task'] == task]
+        made += [element('h3', of_task[0].run.task), charts.curves(of_task, task)]
     for one in opened:
         if isinstance(one, Sweep) and (spread := charts.spread(one)) is not None:
             made += [element('h3', f'{one.name}: spread over seeds'), spread]
@@ -130,7 +135,9 @@ def _samples(runs: Sequence[Run], count: int) -> list[Element]:
             continue
         rows = [
             [
-                element('span', one.hidden.before, element('mark', one.hidden.word), one.hidden.after),
+                element(
+                    'span', one.hidden.before, element('mark', one.hidden.word), one.hidden.after
+                ),
                 _answers(one.first, one.hidden.word),
                 _answers(one.now, one.hidden.word),
             ]
@@ -150,7 +157,7 @@ def _answers(words: Sequence[tuple[str, float]], hidden: str) -> Element:
     for word, probability in words:
         right = word.removeprefix('▁') == hidden
         parts.append(element('span', word, class_='right') if right else word)
-        parts.append(f' {100 * probability:.1f} % ')
+        parts.append(f' {100 * probability:.1f} %' if probability >= 0.001 else ' < 0.1 %')
         parts.append(element('br'))
     return element('span', *parts)
 
@@ -164,7 +171,7 @@ def _matrices(opened: Sequence[Run | Sweep]) -> list[Element]:
         done = {run.name: run for run in all_runs([one]) if run.result}
         if not done:
             continue
-        best = best_of([{**(run.result or {}), 'name': name} for name, run in done.items()])
+        best = best_of([{**run.result, 'name': name} for name, run in done.items() if run.result])
         run = done[best['name']]
         try:
             found = confusion(run)

@@ -109,13 +109,16 @@ class Sweep:
     def settings_of(self, run: Run) -> dict[str, Any]:
         """What makes a run of the sweep another than the others, with its seed."""
         settings = leaves(schema.to_dict(run.config))
-        return {name: settings[name] for name in dict.fromkeys([*self.varied, 'seed'])}
+        names = [*(name for name in self.varied if name != 'seed'), 'seed']
+        return {name: settings[name] for name in names if name in settings}
 
-    def group_of(self, run: Run) -> str:
-        """The settings of a run but for the seed, in words; runs that share them are one group."""
-        settings = self.settings_of(run)
-        short = {name: name.rpartition('.')[2] for name in settings if name != 'seed'}
-        return ', '.join(f'{short[name]}={settings[name]}' for name in short) or 'all runs'
+    def rows(self) -> list[dict[str, Any]]:
+        """The results of the runs that are done, each with its settings, as sweep.json has them."""
+        return [
+            {'name': run.name, 'settings': self.settings_of(run), **run.result}
+            for run in self.runs
+            if run.result
+        ]
 
 
 def open_all(folders: Sequence[str | os.PathLike[str]]) -> list[Run | Sweep]:
@@ -152,7 +155,9 @@ def _run(workdir: Workdir, name: str) -> Run:
     if not guessed:
         # A run of an older version: its evaluations tell how far they are below the unigram loss.
         gained = [line for line in lines if line.get('nats_gained') is not None]
-        guessed = [Guess(0, {'mlm_loss': l['nats_gained'] + l['mlm_loss']}) for l in gained[:1]]
+        guessed = [
+            Guess(0, {'mlm_loss': line['nats_gained'] + line['mlm_loss']}) for line in gained[:1]
+        ]
     results = {
         file.name.removesuffix('.json'): read_object(file)
         for file in sorted(workdir.path.glob('eval/*.json'))

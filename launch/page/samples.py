@@ -69,7 +69,7 @@ def samples(run: Run, count: int, top: int = 3) -> Samples:
 
     # The same model twice, with its first weights and with its newest.
     now = read_source(run.workdir.name)
-    init_from = run.data['init_from'] if 'init_from' in run.data else ''
+    init_from = run.data.get('init_from')
     params, began = _first_weights(run.config, now.tokenizer, init_from)
     first = now._replace(bert=now.bert._replace(params=params))
     answers = []
@@ -81,8 +81,8 @@ def samples(run: Run, count: int, top: int = 3) -> Samples:
 
 
 def _first_weights(
-    config: schema.PretrainConfig, tokenizer: Tokenizer, init_from: str
-) -> tuple[Mapping[str, Any], str]:
+    config: schema.PretrainConfig, tokenizer: Tokenizer, init_from: str | None
+) -> tuple[dict[str, Any], str]:
     """The weights that a run began with, made or read again, and what they are in words."""
     if init_from:
         from launch.workdir.source import for_pretraining
@@ -130,7 +130,9 @@ def _hidden_word(row: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> Hidden 
         # A whole word: it begins one, and what follows begins another.
         (token,) = tokenizer.tokens(ids[place : place + 1])
         ends = place + 1 == len(ids) or ids[place + 1] in special
-        whole = tokenizer.starts_word[ids[place]] and (ends or tokenizer.starts_word[ids[place + 1]])
+        whole = tokenizer.starts_word[ids[place]] and (
+            ends or tokenizer.starts_word[ids[place + 1]]
+        )
         if not whole or ids[place] in special or not any(map(str.isalpha, token)):
             continue
 
@@ -140,7 +142,10 @@ def _hidden_word(row: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> Hidden 
             first -= 1
         while last + 1 < min(len(ids), place + _AROUND) and ids[last + 1] not in special:
             last += 1
-        before, after = _text(ids[first:place], tokenizer), _text(ids[place + 1 : last + 1], tokenizer)
+        before, after = (
+            _text(ids[first:place], tokenizer),
+            _text(ids[place + 1 : last + 1], tokenizer),
+        )
         if len(before) + len(after) < 20:
             continue  # nothing to guess by
         return Hidden(

@@ -66,7 +66,7 @@ h1 {{ font-size: 1.7rem; margin: 0.5rem 0 0.2rem; }}
 h2 {{ font-size: 1.25rem; margin: 2.6rem 0 0.6rem; padding-top: 0.8rem;
   border-top: 1px solid var(--line); }}
 h3 {{ font-size: 1.05rem; margin: 1.6rem 0 0.4rem; }}
-h1, h2, h3, th, td, code, li, figcaption {{ overflow-wrap: anywhere; }}
+h1, h2, h3, th, td, li, figcaption, .note {{ overflow-wrap: break-word; }}
 p, .note {{ max-width: 46rem; }}
 .note, caption, figcaption small {{ color: var(--soft); font-size: 0.88rem; }}
 nav ul, .legend {{ display: flex; flex-wrap: wrap; gap: 0.2rem 1.1rem; padding: 0; margin: 0.4rem 0;
@@ -90,13 +90,14 @@ table {{ border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tab
 caption {{ text-align: left; padding: 0.2rem 0; }}
 th, td {{ padding: 0.28rem 0.7rem; text-align: right; vertical-align: top;
   border-bottom: 1px solid var(--line); }}
-th:first-child, .words td {{ text-align: left; }}
+td {{ white-space: nowrap; }}
+th:first-child, .words td, .words th {{ text-align: left; white-space: normal; }}
 tbody th {{ font-weight: 500; min-width: 7rem; }}
 thead th {{ color: var(--soft); font-weight: 600; overflow-wrap: normal; }}
 .matrix td {{ text-align: center; }}
 details {{ margin: 0.5rem 0; }}
 summary {{ cursor: pointer; color: var(--link); font-size: 0.9rem; }}
-pre {{ background: var(--raised); border: 1px solid var(--line); border-radius: 6px; padding: 0.7rem;
+pre {{ background: var(--raised); border: 1px solid var(--line); padding: 0.7rem;
   white-space: pre-wrap; overflow-wrap: anywhere; font-size: 0.85rem; margin: 0.4rem 0; }}
 mark {{ background: none; color: var(--link); font-weight: 700; }}
 .right {{ color: var(--good); font-weight: 700; }}

@@ -71,7 +71,7 @@ def _plain(node: Element) -> None:
     attributes = {name.rpartition('}')[2]: value for name, value in node.attrib.items()}
     if 'style' in attributes:
         style = _COLOUR.sub(lambda found: _variable(found[0]), attributes['style'])
-        attributes['style'] = re.sub(r"font: ([\d.]+px) [^;]*", r'font-size: \1', style)
+        attributes['style'] = re.sub(r'font: ([\d.]+px) [^;]*', r'font-size: \1', style)
     node.attrib.clear()
     node.attrib.update(attributes)
 

@@ -47,7 +47,9 @@ def pretraining_results(runs: Sequence[Run]) -> Element:
         ]
         for run in runs
     ]
-    return table(head, rows, 'Last evaluation on held-out records; in brackets what guessing scores')
+    return table(
+        head, rows, 'Last evaluation on held-out records; in brackets what guessing scores'
+    )
 
 
 def finetuning_results(runs: Sequence[Run]) -> Element:
@@ -97,20 +99,19 @@ def scored_afterwards(runs: Sequence[Run]) -> Element | None:
 
 def differences(opened: Sequence[Run | Sweep]) -> list[Element]:
     """The settings in which runs of a kind differ, then, folded, all others."""
-    columns = [(one.name, _values(one)) for one in opened]
-    names = list(dict.fromkeys(name for _, values in columns for name in values))
-    cells = {
-        name: [values[name] if name in values else NONE for _, values in columns] for name in names
-    }
+    found = [_values(one) for one in opened]
+    names = list(dict.fromkeys(name for values in found for name in values))
+    columns = [dict.fromkeys(names, NONE) | values for values in found]
+    cells = {name: [column[name] for column in columns] for name in names}
     differ = [name for name in names if len(set(cells[name])) > 1]
     made: list[Element] = []
     if differ:
-        head = ['setting', *(name for name, _ in columns)]
+        head = ['setting', *(one.name for one in opened)]
         made.append(table(head, [[name, *cells[name]] for name in differ], 'What differs'))
-    elif len(columns) > 1:
+    elif len(opened) > 1:
         made.append(element('p', 'They have the same settings, and read the same.', class_='note'))
     same = [[name, cells[name][0]] for name in names if name not in differ]
-    said = 'All settings' if len(columns) == 1 else f'{len(same)} settings that all have alike'
+    said = 'All settings' if len(opened) == 1 else f'{len(same)} settings that all have alike'
     made.append(folded(said, table(['setting', 'value'], same, said)))
     return made
 

@@ -75,7 +75,10 @@ def note_start(workdir: Workdir, step: int) -> None:
         f'{platform.system()} {platform.machine()}',
         cpus or 1,
         f'{jax.device_count()} x {jax.devices()[0].device_kind}',
-        {'python': platform.python_version(), **{name: metadata.version(name) for name in PACKAGES}},
+        {
+            'python': platform.python_version(),
+            **{name: metadata.version(name) for name in PACKAGES},
+        },
     )
     _add(_starts_file(workdir), dataclasses.asdict(start), replaces=lambda other: False)
 
@@ -127,7 +130,9 @@ def _entries(path: epath.Path) -> list[dict[str, Any]]:
     return read_object(path, MEND)['entries']
 
 
-def _add(path: epath.Path, entry: Mapping[str, Any], replaces: Callable[[dict[str, Any]], bool]) -> None:
+def _add(
+    path: epath.Path, entry: Mapping[str, Any], replaces: Callable[[dict[str, Any]], bool]
+) -> None:
     """Writes the file anew with one entry more, in place of those that it `replaces`."""
     try:
         kept = [other for other in _entries(path) if not replaces(other)]

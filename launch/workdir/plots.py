@@ -72,8 +72,9 @@ PICTURES = {
 class Curve(NamedTuple):
     """A line of a chart, in the unit of the chart.
 
-    kind: the main ones are drawn with their points where these are few, thin ones behind them, and what guessing scores
-    dotted. colour: a place in COLOURS, which begin again behind the last; None: the common one.
+    kind: the main ones are drawn with their points where these are few; thin ones stand behind
+    them; what guessing scores is dotted. colour: a place in COLOURS, which
+    begin again behind the last; None: the common one.
     """
 
     label: str
@@ -98,7 +99,7 @@ class Chart(NamedTuple):
                 *zip(*curve.points, strict=True),
                 label=curve.label,
                 color=COMMON if curve.colour is None else COLOURS[curve.colour % len(COLOURS)],
-                marker='.' if few and curve.kind == 'main' or len(curve.points) == 1 else None,
+                marker='.' if (few and curve.kind == 'main') or len(curve.points) == 1 else None,
                 linestyle=':' if curve.kind == 'guessing' else '-',
                 linewidth=0.9 if curve.kind == 'thin' else 1.6,
                 alpha=0.55 if curve.kind == 'thin' else 1,
@@ -110,7 +111,7 @@ class Spread(NamedTuple):
     """Scores of runs that differ in their seeds alone: every run a point, their mean and standard
     deviation.
 
-    groups: settings -> the scores; guess: what guessing scores, where it is known.
+    groups: settings, in words -> the scores; guess: what guessing scores, where it is known.
     """
 
     title: str
@@ -132,7 +133,9 @@ class Spread(NamedTuple):
             )
         if self.guess is not None:
             axes.axvline(self.guess, color=COMMON, linestyle=':', label='guessing')
-        axes.set_yticks(range(len(self.groups)), list(self.groups))
+        # Fonts have plain letters all: a name with others stands by its number, as in tables of it.
+        names = [name if name.isascii() else f'{n}.' for n, name in enumerate(self.groups, 1)]
+        axes.set_yticks(range(len(names)), names)
         axes.set_ylim(len(self.groups) - 0.4, -0.6)  # the first on top
         axes.set_xlabel(self.unit or 'score')
 
@@ -140,6 +143,11 @@ class Spread(NamedTuple):
 def quantity(name: str) -> Quantity:
     """What a metric is called; one that is not known here stands as metrics.jsonl has it."""
     return QUANTITIES.get(name, Quantity(name, ''))
+
+
+def loss_unit(data: Mapping[str, Any]) -> str:
+    """The unit of `loss` of a run; `data`: what its data.json says."""
+    return 'squared error' if 'head' in data and data['head'] == 'regressor' else 'nats'
 
 
 def in_unit(name: str, points: Points) -> list[tuple[float, float]]:
@@ -151,7 +159,9 @@ def levels(name: str, guessed: Sequence[Guess], last: float) -> list[tuple[float
     """What guessing scores, as the points of a line to the step `last`, in the quantity's unit."""
     known = [(guess.step, guess.scores[name]) for guess in guessed if name in guess.scores]
     ends = [step for step, _ in known[1:]] + [last]
-    line = [point for (step, value), end in zip(known, ends) for point in ((step, value), (end, value))]
+    line = [
+        point for (step, value), end in zip(known, ends) for point in ((step, value), (end, value))
+    ]
     return in_unit(name, line)
 
 
@@ -164,11 +174,15 @@ def plot_run(metrics_path: epath.PathLike, out_dir: epath.PathLike) -> list[str]
     """
     # A picture is drawn only where there are points for it: no empty axes.
     lines, folder = read_metrics(metrics_path), epath.Path(out_dir)
-    guessed = guesses(Workdir(epath.Path(metrics_path).parent))
+    workdir = Workdir(epath.Path(metrics_path).parent)
+    guessed = guesses(workdir)
     wanted = {
         name: (title, unit, [(split, metric) for metric in metrics])
         for name, (title, unit, split, metrics) in PICTURES.items()
     }
+    if workdir.data_file.exists():
+        title, _, metrics = wanted['losses.png']
+        wanted['losses.png'] = (title, loss_unit(workdir.data()), metrics)
     # Every metric of a task's scored split, in the order of the first scores.
     scored = dict.fromkeys(
         (line['split'], name)
@@ -197,19 +211,19 @@ def _curves(
     """The curves of one run's metrics, (split, name) each, and of what guessing scores in each."""
     curves = []
     for colour, (split, name) in enumerate(metrics):
-        found = points(lines, split, name)
-        if not found:
+        measured: Points = points(lines, split, name)
+        if not measured:
             continue
 
         # Scores of several kinds share an axis, as metrics.jsonl has them.
-        level = levels(name, guessed, found[-1][0])
+        level = levels(name, guessed, measured[-1][0])
         factor = quantity(name).factor
         if unit == 'score':
             level = [(step, value / factor) for step, value in level]
         else:
-            found = in_unit(name, found)
+            measured = in_unit(name, measured)
         label = name if split in ('train', 'eval') else f'{split} {name}'
-        curves.append(Curve(label, found, 'main', colour))
+        curves.append(Curve(label, measured, 'main', colour))
         if level:
             curves.append(Curve(f'{label}, guessing', level, 'guessing', colour))
     return curves
