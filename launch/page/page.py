@@ -64,7 +64,7 @@ def _page(opened: Sequence[Run | Sweep], sample_count: int) -> Element:
             parts.append(('Confusion', matrices))
     parts += [
         ('Settings', _settings(pretraining, finetuning)),
-        ('Made again', [part for one in opened for part in _reproduction(one)]),
+        ('Commands and machines', [part for one in opened for part in _reproduction(one)]),
     ]
 
     names = [one.name for one in opened]
