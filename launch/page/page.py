@@ -197,7 +197,7 @@ def _matrices(opened: Sequence[Run | Sweep]) -> list[Element]:
 
 def _cell(count: int, share: float) -> Element:
     shade = f'background: rgba(var(--cell), {0.55 * share:.2f})'
-    return element('span', f'{count:,}', element('br'), f'{100 * share:.0f} %', style=shade)
+    return element('span', f'{count:,} ', element('br'), f'{100 * share:.0f} %', style=shade)
 
 
 def _settings(*kinds: Sequence[Run | Sweep]) -> list[Element]:

@@ -267,7 +267,7 @@ def test_confusion_of_the_best_run(tmp_path, sweep):
     (sweep / 'runs/optimizer.peak_lr=0.0001,seed=0/eval/dev.json').unlink()
     page = page_of(sweep)
     # The best that is left: one bad text was called good, all else is right.
-    assert [[re.sub(r'\d+ %', '', cell) for cell in row] for row in page.table('mood dev')] == [
+    assert [[re.sub(r' \d+ %', '', cell) for cell in row] for row in page.table('mood dev')] == [
         ['label', 'bad', 'good', 'all'],
         ['bad', '2', '1', '3'],
         ['good', '0', '5', '5'],
