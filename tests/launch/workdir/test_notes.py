@@ -6,6 +6,7 @@ import pathlib
 
 import pytest
 
+from configs.errors import UserError
 from launch.workdir import notes
 from launch.workdir.notes import Guess, command_line, guesses, note_guess, note_start, starts
 from launch.workdir.workdir import Workdir
@@ -52,3 +53,10 @@ def test_a_full_disk_and_damaged_notes_are_warnings(tmp_path, caplog):
     note_start(Workdir(tmp_path), 0)
     assert 'starts.json: not written' in caplog.text
     assert (tmp_path / 'starts.json').read_text() == '['
+
+
+@pytest.mark.parametrize('text', ['[]', '{}', '{"entries": [1]}', '{"entries": [{"a": 1}]}'])
+def test_damaged_notes_are_one_line(tmp_path, text):
+    (tmp_path / 'guessing.json').write_text(text)
+    with pytest.raises(UserError, match=r'guessing\.json: .*put it back from a copy'):
+        guesses(Workdir(tmp_path))
