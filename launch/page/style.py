@@ -97,6 +97,7 @@ th:first-child, .words td, .words th {{ text-align: left; }}
 tbody th {{ font-weight: 500; min-width: 7rem; }}
 thead th {{ color: var(--soft); font-weight: 600; overflow-wrap: normal; }}
 .matrix td {{ text-align: center; }}
+.matrix td span {{ display: block; padding: 0.1rem 0.4rem; }}
 details {{ margin: 0.5rem 0; }}
 summary {{ cursor: pointer; color: var(--link); font-size: 0.9rem; }}
 pre {{ background: var(--raised); border: 1px solid var(--line); padding: 0.7rem;
