@@ -39,10 +39,11 @@ def test_beam_has_the_same_versions():
 
 
 def requirements():
-    """The names in install_requires."""
+    """The names in install_requires, and in the extra for what TensorFlow alone reads and writes."""
     settings = configparser.ConfigParser()
     settings.read(ROOT / 'setup.cfg')
-    lines = settings['options']['install_requires'].split('\n')
+    extra = settings['options.extras_require']['tensorflow']
+    lines = f'{settings["options"]["install_requires"]}\n{extra}'.split('\n')
     return sorted({re.match(r'[\w.-]+', line)[0] for line in lines if line and line[0] != '#'})
 
 
