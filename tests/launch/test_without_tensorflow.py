@@ -126,6 +126,7 @@ def test_from_text_to_an_exported_model(folder, without):
             " constraints.txt '.[gcs]'",
         ),
     ],
+    ids=['SavedModel', 'tfds', 'gs'],
 )
 def test_what_needs_it_says_so_in_one_line(without, name, arguments, said):
     run = without(name, *arguments.split())
