@@ -68,7 +68,7 @@ def run(
             # Before the flags are parsed, of which others may be required, and whose value absl
             # would demand.
             if settings and (section := _section_asked(own)) is not None:
-                print(described(settings, section))
+                print(as_typed(described(settings, section)))
                 sys.exit(0)
             try:
                 rest = flags.FLAGS(argv)
@@ -174,8 +174,8 @@ def console() -> None:
 def as_typed(text: str) -> str:
     """`text` with the commands in it named as the user names them.
 
-    The source says `python -m launch.train_vocab`, or `launch.train_vocab` for short; to whom has
-    called an installed script both are `bert-train-vocab`.
+    The source says `python -m launch.train_vocab`, or `launch.train_vocab` for short: both are
+    `bert-train-vocab` to someone who has called an installed script.
     """
     # What Python was started with: sys.argv names the command's file, whichever way it was called.
     started = sys.orig_argv[1:2]
@@ -312,7 +312,7 @@ def _strange_place(given: str, value: str) -> str | None:
         # TensorFlow reads gs:// where it is installed, else gcsfs, each with much to say about it.
         if not any(importlib.util.find_spec(name) for name in ('tensorflow', 'gcsfs')):
             return (
-                f'{given}: gcsfs, which reads gs://, is not installed: pip install -c'
+                f'{given}: gcsfs, which reads and writes gs://, is not installed: pip install -c'
                 " constraints.txt '.[gcs]'"
             )
         os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')

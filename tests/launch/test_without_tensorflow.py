@@ -122,8 +122,8 @@ def test_from_text_to_an_exported_model(folder, without):
         (
             'verify_data',
             'gs://bucket/records',
-            'gs://bucket/records: gcsfs, which reads gs://, is not installed: pip install -c'
-            " constraints.txt '.[gcs]'",
+            'gs://bucket/records: gcsfs, which reads and writes gs://, is not installed: pip'
+            " install -c constraints.txt '.[gcs]'",
         ),
     ],
     ids=['SavedModel', 'tfds', 'gs'],
