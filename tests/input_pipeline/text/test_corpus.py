@@ -393,6 +393,7 @@ class TestTfds:
 
     @pytest.fixture
     def prepared(self, tmp_path, monkeypatch):
+        pytest.importorskip('tensorflow_datasets')
         folder = tmp_path / 'tfds' / 'made_text' / '1.0.0'
         text = {
             'pythonClassName': 'tensorflow_datasets.core.features.text_feature.Text',
