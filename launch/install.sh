@@ -6,9 +6,9 @@
 # WHAT is what pip shall install: ".", ".[test]"; VENV is .venv and CONSTRAINTS constraints.txt where not given.
 # Editable, so that the folder's own files run; done again only when what it was made from changed.
 
-# The interpreter: the user's choice first, then the newest that the pinned versions install on.
+# The interpreter: the user's choice first, then what most has been run on.
 find_python() {
-  for candidate in "${PYTHON:-}" python3.12 python3.13 python3.11 python3 python; do
+  for candidate in "${PYTHON:-}" python3.12 python3.11 python3.13 python3 python; do
     if [ -n "$candidate" ] && "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; then
       echo "$candidate"
       return
