@@ -1,13 +1,13 @@
 # This program in an image, for Kubernetes or a single machine (docs/clusters.md):
 #
-#   docker build --tag bert_jax .                               CPU
-#   docker build --tag bert_jax --build-arg EXTRAS=tpu,gcs .    TPU, with gs:// paths
-#   docker build --tag bert_jax --build-arg EXTRAS=cuda .       NVIDIA GPU
+#   docker build --tag bert_jax .                                           CPU
+#   docker build --tag bert_jax --build-arg EXTRAS=tpu,gcs,tensorflow .     TPU, with gs:// paths
+#   docker build --tag bert_jax --build-arg EXTRAS=cuda,tensorflow .        NVIDIA GPU
 #   docker run --init --rm bert_jax python -m launch.pretrain --help
 
 # The environment is made in a stage of its own, so that nothing is left of its making.
 FROM python:3.12-slim-bookworm AS environment
-ARG EXTRAS=gcs
+ARG EXTRAS=gcs,tensorflow
 RUN python -m venv /opt/venv
 ENV PATH=/opt/venv/bin:$PATH
 WORKDIR /source

@@ -129,7 +129,7 @@ install_there() {
       sudo add-apt-repository -y ppa:deadsnakes/ppa && sudo apt-get -qq update && sudo apt-get -qq install -y python3.12 python3.12-venv
     fi
     rm -rf bert_jax.new && mkdir -p bert_jax bert_jax.new && tar -xzf bert_jax.tgz -C bert_jax.new
-    cp -a bert_jax.new/. bert_jax && rm -r bert_jax.new && cd bert_jax && source launch/install.sh ".[tpu,gcs]"'
+    cp -a bert_jax.new/. bert_jax && rm -r bert_jax.new && cd bert_jax && source launch/install.sh ".[tpu,gcs,tensorflow]"'
 }
 
 # setsid and nohup: the run outlives the connection. run.pid says that it goes on, run.code how it ended.

@@ -199,7 +199,7 @@ def test_keep_makes_a_vm_again_that_was_taken_away(here):
         'tpu-vm ssh',
         'tpu-vm ssh',
     ]
-    assert (here / 'worker' / 'bert_jax' / 'what').read_text() == '.[tpu,gcs]\n'
+    assert (here / 'worker' / 'bert_jax' / 'what').read_text() == '.[tpu,gcs,tensorflow]\n'
 
 
 def test_dry_run_prints_and_does_nothing(here):
