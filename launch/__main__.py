@@ -23,12 +23,16 @@ COMMANDS = (
     'train_vocab',
     'preprocess',
     'verify_data',
+    'adopt_records',
     'plan',
     'pretrain',
     'supervise',
+    'slurm',
+    'jobset',
     'finetune',
     'feature_based',
     'evaluate',
+    'report',
     'predict',
     'fill_mask',
     'nearest',
@@ -42,7 +46,7 @@ def main() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else '--help'
     with app.ending('launch'):
         if name in ('--help', '-help', '-h'):
-            print(listing())
+            print(app.as_typed(listing()))
             return
         if name not in COMMANDS:
             raise UserError(

@@ -31,15 +31,15 @@ def main(argv: Sequence[str]) -> int:
     # Every byte of every shard is read; progress is by bytes.
     directory = argv[1]
     manifest = shards.Manifest.load(directory)
-    progress = Progress('verify', sum(shard.bytes for shard in manifest.files), 'MB', 1e6)
-    verified = shards.verify(directory, progress.update)
-    progress.done()
+    size = sum(shard.bytes for shard in manifest.files)
+    with Progress('verify', size, 'MB', 1e6) as progress:
+        verified = shards.verify(directory, progress.update)
 
     # What the manifest promises, then what each split was found to hold.
     print(
         f'{directory}: seq_len {manifest.seq_len}, max_predictions {manifest.max_predictions},'
         f' {manifest.masking} masking, objective {manifest.objective}, vocabulary'
-        f' {manifest.vocab_size:,}, seed {manifest.seed}'
+        f' {manifest.vocab_size:,}, seed {"unknown" if manifest.seed is None else manifest.seed}'
     )
     for split, sums in verified.counts.items():
         for line in describe(manifest, split, sums):

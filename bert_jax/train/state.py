@@ -23,7 +23,7 @@ from configs.schema import ModelConfig
 
 
 class TrainState(NamedTuple):
-    """See above.
+    """What training carries from step to step, on the mesh.
 
     step: optimizer steps done, discarded ones included; bad_steps: non-finite steps in a row up to
     now; frozen: weights that the steps read and never change, None where all are trained. They have

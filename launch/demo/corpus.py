@@ -80,15 +80,18 @@ class Corpus(Source):
     question = 'do two passages come from one document?'
 
     def __init__(self, patterns: Sequence[str], language: str, limit: int):
+        from etils import epath
+
         from input_pipeline.text.corpus import TextOptions, units
         from launch.demo.stages import fingerprint
 
         # Files by name, size and time of change; objects in a store by what the store says of them.
         self._patterns, self._limit = patterns, limit
         self._options = TextOptions(segment=True, language=language)
-        chosen = units(patterns, self._options)
-        files = fingerprint(sorted({Path(unit.path) for unit in chosen if '://' not in unit.path}))
-        files += [[unit.path, unit.bytes, unit.changed] for unit in chosen if '://' in unit.path]
+        chosen = [file for unit in units(patterns, self._options) for file in unit.files()]
+        files = fingerprint(sorted({Path(file.path) for file in chosen if '://' not in file.path}))
+        remote = [file for file in chosen if '://' in file.path]
+        files += [[file.path, file.bytes, epath.Path(file.path).stat().mtime] for file in remote]
         self.title = ', '.join(patterns)
         self.inputs = {'corpus': files, 'language': language, 'limit': limit}
 

@@ -19,7 +19,9 @@ from bert_jax.train.checkpoint import Checkpoints
 from bert_jax.train.meter import Meter
 from bert_jax.train.state import TrainState
 from configs.schema import PretrainConfig, RuntimeConfig
-from launch.workdir import metrics, plots
+from input_pipeline.progress import Bar
+from launch.workdir import metrics, notes, plots
+from launch.workdir.workdir import Workdir
 
 # What a checkpoint keeps beside the state: the sums of the steps since the last line.
 MeterState = Mapping[str, Any]
@@ -85,15 +87,21 @@ def opened(
 
     # All processes compute the same metrics; one writes them, or lines would come several times.
     writes, step = processes.is_lead_process(), int(state.step)
+    if writes and step < total_steps:  # else there is nothing left that it could make
+        notes.note_start(Workdir(workdir), step)
     writer = (
         metrics.MetricWriter(workdir, step, required, writers(step))
         if writes
         else metrics.Writers([])
     )
 
+    def show(line: loop.Line) -> None:
+        if bar.due():
+            bar.show(metrics.status(line))
+
     # Checkpoints close first: a save under way ends before the metrics that tell of it are closed.
     try:
-        with checkpoints:
+        with Bar(writes) as bar, checkpoints:
             yield loop.Run(
                 runtime,
                 total_steps,
@@ -105,6 +113,7 @@ def opened(
                 beat,
                 f'{workdir}/profile',
                 profile_steps,
+                show,
             )
     # Also after an error or a signal: a run that ended early is the one whose curves are wanted.
     finally:

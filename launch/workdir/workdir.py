@@ -7,6 +7,7 @@ that is no workdir. Must not know what a run does. What writes the files says ho
   tokenizer/                 a copy of its tokenizer
   checkpoints/STEP/          bert_jax/train/checkpoint.py; best/ has those of the best score
   metrics.jsonl, plots/      launch/workdir/metrics.py, launch/workdir/plots.py
+  starts.json, guessing.json  launch/workdir/notes.py: commands and machines, what guessing scores
   eval/SPLIT.json            results; predictions/SPLIT/ beside them
   features/, profile/        what is slow to make, and what was asked for
 
@@ -122,17 +123,22 @@ class Workdir(os.PathLike[str]):
 
         return Tokenizer.load(self.tokenizer_folder)
 
-    def check(self, expected: str = 'a workdir of launch.pretrain or launch.finetune') -> None:
-        """UserError where this is no workdir.
+    def check(
+        self,
+        expected: str = 'a workdir of launch.pretrain or launch.finetune',
+        flag: str | None = None,
+    ) -> None:
+        """UserError where this is no workdir, with the name of the `flag` that it was given by.
 
         It says what was `expected`; of a sweep's folder it names a run, the best where all are
         done.
         """
+        given = f'--{flag}=' if flag else ''
         # Everything that touches the disk in here: an unreachable bucket becomes one line.
         with reading(self):
             if self.config_file.exists():
                 return
-            runs = self._swept()
+            runs = self.swept()
             report = self.path / 'sweep.json'
             swept = runs and report.exists()
             is_file = self.path.is_file()
@@ -140,19 +146,19 @@ class Workdir(os.PathLike[str]):
         # A sweep's folder is the likely mix-up: the command that trained was pointed at it.
         if not runs:
             why = 'it is a file' if is_file else 'no config.json in it'
-            raise UserError(f'{self}: {why}; expected {expected}')
+            raise UserError(f'{given}{self}: {why}; expected {expected}')
         described, run = _number_of(runs), runs[0]
         if swept:
             run = read_object(report)['best']
             described += f', of which {run} is best'
         raise UserError(
-            f'{self} holds a sweep of {described}: name one of them, as in'
-            f' {self.path / "runs" / run}'
+            f'{given}{self} holds a sweep of {described}: name one of them, as in'
+            f' {given}{self.path / "runs" / run}'
         )
 
     def check_takes_sweep(self) -> None:
         """UserError where this is the folder of a single run, so that no sweep can lie in it."""
-        if self.config_file.exists() and not self._swept():
+        if self.config_file.exists() and not self.swept():
             raise UserError(
                 f'--workdir={self} holds a single run, and a sweep has a folder of its own: use'
                 ' another folder'
@@ -198,7 +204,7 @@ class Workdir(os.PathLike[str]):
         """
         # Checkpoints without a configuration: to go on would be to guess whose they are.
         done, known = self.newest_step(), self.config_file.exists()
-        if not known and (runs := self._swept()):
+        if not known and (runs := self.swept()):
             raise UserError(
                 f'--workdir={self} holds a sweep of {_number_of(runs)}: go on with it by the same'
                 ' command (--sweep=...), or use another folder'
@@ -227,7 +233,7 @@ class Workdir(os.PathLike[str]):
         atomic_write(self.config_file, schema.dumps(config))
         return known
 
-    def _swept(self) -> list[str]:
+    def swept(self) -> list[str]:
         """The names of the runs, where this is a sweep's folder."""
         return sorted(file.parent.name for file in self.path.glob('runs/*/config.json'))
 

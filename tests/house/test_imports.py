@@ -24,6 +24,7 @@ TENSORFLOW_READERS = (
     'input_pipeline/records/stream.py',
     'input_pipeline/records/fields.py',
     'input_pipeline/text/tfds',
+    'input_pipeline/text/sources/tfds',
     'bert_jax/interchange/',
 )
 
@@ -228,5 +229,7 @@ def test_setup_cfg_lists_every_package_and_every_binary():
         for path in sources(package)
     }
     assert set(settings['options']['packages'].split()) == folders
-    scripts = {f'bert-{name.replace("_", "-")} = launch.app:console' for name in BINARIES}
+    # jax: `bert-jax`, the list of all commands
+    names = ['jax', *BINARIES]
+    scripts = {f'bert-{name.replace("_", "-")} = launch.app:console' for name in names}
     assert set(settings['options.entry_points']['console_scripts'].strip().splitlines()) == scripts

@@ -12,7 +12,7 @@ from typing import Any
 
 from etils import epath
 
-from configs.errors import UserError
+from configs.errors import UserError, require_extra
 from input_pipeline.records.example_proto import bytes_of
 from input_pipeline.records.frames import BadFrame, read_frames
 
@@ -32,12 +32,9 @@ def find(pattern: str, column: str) -> list[epath.Path]:
 
     # From here on each question has its own line: is the library there, does it know the data set
     # ...
-    try:
-        import tensorflow_datasets as tfds
-    except ImportError:
-        raise UserError(
-            f'{pattern}: tensorflow_datasets is not installed: pip install tensorflow-datasets'
-        ) from None
+    require_extra(pattern, 'tensorflow', 'tensorflow_datasets')
+    import tensorflow_datasets as tfds
+
     try:
         builder = tfds.builder(name, data_dir=os.environ.get('TFDS_DATA_DIR'))
     except Exception as error:  # whatever a dataset's own code raises
@@ -81,15 +78,13 @@ def _features(features: Any, prefix: str = '') -> Iterator[tuple[str, Any]]:
             yield f'{prefix}{name}', feature
 
 
-def texts(path: str, column: str) -> Iterator[tuple[int, bytes]]:
-    """(byte at which the record begins, its text) of each record of a file, empty ones left out."""
-    # A feature of text is a list of one value of bytes.
+def texts(path: str, column: str) -> Iterator[tuple[int, bytes | None]]:
+    """(byte at which the record begins, its text or None) of each record of a file."""
+    # A feature of text is a list of one value of bytes, or of none.
     with epath.Path(path).open('rb') as f:
         try:
             for at, payload in read_frames(f):
-                text = b''.join(bytes_of(payload, column))
-                if text:
-                    yield at, text
+                yield at, b''.join(values) if (values := bytes_of(payload, column)) else None
         except BadFrame as error:
             raise UserError(
                 f'{path}: the record at byte {error.byte} is damaged or cut: prepare the dataset'
