@@ -29,6 +29,7 @@ COMMANDS = (
     'finetune',
     'feature_based',
     'evaluate',
+    'report',
     'predict',
     'fill_mask',
     'nearest',

@@ -156,6 +156,17 @@ class Task(abc.ABC, Generic[E]):
         What a run must beat, or it has learnt nothing; in nats or squared units.
         """
 
+    def constant_answer(self, examples: Sequence[E]) -> Any:
+        """The one answer that is right for most of `examples`; None where no answer suits all."""
+        return None
+
+    def constant_scores(self, examples: Sequence[E]) -> dict[str, float]:
+        """What `constant_answer` scores: the chance line of the task's metrics; {} without one."""
+        answer = self.constant_answer(examples)
+        if answer is None:
+            return {}
+        return self.score(examples, Predictions({example.id: answer for example in examples}))
+
     @abc.abstractmethod
     def score(self, examples: Sequence[E], predictions: Predictions) -> dict[str, float]:
         """All of the task's metrics, and what else its official scorer reports."""

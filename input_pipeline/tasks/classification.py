@@ -172,6 +172,13 @@ class TextTask(Task[TextExample]):
         labels = features['labels']
         return float(np.var(labels)) if self.kind == 'regression' else entropy(labels)
 
+    def constant_answer(self, examples: Sequence[TextExample]) -> str | float:
+        """The most frequent label (of several the first), or the mean of the numbers."""
+        truth = np.array([example.label for example in examples])
+        if self.kind == 'regression':
+            return float(truth.mean())
+        return self.labels[np.bincount(truth).argmax()]
+
     def score(self, examples: Sequence[TextExample], predictions: Predictions) -> dict[str, float]:
         """The task's metrics as fractions.
 

@@ -155,6 +155,11 @@ class ChoiceTask(Task[ChoiceExample]):
         # The right ending is at a random place, so no fixed place is better than a guess among C.
         return float(np.log(features['input_ids'].shape[1]))
 
+    def constant_answer(self, examples: Sequence[ChoiceExample]) -> str:
+        """The place that is right most often (of several the first)."""
+        truth = np.array([example.label for example in examples])
+        return self.labels[np.bincount(truth).argmax()]
+
     def score(
         self, examples: Sequence[ChoiceExample], predictions: Predictions
     ) -> dict[str, float]:

@@ -33,7 +33,7 @@ from launch.finetuning.approach import Approach
 from launch.finetuning.best import BestCheckpoint
 from launch.finetuning.machine import Machine, Stopped
 from launch.finetuning.training_rows import TrainingRows
-from launch.workdir import plots, running
+from launch.workdir import notes, plots, running
 from launch.workdir.workdir import Workdir
 
 C = TypeVar('C', bound=FinetuneConfig)
@@ -83,6 +83,11 @@ class FineTuner(Generic[C]):
         started = time.perf_counter()
         data.source.tokenizer.save(workdir.tokenizer_folder)
 
+        # Known before the first step, and so on the pictures of a run that is stopped too.
+        chance = data.task.constant_loss(self.approach.features(config)[0])
+        guess = {'loss': chance, **data.task.constant_scores(data.scored)}
+        notes.note_guess(folder, notes.Guess(0, guess))
+
         # To predict may take as long as to train, so one watchdog is for both.
         with processes.watchdog(config.runtime.stall_minutes) as beat:
             with jax.set_mesh(self._machine.mesh):
@@ -91,7 +96,6 @@ class FineTuner(Generic[C]):
 
         # The result comes last, and with it the run is done.
         loss = results.training_loss(folder)
-        chance = data.task.constant_loss(self.approach.features(config)[0])
         facts = {
             'step': self.total_steps(config),
             'train_loss': loss,

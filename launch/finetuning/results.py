@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from absl import logging
@@ -19,7 +19,7 @@ from configs.atomic import atomic_write
 from configs.schema import FinetuneConfig
 from configs.sweep import Point
 from input_pipeline.tasks.scores.constant_baseline import LEARNT
-from launch.workdir import metrics
+from launch.workdir import metrics, notes, plots
 from launch.workdir.workdir import Workdir
 
 C = TypeVar('C', bound=FinetuneConfig, contravariant=True)
@@ -87,6 +87,8 @@ def run_sweep(runs: Sequence[tuple[Runner[Any], Point]], folder: str) -> list[di
         'runs': rows,
     }
     atomic_write(epath.Path(folder) / 'sweep.json', json.dumps(report, indent=2) + '\n')
+    guessed = notes.guesses(Workdir(os.path.join(folder, 'runs', best['name'])))
+    plots.plot_spread(folder, spread(rows, guessed))
     return rows
 
 
@@ -131,6 +133,25 @@ def summarize(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             }
         summary.append(entry)
     return summary
+
+
+def in_words(settings: Mapping[str, Any]) -> str:
+    """Settings but for the seed, as 'peak_lr=3e-05, epochs=4'."""
+    words = [f'{k.rpartition(".")[2]}={v}' for k, v in settings.items() if k != 'seed']
+    return ', '.join(words) or 'all runs'
+
+
+def spread(rows: Sequence[dict[str, Any]], guessed: Sequence[notes.Guess]) -> plots.Spread:
+    """The picture of a sweep: every seed a point, by its other settings; `guessed`: of a run."""
+    metric, split = rows[0]['metric'], rows[0]['split']
+    about = plots.quantity(metric)
+    groups: dict[str, list[float]] = {}
+    for row in rows:
+        values = groups.setdefault(in_words(row['settings']), [])
+        values.append(row['metrics'][metric] * about.factor)
+    levels = [guess.scores[metric] * about.factor for guess in guessed if metric in guess.scores]
+    title = f'{metric} on {split}, every run a point'
+    return plots.Spread(title, about.unit, groups, levels[-1] if levels else None)
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = ()) -> list[str]:

@@ -36,6 +36,14 @@ class Baselines:
     masked: int
     examples: int
 
+    def by_metric(self, nsp: bool) -> dict[str, float]:
+        """The scores by the names of metrics.jsonl; `nsp`: whether the records have pairs."""
+        tokens = {'mlm_loss': self.unigram_nll, 'mlm_accuracy': self.unigram_accuracy}
+        if not nsp:
+            return {**tokens, 'loss': self.unigram_nll}
+        pairs = {'nsp_loss': self.nsp_nll, 'nsp_accuracy': self.nsp_accuracy}
+        return {**tokens, **pairs, 'loss': self.unigram_nll + self.nsp_nll}
+
 
 def baselines(directory: str, examples: int = 0, train_examples: int = 0) -> Baselines:
     """The baselines over the first `examples` held-out records, in the order of evaluation.

@@ -6,6 +6,7 @@ once.
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -37,6 +38,10 @@ class Records(NamedTuple):
             'objective': self.manifest.objective,
             'checksum': zlib.crc32(repr(names).encode()),
         }
+
+    def place(self) -> str:
+        """The directory as it can be found from other folders too."""
+        return self.directory if '://' in self.directory else os.path.abspath(self.directory)
 
     def tokenizer(self) -> Tokenizer:
         """The copy of the tokenizer that the records were made with."""

@@ -29,7 +29,7 @@ from configs import schema
 from input_pipeline.records.stream import RecordStream
 from launch.pretraining import baselines, dry_run, held_out, same_run
 from launch.pretraining.records import Records
-from launch.workdir import running, source
+from launch.workdir import notes, running, source
 from launch.workdir.source import Source
 from launch.workdir.workdir import Workdir
 
@@ -161,9 +161,10 @@ def _train(
         # A phase that was done before the resume is passed over; one that was cut is gone on with.
         for number, phase in enumerate(config.phases):
             if int(state.step) < first + phase.steps and signal is None:
-                ended = PhaseTraining(config, number, first, records[number], mesh).train(
-                    run, state
+                phase_training = PhaseTraining(
+                    config, number, first, records[number], mesh, options.workdir
                 )
+                ended = phase_training.train(run, state)
                 state, signal = ended.state, ended.signal
             first += phase.steps
 
@@ -176,13 +177,14 @@ def _train(
 
 @dataclasses.dataclass(frozen=True)
 class PhaseTraining:
-    """Phase `number` of a run, whose first step is the run's step `first`, on its records."""
+    """Phase `number` of the run in `workdir`, whose first step is the run's step `first`."""
 
     config: schema.PretrainConfig
     number: int
     first: int
     records: Records
     mesh: jax.sharding.Mesh
+    workdir: str
 
     @property
     def settings(self) -> schema.Phase:
@@ -232,6 +234,9 @@ class PhaseTraining:
         # Guessing is measured on the same records as the model.
         stream, batches = self.stream('eval'), self.config.runtime.eval_batches
         guess = baselines.told(self.records.directory, self.settings.batch_size * batches)
+        if processes.is_lead_process():
+            scores = guess.by_metric(self.records.kind().nsp)
+            notes.note_guess(self.workdir, notes.Guess(self.first, scores, self.records.place()))
 
         # Batches of the evaluation, with a sign of life for each.
         def watched() -> Iterator[dict[str, jax.Array]]:

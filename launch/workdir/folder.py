@@ -67,7 +67,7 @@ def _is_result(path: Path) -> bool:
     checkpoint.
     """
     # Written by every run as it starts; event files have a header before their first number.
-    claim = (LOCK, 'config.json', 'data.json')
+    claim = (LOCK, 'config.json', 'data.json', 'starts.json', 'guessing.json')
     return (
         path.is_file()
         and path.name not in claim

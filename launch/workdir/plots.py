@@ -1,12 +1,15 @@
-"""A run's metrics as PNG pictures. Knows the names in metrics.jsonl and nothing of how they came
-about.
+"""A run's metrics as pictures: which quantities there are, in which units, beside which guess.
+
+Owns the drawing of curves and of spreads over seeds, for PNG files here and for the page of
+launch/page. Knows the names in metrics.jsonl and nothing of how they came about. No text of the
+user's is drawn, since no font has the letters of every language.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from absl import logging
 from etils import epath
@@ -14,51 +17,216 @@ from etils import epath
 from configs.atomic import atomic_file
 from configs.errors import UserError
 from launch.workdir.metrics import read_metrics
+from launch.workdir.notes import Guess, guesses
 from launch.workdir.workdir import Workdir
 
-# file: (title of the y axis, split, names of the lines where they exist)
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Points = Sequence[tuple[float, float]]
+
+# Of curves in their order, dark enough for thin lines on white; then axes, grid and what is common.
+COLOURS = (
+    '#0b62a4', '#c44e00', '#007a5a', '#a8327f', '#6b4fa0', '#8a6a00', '#b3263a', '#4d6b78',
+)  # fmt: skip
+INK, GRID, COMMON = '#333333', '#d0d0d0', '#707070'
+
+
+class Quantity(NamedTuple):
+    """What a metric is called beside its numbers; the unit '' is none.
+
+    factor: from the number of metrics.jsonl to that unit.
+    """
+
+    title: str
+    unit: str
+    factor: float = 1.0
+
+
+# By the names of metrics.jsonl; accuracies in per cent, losses in nats, as in the tables.
+QUANTITIES = {
+    'loss': Quantity('Loss', 'nats'),
+    'mlm_loss': Quantity('Masked tokens: loss', 'nats a token'),
+    'mlm_accuracy': Quantity('Masked tokens: accuracy', '%', 100),
+    'nsp_loss': Quantity('Next sentence: loss', 'nats a pair'),
+    'nsp_accuracy': Quantity('Next sentence: accuracy', '%', 100),
+    'accuracy': Quantity('Accuracy', '%', 100),
+    'learning_rate': Quantity('Learning rate', ''),
+    'tokens_per_s': Quantity('Speed', 'tokens a second'),
+}
+
+# file: (title, unit, split, names of the lines where they exist)
 PICTURES = {
-    'losses.png': ('loss (nats)', 'train', ('loss', 'mlm_loss', 'nsp_loss')),
+    'losses.png': ('Loss in training', 'nats', 'train', ('loss', 'mlm_loss', 'nsp_loss')),
     'held_out.png': (
-        'accuracy on held-out text',
+        'Accuracy on held-out text',
+        '%',
         'eval',
         ('mlm_accuracy', 'nsp_accuracy', 'accuracy'),
     ),
-    'learning_rate.png': ('learning rate', 'train', ('learning_rate',)),
+    'learning_rate.png': ('Learning rate', '', 'train', ('learning_rate',)),
 }
+
+
+class Curve(NamedTuple):
+    """A line of a chart, in the unit of the chart.
+
+    kind: the main ones are drawn with their points where these are few; thin ones stand behind
+    them; what guessing scores is dotted. colour: a place in COLOURS, which
+    begin again behind the last; None: the common one.
+    """
+
+    label: str
+    points: Points
+    kind: Literal['main', 'thin', 'guessing']
+    colour: int | None
+
+
+class Chart(NamedTuple):
+    """Curves of one quantity over the steps."""
+
+    title: str
+    unit: str
+    curves: Sequence[Curve]
+
+    def draw(self, axes: Axes) -> None:
+        """Draws all curves; the title is the caller's."""
+        for curve in self.curves:
+            # A few scores need markers to be seen; on a long curve they would hide it.
+            few = len(curve.points) < 50 and curve.kind != 'guessing'
+            axes.plot(
+                *zip(*curve.points, strict=True),
+                label=curve.label,
+                color=COMMON if curve.colour is None else COLOURS[curve.colour % len(COLOURS)],
+                marker='.' if (few and curve.kind == 'main') or len(curve.points) == 1 else None,
+                linestyle=':' if curve.kind == 'guessing' else '-',
+                linewidth=0.9 if curve.kind == 'thin' else 1.6,
+                alpha=0.55 if curve.kind == 'thin' else 1,
+            )
+        axes.set(xlabel='step', ylabel=self.unit)
+
+
+class Spread(NamedTuple):
+    """Scores of runs that differ in their seeds alone: every run a point, their mean and standard
+    deviation.
+
+    groups: settings, in words -> the scores; guess: what guessing scores, where it is known.
+    """
+
+    title: str
+    unit: str
+    groups: Mapping[str, Sequence[float]]
+    guess: float | None
+
+    def draw(self, axes: Axes) -> None:
+        """Draws a row for each group, the first on top; the title is the caller's."""
+        import numpy as np
+
+        for place, values in enumerate(self.groups.values()):
+            colour = COLOURS[place % len(COLOURS)]
+            axes.plot(values, [place] * len(values), 'o', color=colour, alpha=0.6, markersize=5)
+            # The mean as a bar; the sample standard deviation, which a single run has not.
+            sd = np.std(values, ddof=1) if len(values) > 1 else None
+            axes.errorbar(
+                np.mean(values), place + 0.22, xerr=sd, fmt='|', color=colour, capsize=3, ms=9
+            )
+        if self.guess is not None:
+            axes.axvline(self.guess, color=COMMON, linestyle=':', label='guessing')
+        # Fonts have plain letters all: a name with others stands by its number, as in tables of it.
+        names = [name if name.isascii() else f'{n}.' for n, name in enumerate(self.groups, 1)]
+        axes.set_yticks(range(len(names)), names)
+        axes.set_ylim(len(self.groups) - 0.4, -0.6)  # the first on top
+        axes.set_xlabel(self.unit or 'score')
+
+
+def quantity(name: str) -> Quantity:
+    """What a metric is called; one that is not known here stands as metrics.jsonl has it."""
+    return QUANTITIES.get(name, Quantity(name, ''))
+
+
+def loss_unit(data: Mapping[str, Any]) -> str:
+    """The unit of `loss` of a run; `data`: what its data.json says."""
+    return 'squared error' if 'head' in data and data['head'] == 'regressor' else 'nats'
+
+
+def in_unit(name: str, points: Points) -> list[tuple[float, float]]:
+    """Points of metrics.jsonl in the unit of their quantity."""
+    return [(step, value * quantity(name).factor) for step, value in points]
+
+
+def levels(name: str, guessed: Sequence[Guess], last: float) -> list[tuple[float, float]]:
+    """What guessing scores, as the points of a line to the step `last`, in the quantity's unit."""
+    known = [(guess.step, guess.scores[name]) for guess in guessed if name in guess.scores]
+    ends = [step for step, _ in known[1:]] + [last]
+    line = [
+        point for (step, value), end in zip(known, ends) for point in ((step, value), (end, value))
+    ]
+    return in_unit(name, line)
 
 
 def plot_run(metrics_path: epath.PathLike, out_dir: epath.PathLike) -> list[str]:
     """Draws the pictures of a metrics.jsonl that it has numbers for; gives back the paths written.
 
     losses.png, held_out.png, learning_rate.png; scores.png has what fine-tuning scored on the way,
-    on a split of its task. Raises UserError where the file is missing.
+    on a split of its task. What guessing scores is a dotted line where the run's folder knows it.
+    Raises UserError where the file is missing.
     """
     # A picture is drawn only where there are points for it: no empty axes.
-    lines, folder, written = read_metrics(metrics_path), epath.Path(out_dir), []
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, (title, split, names) in PICTURES.items():
-        curves = {n: points(lines, split, n) for n in names}
-        if any(curves.values()):
-            _draw(folder / name, title, {n: xy for n, xy in curves.items() if xy})
-            written.append(os.fspath(folder / name))
-    if scores := _scores(lines):
-        _draw(folder / 'scores.png', 'score', scores)
-        written.append(os.fspath(folder / 'scores.png'))
-    return written
-
-
-def _scores(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:
-    """Every metric of a task's scored split, as 'SPLIT METRIC'."""
-    # A dict for its order: the curves keep the order, and so the colours, of the first scores.
-    metrics = dict.fromkeys(
+    lines, folder = read_metrics(metrics_path), epath.Path(out_dir)
+    workdir = Workdir(epath.Path(metrics_path).parent)
+    guessed = guesses(workdir)
+    wanted = {
+        name: (title, unit, [(split, metric) for metric in metrics])
+        for name, (title, unit, split, metrics) in PICTURES.items()
+    }
+    if workdir.data_file.exists():
+        title, _, metrics = wanted['losses.png']
+        wanted['losses.png'] = (title, loss_unit(workdir.data()), metrics)
+    # Every metric of a task's scored split, in the order of the first scores.
+    scored = dict.fromkeys(
         (line['split'], name)
         for line in lines
         if line['split'] not in ('train', 'eval')
         for name in line.keys() - {'step', 'split'}
     )
-    curves = {f'{split} {name}': points(lines, split, name) for split, name in metrics}
-    return {title: xy for title, xy in curves.items() if xy}
+    wanted['scores.png'] = ('Scores on the way', 'score', list(scored))
+
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, (title, unit, metrics) in wanted.items():
+        curves = _curves(lines, metrics, guessed, unit)
+        if curves:
+            _save(folder / name, Chart(title, unit, curves))
+            written.append(os.fspath(folder / name))
+    return written
+
+
+def _curves(
+    lines: Sequence[Mapping[str, Any]],
+    metrics: Sequence[tuple[str, str]],
+    guessed: Sequence[Guess],
+    unit: str,
+) -> list[Curve]:
+    """The curves of one run's metrics, (split, name) each, and of what guessing scores in each."""
+    curves = []
+    for colour, (split, name) in enumerate(metrics):
+        measured: Points = points(lines, split, name)
+        if not measured:
+            continue
+
+        # Scores of several kinds share an axis, as metrics.jsonl has them.
+        level = levels(name, guessed, measured[-1][0])
+        factor = quantity(name).factor
+        if unit == 'score':
+            level = [(step, value / factor) for step, value in level]
+        else:
+            measured = in_unit(name, measured)
+        label = name if split in ('train', 'eval') else f'{split} {name}'
+        curves.append(Curve(label, measured, 'main', colour))
+        if level:
+            curves.append(Curve(f'{label}, guessing', level, 'guessing', colour))
+    return curves
 
 
 def plot_workdir(folder: epath.PathLike) -> None:
@@ -74,6 +242,16 @@ def plot_workdir(folder: epath.PathLike) -> None:
         logging.warning('%s: plots are not drawn (%s)', workdir, error)
 
 
+def plot_spread(folder: epath.PathLike, spread: Spread) -> None:
+    """Draws plots/spread.png of a sweep; what keeps it from being drawn is a warning."""
+    plots = Workdir(folder).plots
+    try:
+        plots.mkdir(parents=True, exist_ok=True)
+        _save(plots / 'spread.png', spread)
+    except OSError as error:
+        logging.warning('%s: not drawn (%s)', plots / 'spread.png', error)
+
+
 def points(lines: Sequence[Mapping[str, Any]], split: str, name: str) -> list[tuple[int, float]]:
     """(step, value) of one metric of one split, in order, without what was not finite."""
     return [
@@ -83,22 +261,38 @@ def points(lines: Sequence[Mapping[str, Any]], split: str, name: str) -> list[tu
     ]
 
 
-def _draw(path: epath.Path, title: str, curves: Mapping[str, Sequence[tuple[int, float]]]) -> None:
-    """One picture; drawn without pyplot, which keeps global state and may look for a display."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+def figure(drawing: Chart | Spread, width: float, height: float) -> tuple[Figure, Axes]:
+    """The drawing on a figure of so many inches, without a title or a legend.
+
+    It is made without pyplot, which keeps global state and may look for a display.
+    """
     from matplotlib.figure import Figure
 
-    # 7 x 4 inches at 120 dpi, 840 x 480 pixels.
-    figure = Figure(figsize=(7, 4), layout='constrained')
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot(xlabel='step', ylabel=title)
+    made = Figure(figsize=(width, height), layout='constrained')
+    axes = made.add_subplot()
+    drawing.draw(axes)
 
-    # A few scores need markers to be seen; on a long curve they would hide it.
-    for name, xy in curves.items():
-        axes.plot(*zip(*xy, strict=True), label=name, marker='.' if len(xy) < 50 else None)
-    axes.grid(alpha=0.3)
-    axes.legend()
+    # All in the colours of this file, so that a page can put others in their place.
+    axes.grid(color=GRID, linewidth=0.6)
+    axes.spines[['top', 'right']].set_visible(False)
+    axes.spines[['left', 'bottom']].set_color(INK)
+    axes.tick_params(colors=INK)
+    axes.xaxis.label.set_color(INK)
+    axes.yaxis.label.set_color(INK)
+    return made, axes
+
+
+def _save(path: epath.Path, drawing: Chart | Spread) -> None:
+    """One picture as PNG, with its title and its legend."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    # 7 x 4 inches at 120 dpi, 840 x 480 pixels.
+    made, axes = figure(drawing, 7, 4)
+    FigureCanvasAgg(made)
+    axes.set_title(drawing.title)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False)
 
     # Not synced to the disk: a picture can be drawn again.
     with atomic_file(path, durable=False) as file:
-        figure.savefig(file, format='png', dpi=120)
+        made.savefig(file, format='png', dpi=120)

@@ -19,7 +19,8 @@ from bert_jax.train.checkpoint import Checkpoints
 from bert_jax.train.meter import Meter
 from bert_jax.train.state import TrainState
 from configs.schema import PretrainConfig, RuntimeConfig
-from launch.workdir import metrics, plots
+from launch.workdir import metrics, notes, plots
+from launch.workdir.workdir import Workdir
 
 # What a checkpoint keeps beside the state: the sums of the steps since the last line.
 MeterState = Mapping[str, Any]
@@ -85,6 +86,8 @@ def opened(
 
     # All processes compute the same metrics; one writes them, or lines would come several times.
     writes, step = processes.is_lead_process(), int(state.step)
+    if writes and step < total_steps:  # else there is nothing left that it could make
+        notes.note_start(Workdir(workdir), step)
     writer = (
         metrics.MetricWriter(workdir, step, required, writers(step))
         if writes

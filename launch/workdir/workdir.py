@@ -7,6 +7,7 @@ that is no workdir. Must not know what a run does. What writes the files says ho
   tokenizer/                 a copy of its tokenizer
   checkpoints/STEP/          bert_jax/train/checkpoint.py; best/ has those of the best score
   metrics.jsonl, plots/      launch/workdir/metrics.py, launch/workdir/plots.py
+  starts.json, guessing.json  launch/workdir/notes.py: commands and machines, what guessing scores
   eval/SPLIT.json            results; predictions/SPLIT/ beside them
   features/, profile/        what is slow to make, and what was asked for
 
@@ -132,7 +133,7 @@ class Workdir(os.PathLike[str]):
         with reading(self):
             if self.config_file.exists():
                 return
-            runs = self._swept()
+            runs = self.swept()
             report = self.path / 'sweep.json'
             swept = runs and report.exists()
             is_file = self.path.is_file()
@@ -152,7 +153,7 @@ class Workdir(os.PathLike[str]):
 
     def check_takes_sweep(self) -> None:
         """UserError where this is the folder of a single run, so that no sweep can lie in it."""
-        if self.config_file.exists() and not self._swept():
+        if self.config_file.exists() and not self.swept():
             raise UserError(
                 f'--workdir={self} holds a single run, and a sweep has a folder of its own: use'
                 ' another folder'
@@ -198,7 +199,7 @@ class Workdir(os.PathLike[str]):
         """
         # Checkpoints without a configuration: to go on would be to guess whose they are.
         done, known = self.newest_step(), self.config_file.exists()
-        if not known and (runs := self._swept()):
+        if not known and (runs := self.swept()):
             raise UserError(
                 f'--workdir={self} holds a sweep of {_number_of(runs)}: go on with it by the same'
                 ' command (--sweep=...), or use another folder'
@@ -227,7 +228,7 @@ class Workdir(os.PathLike[str]):
         atomic_write(self.config_file, schema.dumps(config))
         return known
 
-    def _swept(self) -> list[str]:
+    def swept(self) -> list[str]:
         """The names of the runs, where this is a sweep's folder."""
         return sorted(file.parent.name for file in self.path.glob('runs/*/config.json'))
 

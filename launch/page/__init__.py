@@ -1,0 +1,1 @@
+"""Runs on one HTML page: `write_report` of page.py."""

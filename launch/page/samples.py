@@ -1,0 +1,163 @@
+"""Held-out text with a word hidden, and what a pre-training run fills in before and after training.
+
+Owns which words are hidden: in each of the first held-out records the first masked place that is a
+whole word. It must not know how a model answers (launch/inference/mask_filler.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from configs import schema
+from configs.errors import UserError
+from input_pipeline.tokenizer import Tokenizer
+from launch.page.runs import Run
+
+# Word pieces on either side of the hidden one: a text that is read at a glance.
+_AROUND = 24
+
+
+class Hidden(NamedTuple):
+    """A text in which one word is hidden, cut at the word: `before`, `word`, `after`."""
+
+    before: str
+    word: str
+    after: str
+
+
+class Sample(NamedTuple):
+    """A hidden word, and the likeliest words at the start of the run and now, with their
+    probabilities.
+    """
+
+    hidden: Hidden
+    first: list[tuple[str, float]]
+    now: list[tuple[str, float]]
+
+
+class Samples(NamedTuple):
+    """What a run fills in; began: what its first weights were, in words; step: of its newest."""
+
+    began: str
+    step: int
+    samples: list[Sample]
+
+
+def samples(run: Run, count: int, top: int = 3) -> Samples:
+    """So many hidden words of the run's held-out records, each with its `top` best answers.
+
+    UserError, which says why, where the run has no checkpoint yet, its records are gone or hold
+    nothing out, or its model has no head for masked words.
+    """
+    from launch.inference.mask_filler import MASK, MaskFiller
+    from launch.workdir.source import read_source
+
+    # What is cheap to refuse first: to read a model takes a while.
+    assert isinstance(run.config, schema.PretrainConfig), 'only pre-training has held-out records'
+    if not run.workdir.newest_step():
+        raise UserError('no checkpoint yet')
+    records = next((guess.records for guess in reversed(run.guesses) if guess.records), '')
+    if not records:
+        raise UserError('the run has not noted where its held-out records are')
+    texts = list(itertools.islice(hidden_words(records, run.workdir.tokenizer()), count))
+    if not texts:
+        raise UserError(f'no whole word is masked in the held-out records of {records}')
+
+    # The same model twice, with its first weights and with its newest.
+    now = read_source(run.workdir.name)
+    init_from = run.data.get('init_from')
+    params, began = _first_weights(run.config, now.tokenizer, init_from)
+    first = now._replace(bert=now.bert._replace(params=params))
+    answers = []
+    for source in (first, now):
+        fill = MaskFiller(source, top)
+        found = [fill(f'{text.before}{MASK}{text.after}')['masks'][0] for text in texts]
+        answers.append([[(a['token'], a['probability']) for a in words] for words in found])
+    return Samples(began, now.step, [Sample(*row) for row in zip(texts, *answers, strict=True)])
+
+
+def _first_weights(
+    config: schema.PretrainConfig, tokenizer: Tokenizer, init_from: str | None
+) -> tuple[dict[str, Any], str]:
+    """The weights that a run began with, made or read again, and what they are in words."""
+    if init_from:
+        from launch.workdir.source import for_pretraining
+
+        source = for_pretraining(init_from, tokenizer, config.model, config.seed)
+        return source.params, f'the weights of {source.where}'
+
+    import jax
+
+    from bert_jax.model.heads import Pretraining
+    from bert_jax.train.state import init_params
+
+    # A function of the seed alone, so that they are those of the run's step 0.
+    make = jax.jit(lambda seed: init_params(Pretraining(config.model), seed))
+    fresh = jax.device_get(make(np.uint32(config.seed)))
+    return fresh, f'fresh weights of seed {config.seed}, as at step 0'
+
+
+def hidden_words(records: str, tokenizer: Tokenizer) -> Iterator[Hidden]:
+    """A hidden word of each held-out record that has a whole one, in the order of the records."""
+    from input_pipeline.records.shards import Manifest
+    from input_pipeline.records.stream import RecordStream
+
+    manifest = Manifest.load(records)
+    if manifest.tokenizer_fingerprint != tokenizer.fingerprint:
+        raise UserError(f'{records} holds other records by now: their tokenizer is another')
+    if not manifest.records('eval'):
+        raise UserError(f'{records} holds nothing out')
+    for batch in RecordStream(records, 'eval', 64, 0, 'numpy').evaluation():
+        for row in range(int(batch['example_weights'].sum())):
+            found = _hidden_word({name: column[row] for name, column in batch.items()}, tokenizer)
+            if found:
+                yield found
+
+
+def _hidden_word(row: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> Hidden | None:
+    """The first masked place of a record that is a whole word, in the text around it."""
+    # The text as it was: masked places hold [MASK], or another word.
+    ids, masked = row['input_ids'].copy(), row['masked_lm_weights'] > 0
+    places = row['masked_lm_positions'][masked]
+    ids[places] = row['masked_lm_ids'][masked]
+    special = {tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id, tokenizer.unk_id}
+
+    for place in places.tolist():
+        # A whole word: it begins one, and what follows begins another.
+        (token,) = tokenizer.tokens(ids[place : place + 1])
+        ends = place + 1 == len(ids) or ids[place + 1] in special
+        whole = tokenizer.starts_word[ids[place]] and (
+            ends or tokenizer.starts_word[ids[place + 1]]
+        )
+        if not whole or ids[place] in special or not any(map(str.isalpha, token)):
+            continue
+
+        # Its side of the pair, as far as every piece of it is known.
+        first = last = place
+        while first > max(0, place - _AROUND) and ids[first - 1] not in special:
+            first -= 1
+        while last + 1 < min(len(ids), place + _AROUND) and ids[last + 1] not in special:
+            last += 1
+        before, after = (
+            _text(ids[first:place], tokenizer),
+            _text(ids[place + 1 : last + 1], tokenizer),
+        )
+        if len(before) + len(after) < 20:
+            continue  # nothing to guess by
+        return Hidden(
+            f'{before.lstrip()} ', _text(ids[place : place + 1], tokenizer).strip(), after
+        )
+    return None
+
+
+def _text(ids: np.ndarray, tokenizer: Tokenizer) -> str:
+    """Word pieces as text: a space before each word, and no marks of the vocabulary."""
+    pieces = zip(ids.tolist(), tokenizer.tokens(ids), strict=True)
+    return ''.join(
+        (' ' if tokenizer.starts_word[i] else '') + piece.removeprefix('##').removeprefix('▁')
+        for i, piece in pieces
+    )

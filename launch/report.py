@@ -1,0 +1,60 @@
+"""Shows runs on one HTML page: their curves over each other and beside guessing, in what they
+differ, samples, confusion, spread over seeds, and the commands that make them again.
+
+  python -m launch.report --workdir=runs/mini
+  python -m launch.report --workdir=runs/mini --workdir=runs/mrpc --output=both.html
+  python -m launch.report --output=all.html runs/*
+
+A folder is that of a run or of a sweep, of any kind, done or still going on. The page is one file
+that loads nothing, so it can be sent by mail and opened without a network.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from configs.errors import UserError
+from configs.options import option
+from launch import app, flags
+
+
+@dataclass(frozen=True)
+class Options:
+    """What stands on the page, and where it goes."""
+
+    workdir: tuple[str, ...] = option(
+        (), 'folder of a run or a sweep; what stands beside the flags is taken as one too'
+    )
+    output: str | None = option(None, 'the page; default: report.html in the first folder')
+    samples: int = option(
+        6,
+        'how many masked words of its held-out text each pre-training run fills in, before and'
+        ' after training; 0: none, and no model is loaded',
+        bounds=(0, 1000),
+    )
+
+
+flags.define(Options)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Writes the page, and says where it is."""
+    options = flags.read(Options)
+    folders = [*options.workdir, *argv[1:]]
+    if not folders:
+        raise UserError('--workdir is required: the folder of a run or a sweep, or several')
+
+    from launch.page.page import write_report
+    from launch.page.runs import open_all
+
+    # Both ends before the work between them: a folder that is none, a page that cannot be written.
+    open_all(folders)
+    output = options.output or os.path.join(folders[0], 'report.html')
+    app.check_output_file('output', output)
+    print(f'wrote {write_report(folders, output, options.samples)}')
+
+
+if __name__ == '__main__':
+    app.run(main, '[DIR ...]')

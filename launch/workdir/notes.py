@@ -1,0 +1,143 @@
+"""What a run notes for whoever looks at it later: how it was started, and what guessing scores.
+
+Owns starts.json and guessing.json in a workdir. No result, checkpoint or fingerprint depends on
+them, so a disk that does not take them is a warning. It must not know what is trained.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+import pathlib
+import platform
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from typing import Any
+
+from absl import logging
+from etils import epath
+
+from configs.atomic import atomic_write
+from configs.errors import UserError
+from configs.json_object import read_object
+from launch.workdir.workdir import MEND, Workdir
+
+# Whose versions may change a number.
+PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """One process that began the run, or went on with it.
+
+    step: the steps that were made before; time: UTC, as ISO 8601 has it; command: as a shell takes
+    it, in `folder`; system, cpus, devices: what it ran on (cpus: those it was allowed to use);
+    versions: by package, Python among them.
+    """
+
+    step: int
+    time: str
+    command: str
+    folder: str
+    system: str
+    cpus: int
+    devices: str
+    versions: dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Guess:
+    """What answers that do not look at the input score, from step `step` of the run on.
+
+    scores: by the names of metrics.jsonl; records: the folder of the records that they were counted
+    on, '' where there is none.
+    """
+
+    step: int
+    scores: dict[str, float]
+    records: str = ''
+
+
+def note_start(workdir: Workdir, step: int) -> None:
+    """Adds this process to the starts of the run, which goes on from `step`."""
+    import jax  # here, since to read the notes needs none
+
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
+    start = Start(
+        step,
+        datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds'),
+        command_line(sys.argv),
+        os.getcwd(),
+        f'{platform.system()} {platform.machine()}',
+        cpus or 1,
+        f'{jax.device_count()} x {jax.devices()[0].device_kind}',
+        {
+            'python': platform.python_version(),
+            **{name: metadata.version(name) for name in PACKAGES},
+        },
+    )
+    _add(_starts_file(workdir), dataclasses.asdict(start), replaces=lambda other: False)
+
+
+def note_guess(folder: str, guess: Guess) -> None:
+    """Keeps what guessing scores, in place of what was known from the same step on."""
+    _add(
+        _guessing_file(Workdir(folder)),
+        dataclasses.asdict(guess),
+        replaces=lambda other: other['step'] == guess.step,
+    )
+
+
+def starts(workdir: Workdir) -> list[Start]:
+    """The processes that made the run, in their order; none where an older version made it."""
+    return [Start(**entry) for entry in _entries(_starts_file(workdir))]
+
+
+def guesses(workdir: Workdir) -> list[Guess]:
+    """What guessing scores, in the order of the steps; none where nobody has noted it."""
+    found = [Guess(**entry) for entry in _entries(_guessing_file(workdir))]
+    return sorted(found, key=lambda guess: guess.step)
+
+
+def command_line(argv: list[str]) -> str:
+    """The command that a user would type for such `sys.argv`.
+
+    A command of this program is `python -m launch.NAME` however it was begun: that also works where
+    the console scripts are not on the path.
+    """
+    program = pathlib.Path(argv[0])
+    is_ours = program.resolve().parent == pathlib.Path(__file__).resolve().parents[1]
+    words = ['-m', f'launch.{program.stem}'] if is_ours else [argv[0]]
+    return shlex.join(['python', *words, *argv[1:]])
+
+
+def _starts_file(workdir: Workdir) -> epath.Path:
+    return workdir.path / 'starts.json'
+
+
+def _guessing_file(workdir: Workdir) -> epath.Path:
+    return workdir.path / 'guessing.json'
+
+
+def _entries(path: epath.Path) -> list[dict[str, Any]]:
+    """The entries of a file of notes. UserError where it is damaged."""
+    if not path.exists():
+        return []
+    return read_object(path, MEND)['entries']
+
+
+def _add(
+    path: epath.Path, entry: Mapping[str, Any], replaces: Callable[[dict[str, Any]], bool]
+) -> None:
+    """Writes the file anew with one entry more, in place of those that it `replaces`."""
+    try:
+        kept = [other for other in _entries(path) if not replaces(other)]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(path, json.dumps({'entries': [*kept, entry]}, indent=2) + '\n')
+    # Damaged notes and a full disk alike: a run is worth more than what is noted of it.
+    except (OSError, UserError) as error:
+        logging.warning('%s: not written (%s)', path, error)
