@@ -4,9 +4,9 @@
 
 Without --corpus the text is the documentation of the installed Python packages, and the fine-tuning
 task is to tell which library a docstring comes from; with it the text is the user's, in any
-language, and the task is to tell whether two passages come from one document. Each stage runs the
-binary that a user would run, prints its command, and is skipped where a run before made the same
-from the same. The table, report.md, results.json and the plots are in the workdir.
+language, and the task is to tell whether words have changed places. Each stage runs the binary that
+a user would run, prints its command, and is skipped where a run before made the same from the same.
+The table, report.html, report.md, results.json and the plots are in the workdir.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from configs.errors import UserError
 from configs.options import option
+from input_pipeline.text.lines import TextOptions
 from launch import app, flags
 
 if TYPE_CHECKING:
@@ -36,7 +37,14 @@ class Options:
         'your own text, a glob, as often as there are texts; documents stand between blank lines '
         '(default: docstrings of the installed packages)',
     )
-    language: str = option('en', 'language code of --corpus, for cutting paragraphs into sentences')
+    language: str = option(
+        'en', 'language code of --corpus: how sentences end, and whether --cased is meant'
+    )
+    cased: Literal['auto', 'yes', 'no'] = option(
+        'auto',
+        'whether the vocabulary keeps capitals and accents; auto: no for English in Latin letters,'
+        ' yes for all else',
+    )
     corpus_mb: float = option(
         12,
         'of a larger --corpus use about that many megabytes, documents chosen by a hash',
@@ -68,6 +76,7 @@ class Options:
 
 
 flags.define(Options)
+flags.define(TextOptions, without=('segment', 'language'))
 
 # Of English and Korean text alike, about; decides how many differently masked copies are made
 BYTES_PER_TOKEN = 4.5
@@ -77,6 +86,8 @@ def main(argv: Sequence[str]) -> None:
     """Runs the stages in order, then prints the table."""
     del argv
     options = flags.read(Options)
+    reading = flags.read(TextOptions, segment=True, language=options.language)
+    from configs.presets import quickstart
     from launch.demo import corpus, report
     from launch.demo.stages import Stages
     from launch.workdir.folder import lock
@@ -89,15 +100,22 @@ def main(argv: Sequence[str]) -> None:
     # One process at a time: two would write the same stages.
     with lock(options.workdir):
         stages = Stages(options.workdir)
-        source = corpus.source(options.corpus, options.language, int(options.corpus_mb * 1e6))
+        source = corpus.source(options.corpus, reading, int(options.corpus_mb * 1e6))
         # The text first, for it is split there: what is held out is seen by no later stage. Each
         # stage names those before it by their keys, so that what they change makes it anew.
         text = stages.run('text', source.inputs, source.make)
+        vocabulary = stages.run(*vocabulary_stage(options, source.cased, text))
+        made_of = {'text': text.key, 'vocabulary': vocabulary.key}
+        pieces = quickstart.SEQ_LEN - 2  # beside [CLS] and [SEP]
         task = stages.run(
-            'task', {'text': text.key}, lambda folder: source.make_task(text.folder, folder)
+            'task',
+            {**made_of, 'pieces': pieces},
+            lambda folder: source.make_task(text.folder, vocabulary.folder, pieces, folder),
         )
-        vocabulary = stages.run(*vocabulary_stage(options, text))
-        records = stages.run(*records_stage(options, text, vocabulary))
+        lines = text
+        if source.line_pieces:
+            lines = stages.run(*lines_stage(source.line_pieces, text, vocabulary))
+        records = stages.run(*records_stage(options, text, lines, vocabulary))
         pretrained = stages.run(*pretrain_stage(options, records))
         for size in available(sizes, task.folder):
             stages.run(*finetune_stage(options, size, task, pretrained))
@@ -106,15 +124,22 @@ def main(argv: Sequence[str]) -> None:
         print('\n' + report.write(stages, source.title, source.question))
 
 
-def vocabulary_stage(options: Options, text: Done) -> Stage:
-    """The vocabulary, learnt from the training side alone."""
+def vocabulary_stage(options: Options, cased: bool | None, text: Done) -> Stage:
+    """The vocabulary, learnt from the training side alone.
+
+    `cased`: what --cased=auto means; None: as the letters are.
+    """
     from launch.demo.corpus import is_latin
     from launch.demo.stages import Stage, binary
 
     # Lower-casing strips accents too, which takes Hangul and other scripts apart.
+    if options.cased != 'auto':
+        cased = options.cased == 'yes'
+    elif cased is None:
+        cased = not is_latin(text.folder / 'train.txt')
     arguments = [
         f'--vocab_size={options.vocab_size}',
-        '--lower_case' if is_latin(text.folder / 'train.txt') else '--nolower_case',
+        '--nolower_case' if cased else '--lower_case',
     ]
 
     # `make` is a parameter of the stage and no input: only the arguments decide what is made.
@@ -124,8 +149,27 @@ def vocabulary_stage(options: Options, text: Done) -> Stage:
     return Stage('vocabulary', {'text': text.key, 'arguments': arguments}, make)
 
 
-def records_stage(options: Options, text: Done, vocabulary: Done) -> Stage:
-    """TFRecords: as many copies of the text, each masked anew, as pre-training will read."""
+def lines_stage(pieces: int, text: Done, vocabulary: Done) -> Stage:
+    """The text in lines that are short against a row.
+
+    Of sentences as long as a row next sentence prediction gets hardly any pair of neighbours: four
+    of five pairs would be random ones.
+    """
+    from input_pipeline.tokenizer import Tokenizer
+    from launch.demo.pieces import write_lines
+    from launch.demo.stages import Stage
+
+    make = lambda folder: write_lines(
+        text.folder, folder, Tokenizer.load(vocabulary.folder), pieces
+    )
+    return Stage('lines', {'text': text.key, 'vocabulary': vocabulary.key, 'pieces': pieces}, make)
+
+
+def records_stage(options: Options, text: Done, lines: Done, vocabulary: Done) -> Stage:
+    """TFRecords: as many copies of the text, each masked anew, as pre-training will read.
+
+    `lines` is the text as it is to be read: its own folder, or `lines_stage`'s.
+    """
     from configs.presets import quickstart
     from launch.demo.stages import Stage, binary
 
@@ -148,12 +192,12 @@ def records_stage(options: Options, text: Done, vocabulary: Done) -> Stage:
 
     # Paths are left out of `inputs`: the keys of the stages stand for what lies there.
     files = [
-        f'--input={text.folder}/train.txt',
-        f'--eval_input={text.folder}/held_out.txt',
+        f'--input={lines.folder}/train.txt',
+        f'--eval_input={lines.folder}/held_out.txt',
         f'--tokenizer={vocabulary.folder}',
     ]
     make = lambda folder: binary('preprocess', *files, f'--output={folder}', *arguments)
-    inputs = {'text': text.key, 'vocabulary': vocabulary.key, 'arguments': arguments}
+    inputs = {'lines': lines.key, 'vocabulary': vocabulary.key, 'arguments': arguments}
     return Stage('records', inputs, make)
 
 

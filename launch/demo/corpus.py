@@ -8,12 +8,14 @@ split and cut into a task is input_pipeline's.
 from __future__ import annotations
 
 import abc
+import dataclasses
 import heapq
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
+from input_pipeline.text.lines import TextOptions
 
 # Enough for several megabytes of prose and ten classes of a task.
 PACKAGES = 20
@@ -26,25 +28,33 @@ class Source(abc.ABC):
       title: what it is.
       question: what the task asks.
       inputs: what it depends on, as JSON values.
+      cased: whether the vocabulary should be cased; None: that is for the letters to say.
+      line_pieces: for pre-training its sentences are cut to lines of so many word pieces.
     """
 
     title: str
     question: str
     inputs: dict[str, Any]
+    cased: bool | None
+    line_pieces: int | None
 
     @abc.abstractmethod
     def make(self, folder: Path) -> None:
         """Writes the text folder (launch/demo/text_split.py)."""
 
     @abc.abstractmethod
-    def make_task(self, text: Path, folder: Path) -> None:
-        """Writes the fine-tuning task cut from the text folder."""
+    def make_task(self, text: Path, vocabulary: Path, pieces: int, folder: Path) -> None:
+        """Writes the fine-tuning task cut from the text folder.
+
+        `pieces`: word pieces of the vocabulary that a row of the model has room for.
+        """
 
 
 class Docstrings(Source):
     """The documentation of the installed packages with most Python source."""
 
     question = 'which library does a docstring come from?'
+    cased, line_pieces = False, None
 
     def __init__(self) -> None:
         # The text depends on nothing but the packages, so a second run knows it by them.
@@ -68,29 +78,33 @@ class Docstrings(Source):
         counts = text_split.split(docstrings.read(self._packages), str(folder))
         say(describe(counts, 'modules'))
 
-    def make_task(self, text: Path, folder: Path) -> None:
+    def make_task(self, text: Path, vocabulary: Path, pieces: int, folder: Path) -> None:
         from launch.demo import tasks, text_split
 
+        del vocabulary, pieces  # a docstring says at its beginning what it is about
         tasks.library_task(text_split.read(str(text)), str(folder))
 
 
 class Corpus(Source):
     """The user's text, at most about `limit` bytes of it, documents chosen by a hash."""
 
-    question = 'do two passages come from one document?'
+    question = 'have words of a passage changed places with their neighbours?'
+    # Three lines to a row of 32: of fewer, next sentence prediction could seldom take the next.
+    line_pieces = 10
 
-    def __init__(self, patterns: Sequence[str], language: str, limit: int):
-        from input_pipeline.text.corpus import TextOptions, units
+    def __init__(self, patterns: Sequence[str], options: TextOptions, limit: int):
+        from input_pipeline.text.corpus import units
         from launch.demo.stages import fingerprint
 
         # Files by name, size and time of change; objects in a store by what the store says of them.
-        self._patterns, self._limit = patterns, limit
-        self._options = TextOptions(segment=True, language=language)
-        chosen = units(patterns, self._options)
+        self._patterns, self._options, self._limit = patterns, options, limit
+        chosen = units(patterns, options)
         files = fingerprint(sorted({Path(unit.path) for unit in chosen if '://' not in unit.path}))
         files += [[unit.path, unit.bytes, unit.changed] for unit in chosen if '://' in unit.path]
         self.title = ', '.join(patterns)
-        self.inputs = {'corpus': files, 'language': language, 'limit': limit}
+        self.inputs = {'corpus': files, 'options': dataclasses.asdict(options), 'limit': limit}
+        # English as the paper has it; elsewhere capitals and accents tell words apart.
+        self.cased = None if options.language.split('-')[0] == 'en' else True
 
     def make(self, folder: Path) -> None:
         from launch.demo import text_split
@@ -99,10 +113,12 @@ class Corpus(Source):
         counts = text_split.split(self._sample(), str(folder))
         say(describe(counts, 'documents'))
 
-    def make_task(self, text: Path, folder: Path) -> None:
-        from launch.demo import tasks, text_split
+    def make_task(self, text: Path, vocabulary: Path, pieces: int, folder: Path) -> None:
+        from input_pipeline.tokenizer import Tokenizer
+        from launch.demo import text_split, word_order
 
-        tasks.pair_task(text_split.read(str(text)), str(folder))
+        tokenizer, documents = Tokenizer.load(vocabulary), text_split.read(str(text))
+        word_order.word_order_task(documents, tokenizer, pieces, str(folder))
 
     def _sample(self) -> Iterator[Any]:
         """The documents with the smallest hashes that together stay within the limit.
@@ -138,9 +154,9 @@ class Corpus(Source):
         yield from (document for _, _, _, document in sorted(kept, key=lambda item: item[1]))
 
 
-def source(corpus: Sequence[str] | None, language: str, limit: int) -> Source:
+def source(corpus: Sequence[str] | None, options: TextOptions, limit: int) -> Source:
     """The source that --corpus names; the docstrings without one."""
-    return Corpus(corpus, language, limit) if corpus else Docstrings()
+    return Corpus(corpus, options, limit) if corpus else Docstrings()
 
 
 def describe(counts: dict[str, Any], groups: str) -> str:

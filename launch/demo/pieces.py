@@ -7,6 +7,7 @@ what the parts are for.
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 
 from configs.atomic import atomic_file
@@ -15,29 +16,29 @@ from launch.demo import text_split
 
 
 def parts(sentence: str, tokenizer: Tokenizer, most: int) -> list[str]:
-    """The sentence in as few parts as have at most about `most` pieces, of about equal length.
+    """The sentence in parts of about equal length, as few as have about `most` pieces each.
 
-    Parts begin with a word. A word is never cut, so a part may be longer.
+    It is cut between words; inside of a word only where one alone has more pieces than that, as a
+    whole sentence of Chinese or Thai has.
     """
-    # Words between spaces, by the fast way; a sentence of a script without them is one long word.
-    words = sentence.split()
-    sizes = [ids.size for ids in tokenizer.encode_batch(words)]
-    if max(sizes, default=0) > most:
-        return _parts_of_unspaced(sentence, tokenizer, most)
-    total, count = sum(sizes), -(-sum(sizes) // most)
+    words = list(re.finditer(r'\S+', sentence))
+    places, sizes = [], []
+    for word, ids in zip(words, tokenizer.encode_batch(word[0] for word in words)):
+        if ids.size <= most:
+            places.append(word.start())
+            sizes.append(ids.size)
+        else:
+            starts = tokenizer.encode_with_offsets(word[0]).starts
+            places += [word.start() + int(start) for start in starts]
+            sizes += [1] * len(starts)
 
     # A word belongs to the part in which its middle lies.
-    found: list[list[str]] = [[] for _ in range(count)]
-    ends = itertools.accumulate(sizes)
-    for word, size, end in zip(words, sizes, ends):
-        found[min(count - 1, int((end - size / 2) * count / total))].append(word)
-    return [' '.join(part) for part in found if part]
-
-
-def _parts_of_unspaced(sentence: str, tokenizer: Tokenizer, most: int) -> list[str]:
-    encoding = tokenizer.encode_with_offsets(sentence)
-    places = encoding.starts[:: most].tolist()
-    return [sentence[a:b].strip() for a, b in zip(places, [*places[1:], len(sentence)])]
+    total = max(1, sum(sizes))
+    count = -(-total // most)
+    middles = (end - size / 2 for end, size in zip(itertools.accumulate(sizes), sizes))
+    numbers = [int(middle * count / total) for middle in middles]
+    borders = [place for place, (a, b) in zip(places[1:], itertools.pairwise(numbers)) if a != b]
+    return [sentence[a:b].strip() for a, b in itertools.pairwise([0, *borders, len(sentence)])]
 
 
 def write_lines(text: Path, folder: Path, tokenizer: Tokenizer, most: int) -> None:
@@ -49,6 +50,5 @@ def write_lines(text: Path, folder: Path, tokenizer: Tokenizer, most: int) -> No
             atomic_file(folder / name, 'w') as target,
         ):
             for line in source:
-                target.writelines(
-                    part + '\n' for part in parts(line.rstrip('\n'), tokenizer, most) or ['']
-                )
+                # An empty line, the border of documents, is one empty part.
+                target.writelines(f'{part}\n' for part in parts(line.strip(), tokenizer, most))

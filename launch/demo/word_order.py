@@ -17,14 +17,18 @@ from configs.errors import UserError
 from input_pipeline.tokenizer import Tokenizer
 from launch.demo import tasks
 from launch.demo.near_duplicates import word_places
+from launch.demo.pieces import parts
 from launch.demo.text_split import Document, hashed
 
-# Of the pairs of neighbours that may change places.
-SHARE = 0.25
+# Of the pairs of neighbours that may change places: a half is as many as have no word in common.
+SHARE = 0.5
 # A passage with fewer such pairs says too little.
-MIN_PAIRS = 6
+MIN_PAIRS = 4
 MIN_ROWS = 20
 ORDERED, DISORDERED = 'ordered', 'disordered'
+
+# Where a word begins and ends in its sentence.
+Place = tuple[int, int]
 
 
 def word_order_task(
@@ -35,15 +39,13 @@ def word_order_task(
     No document gives many passages before the others have given theirs. Labels take turns in an
     order by hash. Raises UserError where the text gives fewer than MIN_ROWS of a split.
     """
-    # (how many passages of its document come before it, its place in a shuffle, passage, name)
-    sides: dict[bool, list[tuple[int, float, list[str], str]]] = {False: [], True: []}
+    # (how many passages of its document come before it, its place in a shuffle, name, passage)
+    sides: dict[bool, list[tuple[int, float, str, list[str]]]] = {False: [], True: []}
     for document in documents:
-        found = [
-            (hashed(f'passage {document.group} {i}'), passage, f'{document.group} {i}')
-            for i, passage in enumerate(passages(document.sentences, tokenizer, pieces))
-        ]
-        for rank, (place, passage, name) in enumerate(sorted(found)):
-            sides[document.held_out].append((rank, place, passage, name))
+        names = (f'{document.group} {i}' for i in itertools.count())
+        found = zip(names, passages(document.sentences, tokenizer, pieces))
+        shuffled = sorted((hashed(f'passage {name}'), name, passage) for name, passage in found)
+        sides[document.held_out] += ((rank, *row) for rank, row in enumerate(shuffled))
 
     splits = {}
     for split, side, most in (
@@ -51,7 +53,8 @@ def word_order_task(
         ('dev', sides[True], tasks.MAX_HELD_OUT),
     ):
         # First chosen, then shuffled, or the first rows would be of one passage a document.
-        chosen = sorted(sorted(side)[:most], key=lambda row: row[1])
+        enough = (row for row in sorted(side) if _pairs_of(row[3]) >= MIN_PAIRS)
+        chosen = sorted(itertools.islice(enough, most), key=lambda row: row[1])
         if len(chosen) < MIN_ROWS:
             raise UserError(
                 f'the documents give {len(chosen)} passages for the {split} split, {MIN_ROWS} are'
@@ -63,35 +66,30 @@ def word_order_task(
                 'label': DISORDERED if number % 2 else ORDERED,
                 'source': name,
             }
-            for number, (_, _, passage, name) in enumerate(chosen)
+            for number, (_, _, name, passage) in enumerate(chosen)
         ]
     return tasks.write(Path(directory), splits, [ORDERED, DISORDERED])
 
 
 def passages(sentences: Iterable[str], tokenizer: Tokenizer, pieces: int) -> Iterator[list[str]]:
-    """Runs of as many whole sentences as fit into `pieces` word pieces.
-
-    A sentence that is longer by itself is cut. Passages that have fewer than MIN_PAIRS pairs of
-    neighbours to change places are left out.
-    """
-    sentences = [_cut(sentence, tokenizer, pieces) for sentence in sentences]
+    """Runs of as many whole sentences as fit into `pieces` word pieces; longer ones are cut."""
+    sentences = [part for sentence in sentences for part in parts(sentence, tokenizer, pieces)]
     sizes = [ids.size for ids in tokenizer.encode_batch(sentences)]
     current: list[str] = []
     room = pieces
     for sentence, size in zip(sentences, sizes):
         # The one that does not fit begins the next passage.
-        if size > room:
-            if _pairs_of(current) >= MIN_PAIRS:
-                yield current
+        if size > room and current:
+            yield current
             current, room = [], pieces
         current.append(sentence)
         room -= size
-    if _pairs_of(current) >= MIN_PAIRS:
+    if current:
         yield current
 
 
-def neighbours(sentence: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Places of the words that may change places with the next: pairs of (start, end).
+def neighbours(sentence: str) -> list[tuple[Place, Place]]:
+    """Places of the words that may change places with the next, in pairs.
 
     Not the first and the last word of the sentence, which a capital and a full stop would tell;
     nor words that punctuation parts, nor a word that is repeated.
@@ -116,7 +114,8 @@ def disordered(passage: Sequence[str], name: str) -> list[str]:
         for a, b in neighbours(sentence)
     ]
     wanted = max(1, round(SHARE * len(pairs)))
-    chosen, moved = [], set()
+    chosen: list[tuple[int, Place, Place]] = []
+    moved: set[tuple[int, Place]] = set()
     for _, i, a, b in sorted(pairs):
         if len(chosen) < wanted and not moved & {(i, a), (i, b)}:
             chosen.append((i, a, b))
@@ -124,21 +123,12 @@ def disordered(passage: Sequence[str], name: str) -> list[str]:
 
     # From the right, so that the places to the left stay what they are.
     result = list(passage)
-    for i, (a, a_end), (b, b_end) in sorted(chosen, reverse=True):
+    for i, a, b in sorted(chosen, reverse=True):
         text = result[i]
-        result[i] = text[:a] + text[b:b_end] + text[a_end:b] + text[a:a_end] + text[b_end:]
+        first, between, second = text[slice(*a)], text[a[1] : b[0]], text[slice(*b)]
+        result[i] = text[: a[0]] + second + between + first + text[b[1] :]
     return result
 
 
 def _pairs_of(passage: Iterable[str]) -> int:
     return sum(len(neighbours(sentence)) for sentence in passage)
-
-
-def _cut(sentence: str, tokenizer: Tokenizer, pieces: int) -> str:
-    # A piece has a character at least: a short sentence need not be looked at.
-    if (
-        len(sentence) <= pieces
-        or (ends := tokenizer.encode_with_offsets(sentence).ends).size <= pieces
-    ):
-        return sentence
-    return sentence[: ends[pieces - 1]]
