@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import pathlib
 import random
+import subprocess
 
 import pytest
 
@@ -50,11 +52,26 @@ def test_quickstart(tmp_path, corpus, binary):
     of_source = [run['metrics']['accuracy'] for run in runs if run['settings']['init'] == 'source']
     assert results['finetuning']['rows'][0]['source']['mean'] == pytest.approx(sum(of_source) / 2)
 
+    # What is said to do next is done, by the commands as they are printed.
+    page = (tmp_path / 'run' / 'report.html').read_text()
+    assert '<html' in page and len(results['samples']['texts']) == 4
+    commands = first.stdout.split('What to do next')[1].splitlines()
+    commands = [line.strip() for line in commands if ' -m launch.' in line]
+    assert len(commands) == 4
+    root = pathlib.Path(__file__).parents[3]
+    for command in commands:
+        done = subprocess.run(
+            command, shell=True, cwd=root, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f'{command}\n{done.stderr[-3000:]}'
+    answers = (tmp_path / 'run' / 'answers.jsonl').read_text().splitlines()
+    assert len(answers) == results['finetuning']['held_out_examples']
+
     second = binary('quickstart', *flags, '--finetune_runs=2')
     assert (
-        second.returncode == 0 and second.stdout.count(': reused, made from the same inputs') == 6
+        second.returncode == 0 and second.stdout.count(': reused, made from the same inputs') == 7
     )
-    assert '$ python' not in second.stdout
+    assert ' -m launch.train_vocab' not in second.stdout
     assert first.stdout.split('\n\n', 1)[1] == second.stdout.split('\n\n', 1)[1]  # the same table
 
 
