@@ -19,6 +19,8 @@ from input_pipeline.text.lines import TextOptions
 
 # Enough for several megabytes of prose and ten classes of a task.
 PACKAGES = 20
+# Of a document of the user's, what is held out together: about a page.
+PART_SENTENCES = 8
 
 
 class Source(abc.ABC):
@@ -88,7 +90,7 @@ class Docstrings(Source):
 class Corpus(Source):
     """The user's text, at most about `limit` bytes of it, documents chosen by a hash."""
 
-    question = 'have words of a passage changed places with their neighbours?'
+    question = 'which document does a passage come from?'
     # Three lines to a row of 32: of fewer, next sentence prediction could seldom take the next.
     line_pieces = 10
 
@@ -111,14 +113,14 @@ class Corpus(Source):
         from launch.demo.stages import say
 
         counts = text_split.split(self._sample(), str(folder))
-        say(describe(counts, 'documents'))
+        say(describe(counts, 'parts of documents'))
 
     def make_task(self, text: Path, vocabulary: Path, pieces: int, folder: Path) -> None:
         from input_pipeline.tokenizer import Tokenizer
-        from launch.demo import text_split, word_order
+        from launch.demo import tasks, text_split
 
         tokenizer, documents = Tokenizer.load(vocabulary), text_split.read(str(text))
-        word_order.word_order_task(documents, tokenizer, pieces, str(folder))
+        tasks.document_task(documents, tokenizer, pieces, str(folder))
 
     def _sample(self) -> Iterator[Any]:
         """The documents with the smallest hashes that together stay within the limit.
@@ -135,7 +137,7 @@ class Corpus(Source):
         report, size, total = Report(), 0, 0
         for number, raw in enumerate(read_documents(self._patterns, self._options, report)):
             name = f'{raw.name[0]}:{raw.name[1]}'
-            document = Document('', name, '', tuple(raw.sentences))
+            document = Document(name, name, '', tuple(raw.sentences))
 
             # Over the limit the largest hash goes, but one document always stays.
             length = sum(len(sentence.encode()) for sentence in raw.sentences)
@@ -151,7 +153,11 @@ class Corpus(Source):
         if size < total:
             amount = f'{size / 1e6:.1f} of {total / 1e6:.1f} MB are used'
             say(f'{self.title}: {amount}, documents chosen by a hash (--corpus_mb for more)')
-        yield from (document for _, _, _, document in sorted(kept, key=lambda item: item[1]))
+        # In parts, and not as a whole: of a document on one side alone nothing could be asked.
+        for _, _, _, whole in sorted(kept, key=lambda item: item[1]):
+            for i in range(0, len(whole.sentences), PART_SENTENCES):
+                sentences = whole.sentences[i : i + PART_SENTENCES]
+                yield dataclasses.replace(whole, group=f'{whole.group} {i}', sentences=sentences)
 
 
 def source(corpus: Sequence[str] | None, options: TextOptions, limit: int) -> Source:

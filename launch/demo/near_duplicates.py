@@ -86,11 +86,6 @@ def shingles(sentence: str) -> set[int]:
     return hashed
 
 
-def word_places(text: str) -> list[tuple[int, int]]:
-    """Where each word of a text begins and ends; a character, in scripts that divide no words."""
-    return [match.span() for match in _WORDS.finditer(text)]
-
-
 class NearDuplicates:
     """Remembers the shingles of all text kept so far; `unseen` says what of a document is new."""
 

@@ -1,13 +1,14 @@
 """Text measured in word pieces of the run's own vocabulary, so that it fits the rows of its model.
 
-Owns where a sentence is cut, and how a text folder becomes lines that are cut so. It must not know
-what the parts are for.
+Owns where a sentence is cut, what a passage is, and how a text folder becomes lines that are cut.
+It must not know what they are for.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from configs.atomic import atomic_file
@@ -39,6 +40,25 @@ def parts(sentence: str, tokenizer: Tokenizer, most: int) -> list[str]:
     numbers = [int(middle * count / total) for middle in middles]
     borders = [place for place, (a, b) in zip(places[1:], itertools.pairwise(numbers)) if a != b]
     return [sentence[a:b].strip() for a, b in itertools.pairwise([0, *borders, len(sentence)])]
+
+
+def passages(sentences: Iterable[str], tokenizer: Tokenizer, most: int) -> Iterator[str]:
+    """Neighbouring sentences joined, as many as have `most` pieces; a longer sentence is cut.
+
+    What has fewer than half as many is left out.
+    """
+    cut = [part for sentence in sentences for part in parts(sentence, tokenizer, most)]
+    sizes = [ids.size for ids in tokenizer.encode_batch(cut)]
+    current: list[str] = []
+    size = 0
+    for sentence, more in [*zip(cut, sizes), ('', most)]:
+        # The one that does not fit begins the next passage; the last, which is none, ends it.
+        if size + more > most:
+            if 2 * size >= most:
+                yield ' '.join(current)
+            current, size = [], 0
+        current.append(sentence)
+        size += more
 
 
 def write_lines(text: Path, folder: Path, tokenizer: Tokenizer, most: int) -> None:

@@ -1,9 +1,11 @@
-"""The fine-tuning task of the docstrings, which library does one come from; the files of any task.
+"""Fine-tuning tasks cut from a text folder (see text_split.py), with labels that the text itself
+gives.
 
-Owns how the task's examples are chosen, balanced and cleared of what would give the label away, and
-for any task (word_order.py has another) the JSONL files with a JSON task file. Training examples
-come from the side of a text folder (text_split.py) that pre-training saw, held-out examples from
-the other side alone. It must not know how a model is trained on them.
+Two tasks: which library does a docstring come from, and which document does a passage come from.
+Owns how their examples are chosen, balanced and cleared of what would give the label away, and
+writes them as JSONL files with a JSON task file. Training examples come from the side that
+pre-training saw, held-out examples from the other side alone. It must not know how a model is
+trained on them.
 """
 
 from __future__ import annotations
@@ -11,12 +13,14 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from configs.atomic import atomic_file, atomic_write
 from configs.errors import UserError
+from input_pipeline.tokenizer import Tokenizer
+from launch.demo.pieces import passages
 from launch.demo.text_split import Document, hashed
 
 # Of a thousand examples an accuracy has a standard error of 1.6 % at most.
@@ -27,9 +31,12 @@ FILES = {
     'dev': 'held_out.jsonl',
 }
 
+MAX_CLASSES, MIN_CLASSES = 10, 2
+# Of a class of documents; of libraries more are asked for, of which there are enough.
+MIN_TRAIN, MIN_HELD_OUT = 20, 5
+
 # --- which library does a docstring come from? -----------------------------------------
 
-MAX_CLASSES, MIN_CLASSES = 10, 2
 # What a library is also called: in `import numpy as np`, on the package index, in its own class
 # names.
 ALIASES = {
@@ -101,17 +108,77 @@ def library_task(
 ) -> Path:
     """Writes the task: which library does a docstring come from?
 
-    The classes are the labels with most documents (at most MAX_CLASSES, each with at least
-    `min_train` and `min_held_out`), balanced within each split by a hash of the names. Returns
-    the task file. Raises UserError where fewer than MIN_CLASSES labels have enough.
+    Its classes as `classification` chooses them.
+    """
+    documents = list(documents)
+
+    # All packages' names and not only those of the classes: docstrings name one another's.
+    remove = NameRemover(document.label for document in documents)
+
+    def examples() -> Iterator[Example]:
+        for document in documents:
+            # Names go after sentences with an import have gone.
+            prose = (remove(s) for s in document.sentences if not _IMPORT.search(s))
+            text = ' '.join(filter(None, prose))
+            source = f'{document.group} {document.name}'
+            yield Example(document.label, document.held_out, text, source)
+
+    few = f'the installed packages have {min_train} docstrings or more: too few for a task; install'
+    return classification(examples(), directory, min_train, min_held_out, f'{few} the dependencies')
+
+
+# --- which document does a passage come from? ------------------------------------------
+
+
+def document_task(
+    documents: Iterable[Document], tokenizer: Tokenizer, pieces: int, directory: str
+) -> Path:
+    """Writes the task: which document does a passage come from?
+
+    Passages have at most `pieces` word pieces, and half as many at least. They come from parts of
+    the documents, each part wholly on one side, so that no held-out passage was seen before.
+    """
+
+    def examples() -> Iterator[Example]:
+        for document in documents:
+            found = passages(document.sentences, tokenizer, pieces)
+            for i, text in enumerate(found):
+                yield Example(document.label, document.held_out, text, f'{document.group} {i}')
+
+    few = f'the documents have {MIN_TRAIN} passages or more: too few for a task; give longer ones'
+    return classification(
+        examples(), directory, MIN_TRAIN, MIN_HELD_OUT, f'{few} (--documents=file: a file is one)'
+    )
+
+
+# --- any task of one text and its label ------------------------------------------------
+
+
+class Example(NamedTuple):
+    """A text, its label, the side that it is on, and where it comes from."""
+
+    label: str
+    held_out: bool
+    text: str
+    source: str
+
+
+def classification(
+    examples: Iterable[Example], directory: str, min_train: int, min_held_out: int, few: str
+) -> Path:
+    """Writes a task; returns its file.
+
+    The classes are the labels with most examples (at most MAX_CLASSES, each with at least
+    `min_train` and `min_held_out`), balanced within each split by a hash of the sources. Raises
+    UserError, ending in `few`, where fewer than MIN_CLASSES labels have enough.
     """
     # By side, then by label: a class must have enough on both sides.
-    sides: dict[bool, dict[str, list[Document]]] = {
+    sides: dict[bool, dict[str, list[Example]]] = {
         False: defaultdict(list),
         True: defaultdict(list),
     }
-    for document in documents:
-        sides[document.held_out][document.label].append(document)
+    for example in examples:
+        sides[example.held_out][example.label].append(example)
     enough = [
         label
         for label, train in sides[False].items()
@@ -123,13 +190,7 @@ def library_task(
         sorted(enough, key=lambda label: (-len(sides[False][label]), label))[:MAX_CLASSES]
     )
     if len(classes) < MIN_CLASSES:
-        raise UserError(
-            f'{len(classes)} of the installed packages have {min_train} docstrings or more: too few'
-            ' for a task; install the dependencies'
-        )
-
-    # All packages' names and not only those of the classes: docstrings name one another's.
-    remove = NameRemover(sides[False] | sides[True])
+        raise UserError(f'{len(classes)} of {few}')
     splits = {}
     for split, side, most in (
         ('train', sides[False], MAX_TRAIN),
@@ -137,30 +198,20 @@ def library_task(
     ):
         # As many of each class, so that the commonest label is no answer.
         size = min(most // len(classes), *(len(side[label]) for label in classes))
-        rows = []
-        for label in classes:
-            # Names go after sentences with an import have gone.
-            for document in sorted(side[label], key=_order)[:size]:
-                prose = [
-                    remove(sentence)
-                    for sentence in document.sentences
-                    if not _IMPORT.search(sentence)
-                ]
-                row = {
-                    'text': ' '.join(filter(None, prose)),
-                    'label': label,
-                    'source': f'{document.group}:{document.name}',
-                }
-                rows.append((_order(document), row))
+        chosen = [e for label in classes for e in sorted(side[label], key=_order)[:size]]
 
         # Shuffled by hash: in a file sorted by label the first examples would all be of one class.
-        splits[split] = [row for _, row in sorted(rows, key=lambda pair: pair[0]) if row['text']]
+        splits[split] = [
+            {'text': example.text, 'label': example.label, 'source': example.source}
+            for example in sorted(chosen, key=_order)
+            if example.text
+        ]
     return write(Path(directory), splits, classes)
 
 
-def _order(document: Document) -> float:
-    """Where a document stands in a shuffle that depends on its names alone."""
-    return hashed(f'task {document.group} {document.name}')
+def _order(example: Example) -> float:
+    """Where an example stands in a shuffle that depends on its source alone."""
+    return hashed(f'task {example.source}')
 
 
 # --- the files of a task ---------------------------------------------------------------

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import json
 import random
-import re
 
 import pytest
 
@@ -14,7 +12,7 @@ from configs.errors import UserError
 from input_pipeline.tasks import load_task
 from input_pipeline.tokenizer import Tokenizer
 from input_pipeline.tokenizer.wordpiece import Normalizer
-from launch.demo import pieces, tasks, word_order
+from launch.demo import pieces, tasks
 from launch.demo.text_split import Document
 
 
@@ -60,7 +58,7 @@ def test_library_task(tmp_path, docstrings):
     task_file = tasks.library_task(docstrings, tmp_path, min_train=20, min_held_out=5)
     task = json.loads(task_file.read_text())
     assert task['kind'] == 'classification' and task['labels'] == ['jax', 'keras', 'numpy']
-    outside = {f'{d.group}:{d.name}' for d in docstrings if d.held_out}
+    outside = {f'{d.group} {d.name}' for d in docstrings if d.held_out}
     for split in ('train', 'dev'):
         rows = [
             json.loads(line) for line in (tmp_path / task['files'][split]).read_text().splitlines()
@@ -86,9 +84,8 @@ def test_task_files_load_as_tasks(tmp_path, docstrings, articles, tokenizer):
         3 * 45,
         3 * 15,
     )
-    path = word_order.word_order_task(articles, tokenizer, 30, str(tmp_path / 'order'))
-    task = load_task(str(path))
-    assert (task.kind, len(task.examples('dev'))) == ('classification', 240)
+    task = load_task(str(tasks.document_task(articles, tokenizer, 26, tmp_path / 'documents')))
+    assert (task.kind, len(task.examples('dev'))) == ('classification', 120)
 
 
 @pytest.fixture
@@ -102,91 +99,53 @@ def tokenizer():
 
 @pytest.fixture
 def articles():
-    """120 documents of many words; one in four is held out, and each sentence names its document
-    by its first word.
+    """Documents in parts of one passage, one part in four held out.
+
+    doc0 to doc11 have 40 parts and more, doc12 has too few. A passage names its document by its
+    first word.
     """
     source = random.Random(3)
     words = [a + b for a in 'bcdfgh' for b in 'aeiou']
     return [
         Document(
-            '',
             f'doc{i}',
+            f'doc{i} {part}',
             '',
-            tuple(
-                f'{chr(97 + i // 26)}{chr(97 + i % 26)} {" ".join(source.sample(words, 9))} end.'
-                for _ in range(8)
-            ),
-            held_out=i % 4 == 0,
+            (f'{chr(97 + i)} {" ".join(source.sample(words, 9))}.', 'short.'),
+            held_out=part % 4 == 0,
         )
-        for i in range(120)
+        for i in range(13)
+        for part in range(40 + 4 * i if i < 12 else 12)
     ]
 
 
-def test_word_order_task(tmp_path, articles, tokenizer):
-    """Nothing but the order of the words tells the label, and sides are kept apart."""
-    path = word_order.word_order_task(articles, tokenizer, 30, str(tmp_path))
+def test_document_task(tmp_path, articles, tokenizer):
+    """The ten documents of most passages, balanced; no part of one lies on both sides."""
+    path = tasks.document_task(articles, tokenizer, 26, str(tmp_path))
     task = json.loads(path.read_text())
-    assert task['labels'] == ['ordered', 'disordered']
-    written = {sentence for article in articles for sentence in article.sentences}
-    words_of = {frozenset(sentence.split()): sentence.split() for sentence in written}
-    for split, count in (('train', 90 * 8), ('dev', 30 * 8)):
+    assert task['labels'] == sorted(f'doc{i}' for i in range(2, 12))
+    outside = {article.group for article in articles if article.held_out}
+    for split, size in (('train', 36), ('dev', 12)):  # of doc2, the smallest: 48 parts
         lines = (tmp_path / task['files'][split]).read_text().splitlines()
         rows = [json.loads(line) for line in lines]
-        assert len(rows) == count
         labels = collections.Counter(row['label'] for row in rows)
-        assert labels['ordered'] == labels['disordered']
+        assert labels == dict.fromkeys(task['labels'], size)
+        assert len({row['label'] for row in rows[:12]}) > 2  # shuffled
         for row in rows:
-            # The same words in the same numbers; the first and the last stay.
-            now = row['text'].split()
-            before = words_of[frozenset(now)]
-            assert (now == before) == (row['label'] == 'ordered') == (row['text'] in written)
-            assert (now[0], now[-1]) == (before[0], before[-1])
-            assert all(abs(now.index(word) - before.index(word)) <= 1 for word in before)
-            assert len(tokenizer.encode(row['text'])) <= 30
-            number = 26 * (ord(now[0][0]) - 97) + ord(now[0][1]) - 97
-            assert (number % 4 == 0) == (split == 'dev')
-    with pytest.raises(UserError, match='0 passages for the dev split, 20 are needed'):
-        word_order.word_order_task(articles[1:4], tokenizer, 30, str(tmp_path))
+            assert row['label'] == f'doc{ord(row["text"][0]) - 97}'
+            assert (row['source'].rsplit(' ', 1)[0] in outside) == (split == 'dev')
+            assert 13 <= len(tokenizer.encode(row['text'])) <= 26
+    with pytest.raises(UserError, match='1 of the documents have 20 passages or more: too few'):
+        tasks.document_task([a for a in articles if a.label == 'doc0'], tokenizer, 26, tmp_path)
 
 
-def test_long_documents_do_not_make_up_the_task(tmp_path, articles, tokenizer, monkeypatch):
-    long = dataclasses.replace(
-        articles[1], sentences=tuple(s for article in articles[::4] for s in article.sentences)
-    )
-    monkeypatch.setattr(tasks, 'MAX_TRAIN', 100)
-    path = word_order.word_order_task([*articles, long], tokenizer, 30, str(tmp_path))
-    rows = [
-        json.loads(line) for line in (path.parent / tasks.FILES['train']).read_text().splitlines()
-    ]
-    of_document = collections.Counter(row['source'].split()[0] for row in rows)
-    assert len(rows) == 100 and len(of_document) == 90 and max(of_document.values()) <= 4
-
-
-@pytest.mark.parametrize(
-    ('sentence', 'expected'),
-    [
-        ('Aa bb cc, dd dd ee ff.', [('bb', 'cc'), ('dd', 'ee')]),
-        ('Aa (bb) cc dd.', []),
-        ('Aa bb.', []),
-        ('一二三四五', [('二', '三'), ('三', '四')]),
-    ],
-)
-def test_neighbours(sentence, expected):
-    """Not across marks, not at the ends, not of a word with itself."""
-    found = [(sentence[slice(*a)], sentence[slice(*b)]) for a, b in word_order.neighbours(sentence)]
-    assert found == expected
-
-
-def test_disordered():
-    passage = ['Aa bb cc dd ee ff, gg hh ii jj kk.', 'Xx yy.']
-    found = word_order.disordered(passage, 'name')
-    assert found == word_order.disordered(passage, 'name')
-    assert any(found != word_order.disordered(passage, other) for other in 'abcdefgh')
-    assert sorted(found[0].split()) != found[0].split() and found[1] == 'Xx yy.'
-    assert sorted(re.findall('[a-z]+', found[0].lower())) == re.findall(
-        '[a-z]+', passage[0].lower()
-    )
-    assert re.sub('[A-Za-z]', '', found[0]) == re.sub('[A-Za-z]', '', passage[0])
+def test_passages(tokenizer):
+    """As many sentences as fit; a long one is cut, a short rest left out."""
+    passages = lambda *sentences: list(pieces.passages(sentences, tokenizer, 6))
+    assert passages('ab', 'cd', 'ef', 'gh') == ['ab cd ef']
+    assert passages('ab', 'cd', 'efghi', 'jk') == ['ab cd', 'efghi']
+    assert passages('ab cd ef gh ij kl') == ['ab cd ef', 'gh ij kl']
+    assert passages() == []
 
 
 def test_parts(tokenizer):

@@ -12,19 +12,19 @@ import pytest
 
 @pytest.fixture
 def corpus(tmp_path):
-    """120 documents in Korean syllables, each with words of its own, as paragraphs."""
+    """40 documents in Korean syllables, each with words of its own, as paragraphs."""
     source = random.Random(0)
     syllables = [chr(0xAC00 + 28 * i) for i in range(40)]
     word = lambda: ''.join(source.choice(syllables) for _ in range(3))
     lines = []
-    for _ in range(120):
+    for _ in range(40):
         words = [word() for _ in range(60)]
         lines += [
             ' '.join(source.choice(words) for _ in range(12))
             + '. '
             + ' '.join(source.choice(words) for _ in range(12))
             + '.'
-            for _ in range(12)
+            for _ in range(40)
         ] + ['']
     (tmp_path / 'text.txt').write_text('\n'.join(lines), encoding='utf-8')
     return tmp_path / 'text.txt'
