@@ -1,5 +1,7 @@
-"""Shows runs on one HTML page: their curves over each other and beside guessing, in what they
-differ, samples, confusion, spread over seeds, and the commands that make them again.
+"""Shows runs and sweeps on one HTML page.
+
+It has their curves over each other and beside what guessing scores, filled masks, confusion, spread
+over seeds, the settings that differ, and the commands that make them again.
 
   python -m launch.report --workdir=runs/mini
   python -m launch.report --workdir=runs/mini --workdir=runs/mrpc --output=both.html

@@ -77,7 +77,9 @@ def spread(sweep: Sweep) -> Element | None:
     rows = sweep.rows()
     if not rows:
         return None
-    picture = results.spread(rows, sweep.runs[0].guesses)
+    # What guessing scores is the same for all runs, and a run notes it when it begins.
+    begun = max(sweep.runs, key=lambda run: len(run.guesses))
+    picture = results.spread(rows, begun.guesses)
     height = 1.0 + 0.42 * len(picture.groups)
     svg = drawing(picture, f'{sweep.name}: {picture.title}', height)
 
@@ -93,12 +95,12 @@ def spread(sweep: Sweep) -> Element | None:
         statistics = [shown(metric, scores[name]) for name in ('mean', 'sd', 'max')]
         counts = [f'{entry["runs"]}', f'{entry["failed"] or NONE}']
         lines.append([f'{number}. {settings}', *counts, *statistics, ', '.join(seeds)])
-    guess = sweep.runs[0].guess(metric)
+    guess = begun.guess(metric)
     said = [f'{metric} on {rows[0]["split"]}']
-    said += [f'guessing scores {shown(metric, guess)}'] if guess is not None else []
-    said += (
-        [f'{len(rows)} of {len(sweep.runs)} runs are done'] if len(rows) < len(sweep.runs) else []
-    )
+    if guess is not None:
+        said.append(f'guessing scores {shown(metric, guess)}')
+    if len(rows) < len(sweep.runs):
+        said.append(f'{len(rows)} of {len(sweep.runs)} runs are done')
     head = ['settings', 'runs', 'failed', 'mean', 'sd', 'best', 'every run (its seed)']
     note = 'The bar beside the points is their mean and sample standard deviation.'
     if guess is not None:

@@ -39,7 +39,10 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Child]], caption: str) ->
         for first, *rest in rows
     ]
     made = element(
-        'table', element('caption', caption), element('thead', top), element('tbody', *lines)
+        'table',
+        element('caption', element('span', caption)),
+        element('thead', top),
+        element('tbody', *lines),
     )
     # A keyboard can scroll only what it can reach.
     return element('div', made, class_='scroll', tabindex='0', role='region', aria_label=caption)

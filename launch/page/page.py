@@ -64,7 +64,7 @@ def _page(opened: Sequence[Run | Sweep], sample_count: int) -> Element:
             parts.append(('Confusion', matrices))
     parts += [
         ('Settings', _settings(pretraining, finetuning)),
-        ('Made again', [part for one in opened for part in _reproduction(one)]),
+        ('Commands and machines', [part for one in opened for part in _reproduction(one)]),
     ]
 
     names = [one.name for one in opened]
@@ -197,7 +197,7 @@ def _matrices(opened: Sequence[Run | Sweep]) -> list[Element]:
 
 def _cell(count: int, share: float) -> Element:
     shade = f'background: rgba(var(--cell), {0.55 * share:.2f})'
-    return element('span', f'{count:,}', element('br'), f'{100 * share:.0f} %', style=shade)
+    return element('span', f'{count:,} ', element('br'), f'{100 * share:.0f} %', style=shade)
 
 
 def _settings(*kinds: Sequence[Run | Sweep]) -> list[Element]:

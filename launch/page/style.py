@@ -88,13 +88,16 @@ svg text {{ font-family: system-ui, sans-serif; fill: var(--ink); }}
 .scroll {{ overflow-x: auto; margin: 0.5rem 0; max-width: 100%; }}
 table {{ border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; }}
 caption {{ text-align: left; padding: 0.2rem 0; }}
+caption span {{ display: inline-block; position: sticky; left: 0; max-width: calc(100vw - 2rem); }}
 th, td {{ padding: 0.28rem 0.7rem; text-align: right; vertical-align: top;
   border-bottom: 1px solid var(--line); }}
 td {{ white-space: nowrap; }}
-th:first-child, .words td, .words th {{ text-align: left; white-space: normal; }}
+th:first-child, .words td, .words th {{ text-align: left; }}
+.words tbody th {{ min-width: 11rem; }}
 tbody th {{ font-weight: 500; min-width: 7rem; }}
 thead th {{ color: var(--soft); font-weight: 600; overflow-wrap: normal; }}
 .matrix td {{ text-align: center; }}
+.matrix td span {{ display: block; padding: 0.1rem 0.4rem; }}
 details {{ margin: 0.5rem 0; }}
 summary {{ cursor: pointer; color: var(--link); font-size: 0.9rem; }}
 pre {{ background: var(--raised); border: 1px solid var(--line); padding: 0.7rem;

@@ -14,9 +14,9 @@ import pathlib
 import platform
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import metadata
-from typing import Any
+from typing import TypeVar
 
 from absl import logging
 from etils import epath
@@ -62,6 +62,9 @@ class Guess:
     records: str = ''
 
 
+Note = TypeVar('Note', bound=Start | Guess)
+
+
 def note_start(workdir: Workdir, step: int) -> None:
     """Adds this process to the starts of the run, which goes on from `step`."""
     import jax  # here, since to read the notes needs none
@@ -80,27 +83,23 @@ def note_start(workdir: Workdir, step: int) -> None:
             **{name: metadata.version(name) for name in PACKAGES},
         },
     )
-    _add(_starts_file(workdir), dataclasses.asdict(start), replaces=lambda other: False)
+    _add(_starts_file(workdir), start, replaces=lambda other: False)
 
 
 def note_guess(folder: str, guess: Guess) -> None:
     """Keeps what guessing scores, in place of what was known from the same step on."""
-    _add(
-        _guessing_file(Workdir(folder)),
-        dataclasses.asdict(guess),
-        replaces=lambda other: other['step'] == guess.step,
-    )
+    file = _guessing_file(Workdir(folder))
+    _add(file, guess, replaces=lambda other: other.step == guess.step)
 
 
 def starts(workdir: Workdir) -> list[Start]:
     """The processes that made the run, in their order; none where an older version made it."""
-    return [Start(**entry) for entry in _entries(_starts_file(workdir))]
+    return _read(_starts_file(workdir), Start)
 
 
 def guesses(workdir: Workdir) -> list[Guess]:
     """What guessing scores, in the order of the steps; none where nobody has noted it."""
-    found = [Guess(**entry) for entry in _entries(_guessing_file(workdir))]
-    return sorted(found, key=lambda guess: guess.step)
+    return sorted(_read(_guessing_file(workdir), Guess), key=lambda guess: guess.step)
 
 
 def command_line(argv: list[str]) -> str:
@@ -123,21 +122,23 @@ def _guessing_file(workdir: Workdir) -> epath.Path:
     return workdir.path / 'guessing.json'
 
 
-def _entries(path: epath.Path) -> list[dict[str, Any]]:
-    """The entries of a file of notes. UserError where it is damaged."""
+def _read(path: epath.Path, kind: type[Note]) -> list[Note]:
+    """What a file of notes holds, nothing where there is none. UserError where it is damaged."""
     if not path.exists():
         return []
-    return read_object(path, MEND)['entries']
-
-
-def _add(
-    path: epath.Path, entry: Mapping[str, Any], replaces: Callable[[dict[str, Any]], bool]
-) -> None:
-    """Writes the file anew with one entry more, in place of those that it `replaces`."""
     try:
-        kept = [other for other in _entries(path) if not replaces(other)]
+        return [kind(**entry) for entry in read_object(path, MEND)['entries']]
+    except (KeyError, TypeError) as error:
+        raise UserError(f'{os.fspath(path)}: damaged ({error}): {MEND}') from error
+
+
+def _add(path: epath.Path, note: Note, replaces: Callable[[Note], bool]) -> None:
+    """Writes the file anew with one note more, in place of those that it `replaces`."""
+    try:
+        kept = [other for other in _read(path, type(note)) if not replaces(other)]
+        entries = [dataclasses.asdict(one) for one in (*kept, note)]
         path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, json.dumps({'entries': [*kept, entry]}, indent=2) + '\n')
+        atomic_write(path, json.dumps({'entries': entries}, indent=2) + '\n')
     # Damaged notes and a full disk alike: a run is worth more than what is noted of it.
     except (OSError, UserError) as error:
         logging.warning('%s: not written (%s)', path, error)

@@ -1,8 +1,8 @@
 """A run's metrics as pictures: which quantities there are, in which units, beside which guess.
 
 Owns the drawing of curves and of spreads over seeds, for PNG files here and for the page of
-launch/page. Knows the names in metrics.jsonl and nothing of how they came about. No text of the
-user's is drawn, since no font has the letters of every language.
+launch/page. Knows the names in metrics.jsonl and nothing of how they came about. Names that
+are not plain ASCII are not drawn, since no font has the letters of every language.
 """
 
 from __future__ import annotations
@@ -124,12 +124,11 @@ class Spread(NamedTuple):
         import numpy as np
 
         for place, values in enumerate(self.groups.values()):
-            colour = COLOURS[place % len(COLOURS)]
-            axes.plot(values, [place] * len(values), 'o', color=colour, alpha=0.6, markersize=5)
+            axes.plot(values, [place] * len(values), 'o', color=INK, alpha=0.6, markersize=5)
             # The mean as a bar; the sample standard deviation, which a single run has not.
             sd = np.std(values, ddof=1) if len(values) > 1 else None
             axes.errorbar(
-                np.mean(values), place + 0.22, xerr=sd, fmt='|', color=colour, capsize=3, ms=9
+                np.mean(values), place + 0.22, xerr=sd, fmt='|', color=INK, capsize=3, ms=9
             )
         if self.guess is not None:
             axes.axvline(self.guess, color=COMMON, linestyle=':', label='guessing')

@@ -19,7 +19,9 @@ import pytest
 
 from bert_jax.train.checkpoint import load_params, saved_steps
 from launch.pretraining.baselines import baselines
+from launch.workdir import notes
 from launch.workdir.metrics import read_metrics
+from launch.workdir.workdir import Workdir
 
 ROOT = pathlib.Path(__file__).parents[2]
 TOPICS = {
@@ -173,6 +175,19 @@ def test_text_to_score_with_kills_on_the_way(folder, binary):
         'held out, guessing: unigram mlm_loss' in last.stderr
         and (folder / 'disturbed' / 'plots' / 'held_out.png').exists()
     )
+
+    # What the page shows of it: three processes made it, and guessing is on the same records.
+    workdir = Workdir(folder / 'disturbed')
+    begun = notes.starts(workdir)
+    assert len(begun) == 3 and begun[0].step == 0 < begun[-1].step < 30
+    assert {start.command.split()[:3][-1] for start in begun} == {'launch.pretrain'}
+    (guess,) = notes.guesses(workdir)
+    assert guess.scores['mlm_loss'] == pytest.approx(unigram)
+    assert guess.records == str(folder / 'records')
+    page = binary('report', '--samples=2', folder / 'disturbed')
+    assert page.returncode == 0 and len(page.stdout.splitlines()) == 1, page.stderr
+    shown = (folder / 'disturbed/report.html').read_text()
+    assert shown.count('<mark>') == 2 and f'{held_out[-1]["mlm_loss"]:.4f} ({unigram:.4f})' in shown
 
     settings = ['--set=epochs=30', '--set=optimizer.peak_lr=2e-3', '--set=max_seq_length=16']
     ok(

@@ -10,9 +10,9 @@ import pytest
 
 from input_pipeline.tasks import load_task
 from input_pipeline.tasks.batching import bucketed_batches, length_groups
-from input_pipeline.tasks.classification import TextTask
+from input_pipeline.tasks.classification import TextExample, TextTask
 from input_pipeline.tasks.features import features_of
-from input_pipeline.tasks.multiple_choice import ChoiceTask
+from input_pipeline.tasks.multiple_choice import ChoiceExample, ChoiceTask
 from input_pipeline.tasks.squad import SpanTask
 from input_pipeline.tasks.tagging import TaggingTask
 
@@ -166,3 +166,30 @@ def test_slow_features_are_made_once(tmp_path, monkeypatch, caplog):
 )
 def test_chance(task, features, expected):
     assert task.constant_loss(features) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ('kind', 'labels', 'truth', 'expected'),
+    [
+        # Always 'b', which two of three are: precision 2/3, recall 1, so F1 is 0.8.
+        ('classification', ('a', 'b'), [1, 0, 1], {'accuracy': 2 / 3, 'f1': 0.8}),
+        ('classification', ('a', 'b'), [1, 0, 0], {'accuracy': 2 / 3, 'f1': 0.0}),
+        ('regression', (), [1.0, 2.0, 6.0], {'pearson': 0.0}),
+    ],
+)
+def test_a_constant_answer_scores_as_its_share(kind, labels, truth, expected):
+    task = TextTask('x', kind, labels, tuple(expected), {})
+    examples = [TextExample(str(n), 'text', None, label) for n, label in enumerate(truth)]
+    assert task.constant_scores(examples) == pytest.approx(expected)
+
+
+def test_a_constant_answer_to_choices_is_the_commonest_place():
+    task = ChoiceTask('x', tuple('0123'), {})
+    places = [3, 1, 3, 2]
+    examples = [ChoiceExample(str(n), '', '', tuple('abcd'), p) for n, p in enumerate(places)]
+    assert task.constant_answer(examples) == '3'
+    assert task.constant_scores(examples) == {'accuracy': 0.5}
+
+
+def test_no_one_answer_suits_all_spans():
+    assert SpanTask('x', {}).constant_scores([]) == {}

@@ -35,7 +35,7 @@ from launch.finetuning.best import BestCheckpoint
 from launch.finetuning.task_data import TaskData, task_identity
 from launch.inference import Predictor
 from launch.pretraining import held_out
-from launch.workdir import source
+from launch.workdir import notes, source
 from launch.workdir.metrics import read_metrics
 from launch.workdir.workdir import Workdir
 from tests.helpers.encoder import ENCODER_WORDS
@@ -128,6 +128,12 @@ def test_it_learns_and_the_workdir_alone_gives_the_same_scores(tmp_path, encoder
     dev = [json.loads(line) for line in (tmp_path / 'dev.jsonl').read_text().splitlines()]
     written = (tmp_path / 'run/predictions/dev/predictions.tsv').read_text().splitlines()[1:]
     assert [line.split('\t')[1] for line in written] == [row['label'] for row in dev]
+
+    # Always the commonest label, of dev in the score and of the training set in the loss.
+    (guess,) = notes.guesses(Workdir(folder))
+    good = [row['label'] == 'good' for row in dev]
+    assert guess.scores['accuracy'] == max(np.mean(good), 1 - np.mean(good))
+    assert guess.scores['loss'] == result['chance_loss']
 
     again = evaluation.evaluate(folder, None, None, None)
     assert again == result == json.loads((tmp_path / 'run/eval/dev.json').read_text())

@@ -21,6 +21,7 @@ from etils import epath
 from configs.errors import UserError
 from launch.workdir import plots
 from launch.workdir.metrics import MetricWriter, describe, read_metrics, truncate_after
+from launch.workdir.notes import Guess, note_guess
 from launch.workdir.plots import plot_run, plot_workdir, points
 from tests.helpers.full_disk import files_of_at_most
 
@@ -211,18 +212,62 @@ def test_plots(tmp_path):
     )
 
 
-def test_the_scores_of_fine_tuning_are_drawn_by_split_and_metric(tmp_path, monkeypatch):
-    drawn = {}
-    draw = lambda path, title, curves: drawn.update({path.name: curves})
-    monkeypatch.setattr(plots, '_draw', draw)
+@pytest.fixture
+def drawn(monkeypatch):
+    """{name of the picture: what was to be drawn}."""
+    found = {}
+    monkeypatch.setattr(plots, '_save', lambda path, drawing: found.update({path.name: drawing}))
+    return found
+
+
+def curves_of(chart):
+    return {curve.label: list(curve.points) for curve in chart.curves}
+
+
+def test_the_scores_of_fine_tuning_are_drawn_by_split_and_metric(tmp_path, drawn):
     lines = [{'step': 5, 'split': 'train', 'loss': 1.0}, {'step': 5, 'split': 'dev', 'f1': None}]
     lines += [{'step': step, 'split': 'dev', 'f1': step / 20} for step in (10, 20)]
     (tmp_path / 'metrics.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
     plot_run(tmp_path / 'metrics.jsonl', tmp_path)
-    assert drawn == {
+    assert {name: curves_of(chart) for name, chart in drawn.items()} == {
         'losses.png': {'loss': [(5, 1.0)]},
         'scores.png': {'dev f1': [(10, 0.5), (20, 1.0)]},
     }
+    assert [chart.unit for chart in drawn.values()] == ['nats', 'score']
+    assert all(chart.title for chart in drawn.values())
+
+
+def test_what_guessing_scores_is_a_line_of_each_picture_in_its_unit(tmp_path, drawn):
+    lines = [{'step': step, 'split': 'eval', 'mlm_accuracy': 0.25} for step in (10, 20, 30)]
+    lines += [
+        {'step': 30, 'split': 'train', 'mlm_loss': 2.0},
+        {'step': 30, 'split': 'dev', 'f1': 1},
+    ]
+    (tmp_path / 'metrics.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
+    # A second phase begins at step 20, on other records.
+    note_guess(str(tmp_path), Guess(0, {'mlm_accuracy': 0.125, 'mlm_loss': 7.5, 'f1': 0.5}))
+    note_guess(str(tmp_path), Guess(20, {'mlm_accuracy': 0.0625}))
+    plot_run(tmp_path / 'metrics.jsonl', tmp_path)
+    assert curves_of(drawn['held_out.png']) == {
+        'mlm_accuracy': [(10, 25), (20, 25), (30, 25)],
+        'mlm_accuracy, guessing': [(0, 12.5), (20, 12.5), (20, 6.25), (30, 6.25)],
+    }
+    assert curves_of(drawn['losses.png'])['mlm_loss, guessing'] == [(0, 7.5), (30, 7.5)]
+    assert curves_of(drawn['scores.png'])['dev f1, guessing'] == [(0, 0.5), (30, 0.5)]
+
+
+def test_the_loss_of_a_regression_is_not_in_nats(tmp_path, drawn):
+    (tmp_path / 'metrics.jsonl').write_text('{"step": 1, "split": "train", "loss": 2.0}\n')
+    (tmp_path / 'data.json').write_text('{"head": "regressor"}')
+    plot_run(tmp_path / 'metrics.jsonl', tmp_path)
+    assert drawn['losses.png'].unit == 'squared error'
+
+
+def test_a_spread_is_drawn_with_names_that_no_font_has(tmp_path):
+    """A glyph that is missing would be a warning, which fails here."""
+    groups = {'name=한국어': [0.5, 0.75], 'name=b': [1.0]}
+    plots.plot_spread(tmp_path, plots.Spread('f1', '', groups, 0.5))
+    assert (tmp_path / 'plots/spread.png').read_bytes().startswith(b'\x89PNG')
 
 
 def test_a_picture_without_numbers_is_left_out(tmp_path):

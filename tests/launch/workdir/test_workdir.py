@@ -9,6 +9,7 @@ import pytest
 from configs.errors import UserError
 from configs.load import load
 from configs.overrides import apply
+from launch.workdir import notes
 from launch.workdir.folder import lock
 from launch.workdir.workdir import Workdir
 from tests.helpers.full_disk import files_of_at_most
@@ -112,6 +113,8 @@ def test_a_folder_goes_with_the_command_that_was_refused_unless_something_came_o
         Workdir(folder).create_or_resume(apply(load('bert_tiny'), TINY), {})
         (folder / 'checkpoints').mkdir()
         (folder / 'metrics.jsonl').touch()
+        notes.note_start(Workdir(folder), 0)
+        notes.note_guess(str(folder), notes.Guess(0, {'mlm_loss': 7.0}))
         if result:
             (folder / result).parent.mkdir(parents=True, exist_ok=True)
             (folder / result).write_text('{}')

@@ -1,0 +1,368 @@
+"""The page of runs: read back by Python's own parser and compared with what the folders hold."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+import math
+import pathlib
+import re
+
+import pytest
+
+from configs.errors import UserError
+from configs.load import load
+from configs.overrides import apply
+from configs.presets.finetune import recipe
+from launch.page.page import write_report
+from launch.workdir import notes
+from launch.workdir.workdir import Workdir
+
+VOID = {'meta', 'br', 'link', 'img', 'input', 'hr'}
+# Held-out scores as a run might have them, and what guessing has on the same records.
+EVALUATIONS = [(50, 6.5, 0.0625, 0.25), (100, 4.25, 0.375, 2.25)]
+GUESS = {'mlm_loss': 6.5, 'mlm_accuracy': 0.05, 'nsp_loss': 0.69, 'nsp_accuracy': 0.53125}
+
+
+class Page(html.parser.HTMLParser):
+    """A parsed page: its tags, what stands in them, and its tables as text."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.tags, self.text, self.captions, self.tables = [], '', [], []
+        self._open: list[str] = []
+        self.source = pathlib.Path(path).read_text(encoding='utf-8')
+        self.feed(self.source)
+        self.close()
+        assert not self._open, f'not closed: {self._open}'
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+        if tag == 'table':
+            self.tables.append([])
+            self.captions.append('')
+        elif tag == 'tr':
+            self.tables[-1].append([])
+        elif tag in ('td', 'th'):
+            self.tables[-1][-1].append('')
+
+    def handle_endtag(self, tag):
+        assert self._open.pop() == tag
+
+    def handle_data(self, data):
+        if 'style' in self._open:
+            return
+        self.text += data
+        if 'caption' in self._open:
+            self.captions[-1] += data
+        elif {'td', 'th'} & set(self._open):
+            self.tables[-1][-1][-1] += data
+
+    def table(self, caption):
+        """The rows of the one table whose caption begins so."""
+        (found,) = [
+            t for t, c in zip(self.tables, self.captions, strict=True) if c.startswith(caption)
+        ]
+        return found
+
+
+def write_lines(folder, lines):
+    text = ''.join(json.dumps(line) + '\n' for line in lines)
+    (pathlib.Path(folder) / 'metrics.jsonl').write_text(text)
+
+
+def pretraining_run(folder, *changes, steps=100):
+    """The folder of a pre-training run, without weights."""
+    settings = ['phases.0.steps=100', 'optimizer.warmup_steps=10', *changes]
+    Workdir(folder).create_or_resume(apply(load('bert_tiny'), settings), {'records': []})
+    lines = []
+    for step, loss, accuracy, gained in EVALUATIONS:
+        lines.append(
+            {
+                'step': step,
+                'split': 'train',
+                'mlm_loss': loss + 0.5,
+                'learning_rate': 1e-3,
+                'tokens_per_s': 1234.0,
+                'seconds': 33.0,
+            }
+        )
+        scores = {'mlm_loss': loss, 'mlm_accuracy': accuracy, 'nsp_loss': 0.5, 'nsp_accuracy': 0.75}
+        lines.append({'step': step, 'split': 'eval', **scores, 'nats_gained': gained})
+    write_lines(folder, [line for line in lines if line['step'] <= steps])
+    return folder
+
+
+def finetuning_run(folder, task, seed, rate, answers, labels=('bad', 'good')):
+    """The folder of a fine-tuning run that is done, with its answers to the dev split."""
+    config = apply(recipe('mood'), [f'seed={seed}', f'optimizer.peak_lr={rate}'])
+    data = {
+        'task': str(task), 'data_dir': '', 'head': 'classifier', 'labels': list(labels),
+        'init_from': 'somewhere', 'model': {},
+    }  # fmt: skip
+    Workdir(folder).create_or_resume(config, data)
+    right = sum(answer == truth for answer, truth in zip(answers, TRUTH, strict=True))
+    result = {
+        'task': 'mood', 'split': 'dev', 'metric': 'accuracy',
+        'metrics': {'accuracy': right / len(TRUTH)}, 'examples': len(TRUTH), 'step': 20,
+        'train_loss': 0.5, 'chance_loss': 0.6931, 'failed': False, 'seconds': 61.0,
+    }  # fmt: skip
+    write_lines(folder, [{'step': 20, 'split': 'train', 'loss': 0.5, 'learning_rate': rate}])
+    notes.note_guess(folder, notes.Guess(0, {'loss': 0.6931, 'accuracy': 0.625}))
+    (folder / 'eval').mkdir()
+    (folder / 'eval/dev.json').write_text(json.dumps(result))
+    (folder / 'predictions/dev').mkdir(parents=True)
+    rows = [f'{number}\t{answer}' for number, answer in enumerate(answers)]
+    file = folder / 'predictions/dev/predictions.tsv'
+    file.write_text('\n'.join(['index\tprediction', *rows]) + '\n')
+    return folder
+
+
+TRUTH = ['good', 'bad', 'good', 'good', 'bad', 'good', 'good', 'bad']
+
+
+@pytest.fixture
+def task(tmp_path):
+    for split in ('train', 'dev'):
+        rows = [json.dumps({'text': f'text {n}', 'label': label}) for n, label in enumerate(TRUTH)]
+        (tmp_path / f'{split}.jsonl').write_text('\n'.join(rows) + '\n')
+    description = {
+        'kind': 'classification', 'labels': ['bad', 'good'],
+        'files': {split: f'{split}.jsonl' for split in ('train', 'dev')},
+        'columns': {'text': 'text', 'label': 'label'},
+    }  # fmt: skip
+    (tmp_path / 'mood.json').write_text(json.dumps(description))
+    return tmp_path / 'mood.json'
+
+
+@pytest.fixture
+def sweep(tmp_path, task):
+    """Two rates with three seeds each; the second rate answers everything with good."""
+    answers = {
+        1e-4: [TRUTH, ['good', *TRUTH[1:7], 'good'], ['bad', *TRUTH[1:7], 'good']],
+        5e-4: [['good'] * 8] * 3,
+    }
+    for rate, by_seed in answers.items():
+        for seed, given in enumerate(by_seed):
+            name = f'optimizer.peak_lr={rate},seed={seed}'
+            finetuning_run(tmp_path / 'sweep/runs' / name, task, seed, rate, given)
+    return tmp_path / 'sweep'
+
+
+def page_of(*folders, **options):
+    return Page(write_report(folders, sample_count=0, **options))
+
+
+def test_the_page_loads_nothing_and_names_every_run(tmp_path, sweep):
+    one = pretraining_run(tmp_path / 'a b')
+    other = pretraining_run(tmp_path / '한국어 हिन्दी ß', 'optimizer.peak_lr=5e-4')
+    page = page_of(one, other, sweep)
+    assert write_report([one], sample_count=0) == str(one / 'report.html')
+    for name in (
+        'a b',
+        '한국어 हिन्दी ß',
+        *(f'sweep: {run.name}' for run in (sweep / 'runs').iterdir()),
+    ):
+        assert name in page.text
+
+    # No tag that loads, no attribute that names anything but a place on the page.
+    assert not {tag for tag, _ in page.tags} & {
+        'script',
+        'link',
+        'img',
+        'iframe',
+        'object',
+        'image',
+    }
+    for tag, attributes in page.tags:
+        for name, value in attributes.items():
+            assert name not in ('src', 'srcset', 'action', 'data', 'poster'), (tag, name)
+            assert not name.startswith('on'), (tag, name)
+            if name == 'href':
+                assert value.startswith('#'), (tag, value)
+    assert 'http://' not in page.source and 'https://' not in page.source
+    assert all(place.startswith('#') for place in re.findall(r'url\((.*?)\)', page.source))
+    assert '@import' not in page.source
+
+    # Each name of a place is there once, and every place that is referred to is there.
+    ids = [attributes['id'] for _, attributes in page.tags if 'id' in attributes]
+    referred = set(re.findall(r'url\(#(.*?)\)', page.source))
+    referred |= {a['href'].removeprefix('#') for _, a in page.tags if 'href' in a}
+    assert len(set(ids)) == len(ids) and referred <= set(ids)
+
+
+def test_text_of_a_users_is_never_markup(tmp_path):
+    name = '<script>alert("1")<%2Fscript> & <b>'
+    page = page_of(pretraining_run(tmp_path / name, 'name=<i>x</i>'))
+    assert name in page.text and '<i>x</i>' in page.text
+    assert not {tag for tag, _ in page.tags} & {'script', 'b', 'i'}
+
+
+def test_numbers_are_those_of_the_metrics_beside_what_guessing_scores(tmp_path):
+    run = pretraining_run(tmp_path / 'run')
+    notes.note_guess(str(run), notes.Guess(0, GUESS, 'records'))
+    page = page_of(run)
+    head, row = page.table('Last evaluation')
+    assert [re.sub(r'.*\(|\)', '', cell) for cell in head[2:6]] == [
+        'mlm_loss', 'mlm_accuracy', 'nsp_loss', 'nsp_accuracy',
+    ]  # fmt: skip
+    assert row == [
+        'run', '100', '4.2500 (6.5000)', '37.5 % (5.0 %)', '0.5000 (0.6900)', '75.0 % (53.1 %)',
+        '0:01:06',
+    ]  # fmt: skip
+    for place, (name, caption) in enumerate(
+        {'mlm_loss': 'Masked tokens: loss', 'mlm_accuracy': 'Masked tokens: accuracy'}.items(), 1
+    ):
+        _, *rows = page.table(caption)
+        shown = [float(value.removesuffix(' %')) for *_, value in rows]
+        factor = 100 if name == 'mlm_accuracy' else 1
+        assert shown == pytest.approx([factor * one[place] for one in EVALUATIONS], abs=0.06)
+        assert [(split, step) for _, split, step, _ in rows] == [('eval', '50'), ('eval', '100')]
+    (_, *rates) = page.table('Learning rate')
+    assert [rate for *_, rate in rates] == ['0.001', '0.001']
+
+
+def test_a_run_of_an_older_version_has_its_unigram_loss_and_a_command_from_its_settings(tmp_path):
+    page = page_of(pretraining_run(tmp_path / 'old'))
+    assert page.table('Last evaluation')[1][2:4] == ['4.2500 (6.7500)', '37.5 %']
+    config = tmp_path / 'old/config.json'
+    assert f'python -m launch.pretrain --config={config} --data=RECORDS' in page.text
+
+
+def test_only_what_differs_is_not_folded(tmp_path):
+    one = pretraining_run(tmp_path / 'one')
+    other = pretraining_run(tmp_path / 'other', 'optimizer.peak_lr=5e-4', 'seed=3')
+    page = page_of(one, other)
+    assert page.table('What differs') == [
+        ['setting', 'one', 'other'],
+        ['seed', '12345', '3'],
+        ['optimizer.peak_lr', '0.001', '0.0005'],
+    ]
+    (caption,) = [caption for caption in page.captions if caption.endswith('all have alike')]
+    same = dict(page.table(caption)[1:])
+    assert same['model.hidden_size'] == '128' and 'seed' not in same
+
+
+def test_the_spread_of_a_sweep_is_over_its_seeds(sweep):
+    page = page_of(sweep)
+    head, first, second = page.table('accuracy on dev')
+    # By hand: 8, 7 and 6 of 8 right; mean 7/8, sample standard deviation 1/8.
+    assert first == [
+        '1. peak_lr=0.0001', '3', '–', '87.5 %', '12.5 %', '100.0 %',
+        '100.0 % (0), 87.5 % (1), 75.0 % (2)',
+    ]  # fmt: skip
+    assert second[3:6] == ['62.5 %', '0.0 %', '62.5 %'] and len(head) == len(first)
+    assert 'guessing scores 62.5 %' in page.text
+
+
+def test_a_sweep_that_goes_on_shows_what_is_done(sweep):
+    (sweep / 'runs/optimizer.peak_lr=0.0001,seed=2/eval/dev.json').unlink()
+    page = page_of(sweep)
+    assert '5 of 6 runs are done' in page.text and '20, not done' in page.text
+
+
+def test_confusion_of_the_best_run(tmp_path, sweep):
+    (sweep / 'runs/optimizer.peak_lr=0.0001,seed=0/eval/dev.json').unlink()
+    page = page_of(sweep)
+    # The best that is left: one bad text was called good, all else is right.
+    assert [[re.sub(r' \d+ %', '', cell) for cell in row] for row in page.table('mood dev')] == [
+        ['label', 'bad', 'good', 'all'],
+        ['bad', '2', '1', '3'],
+        ['good', '0', '5', '5'],
+    ]
+    (tmp_path / 'mood.json').unlink()
+    assert 'Not counted:' in page_of(sweep).text
+
+
+def test_commands_are_those_that_were_given(tmp_path, monkeypatch):
+    run = pretraining_run(tmp_path / 'run')
+    module = pathlib.Path(notes.__file__).parents[1] / 'pretrain.py'
+    monkeypatch.setattr('sys.argv', [str(module), '--data=my records', '--workdir=run'])
+    monkeypatch.chdir(tmp_path)
+    notes.note_start(Workdir(run), 0)
+    notes.note_start(Workdir(run), 50)
+    page = page_of(run)
+    command = f"cd {tmp_path}\npython -m launch.pretrain '--data=my records' --workdir=run"
+    assert page.text.count(command) == 1
+    facts = dict(page.table('What run was made on')[1:])
+    assert facts['gone on with, after step'] == '50' and 'jax ' in facts['versions']
+
+
+def test_runs_of_one_name_are_told_apart_and_each_is_there_once(tmp_path):
+    folders = [pretraining_run(tmp_path / side / 'run') for side in ('left', 'right')]
+    page = page_of(*folders, folders[0], tmp_path / 'left/../left/run')
+    assert [row[0] for row in page.table('Last evaluation')[1:]] == ['left/run', 'right/run']
+
+
+def test_a_run_without_metrics_and_one_that_was_cut_off_are_shown(tmp_path):
+    new = pretraining_run(tmp_path / 'new')
+    (new / 'metrics.jsonl').unlink()
+    page = page_of(new)
+    assert 'nothing to draw' in page.text and page.table('Last evaluation')[1][1] == '0 of 100'
+    cut = pretraining_run(tmp_path / 'cut', steps=50)
+    with (cut / 'metrics.jsonl').open('a') as file:
+        file.write('{"step": 100, "split": "ev')
+    page = page_of(cut, new)
+    assert page.table('Last evaluation')[1][1:3] == ['50 of 100', '6.5000 (6.7500)']
+
+
+def test_a_score_that_is_not_finite_has_no_point(tmp_path):
+    run = pretraining_run(tmp_path / 'run')
+    write_lines(run, [{'step': 5, 'split': 'eval', 'mlm_loss': None, 'nsp_loss': 0.5}])
+    page = page_of(run)
+    assert 'Masked tokens: loss (nats' not in page.text and 'Next sentence: loss' in page.text
+
+
+@pytest.mark.parametrize(
+    ('made', 'message'),
+    [
+        ('nothing', 'no config.json in it; expected the folder of a run or of a sweep'),
+        ('empty', 'no config.json in it; expected the folder of a run or of a sweep'),
+        ('file', 'it is a file'),
+        ('damaged', 'metrics.jsonl:1: not a line of metrics'),
+    ],
+)
+def test_what_is_no_run_is_one_line_and_leaves_no_page(tmp_path, made, message):
+    folder = tmp_path / 'there'
+    match made:
+        case 'empty':
+            folder.mkdir()
+        case 'file':
+            folder.write_text('')
+        case 'damaged':
+            pretraining_run(folder)
+            (folder / 'metrics.jsonl').write_text('{\n{}\n')
+    good = pretraining_run(tmp_path / 'good')
+    with pytest.raises(UserError, match=re.escape(message)):
+        write_report([good, folder], sample_count=0)
+    assert not (good / 'report.html').exists()
+    with pytest.raises(UserError, match='--workdir=DIR'):
+        write_report([])
+
+
+def test_a_long_run_is_thinned_out_in_its_table_and_keeps_its_last_line(tmp_path):
+    run = pretraining_run(tmp_path / 'run')
+    write_lines(run, [{'step': n, 'split': 'train', 'loss': 1 / n} for n in range(1, 121)])
+    page = page_of(run)
+    _, *rows = page.table('Loss')
+    assert 'Numbers (one of 3)' in page.text and len(rows) == 40
+    assert rows[-1] == ['run', 'train', '120', f'{1 / 120:.4f}']
+    assert math.isclose(float(rows[0][3]), 1 / int(rows[0][2]), abs_tol=1e-4)
+
+
+def test_the_command_takes_folders_beside_its_flags(tmp_path, binary):
+    one, other = pretraining_run(tmp_path / 'one'), pretraining_run(tmp_path / 'two words')
+    page = tmp_path / 'pages/all.html'
+    run = binary('report', '--samples=0', f'--output={page}', f'--workdir={one}', other)
+    assert (run.returncode, run.stdout) == (0, f'wrote {page}\n'), run.stderr
+    assert 'two words' in Page(page).text
+    for arguments, message in (
+        ([], '--workdir is required'),
+        ([f'--workdir={tmp_path}/none'], 'expected the folder of a run or of a sweep'),
+        ([one, f'--output={tmp_path}'], 'that is a folder'),
+    ):
+        refused = binary('report', *arguments)
+        assert (refused.returncode, refused.stderr.count('\n')) == (2, 1), refused.stderr
+        assert message in refused.stderr

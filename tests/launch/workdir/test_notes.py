@@ -1,0 +1,62 @@
+"""What a run notes of itself: its starts, and what guessing scores."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from configs.errors import UserError
+from launch.workdir import notes
+from launch.workdir.notes import Guess, command_line, guesses, note_guess, note_start, starts
+from launch.workdir.workdir import Workdir
+from tests.helpers.full_disk import files_of_at_most
+
+LAUNCH = pathlib.Path(notes.__file__).parents[1]
+
+
+@pytest.mark.parametrize(
+    ('argv', 'command'),
+    [
+        ([f'{LAUNCH}/pretrain.py', '--workdir=a b'], "python -m launch.pretrain '--workdir=a b'"),
+        (['mine.py', '--set', 'x=$1'], "python mine.py --set 'x=$1'"),
+    ],
+    ids=['ours', 'own'],
+)
+def test_a_command_is_what_a_user_would_type(argv, command):
+    assert command_line(argv) == command
+
+
+def test_every_start_is_kept_with_its_step(tmp_path):
+    workdir = Workdir(tmp_path / 'run')
+    assert starts(workdir) == []
+    note_start(workdir, 0)
+    note_start(workdir, 40)
+    assert [start.step for start in starts(workdir)] == [0, 40]
+    assert starts(workdir)[0].versions.keys() >= {'python', 'jax'}
+    assert starts(workdir)[0].devices == '8 x cpu' and starts(workdir)[0].cpus > 0
+
+
+def test_a_guess_takes_the_place_of_one_from_the_same_step(tmp_path):
+    first, second = Guess(0, {'mlm_loss': 7.0}, 'a'), Guess(50, {'mlm_loss': 6.0}, 'b')
+    for guess in (second, first, second):
+        note_guess(str(tmp_path), guess)
+    assert guesses(Workdir(tmp_path)) == [first, second]
+
+
+def test_a_full_disk_and_damaged_notes_are_warnings(tmp_path, caplog):
+    with files_of_at_most(10):
+        note_guess(str(tmp_path), Guess(0, {'mlm_loss': 7.0}))
+    assert 'guessing.json: not written' in caplog.text and not list(tmp_path.iterdir())
+    (tmp_path / 'starts.json').write_text('[')
+    caplog.clear()
+    note_start(Workdir(tmp_path), 0)
+    assert 'starts.json: not written' in caplog.text
+    assert (tmp_path / 'starts.json').read_text() == '['
+
+
+@pytest.mark.parametrize('text', ['[]', '{}', '{"entries": [1]}', '{"entries": [{"a": 1}]}'])
+def test_damaged_notes_are_one_line(tmp_path, text):
+    (tmp_path / 'guessing.json').write_text(text)
+    with pytest.raises(UserError, match=r'guessing\.json: .*put it back from a copy'):
+        guesses(Workdir(tmp_path))
