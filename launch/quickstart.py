@@ -104,7 +104,7 @@ def main(argv: Sequence[str]) -> None:
         # The text first, for it is split there: what is held out is seen by no later stage. Each
         # stage names those before it by their keys, so that what they change makes it anew.
         text = stages.run('text', source.inputs, source.make)
-        vocabulary = stages.run(*vocabulary_stage(options, source.cased, text))
+        vocabulary = stages.run(*vocabulary_stage(options, source.cased(text.folder), text))
         made_of = {'text': text.key, 'vocabulary': vocabulary.key}
         pieces = quickstart.SEQ_LEN - 2  # beside [CLS] and [SEP]
         task = stages.run(
@@ -124,19 +124,12 @@ def main(argv: Sequence[str]) -> None:
         print('\n' + report.write(stages, source.title, source.question))
 
 
-def vocabulary_stage(options: Options, cased: bool | None, text: Done) -> Stage:
-    """The vocabulary, learnt from the training side alone.
-
-    `cased`: what --cased=auto means; None: as the letters are.
-    """
-    from launch.demo.corpus import is_latin
+def vocabulary_stage(options: Options, cased: bool, text: Done) -> Stage:
+    """The vocabulary, learnt from the training side alone; `cased`: what --cased=auto means."""
     from launch.demo.stages import Stage, binary
 
-    # Lower-casing strips accents too, which takes Hangul and other scripts apart.
     if options.cased != 'auto':
         cased = options.cased == 'yes'
-    elif cased is None:
-        cased = not is_latin(text.folder / 'train.txt')
     arguments = [
         f'--vocab_size={options.vocab_size}',
         '--nolower_case' if cased else '--lower_case',

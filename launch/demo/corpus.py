@@ -30,19 +30,21 @@ class Source(abc.ABC):
       title: what it is.
       question: what the task asks.
       inputs: what it depends on, as JSON values.
-      cased: whether the vocabulary should be cased; None: that is for the letters to say.
       line_pieces: for pre-training its sentences are cut to lines of so many word pieces.
     """
 
     title: str
     question: str
     inputs: dict[str, Any]
-    cased: bool | None
     line_pieces: int | None
 
     @abc.abstractmethod
     def make(self, folder: Path) -> None:
         """Writes the text folder (launch/demo/text_split.py)."""
+
+    @abc.abstractmethod
+    def cased(self, text: Path) -> bool:
+        """Whether the vocabulary of the text folder should tell capitals and accents apart."""
 
     @abc.abstractmethod
     def make_task(self, text: Path, vocabulary: Path, pieces: int, folder: Path) -> None:
@@ -56,7 +58,7 @@ class Docstrings(Source):
     """The documentation of the installed packages with most Python source."""
 
     question = 'which library does a docstring come from?'
-    cased, line_pieces = False, None
+    line_pieces = None
 
     def __init__(self) -> None:
         # The text depends on nothing but the packages, so a second run knows it by them.
@@ -79,6 +81,10 @@ class Docstrings(Source):
 
         counts = text_split.split(docstrings.read(self._packages), str(folder))
         say(describe(counts, 'modules'))
+
+    def cased(self, text: Path) -> bool:
+        del text
+        return False  # English, as the paper has it
 
     def make_task(self, text: Path, vocabulary: Path, pieces: int, folder: Path) -> None:
         from launch.demo import tasks, text_split
@@ -105,8 +111,6 @@ class Corpus(Source):
         files += [[unit.path, unit.bytes, unit.changed] for unit in chosen if '://' in unit.path]
         self.title = ', '.join(patterns)
         self.inputs = {'corpus': files, 'options': dataclasses.asdict(options), 'limit': limit}
-        # English as the paper has it; elsewhere capitals and accents tell words apart.
-        self.cased = None if options.language.split('-')[0] == 'en' else True
 
     def make(self, folder: Path) -> None:
         from launch.demo import text_split
@@ -114,6 +118,11 @@ class Corpus(Source):
 
         counts = text_split.split(self._sample(), str(folder))
         say(describe(counts, 'parts of documents'))
+
+    def cased(self, text: Path) -> bool:
+        # Lower-casing strips accents too: of other languages than English it takes more than it
+        # gives, and it takes Hangul and other scripts apart.
+        return self._options.language.split('-')[0] != 'en' or not is_latin(text / 'train.txt')
 
     def make_task(self, text: Path, vocabulary: Path, pieces: int, folder: Path) -> None:
         from input_pipeline.tokenizer import Tokenizer

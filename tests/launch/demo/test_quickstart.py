@@ -9,6 +9,9 @@ import subprocess
 
 import pytest
 
+from input_pipeline.text.lines import TextOptions
+from launch.demo import corpus as corpus_module
+
 
 @pytest.fixture
 def corpus(tmp_path):
@@ -41,7 +44,7 @@ def test_quickstart(tmp_path, corpus, binary):
         '--finetune_steps=6',
         '--train_examples=32',
     ]
-    first = binary('quickstart', *flags, '--finetune_runs=2')
+    first = binary('quickstart', *flags, '--finetune_runs=2', timeout=900)
     assert first.returncode == 0, first.stderr[-3000:]
     assert '--nolower_case' in first.stdout  # most letters are not Latin
     results = json.loads((tmp_path / 'run' / 'results.json').read_text())
@@ -91,3 +94,37 @@ def test_mistakes(tmp_path, binary):
         assert failed.returncode == 2 and message in failed.stderr, failed.stderr
         assert failed.stderr.count('\n') == 1
         assert not (tmp_path / 'run').exists()
+
+
+@pytest.mark.parametrize(
+    ('language', 'text', 'expected'),
+    [
+        ('en', 'Plain English.', False),
+        ('en-GB', 'Plain English.', False),
+        ('de', 'Gro\u00dfe H\u00e4user.', True),
+        ('en', '\ud55c\uad6d\uc5b4 \uae00\uc774\ub2e4.', True),  # the language was forgotten
+    ],
+    ids=['en', 'en-GB', 'de', 'ko'],
+)
+def test_casing(tmp_path, language, text, expected):
+    """Lower-casing strips accents too: it is for English alone, unless it is asked for."""
+    (tmp_path / 'mine.txt').write_text(text, encoding='utf-8')
+    (tmp_path / 'train.txt').write_text(text, encoding='utf-8')
+    reading = TextOptions(segment=True, language=language)
+    source = corpus_module.source([f'{tmp_path}/mine.txt'], reading, 1000)
+    assert source.cased(tmp_path) is expected
+
+
+def test_parts_of_documents(tmp_path):
+    """A part is of eight sentences, and knows its document; options of reading are obeyed."""
+    lines = [f'Sentence {i} of {name} has words.' for name in 'ab' for i in range(20)]
+    lines.insert(20, '')
+    (tmp_path / 'mine.jsonl').write_text(json.dumps({'body': '\n'.join(lines)}) + '\n')
+    reading = TextOptions(segment=True, text_column='body')
+    source = corpus_module.Corpus([f'{tmp_path}/mine.jsonl'], reading, 10**6)
+    found = list(source._sample())
+    assert [len(part.sentences) for part in found] == [8, 8, 8, 8, 8]
+    assert len({part.group for part in found}) == 5
+    assert {part.label for part in found} == {'mine.jsonl:0'}
+    other = corpus_module.Corpus([f'{tmp_path}/mine.jsonl'], TextOptions(segment=True), 10**6)
+    assert source.inputs != other.inputs
