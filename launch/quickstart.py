@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from configs.errors import UserError
 from configs.options import option
@@ -24,6 +24,7 @@ from input_pipeline.text.lines import TextOptions
 from launch import app, flags
 
 if TYPE_CHECKING:
+    from configs.schema import PretrainConfig
     from launch.demo.stages import Done, Stage
 
 
@@ -87,7 +88,7 @@ def main(argv: Sequence[str]) -> None:
     del argv
     options = flags.read(Options)
     reading = flags.read(TextOptions, segment=True, language=options.language)
-    from configs.presets import quickstart
+    from configs.load import load
     from launch.demo import corpus, report
     from launch.demo.stages import Stages
     from launch.workdir.folder import lock
@@ -106,7 +107,9 @@ def main(argv: Sequence[str]) -> None:
         text = stages.run('text', source.inputs, source.make)
         vocabulary = stages.run(*vocabulary_stage(options, source.cased(text.folder), text))
         made_of = {'text': text.key, 'vocabulary': vocabulary.key}
-        pieces = quickstart.SEQ_LEN - 2  # beside [CLS] and [SEP]
+        config = cast('PretrainConfig', load(source.preset))
+        seq_len = config.phases[0].seq_len
+        pieces = seq_len - 2  # beside [CLS] and [SEP]
         task = stages.run(
             'task',
             {**made_of, 'pieces': pieces},
@@ -115,10 +118,10 @@ def main(argv: Sequence[str]) -> None:
         lines = text
         if source.line_pieces:
             lines = stages.run(*lines_stage(source.line_pieces, text, vocabulary))
-        records = stages.run(*records_stage(options, text, lines, vocabulary))
-        pretrained = stages.run(*pretrain_stage(options, records))
+        records = stages.run(*records_stage(options, config, text, lines, vocabulary))
+        pretrained = stages.run(*pretrain_stage(options, config, records))
         for size in available(sizes, task.folder):
-            stages.run(*finetune_stage(options, size, task, pretrained))
+            stages.run(*finetune_stage(options, size, seq_len, task, pretrained))
 
         # The table only now: it needs all stages, whether made or found.
         print('\n' + report.write(stages, source.title, source.question))
@@ -158,27 +161,24 @@ def lines_stage(pieces: int, text: Done, vocabulary: Done) -> Stage:
     return Stage('lines', {'text': text.key, 'vocabulary': vocabulary.key, 'pieces': pieces}, make)
 
 
-def records_stage(options: Options, text: Done, lines: Done, vocabulary: Done) -> Stage:
+def records_stage(
+    options: Options, config: PretrainConfig, text: Done, lines: Done, vocabulary: Done
+) -> Stage:
     """TFRecords: as many copies of the text, each masked anew, as pre-training will read.
 
     `lines` is the text as it is to be read: its own folder, or `lines_stage`'s.
     """
-    from configs.presets import quickstart
     from launch.demo.stages import Stage, binary
 
     # Word pieces that pre-training will read, over those that the text holds: so many copies, each
     # with masks of its own. Ten are the original's dupe_factor, and enough.
-    pieces_read = (
-        (options.steps or quickstart.get_config().total_steps)
-        * quickstart.get_config().phases[0].batch_size
-        * quickstart.SEQ_LEN
-    )
+    phase = config.phases[0]
+    pieces_read = (options.steps or phase.steps) * phase.batch_size * phase.seq_len
     pieces_held = (
         json.loads((text.folder / 'counts.json').read_text())['train']['bytes'] / BYTES_PER_TOKEN
     )
     arguments = [
-        f'--seq_len={quickstart.SEQ_LEN}',
-        f'--max_predictions={quickstart.MAX_PREDICTIONS}',
+        f'--seq_len={phase.seq_len}',
         f'--dupe_factor={min(10, math.ceil(pieces_read / pieces_held))}',
         f'--seed={options.seed}',
     ]
@@ -194,12 +194,12 @@ def records_stage(options: Options, text: Done, lines: Done, vocabulary: Done) -
     return Stage('records', inputs, make)
 
 
-def pretrain_stage(options: Options, records: Done) -> Stage:
-    """BERT-Tiny, pre-trained by configs/presets/quickstart.py.
+def pretrain_stage(options: Options, config: PretrainConfig, records: Done) -> Stage:
+    """BERT-Tiny, pre-trained by a preset.
 
     It is evaluated on all held-out records.
     """
-    from configs.presets import quickstart
+    from configs.schema import to_dict
     from launch.demo.stages import Stage, binary
 
     # The vocabulary's real size: a small text may give fewer entries than were asked for.
@@ -219,20 +219,21 @@ def pretrain_stage(options: Options, records: Done) -> Stage:
     def make(folder: Path) -> None:
         binary(
             'pretrain',
-            '--config=quickstart',
+            f'--config={config.name}',
             f'--data={records.folder}',
             f'--workdir={folder}',
             *(f'--set={change}' for change in changes),
         )
         binary('evaluate', f'--workdir={folder}', f'--data={records.folder}')
 
-    # The preset's text is an input, so that a changed preset makes the run anew.
-    recipe = Path(quickstart.__file__).read_text()
-    inputs = {'records': records.key, 'config': recipe, 'changes': changes}
+    # The whole preset is an input, so that a changed one makes the run anew.
+    inputs = {'records': records.key, 'config': to_dict(config), 'changes': changes}
     return Stage('pretrain', inputs, make)
 
 
-def finetune_stage(options: Options, size: int, task: Done, pretrained: Done) -> Stage:
+def finetune_stage(
+    options: Options, size: int, seq_len: int, task: Done, pretrained: Done
+) -> Stage:
     """Fine-tuning on `size` examples, from the pre-trained and from random weights.
 
     With several seeds, and in the same number of steps at every size.
@@ -245,7 +246,12 @@ def finetune_stage(options: Options, size: int, task: Done, pretrained: Done) ->
 
     # Both starting points in one sweep: they share the compiled programs.
     sweep = f'init=source,random;seed={",".join(map(str, range(options.finetune_runs)))}'
-    arguments = [f'--set=train_examples={size}', f'--set=epochs={epochs:.10f}', f'--sweep={sweep}']
+    arguments = [
+        f'--set=max_seq_length={seq_len}',
+        f'--set=train_examples={size}',
+        f'--set=epochs={epochs:.10f}',
+        f'--sweep={sweep}',
+    ]
     source = [
         '--config=quickstart_finetune',
         f'--task={task.folder}/task.json',

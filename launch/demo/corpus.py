@@ -30,12 +30,14 @@ class Source(abc.ABC):
       title: what it is.
       question: what the task asks.
       inputs: what it depends on, as JSON values.
+      preset: the configuration of its pre-training.
       line_pieces: for pre-training its sentences are cut to lines of so many word pieces.
     """
 
     title: str
     question: str
     inputs: dict[str, Any]
+    preset: str
     line_pieces: int | None
 
     @abc.abstractmethod
@@ -58,7 +60,7 @@ class Docstrings(Source):
     """The documentation of the installed packages with most Python source."""
 
     question = 'which library does a docstring come from?'
-    line_pieces = None
+    preset, line_pieces = 'quickstart', None
 
     def __init__(self) -> None:
         # The text depends on nothing but the packages, so a second run knows it by them.
@@ -97,8 +99,8 @@ class Corpus(Source):
     """The user's text, at most about `limit` bytes of it, documents chosen by a hash."""
 
     question = 'which document does a passage come from?'
-    # Three lines to a row of 32: of fewer, next sentence prediction could seldom take the next.
-    line_pieces = 10
+    # Three lines to a row: of fewer, next sentence prediction could seldom take the next.
+    preset, line_pieces = 'quickstart_text', 20
 
     def __init__(self, patterns: Sequence[str], options: TextOptions, limit: int):
         from input_pipeline.text.corpus import units

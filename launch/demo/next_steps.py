@@ -73,7 +73,7 @@ def next_steps(folders: dict[str, Path], results: dict[str, Any]) -> list[Step]:
             f'pre-train {LONGER} times as long',
             _line(
                 'pretrain',
-                '--config=quickstart',
+                f'--config={run["name"]}',
                 f'--data={folders["records"]}',
                 f'--workdir={workdir / "longer"}',
                 f'--set=model.vocab_size={run["model"]["vocab_size"]}',
