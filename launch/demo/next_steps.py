@@ -78,6 +78,7 @@ def next_steps(folders: dict[str, Path], results: dict[str, Any]) -> list[Step]:
                 f'--workdir={workdir / "longer"}',
                 f'--set=model.vocab_size={run["model"]["vocab_size"]}',
                 f'--set=phases.0.steps={steps}',
+                f'--set=optimizer.warmup_steps={LONGER * run["optimizer"]["warmup_steps"]}',
             ),
         ),
     ]

@@ -169,6 +169,7 @@ def finished(tmp_path, record_folder):
     config = {
         'name': 'quickstart',
         'model': {'vocab_size': 15},
+        'optimizer': {'warmup_steps': 7},
         'phases': [{'steps': 100, 'batch_size': 16, 'seq_len': 8}],
     }
     stage(
@@ -262,7 +263,7 @@ def test_report(finished, tmp_path, without_model):
     ]
     assert shlex.split(commands[0])[-1] == 'it is [MASK] c'
     assert f'--workdir={tmp_path}/finetune_2000/runs/init=source,seed=0' in shlex.split(commands[2])
-    assert '--set=phases.0.steps=400' in commands[3]
+    assert '--set=phases.0.steps=400 --set=optimizer.warmup_steps=28' in commands[3]
     for name in ('losses', 'held_out', 'learning_rate', 'finetuning'):
         assert f'](plots/{name}.png)' in page
         assert (tmp_path / 'plots' / f'{name}.png').read_bytes().startswith(b'\x89PNG')
