@@ -30,7 +30,6 @@ class Option:
       help: its meaning, in a line.
       within: the numbers that it may be, as the interval '[0, 1)'; `check_intervals` looks.
       bounds: the least and the most that the command line takes, for options that do not look.
-      once: whether the flag may not be given again, as a slip that nobody sees.
       commas: of a tuple: whether its items are one word with commas between; else the flag is given
       once for each.
       switch: (name, value): a flag --name that stands for this value.
@@ -39,7 +38,6 @@ class Option:
     help: str
     within: str | None = None
     bounds: tuple[float | None, float | None] = (None, None)
-    once: bool = False
     commas: bool = False
     switch: tuple[str, str] | None = None
 

@@ -26,6 +26,8 @@ COMMANDS = (
     'plan',
     'pretrain',
     'supervise',
+    'slurm',
+    'jobset',
     'finetune',
     'feature_based',
     'evaluate',

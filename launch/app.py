@@ -174,6 +174,7 @@ def define_config_flags() -> None:
         'config',
         None,
         "a preset's name, a Python file with get_config() (it is run), or a saved config.json",
+        allow_overwrite=False,
     )
     flags.DEFINE_multi_string('set', [], 'changes one setting, as in --set optimizer.peak_lr=2e-5')
 
@@ -329,6 +330,10 @@ def _plain(error: flags.Error) -> str:
     message = str(error)
     for absl_words, ours in (
         (r'flag --(\w+)=None: Flag --\1 must have a value other than None\.', r'--\1 is required'),
+        (
+            r'^flag --(\w+)=(.*): already defined as (.*)$',
+            r'--\1=\2: --\1 was given before: give it once',
+        ),
         (r'invalid literal for int\(\) with base 10: .*', 'must be a whole number'),
         (r'could not convert string to float: .*', 'must be a number'),
     ):

@@ -77,6 +77,10 @@ def main(argv: Sequence[str]) -> None:
 
     # Then what is scored: a file, a pre-trained model on records, or a fine-tuned one on its task.
     # Each branch imports only what it needs.
+    if options.workdir:
+        from launch.workdir.workdir import Workdir
+
+        Workdir(options.workdir).check(flag='workdir')
     if options.predictions:
         report = score_file(
             options.predictions, options.task, options.data_dir or '', options.split or 'dev'

@@ -42,7 +42,7 @@ class Options:
 
     model: TrainedModel
     input: str = required(
-        'file of texts or pairs of texts, plain or compressed (gzip, bzip2, xz, zstd)', once=True
+        'file of texts or pairs of texts, plain or compressed (gzip, bzip2, xz, zstd)'
     )
     output: str = required('F.npz, or a folder for .npy files')
     layers: tuple[int, ...] = option(
@@ -120,8 +120,11 @@ def main(argv: Sequence[str]) -> None:
 
     # Part by part: memory holds one part, and a killed run goes on after the last one noted.
     files = FeatureFiles(source, layers, pool, dtype)
-    progress, cut = Progress('extract', size, 'kB of input', 1e3), 0
-    with growing(options.output, identity, files.names) as output:
+    cut = 0
+    with (
+        Progress('extract', size, 'kB of input', 1e3) as progress,
+        growing(options.output, identity, files.names) as output,
+    ):
         # Records that are in the files already are passed over.
         records = reader.part(shard, output.records)
         for part in extractor(records, options.input, options.file.skip_bad_records):
@@ -133,7 +136,6 @@ def main(argv: Sequence[str]) -> None:
         # Described first, then moved to its name: an output that is there is whole.
         about = {'source': source.where, 'step': source.step, 'layers': layers, 'pool': pool}
         output.finish(about, lambda: files.move(output.folder, options.output))
-    progress.done()
     if cut:
         logging.warning(
             '%d texts were longer than %d word pieces and are cut', cut, extractor.max_seq_length

@@ -55,6 +55,11 @@ class Options:
         (), 'of the BiLSTM alone, as in --set_bilstm lstm_width=256'
     )
     deterministic: bool = option(False, determinism.HELP)
+    profile: int = option(
+        0,
+        'trace so many steps of each run, after its first ten, into its folder, under profile',
+        bounds=(0, None),
+    )
 
 
 flags.define(Options)
@@ -123,8 +128,8 @@ def main(argv: Sequence[str]) -> int:
         identity = task_identity(task, options.task, options.data_dir)
         data = TaskData(task, encoder, identity, str(Workdir(options.workdir).features))
         ready = machine.ready(points[approaches[0]][0].config.runtime, encoder.model)
-        fine_tuning = finetuner.FineTuner(FineTuning(data), ready)
-        on_features = finetuner.FineTuner(FeatureBased(data, ready), ready)
+        fine_tuning = finetuner.FineTuner(FineTuning(data), ready, options.profile)
+        on_features = finetuner.FineTuner(FeatureBased(data, ready), ready, options.profile)
 
         # In the order of --approaches: the seeds of a row one after the other share its programs.
         runs = [

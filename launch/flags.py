@@ -79,34 +79,34 @@ def _define(field: dataclasses.Field, about: Option, hint: Any) -> None:
     # Bounds are told by absl, with the flag's name, before main begins.
     low, high = typing.cast(tuple[Any, Any], about.bounds)  # ints or floats, as the field's type
     common: dict[str, Any] = {'required': required}
-    if about.once:
-        common['allow_overwrite'] = False
+    # Given twice, the last would win without a word; only flags for several values may be.
+    once = common | {'allow_overwrite': False}
 
     # By the kind of the field, the more special first.
     if item := _item(kinds):  # before the others: a str may stand beside the tuple
         default = default if default is None else [str(one) for one in default]
         if about.commas:
-            flags.DEFINE_list(name, default, about.help, **common)
+            flags.DEFINE_list(name, default, about.help, **once)
         elif item is int:
             flags.DEFINE_multi_integer(name, default, about.help, **common)
         else:
             flags.DEFINE_multi_string(name, default, about.help, **common)
     elif typing.get_origin(kinds[0]) is Literal:
-        flags.DEFINE_enum(name, default, typing.get_args(kinds[0]), about.help, **common)
+        flags.DEFINE_enum(name, default, typing.get_args(kinds[0]), about.help, **once)
     elif kinds == [bool]:
-        flags.DEFINE_bool(name, default, about.help, **common)
+        flags.DEFINE_bool(name, default, about.help, **once)
     elif kinds == [int]:
-        flags.DEFINE_integer(name, default, about.help, low, high, **common)
+        flags.DEFINE_integer(name, default, about.help, low, high, **once)
     elif kinds == [float]:
-        flags.DEFINE_float(name, default, about.help, low, high, **common)
+        flags.DEFINE_float(name, default, about.help, low, high, **once)
     else:
         assert kinds == [str], f'{name}: no flag is of the type {hint}'
-        flags.DEFINE_string(name, default, about.help, **common)
+        flags.DEFINE_string(name, default, about.help, **once)
 
     # A second flag that is short for a value of the first.
     if about.switch:
         switch, value = about.switch
-        flags.DEFINE_bool(switch, False, f'the same as --{name}={value}')
+        flags.DEFINE_bool(switch, False, f'the same as --{name}={value}', allow_overwrite=False)
 
 
 def _value(field: dataclasses.Field, about: Option, hint: Any) -> Any:

@@ -34,7 +34,6 @@ class Options:
     input: str = required(
         'file of sentences: .txt (one a line), .tsv, .csv or .jsonl with a column text; plain or'
         ' compressed (gzip, bzip2, xz, zstd)',
-        once=True,
     )
     columns: str = option('', 'where the column is called otherwise: "text=sentence", or its place')
     top: int = option(5, 'how many sentences for each query', bounds=(1, None))

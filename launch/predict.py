@@ -35,7 +35,7 @@ class Options:
     """Which model answers which records, and how."""
 
     model: TrainedModel
-    input: str = required('file of records, plain or compressed (gzip, bzip2, xz, zstd)', once=True)
+    input: str = required('file of records, plain or compressed (gzip, bzip2, xz, zstd)')
     output: str = required('file to write, a JSON object a line')
     file: RecordFile
     max_seq_length: int | None = option(
@@ -96,9 +96,11 @@ def main(argv: Sequence[str]) -> None:
         return
 
     # Answers are appended in lots: each is safe on the disk before the next begins.
-    progress = Progress('predict', reader.size, 'kB of input', 1e3)
     about = {'source': predictor.source.where, 'step': predictor.source.step}
-    with growing(options.output, identity, ['answers.jsonl']) as output:
+    with (
+        Progress('predict', reader.size, 'kB of input', 1e3) as progress,
+        growing(options.output, identity, ['answers.jsonl']) as output,
+    ):
         lines: list[str] = []
         bad = 0
 
@@ -128,7 +130,6 @@ def main(argv: Sequence[str]) -> None:
         # The remainder, then the output takes its name.
         commit()
         output.finish(about, lambda: (output.folder / 'answers.jsonl').replace(options.output))
-    progress.done()
     print(f'{options.output}: {output.records} answers{output.of_them_bad()}')
 
 

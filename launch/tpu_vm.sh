@@ -137,8 +137,8 @@ start() {
   [ "${#command[@]}" -gt 0 ] || fail 'no command: write it after --, as in: -- python -m launch.pretrain --config=bert_base ...'
   set_image
   local words=("${command[@]}") line
-  [ -z "$pod" ] || words+=(--distributed)
-  [ "${words[0]}" != python ] || words[0]=.venv/bin/python
+  [ -z "$pod" ] || [[ " ${words[*]} " == *' --distributed '* ]] || words+=(--distributed)
+  case "${words[0]}" in python | bert-*) words[0]=.venv/bin/${words[0]} ;; esac
   line=$(printf ' %q' "${words[@]}")
   on_all "cd bert_jax && if [ -f run.pid ] && kill -0 \$(cat run.pid) 2>/dev/null; then echo 'a run is going on: stop it first' >&2; exit 2; fi
     rm -f run.code; setsid nohup bash -c '.venv/bin/python -m launch.supervise -- \"\$@\"; echo \$? > run.code' run$line >> run.log 2>&1 < /dev/null &

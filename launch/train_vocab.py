@@ -44,12 +44,10 @@ class Options:
         'also as LANGUAGE=PATTERN; all text counts alike',
     )
     output: str = required('tokenizer directory to make')
-    extend: str | None = option(
-        None, 'tokenizer directory of a model, WordPiece, to add words to', once=True
-    )
+    extend: str | None = option(None, 'tokenizer directory of a model, WordPiece, to add words to')
     new_words: int = option(1000, '--extend: how many words of --input to add', bounds=(1, None))
     words: str | None = option(
-        None, '--extend: a file of words to add, one a line, in place of --input', once=True
+        None, '--extend: a file of words to add, one a line, in place of --input'
     )
 
 
@@ -188,13 +186,13 @@ def lines(patterns: Sequence[str], text: TextOptions, read: Report) -> Iterator[
     units = corpus.units(patterns, text, report=read)
 
     # By bytes of whole units: a unit is a file, or a stretch of one.
-    progress, done = Progress('reading text', sum(unit.bytes for unit in units), 'MB', 1e6), 0
-    for unit in units:
-        for document in corpus.read_unit(unit, text, read):
-            yield from document.sentences
-        done += unit.bytes
-        progress.update(done)
-    progress.done()
+    done = 0
+    with Progress('reading text', sum(unit.bytes for unit in units), 'MB', 1e6) as progress:
+        for unit in units:
+            for document in corpus.read_unit(unit, text, read):
+                yield from document.sentences
+            done += unit.bytes
+            progress.update(done)
     logging.info('counted')
 
 

@@ -31,9 +31,9 @@ def main(argv: Sequence[str]) -> int:
     # Every byte of every shard is read; progress is by bytes.
     directory = argv[1]
     manifest = shards.Manifest.load(directory)
-    progress = Progress('verify', sum(shard.bytes for shard in manifest.files), 'MB', 1e6)
-    verified = shards.verify(directory, progress.update)
-    progress.done()
+    size = sum(shard.bytes for shard in manifest.files)
+    with Progress('verify', size, 'MB', 1e6) as progress:
+        verified = shards.verify(directory, progress.update)
 
     # What the manifest promises, then what each split was found to hold.
     print(

@@ -32,6 +32,7 @@ from bert_jax.mesh.roll_call import Absent, Caller, Lead, listening, roll_call
 from configs.errors import UserError
 
 _Made = TypeVar('_Made')
+_SAME_REQUEST_S = 2.0  # seconds within which a second signal to stop is the first one once more
 _CONNECT_S = 20.0  # seconds in which the processes of a cluster, all there, must find process 0
 
 
@@ -95,7 +96,7 @@ def joined_run(
     # this process in vain, so it meets them all the same and says why it does not start.
     try:
         if address and cluster.process_id == 0:  # a port that is taken crashes jax
-            with listening(address[1]):
+            with listening(address[1], cluster.timeout_s):
                 pass
         made = ready()
         says = dict(describe(made))
@@ -135,6 +136,9 @@ def joined_run(
 
 
 def _start_jax(cluster: ClusterAddress) -> None:
+    # jax's own notice of a preemption takes SIGTERM away until StopSignal is there: a signal that
+    # comes meanwhile would be lost, and the run go on.
+    jax.config.update('jax_enable_preemption_service', False)
     try:
         jax.distributed.initialize(
             cluster.coordinator,
@@ -258,21 +262,27 @@ def broadcast_from_lead(ask: Callable[[], bool]) -> bool:
 
 
 class StopSignal:
-    """SIGTERM and SIGINT ask the loop to save and stop; a second one ends the process at once."""
+    """SIGTERM and SIGINT ask the loop to save and stop; a second one ends the process at once.
+
+    What comes within two seconds is the same request once more: a scheduler may signal every
+    process of a job, and launch.supervise passes on what it gets itself.
+    """
 
     def __init__(self) -> None:
         self.received: int | None = None
+        self._first = 0.0  # when, on the monotonic clock
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._handle)
 
     def _handle(self, number: int, frame: Any) -> None:
         del frame
-        if self.received is not None:
+        if self.received is None:
+            self.received, self._first = number, time.monotonic()
+        elif time.monotonic() - self._first > _SAME_REQUEST_S:
             # The second signal has its default effect at once: the first may wait for a long step
             # or save.
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
-        self.received = number
 
 
 class Agreement:

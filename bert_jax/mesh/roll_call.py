@@ -2,28 +2,37 @@
 
 Every process but the first calls process 0, says its number and a description of what it runs, and
 waits for the verdict, which is the same for all: start, who is missing, or what differs. Anybody
-may call a port: who does not say a proper first line in time is dropped, and holds up nobody,
-because each caller has a thread of its own. A process that calls again, because it was restarted,
-counts once.
+may call a port: who does not say a proper first line in time is dropped and counted, and holds up
+nobody, because each caller has a thread of its own; and a stranger that holds the port itself for a
+moment is waited for. A process that calls again, because it was restarted, counts once.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+from absl import logging
 
 from bert_jax.mesh.process_group import TRY_AGAIN, Connection, ProcessGroup, objection
 from configs.errors import UserError
 
 # Goes up with each change of what is said; process 0 refuses callers that speak another.
 _PROTOCOL = 2
-_FIRST_WORD_S = 10.0  # seconds that a caller has for its first line, and process 0 for its answer
+_FIRST_WORD_S = 5.0  # seconds that a caller has for its first line, which it sends at once
+_ANSWER_S = 20.0  # seconds that process 0 has to answer, which may have many to hear first
 _TELL_S = 30.0  # seconds for which a process that refuses to start tries to tell the others
+# Seconds for which process 0 waits for a port that is taken: a connection that has ended keeps its
+# port for 60 on Linux.
+_PORT_S = 70.0
+_ANSWERS = {'heard', 'start', 'missing', 'refused'}  # process 0 says one of them
 
 
 class Absent(UserError):
@@ -58,7 +67,7 @@ def roll_call(
     else:
         says = {**says, '--num_processes': processes}
     if process == 0:
-        with listening(address[1]) as server:
+        with listening(address[1], timeout_s) as server:
             return Lead(processes, silence_s).meet(server, timeout_s, says)
     return Caller(process, processes, silence_s).meet(address, timeout_s, says)
 
@@ -70,6 +79,7 @@ class Lead(ProcessGroup):
         super().__init__(0, processes)
         self._silence_s = silence_s
         self._said: dict[int, Mapping[str, Any]] = {}
+        self._strangers = 0  # callers that were none of this run's processes
         self._open = True  # until the verdict is out
         self._changed = threading.Condition()  # guards all of these
 
@@ -85,6 +95,11 @@ class Lead(ProcessGroup):
             # Closed under the lock: who calls from here on is too late, and the verdict is of all
             # who are in. What differs is told first, for it would not mend by waiting longer.
             self._open = False
+            if self._strangers:
+                logging.info(
+                    '%d connections from elsewhere, as of a port scanner or a health check, were'
+                    ' ignored', self._strangers,
+                )  # fmt: skip
             missing = sorted(set(range(1, self.processes)) - set(self._said))
             if line := objection({0: says, **self._said}):
                 self._dismiss({'refused': line})
@@ -132,6 +147,9 @@ class Lead(ProcessGroup):
                     return
                 here = f'process 0 was started with --num_processes={self.processes}'
                 connection.send({'refused': f'{here}: there is no process {process}'})
+            case _:
+                with self._changed:
+                    self._strangers += 1
         connection.close()
 
     def _admit(self, process: int, says: Mapping[str, Any], connection: Connection) -> None:
@@ -195,6 +213,13 @@ class Caller(ProcessGroup):
                 why = f' ({getattr(error, "strerror", None) or error})'
                 time.sleep(min(seconds_left, 0.2))
                 continue
+            if connected.getsockname() == connected.getpeername():
+                # Where nobody listens yet, on this very host, the system may have chosen the port
+                # that is called for the calling end too: then a socket is connected to itself.
+                # Closed at once, with a reset, for process 0 wants this port.
+                connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
+                connected.close()
+                continue
             connection = Connection(connected, self._silence_s)
             try:
                 if verdict := self._ask(connection, says, seconds_left):
@@ -219,10 +244,13 @@ class Caller(ProcessGroup):
         # Two answers come: that it was heard, then the verdict, which takes as long as the last
         # arrival.
         connection.send({'bert_jax': _PROTOCOL, 'process': self.process, 'says': says})
-        answer = connection.receive(_FIRST_WORD_S)
-        if answer is None or 'heard' not in answer or 'refused' in says:
-            return answer
-        return connection.receive(seconds_left + _FIRST_WORD_S)  # the clock of process 0 decides
+        answer = connection.receive(_ANSWER_S)
+        if answer and 'heard' in answer and 'refused' not in says:
+            # the clock of process 0 decides
+            answer = connection.receive(seconds_left + _ANSWER_S)
+
+        # Another program may answer in JSON too, if only by echoing what it is told.
+        return answer if answer and answer.keys() & _ANSWERS else None
 
     def _obey(
         self,
@@ -252,19 +280,35 @@ def _absent(missing: list[int], processes: int, timeout_s: float) -> Absent:
 
 
 @contextlib.contextmanager
-def listening(port: int) -> Iterator[socket.socket]:
-    """A socket that takes calls on `port` of all addresses. UserError where the port is taken."""
+def listening(port: int, patience_s: float = 0) -> Iterator[socket.socket]:
+    """A socket that takes calls on `port` of all addresses.
+
+    Waits for a port that is taken, for `patience_s` seconds and at most for as long as one that is
+    taken by chance is; then UserError.
+    """
     # One socket for both families where the system has that, so that any name of this host works.
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET
-    try:
-        server = socket.create_server(('', port), family=family, dualstack_ipv6=both)
-    except OSError as error:
-        raise UserError(
-            f'port {port} cannot be used ({os.strerror(error.errno or 0)}): choose another'
-            ' --coordinator, which takes its port and the next, or stop the process 0 that is'
-            ' there'
-        ) from error
+    most, warned = min(patience_s, _PORT_S), False
+    deadline = time.monotonic() + most
+    while True:
+        try:
+            server = socket.create_server(('', port), family=family, dualstack_ipv6=both)
+            break
+        except OSError as error:
+            if time.monotonic() >= deadline or error.errno != errno.EADDRINUSE:
+                raise UserError(
+                    f'port {port} cannot be used ({os.strerror(error.errno or 0)}): choose another'
+                    ' --coordinator, which takes its port and the next, or stop the process 0 that'
+                    ' is there'
+                ) from error
+
+        # Taken by chance: by a connection of another program, for which the system chose this
+        # number, or by a process 0 that is about to end.
+        if not warned:
+            logging.warning('port %d is taken: waiting for it, for at most %.0f s', port, most)
+            warned = True
+        time.sleep(0.2)
     with server:
         server.settimeout(0.2)  # so that who accepts may look whether to go on
         yield server

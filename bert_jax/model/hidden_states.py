@@ -31,7 +31,8 @@ def make_features(
     """A function of (encoder's parameters, batch) that gives {'features': [B, T, K, H]} in `dtype`.
 
     Pooled, features are [B, K, H]: cls is the first token; mean and max are over the real
-    positions, [CLS] and [SEP] among them. UserError for a layer that the encoder does not have.
+    positions, [CLS] and [SEP] among them. UserError for a layer that is not there, or
+    is named twice.
     """
     # Layers are checked before anything is compiled; -1 - count is the embeddings, counted from the
     # end.
@@ -41,6 +42,11 @@ def make_features(
             f'--layers: no layer {wrong[0]}: this encoder has 0 (the embeddings) to {count}, or'
             f' {-count - 1} to -1'
         )
+    # By their place from the front, since the same may be counted from both ends.
+    for number, layer in enumerate(layers):
+        for before in layers[:number]:
+            if (layer - before) % (count + 1) == 0:
+                raise UserError(f'--layers: {before} and {layer} are the same layer: name it once')
     encoder = Encoder(config, compute_dtype)
 
     def function(params: Any, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:

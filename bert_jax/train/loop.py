@@ -37,6 +37,19 @@ class TrainStep(Protocol):
     def _cache_size(self) -> int: ...
 
 
+class Line(NamedTuple):
+    """What is told of a step.
+
+    step: its number, of `total`; metrics: 'split' ('train', or what was evaluated), and a value for
+    each name; eta: seconds until the last step, None where it is not known.
+    """
+
+    step: int
+    metrics: Mapping[str, Any]
+    total: int
+    eta: float | None = None
+
+
 class Writer(Protocol):
     """Where lines of metrics go: launch/workdir has those that write files.
 
@@ -44,14 +57,8 @@ class Writer(Protocol):
     steps that it has been given come again.
     """
 
-    def write(
-        self,
-        step: int,
-        metrics: Mapping[str, Any],
-        total: int | None = None,
-        eta: float | None = None,
-    ) -> None:
-        """Records the metrics of a step; of `total` steps, with `eta` seconds left."""
+    def write(self, line: Line) -> None:
+        """Records a line."""
 
     def close(self) -> None:
         """Writes what is buffered; called by who opened it, not by the loop."""
@@ -101,6 +108,7 @@ class Run(NamedTuple):
       step and once after each, in every process of the run, which must all get the same answer.
     beat: tells a watchdog that a step is done.
     profile_folder, profile_steps: a trace of so many steps of each call goes there; 0: none.
+    show: is told of each step by the newest metrics that were read: for a bar on a terminal.
     """
 
     runtime: RuntimeConfig
@@ -113,6 +121,7 @@ class Run(NamedTuple):
     beat: Callable[[], None]
     profile_folder: str = ''
     profile_steps: int = 0
+    show: Callable[[Line], None] = lambda line: None
 
 
 class Ended(NamedTuple):
@@ -181,6 +190,11 @@ def train(
         run.beat()
         profile.after(step, sums)
 
+        # A step late, as it was read anyway: a bar makes nothing wait.
+        newest = run.meter.newest()
+        eta = meter.eta(run.total_steps - step, newest)
+        run.show(Line(step, {**labels, 'split': 'train', **newest}, run.total_steps, eta))
+
         # Evaluation comes before the line of training, because it may make this the last step,
         # and the last step always has a line; the lines themselves come in the other order.
         verdict = None
@@ -192,10 +206,11 @@ def train(
         if step % runtime.log_every == 0 or at_end:
             figures = run.meter.drain(costs.rates if costs else None)
             eta = meter.eta(run.total_steps - step, figures)
-            run.writer.write(step, {**labels, 'split': 'train', **figures}, run.total_steps, eta)
+            line = Line(step, {**labels, 'split': 'train', **figures}, run.total_steps, eta)
+            run.writer.write(line)
             warn_of_recompilation(train_step, step, compiled_before + programs)
         if verdict:
-            run.writer.write(step, {**labels, **verdict.metrics}, run.total_steps)
+            run.writer.write(Line(step, {**labels, **verdict.metrics}, run.total_steps))
 
         # Signals are looked for after the evaluation, which may have been long, and before the
         # save, which a signal makes due. What has been written by now is before the saved step, so

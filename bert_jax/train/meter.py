@@ -46,6 +46,8 @@ class Meter:
         # A line of metrics spans a restart: the sums of steps made before it are added to here.
         self.read_by: Callable[[int, int], str] = lambda first, last: ''
         self._pending: tuple[int, MetricSums] | None = None
+        # For `newest`, which a line of metrics does not end.
+        self._newest: dict[str, float] = {}
         self._start()
         if kept:
             self._sums |= {name: list(entry) for name, entry in kept['sums'].items()}
@@ -74,6 +76,8 @@ class Meter:
         """
         # Here the host waits for the step before, while the devices have this one to do.
         self._settle_pending()
+        if self._timed:  # all of them are done by now
+            self._newest['step_ms'] = 1e3 * (time.perf_counter() - self._since) / self._timed
         self._pending = step, metrics
         if compiled:
             # The interval now begins later by all that this step took, and by its wait for input.
@@ -110,7 +114,15 @@ class Meter:
                     ' launch.verify_data)'
                 )
             return
+        self._newest |= means(host)
         add_sums(self._sums, host)
+
+    def newest(self) -> dict[str, float]:
+        """The metrics of the newest step that was read, and `step_ms` as far as it was measured.
+
+        Waits for nothing. Empty before a step was read.
+        """
+        return dict(self._newest)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps of the steps since the last `drain`, as JSON values.

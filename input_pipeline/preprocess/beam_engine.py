@@ -62,18 +62,19 @@ class BeamEngine:
         # What lies there is finished, whichever engine did it.
         results = kept.load(function)
         to_do = {i: task for i, task in enumerate(tasks) if i not in results}
-        if to_do:
-            self._pipeline(function, to_do, len(tasks), kept)
-            results = kept.load(function)
+        with progress:
+            if to_do:
+                self._pipeline(function, to_do, len(tasks), kept)
+                results = kept.load(function)
 
-        # Fewer than tasks? A worker has kept its error, or writes where this process does not look.
-        if len(results) < len(tasks):
-            kept.raise_failure()
-            raise Interrupted(
-                f'{kept.folder}: has the results of {len(results)} of {len(tasks)} tasks, and Beam'
-                ' says that all are done: --output must be a folder that every worker sees'
-            )
-        progress.done()
+            # Fewer than tasks? A worker has kept its error, or writes where this process does not
+            # look.
+            if len(results) < len(tasks):
+                kept.raise_failure()
+                raise Interrupted(
+                    f'{kept.folder}: has the results of {len(results)} of {len(tasks)} tasks, and'
+                    ' Beam says that all are done: --output must be a folder that every worker sees'
+                )
         return [results[i] for i in range(len(tasks))]
 
     def _pipeline(

@@ -61,42 +61,43 @@ class LocalEngine:
         to_do = [i for i in range(len(tasks)) if i not in results]
         self._tasks, self._done_before = self._tasks + len(tasks), self._done_before + len(results)
         done = sum(weights[i] for i in results)
-        progress.skip(done)
+        with progress:
+            progress.skip(done)
 
-        # In this process where one worker is wanted, or starting several costs more than one task.
-        if self._workers == 1 or (self._pool is None and len(to_do) == 1):
-            for i in to_do:
-                results[i] = kept.run(i, function, tasks[i])
-                done += weights[i]
-                progress.update(done)
-
-        elif to_do:
-            # One pool for all stages. Spawned, not forked: a copy of a process that has threads may
-            # hang, and workers shall not hold a copy of this one's memory.
-            if self._pool is None:
-                self._pool = ProcessPoolExecutor(
-                    self._workers, multiprocessing.get_context('spawn'), _end_with_parent
-                )
-
-            # All tasks are handed out at once and taken in as they end, so that no worker waits
-            # for the slowest of a round; each keeps its result itself before it is reported.
-            try:
-                futures = {
-                    self._pool.submit(_measured, kept, i, function, tasks[i]): i for i in to_do
-                }
-                for future in as_completed(futures):
-                    i = futures[future]
-                    results[i], process, peak = future.result()
-                    self._peaks[process] = max(peak, self._peaks.get(process, 0))
+            # In this process where one worker is wanted, or starting several costs more than one
+            # task.
+            if self._workers == 1 or (self._pool is None and len(to_do) == 1):
+                for i in to_do:
+                    results[i] = kept.run(i, function, tasks[i])
                     done += weights[i]
                     progress.update(done)
-            except BrokenProcessPool:
-                raise Interrupted(
-                    'a worker process died (killed by the system, perhaps for memory): no records'
-                    ' were written; the same command goes on from here, with fewer --workers if'
-                    ' memory is short'
-                ) from None
-        progress.done()
+
+            elif to_do:
+                # One pool for all stages. Spawned, not forked: a copy of a process that has threads
+                # may hang, and workers shall not hold a copy of this one's memory.
+                if self._pool is None:
+                    self._pool = ProcessPoolExecutor(
+                        self._workers, multiprocessing.get_context('spawn'), _end_with_parent
+                    )
+
+                # All tasks are handed out at once and taken in as they end, so that no worker waits
+                # for the slowest of a round; each keeps its result itself before it is reported.
+                try:
+                    futures = {
+                        self._pool.submit(_measured, kept, i, function, tasks[i]): i for i in to_do
+                    }
+                    for future in as_completed(futures):
+                        i = futures[future]
+                        results[i], process, peak = future.result()
+                        self._peaks[process] = max(peak, self._peaks.get(process, 0))
+                        done += weights[i]
+                        progress.update(done)
+                except BrokenProcessPool:
+                    raise Interrupted(
+                        'a worker process died (killed by the system, perhaps for memory): no'
+                        ' records were written; the same command goes on from here, with fewer'
+                        ' --workers if memory is short'
+                    ) from None
 
         # In the order of the tasks, whichever ended first: the next stage depends on it.
         return [results[i] for i in range(len(tasks))]

@@ -32,7 +32,7 @@ class PreprocessOptions:
         'files to read: a path or a glob, or several with commas; or tfds:NAME/SPLIT; '
         'or these as LANGUAGE=PATTERN. Give the flag as often as there are inputs'
     )
-    tokenizer: str = required('tokenizer directory (launch.train_vocab makes one)', once=True)
+    tokenizer: str = required('tokenizer directory (launch.train_vocab makes one)')
     output: str = required('folder for the records; it appears whole or not at all')
     seq_len: int = option(128, 'tokens a row, [CLS] and [SEP] included', within='[8, 65536]')
     max_predictions: int | None = option(

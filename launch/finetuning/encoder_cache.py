@@ -110,21 +110,21 @@ class WordStates:
         params = jax.device_put(params, sharding.shardings(params, mesh))
 
         # In the plan of all rows, so that a later call with others compiles nothing new.
-        progress, finished = Progress('encode', int(missing.sum()), 'rows'), 0
+        finished = 0
         inputs = {name: rows[name] for name in INPUT_KEYS}
         plan = by_length(rows, _LENGTHS, mesh, missing)
 
-        # Cut off what fills the batch up, then pick the first piece of each word.
-        for batch_rows, outputs in run(encode, params, inputs, plan, mesh):
-            states_BTKH = np.asarray(outputs['features'])[: len(batch_rows)]
-            is_word = rows['word_index'][batch_rows, : states_BTKH.shape[1]] >= 0
+        with Progress('encode', int(missing.sum()), 'rows') as progress:
+            # Cut off what fills the batch up, then pick the first piece of each word.
+            for batch_rows, outputs in run(encode, params, inputs, plan, mesh):
+                states_BTKH = np.asarray(outputs['features'])[: len(batch_rows)]
+                is_word = rows['word_index'][batch_rows, : states_BTKH.shape[1]] >= 0
 
-            # Written at once: what a signal interrupts is not lost.
-            self._keep(batch_rows, states_BTKH[is_word])
-            finished += len(batch_rows)
-            progress.update(finished)
-            between()
-        progress.done()
+                # Written at once: what a signal interrupts is not lost.
+                self._keep(batch_rows, states_BTKH[is_word])
+                finished += len(batch_rows)
+                progress.update(finished)
+                between()
 
     def _keep(self, rows: np.ndarray, states_WKH: np.ndarray) -> None:
         """Writes the states of the words of some rows, and then that these are done."""

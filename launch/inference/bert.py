@@ -33,7 +33,7 @@ from configs.schema import ModelConfig
 from input_pipeline.tasks.features import input_rows
 from input_pipeline.tokenizer import Tokenizer
 from launch.inference.extractor import Extractor
-from launch.inference.predictor import Predictor
+from launch.inference.mask_filler import MaskFiller, check_head
 from launch.workdir.source import Source, load_source
 
 Text = str | tuple[str, str]
@@ -133,7 +133,7 @@ class Bert:
 
         UserError where the model has no masked-LM head.
         """
-        self._check_mlm()
+        check_head(self.source)
         if positions is None:
             B, T = rows['input_ids'].shape
             positions = np.tile(np.arange(T, dtype=np.int32), (B, 1))
@@ -167,11 +167,12 @@ class Bert:
         """The `top` best words for each [MASK] of a text, best first; of a list, a list of them.
 
         A text's answer has {'token', 'probability'} of each candidate of each mask in turn.
-        UserError where the model has no masked-LM head, or a text over 20 masks.
+        UserError for what MaskFiller refuses, of which this is the answer without the text.
         """
-        self._check_mlm()
-        answers = self._filler(top)(texts)
-        return [a['masks'] for a in answers] if isinstance(texts, list) else answers['masks']
+        several = isinstance(texts, list)
+        answers = self._filler(top).answers(texts if several else [texts])
+        masks = [answer['masks'] for answer in answers]
+        return masks if several else masks[0]
 
     @functools.cached_property
     def _placed(self) -> dict[str, Any]:
@@ -184,13 +185,8 @@ class Bert:
     def _made_extractor(self, layers: tuple[int, ...], pool: Pool, max_length: int) -> Extractor:
         return Extractor(self.source, layers, pool, max_length, self._dtype, 'float32')
 
-    def _made_filler(self, top: int) -> Predictor:
-        source = self.source._replace(bert=self._as('masked_words'))
-        return Predictor(source, self.config.max_position, {}, top, self._dtype)
-
-    def _check_mlm(self) -> None:
-        if 'mlm' not in self.source.bert.parts:
-            raise UserError(f'{self.source.where}: its model has no masked-LM head')
+    def _made_filler(self, top: int) -> MaskFiller:
+        return MaskFiller(self.source, top, self._dtype)
 
     def _length(self, max_length: int | None) -> int:
         most = self.config.max_position

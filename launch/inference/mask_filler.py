@@ -7,8 +7,10 @@ texts come from or how answers are printed.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from bert_jax.train.task_heads import HEADS
 from configs.errors import UserError
 from launch.inference.predictor import Predictor
 from launch.workdir.source import Source
@@ -16,37 +18,64 @@ from launch.workdir.source import Source
 MASK = '[MASK]'
 
 
+def check_head(source: Source) -> None:
+    """UserError where the model cannot say which words are likely."""
+    if 'mlm' not in source.bert.parts:
+        raise UserError(
+            f'{source.where}: a {source.bert.architecture} has no head for masked words: name the'
+            ' run of launch.pretrain that it came from, or another model with that head'
+        )
+
+
 class MaskFiller:
     """Fills in masks by the masked-word head of one model, which stays in memory."""
 
-    def __init__(self, source: Source, top: int):
+    def __init__(self, source: Source, top: int, compute_dtype: str = 'float32'):
         """`top`: how many words for each mask. UserError where the model has no such head."""
-        if 'mlm' not in source.bert.parts:
-            raise UserError(
-                f'{source.where}: a {source.bert.architecture} has no head for masked words: name'
-                ' the run of launch.pretrain that it came from, or another model with that head'
-            )
+        check_head(source)
         self._tokenizer, self._most = source.tokenizer, source.model.max_position
         self._mask = source.tokenizer.special_tokens[4]
-        self._predictor = Predictor(source, self._most, {}, top)
+
+        # That head alone: next to it others would be computed for nothing.
+        bert = source.bert._replace(architecture=HEADS['masked_words'].architecture)
+        self._predictor = Predictor(source._replace(bert=bert), self._most, {}, top, compute_dtype)
 
     def __call__(self, text: str) -> dict[str, Any]:
-        """{'text', 'masks': for each in turn its best words, [{'token', 'probability'}, ...]}.
+        """The answer to one text, as `answers` has it."""
+        return next(self.answers([text]))
 
-        UserError for a text without a mask, with more of them than are answered, or longer than the
-        model's positions.
+    def answers(self, texts: Iterable[str]) -> Iterator[dict[str, Any]]:
+        """Yields {'text', 'masks'} for each text; many of them go through the device together.
+
+        masks: for each in turn its best words, [{'token', 'probability'}, ...]. UserError for a
+        text without a mask, with more of them than are answered, or longer than the model's
+        positions.
         """
+        texts = list(texts)
+        asked = [self._as_asked(text) for text in texts]
+        for text, answer in zip(texts, self._predictor.stream(asked, errors=True), strict=True):
+            if 'error' in answer:
+                raise UserError(f'{_shown(text)}: {answer["error"]}')
+            yield {'text': text, **answer}
+
+    def _as_asked(self, text: str) -> str:
+        """The text with the model's own mask token. UserError where it cannot be asked."""
+        if not isinstance(text, str):
+            raise UserError(f'{_shown(text)}: must be a text')
         asked = text.replace(MASK, self._mask)
-        shown = repr(text if len(text) <= 60 else f'{text[:57]}...')
         parts = asked.split(self._mask)
         if len(parts) == 1:
-            raise UserError(f'{shown}: no {MASK} in it: write one in place of each word')
+            raise UserError(f'{_shown(text)}: no {MASK} in it: write one in place of each word')
         length = sum(map(len, self._tokenizer.encode_batch(parts))) + len(parts) - 1
         if length + 2 > self._most:
             raise UserError(
-                f'{shown}: {length} word pieces, and this model reads {self._most - 2}: shorten it'
+                f'{_shown(text)}: {length} word pieces, and this model reads {self._most - 2}:'
+                ' shorten it'
             )
-        (answer,) = self._predictor.stream([asked], errors=True)
-        if 'error' in answer:
-            raise UserError(f'{shown}: {answer["error"]}')
-        return {'text': text, **answer}
+        return asked
+
+
+def _shown(text: Any) -> str:
+    """What a message shows of a text."""
+    text = text if isinstance(text, str) else str(text)
+    return repr(text if len(text) <= 60 else f'{text[:57]}...')

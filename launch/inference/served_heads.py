@@ -67,12 +67,10 @@ _BEST = (
     "for place, row in zip(places, out['{}'][0]):\n    print([tokenizer.id_to_token(int(i)) for i"
     ' in np.argsort(-row)[:5]])'
 )
-_SOFTMAX = Script(
-    "'a text' ['its pair']",
-    _ONE,
-    _BATCH,
-    _SHARES + "print({label: round(float(p), 4) for label, p in zip(about['labels'], share)})",
-)
+_PRINT = "print({label: round(float(p), 4) for label, p in zip(about['labels'], share)})"
+_SOFTMAX = Script("'a text' ['its pair']", _ONE, _BATCH, _SHARES + _PRINT)
+# Of several labels that may hold at once, each has a probability of its own.
+_SIGMOID = _SOFTMAX._replace(answer="share = 1 / (1 + np.exp(-out['logits'][0]))\n" + _PRINT)
 
 SERVED = {
     'span': Served(
@@ -99,7 +97,7 @@ SERVED = {
             "'a text' ['its pair']", _ONE, _BATCH, "print(round(float(out['logits'][0, 0]), 4))"
         ),
     ),
-    'multi_label': Served(answers.ManyLabels, _SOFTMAX),
+    'multi_label': Served(answers.ManyLabels, _SIGMOID),
     'tokens': Served(
         answers.WordLabels,
         Script(
@@ -151,13 +149,8 @@ SERVED = {
 
 
 def script_of(model: Model) -> Script:
-    """A model's own lines of the example script.
-
-    One output has no others to share a probability with, so it is printed as it is.
-    """
-    # A softmax over one number is 1 whatever it is.
-    alone = model.head == 'multi_label' and model.outputs == 1
-    return SERVED['regressor' if alone else model.head].script
+    """A model's own lines of the example script."""
+    return SERVED[model.head].script
 
 
 def answerer(

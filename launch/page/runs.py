@@ -103,8 +103,8 @@ class Sweep:
         """The names of the settings in which its runs differ."""
         settings = [leaves(schema.to_dict(run.config)) for run in self.runs]
         names = dict.fromkeys(name for one in settings for name in one)
-        missing = object()
-        return [name for name in names if len({one.get(name, missing) for one in settings}) > 1]
+        states = lambda name: {(name in one, one.get(name)) for one in settings}
+        return [name for name in names if len(states(name)) > 1]
 
     def settings_of(self, run: Run) -> dict[str, Any]:
         """What makes a run of the sweep another than the others, with its seed."""

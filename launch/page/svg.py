@@ -77,4 +77,4 @@ def _plain(node: Element) -> None:
 
 
 def _variable(colour: str) -> str:
-    return VARIABLES.get(colour, 'var(--ink)')
+    return VARIABLES.get(colour) or 'var(--ink)'

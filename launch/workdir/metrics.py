@@ -28,9 +28,10 @@ from etils import epath
 
 from configs.errors import UserError, no_room, reading
 from configs.json_object import parse
+from input_pipeline import progress
 
 if TYPE_CHECKING:
-    from bert_jax.train.loop import Writer
+    from bert_jax.train.loop import Line, Writer
 
 FILE = 'metrics.jsonl'
 
@@ -65,17 +66,11 @@ class Writers:
     def __init__(self, writers: Sequence[Writer]):
         self._writers = writers
 
-    def write(
-        self,
-        step: int,
-        metrics: Mapping[str, Any],
-        total: int | None = None,
-        eta: float | None = None,
-    ) -> None:
-        """Hands one set of metrics to each in turn, as JSON values: None for what is not finite."""
-        values = {name: _plain(value) for name, value in metrics.items()}
+    def write(self, line: Line) -> None:
+        """Hands a line to each in turn, its metrics as JSON values: None for what is not finite."""
+        values = {name: _plain(value) for name, value in line.metrics.items()}
         for writer in self._writers:
-            writer.write(step, values, total, eta)
+            writer.write(line._replace(metrics=values))
 
     def close(self) -> None:
         """Closes each, also where one fails. They are of no use afterwards."""
@@ -117,15 +112,9 @@ class MetricWriter(Writers):
 class LogLines:
     """The log: a readable line for each set of metrics."""
 
-    def write(
-        self,
-        step: int,
-        metrics: Mapping[str, Any],
-        total: int | None = None,
-        eta: float | None = None,
-    ) -> None:
+    def write(self, line: Line) -> None:
         """Logs what `describe` says."""
-        logging.info('%s', describe(step, metrics, total, eta))
+        logging.info('%s', describe(line))
 
     def close(self) -> None:
         """Does nothing."""
@@ -139,15 +128,9 @@ class JsonLines:
         truncate_after(folder / FILE, resume_step)
         self._file = _Appended(folder / FILE, must)
 
-    def write(
-        self,
-        step: int,
-        metrics: Mapping[str, Any],
-        total: int | None = None,
-        eta: float | None = None,
-    ) -> None:
+    def write(self, line: Line) -> None:
         """Appends a line, which has neither `total` nor `eta`."""
-        self._file.append(json.dumps({'step': step, **metrics}).encode() + b'\n')
+        self._file.append(json.dumps({'step': line.step, **line.metrics}).encode() + b'\n')
 
     def close(self) -> None:
         """Writes what waits for room."""
@@ -160,23 +143,17 @@ class TensorBoard:
     def __init__(self, folder: epath.Path, resume_step: int, must: bool):
         self._events = _event_writer(folder, resume_step, must)
 
-    def write(
-        self,
-        step: int,
-        metrics: Mapping[str, Any],
-        total: int | None = None,
-        eta: float | None = None,
-    ) -> None:
+    def write(self, line: Line) -> None:
         """Adds a point to the curve 'SPLIT/NAME' of each number."""
         from tensorboard.compat.proto import event_pb2, summary_pb2
 
         values = [
             summary_pb2.Summary.Value(tag=tag, simple_value=value)
-            for tag, value in scalars(metrics).items()
+            for tag, value in scalars(line).items()
         ]
         self._events.add_event(
             event_pb2.Event(
-                wall_time=time.time(), step=step, summary=summary_pb2.Summary(value=values)
+                wall_time=time.time(), step=line.step, summary=summary_pb2.Summary(value=values)
             )
         )
 
@@ -185,12 +162,11 @@ class TensorBoard:
         self._events.close()
 
 
-def scalars(metrics: Mapping[str, Any]) -> dict[str, float]:
+def scalars(line: Line) -> dict[str, float]:
     """The numbers of a line, as 'SPLIT/NAME': TensorBoard then draws a name's splits together."""
-    split = metrics.get('split', 'train')
     return {
-        f'{split}/{name}': value
-        for name, value in metrics.items()
+        f'{line.metrics["split"]}/{name}': value
+        for name, value in line.metrics.items()
         if isinstance(value, int | float) and not isinstance(value, bool)
     }
 
@@ -328,34 +304,50 @@ def truncate_after(path: epath.PathLike, step: int) -> None:
         os.truncate(path, len(content))  # which a full disk allows too
 
 
-def describe(
-    step: int, values: Mapping[str, Any], total: int | None = None, eta: float | None = None
-) -> str:
+def describe(line: Line) -> str:
     """One readable line: 'step 200/1000 train  loss 6.31  mlm_accuracy 0.153  ... eta 1:02:03'."""
-    # The usual figures in their fixed order, then whatever else a task or head reports.
-    names = [name for name in _FIRST if name in values] + [
-        name for name in values if name not in _FIRST + _LEFT_OUT
-    ]
-
     # Whole numbers (counts, the phase) are left to the files; None is a figure that is not finite.
+    values = line.metrics
     figures = [
-        f'{name} {_short(values[name])}'
-        for name in names
+        _figure(line, name)
+        for name in _in_order(values)
         if values[name] is None or isinstance(values[name], float)
     ]
 
     # The exception: a discarded step must be seen.
-    if discarded := values.get('discarded_steps'):
-        figures.append(f'discarded_steps {discarded}')
-    if eta is not None:
-        minutes, seconds = divmod(round(eta), 60)
-        figures.append(f'eta {minutes // 60}:{minutes % 60:02}:{seconds:02}')
-    return '  '.join(
-        [
-            f'step {step}' + (f'/{total}' if total else '') + f' {values.get("split", "train")}',
-            *figures,
-        ]
+    if values.get('discarded_steps'):
+        figures.append(f'discarded_steps {values["discarded_steps"]}')
+    figures += [progress.eta(line.eta)] if line.eta is not None else []
+    return '  '.join([f'{_place(line)} {values["split"]}', *figures])
+
+
+def status(line: Line) -> progress.Status:
+    """The same for a bar: the loss first, then accuracies, then the parts of the loss."""
+    told = [name for name in _in_order(line.metrics) if name.endswith(('loss', 'accuracy'))]
+    told.sort(key=lambda name: (name != 'loss', not name.endswith('accuracy')))
+    step_ms = line.metrics.get('step_ms')
+    return progress.Status(
+        _place(line),
+        line.step / line.total,
+        [_figure(line, name) for name in told],
+        progress.rate(1e3 / step_ms, 'steps') if step_ms else '',
+        line.eta,
     )
+
+
+def _in_order(values: Mapping[str, Any]) -> list[str]:
+    """The usual figures in their fixed order, then whatever else a task or head reports."""
+    return [name for name in _FIRST if name in values] + [
+        name for name in values if name not in _FIRST + _LEFT_OUT
+    ]
+
+
+def _place(line: Line) -> str:
+    return f'step {line.step}/{line.total}'
+
+
+def _figure(line: Line, name: str) -> str:
+    return f'{name} {_short(line.metrics[name])}'
 
 
 def _short(value: float | None) -> str:

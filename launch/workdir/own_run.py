@@ -52,6 +52,9 @@ def own_run(
       the first); called in the first process alone, and closed at the end.
       profile_steps: see loop.Run.
 
+    Of several processes (jax.distributed.initialize comes before) each makes the same call, for a
+    folder that all of them share.
+
     UserError where the folder holds another run or is in use, or a batch does not divide.
     """
     for number, phase in enumerate(config.phases):

@@ -141,7 +141,7 @@ class Spread(NamedTuple):
 
 def quantity(name: str) -> Quantity:
     """What a metric is called; one that is not known here stands as metrics.jsonl has it."""
-    return QUANTITIES.get(name, Quantity(name, ''))
+    return QUANTITIES.get(name) or Quantity(name, '')
 
 
 def loss_unit(data: Mapping[str, Any]) -> str:

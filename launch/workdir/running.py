@@ -19,6 +19,7 @@ from bert_jax.train.checkpoint import Checkpoints
 from bert_jax.train.meter import Meter
 from bert_jax.train.state import TrainState
 from configs.schema import PretrainConfig, RuntimeConfig
+from input_pipeline.progress import Bar
 from launch.workdir import metrics, notes, plots
 from launch.workdir.workdir import Workdir
 
@@ -94,9 +95,13 @@ def opened(
         else metrics.Writers([])
     )
 
+    def show(line: loop.Line) -> None:
+        if bar.due():
+            bar.show(metrics.status(line))
+
     # Checkpoints close first: a save under way ends before the metrics that tell of it are closed.
     try:
-        with checkpoints:
+        with Bar(writes) as bar, checkpoints:
             yield loop.Run(
                 runtime,
                 total_steps,
@@ -108,6 +113,7 @@ def opened(
                 beat,
                 f'{workdir}/profile',
                 profile_steps,
+                show,
             )
     # Also after an error or a signal: a run that ended early is the one whose curves are wanted.
     finally:

@@ -7,10 +7,12 @@ variables to say (WANDB_MODE=offline, MLFLOW_TRACKING_URI).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from launch.workdir.metrics import scalars
+
+if TYPE_CHECKING:
+    from bert_jax.train.loop import Line
 
 
 class WandbWriter:
@@ -24,15 +26,9 @@ class WandbWriter:
 
         self._run = wandb.init(project=project, id=name, name=name, dir=folder, resume='allow')
 
-    def write(
-        self,
-        step: int,
-        metrics: Mapping[str, Any],
-        total: int | None = None,
-        eta: float | None = None,
-    ) -> None:
+    def write(self, line: Line) -> None:
         """Adds a point to the curve 'SPLIT/NAME' of each number."""
-        self._run.log(scalars(metrics), step=step)
+        self._run.log(scalars(line), step=line.step)
 
     def close(self) -> None:
         """Sends what is left, and ends the run there."""
@@ -54,16 +50,10 @@ class MlflowWriter:
         self._run_id = run.info.run_id
         client.update_run(self._run_id, status='RUNNING')
 
-    def write(
-        self,
-        step: int,
-        metrics: Mapping[str, Any],
-        total: int | None = None,
-        eta: float | None = None,
-    ) -> None:
+    def write(self, line: Line) -> None:
         """Adds a point to the curve 'SPLIT/NAME' of each number."""
-        for name, value in scalars(metrics).items():
-            self._client.log_metric(self._run_id, name, value, step=step)
+        for name, value in scalars(line).items():
+            self._client.log_metric(self._run_id, name, value, step=line.step)
 
     def close(self) -> None:
         """Ends the run there."""

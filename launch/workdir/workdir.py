@@ -123,12 +123,17 @@ class Workdir(os.PathLike[str]):
 
         return Tokenizer.load(self.tokenizer_folder)
 
-    def check(self, expected: str = 'a workdir of launch.pretrain or launch.finetune') -> None:
-        """UserError where this is no workdir.
+    def check(
+        self,
+        expected: str = 'a workdir of launch.pretrain or launch.finetune',
+        flag: str | None = None,
+    ) -> None:
+        """UserError where this is no workdir, with the name of the `flag` that it was given by.
 
         It says what was `expected`; of a sweep's folder it names a run, the best where all are
         done.
         """
+        given = f'--{flag}=' if flag else ''
         # Everything that touches the disk in here: an unreachable bucket becomes one line.
         with reading(self):
             if self.config_file.exists():
@@ -141,14 +146,14 @@ class Workdir(os.PathLike[str]):
         # A sweep's folder is the likely mix-up: the command that trained was pointed at it.
         if not runs:
             why = 'it is a file' if is_file else 'no config.json in it'
-            raise UserError(f'{self}: {why}; expected {expected}')
+            raise UserError(f'{given}{self}: {why}; expected {expected}')
         described, run = _number_of(runs), runs[0]
         if swept:
             run = read_object(report)['best']
             described += f', of which {run} is best'
         raise UserError(
-            f'{self} holds a sweep of {described}: name one of them, as in'
-            f' {self.path / "runs" / run}'
+            f'{given}{self} holds a sweep of {described}: name one of them, as in'
+            f' {given}{self.path / "runs" / run}'
         )
 
     def check_takes_sweep(self) -> None:

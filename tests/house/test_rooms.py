@@ -16,7 +16,13 @@ MOST_ENTRIES = 12
 FLOORS = {
     'bert_jax': ({'mesh'}, {'model'}, {'train'}, {'costs', 'interchange'}),
     'input_pipeline': ({'records', 'tokenizer'}, {'text', 'examples'}, {'preprocess', 'tasks'}),
-    'launch': ({'workdir'}, {'finetuning'}, {'pretraining', 'inference'}, {'page'}, {'demo'}),
+    'launch': (
+        {'workdir', 'cluster'},
+        {'finetuning'},
+        {'pretraining', 'inference'},
+        {'page'},
+        {'demo'},
+    ),
 }
 
 

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.train.loop import Line
 from configs import schema
 from configs.errors import UserError
 from input_pipeline.records.shards import Manifest
@@ -79,8 +80,8 @@ class Killer:
     def __init__(self, step, act):
         self.step, self.act = step, act
 
-    def write(self, step, metrics, total=None, eta=None):
-        if step == self.step and metrics['split'] == 'train':
+    def write(self, line):
+        if line.step == self.step and line.metrics['split'] == 'train':
             self.act()
 
     def close(self):
@@ -140,7 +141,7 @@ def test_a_writer_of_ones_own_has_the_lines_of_an_undisturbed_run(tmp_path):
         for resumed_at, steps in parts:
             writer = table(path, resumed_at)
             for step in steps:
-                writer.write(step, {'split': 'train', 'rtd_loss': 1 / step}, 9, None)
+                writer.write(Line(step, {'split': 'train', 'rtd_loss': 1 / step}, 9))
             writer.close()
         return path.read_text()
 
@@ -198,6 +199,11 @@ def test_outputs_embeddings_and_words_agree_with_each_other_whatever_the_padding
     text = f'{words[0]} [MASK]'
     (best,) = bert.fill_mask(text, 2)
     assert bert.fill_mask([text, text], 2) == [[best], [best]]
+    for refused in (words[0], [text, words[0]]):  # as by launch.fill_mask
+        with pytest.raises(UserError, match=rf"'{words[0]}': no \[MASK\] in it"):
+            bert.fill_mask(refused)
+    with pytest.raises(UserError, match='must be a text'):
+        bert.fill_mask((text, text))
     masked = bert.tokenize([words[0]])
     ids = np.insert(masked['input_ids'], 2, bert.tokenizer.mask_id, axis=1)
     rows = {'input_ids': ids, 'input_mask': np.ones_like(ids), 'segment_ids': np.zeros_like(ids)}
@@ -220,5 +226,5 @@ def test_a_model_without_a_masked_lm_head_says_so(encoder):
     bert = Bert(source._replace(bert=source.bert._replace(params=params)))
     assert bert(bert.tokenize(['a'])).pooled.shape == (1, 32)
     for ask in (lambda: bert.fill_mask('[MASK]'), lambda: bert.mlm_logits(bert.tokenize(['a']))):
-        with pytest.raises(UserError, match='has no masked-LM head'):
+        with pytest.raises(UserError, match='has no head for masked words'):
             ask()

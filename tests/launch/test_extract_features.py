@@ -205,6 +205,9 @@ def test_a_bad_record_keeps_its_place_without_tokens():
 
 
 def test_layers_are_checked():
+    for twice, said in (([1, 0, 1], '1 and 1'), ([2, -1], '2 and -1'), ([-3, 0], '-3 and 0')):
+        with pytest.raises(UserError, match=f'--layers: {said} are the same layer'):
+            hidden_states.make_features(tiny_models.CONFIG, twice, 'none', jnp.float32, jnp.float32)
     for layer in (3, -4):
         with pytest.raises(UserError, match=f'--layers: no layer {layer}: this encoder has 0'):
             hidden_states.make_features(

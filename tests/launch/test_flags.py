@@ -62,7 +62,7 @@ class Wool:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    flock: str = required('where they are', once=True)
+    flock: str = required('where they are')
     sheep: int | None = option(None, 'how many of them', bounds=(1, 9))
     wool: Wool
     lengths: tuple[int, ...] = option((3, -1), 'of the wool', commas=True)
@@ -139,7 +139,18 @@ def test_what_is_given_has_the_fields_type(program):
     ('arguments', 'message'),
     [
         ([], '--flock is required'),
-        (['--flock=a', '--flock=b'], '--flock=b: already defined as a'),
+        (['--flock=a', '--flock=b'], '--flock=b: --flock was given before: give it once'),
+        *(
+            (['--flock=a', first, second], f'{second}: {first.partition("=")[0]} was given before')
+            for first, second in (
+                ('--dark=true', '--dark=false'),
+                ('--sheep=1', '--sheep=2'),
+                ('--share=0', '--share=.5'),
+                ('--colour=black', '--colour=white'),
+                ('--lengths=1', '--lengths=2'),
+                ('--gently', '--gently=false'),
+            )
+        ),
         (['--flock=a', '--sheep=10'], '--sheep=10'),
         (['--flock=a', '--colour=red'], 'should be one of <white|black>'),
         (['--flock=a', '--share=1'], '--share=1.0: must be at least 0 and less than 1'),

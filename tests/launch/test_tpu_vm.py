@@ -169,6 +169,13 @@ def test_start_supervises_the_command_as_it_was_written(here, kind, extra):
     assert calls(here)[0][1]['--worker'] == 'all'
 
 
+def test_a_console_script_is_that_of_the_environment_there(here):
+    command = ['bert-pretrain', '--config=bert_base']
+    assert script(here, 'start', *NAMED, '--type=v5e-8', '--', *command).returncode == 0
+    words = wait_for(here / 'worker' / 'bert_jax' / 'started').splitlines()
+    assert words == ['-m', 'launch.supervise', '--', '.venv/bin/bert-pretrain', *command[1:]]
+
+
 def test_keep_makes_a_vm_again_that_was_taken_away(here):
     (here / 'states').write_text('PREEMPTED ABSENT READY READY READY READY READY READY READY READY')
     # It stands for `git archive ... -o FILE HEAD`.

@@ -11,6 +11,7 @@ import os
 import pathlib
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -151,6 +152,87 @@ def test_strangers_alone_are_not_taken_for_the_process_that_is_missing():
     found = outcomes([lambda: call(port, 0, 2, 1.5), stray])
     assert '1 of 2 processes arrived within 1.5 s; missing: 1' in found[0]
     held[0].close()
+
+
+def test_strangers_are_told_of_in_one_line(monkeypatch):
+    port, lines = free_port(), []
+    monkeypatch.setattr(
+        roll_call.logging, 'info', lambda text, *values: lines.append(text % values)
+    )
+
+    def strangers() -> None:
+        for text in (b'GET / HTTP/1.1\r\n\r\n', b'\0\n'):
+            with connected(port) as stranger:
+                stranger.sendall(text)
+        connected(port).close()  # at once, as a port scanner does
+        time.sleep(0.5)
+        call(port, 1, 2)
+
+    assert outcomes([lambda: call(port, 0, 2), strangers]) == ['', '']
+    assert [line for line in lines if 'were ignored' in line] == [
+        '3 connections from elsewhere, as of a port scanner or a health check, were ignored'
+    ]
+
+
+def connected_to_itself(port: int) -> socket.socket:
+    """A connection whose both ends are one socket, which holds the port.
+
+    So the system may connect whoever calls a port of this host at which nobody listens. Its end is
+    a reset: else the port would stay taken for a minute.
+    """
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
+    made.bind(('127.0.0.1', port))
+    made.connect(('127.0.0.1', port))
+    return made
+
+
+def test_process_0_waits_for_a_port_that_a_stranger_holds_for_a_moment():
+    port = free_port()
+    stranger = connected_to_itself(port)
+    threading.Timer(1, stranger.close).start()
+    assert outcomes([lambda i=i: call(port, i, 3) for i in range(3)]) == [''] * 3
+
+
+def test_a_caller_that_the_system_connects_to_itself_leaves_the_port_to_process_0(monkeypatch):
+    port, create, first = free_port(), socket.create_connection, []
+
+    def connect(address: tuple[str, int], timeout: float) -> socket.socket:
+        if not first:
+            first.append(connected_to_itself(port))
+            off = struct.pack('ii', 0, 0)  # as sockets are made
+            first[0].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, off)
+            return first[0]
+        return create(address, timeout)
+
+    monkeypatch.setattr(socket, 'create_connection', connect)
+
+    def late() -> None:
+        time.sleep(0.3)
+        call(port, 0, 2)
+
+    assert outcomes([late, lambda: call(port, 1, 2)]) == ['', '']
+    assert first[0].fileno() == -1
+
+
+def test_a_program_that_echoes_is_not_taken_for_process_0():
+    with socket.create_server(('', 0)) as server:
+        port = server.getsockname()[1]
+
+        def echo() -> None:
+            while True:
+                try:
+                    stranger, _ = server.accept()
+                except OSError:  # closed below
+                    return
+                with stranger, contextlib.suppress(OSError):
+                    stranger.sendall(stranger.recv(1 << 16))
+
+        threading.Thread(target=echo, daemon=True).start()
+        found = outcomes([lambda: call(port, 1, 2, 1.0)])[0]
+        with contextlib.suppress(OSError):
+            server.shutdown(socket.SHUT_RDWR)
+    assert 'who is there is not process 0 of a run' in found
 
 
 def test_a_process_that_is_started_again_counts_once():
@@ -322,6 +404,49 @@ def test_a_port_that_is_taken_is_named(offset):
     ):
         with distributed.joined_run(cluster, dict, dict):
             pass
+
+
+def test_sigterm_before_the_loop_listens_to_it_ends_the_process():
+    """jax.distributed would take it, and the run go on to the end of its job's time."""
+    program = f"""
+import os, signal
+from bert_jax.mesh import processes
+cluster = processes.ClusterAddress('localhost:{free_port()}', 1, 0, timeout_s=20, heartbeat_s=20)
+with processes.joined_run(cluster, dict, dict):
+    os.kill(os.getpid(), signal.SIGTERM)
+    print('goes on', flush=True)
+    os._exit(0)
+"""
+    done = subprocess.run(
+        [sys.executable, '-c', program], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (-signal.SIGTERM, ''), done.stderr
+
+
+def test_a_request_to_stop_that_comes_by_two_ways_is_one_and_a_later_one_ends_the_process():
+    """Slurm signals every process of a job, and launch.supervise passes on what it gets."""
+    program = """
+import time
+from bert_jax.mesh import processes
+processes._SAME_REQUEST_S = 0.5
+stop = processes.StopSignal()
+print('ready', flush=True)
+while not stop.received:
+    time.sleep(0.01)
+time.sleep(0.3)
+print('saving', stop.received, flush=True)
+time.sleep(60)
+"""
+    command = [sys.executable, '-c', program]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout.readline() == 'ready\n'
+        running.send_signal(signal.SIGTERM)
+        time.sleep(0.1)
+        running.send_signal(signal.SIGTERM)
+        assert running.stdout.readline() == f'saving {signal.SIGTERM}\n'
+        time.sleep(0.5)
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(20) == -signal.SIGTERM
 
 
 def test_watchdog_ends_a_process_in_which_nothing_moves():

@@ -43,9 +43,10 @@ SQUARES = Objective(_sums, lambda batch: {'loss': jnp.float32(batch['input_ids']
 class Lines(list):
     """A writer that keeps what is deterministic of the lines."""
 
-    def write(self, step, metrics, total=None, eta=None):
+    def write(self, line):
         clock = ('seconds', 'step_ms', 'input_wait')
-        self.append({'step': step, **{k: v for k, v in metrics.items() if k not in clock}})
+        values = {k: v for k, v in line.metrics.items() if k not in clock}
+        self.append({'step': line.step, **values})
 
 
 def batches(start: int):
@@ -54,7 +55,7 @@ def batches(start: int):
         yield {'input_ids': ids, 'example_weights': np.ones(8, np.float32)}
 
 
-def trained(folder, beats=99, evaluate=None, **options):
+def trained(folder, beats=99, evaluate=None, show=lambda line: None, **options):
     """Takes the run in `folder` up, to a signal after so many beats -> (ended, lines, saved)."""
     mesh = sharding.make_mesh(RuntimeConfig())
     runtime = RuntimeConfig(log_every=5, checkpoint_every=4, keep_checkpoints=9)
@@ -73,6 +74,7 @@ def trained(folder, beats=99, evaluate=None, **options):
             meter.Meter(runtime.max_bad_steps, kept),
             stop=lambda: 15 if len(done) >= beats else None,
             beat=lambda: done.append(None),
+            show=show,
         )
         ended = loop.train(
             run,
@@ -105,6 +107,17 @@ def test_a_run_of_ones_own_is_logged_evaluated_and_saved_in_order(tmp_path):
     # each fourth, the last, and those of the best score so far
     assert saved == [3, 4, 6, 8, 12]
     assert lines[-2]['loss'] < lines[1]['loss']
+
+
+def test_each_step_is_shown_with_the_newest_values_that_were_read(tmp_path):
+    shown = []
+    _, lines, _ = trained(tmp_path, show=shown.append)
+    assert [(line.step, line.total) for line in shown] == [(s + 1, STEPS) for s in range(STEPS)]
+    losses = [line.metrics['loss'] for line in shown[1:]]  # one step late
+    assert 'loss' not in shown[0].metrics and shown[0].eta is None
+    assert lines[0]['step'] == 5
+    np.testing.assert_allclose(np.mean(losses[:5]), lines[0]['loss'], rtol=1e-6)
+    assert shown[-1].eta == 0.0 and shown[-1].metrics['table'] == 'ten'
 
 
 def test_a_run_that_was_stopped_goes_on_to_the_bit(tmp_path):

@@ -247,15 +247,16 @@ def test_one_command_prints_one_table(tmp_path, encoder, task_file, binary):
         f'--task={task_file}',
         f'--init_from={encoder}',
         f'--workdir={tmp_path}/run',
-        '--seeds=0,1',
     )
     small = (
+        '--seeds=0,1',
         '--set',
         'max_seq_length=32',
         '--set',
         'batch_size=8',
         '--set',
-        'epochs=1',
+        'epochs=4',
+        '--profile=1',
         '--set_bilstm',
         'lstm_width=8',
     )
@@ -281,6 +282,8 @@ def test_one_command_prints_one_table(tmp_path, encoder, task_file, binary):
             if row['settings']['approach'] == line[0]
         ]
         assert len(scores) == 2 and float(line[3]) == pytest.approx(np.mean(scores), abs=1e-4)
+    traced = (tmp_path / 'run/runs').glob('*/profile/**/*.xplane.pb')
+    assert len({file.relative_to(tmp_path).parts[2] for file in traced}) == 6
     again = binary(*command, *small, '--approaches=finetune,last,sum_all')
     assert again.stdout == run.stdout and 'compilations: none' in again.stderr
     for mistake, message in {
@@ -288,5 +291,5 @@ def test_one_command_prints_one_table(tmp_path, encoder, task_file, binary):
         '--seeds=0,0': '--seeds=0,0: write different numbers',
         '--set=lstm_width=8': 'lstm_width',
     }.items():
-        bad = binary(*command, *small, mistake)
+        bad = binary(*command, *small[mistake.startswith('--seeds') :], mistake)
         assert bad.returncode == 2 and message in bad.stderr and 'Traceback' not in bad.stderr

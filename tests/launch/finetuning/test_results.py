@@ -71,10 +71,11 @@ def test_a_command_on_a_sweep_names_its_runs(tmp_path, binary, command, done):
     best = 'seed=1' if done else 'seed=0'
     said = '2 runs, of which seed=1 is best' if done else '2 runs'
     assert ended.returncode == 2 and ended.stderr.count('\n') == 1
+    flag = '--workdir=' if command == 'evaluate' else ''
     assert (
-        f'{tmp_path} holds a sweep of {said}: name one of them, as in {tmp_path}/runs/{best}'
-        in ended.stderr
-    )
+        f'{flag}{tmp_path} holds a sweep of {said}: name one of them, as in'
+        f' {flag}{tmp_path}/runs/{best}\n'
+    ) in ended.stderr
 
 
 def test_a_task_without_dev_is_told_that_it_has_no_dev(tmp_path):

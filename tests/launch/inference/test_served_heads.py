@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from bert_jax.train.task_heads import CLASSES, HEADS, PARTS
@@ -14,7 +16,7 @@ from input_pipeline.tasks.classification import TextTask
 from input_pipeline.tasks.multiple_choice import ChoiceTask
 from input_pipeline.tasks.squad import SpanTask
 from input_pipeline.tasks.tagging import TaggingTask
-from launch.inference.served_heads import SERVED
+from launch.inference.served_heads import SERVED, script_of
 from tests.helpers import tiny_models
 
 TASKS = [
@@ -25,6 +27,24 @@ TASKS = [
     ChoiceTask('x', ('0', '1'), {}),
     TaggingTask('x', ('O', 'B-X', 'I-X'), ('accuracy',), {}),
 ]
+
+
+@pytest.mark.parametrize(
+    ('problem', 'said'),
+    [
+        # by hand: e^0, e^log 3 and e^-log 3 are 1, 3 and 1/3
+        ('multi_label_classification', {'a': 0.5, 'b': 0.75, 'c': 0.25}),
+        ('single_label_classification', {'a': 0.2308, 'b': 0.6923, 'c': 0.0769}),
+    ],
+)
+def test_the_example_script_gives_each_of_many_labels_a_probability_of_its_own(
+    capsys, problem, said
+):
+    model = tiny_models.model('BertForSequenceClassification', labels=('a', 'b', 'c'))
+    script = script_of(model._replace(problem_type=problem))
+    logits = np.array([[0.0, np.log(3), -np.log(3)]], np.float32)
+    exec(script.answer, {'np': np, 'out': {'logits': logits}, 'about': {'labels': ['a', 'b', 'c']}})
+    assert ast.literal_eval(capsys.readouterr().out) == said
 
 
 def test_both_tables_name_the_same_heads():

@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 
@@ -23,6 +24,7 @@ from input_pipeline.records.fields import RecordSpec
 from launch.pretraining import record_checks
 from launch.workdir.metrics import read_metrics
 from tests.helpers.records import example_columns
+from tests.helpers.terminal import Terminal, pictures, screen
 from tests.helpers.tiny_models import tokenizer
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -174,6 +176,38 @@ def test_discarded_steps_are_told_and_when_they_go_on_their_records_are_named(fo
     assert len(re.findall(r'step (?:5|10)/20 train .* discarded_steps [45]\b', log)) == 2
     rates = [m['learning_rate'] for m in read_metrics(folder / 'burnt/metrics.jsonl')]
     assert rates == pytest.approx([1e37, 1e37])  # of a discarded step too
+
+
+@pytest.mark.slow
+def test_on_a_terminal_a_bar_follows_the_steps_and_is_gone_after_sigterm(folder):
+    """The window is made narrower under way."""
+    changes = (*SETTINGS, 'phases.0.steps=1000000')
+    terminal = Terminal(
+        [
+            *(sys.executable, '-m', 'launch.pretrain', '--config=bert_tiny'),
+            *(f'--data={folder}/records', f'--workdir={folder}/watched'),
+            *(f'--set={change}' for change in changes),
+        ],
+        80,
+        JAX_NUM_CPU_DEVICES='1',
+        PYTHONPATH=str(ROOT),
+    )
+    some = lambda raw: sum('loss' in one for one in pictures(raw)) > 5
+    wide = pictures(terminal.read(some))
+    terminal.resize(40)
+    terminal.read(lambda raw: len(pictures(raw)) > 1)
+    narrow = pictures(terminal.read(lambda raw: len(pictures(raw)) > 5))
+    terminal.signal(signal.SIGTERM)
+    assert terminal.end() == 128 + signal.SIGTERM
+
+    assert re.fullmatch(
+        r'step \d+/1000000  0%  loss \d\S*  mlm_accuracy \d\S*  [\d,.]+ steps/s  eta \d+:\d\d:\d\d',
+        wide[-1],
+    )
+    assert max(map(len, wide)) < 80 and max(map(len, narrow)) < 40
+    *lines, end = screen(terminal.raw)
+    assert end == '' and all(re.match(r'\d\d:\d\d:\d\d [IW] ', line) for line in lines), lines
+    assert any(' step 10/1000000 train  loss ' in line for line in lines)
 
 
 @pytest.mark.parametrize('program', ['pretrain', 'finetune', 'feature_based'])

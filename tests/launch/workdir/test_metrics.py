@@ -18,9 +18,10 @@ import numpy as np
 import pytest
 from etils import epath
 
+from bert_jax.train.loop import Line
 from configs.errors import UserError
 from launch.workdir import plots
-from launch.workdir.metrics import MetricWriter, describe, read_metrics, truncate_after
+from launch.workdir.metrics import MetricWriter, describe, read_metrics, status, truncate_after
 from launch.workdir.notes import Guess, note_guess
 from launch.workdir.plots import plot_run, plot_workdir, points
 from tests.helpers.full_disk import files_of_at_most
@@ -31,23 +32,24 @@ ROOT = pathlib.Path(__file__).parents[3]
 def write_steps(workdir, steps, resume_step=0):
     writer = MetricWriter(workdir, resume_step)
     for step in steps:
-        writer.write(
-            step,
-            {'split': 'train', 'phase': 0, 'loss': np.float32(step / 2), 'learning_rate': 1e-3},
-        )
+        writer.write(line(step))
         if step % 20 == 0:
-            writer.write(step, {'split': 'eval', 'mlm_accuracy': 0.5})
+            writer.write(Line(step, {'split': 'eval', 'mlm_accuracy': 0.5}, 100))
     writer.close()
+
+
+def line(step):
+    return Line(
+        step,
+        {'split': 'train', 'phase': 0, 'loss': np.float32(step / 2), 'learning_rate': 1e-3},
+        100,
+    )
 
 
 def test_lines_are_on_disk_at_once(tmp_path):
     writer = MetricWriter(tmp_path / 'new' / 'run')
-    writer.write(
-        10,
-        {'split': 'train', 'loss': np.float32(1.5), 'steps': 10, 'grad_norm': float('nan')},
-        total=100,
-        eta=3.0,
-    )
+    metrics = {'split': 'train', 'loss': np.float32(1.5), 'steps': 10, 'grad_norm': float('nan')}
+    writer.write(Line(10, metrics, 100, eta=3.0))
     text = (tmp_path / 'new/run/metrics.jsonl').read_text()
     assert json.loads(text) == {
         'step': 10,
@@ -114,13 +116,10 @@ def test_on_a_full_disk_lines_wait_until_there_is_room(tmp_path, caplog):
     with files_of_at_most(300):
         writer = MetricWriter(tmp_path / 'run', must=False)
         for step in range(1, 8):
-            writer.write(
-                step,
-                {'split': 'train', 'phase': 0, 'loss': np.float32(step / 2), 'learning_rate': 1e-3},
-            )
+            writer.write(line(step))
         assert 1 < len(read_metrics(tmp_path / 'run/metrics.jsonl')) < 5
         assert (tmp_path / 'run/metrics.jsonl').read_bytes().endswith(b'\n')  # no half line
-    writer.write(8, {'split': 'train', 'phase': 0, 'loss': np.float32(4), 'learning_rate': 1e-3})
+    writer.write(line(8))
     writer.close()
     assert (tmp_path / 'run/metrics.jsonl').read_bytes() == (
         tmp_path / 'whole/metrics.jsonl'
@@ -132,7 +131,7 @@ def test_on_a_full_disk_lines_wait_until_there_is_room(tmp_path, caplog):
     with files_of_at_most(300), contextlib.closing(MetricWriter(tmp_path / 'must')) as writer:
         with pytest.raises(OSError, match=r'File too large: .*must/(metrics|events)'):
             for step in range(1, 8):
-                writer.write(step, {'split': 'train', 'loss': 1.0})
+                writer.write(line(step))
 
 
 def test_what_keeps_plots_from_being_drawn_ends_no_run(tmp_path, caplog):
@@ -172,10 +171,11 @@ def test_tensorboard_shows_no_point_twice_after_a_kill_before_the_first_checkpoi
 
 def test_tensorflow_is_not_imported(tmp_path):
     code = f"""
-import sys
+import collections, sys
 from launch.workdir.metrics import MetricWriter
 writer = MetricWriter({str(tmp_path)!r})
-writer.write(1, {{'loss': 1.0}})
+Line = collections.namedtuple('Line', 'step metrics total eta')  # bert_jax's imports jax
+writer.write(Line(1, {{'split': 'train', 'loss': 1.0}}, 9, None))
 writer.close()
 assert not {{'tensorflow', 'jax'}} & set(sys.modules)
 """
@@ -189,11 +189,22 @@ def test_describe():
         'step 200/1000 train  loss 6.313  learning_rate 0.0001  tokens_per_s 16,234  grad_norm not'
         ' finite  eta 1:02:03'
     )
-    assert describe(200, values, total=1000, eta=3723.4) == expected
+    assert describe(Line(200, values, 1000, 3723.4)) == expected
+    told = lambda metrics: describe(Line(5, metrics, 9))
     discarded = {'split': 'train', 'loss': 1.0, 'discarded_steps': 3}
-    assert describe(5, discarded) == 'step 5 train  loss 1  discarded_steps 3'
-    assert describe(5, discarded | {'discarded_steps': 0}) == 'step 5 train  loss 1'
-    assert describe(5, {'split': 'eval', 'mlm_loss': 2.0}) == 'step 5 eval  mlm_loss 2'
+    assert told(discarded) == 'step 5/9 train  loss 1  discarded_steps 3'
+    assert told(discarded | {'discarded_steps': 0}) == 'step 5/9 train  loss 1'
+    assert told({'split': 'eval', 'mlm_loss': 2.0}) == 'step 5/9 eval  mlm_loss 2'
+
+
+def test_a_bar_has_the_loss_then_accuracies_then_the_parts_of_the_loss():
+    values = {'split': 'train', 'phase': 0, 'mlm_loss': 5.5, 'nsp_loss': 0.75, 'grad_norm': 1.0}
+    values |= {'nsp_accuracy': 0.5, 'mlm_accuracy': 0.25, 'loss': 6.25, 'step_ms': 250.0}
+    assert status(Line(20, values, 80, 15.0)).line() == (
+        'step 20/80  25%  loss 6.25  mlm_accuracy 0.25  nsp_accuracy 0.5  mlm_loss 5.5'
+        '  4.00 steps/s  eta 0:00:15'
+    )
+    assert status(Line(1, {'split': 'train'}, 80)).line() == 'step 1/80  1%'
 
 
 def test_plots(tmp_path):

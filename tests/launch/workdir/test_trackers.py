@@ -6,20 +6,21 @@ import time
 
 import pytest
 
+from bert_jax.train.loop import Line
 from launch.workdir.metrics import Writers
 from launch.workdir.trackers import MlflowWriter, WandbWriter
 
 LINES = [
-    (5, {'split': 'train', 'loss': 2.0, 'phase': 0, 'grad_norm': float('nan')}),
-    (5, {'split': 'eval', 'loss': 2.5}),
-    (10, {'split': 'train', 'loss': 1.0, 'phase': 0}),
+    Line(5, {'split': 'train', 'loss': 2.0, 'phase': 0, 'grad_norm': float('nan')}, 10, 1.0),
+    Line(5, {'split': 'eval', 'loss': 2.5}, 10),
+    Line(10, {'split': 'train', 'loss': 1.0, 'phase': 0}, 10, 0.0),
 ]
 
 
 def write(writer, lines=LINES) -> None:
     writers = Writers([writer])
-    for step, metrics in lines:
-        writers.write(step, metrics, 10, 1.0)
+    for line in lines:
+        writers.write(line)
     writers.close()
 
 

@@ -1,0 +1,1 @@
+"""What the launchers of clusters share."""

@@ -1,0 +1,191 @@
+"""Bars and lines of progress: how they are worded, and what a terminal shows of them."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from input_pipeline import progress
+from input_pipeline.progress import Progress, Status, clock, eta, rate
+from tests.helpers.terminal import Terminal, pictures, screen
+
+ROOT = pathlib.Path(__file__).parents[2]
+PROGRAM = """
+import sys, time, types
+from absl import logging
+from configs.errors import UserError
+from input_pipeline.progress import Progress
+from launch import app
+
+def main(argv):
+    steps = 1000 if 'long' in argv else 12
+    with Progress('reading text', steps * 1e6, 'MB', 1e6) as progress:
+        for step in range(steps):
+            time.sleep(0.11)
+            progress.update(step * 1e6)
+            if step == 5:
+                logging.warning('a line of the log')
+                print('printed', 'in', 'pieces')
+                print('half a line', end='')
+                progress.update(step * 1e6)
+                print(' and its end', file=sys.stderr)
+            if step == 9 and 'fail' in argv:
+                raise UserError('it failed')
+    print('result')
+
+if __name__ == '__main__':
+    app.run(main, 'long, fail')
+"""
+WRITTEN = ['a line of the log', 'printed in pieces', 'half a line and its end']
+
+
+@pytest.fixture
+def command(tmp_path) -> list:
+    (tmp_path / 'work.py').write_text(PROGRAM)
+    return [sys.executable, tmp_path / 'work.py']
+
+
+@pytest.fixture(autouse=True)
+def found(monkeypatch):
+    monkeypatch.setenv('PYTHONPATH', str(ROOT))
+
+
+def plain(lines: list[str]) -> list[str]:
+    """Without the time and the level that lines of the log begin with."""
+    return [re.sub(r'^\d\d:\d\d:\d\d [IWE] ', '', line) for line in lines]
+
+
+def test_words():
+    assert [clock(seconds) for seconds in (0.4, 119.7, 3725)] == ['0:00:00', '0:02:00', '1:02:05']
+    assert eta(90_000) == 'eta 25:00:00'
+    assert [rate(n, 'MB') for n in (0.25, 12.34, 1234.5)] == [
+        '0.25 MB/s',
+        '12.3 MB/s',
+        '1,234.5 MB/s',
+    ]
+
+
+# Widths counted by hand: 'step 1200/10000' 15, '12%' 3, 'loss 6.313' 10, 'accuracy 0.153' 14,
+# 'mlm_loss 5.9' 12, '3.41 steps/s' 12, 'eta 0:43:05' 11, and 2 between two of them.
+FULL = Status(
+    'step 1200/10000', 0.12, ['loss 6.313', 'accuracy 0.153', 'mlm_loss 5.9'], '3.41 steps/s', 2585
+)
+
+
+@pytest.mark.parametrize(
+    ('width', 'shown'),
+    [
+        (
+            102,
+            '[#.........] step 1200/10000  12%  loss 6.313  accuracy 0.153  mlm_loss 5.9'
+            '  3.41 steps/s  eta 0:43:05',
+        ),
+        (
+            89,
+            'step 1200/10000  12%  loss 6.313  accuracy 0.153  mlm_loss 5.9  3.41 steps/s'
+            '  eta 0:43:05',
+        ),
+        (79, 'step 1200/10000  12%  loss 6.313  accuracy 0.153  3.41 steps/s  eta 0:43:05'),
+        (74, 'step 1200/10000  loss 6.313  accuracy 0.153  3.41 steps/s  eta 0:43:05'),
+        (69, 'step 1200/10000  loss 6.313  3.41 steps/s  eta 0:43:05'),
+        (53, 'step 1200/10000  loss 6.313  eta 0:43:05'),
+        (40, 'step 1200/10000  loss 6.313  eta 0:43:05'),
+        (39, 'step 1200/10000  loss 6.313'),
+        (15, 'step 1200/10000'),
+        (9, 'step 1200'),
+    ],
+)
+def test_what_does_not_fit_is_left_out_from_the_least_important(width, shown):
+    assert FULL.picture(width) == shown
+
+
+def test_where_all_fits_a_bar_is_drawn_from_five_cells_to_twenty():
+    half = Status('encode 5/10 rows', 0.5)  # 16 and 5 columns
+    assert half.picture(28) == 'encode 5/10 rows  50%'
+    assert half.picture(29) == '[##...] encode 5/10 rows  50%'
+    assert half.picture(200) == '[##########..........] encode 5/10 rows  50%'
+
+
+@pytest.mark.parametrize('columns', [40, 80])
+def test_on_a_terminal_a_bar_goes_on_below_the_lines_and_leaves_nothing(command, columns):
+    terminal = Terminal(command, columns)
+    assert terminal.end() == 0
+    shown = pictures(terminal.raw)
+    assert len(shown) >= 10 and max(map(len, shown)) < columns
+    assert all('reading text' in one and '/12.0 MB' in one for one in shown)
+    assert 'eta 0:00:0' in shown[-1] and shown[-1].startswith('[' if columns == 80 else 'reading')
+    *lines, last, result, end = plain(screen(terminal.raw))
+    assert lines == WRITTEN and (result, end) == ('result', '')
+    assert re.fullmatch(r'reading text 12\.0/12\.0 MB  \d\.\d\d MB/s  in 0:00:0\d', last)
+    assert '\x1b[' not in terminal.raw.replace('\x1b[J', '')  # no colours, whatever NO_COLOR says
+
+
+def test_the_bar_follows_the_window(command):
+    terminal = Terminal([*command, 'long'], 80)
+    wide = terminal.read(lambda raw: len(pictures(raw)) > 3)
+    terminal.resize(40)
+    terminal.read(lambda raw: len(pictures(raw)) > 1)
+    narrow = terminal.read(lambda raw: len(pictures(raw)) > 3)
+    terminal.signal(signal.SIGTERM)
+    terminal.end()
+    assert 40 < max(map(len, pictures(wide))) < 80
+    assert max(map(len, pictures(narrow))) < 40
+
+
+def test_after_an_error_only_the_error_is_left(command):
+    terminal = Terminal([*command, 'fail'], 80)
+    assert terminal.end() == 2
+    assert plain(screen(terminal.raw)) == [*WRITTEN, 'work: error: it failed', '']
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+def test_after_a_signal_the_bar_is_gone(command, number):
+    terminal = Terminal([*command, 'long'], 80)
+    terminal.read(lambda raw: len(pictures(raw)) > 9)
+    terminal.signal(number)
+    code = terminal.end()
+    said = {signal.SIGTERM: [], signal.SIGINT: ['work: interrupted']}[number]
+    assert code == {signal.SIGTERM: -signal.SIGTERM, signal.SIGINT: 130}[number]
+    assert plain(screen(terminal.raw)) == [*WRITTEN, *said, '']
+
+
+def test_lines_come_now_and_then_and_what_was_done_before_is_no_speed(monkeypatch, caplog):
+    monkeypatch.setattr(progress, '_LOG_SECONDS', 0.0)
+    clock = iter(range(100))
+    monkeypatch.setattr(progress.time, 'monotonic', lambda: next(clock))
+    with caplog.at_level('INFO'), Progress('reading text', 400e6, 'MB', 1e6) as reading:
+        reading.skip(200e6)
+        reading.update(300e6)
+    before, between, last = caplog.messages
+    assert before == 'reading text 200/400 MB  50%  0.00 MB/s'
+    # by a clock of one second a question, the 100 MB were read in 5 to 8 seconds
+    assert re.fullmatch(r'reading text 300/400 MB  75%  1\d\.\d MB/s  eta 0:00:0[5-8]', between)
+    assert re.fullmatch(r'reading text 400/400 MB  \d\d\.\d MB/s  in 0:00:[01]\d', last)
+
+
+@pytest.mark.parametrize('dumb', [False, True])
+def test_elsewhere_there_are_lines_alone(command, dumb):
+    if dumb:
+        terminal = Terminal(command, 80, TERM='dumb')
+        assert terminal.end() == 0
+        text = terminal.raw.replace('\r\n', '\n')
+    else:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ
+        )
+        text = done.stdout
+    assert '\x1b' not in text and '\r' not in text
+    assert sum('reading text' in line for line in text.splitlines()) == 1  # the last; 10 s are more
+
+
+def test_where_the_log_is_silent_so_is_progress(command):
+    terminal = Terminal([*command, '--verbosity=-1'], 80)
+    assert terminal.end() == 0
+    assert not pictures(terminal.raw)
+    assert plain(screen(terminal.raw)) == [*WRITTEN, 'result', '']
