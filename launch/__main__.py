@@ -23,6 +23,7 @@ COMMANDS = (
     'train_vocab',
     'preprocess',
     'verify_data',
+    'adopt_records',
     'plan',
     'pretrain',
     'supervise',

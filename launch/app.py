@@ -181,19 +181,22 @@ def define_config_flags() -> None:
 
 @overload
 def config_from_flags(
-    kind: Literal['pretrain'], default: PretrainConfig | None = None
+    kind: Literal['pretrain'], default: PretrainConfig | None = None, before: Sequence[str] = ()
 ) -> PretrainConfig: ...
 @overload
 def config_from_flags(
-    kind: Literal['finetune'], default: FinetuneConfig | None = None
+    kind: Literal['finetune'], default: FinetuneConfig | None = None, before: Sequence[str] = ()
 ) -> FinetuneConfig: ...
 def config_from_flags(
-    kind: Literal['pretrain', 'finetune'], default: Config | None = None
+    kind: Literal['pretrain', 'finetune'],
+    default: Config | None = None,
+    before: Sequence[str] = (),
 ) -> Config:
     """The configuration that --config names, with every --set applied.
 
-    Without --config it is `default`. Raises UserError where it is not of that kind, or there is
-    neither --config nor a default.
+    Without --config it is `default`. `before`: changes that --set may change again.
+
+    Raises UserError where it is not of that kind, or there is neither --config nor a default.
     """
     # --config first, or what stands for it.
     name = flags.FLAGS['config'].value
@@ -213,7 +216,7 @@ def config_from_flags(
         )
 
     # --set last: it changes whatever the configuration came from.
-    return apply(config, flags.FLAGS['set'].value or [])
+    return apply(config, [*before, *(flags.FLAGS['set'].value or [])])
 
 
 def check_output_file(flag: str, path: str) -> None:

@@ -37,7 +37,8 @@ class Options:
     init_from: str | None = option(
         None,
         'start from these weights, at step 0 and with a new optimizer: a workdir, a Hugging Face'
-        ' BERT directory or name, or a Google checkpoint',
+        ' BERT directory or name, or a Google checkpoint; the shape of the model is theirs, all'
+        " else is --config's",
     )
     print_map: bool = option(
         False, 'print every name in --init_from and the array here that it holds'
@@ -94,7 +95,7 @@ def main(argv: Sequence[str]) -> int:
     if options.deterministic:
         determinism.demand()
     if options.print_config:
-        print(schema.dumps(app.config_from_flags('pretrain')), end='')
+        print(schema.dumps(configuration(options)), end='')
         return 0
     if options.print_schedule:
         return print_schedule(app.config_from_flags('pretrain'))
@@ -127,10 +128,20 @@ def ready() -> tuple[schema.PretrainConfig, list[Records]]:
     from launch.pretraining.records import match_phases
 
     # --workdir is required here, since --dry_run and --print_schedule write nothing.
-    config = app.config_from_flags('pretrain')
+    config = configuration(options)
     if not options.workdir and not options.dry_run:
         raise UserError('--workdir is required: a folder for this run')
     return config, match_phases(config, options.data)
+
+
+def configuration(options: Options) -> schema.PretrainConfig:
+    """The settings of --config and --set; with --init_from the model is the one there."""
+    if not options.init_from:
+        return app.config_from_flags('pretrain')
+    from launch.pretraining.source_shape import shape_settings
+
+    shape = shape_settings(options.init_from, options.data, options.workdir)
+    return app.config_from_flags('pretrain', before=shape)
 
 
 def common(made: tuple[schema.PretrainConfig, list[Records]]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ cd "$(dirname "$0")/.."
 
 # A suite is an environment, its extras and what of tests/ it runs; what follows on the command line
 # comes after, so that it can narrow the choice.
-venv=.venv extras=test constraints=constraints.txt
+venv=.venv extras=datasets,test constraints=constraints.txt
 case "${1:-}" in
   --slow) set -- -m slow "${@:2}" ;;
   --beam) venv=.venv-beam extras=beam,test constraints=constraints-beam.txt; set -- tests/beam "${@:2}" ;;

@@ -40,7 +40,7 @@ class Options:
     input: tuple[str, ...] | None = option(
         None,
         'text files: a file, a folder, a glob in quotes, or several with commas between; '
-        'or tfds:NAME/SPLIT. Give the flag as often as there are inputs, '
+        'or tfds:NAME/SPLIT, or hf:NAME:SPLIT. Give the flag as often as there are inputs, '
         'also as LANGUAGE=PATTERN; all text counts alike',
     )
     output: str = required('tokenizer directory to make')

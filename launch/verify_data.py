@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
     print(
         f'{directory}: seq_len {manifest.seq_len}, max_predictions {manifest.max_predictions},'
         f' {manifest.masking} masking, objective {manifest.objective}, vocabulary'
-        f' {manifest.vocab_size:,}, seed {manifest.seed}'
+        f' {manifest.vocab_size:,}, seed {"unknown" if manifest.seed is None else manifest.seed}'
     )
     for split, sums in verified.counts.items():
         for line in describe(manifest, split, sums):

@@ -118,13 +118,18 @@ def prefix_of(where: str | os.PathLike) -> str | None:
     return str(path / stems[0])
 
 
+def shape(prefix: str) -> ModelConfig:
+    """The encoder's shape, by the bert_config.json beside the checkpoint `prefix` alone."""
+    return _model_config(epath.Path(prefix).parent / CONFIG)
+
+
 def read(prefix: str) -> Reading:
     """Reads the checkpoint `prefix` with the bert_config.json beside it.
 
     UserError, in one line, where anything does not fit.
     """
     # Settings before weights: shapes are checked against them.
-    config = _model_config(epath.Path(prefix).parent / CONFIG)
+    config = shape(prefix)
     bundle = tensor_bundle.Bundle(prefix)
     if any('.ATTRIBUTES/' in name for name in bundle.variables):
         raise UserError(

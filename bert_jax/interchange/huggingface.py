@@ -106,6 +106,12 @@ def is_directory(where: str | os.PathLike) -> bool:
     return path.exists() and 'kind' not in read_object(path)
 
 
+def shape(where: str | os.PathLike) -> ModelConfig:
+    """The encoder's shape, by config.json alone. UserError where that is of no BERT."""
+    folder = epath.Path(where)
+    return _model_config(_settings(folder), folder / 'config.json')
+
+
 def read(where: str | os.PathLike) -> Reading:
     """Reads a directory.
 

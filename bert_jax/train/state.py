@@ -20,7 +20,7 @@ from configs.errors import UserError
 
 
 class TrainState(NamedTuple):
-    """See above.
+    """What training carries from step to step, on the mesh.
 
     step: optimizer steps done, discarded ones included; bad_steps: non-finite steps in a row up to
     now.

@@ -18,6 +18,7 @@ from typing import Any
 from etils import epath
 
 from configs.errors import UserError
+from input_pipeline import typed_json
 from input_pipeline.preprocess import job_directory, plan, runs, stages, statistics
 from input_pipeline.preprocess.beam_engine import BeamEngine
 from input_pipeline.preprocess.deduplication import Kind, deduplicate
@@ -29,11 +30,14 @@ from input_pipeline.preprocess.stages import Recipe, Tokenised
 from input_pipeline.progress import Progress
 from input_pipeline.records import fields
 from input_pipeline.records.shards import Manifest
-from input_pipeline.text import corpus, digest
+from input_pipeline.text import corpus
+from input_pipeline.text.inputs import digest
+from input_pipeline.text.inputs.units import AnyUnit, SmallFiles, Unit
 from input_pipeline.tokenizer import Tokenizer
 
 # the files of stage 1, and the results of its tasks
 _UNITS, _HELD_OUT = ('unit', 'unit-again'), 'held-out'
+_NAMES = '.names'  # ends the names of files that list the small files of a unit
 
 
 def preprocess(options: PreprocessOptions) -> Manifest:
@@ -70,8 +74,12 @@ def preprocess(options: PreprocessOptions) -> Manifest:
     # The work, in a scratch folder that an interrupted job leaves behind; the files get their names
     # at the end, the manifest last.
     same_text = lambda folder: digest.all_same(_read_before(folder, units, eval_units))
+    keep_same = lambda folder: _keep_same(folder, units, eval_units, options.text)
+    # Of the recipe what the options do not name follows from the text: what was read goes with it.
+    recipe = dataclasses.replace(plan.recipe(options, units, eval_units), tokenizer='')
+    work = described | {'recipe': repr(recipe)}
     with (
-        job_directory.scratch(output, described, options.overwrite, same_text) as scratch,
+        job_directory.scratch(output, work, options.overwrite, same_text, keep_same) as scratch,
         _engine(options) as engine,
     ):
         manifest = job_directory.unpublished(scratch) or _Job(
@@ -111,12 +119,14 @@ class _Job:
         self._engine = engine
         self._scratch = scratch
         self._warnings: list[str] = []
-        self._marks: dict[corpus.Unit, digest.Mark] = {}  # of what has been read
+        # Of the units that have been read, by split: held-out ones are units of their own.
+        self._marks: dict[str, list[digest.Marks]] = {'train': [], 'eval': []}
+        self._bad_records: dict[str, Counter[str]] = {}  # left out of an input, by kind
         for warning in warnings:
             self._warn(warning)
 
     def run(
-        self, units: list[corpus.Unit], eval_units: list[corpus.Unit], described: dict[str, Any]
+        self, units: list[AnyUnit], eval_units: list[AnyUnit], described: dict[str, Any]
     ) -> Manifest:
         """Returns the manifest; the shards are in SCRATCH/final."""
         options = self._options
@@ -147,7 +157,7 @@ class _Job:
             vocab_size=self._tokenizer.vocab_size,
             tokenizer_fingerprint=self._tokenizer.fingerprint,
             seed=options.seed,
-            options=described | digest.describe(self._marks[unit] for unit in units + eval_units),
+            options=described | digest.describe(self._marks['train'] + self._marks['eval']),
             statistics=self._statistics(text, counts),
             files=tuple(shard_infos),
             max_packs=recipe.spec.max_packs,
@@ -229,9 +239,9 @@ class _Job:
         parts: dict,
     ) -> None:
         # One task a unit, and files named by the unit: neither depends on the workers.
-        files = [str(self._scratch / f'{name}-{i:05}') for i in range(len(units))]
+        files = [str(self._scratch / f'{name}-{unit.identity}') for unit in units]
         tasks = [
-            (recipe, unit, self._options.text, split, file, excluded)
+            (recipe, _by_file(unit, file), self._options.text, split, file, excluded)
             for unit, file in zip(units, files)
         ]
         progress = Progress(
@@ -241,14 +251,22 @@ class _Job:
             1e6,
         )
 
-        # Weighed by bytes, as the progress is. What the readers noticed is told once for all.
+        # Weighed by bytes, as the progress is.
+        weights = [unit.bytes for unit in units]
+        try:
+            results = self._engine.run(_tokenise_unit, tasks, weights, progress, self._kept(name))
+        except job_directory.Interrupted:
+            raise
+        except UserError as error:
+            raise job_directory.Refused(str(error)) from error
+        for path in self._scratch.glob(f'{name}-*{_NAMES}'):
+            path.unlink()
+
+        # What the readers noticed is told once for all.
         report = corpus.Report()
-        results = self._engine.run(
-            _tokenise_unit, tasks, [unit.bytes for unit in units], progress, self._kept(name)
-        )
-        for unit, (sides, unit_report, mark) in zip(units, results):
+        self._marks['eval' if split == 'eval' else 'train'] = [marks for _, _, marks, _ in results]
+        for unit, (sides, unit_report, _, _) in zip(units, results):
             report.merge(unit_report)
-            self._marks[unit] = mark
             for side, part in sides.items():
                 part.languages[unit.language] = Counter(
                     {name: part.sums[name] for name in ('documents', 'tokens')}
@@ -256,6 +274,8 @@ class _Job:
                 parts[side].append(part)
         for line in report.lines():
             self._warn(line)
+        if report.bad_records:
+            self._bad_records['eval_input' if split == 'eval' else 'input'] = report.bad_records
 
     def _weigh(self, recipe: Recipe, languages: dict[str, Counter]) -> Recipe:
         """With the passes over each language, where languages are named."""
@@ -355,7 +375,8 @@ class _Job:
             of_text[split] = statistics.of_split(text[split], sums, self._options.seq_len)
             for warning in statistics.repetition(split, of_text[split]):
                 self._warn(warning)
-        return {'records': counts, 'text': of_text, 'warnings': self._warnings}
+        found = {'records': counts, 'text': of_text, 'warnings': self._warnings}
+        return found | ({'bad_records': self._bad_records} if self._bad_records else {})
 
     def _kept(self, stage: str) -> KeptResults:
         return KeptResults(job_directory.results(self._scratch, stage))
@@ -366,31 +387,81 @@ class _Job:
             print(f'warning: {message}', file=sys.stderr, flush=True)
 
 
+def _by_file(unit: AnyUnit, file: str) -> Unit | str:
+    """A unit as it travels in a task: many names by a file, beside those that the task will write.
+
+    Tasks are part of a Beam pipeline's definition, which has no room for millions of names.
+    """
+    if isinstance(unit, Unit):
+        return unit
+    with runs.sealed_file(f'{file}{_NAMES}') as listed:
+        listed.write(typed_json.dump(unit).encode())
+    return f'{file}{_NAMES}'
+
+
 def _tokenise_unit(
     recipe: Recipe,
-    unit: corpus.Unit,
+    given: Unit | str,
     text: corpus.TextOptions,
     split: str | None,
     path: str,
     excluded: str | None,
-) -> tuple[dict[str, Tokenised], corpus.Report, digest.Mark]:
-    """Stage 1 for a unit, the report of its reader, and the mark of what it read."""
-    # The mark before the text: a file that changes while it is read is then seen as changed.
-    report, mark = corpus.Report(), digest.mark(unit)
+) -> tuple[dict[str, Tokenised], corpus.Report, digest.Marks, str]:
+    """Stage 1 for a unit: its text, the report and the marks of what was read, its identity."""
+    unit: AnyUnit
+    if isinstance(given, Unit):
+        unit = given
+    else:
+        unit = typed_json.load(SmallFiles, runs.unsealed(epath.Path(given).read_bytes()))
+
+    # The marks before the text: a file that changes while it is read is then seen as changed.
+    report, marks = corpus.Report(), digest.marks(unit)
     if unit.language:
         text = dataclasses.replace(text, language=unit.language)
     documents = corpus.read_unit(unit, text, report)
-    return stages.tokenise(recipe, documents, unit.language, split, path, excluded), report, mark
+    tokenised = stages.tokenise(recipe, documents, unit.language, split, path, excluded)
+    return tokenised, report, marks, unit.identity
 
 
 def _read_before(
-    scratch: epath.Path, units: list[corpus.Unit], eval_units: list[corpus.Unit]
-) -> list[tuple[corpus.Unit, digest.Mark]]:
+    scratch: epath.Path, units: list[AnyUnit], eval_units: list[AnyUnit]
+) -> list[tuple[AnyUnit, digest.Marks]]:
     """The units that an interrupted job has read, with their marks."""
     # Results of units are numbered as the inputs are listed, and the lists are equal: the options
     # of both jobs, which hold a digest of them, were compared before.
     marks = []
     for name, listed in ((_HELD_OUT, eval_units), *((name, units) for name in _UNITS)):
         read = KeptResults(job_directory.results(scratch, name)).load(_tokenise_unit)
-        marks += [(listed[i], mark) for i, (_, _, mark) in read.items()]
+        marks += [(listed[i], then) for i, (_, _, then, _) in read.items()]
     return marks
+
+
+def _keep_same(
+    scratch: epath.Path,
+    units: list[AnyUnit],
+    eval_units: list[AnyUnit],
+    text: corpus.TextOptions,
+) -> int:
+    """Leaves, of what a job whose text was refused has read, what still holds; and how much.
+
+    A unit holds that has its name, place, size and bytes. Of the training text none holds where a
+    held-out unit does not: copies of that are dropped there.
+    """
+    count, held_out_holds, skips = 0, True, text.on_bad_record == 'skip'
+    for name, listed in ((_HELD_OUT, eval_units), (_UNITS[0], units), (_UNITS[1], [])):
+        kept = KeptResults(job_directory.results(scratch, name))
+        places = {unit.identity: i for i, unit in enumerate(listed)}
+        numbers = {
+            old: places[identity]
+            for old, (_, report, mark, identity) in kept.load(_tokenise_unit).items()
+            if held_out_holds
+            and identity in places
+            # read when null was no bad record, of which skipping counts each
+            and not (skips and report.null_texts != report.bad_records['null'])
+            and digest.same(listed[places[identity]], mark)
+        }
+        kept.renumber(numbers)
+        count += len(numbers)
+        if name == _HELD_OUT:
+            held_out_holds = len(numbers) == len(listed)
+    return count

@@ -28,10 +28,13 @@ from input_pipeline.records.shards import MANIFEST, Manifest
 from input_pipeline.tokenizer import Tokenizer
 
 _SCRATCH, _JOB, _FINAL, _RESULTS = '.tmp', 'job.json', 'final', 'results'
+_REFUSED = 'refused'  # a file that says that a line or a file of the text ended the job
 # What may differ: the same text and vocabulary may lie elsewhere, and whether it is the same is
 # told apart.
 _MAY_DIFFER = {'input', 'eval_input', 'tokenizer', 'input_times', 'input_contents'}
 _OTHER_TEXT = 'the input files have changed'
+# How text that was refused may be mended: in its files, or by options that let it pass.
+_MENDS = {'input_digest', 'on_bad_utf8', 'on_bad_record'}
 _WORDS = {'input_digest': _OTHER_TEXT, 'program': 'the program has changed'}
 _FULL = {
     errno.ENOSPC: 'disk full',
@@ -44,6 +47,13 @@ class Interrupted(UserError):
     """What ended the job from outside.
 
     The work that it has finished stays, and the same command goes on from there.
+    """
+
+
+class Refused(UserError):
+    """A mistake in a line or a file of the text, which ended the job while it was read.
+
+    What was read stays, and the mended job goes on from there.
     """
 
 
@@ -99,16 +109,18 @@ def scratch(
     job: dict[str, Any],
     overwrite: bool,
     same_text: Callable[[epath.Path], bool],
+    keep_same: Callable[[epath.Path], int] = lambda folder: 0,
 ) -> Iterator[epath.Path]:
     """OUTPUT/.tmp, held by one process at a time, with what this very job has done before.
 
     On gs:// the user sees to it that there is one. `job`: all that its bytes depend on, but for the
     version of this package and the text; `same_text` says whether that is what the job which left
     its work in the folder has read of it. The folder goes when the block ends well or by a mistake
-    of the user's, and stays when it is interrupted. Raises UserError where another job was
-    interrupted, unless `overwrite`.
+    of the user's, and stays when it is interrupted, or when its text is refused: then `keep_same`
+    leaves of what was read what is as it was, and says how much. Raises UserError where another
+    job was interrupted, unless `overwrite`.
     """
-    folder, job = output / _SCRATCH, json.loads(json.dumps(job | {'program': _program()}))
+    folder, job = output / _SCRATCH, json.loads(json.dumps({'program': _program()} | job))
 
     # The folders that are new, innermost first, to be taken back where nothing comes of the job.
     new_folders = []
@@ -124,10 +136,19 @@ def scratch(
     try:
         with locked(output, '--output'):
             try:
-                _begin(folder, job, overwrite, same_text)
+                _begin(folder, job, overwrite, same_text, keep_same)
                 yield folder
             except Interrupted:  # a UserError too, so it comes first
                 raise
+            except Refused as error:
+                # Nothing read yet is nothing to keep.
+                if not any((folder / _RESULTS).glob('*/*')):
+                    _remove(folder)
+                    raise
+                atomic_write(folder / _REFUSED, f'{error}\n')
+                raise Refused(
+                    f'{error}; what was read stays: once this is mended, the job goes on from there'
+                ) from error
             except UserError:
                 _remove(folder)
                 raise
@@ -151,6 +172,7 @@ def _begin(
     job: dict[str, Any],
     overwrite: bool,
     same_text: Callable[[epath.Path], bool],
+    keep_same: Callable[[epath.Path], int],
 ) -> None:
     """Empties the scratch folder, unless what lies there is this job's."""
     # Whose work is it? job.json is written first of all, so where it is missing or no JSON nothing
@@ -161,20 +183,28 @@ def _begin(
     if held is not None:
         # The program's digest is among the options: what another version has left, in whatever
         # form, is not even read.
-        difference = _difference(held, job)
-        if difference is None and not same_text(folder):
+        refused = (folder / _REFUSED).exists()
+        difference = _difference(_mended(held, job) if refused else held, job)
+        if difference is None and not refused and not same_text(folder):
             difference = _OTHER_TEXT
 
         # This job's: it goes on, after what its end may have left half done.
         if difference is None:
-            print(f'{folder.parent}: goes on with the job that was interrupted', flush=True)
             for half in Path(folder).rglob('.*.tmp'):  # none where the folder is remote
                 half.unlink(missing_ok=True)
             _check(folder)
+            if refused:
+                kept = keep_same(folder)
+                print(f'{folder.parent}: goes on, with {kept:,} part(s) of the text read')
+                atomic_write(folder / _JOB, json.dumps(job, indent=1) + '\n')
+                (folder / _REFUSED).unlink()
+            else:
+                print(f'{folder.parent}: goes on with the job that was interrupted', flush=True)
             return
 
         # Another's: hours of work perhaps, which only --overwrite throws away.
-        if (folder / _RESULTS).exists() and not overwrite:
+        # Where its text was refused, the mistake may as well have been in an option.
+        if (folder / _RESULTS).exists() and not (overwrite or refused):
             raise Interrupted(
                 f'--output={folder.parent}: holds the unfinished work of another job'
                 f' ({difference}): finish it with its own command, choose another folder, or give'
@@ -184,6 +214,18 @@ def _begin(
     _remove(folder)
     (folder / _FINAL).mkdir(parents=True)
     atomic_write(folder / _JOB, json.dumps(job, indent=1) + '\n')
+
+
+def _mended(held: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
+    """What a job whose text was refused may become without being another job."""
+    # From a strict value to another: what was read under it holds nothing to be treated otherwise.
+    mends = set(_MENDS)
+    if held.get('on_bad_record', 'stop') != 'stop':
+        mends -= {'on_bad_record', 'on_bad_utf8'}
+    elif held['on_bad_utf8'] != 'error':
+        mends -= {'on_bad_utf8'}
+    unchanged = {name: value for name, value in held.items() if name not in mends}
+    return unchanged | {name: job[name] for name in mends if name in job}
 
 
 def _check(folder: epath.Path) -> None:

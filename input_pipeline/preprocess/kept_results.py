@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -61,6 +61,21 @@ class KeptResults:
         folder.mkdir(parents=True, exist_ok=True)
         with sealed_file(str(folder / name)) as file:
             file.write(text.encode())
+
+    def renumber(self, numbers: Mapping[int, int]) -> None:
+        """Leaves these results alone, {number: its new number}."""
+        # By way of another folder, where no two numbers meet; the rest goes with the old one. What
+        # an interruption leaves on the way is made again.
+        folder, between = epath.Path(self.folder), epath.Path(f'{self.folder}.new')
+        between.rmtree(missing_ok=True)
+        between.mkdir(parents=True)
+        for old, new in numbers.items():
+            (folder / f'{old:06}').replace(between / f'{new:06}')
+        folder.rmtree(missing_ok=True)
+        folder.mkdir()
+        for path in between.iterdir():
+            path.replace(folder / path.name)
+        between.rmtree()
 
     def fail(self, number: int, error: UserError | OSError) -> None:
         """Keeps the error that ended task `number`, for another process to raise."""

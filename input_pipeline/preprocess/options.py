@@ -29,8 +29,9 @@ class PreprocessOptions:
     """
 
     input: str | tuple[str, ...] = required(
-        'files to read: a path or a glob, or several with commas; or tfds:NAME/SPLIT; '
-        'or these as LANGUAGE=PATTERN. Give the flag as often as there are inputs'
+        'files to read: a path or a glob, or several with commas; or tfds:NAME/SPLIT, or'
+        ' hf:NAME:SPLIT (a data set of the Hugging Face Hub); or these as LANGUAGE=PATTERN. Give'
+        ' the flag as often as there are inputs'
     )
     tokenizer: str = required('tokenizer directory (launch.train_vocab makes one)')
     output: str = required('folder for the records; it appears whole or not at all')

@@ -7,7 +7,6 @@ must not know how a stage does its work, nor who runs it.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import math
 from typing import Any
 
@@ -17,6 +16,8 @@ from input_pipeline.preprocess.options import PreprocessOptions
 from input_pipeline.preprocess.stages import Recipe
 from input_pipeline.preprocess.statistics import plural
 from input_pipeline.text import corpus
+from input_pipeline.text.inputs import digest
+from input_pipeline.text.inputs.units import AnyUnit
 from input_pipeline.tokenizer import Tokenizer
 
 EVAL_FRACTION = 0.005  # held out where the user says nothing
@@ -35,7 +36,7 @@ _MIN_SHARD_RECORDS = 256  # no default shard is smaller: there would be files of
 
 def units_of(
     flag: str, given: str | tuple[str, ...], text: corpus.TextOptions, report: corpus.Report
-) -> list[corpus.Unit]:
+) -> list[AnyUnit]:
     """The units of an input; where languages are named, each in its own folder of names.
 
     `flag` is the flag's name in errors. What is left out of an input is added to `report`. Raises
@@ -45,21 +46,16 @@ def units_of(
     # under two languages gives two sets of documents.
     named = []
     for language, patterns in split_inputs(flag, given).items():
-        units = corpus.units(patterns, text, report=report)
-        if language:
-            units = [
-                dataclasses.replace(unit, name=f'{language}/{unit.name}', language=language)
-                for unit in units
-            ]
-        named += units
+        of_one = corpus.units(patterns, text, report=report)
+        named += [unit.of_language(language) for unit in of_one] if language else of_one
     return named
 
 
 def describe(
     options: PreprocessOptions,
     tokenizer: Tokenizer,
-    units: list[corpus.Unit],
-    eval_units: list[corpus.Unit],
+    units: list[AnyUnit],
+    eval_units: list[AnyUnit],
 ) -> dict[str, Any]:
     """By what a job is known again: all options that its records depend on, and its inputs.
 
@@ -90,21 +86,14 @@ def describe(
         )
     if described['language_exponent'] is None and any(unit.language for unit in units):
         described['language_exponent'] = EXPONENT
-    described |= dataclasses.asdict(options.text)
-
-    # The inputs by their listing: names, where each unit begins, and how long it is.
-    listing = repr(
-        [[(unit.name, unit.start, unit.bytes) for unit in side] for side in (units, eval_units)]
-    )
+    described |= options.text.described()
     return described | {
-        'input_digest': hashlib.sha256(listing.encode()).hexdigest(),
+        'input_digest': digest.listing_digest(units, eval_units),
         'tokenizer_fingerprint': tokenizer.fingerprint,
     }
 
 
-def recipe(
-    options: PreprocessOptions, units: list[corpus.Unit], eval_units: list[corpus.Unit]
-) -> Recipe:
+def recipe(options: PreprocessOptions, units: list[AnyUnit], eval_units: list[AnyUnit]) -> Recipe:
     """What turns this text into records, as far as it is known before the text is read."""
     fraction = EVAL_FRACTION if options.eval_fraction is None else options.eval_fraction
     return Recipe(

@@ -113,6 +113,9 @@ def most_bytes(spec: RecordSpec, vocab_size: int) -> int:
         'input_ids': vocab_size - 1,
         'masked_lm_ids': vocab_size - 1,
         'masked_lm_positions': spec.seq_len - 1,
+        'pack_ids': spec.max_packs,
+        'position_ids': spec.seq_len - 1,
+        'cls_positions': spec.seq_len - 1,
     }
     columns = {
         f.name: np.full(
@@ -120,9 +123,6 @@ def most_bytes(spec: RecordSpec, vocab_size: int) -> int:
         )
         for f in spec.features
     }
-
-    # as `encode` wants it, one label a record
-    columns['next_sentence_labels'] = columns['next_sentence_labels'][:, 0]
     return len(encode(spec, columns)[0]) + FRAME_BYTES
 
 

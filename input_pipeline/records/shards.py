@@ -143,7 +143,7 @@ class Manifest:
     objective: str
     vocab_size: int
     tokenizer_fingerprint: str
-    seed: int
+    seed: int | None  # None: another program made the records, and did not say
     # as they were given to the job, and how they came out
     options: dict[str, Any]
     statistics: dict[str, Any]

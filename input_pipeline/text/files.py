@@ -1,24 +1,21 @@
-"""Files of text before their lines: which match a pattern, how they are compressed, their bytes.
+"""Files of text before their lines: how they are opened and compressed, and their bytes.
 
-Owns globs (local or gs://) and decompression. Knows nothing of lines, documents or encodings.
+Owns decompression. Knows nothing of lines, documents or encodings, nor of which files there are
+(inputs/listing.py).
 """
 
 from __future__ import annotations
 
 import bz2
-import errno
 import functools
 import lzma
-import os
-import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path, PurePosixPath
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Literal
 
 from etils import epath
 
-from configs.errors import UserError, reading
+from configs.errors import UserError
 
 CHUNK = 1 << 20  # bytes read at once
 _ZSTD_CHUNK = 1 << 12  # of input: at the very most 128 MiB of output
@@ -30,184 +27,15 @@ _MAGIC: dict[bytes, Compression] = {
     b'BZh': 'bzip2',
     b'\xfd7zXZ\x00': 'xz',
     b'\x28\xb5\x2f\xfd': 'zstd',
+    # 16 marks of a frame to be passed over, with which parallel compressors may begin
+    **{bytes([mark]) + b'\x2a\x4d\x18': 'zstd' for mark in range(0x50, 0x60)},
 }
 
 
-def matching(
-    patterns: str | Sequence[str], left_out: list[str] | None = None
-) -> list[tuple[epath.Path, str]]:
-    """(path, name below the globs' common root) of every file that matches, sorted by name.
-
-    `patterns`: one or more, each a file, a folder (all files below it, or on gs:// in it), a glob
-    (`**` for any depth), or several with commas between. What lies there and is not taken, because
-    it is hidden, a link to a folder or no file, is added to `left_out` as 'PATH (why)'.
-    Raises UserError where a pattern matches nothing, or what it matches cannot be reached.
-    """
-    # All patterns, one after the other, each with the folder that its names are relative to.
-    left_out = [] if left_out is None else left_out
-    tops: list[epath.Path | Path] = []
-    files: list[epath.Path | Path] = []
-    for part in _parts([patterns] if isinstance(patterns, str) else patterns):
-        with reading(part):
-            root, candidates = _remote(part) if '://' in part else _local(part, left_out)
-            matches = [path for path in candidates if _is_text(path, part, left_out)]
-        if not matches:
-            lost = f'; left out: {", ".join(left_out[:5])}' if left_out else ''
-            hint = f'check the path, and put a glob in quotes{lost}'
-            raise UserError(f'no file matches {part!r}: {hint}')
-        tops.append(root)
-        files += matches
-
-    # Names are relative to what all patterns have in common: the same on every machine, wherever
-    # the corpus lies. That needs all paths absolute, or none.
-    roots, paths = list(map(_posix, tops)), list(map(_posix, files))
-    if len({path.startswith('/') for path in roots}) > 1:
-        roots, paths = list(map(os.path.abspath, roots)), list(map(os.path.abspath, paths))
-    common = os.path.commonpath(roots)
-
-    # A file that two patterns match is there once. A name goes into keys and into the manifest, so
-    # it must be text.
-    by_name: dict[str, epath.Path] = {}
-    for path in paths:
-        name = PurePosixPath(path).relative_to(common).as_posix()
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            name = name.encode(errors='backslashreplace').decode()
-            raise UserError(f"{name}: the file's name is not UTF-8: give it another") from None
-        by_name[name] = epath.Path(path)
-    return [(path, name) for name, path in sorted(by_name.items())]
-
-
-def _posix(path: Any) -> str:
-    """A path as text, gs://a as /gs/a, which epath takes for the same."""
-    return path.as_posix().replace('gs://', '/gs/', 1)
-
-
-def _parts(patterns: Sequence[str]) -> list[str]:
-    """Patterns without commas, for names of which commas are no part."""
-    all_parts = []
-    for pattern in patterns:
-        # A file whose own name has commas is meant as a whole.
-        is_path = os.path.exists(os.path.expanduser(pattern))
-        parts = [pattern] if is_path else [part for part in pattern.split(',') if part.strip()]
-        if not parts:
-            raise UserError(f'{pattern!r} names no file')
-        all_parts += parts
-    return all_parts
-
-
-def _remote(part: str) -> tuple[epath.Path, list[epath.Path]]:
-    """The root of a pattern on remote storage, and what matches."""
-    if not part.startswith('gs://'):
-        raise UserError(
-            f'{part}: cannot be read from there: give a local path (download it first) or gs://'
-        )
-
-    # A walk through all of a bucket could take hours, and costs money.
-    if '**' in part:
-        raise UserError(f'{part}: ** is for local folders: on remote storage name each level (*/*)')
-
-    # A folder, a file, or a glob, in this order, because a name may hold wildcard characters.
-    path = epath.Path(part)
-    if path.is_dir():
-        return path, [match for match in path.glob('*') if not match.name.startswith('.')]
-    if path.exists():
-        return path.parent, [path]
-    root, rest = _split_at_wildcard(path)
-    return root, list(root.glob(rest)) if root.is_dir() else []
-
-
-def _local(part: str, left_out: list[str]) -> tuple[Path, list[Path]]:
-    """The root of a pattern among the files here, and what matches, as pathlib finds it.
-
-    pathlib passes over folders that it may not read and links to folders without a word; here
-    the first are refused and the others named.
-    """
-    # What is there by this very name is no glob, even with a bracket in its name.
-    path = Path(part).expanduser()
-    try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        # a link to nothing, which `_is_text` refuses by name
-        if path.is_symlink():
-            return path.parent, [path]
-    except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:
-            raise
-    else:
-        return (path, _below(path, left_out)) if path.is_dir() else (path.parent, [path])
-
-    # A glob. pathlib would pass over unreadable folders in silence, so each folder that it would
-    # look into is opened once before.
-    root, rest = _split_at_wildcard(path)
-    if not root.is_dir():
-        return root, []
-    steps = rest.split('/')
-
-    # From `**` on all of it is walked at once.
-    deep = next((i for i, step in enumerate(steps) if step == '**'), None)
-    for level in range(len(steps) if deep is None else deep + 1):  # the folders looked into
-        for folder in root.glob('/'.join(steps[:level])) if level else [root]:
-            if not folder.is_dir():
-                continue
-            if level == deep:
-                _below(folder, left_out, hidden=False)
-            else:
-                os.scandir(folder).close()
-
-    # `a/**` means all files below a, but to pathlib its folders
-    return root, list(root.glob(f'{rest}/*' if rest.endswith('**') else rest))
-
-
-def _split_at_wildcard(path: Any) -> tuple[Any, str]:
-    """The part of a path before its first wildcard, and the rest."""
-    steps = path.parts
-
-    # Without any wildcard the last step is the rest: the file that is not there.
-    wild = next((i for i, step in enumerate(steps) if re.search(r'[*?\[]', step)), len(steps) - 1)
-    return type(path)(*steps[:wild]), '/'.join(steps[wild:])
-
-
-def _below(root: Path, left_out: list[str], hidden: bool = True) -> list[Path]:
-    """All files below a folder, without hidden ones and what stands behind links to folders.
-
-    OSError for a folder that cannot be read. `hidden`: whether hidden files are worth a word.
-    """
-
-    def refuse(error: OSError) -> None:
-        # os.walk passes over errors unless told otherwise
-        raise error
-
-    paths = []
-    for folder, folders, files in os.walk(root, onerror=refuse):
-        for name in folders:
-            if os.path.islink(inner := os.path.join(folder, name)):
-                left_out.append(f'{inner} (a link to a folder: give it too)')
-        for name in files:
-            path = Path(folder, name)
-            if not name.startswith('.'):
-                paths.append(path)
-            elif hidden:
-                left_out.append(f'{path} (hidden)')
-    return paths
-
-
-def _is_text(path: Any, part: str, left_out: list[str]) -> bool:
-    """Whether what a pattern matches is a file. OSError for a link to nothing."""
-    if path.is_file():
-        return True
-
-    # Below `**` its files match by themselves; elsewhere the user may have meant it.
-    if path.is_dir():
-        if '**' not in part:
-            left_out.append(f'{path} (a folder: give it too)')
-    elif path.is_symlink() and not path.exists():
-        target = os.readlink(path)
-        raise UserError(f'{path}: cannot be read (a link to {target}, which is not there)')
-    else:
-        left_out.append(f'{path} (no regular file)')
-    return False
+def opened(path: str) -> BinaryIO:
+    """A file to read, local or gs://."""
+    # Without epath where it can be: making its paths costs more than reading a small file.
+    return epath.Path(path).open('rb') if '://' in path else open(path, 'rb')
 
 
 def compression_of(f: BinaryIO) -> Compression | None:

@@ -9,18 +9,23 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
-from typing import Literal
+from typing import Any, Literal
 
 from configs.errors import UserError
 from configs.options import check_intervals, option
+from input_pipeline.text.wrapping import Line, Widths, joined
 
 # A "document" longer than this is cut, or refused where it is one record: nobody means it, and it
 # has to fit in memory
 MAX_DOCUMENT_BYTES = 64 << 20
 MAX_DOCUMENT_LINES = 1 << 20
-_PLACES = 5  # invalid lines that a report names
+_PLACES = 5  # invalid lines, or files, that a report names
+# Options that the first manifests did not have.
+_LATER = ('on_bad_record', 'join_lines', 'hyphens', 'documents')
+_MANY_BROKEN = 0.01  # of the lines looked at, from which broken lines are worth a word
 
 
 @dataclass(frozen=True)
@@ -32,22 +37,57 @@ class TextOptions:
         'lines are paragraphs: cut them into sentences; by default for all but text files',
     )
     language: str = option('en', 'language of the text, for --segment')
-    text_column: str = option('text', 'jsonl, parquet, tfds: the field that holds the document')
+    text_column: str = option('text', 'jsonl, parquet, tfds, hf: the field that holds the document')
     on_bad_utf8: Literal['replace', 'error', 'skip'] = option(
         'replace',
         'what to do with a line that is not UTF-8; each is counted and reported',
         switch=('strict', 'error'),
     )
+    on_bad_record: Literal['stop', 'skip'] = option(
+        'stop',
+        'jsonl, parquet, tfds, hf: what to do with a record that has no text; skip counts and'
+        ' reports those left out',
+    )
     max_line_bytes: int = option(
         1 << 20, 'longer lines are split at a space', within=f'[64, {MAX_DOCUMENT_BYTES}]'
     )
 
+    join_lines: bool = option(
+        False,
+        'lines are broken at a width, as in most books and mails: join those of a paragraph, and '
+        'cut it into sentences',
+    )
+    hyphens: Literal['keep', 'drop'] = option(
+        'keep',
+        '--join_lines: what becomes of the hyphen of a word that is parted at the end of a line: '
+        'keep, for words that have one (well-/known), or drop (syl-/lable)',
+    )
+    documents: Literal['blank_line', 'file'] = option(
+        'blank_line',
+        'what ends a document of a text file: a blank line, or only the end of the file, blank '
+        'lines parting paragraphs',
+    )
+
     def __post_init__(self) -> None:
         check_intervals(self)
+        if self.hyphens == 'drop' and not self.join_lines:
+            raise UserError('--hyphens=drop: is for lines that are joined: add --join_lines')
         if not re.fullmatch('[a-z]{2,3}(-[A-Za-z]+)*', self.language):
             raise UserError(
                 f'--language={self.language}: must be an ISO 639 code such as en, de, ko or zh'
             )
+
+    def described(self) -> dict[str, Any]:
+        """The options by name, as a manifest keeps them.
+
+        Those that came after the first manifests are named only where they say something else than
+        the default, so that equal jobs go on having equal manifests.
+        """
+        return {
+            each.name: value
+            for each in fields(self)
+            if (value := getattr(self, each.name)) != each.default or each.name not in _LATER
+        }
 
 
 @dataclass
@@ -60,12 +100,30 @@ class Report:
     bad_utf8: int = 0  # lines with invalid UTF-8, replaced or skipped
     bad_places: list[str] = field(default_factory=list)  # 'FILE line N' of the first few
     nul_bytes: int = 0  # removed
+    bad_records: Counter[str] = field(default_factory=Counter)  # left out, by kind
+    # 'FILE line N (kind)' of the first few
+    bad_record_places: list[str] = field(default_factory=list)
+    null_texts: int = 0  # records whose text is null, left out or not
     cut_lines: int = 0  # lines longer than max_line_bytes
     cut_documents: int = 0  # documents longer than MAX_DOCUMENT_BYTES or _LINES
     unclosed_documents: int = 0  # WikiExtractor's, without </doc>
     lines_outside: int = 0  # lines of text outside of <doc> and </doc>, left out
     left_out: list[str] = field(default_factory=list)  # 'PATH (why)' of what was not read
     empty_files: list[str] = field(default_factory=list)  # files without a document
+    watched_lines: int = 0  # that were looked at for being broken at a width
+    broken_lines: int = 0  # of these, and that are
+    broken_files: list[str] = field(default_factory=list)  # the first few that have such lines
+
+    def add_widths(self, name: str, widths: Widths) -> None:
+        """Adds what was seen of the lines of a file."""
+        self.watched_lines += widths.lines
+        if widths.broken:
+            self.broken_lines += widths.broken
+            self._add_broken([name])
+
+    def _add_broken(self, names: list[str]) -> None:
+        # a large file comes in several units
+        self.broken_files = list(dict.fromkeys(self.broken_files + names))[: _PLACES + 1]
 
     def merge(self, other: Report) -> None:
         """Adds the report of another unit."""
@@ -74,12 +132,20 @@ class Report:
 
         # the first few of all, in the order of the units
         self.bad_places = self.bad_places[:_PLACES]
+        self.bad_record_places = self.bad_record_places[:_PLACES]
+        self._add_broken([])
 
     def lines(self) -> list[str]:
         """One line for each kind of trouble; none for clean text."""
         warnings = []
         if self.left_out:
             warnings.append(f'{len(self.left_out)} left out, not read: {_some(self.left_out)}')
+        if self.broken_lines > _MANY_BROKEN * self.watched_lines:
+            warnings.append(
+                f'{self.broken_lines / self.watched_lines:.0%} of the lines look broken at a width,'
+                f' in {_some(self.broken_files)}: each is taken for a sentence or paragraph of its'
+                ' own; --join_lines joins them (--documents=file where blank lines part paragraphs)'
+            )
         if self.unclosed_documents:
             warnings.append(
                 f'no </doc> for {self.unclosed_documents} <doc>: '
@@ -99,6 +165,13 @@ class Report:
             warnings.append(
                 f'invalid UTF-8 in {self.bad_utf8} line(s), replaced or skipped as --on_bad_utf8'
                 f' says: {places}'
+            )
+        if self.bad_records:
+            total = self.bad_records.total()
+            kinds = ', '.join(f'{count} {kind}' for kind, count in sorted(self.bad_records.items()))
+            warnings.append(
+                f'{total} record(s) left out as --on_bad_record=skip says ({kinds}):'
+                f' {_some(self.bad_record_places, total)}'
             )
         if self.nul_bytes:
             warnings.append(f'{self.nul_bytes} NUL byte(s) removed')
@@ -123,10 +196,24 @@ def _some(names: list[str], total: int | None = None) -> str:
 class Text:
     """Decodes what a file holds, in the way the options say."""
 
-    def __init__(self, path: str, options: TextOptions, report: Report, segment: bool):
-        """`segment`: whether what the file holds is paragraphs, unless the options say."""
+    def __init__(
+        self, path: str, options: TextOptions, report: Report, segment: bool, records: bool = False
+    ):
+        """`segment`: whether what the file holds is paragraphs, unless the options say.
+
+        `records`: whether it is records, each with its text.
+        """
         self.path, self.report, self._options = path, report, options
+        self._skips = records and options.on_bad_record == 'skip'
         self._segment = segment if options.segment is None else options.segment
+        self.widths = Widths()
+
+    def paragraphs(self, lines: Iterable[Line]) -> Iterator[Line]:
+        """The lines as they are, and watched; or joined, where that is wanted."""
+        if self._options.join_lines:
+            drop = self._options.hyphens == 'drop'
+            return joined(lines, drop, self._options.max_line_bytes)
+        return self.widths.watch(lines)
 
     def decode(self, raw: bytes, where: Callable[[], str]) -> str | None:
         """The text without NUL; None where it is to be skipped.
@@ -148,8 +235,11 @@ class Text:
     def bad(self, where: Callable[[], str], what: str) -> bool:
         """Counts invalid characters, and says whether their line is to be kept.
 
-        Raises UserError where none is wanted.
+        Raises UserError where none is wanted. Of a record that is left out, none is kept.
         """
+        if self._options.on_bad_utf8 == 'error' and self._skips:
+            self.no_text(where, 'invalid UTF-8', what)
+            return False
         if self._options.on_bad_utf8 == 'error':
             raise UserError(
                 f'{where()}: {what}: convert the file to UTF-8, or let --on_bad_utf8=replace or'
@@ -159,6 +249,22 @@ class Text:
         if len(self.report.bad_places) < _PLACES:
             self.report.bad_places.append(where())
         return self._options.on_bad_utf8 == 'replace'
+
+    def no_text(self, where: Callable[[], str], kind: str, what: str) -> None:
+        """Counts a record without a text as left out. Raises UserError where that is not wanted."""
+        if not self._skips:
+            raise UserError(
+                f'{where()}: {what} (or let --on_bad_record=skip leave such records out)'
+            )
+        self.report.bad_records[kind] += 1
+        if len(self.report.bad_record_places) < _PLACES:
+            self.report.bad_record_places.append(f'{where()} ({kind})')
+
+    def null(self, where: Callable[[], str]) -> None:
+        """Counts a record whose text is null: without one, and so no document, but no mistake."""
+        self.report.null_texts += 1
+        if self._skips:
+            self.no_text(where, 'null', 'null')
 
     def sentences(self, line: str) -> list[str]:
         """The sentences of a line."""
@@ -182,7 +288,7 @@ class Text:
         # Encoding every line to know its size would cost more than the rest: a line of fewer than
         # limit / 4 characters cannot be too long.
         sentences, limit = [], self._options.max_line_bytes
-        for line in text.split('\n'):
+        for _, _, line in self.paragraphs((0, 0, line) for line in text.split('\n')):
             if len(line) > limit // 4 and len(raw := line.encode()) > limit:
                 self.report.cut_lines += 1
                 for part, _ in _parts(raw, limit):
@@ -190,14 +296,6 @@ class Text:
             else:
                 sentences += self.sentences(line)
         return sentences
-
-    def column_missing(self, where: str, columns: list[str]) -> UserError:
-        """What to say where there is no text under the name that --text_column gives."""
-        names = ', '.join(columns[:20]) + (' ...' if len(columns) > 20 else '')
-        return UserError(
-            f'{where}: no text in column {self._options.text_column!r} (it has {names}): name the'
-            ' column with --text_column'
-        )
 
 
 class Lines:

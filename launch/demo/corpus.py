@@ -103,14 +103,17 @@ class Corpus(Source):
     preset, line_pieces = 'quickstart_text', 20
 
     def __init__(self, patterns: Sequence[str], options: TextOptions, limit: int):
+        from etils import epath
+
         from input_pipeline.text.corpus import units
         from launch.demo.stages import fingerprint
 
         # Files by name, size and time of change; objects in a store by what the store says of them.
         self._patterns, self._options, self._limit = patterns, options, limit
-        chosen = units(patterns, options)
-        files = fingerprint(sorted({Path(unit.path) for unit in chosen if '://' not in unit.path}))
-        files += [[unit.path, unit.bytes, unit.changed] for unit in chosen if '://' in unit.path]
+        chosen = [file for unit in units(patterns, options) for file in unit.files()]
+        files = fingerprint(sorted({Path(file.path) for file in chosen if '://' not in file.path}))
+        remote = [file for file in chosen if '://' in file.path]
+        files += [[file.path, file.bytes, epath.Path(file.path).stat().mtime] for file in remote]
         self.title = ', '.join(patterns)
         self.inputs = {'corpus': files, 'options': dataclasses.asdict(options), 'limit': limit}
 

@@ -44,6 +44,10 @@ _KINDS = (
 )
 
 
+# Settings of the model that training may choose anew, whatever it begins with.
+FREE = ('hidden_dropout', 'attention_dropout', 'initializer_range')
+
+
 class Source(NamedTuple):
     """A trained model: shape, parameters (numpy) and what its head is for; its tokenizer; where it
     came from, and at which step.
@@ -79,6 +83,20 @@ class Source(NamedTuple):
             digest.update(repr((path_of(path), array.shape, str(array.dtype))).encode())
             digest.update(np.asarray(array).tobytes())
         return digest.hexdigest()[:24]
+
+
+def shape_of(where: str) -> schema.ModelConfig:
+    """The shape of a source's encoder, whose weights are not read. UserError where it is none."""
+    with reading(where):
+        if prefix := google.prefix_of(where):
+            return google.shape(prefix)
+        if not epath.Path(where).exists() and hub.is_name(where):
+            return huggingface.shape(hub.fetch(where))
+        if huggingface.is_directory(where):
+            return huggingface.shape(where)
+        workdir = Workdir(where)
+        workdir.check(_KINDS)
+        return workdir.model_config()
 
 
 def load_source(where: str, print_map: bool = False) -> Source:
@@ -182,23 +200,17 @@ def for_pretraining(
     """
     # The vocabulary first: it may add rows, and so change the shape that is compared below.
     source = with_vocabulary(read_source(where, print_map), tokenizer)
-    # what training may choose anew
-    free = (
-        'hidden_dropout',
-        'attention_dropout',
-        'initializer_range',
-    )
 
     # All differences in one message, in the form in which they can be added to the command.
     given, wanted = schema.to_dict(source.model), schema.to_dict(config)
     if differ := [
         f'--set model.{name}={value}'
         for name, value in given.items()
-        if value != wanted[name] and name not in free
+        if value != wanted[name] and name not in FREE
     ]:
         raise UserError(
-            f'--init_from={where} is of another model than the configuration: add'
-            f' {" ".join(differ)}'
+            f'--init_from={where} is of another model than --set asks for: leave those settings'
+            f' out, or give {" ".join(differ)}'
         )
 
     # Heads of a task have no place in pre-training; its own heads are made where they lack.

@@ -24,6 +24,7 @@ TENSORFLOW_READERS = (
     'input_pipeline/records/stream.py',
     'input_pipeline/records/fields.py',
     'input_pipeline/text/tfds',
+    'input_pipeline/text/sources/tfds',
     'bert_jax/interchange/',
 )
 

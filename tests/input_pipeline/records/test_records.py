@@ -283,3 +283,18 @@ def test_no_record_is_larger_than_its_bound():
         < np.diff(offsets).max() + 16
         <= fields.most_bytes(spec, 30522)
     )
+
+
+def test_no_packed_record_is_larger_than_its_bound():
+    """One with the largest numbers that the schema allows in every place."""
+    spec = RecordSpec(512, 77, 'static', 200)
+    largest = {'input_ids': 30521, 'masked_lm_ids': 30521, 'pack_ids': 200}
+    places = ('masked_lm_positions', 'position_ids', 'cls_positions')
+    columns = {
+        f.name: np.full((1, f.length), 511 if f.name in places else largest.get(f.name, 1))
+        for f in spec.features
+    }
+    payload, _ = fields.encode(spec, columns)
+    # ids take three bytes, packs and places two, labels and segments one, weights four
+    numbers = 3 * (512 + 77) + 2 * (512 + 512 + 77 + 200) + 512 + 200 + 4 * (77 + 200)
+    assert numbers < len(payload) + 16 == fields.most_bytes(spec, 30522) < numbers + 400

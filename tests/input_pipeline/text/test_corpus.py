@@ -21,7 +21,8 @@ from configs.errors import UserError
 from input_pipeline.records.frames import masked_crc
 from input_pipeline.text import corpus
 from input_pipeline.text.corpus import Report, TextOptions, read_documents, read_unit, units
-from input_pipeline.text.files import compression_of, decompressed, matching
+from input_pipeline.text.files import compression_of, decompressed
+from input_pipeline.text.inputs.listing import matching
 
 TEXT = 'One sentence.\nAnother one.\n\nA second document.\n'
 DOCUMENTS = [['One sentence.', 'Another one.'], ['A second document.']]
@@ -647,6 +648,13 @@ def test_zstd_that_looks_back_very_far(tmp_path):
     assert read(put(tmp_path / 'a', content)) == DOCUMENTS
 
 
+@pytest.mark.parametrize('mark', [0x50, 0x5F])
+def test_zstd_that_begins_with_a_frame_to_be_passed_over(tmp_path, mark):
+    skipped = bytes([mark]) + b'\x2a\x4d\x18' + (5).to_bytes(4, 'little') + b'hello'
+    content = skipped + zstandard.compress(TEXT.encode()) + skipped
+    assert read(put(tmp_path / 'a', content)) == DOCUMENTS
+
+
 def test_a_stray_carriage_return_in_a_long_first_line(tmp_path):
     line = 'word ' * 5_000 + '\rmore ' + 'word ' * 20_000
     first, second = read(put(tmp_path / 'a.txt', line + '\n\n' + 'B.\n'))
@@ -665,6 +673,15 @@ class TestWikiExtractor:
         assert found == [[f'Text {i}.'] for i in range(10)]
         assert report.unclosed_documents == len(unclosed)
         assert f'no </doc> for {len(unclosed)} <doc>' in ' '.join(report.lines())
+
+    def test_articles_that_share_a_line(self, tmp_path):
+        text = '<doc id="1" title="A">\nÄ one.\n</doc> <doc id="2" title="B">\nTwo.</doc>'
+        text += '<doc id="3" title="C">Three.</doc>\n'
+        documents = list(read_documents(str(put(tmp_path / 'wiki', text))))
+        assert [d.sentences for d in documents] == [['Ä one.'], ['Two.'], ['Three.']]
+        assert [d.name[1] for d in documents] == [
+            text.encode().index(f'<doc id="{i}"'.encode()) - (i == 2) for i in (1, 2, 3)
+        ]
 
     def test_text_beside_the_tags_is_kept_and_outside_of_them_counted(self, tmp_path):
         text = '<doc id="1" title="A > B">One.</doc>\nLost.\n' + self.article(2, end='</doc>\n')

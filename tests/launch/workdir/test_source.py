@@ -129,7 +129,8 @@ def test_a_source_that_does_not_fit_is_refused(folder, tmp_path):
     wanted = dataclasses.replace(there.model, hidden_act='relu', num_heads=8)
     with pytest.raises(
         UserError,
-        match='is of another model .* add --set model.num_heads=. --set model.hidden_act=gelu_erf$',
+        match='leave those settings out, or give --set model.num_heads=.'
+        ' --set model.hidden_act=gelu_erf$',
     ):
         source.for_pretraining(str(folder), there.tokenizer, wanted, seed=1)
     (tmp_path / 'vocab.txt').write_text('\n'.join(WORDS).replace('sea', 'tea') + '\n')
@@ -261,18 +262,13 @@ def test_pretraining_goes_on_in_another_domain(folder, tmp_path, binary):
         '--seq_len=12',
         '--max_predictions=2',
     )
-    shape = {
-        k: v
-        for k, v in dataclasses.asdict(model.config).items()
-        if k not in ('vocab_size', 'layer_norm_eps', 'hidden_act')
-    }
-    settings = [f'model.{k}={v}' for k, v in shape.items()]
-    settings += [
-        'model.vocab_size=41',
+    # The shape is the source's, though the preset has another; the recipe is the preset's.
+    settings = [
         'phases.0.seq_len=12',
         'phases.0.steps=1',
         'phases.0.batch_size=8',
         'optimizer.peak_lr=1e-6',
+        'model.hidden_dropout=0.1',
     ]
     settings += ['optimizer.warmup_steps=0']
     command = [
@@ -286,6 +282,14 @@ def test_pretraining_goes_on_in_another_domain(folder, tmp_path, binary):
         'cls/predictions/output_bias  mlm/bias' in said
         and '3 new words, 2 in [unused] slots, 1 appended' in said
     )
+    run_by = Workdir(tmp_path / 'run').model_config()
+    assert run_by == dataclasses.replace(
+        model.config,
+        vocab_size=41,
+        hidden_dropout=0.1,  # of --set
+        attention_dropout=0.0,  # of the preset
+        initializer_range=0.05,
+    )
     found, step = load_params(tmp_path / 'run')
     wanted = source.with_vocabulary(
         source.read_source(str(tmp_path / 'google')), Tokenizer.load(tmp_path / 'vocab')
@@ -293,6 +297,9 @@ def test_pretraining_goes_on_in_another_domain(folder, tmp_path, binary):
     moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), dict(found), wanted)
     # One step of about ten times the rate, without bias correction.
     assert step == 1 and 0 < max(jax.tree.leaves(moved)) < 2e-5
+    # A run that has a checkpoint does not need its source again.
+    shutil.rmtree(tmp_path / 'google')
+    assert 'done: 1 steps' in run('pretrain', *command, f'--init_from={tmp_path}/google')
     other = binary('pretrain', *command, f'--init_from={folder}')
     assert other.returncode == 2 and 'data.init_from' in other.stderr, other.stderr
     assert (

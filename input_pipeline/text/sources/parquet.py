@@ -53,8 +53,8 @@ def row_groups(f: BinaryIO, path: str, column: str) -> list[int]:
     ]
 
 
-def rows(path: str, group: int, column: str) -> Iterator[tuple[int, bytes]]:
-    """(row, counted over all of the file, its text) of each row of a row group with a text."""
+def rows(path: str, group: int, column: str) -> Iterator[tuple[int, bytes | None]]:
+    """(row, counted over all of the file, its text or None) of each row of a row group."""
     with epath.Path(path).open('rb') as f:
         # Rows are counted over all groups, so that a document's name does not depend on its unit.
         pa, file = _open(f, path)
@@ -67,8 +67,7 @@ def rows(path: str, group: int, column: str) -> Iterator[tuple[int, bytes]]:
                 if pa.types.is_dictionary(values.type):
                     values = values.dictionary_decode()
                 for text in values.cast(pa.large_binary()).to_pylist():
-                    if text:
-                        yield row, text
+                    yield row, text
                     row += 1
         except (pa.ArrowException, OSError) as error:
             raise _damaged(path, error) from error

@@ -81,15 +81,13 @@ def _features(features: Any, prefix: str = '') -> Iterator[tuple[str, Any]]:
             yield f'{prefix}{name}', feature
 
 
-def texts(path: str, column: str) -> Iterator[tuple[int, bytes]]:
-    """(byte at which the record begins, its text) of each record of a file, empty ones left out."""
-    # A feature of text is a list of one value of bytes.
+def texts(path: str, column: str) -> Iterator[tuple[int, bytes | None]]:
+    """(byte at which the record begins, its text or None) of each record of a file."""
+    # A feature of text is a list of one value of bytes, or of none.
     with epath.Path(path).open('rb') as f:
         try:
             for at, payload in read_frames(f):
-                text = b''.join(bytes_of(payload, column))
-                if text:
-                    yield at, text
+                yield at, b''.join(values) if (values := bytes_of(payload, column)) else None
         except BadFrame as error:
             raise UserError(
                 f'{path}: the record at byte {error.byte} is damaged or cut: prepare the dataset'

@@ -1,0 +1,144 @@
+"""Whether text is what it was when it was read, by its files' times or else their bytes.
+
+Owns the marks that a job keeps of the text that it has read. The time is that of the last change of
+any kind, renaming and copying included (on gs:// of the last write), which no program can set back:
+an equal one means the same bytes, and another one says nothing, so the bytes are read again. That
+is 6 GB a CPU-second, where the job itself reads 1.5 MB. This file must not know what is in the
+text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import google_crc32c
+import numpy as np
+from etils import epath
+
+from input_pipeline.text.files import chunks, opened
+from input_pipeline.text.inputs.units import AnyUnit, Unit
+
+
+@dataclass(frozen=True)
+class Marks:
+    """By what the files of a unit are known again, of which each has one of both."""
+
+    changed: np.ndarray  # int64, when the file was last changed
+    crc32c: np.ndarray  # int64, of its bytes, or of those in the unit
+
+
+def marks(unit: AnyUnit) -> Marks:
+    """The marks of a unit as it is now."""
+    return Marks(_changed(unit), _crc32c(unit))
+
+
+def _changed(unit: AnyUnit) -> np.ndarray:
+    return np.array([_changed_file(file) for file in unit.files()], np.int64)
+
+
+def _changed_file(file: Unit) -> int:
+    # a data set of the Hub has a commit, by which its files never change
+    if file.format == 'hf':
+        return file.version
+    if '://' in file.path:
+        return epath.Path(file.path).stat().mtime
+
+    # the time of the inode, not of the content, which programs may set
+    return os.stat(file.path).st_ctime_ns
+
+
+def _crc32c(unit: AnyUnit) -> np.ndarray:
+    return np.array([_crc32c_of(file) for file in unit.files()], np.int64)
+
+
+def _crc32c_of(file: Unit) -> int:
+    """The crc32c of the bytes on disk of a file, or a stretch of it.
+
+    All of a parquet file's bytes belong to the first of its row groups.
+    """
+    if file.format == 'hf':
+        return file.version
+
+    # Row groups are no stretches of bytes (columns interleave), so the file's bytes are counted
+    # once.
+    first = file.start
+    size: int | None = file.bytes
+    if file.format == 'parquet':
+        first, size = 0, None if file.start == 0 else 0
+    crc = 0
+    with opened(file.path) as f:
+        f.seek(first)
+        for chunk in chunks(f, size):
+            crc = google_crc32c.extend(crc, chunk)
+    return crc
+
+
+def same(unit: AnyUnit, then: Marks) -> bool:
+    """Whether a unit still holds what it held when it got its marks."""
+    # The cheap question first; the bytes are read only where it says nothing.
+    touched = _changed(unit) != then.changed
+    return all(
+        _crc32c_of(file) == crc
+        for file, crc, asked in zip(unit.files(), then.crc32c, touched)
+        if asked
+    )
+
+
+def all_same(read: Iterable[tuple[AnyUnit, Marks]]) -> bool:
+    """Whether every unit still holds what it held when it got its marks."""
+    return all(_in_threads(lambda one: same(*one), read))
+
+
+def describe(marks: Sequence[Marks]) -> dict[str, str]:
+    """What a manifest keeps of the marks of all units."""
+    # Two digests: after a copy all times differ, and the contents still say that it is the same
+    # text.
+    return {
+        'input_times': _digest([mark.changed for mark in marks]),
+        'input_contents': _digest([mark.crc32c for mark in marks]),
+    }
+
+
+def as_described(units: Sequence[AnyUnit], described: dict[str, Any]) -> bool:
+    """Whether the units hold what the job with this description has read."""
+    if described['input_times'] == _digest(_in_threads(_changed, units)):
+        return True
+    return described['input_contents'] == _digest(_in_threads(_crc32c, units))
+
+
+def _in_threads(function: Callable, items: Iterable) -> list:
+    """Reading and checksums leave the interpreter to others, so threads share the work."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(function, items))
+
+
+def listing_digest(*sides: Sequence[AnyUnit]) -> str:
+    """A hash of the inputs by their listing: names, where each unit begins, and how long it is."""
+    hashed = hashlib.sha256(b'[')
+    for number, units in enumerate(sides):
+        hashed.update(b', ' if number else b'')
+        files = (file for unit in units for file in unit.files())
+        _update(hashed, ((file.name, file.start, file.bytes) for file in files))
+    hashed.update(b']')
+    return hashed.hexdigest()
+
+
+def _digest(numbers: Sequence[np.ndarray]) -> str:
+    """A hash of the numbers of all arrays, one after the other."""
+    hashed = hashlib.sha256()
+    _update(hashed, (number for array in numbers for number in array.tolist()))
+    return hashed.hexdigest()
+
+
+def _update(hashed: Any, items: Iterable) -> None:
+    """Hashes the items as Python writes a list of them, of which there may be millions."""
+    # In this form manifests have had them from the first.
+    hashed.update(b'[')
+    for number, item in enumerate(items):
+        hashed.update(f', {item!r}'.encode() if number else repr(item).encode())
+    hashed.update(b']')

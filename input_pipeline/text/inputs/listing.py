@@ -1,0 +1,266 @@
+"""Which files match a pattern, with their names and sizes.
+
+Owns globs, local or on gs://, and what lies there and is not taken. A corpus may have millions of
+files: a file is a string and a number here, found in one pass. Must not know what is in them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from etils import epath
+
+from configs.errors import UserError, reading
+
+_ASKED_AT_ONCE = 32  # a bucket in the cloud takes its time for each question
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Files, sorted by name: `sizes[i]` are the bytes of the one called `names[i]` below `root`.
+
+    The names are the same on every machine, wherever the corpus lies.
+    """
+
+    root: str  # '' for the current folder
+    names: list[str]
+    sizes: array[int]
+
+    def paths(self) -> Iterator[str]:
+        """The path of each."""
+        return (below(self.root, name) for name in self.names)
+
+
+def below(root: str, name: str) -> str:
+    """The path of a file of a listing."""
+    path = os.path.join(root, name)
+    return f'gs://{path[4:]}' if path.startswith('/gs/') else path
+
+
+def matching(patterns: str | Sequence[str], left_out: list[str] | None = None) -> Listing:
+    """All files that match.
+
+    `patterns`: one or more, each a file, a folder (all files below it, or on gs:// in it), a glob
+    (`**` for any depth), or several with commas between. What lies there and is not taken, because
+    it is hidden, a link to a folder or no file, is added to `left_out` as 'PATH (why)'.
+    Raises UserError where a pattern matches nothing, or what it matches cannot be reached.
+    """
+    # All patterns, one after the other, each with the folder that its names are relative to.
+    left_out = [] if left_out is None else left_out
+    found: list[tuple[str, list[str], array[int]]] = []
+    for part in _parts([patterns] if isinstance(patterns, str) else patterns):
+        names, sizes = list[str](), array('q')
+        with reading(part):
+            top, files = (_remote if '://' in part else _local)(part, left_out)
+            for name, size in files:
+                names.append(name)
+                sizes.append(size)
+        if not names:
+            lost = f'; left out: {", ".join(left_out[:5])}' if left_out else ''
+            hint = f'check the path, and put a glob in quotes{lost}'
+            raise UserError(f'no file matches {part!r}: {hint}')
+        found.append((_posix(top), names, sizes))
+
+    # Names are relative to what all patterns have in common. That needs all paths absolute, or
+    # none.
+    roots = [root for root, _, _ in found]
+    if len({root.startswith('/') for root in roots}) > 1:
+        roots = list(map(os.path.abspath, roots))
+    common = os.path.commonpath(roots)
+
+    # A name goes into keys and into the manifest, so it must be text.
+    names, sizes = [], array('q')
+    for root, (_, inner, inner_sizes) in zip(roots, found):
+        prefix = PurePosixPath(root).relative_to(common).as_posix()
+        names += inner if prefix == '.' else [f'{prefix}/{name}' for name in inner]
+        sizes += inner_sizes
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            name = name.encode(errors='backslashreplace').decode()
+            raise UserError(f"{name}: the file's name is not UTF-8: give it another") from None
+
+    # Sorted by number, so that sizes follow; a file that two patterns match is there once.
+    order = sorted(range(len(names)), key=names.__getitem__)
+    once = [i for at, i in enumerate(order) if not at or names[i] != names[order[at - 1]]]
+    return Listing(common, [names[i] for i in once], array('q', (sizes[i] for i in once)))
+
+
+def _posix(path: Any) -> str:
+    """A path as text, gs://a as /gs/a, which epath takes for the same."""
+    return path.as_posix().replace('gs://', '/gs/', 1)
+
+
+def _parts(patterns: Sequence[str]) -> list[str]:
+    """Patterns without commas, for names of which commas are no part."""
+    all_parts = []
+    for pattern in patterns:
+        # A file whose own name has commas is meant as a whole.
+        is_path = os.path.exists(os.path.expanduser(pattern))
+        parts = [pattern] if is_path else [part for part in pattern.split(',') if part.strip()]
+        if not parts:
+            raise UserError(f'{pattern!r} names no file')
+        all_parts += parts
+    return all_parts
+
+
+def _remote(part: str, left_out: list[str]) -> tuple[epath.Path, Iterator[tuple[str, int]]]:
+    """The root of a pattern on remote storage, and (name below it, bytes) of the files."""
+    if not part.startswith('gs://'):
+        raise UserError(
+            f'{part}: cannot be read from there: give a local path (download it first) or gs://'
+        )
+
+    # A walk through all of a bucket could take hours, and costs money.
+    if '**' in part:
+        raise UserError(f'{part}: ** is for local folders: on remote storage name each level (*/*)')
+
+    # A folder, a file, or a glob, in this order, because a name may hold wildcard characters.
+    path = epath.Path(part)
+    if path.is_dir():
+        root, matches = path, [match for match in path.glob('*') if not match.name.startswith('.')]
+    elif path.exists():
+        root, matches = path.parent, [path]
+    else:
+        root, rest = _split_at_wildcard(path)
+        matches = list(root.glob(rest)) if root.is_dir() else []
+
+    def files() -> Iterator[tuple[str, int]]:
+        with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+            stats = pool.map(lambda match: match.stat(), matches)
+            for match, found in zip(matches, stats):
+                if found.is_directory:
+                    left_out.append(f'{match} (a folder: give it too)')
+                else:
+                    yield (
+                        PurePosixPath(_posix(match)).relative_to(_posix(root)).as_posix(),
+                        found.length,
+                    )
+
+    return root, files()
+
+
+def _local(part: str, left_out: list[str]) -> tuple[Path, Iterator[tuple[str, int]]]:
+    """The root of a pattern among the files here, and (name below it, bytes) of the files.
+
+    A glob matches as pathlib finds it, which passes over folders that it may not read and links to
+    folders without a word; here the first are refused and the others named.
+    """
+
+    def sized(root: Path, matches: Iterator[Path]) -> Iterator[tuple[str, int]]:
+        for path in matches:
+            size = _size(str(path), path.stat, part, left_out)
+            if size is not None:
+                yield path.relative_to(root).as_posix(), size
+
+    # What is there by this very name is no glob, even with a bracket in its name.
+    path = Path(part).expanduser()
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        # a link to nothing, which `_size` refuses by name
+        if path.is_symlink():
+            return path.parent, sized(path.parent, iter([path]))
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+    else:
+        if not path.is_dir():
+            return path.parent, sized(path.parent, iter([path]))
+        entries = (
+            (name, _size(entry.path, entry.stat, part, left_out))
+            for name, entry in _walk(path, left_out)
+        )
+        return path, ((name, size) for name, size in entries if size is not None)
+
+    # A glob. pathlib would pass over unreadable folders in silence, so each folder that it would
+    # look into is opened once before.
+    root, rest = _split_at_wildcard(path)
+    if not root.is_dir():
+        return root, iter(())
+    steps = rest.split('/')
+
+    # From `**` on all of it is walked at once.
+    deep = next((i for i, step in enumerate(steps) if step == '**'), None)
+    for level in range(len(steps) if deep is None else deep + 1):  # the folders looked into
+        for folder in root.glob('/'.join(steps[:level])) if level else [root]:
+            if not folder.is_dir():
+                continue
+            if level == deep:
+                for _ in _walk(folder, left_out, hidden=False):
+                    pass
+            else:
+                os.scandir(folder).close()
+
+    # `a/**` means all files below a, but to pathlib its folders
+    return root, sized(root, root.glob(f'{rest}/*' if rest.endswith('**') else rest))
+
+
+def _split_at_wildcard(path: Any) -> tuple[Any, str]:
+    """The part of a path before its first wildcard, and the rest."""
+    steps = path.parts
+
+    # Without any wildcard the last step is the rest: the file that is not there.
+    wild = next((i for i, step in enumerate(steps) if re.search(r'[*?\[]', step)), len(steps) - 1)
+    return type(path)(*steps[:wild]), '/'.join(steps[wild:])
+
+
+def _walk(
+    root: Path, left_out: list[str], hidden: bool = True
+) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """(name below the folder, entry) of all in it but folders, what they link to and hidden files.
+
+    OSError for a folder that cannot be read. `hidden`: whether hidden files are worth a word.
+    """
+    folders = ['']
+    while folders:
+        inner = folders.pop()
+        with os.scandir(root / inner) as entries:
+            for entry in entries:
+                name = f'{inner}/{entry.name}' if inner else entry.name
+                if entry.is_dir():
+                    if entry.is_symlink():
+                        left_out.append(f'{root / name} (a link to a folder: give it too)')
+                    else:
+                        folders.append(name)
+                elif not entry.name.startswith('.'):
+                    yield name, entry
+                elif hidden:
+                    left_out.append(f'{root / name} (hidden)')
+
+
+def _size(
+    path: str, ask: Callable[[], os.stat_result], part: str, left_out: list[str]
+) -> int | None:
+    """The bytes of a file that a pattern matches; None for what is no file, which is left out.
+
+    `ask` asks the file system for it. UserError for a link to nothing.
+    """
+    try:
+        found = ask()
+    except FileNotFoundError:
+        if not os.path.islink(path):
+            raise
+        target = os.readlink(path)
+        raise UserError(
+            f'{path}: cannot be read (a link to {target}, which is not there)'
+        ) from None
+    if stat.S_ISREG(found.st_mode):
+        return found.st_size
+
+    # Below `**` its files match by themselves; elsewhere the user may have meant it.
+    if not stat.S_ISDIR(found.st_mode):
+        left_out.append(f'{path} (no regular file)')
+    elif '**' not in part:
+        left_out.append(f'{path} (a folder: give it too)')
+    return None

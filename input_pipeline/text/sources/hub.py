@@ -1,0 +1,141 @@
+"""Text from data sets of the Hugging Face Hub, streamed: nothing is downloaded as a whole.
+
+Owns the use of `datasets`, which is imported inside functions. A data set's files, as its library
+shards them, are read apart, so workers share the work and need no more than their own. Must not
+know what a document is.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from configs.errors import UserError
+from input_pipeline.text.sources.values import missing
+
+
+@dataclass(frozen=True)
+class Shards:
+    """A split of a data set as it is now.
+
+    Attributes:
+      path: hf:NAME[@COMMIT][:CONFIG]:SPLIT, with the commit that the Hub has at present.
+      names: of each shard, the same on every machine.
+      bytes: of a shard on average, 0 where the data set does not say.
+      version: a number that changes with the files.
+    """
+
+    path: str
+    names: list[str]
+    bytes: int
+    version: int
+
+
+def is_meant(pattern: str) -> bool:
+    """Whether a pattern names a data set; hf://datasets/... is an address of files."""
+    return pattern.startswith('hf:') and '://' not in pattern
+
+
+def find(pattern: str, column: str) -> Shards:
+    """What hf:NAME[@REVISION][:CONFIG]:SPLIT is; NAME is on the Hub, or a local folder.
+
+    Raises UserError where there is no such data set, split or column.
+    """
+    name, revision, config, split = _parts(pattern)
+    builder, data = opened(pattern)
+    if data.features is not None and column not in data.features:
+        raise UserError(f'{pattern}: {missing(column, sorted(data.features))}')
+
+    # The Hub's files are pinned to their commit; of local ones the library keeps the times.
+    files = (builder.config.data_files or {}).get(split, [])
+    origins = getattr(files, 'origin_metadata', [])
+    commits = {origin[1] for origin in origins if len(origin) == 2}
+    if len(commits) == 1:
+        revision = commits.pop()
+
+    # Names without the folder that a local one lies in.
+    short = os.path.basename(os.path.normpath(name)) if os.path.isdir(name) else name
+    below = '/'.join(part for part in (short, config, split) if part)
+    count = data.num_shards
+    return Shards(
+        ':'.join(
+            part
+            for part in ('hf', f'{name}@{revision}' if revision else name, config, split)
+            if part
+        ),
+        [f'{below}-{i:05}-of-{count:05}' for i in range(count)],
+        _bytes(builder, split, files) // count,
+        zlib.crc32(repr((sorted(origins), revision)).encode()),
+    )
+
+
+def rows(path: str, shard: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(row, counted within the shard, its values by their columns) of each row of a shard.
+
+    `path` as `Shards` has it.
+    """
+    _, data = opened(path)
+    # Whatever the library, its storage and its formats raise; it has tried again by then.
+    try:
+        yield from enumerate(data.shard(num_shards=data.num_shards, index=shard))
+    except Exception as error:
+        raise UserError(f'{path}: shard {shard} cannot be read ({_said(error)})') from error
+
+
+def _parts(pattern: str) -> tuple[str, str | None, str | None, str]:
+    """Name, revision, configuration and split of a pattern."""
+    parts = pattern.removeprefix('hf:').split(':')
+    if len(parts) not in (2, 3) or not all(parts):
+        raise UserError(
+            f'{pattern}: must be hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT, as in'
+            ' hf:wikimedia/wikipedia:20231101.de:train'
+        )
+    name, config, split = parts[0], parts[1] if len(parts) == 3 else None, parts[-1]
+
+    # A folder may have an @ in its name.
+    if os.path.isdir(name):
+        return os.path.abspath(name), None, config, split
+    name, _, revision = name.partition('@')
+    return name, revision or None, config, split
+
+
+@functools.lru_cache(maxsize=8)
+def opened(pattern: str) -> tuple[Any, Any]:
+    """The library's builder of a data set, and the split as its stream."""
+    # Once a process: on the Hub each opening is a dozen requests.
+    name, revision, config, split = _parts(pattern)
+    try:
+        import datasets
+    except ImportError:
+        raise UserError(
+            f"{pattern}: datasets is not installed: pip install -c constraints.txt '.[datasets]'"
+        ) from None
+    datasets.disable_progress_bars()
+    # each attempt that is made again would be two lines; the last one is ours to tell
+    logging.getLogger('huggingface_hub').setLevel(logging.ERROR)
+    try:
+        builder = datasets.load_dataset_builder(name, config, revision=revision)
+        return builder, builder.as_streaming_dataset(split=split)
+    except Exception as error:  # no network, no such name, no access: each has its own kind
+        raise UserError(f'{pattern}: cannot be opened ({_said(error)})') from error
+
+
+def _bytes(builder: Any, split: str, files: Any) -> int:
+    """Bytes of a split: of local files as they lie there, else as the data set says, else 0."""
+    if files and all(os.path.exists(file) for file in files):
+        return sum(os.path.getsize(file) for file in files)
+    said = (builder.info.splits or {}).get(split)
+    return getattr(said, 'num_bytes', None) or 0
+
+
+def _said(error: Exception) -> str:
+    """The library's words in one line, with those of what caused it."""
+    words = f'{type(error).__name__}: {" ".join(str(error).split())}'
+    return words[:250] + (
+        f'; {" ".join(str(error.__cause__).split())[:150]}' if error.__cause__ else ''
+    )

@@ -1,0 +1,63 @@
+"""The text of one record: of a line of JSON, or of named values.
+
+Owns the words for a record without one, and the kinds that such records are counted by. It must not
+know where records come from, nor whether a bad one stops the reading (text/lines.py does).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+_TYPES = {
+    bool: 'true or false',
+    int: 'a number',
+    float: 'a number',
+    str: 'a text',
+    list: 'a list',
+    dict: 'an object',
+    type(None): 'null',
+}
+
+
+class NoText(ValueError):
+    """A record that holds no text, in words; `kind` is what it is counted under."""
+
+    def __init__(self, kind: str, words: str):
+        super().__init__(words)
+        self.kind = kind
+
+
+def of_json(line: str, column: str) -> str | None:
+    """The text in that column of the object on a line; None for null. Raises NoText."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise NoText(
+            'not JSON', f'not valid JSON ({error}): jsonl has one object a line'
+        ) from error
+    if not isinstance(record, dict):
+        what = _TYPES[type(record)]
+        raise NoText('no object', f'no object but {what}: jsonl has one object a line')
+    return of_record(record, column)
+
+
+def of_record(record: Mapping[str, Any], column: str) -> str | None:
+    """The text in that column of a record; None for null. Raises NoText."""
+    if column not in record:
+        raise NoText('no such column', missing(column, sorted(record)))
+    value = record[column]
+    if isinstance(value, str | None):
+        return value
+    what = _TYPES.get(type(value)) or type(value).__name__
+    raise NoText(
+        'no text',
+        f'no text in column {column!r}: it is {what}: name another column with --text_column',
+    )
+
+
+def missing(column: str, columns: list[str]) -> str:
+    """What to say where no column has the name that --text_column gives."""
+    names = ', '.join(columns[:20]) + (' ...' if len(columns) > 20 else '')
+    return f'no text in column {column!r} (it has {names}): name the column with --text_column'

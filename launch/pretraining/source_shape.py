@@ -1,0 +1,39 @@
+"""The shape of a run that goes on from trained weights: the source's, in place of its preset's.
+
+Owns which settings of `model` are the source's; all others are the run's own. Must not know
+weights.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from absl import logging
+
+from bert_jax.train import checkpoint
+from configs import schema
+from input_pipeline.records.shards import Manifest
+from launch.workdir import source
+from launch.workdir.workdir import Workdir
+
+
+def shape_settings(init_from: str, data: Sequence[str], workdir: str | None) -> list[str]:
+    """The model of `init_from` as changes of a configuration, its vocabulary that of `data`.
+
+    Dropouts and initializer_range are not among them. A run with a checkpoint in `workdir` keeps
+    the model that it has.
+
+    UserError where `init_from` names no model that can be read.
+    """
+    # A checkpoint is further than the source, which may be gone by now.
+    if workdir and checkpoint.saved_steps(workdir):
+        shape = Workdir(workdir).model_config()
+    else:
+        shape = source.shape_of(init_from)
+        if data:
+            shape = dataclasses.replace(shape, vocab_size=Manifest.load(data[0]).vocab_size)
+    values = schema.to_dict(shape).items()
+    settings = [f'model.{name}={value}' for name, value in values if name not in source.FREE]
+    logging.info('%s: %s', init_from, ', '.join(settings))
+    return settings

@@ -1,0 +1,62 @@
+"""docs/api.md is what the source says today, and has every name that docs/extending.md uses."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+import re
+import runpy
+
+from tests.helpers import pages
+from tests.helpers.pages import ROOT
+
+MAKE = runpy.run_path(str(ROOT / 'docs/make_api.py'))
+OURS = ('configs', 'bert_jax', 'input_pipeline', 'launch')
+
+
+def test_the_page_is_current():
+    written = (ROOT / 'docs/api.md').read_text()
+    assert written == MAKE['page'](), 'run: python docs/make_api.py'
+
+
+def used() -> set[str]:
+    """MODULE.NAME of ours, for each name that the Python of docs/extending.md uses."""
+    blocks = pages.blocks(ROOT / 'docs/extending.md')
+    code = '\n'.join(
+        '\n'.join(line for _, line in b.lines) for b in blocks if b.language == 'python'
+    )
+    tree, modules, found = ast.parse(code), {}, set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module.split('.')[0] in OURS:
+            for alias in node.names:
+                name = f'{node.module}.{alias.name}'
+                path = ROOT / name.replace('.', '/')
+                if path.is_dir() or path.with_suffix('.py').exists():
+                    modules[alias.name] = name
+                else:
+                    found.add(name)
+    found |= {
+        f'{modules[node.value.id]}.{node.attr}'
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id in modules
+    }
+    return found
+
+
+def test_every_name_that_the_guide_uses_is_on_the_page():
+    on_page = set(re.findall(r'^### (\S+)$', (ROOT / 'docs/api.md').read_text(), re.M))
+    assert {'bert_jax.train.loop.train', 'launch.inference.Bert'} <= used() & on_page
+    assert used() - on_page == set()
+
+
+def test_a_signature_and_its_arguments_are_written_as_they_stand():
+    tree = ast.parse(
+        'def f(self, a: int, *, b: str = "x", c=lambda x, y: 1) -> bool:\n'
+        '  """Does.\n\n  Args:\n    a: one,\n    two\n\n  UserError never.\n  """\n'
+    )
+    made = '\n'.join(MAKE['entry'](tree.body[0], 'f'))
+    assert "f(a: int, *, b: str = 'x', c = lambda x, y: 1) -> bool" in made
+    assert '- `a`: one,\n  two\n\nUserError never.' in made
+    assert pathlib.Path(MAKE['__file__']) == ROOT / 'docs/make_api.py'

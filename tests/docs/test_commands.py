@@ -1,0 +1,347 @@
+"""Every command of README.md and docs/: its flags and settings exist, and it runs as printed.
+
+The slow test runs the commands, page by page, in one folder such as a user has, at a size that a
+test can have. What it changes in a command stands in SIZES and EXTRA; what it cannot run, and why,
+in ELSEWHERE. A command that is in no list is run.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import pathlib
+import random
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from configs import schema
+from configs.load import load
+from configs.overrides import apply
+from tests.helpers import pages
+from tests.helpers.pages import ROOT, Command
+
+COMMANDS = pages.commands()
+RECORD = 'it is the record of a measurement that took minutes or hours'
+ELSEWHERE = {  # page, what its command has in it: why it is not run here
+    ('*', r'launch/(quickstart|test)\.sh'): 'it installs from the package index; CI runs both',
+    ('*', r'\bpip install|-m venv'): 'it installs from the package index',
+    ('*', r'gs://|tpu_vm\.sh|gcloud|--topology=h100'): 'it needs a cloud, or an accelerator',
+    ('*', r'docker|Dockerfile'): 'it needs docker',
+    ('*', r'HOST:\d+'): 'it needs two machines; tests/launch/pretraining starts such processes',
+    ('*', r'--engine=beam'): 'it needs .venv-beam; tests/beam runs it',
+    ('*', r'--suite=glue'): 'it needs runs of all GLUE tasks; tests/launch/finetuning makes them',
+    ('*', r'-m benchmarks\.'): RECORD,
+    ('docs/results.md', ''): RECORD,
+    ('docs/performance.md', r'GLIBC_TUNABLES'): 'a setting of the shell, for Linux alone',
+}
+NOT_COMMANDS = {  # page, how a block without a command begins
+    ('docs/preprocessing.md', '... -- --'): 'the end of a command, for Beam',
+    ('docs/results.md', '--init_from=minilm'): 'flags that the commands after it share',
+}
+# Flags that the text names and that are no flags of ours: Beam's, Google's, SQuAD's scorer's.
+OF_OTHERS = {'help', 'runner', 'dask_npartitions', 'do_lower_case', 'na-prob-thresh'}
+SECTIONS = {
+    'model': schema.ModelConfig,
+    'optimizer': schema.OptimizerConfig,
+    'runtime': schema.RuntimeConfig,
+    'phases': schema.Phase,
+}
+FILE_ENDINGS = ('py', 'safetensors', 'stablehlo')
+SIZES = {  # what is replaced in a command
+    r'--vocab_size=\S+': '--vocab_size=300',
+    r'--new_words=\S+': '--new_words=20',
+    r'model\.vocab_size=\S+': 'model.vocab_size=300',
+    r'--steps=\S+': '--steps=8',
+    r'--seeds=\S+': '--seeds=0',
+    r'--pvc=CLAIM': '--pvc=claim',  # Kubernetes has small letters
+    r'--sweep="[^"]*"': '--sweep="seed=0"',
+    r'\bENCODER\b': 'runs/mini',
+    r'--task=conll2003\b': '--task=conll2003_sentences',  # without documents' context: 512 wide
+}
+TINY = {
+    'hidden_size': 16,
+    'num_layers': 4,
+    'num_heads': 1,
+    'intermediate_size': 32,
+    'vocab_size': 300,
+}
+MODELS = [
+    'huggingface --output=minilm',
+    'huggingface --output=bert-base-uncased',
+    'google --output=uncased_L-12_H-768_A-12',
+]
+QUICK = ['epochs=1', 'max_seq_length=32', 'batch_size=8', 'train_examples=8']
+EXTRA = {  # what is added to a program's own flags
+    'preprocess': '--workers=1 --dupe_factor=2 --eval_fraction=0.2',
+    'plan': '--nocompile',
+    'slurm': '--dry_run',
+    'jobset': '--dry_run',
+    'finetune': ' '.join(f'--set {change}' for change in QUICK),
+    'feature_based': ' '.join(f'--set {change}' for change in QUICK)
+    + ' --approaches=last --set_bilstm lstm_width=8',
+}
+
+
+def elsewhere(command: Command) -> str | None:
+    """Why this command is not run here; None: it is."""
+    for (page, pattern), reason in ELSEWHERE.items():
+        if page in ('*', command.page) and re.search(pattern, command.text):
+            return reason
+    return None
+
+
+def settings_of(name: str, arguments: list[str]) -> schema.Config | None:
+    """The configuration that the command's --config and --set make; UserError for a mistake."""
+    kinds = {'pretrain': 'bert_base', 'plan': 'bert_base', 'finetune': None, 'feature_based': None}
+    if name not in kinds:
+        return None
+    words = iter(arguments)
+    changes = [
+        next(words) if word == '--set' else word.removeprefix('--set=')
+        for word in words
+        if word == '--set' or word.startswith('--set=')
+    ]
+    given = [word.removeprefix('--config=') for word in arguments if word.startswith('--config=')]
+    preset = given[0] if given and not given[0].endswith('.py') else kinds[name]
+    return apply(load(preset) if preset else schema.FinetuneConfig(), changes)
+
+
+# What is known without running anything.
+
+
+@pytest.fixture(scope='module')
+def flags() -> dict[str, set[str]]:
+    """{NAME of a program: its flags}, by its --help."""
+
+    def of(file: pathlib.Path) -> set[str]:
+        command = [sys.executable, '-m', f'launch.{file.stem}', '--help']
+        said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
+        found = re.findall(r'^  --(\[no\])?(\w+)$', said, re.M)
+        return {name for _, name in found} | {f'no{name}' for no, name in found if no}
+
+    files = [f for f in (ROOT / 'launch').glob('*.py') if '\napp.run(' in _unindented(f)]
+    return {file.stem: of(file) for file in files}
+
+
+def _unindented(file: pathlib.Path) -> str:
+    return re.sub(r'^ +', '', file.read_text(), flags=re.M)
+
+
+def unknown_flags(command: Command, flags: dict[str, set[str]]) -> list[str]:
+    """What of the command no program of ours takes."""
+    if command.ours is None:
+        return []
+    name, arguments = command.ours
+    place = f'{command.page}:{command.line}'
+    if name not in flags:
+        return [f'{place}: no launch.{name}']
+    given = {word[2:].split('=')[0] for word in arguments if word.startswith('--')}
+    return [f'{place}: {name} has no --{flag}' for flag in given - flags[name]]
+
+
+def test_every_program_and_every_flag_of_a_command_is_there(flags):
+    assert len(flags) > 10 and 'workdir' in flags['pretrain'] and 'nosegment' in flags['preprocess']
+    assert not [fault for command in COMMANDS for fault in unknown_flags(command, flags)]
+
+
+def test_every_flag_and_setting_that_the_text_names_is_there(flags):
+    scripts = [*(ROOT / 'launch').glob('*.sh'), *(ROOT / 'benchmarks').glob('*.py')]
+    elsewhere = {flag for file in scripts for flag in re.findall(r'--(\w+)', file.read_text())}
+    known = set().union(*flags.values(), elsewhere, OF_OTHERS)
+    sections = {name: set(schema.kinds(cls)) for name, cls in SECTIONS.items()}
+    wrong = []
+    for page in pages.PAGES:
+        for code in re.findall(r'`([^`\n]+)`', pages.prose(page)):
+            flag = re.match(r'--(\w[\w-]*)', code)
+            if flag and flag[1] not in known:
+                wrong.append(f'{page.name}: {code}')
+            if ' --' in code:  # not a name such as bert-base-uncased
+                wrong += unknown_flags(Command(page.name, 0, code), flags)
+            setting = re.match(r'(?:--set )?(\w+)(?:\.[N\d])?\.([a-z_0-9]+)(?=[ =:]|$)', code)
+            if setting and setting[1] in sections and setting[2] not in FILE_ENDINGS:
+                wrong += [f'{page.name}: {code}'] * (setting[2] not in sections[setting[1]])
+    assert not wrong
+
+
+def test_every_setting_of_a_command_is_one():
+    # A wrong name, type or value raises UserError, which says which.
+    made = [settings_of(*command.ours) for command in COMMANDS if command.ours]
+    assert sum(config is not None for config in made) > 10
+
+
+def test_every_block_has_commands_or_says_what_it_is():
+    unknown, used = [], set()
+    for page in pages.PAGES:
+        for block in pages.blocks(page):
+            if block.language in ('', 'bash', 'sh') and not block.commands():
+                number, first = block.lines[0]
+                found = [k for k in NOT_COMMANDS if k[0] == block.page and first.startswith(k[1])]
+                used |= set(found)
+                unknown += [] if found else [f'{block.page}:{number}: {first}']
+    assert not unknown, 'neither commands, nor in NOT_COMMANDS, nor marked ```text, ```python, ...'
+    assert used == set(NOT_COMMANDS)
+
+
+def test_what_is_not_run_is_still_in_the_pages():
+    for page, pattern in ELSEWHERE:
+        assert any(
+            page in ('*', command.page) and re.search(pattern, command.text) for command in COMMANDS
+        ), (page, pattern)
+    assert sum(elsewhere(command) is None for command in COMMANDS) > 25
+
+
+# What is run.
+
+
+def here(command: Command) -> str:
+    """The command at the size of a test."""
+    text = command.text
+    for pattern, replacement in SIZES.items():
+        text = re.sub(pattern, replacement, text)
+    if command.ours is None:
+        return text
+    name, arguments = command.ours
+    extra = EXTRA.get(name, '')
+    if name == 'pretrain' and not any(word.startswith('--print') for word in arguments):
+        config = settings_of(name, arguments)
+        assert isinstance(config, schema.PretrainConfig)
+        small = [f'phases.{i}.{size}=8' for i in range(len(config.phases)) for size in _PHASE]
+        small += ['optimizer.warmup_steps=1', 'runtime.decoder=numpy', 'runtime.accumulation=1']
+        if not any(word.startswith('--init_from') for word in arguments):
+            small += [f'model.{key}={value}' for key, value in TINY.items()]
+        extra = ' '.join(f'--set {change}' for change in small)
+    # flags of its own come before what it starts or is piped to
+    place = re.search(r' (--|\||>|#)( |$)', text)
+    at = place.start() if place else len(text)
+    return f'{text[:at]} {extra}{text[at:]}'
+
+
+_PHASE = ('steps', 'batch_size')
+
+
+def write_files(home: pathlib.Path) -> None:
+    """What the user has before the first command: text, tasks, sentences."""
+    rng = random.Random(0)
+    words = [
+        ''.join(rng.choices('abcdefghijklmnoprstuvw', k=rng.randint(2, 7))) for _ in range(400)
+    ]
+    sentence = lambda: ' '.join(rng.choices(words, k=8)) + '.'
+    document = lambda: '\n'.join(sentence() for _ in range(8)) + '\n'
+    table = lambda rows: ''.join('\t'.join(map(str, row)) + '\n' for row in rows)
+
+    def put(name: str, text: str) -> None:
+        path = home / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    for name in ('text/a.txt', 'text/b.txt', 'domain/a.txt', 'ko/a.txt', 'de/a.txt'):
+        put(name, '\n'.join(document() for _ in range(40)))
+    put('sentences.txt', ''.join(sentence() + '\n' for _ in range(6)))
+    put('texts.txt', ''.join(sentence() + '\n' for _ in range(3)))
+    head = [['text', 'text_b', 'sentence1', 'sentence2']]
+    put('pairs.tsv', table(head + [[sentence() for _ in range(4)] for _ in range(3)]))
+    for split in ('train', 'dev', 'test'):
+        rows = [[i if split == 'test' else i % 2, i, i, sentence(), sentence()] for i in range(8)]
+        heads = [
+            'index' if split == 'test' else 'Quality',
+            '#1 ID',
+            '#2 ID',
+            '#1 String',
+            '#2 String',
+        ]
+        put(f'glue/MRPC/{split}.tsv', table([heads, *rows]))
+        rows = [
+            [i, sentence(), sentence(), ('entailment', 'not_entailment')[i % 2]] for i in range(8)
+        ]
+        heads = ['index', 'sentence1', 'sentence2', 'label']
+        cut = 3 if split == 'test' else 4
+        put(f'glue/RTE/{split}.tsv', table(row[:cut] for row in [heads, *rows]))
+    for name in ('train', 'valid', 'test'):
+        rows = [f'{word} X X B-PER\n{word} X X O\n\n' for word in words[:16]]
+        put(f'conll2003/{name}.txt', '-DOCSTART- X X O\n\n' + ''.join(rows))
+    answer = {'id': '1', 'question': 'Who?', 'answers': [{'text': words[0], 'answer_start': 0}]}
+    paragraph = {'context': ' '.join(words[:9]), 'qas': [answer]}
+    put('squad/dev-v1.1.json', json.dumps({'data': [{'title': 't', 'paragraphs': [paragraph]}]}))
+    put('predictions.json', json.dumps({'1': words[0]}))
+
+
+class Shell:
+    """Runs commands in a folder, `python` and `bert-...` being this environment's."""
+
+    def __init__(self, folder: pathlib.Path):
+        self.folder, self.bin = folder, folder / 'bin'
+
+    def install(self) -> None:
+        """Makes the programs that the pages name."""
+        self.bin.mkdir()
+        programs = {'python': f'exec {sys.executable} "$@"'}
+        for file in (ROOT / 'launch').glob('*.py'):
+            name = 'bert-' + file.stem.replace('_', '-')
+            programs[name] = f'exec {sys.executable} -m launch.{file.stem} "$@"'
+        for name, line in programs.items():
+            (self.bin / name).write_text(f'#!/bin/sh\n{line}\n')
+            (self.bin / name).chmod(0o755)
+
+    def __call__(self, text: str) -> str | None:
+        """Runs a line; what went wrong, or None."""
+        environment = {
+            **os.environ,
+            'PATH': f'{self.bin}:{os.environ["PATH"]}',
+            'PYTHONPATH': str(ROOT),
+            'JAX_NUM_CPU_DEVICES': '1',
+            'HF_HUB_OFFLINE': '1',
+        }
+        run = subprocess.run(
+            ['bash', '-euo', 'pipefail', '-c', text],
+            cwd=self.folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        last = '\n'.join(run.stderr.splitlines()[-5:])
+        return f'exit code {run.returncode}\n{last}' if run.returncode else None
+
+
+def run_page(page: str, shell: Shell) -> list[str]:
+    """Runs the page's commands in order: those that fail, each with its place."""
+    wrong = []
+    for command in COMMANDS:
+        if command.page == page and not elsewhere(command):
+            text = here(command)
+            if fault := shell(text):
+                wrong.append(
+                    f'{command.page}:{command.line}: {command.text}\n  run as {text}\n  {fault}'
+                )
+    return wrong
+
+
+@pytest.mark.slow
+def test_every_command_runs_as_printed(tmp_path):
+    shell = Shell(tmp_path)
+    shell.install()
+    write_files(tmp_path)
+    wrong = run_page('README.md', shell)
+
+    # What the other pages take for given, made of README's run: models of other programs.
+    for made in MODELS:
+        wrong += [
+            fault for fault in [shell(f'bert-export --workdir=runs/mini --format={made}')] if fault
+        ]
+    # Two pages at a time: each goes on from README, and writes under names of its own.
+    with ThreadPoolExecutor(2) as pool:
+        others = map(pages.name_of, pages.PAGES[1:])
+        wrong += itertools.chain(*pool.map(lambda page: run_page(page, shell), others))
+
+    # Python too, but for docs/extending.md, which a test of its own runs.
+    for block in pages.blocks(ROOT / 'docs/serving.md'):
+        if block.language == 'python':
+            code = '\n'.join(line for _, line in block.lines)
+            if fault := shell(f"python - <<'END'\n{code}\nEND"):
+                wrong.append(f'{block.page}:{block.lines[0][0]}: {fault}')
+    assert not wrong, '\n\n'.join(wrong)

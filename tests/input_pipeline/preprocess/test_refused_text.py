@@ -1,0 +1,179 @@
+"""Text that is refused in its middle: what was read stays, and the mended job goes on."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from configs.errors import UserError
+from input_pipeline.preprocess import job
+from input_pipeline.text.corpus import TextOptions
+from tests.helpers.jobs import digests, run, write_text
+
+SKIP = TextOptions(on_bad_record='skip')
+BAD = '{"text": "waa wab'
+
+
+@pytest.fixture
+def folder(tmp_path, vocabulary):
+    """Four files of jsonl, the third with a bad line."""
+    for place, name in enumerate('abcd'):
+        texts = write_text(tmp_path / 'text', vocabulary[2][30 * place : 30 * place + 30], place)
+        lines = [json.dumps({'text': text}) for text in texts]
+        if name == 'c':
+            lines.insert(7, BAD)
+        (tmp_path / f'{name}.jsonl').write_text('\n'.join(lines) + '\n')
+    return tmp_path
+
+
+@pytest.fixture
+def units_read(monkeypatch):
+    """The names of the units that the job reads, as it reads them; each file is one."""
+    names = []
+    monkeypatch.setattr('input_pipeline.text.inputs.units._UNIT_FILES', 1)
+    read = job.corpus.read_unit
+
+    def noted(unit, *arguments):
+        names.extend(file.name for file in unit.files())
+        return read(unit, *arguments)
+
+    monkeypatch.setattr(job.corpus, 'read_unit', noted)
+    return names
+
+
+def start(folder, vocabulary, output='out', **options):
+    options = {'input': f'{folder}/*.jsonl', 'eval_fraction': 0.1} | options
+    return run(folder, vocabulary, output=f'{folder}/{output}', **options)
+
+
+def refuse(folder, vocabulary, units_read, **options):
+    """The first attempt, which ends at the bad line."""
+    with pytest.raises(UserError, match=r'c\.jsonl line 8: not valid JSON.*goes on from there'):
+        start(folder, vocabulary, **options)
+    assert units_read == ['a.jsonl', 'b.jsonl', 'c.jsonl']
+    assert {path.name for path in (folder / 'out').iterdir()} <= {'.tmp', '.lock'}
+    units_read.clear()
+
+
+def assert_same(folder, one='out', other='fresh'):
+    """The same bytes of records, and the same manifest but for the times of the files."""
+    assert digests(folder / one) and digests(folder / one) == digests(folder / other)
+    first, second = (
+        json.loads((folder / name / 'manifest.json').read_text()) for name in (one, other)
+    )
+    assert first == second
+    assert not (folder / one / '.tmp').exists()
+
+
+def mend(folder):
+    text = (folder / 'c.jsonl').read_text()
+    (folder / 'c.jsonl').write_text(text.replace(BAD, '{"text": "waa wab ."}'))
+
+
+def test_after_the_line_is_mended(folder, vocabulary, units_read, capsys):
+    refuse(folder, vocabulary, units_read)
+    mend(folder)
+    start(folder, vocabulary)
+    assert units_read == ['c.jsonl', 'd.jsonl']
+    assert 'goes on, with 2 part(s) of the text read' in capsys.readouterr().out
+    start(folder, vocabulary, 'fresh')
+    assert_same(folder)
+
+
+def test_after_the_option_is_mended(folder, vocabulary, units_read):
+    refuse(folder, vocabulary, units_read)
+    manifest = start(folder, vocabulary, text=SKIP)
+    assert units_read == ['c.jsonl', 'd.jsonl']
+    assert manifest.statistics['bad_records'] == {'input': {'not JSON': 1}}
+    (warning,) = (said for said in manifest.statistics['warnings'] if 'left out' in said)
+    assert '(1 not JSON)' in warning and 'c.jsonl line 8' in warning
+    start(folder, vocabulary, 'fresh', text=SKIP)
+    assert_same(folder)
+
+
+def test_nulls_that_only_skipping_counts_are_read_again(folder, vocabulary, units_read):
+    with (folder / 'b.jsonl').open('a') as file:
+        file.write('{"text": null}\n')
+    refuse(folder, vocabulary, units_read)
+    manifest = start(folder, vocabulary, text=SKIP)
+    assert units_read == ['b.jsonl', 'c.jsonl', 'd.jsonl']
+    assert manifest.statistics['bad_records'] == {'input': {'not JSON': 1, 'null': 1}}
+    start(folder, vocabulary, 'fresh', text=SKIP)
+    assert_same(folder)
+
+
+def test_files_that_changed_came_and_went_meanwhile(folder, vocabulary, units_read):
+    refuse(folder, vocabulary, units_read)
+    mend(folder)
+    text = (folder / 'a.jsonl').read_text()
+    (folder / 'a.jsonl').write_text(text.replace('waa', 'wab'))  # of the same size
+    (folder / 'd.jsonl').rename(folder / 'aa.jsonl')  # in front of what stays
+    start(folder, vocabulary)
+    assert units_read == ['a.jsonl', 'aa.jsonl', 'c.jsonl']
+    start(folder, vocabulary, 'fresh')
+    assert_same(folder)
+
+
+@pytest.mark.parametrize('eval_changes', [False, True])
+def test_training_text_is_read_again_where_the_held_out_text_changed(
+    folder, vocabulary, units_read, eval_changes
+):
+    options = {'eval_input': f'{folder}/e.txt', 'eval_fraction': None}
+    held_out = write_text(folder / 'e.txt', vocabulary[2][:10], seed=0)
+    with pytest.raises(UserError, match=r'c\.jsonl line 8'):
+        start(folder, vocabulary, **options)
+    assert units_read == ['e.txt', 'a.jsonl', 'b.jsonl', 'c.jsonl']
+    units_read.clear()
+    mend(folder)
+    if eval_changes:
+        (folder / 'e.txt').write_text('\n\n'.join(held_out[:5]) + '\n')
+    start(folder, vocabulary, **options)
+    assert units_read == (
+        ['e.txt', 'a.jsonl', 'b.jsonl', 'c.jsonl', 'd.jsonl']
+        if eval_changes
+        else ['c.jsonl', 'd.jsonl']
+    )
+    start(folder, vocabulary, 'fresh', **options)
+    assert_same(folder)
+
+
+def test_another_job_begins_anew(folder, vocabulary, units_read):
+    """As after any mistake: it may have been in the option that is another one now."""
+    refuse(folder, vocabulary, units_read)
+    mend(folder)
+    start(folder, vocabulary, seed=3)
+    assert units_read == ['a.jsonl', 'b.jsonl', 'c.jsonl', 'd.jsonl']
+    start(folder, vocabulary, 'fresh', seed=3)
+    assert_same(folder)
+
+
+def test_from_skipping_to_stopping_begins_anew(folder, vocabulary, units_read):
+    """What was read had perhaps a line left out."""
+    (folder / 'a.jsonl').write_text((folder / 'a.jsonl').read_text() + BAD + '\n')
+    noise = gzip.compress(json.dumps({'text': random.Random(0).randbytes(200_000).hex()}).encode())
+    (folder / 'c.jsonl').write_bytes(noise[: len(noise) // 2])
+    with pytest.raises(UserError, match='damaged gzip file.*goes on from there'):
+        start(folder, vocabulary, text=SKIP)
+    with pytest.raises(UserError, match=r'a\.jsonl line 31: not valid JSON'):
+        start(folder, vocabulary)
+    assert not (folder / 'out' / '.tmp').exists()
+    assert units_read[3:] == ['a.jsonl']
+
+
+def test_workers_change_nothing(folder, vocabulary):
+    start(folder, vocabulary, 'fresh', text=SKIP)
+    start(folder, vocabulary, 'two', text=SKIP, workers=2)
+    assert_same(folder, 'two')
+
+
+def test_a_default_job_does_not_name_the_option(folder, vocabulary):
+    """Jobs of before it are still known as done."""
+    mend(folder)
+    manifest = start(folder, vocabulary)
+    assert 'on_bad_record' not in manifest.options
+    assert 'bad_records' not in manifest.statistics
+    assert 'on_bad_record' not in (Path(folder) / 'out' / 'manifest.json').read_text()

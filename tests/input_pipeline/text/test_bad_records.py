@@ -1,0 +1,119 @@
+"""Records without a text: refused in one line, or left out and counted."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from configs.errors import UserError
+from input_pipeline.text.corpus import Report, TextOptions, read_documents, read_unit, units
+
+# What a line of jsonl may be, the kind that it is counted under, and words of its refusal; null is
+# a document without text, and refuses nothing.
+BAD = [
+    (b'{"text": "cut of', 'not JSON', 'not valid JSON'),
+    (b'["a list"]', 'no object', 'no object but a list'),
+    (b'{"body": "Other."}', 'no such column', r"no text in column 'text' .it has body"),
+    (b'{"text": 3}', 'no text', 'it is a number'),
+    (b'{"text": null}', 'null', None),
+]
+
+
+def line(text):
+    return json.dumps({'text': text}).encode()
+
+
+def read(path, report=None, **options):
+    return [d.sentences for d in read_documents(str(path), TextOptions(**options), report)]
+
+
+@pytest.mark.parametrize(('bad', 'kind', 'words'), BAD, ids=[kind for _, kind, _ in BAD])
+def test_a_bad_line_stops_or_is_left_out(tmp_path, bad, kind, words):
+    path = tmp_path / 'a.jsonl'
+    path.write_bytes(b'\n'.join([line('One.'), bad, line('Two.'), bad]) + b'\n')
+    if words:
+        with pytest.raises(UserError, match=rf'a\.jsonl line 2: .*{words}.*--on_bad_record=skip'):
+            read(path)
+    else:
+        assert read(path) == [['One.'], ['Two.']]
+    report = Report()
+    assert read(path, report, on_bad_record='skip') == [['One.'], ['Two.']]
+    assert report.lines() == [
+        f'2 record(s) left out as --on_bad_record=skip says (2 {kind}):'
+        f' {path} line 2 ({kind}), {path} line 4 ({kind})'
+    ]
+
+
+def test_default_reading_says_nothing_of_null(tmp_path):
+    (tmp_path / 'a.jsonl').write_bytes(line('One.') + b'\n{"text": null}\n')
+    report = Report()
+    assert read(tmp_path / 'a.jsonl', report) == [['One.']] and report.lines() == []
+
+
+def test_a_line_that_is_too_long_is_one_record(tmp_path, monkeypatch):
+    monkeypatch.setattr('input_pipeline.text.corpus.MAX_DOCUMENT_BYTES', 100)
+    path = tmp_path / 'a.jsonl'
+    path.write_bytes(b'\n'.join([line('One.'), line('word ' * 200), line('Two.')]))
+    with pytest.raises(UserError, match=r'a\.jsonl line 2: longer than'):
+        read(path)
+    report = Report()
+    assert read(path, report, on_bad_record='skip') == [['One.'], ['Two.']]
+    assert report.bad_records == {'too long': 1} and report.cut_lines == 0
+
+
+@pytest.mark.parametrize('bad', [b'{"text": "T\xffo."}', b'{"text": "\\ud800"}'])
+def test_bad_utf8_is_a_bad_record_only_where_it_is_an_error(tmp_path, bad):
+    path = tmp_path / 'a.jsonl'
+    path.write_bytes(b'\n'.join([line('One.'), bad, line('Two.')]))
+    with pytest.raises(UserError, match=r'a\.jsonl line 2: '):
+        read(path, on_bad_utf8='error')
+    report = Report()
+    kept = read(path, report, on_bad_utf8='error', on_bad_record='skip')
+    assert kept == [['One.'], ['Two.']]
+    assert (report.bad_records, report.bad_utf8) == ({'invalid UTF-8': 1}, 0)
+    report = Report()
+    assert len(read(path, report, on_bad_record='skip')) == 3
+    assert (report.bad_records, report.bad_utf8) == ({}, 1)
+
+
+def test_lines_of_text_are_no_records(tmp_path):
+    (tmp_path / 'a.txt').write_bytes(b'One.\nT\xffo.\n')
+    with pytest.raises(UserError, match=r'a\.txt line 2: invalid UTF-8'):
+        read(tmp_path / 'a.txt', on_bad_utf8='error', on_bad_record='skip')
+
+
+def test_rows_of_parquet(tmp_path):
+    column = pa.array([b'One.', None, b'', b'T\xffo.', b'Two.'])
+    path = tmp_path / 'a.parquet'
+    parquet.write_table(pa.table({'text': column}), path, row_group_size=2)
+    assert read(path, on_bad_utf8='skip') == [['One.'], ['Two.']]
+    report = Report()
+    kept = read(path, report, on_bad_utf8='error', on_bad_record='skip')
+    assert kept == [['One.'], ['Two.']]
+    assert report.bad_records == {'null': 1, 'invalid UTF-8': 1}
+    assert report.bad_record_places == [f'{path} row 1 (null)', f'{path} row 3 (invalid UTF-8)']
+
+
+def test_units_add_up_to_the_whole(tmp_path):
+    """Places and names of documents do not depend on how a file is divided."""
+    path = tmp_path / 'a.jsonl'
+    lines = [BAD[i % 5][0] if i % 3 == 0 else line(f'Document {i}.') for i in range(90)]
+    path.write_bytes(b'\n'.join(lines))
+    options, whole = TextOptions(on_bad_record='skip'), Report()
+    documents = list(read_documents(str(path), options, whole))
+    assert len(documents) == 60 and whole.bad_records.total() == 30
+    parts = units(str(path), options, unit_bytes=200)
+    assert len(parts) > 5
+    together = Report()
+    found = []
+    for part in parts:
+        report = Report()
+        found += read_unit(part, options, report)
+        together.merge(report)
+    assert found == documents
+    assert together.bad_records == whole.bad_records
+    assert together.bad_record_places == whole.bad_record_places
+    assert len(whole.bad_record_places) == 5

@@ -1,0 +1,233 @@
+"""Data sets of the Hugging Face Hub, by way of folders of files, which the library reads alike."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import random
+import shutil
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from configs.errors import UserError
+from input_pipeline.preprocess import job
+from input_pipeline.preprocess.languages import split_inputs
+from input_pipeline.records import shards
+from input_pipeline.text.corpus import Report, TextOptions, read_documents, read_unit, units
+from input_pipeline.text.inputs import digest
+from input_pipeline.text.sources import hub
+from tests.helpers.jobs import PLAIN, SPECIAL, digests, run
+
+installed = pytest.mark.skipif(
+    importlib.util.find_spec('datasets') is None,
+    reason="datasets is not installed: pip install '.[datasets]'",
+)
+CARD = """---
+configs:
+- config_name: large
+  data_files:
+  - {split: train, path: large/*.jsonl}
+- config_name: small
+  data_files:
+  - {split: train, path: small.jsonl}
+  - {split: test, path: held.jsonl}
+---
+"""
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    """What was opened is forgotten: a test changes the files of the one before."""
+    hub.opened.cache_clear()
+    yield
+    hub.opened.cache_clear()
+
+
+def write(path, texts):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(''.join(json.dumps({'text': text, 'id': 1}) + '\n' for text in texts))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A data set of three shards."""
+    for shard in range(3):
+        texts = [f'Shard {shard}. Row {row}.' for row in range(4)]
+        texts[2] = None
+        write(tmp_path / 'set' / f'train-{shard}.jsonl', texts)
+    return tmp_path / 'set'
+
+
+@installed
+def test_shards_are_units_and_rows_are_documents(folder):
+    parts = units(f'hf:{folder}:train')
+    assert [(unit.name, unit.start, unit.format) for unit in parts] == [
+        (f'set/train-0000{shard}-of-00003', shard, 'hf') for shard in range(3)
+    ]
+    assert all(unit.bytes > 100 for unit in parts)
+    report = Report()
+    found = [document for unit in parts for document in read_unit(unit, report=report)]
+    assert [document.sentences for document in found] == [
+        [f'Shard {shard}.', f'Row {row}.'] for shard in range(3) for row in (0, 1, 3)
+    ]
+    assert [document.name for document in found[:4]] == [
+        ('set/train-00000-of-00003', 0),
+        ('set/train-00000-of-00003', 1),
+        ('set/train-00000-of-00003', 3),
+        ('set/train-00001-of-00003', 0),
+    ]
+    assert report.bytes == sum(len(f'Shard {s}. Row {r}.') for s in range(3) for r in (0, 1, 3))
+
+
+@installed
+def test_bad_records_are_named_by_shard_and_row(folder):
+    report = Report()
+    list(read_documents(f'hf:{folder}:train', TextOptions(on_bad_record='skip'), report))
+    assert report.bad_records == {'null': 3}
+    assert report.bad_record_places[1] == 'hf:set/train-00001-of-00003 row 2 (null)'
+    with pytest.raises(UserError, match="hf:set/train-00000-of-00003 row 0: .*'id': it is a num"):
+        list(read_documents(f'hf:{folder}:train', TextOptions(text_column='id')))
+
+
+@installed
+def test_configurations_and_splits(folder):
+    (folder / 'README.md').write_text(CARD)
+    write(folder / 'large' / 'a.jsonl', ['Large.'])
+    write(folder / 'small.jsonl', ['Small.'])
+    write(folder / 'held.jsonl', ['Held.'])
+
+    def read(pattern):
+        return [document.sentences[0] for document in read_documents(f'hf:{folder}:{pattern}')]
+
+    assert (read('large:train'), read('small:train'), read('small:test')) == (
+        ['Large.'],
+        ['Small.'],
+        ['Held.'],
+    )
+    assert units(f'hf:{folder}:small:test')[0].name == 'set/small/test-00000-of-00001'
+    with pytest.raises(UserError, match='cannot be opened .*[Cc]onfig.*large'):
+        read('train')
+
+
+@installed
+@pytest.mark.parametrize(
+    ('ending', 'column', 'said'),
+    [
+        (':train', 'body', r"no text in column 'body' \(it has id, text\)"),
+        (':dev', 'text', 'cannot be opened .*Bad split: dev'),
+        ('-gone:train', 'text', 'cannot be opened'),
+    ],
+)
+def test_what_is_refused(folder, monkeypatch, ending, column, said):
+    monkeypatch.setenv('HF_HUB_OFFLINE', '1')
+    with pytest.raises(UserError, match=said) as refusal:
+        units(f'hf:{folder}{ending}', TextOptions(text_column=column))
+    assert '\n' not in str(refusal.value)
+
+
+@installed
+def test_two_of_one_name_are_refused(folder, tmp_path):
+    """Documents are known by these names."""
+    write(tmp_path / 'other' / 'set' / 'train-0.jsonl', ['Other.'])
+    shutil.copytree(folder, tmp_path / 'copy' / 'set')
+    with pytest.raises(UserError, match='copy/set:train: another input has this name too'):
+        units([f'hf:{folder}:train', f'hf:{tmp_path}/copy/set:train'])
+    assert len(units([f'hf:{folder}:train', f'hf:{tmp_path}/other/set:train'])) == 4
+
+
+@installed
+def test_a_file_that_is_damaged_is_one_line(folder):
+    (folder / 'train-1.jsonl').write_text('{"text": "Shard 1."}\n{"text": "cut')
+    with pytest.raises(UserError, match='shard 1 cannot be read') as refusal:
+        list(read_documents(f'hf:{folder}:train'))
+    assert '\n' not in str(refusal.value)
+
+
+@pytest.mark.parametrize('pattern', ['hf:name', 'hf:', 'hf:a:b:c:d', 'hf::train', 'hf:name:'])
+def test_how_a_data_set_is_named(pattern):
+    with pytest.raises(UserError, match='must be hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT'):
+        units(pattern)
+
+
+def test_a_language_before_it():
+    assert split_inputs('input', ['de=hf:org/name:de:train']) == {'de': ('hf:org/name:de:train',)}
+
+
+def test_without_the_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'datasets', None)
+    with pytest.raises(UserError, match=r"pip install -c constraints.txt '\.\[datasets\]'"):
+        units('hf:org/name:train')
+
+
+@installed
+def test_the_commit_of_the_hub_is_pinned(monkeypatch):
+    """What the Hub says is given by hand here: there is no network in tests."""
+
+    class Files(list):
+        pass
+
+    files = Files(['hf://a', 'hf://b'])
+    files.origin_metadata = [('org/name', 'c0ffee')] * 2
+    builder = SimpleNamespace(
+        config=SimpleNamespace(data_files={'train': files}),
+        info=SimpleNamespace(splits=None),
+        as_streaming_dataset=lambda split: SimpleNamespace(num_shards=2, features=None),
+    )
+    asked = []
+
+    def load(name, config, revision):
+        asked.append((name, config, revision))
+        return builder
+
+    monkeypatch.setattr('datasets.load_dataset_builder', load)
+    parts = units('hf:org/name@main:de:train')
+    assert asked == [('org/name', 'de', 'main')]
+    assert [unit.path for unit in parts] == ['hf:org/name@c0ffee:de:train'] * 2
+    assert [unit.name for unit in parts] == [f'org/name/de/train-0000{i}-of-00002' for i in (0, 1)]
+
+    # another commit is other text, and another name of the same commit is not
+    same = digest.marks(parts[0])
+    assert digest.same(units('hf:org/name@tag:de:train')[0], same)
+    files.origin_metadata = [('org/name', 'decade')] * 2
+    hub.opened.cache_clear()
+    assert not digest.same(units('hf:org/name@main:de:train')[0], same)
+
+
+@installed
+def test_the_job_reads_them_with_any_workers(tmp_path):
+    rng = random.Random(0)
+    names = [f'doc{chr(97 + i)}{chr(97 + j)}' for i in range(5) for j in range(12)]
+    vocabulary = tmp_path / 'vocabulary'
+    vocabulary.mkdir()
+    (vocabulary / 'vocab.txt').write_text('\n'.join([*SPECIAL, *PLAIN, '.', *names]) + '\n')
+    for shard in range(3):
+        texts = [
+            '\n'.join(f'{name} {" ".join(rng.choices(PLAIN, k=9))} .' for _ in range(5))
+            for name in names[shard * 20 : shard * 20 + 20]
+        ]
+        write(tmp_path / 'set' / f'train-{shard}.jsonl', texts)
+    options = {'input': f'hf:{tmp_path}/set:train', 'eval_fraction': 0.1}
+    one = run(tmp_path, [vocabulary], output=f'{tmp_path}/one', **options)
+    run(tmp_path, [vocabulary], output=f'{tmp_path}/two', workers=2, **options)
+    assert one.statistics['text']['train']['documents'] > 40
+    assert digests(tmp_path / 'one') == digests(tmp_path / 'two')
+    assert shards.verify(tmp_path / 'one').faults == []
+
+    # done already; and no more so when a file has changed
+    assert run(tmp_path, [vocabulary], output=f'{tmp_path}/one', **options) == one
+    hub.opened.cache_clear()
+    os.utime(tmp_path / 'set' / 'train-1.jsonl', (1, 1))
+    with pytest.raises(UserError, match='the input files have changed'):
+        job.preprocess(
+            job.PreprocessOptions(
+                output=f'{tmp_path}/one',
+                tokenizer=str(vocabulary),
+                seq_len=64,
+                workers=1,
+                dupe_factor=3,
+                **options,
+            )
+        )

@@ -1,0 +1,160 @@
+"""A corpus in units: small files together, large ones apart, and the same documents either way."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from configs.errors import UserError
+from input_pipeline import typed_json
+from input_pipeline.text.corpus import Report, TextOptions, read_documents, read_unit
+from input_pipeline.text.inputs import digest
+from input_pipeline.text.inputs.listing import matching
+from input_pipeline.text.inputs.units import SmallFiles, Unit, units
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """300 small files of all kinds, and a larger one in their middle."""
+    text = tmp_path / 'text'
+    for i in range(300):
+        path = text / f'{i % 7}' / f'{i:03}'
+        path.parent.mkdir(parents=True, exist_ok=True)
+        line = f'Text number {i}.'
+        content = {
+            0: f'{line}\n\nMore of {i}.\n'.encode(),
+            1: gzip.compress(line.encode(), mtime=0),
+            2: json.dumps({'text': line}).encode() + b'\n',
+            3: f'<doc id="{i}" title="T">\nT\n\n{line}\n</doc>\n'.encode(),
+            4: bz2.compress(json.dumps({'text': line}).encode() + b'\n'),
+        }[i % 5]
+        path.write_bytes(content)
+    (text / '3' / '100.txt').write_text('Large.\n\n' * 20_000)
+    return text
+
+
+DEFAULT = TextOptions()
+
+
+def documents(parts, options=DEFAULT):
+    return [(each.name, each.sentences) for part in parts for each in read_unit(part, options)]
+
+
+def test_small_files_are_put_together(folder):
+    parts = units(str(folder))
+    together = [part for part in parts if isinstance(part, SmallFiles)]
+    (large,) = (part for part in parts if isinstance(part, Unit))
+    assert large.name == '3/100.txt' and len(parts) == 3
+    files = [file for part in parts for file in part.files()]
+    assert [file.name for file in files] == sorted(file.name for file in files)
+    assert len(files) == 301 and sum(part.bytes for part in parts) == sum(
+        file.stat().st_size for file in folder.rglob('*') if file.is_file()
+    )
+    assert all(file.format is None for part in together for file in part.files())
+
+
+def test_documents_do_not_depend_on_what_is_put_together(folder, monkeypatch):
+    together = documents(units(str(folder)))
+    assert len(together) == 300 + 60 + 20_000
+    assert together == [(each.name, each.sentences) for each in read_documents(str(folder))]
+    for name, value in (('_MIN_UNIT_BYTES', 1), ('_UNIT_FILES', 7)):
+        with monkeypatch.context() as patch:
+            patch.setattr(f'input_pipeline.text.inputs.units.{name}', value)
+            apart = units(str(folder))
+            assert len(apart) > 5 and documents(apart) == together
+
+
+def test_a_unit_has_so_many_bytes_and_files(tmp_path, monkeypatch):
+    for i in range(100):
+        (tmp_path / f'{i:02}').write_text('x' * 99 + '\n')
+    monkeypatch.setattr('input_pipeline.text.inputs.units._MIN_UNIT_BYTES', 1000)
+    assert [part.sizes.size for part in units(str(tmp_path))] == [10] * 10
+    monkeypatch.setattr('input_pipeline.text.inputs.units._UNIT_FILES', 4)
+    assert [part.sizes.size for part in units(str(tmp_path))] == [4] * 25
+
+
+def test_the_digests_are_those_of_single_files(folder):
+    """As manifests have had them: of Python's lists of (name, place, bytes) and of checksums."""
+    names = sorted(str(p.relative_to(folder)) for p in folder.rglob('*') if p.is_file())
+    rows = [(name, 0, (folder / name).stat().st_size) for name in names]
+    parts = units(str(folder))
+    expected = hashlib.sha256(repr([rows, []]).encode()).hexdigest()
+    assert digest.listing_digest(parts, []) == expected
+    said = digest.describe([digest.marks(part) for part in parts])
+    times = [(folder / name).stat().st_ctime_ns for name in names]
+    assert said['input_times'] == hashlib.sha256(repr(times).encode()).hexdigest()
+
+
+def test_a_small_file_that_changes_is_seen(folder):
+    first, *_ = parts = units(str(folder))
+    then = digest.marks(first)
+    assert digest.same(first, then)
+    path = next(first.files()).path
+    content = Path(path).read_bytes()
+    os.utime(path)  # touched, with the bytes it had
+    assert digest.same(first, then) and digest.all_same([(first, then)])
+    Path(path).write_bytes(content.replace(b'Text', b'Test'))
+    assert not digest.same(first, then)
+    assert not digest.as_described(parts, digest.describe([digest.marks(p) for p in parts[1:]]))
+
+
+def test_units_travel_as_json(folder):
+    part = units(str(folder))[0].of_language('en')
+    back = typed_json.load(SmallFiles, typed_json.dump(part))
+    assert list(back.files()) == list(part.files()) and back.bytes == part.bytes
+    assert next(back.files()).name == 'en/0/000'
+
+
+def test_what_a_small_file_is_shows_when_it_is_read(tmp_path):
+    (tmp_path / 'a.txt').write_text('Good.\n')
+    (tmp_path / 'b.txt').write_bytes(b'\x89PNG\r\n' + b'abc\n' * 100)
+    parts = units(str(tmp_path))
+    with pytest.raises(UserError, match='b.txt: is not text'):
+        documents(parts)
+
+    # Parquet by its content alone, in two row groups.
+    table = pa.table({'text': ['One.', 'Two.']})
+    parquet.write_table(table, tmp_path / 'b.txt', row_group_size=1)
+    assert [name for name, _ in documents(units(str(tmp_path)))] == [
+        ('a.txt', 0),
+        ('b.txt', 0),
+        ('b.txt', 1),
+    ]
+
+
+@pytest.mark.parametrize('unit_bytes', [1, 50, 10**6])
+def test_a_file_that_is_one_document_is_not_divided(tmp_path, unit_bytes):
+    text = 'One.\n\nTwo.\n\n' * 50
+    (tmp_path / 'a.txt').write_text(text)
+    (tmp_path / 'b.jsonl').write_text('{"text": "A."}\n' * 50)
+    options = TextOptions(documents='file')
+    parts = units(str(tmp_path), options, unit_bytes)
+    found = documents(parts, options)
+    assert found[0] == (('a.txt', 0), ['One.', 'Two.'] * 50) and len(found) == 51
+
+
+def test_empty_files_among_small_ones_are_named(tmp_path):
+    (tmp_path / 'a.txt').write_text('')
+    (tmp_path / 'b.txt').write_text('A.\n')
+    (tmp_path / 'c.txt').write_text(' \n')
+    report = Report()
+    assert len(list(read_documents(str(tmp_path), report=report))) == 1
+    assert report.lines() == ['no text in 2 file(s): a.txt, c.txt']
+
+
+def test_a_listing_has_each_file_once_with_its_size(folder):
+    whole = matching(str(folder))
+    both = matching([str(folder), f'{folder}/3/*'])
+    assert (both.names, both.sizes) == (whole.names, whole.sizes)
+    assert np.array(whole.sizes).sum() == sum(
+        (folder / name).stat().st_size for name in whole.names
+    )

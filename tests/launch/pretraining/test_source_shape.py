@@ -1,0 +1,56 @@
+"""A run that goes on from trained weights: the model is the source's, all else the run's own."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+
+import pytest
+
+from bert_jax.interchange import google, huggingface
+from configs.errors import UserError
+from configs.load import load
+from configs.overrides import apply
+from launch.pretraining.source_shape import shape_settings
+from launch.workdir import source
+from tests.helpers.pages import ROOT
+
+GOLDEN = str(ROOT / 'tests/golden/huggingface')
+SHORT = 'phases.0.seq_len=12'  # as many positions as the golden model has
+
+
+def test_the_model_is_that_of_the_source_but_for_what_training_may_choose(caplog):
+    preset, there = load('bert_mini'), huggingface.read(GOLDEN).model.config
+    with caplog.at_level('INFO'):
+        settings = shape_settings(GOLDEN, [], None)
+    config = apply(preset, [*settings, SHORT])
+    free = {name: getattr(preset.model, name) for name in source.FREE}
+    assert config.model == dataclasses.replace(there, **free) != preset.model
+    assert dataclasses.replace(config, model=preset.model) == apply(preset, [SHORT])
+    assert f'model.hidden_size={there.hidden_size}' in caplog.text
+
+
+@pytest.mark.parametrize('kind', ['google', 'huggingface', 'workdir'])
+def test_the_shape_of_each_kind_of_source_is_that_of_its_weights(kind, tmp_path, encoder):
+    made = huggingface.read(GOLDEN).model
+    where = str(tmp_path / 'source')
+    if kind == 'google':
+        known = dataclasses.replace(made.config, hidden_act='gelu_tanh', layer_norm_eps=1e-12)
+        google.write(where, made._replace(config=known))
+        wanted = known
+    elif kind == 'huggingface':
+        huggingface.write(where, made)
+        wanted = made.config
+    else:
+        shutil.copytree(encoder, where)
+        wanted = source.read_source(where).model
+    shape = source.shape_of(where)
+    free = {name: getattr(wanted, name) for name in source.FREE}
+    assert dataclasses.replace(shape, **free) == wanted
+
+
+def test_a_run_that_has_a_checkpoint_keeps_its_model(encoder, tmp_path):
+    of_run = shape_settings('/gone', [], encoder)
+    assert of_run == shape_settings(encoder, [], str(tmp_path / 'new'))
+    with pytest.raises(UserError, match='/gone: no config.json in it; expected a workdir'):
+        shape_settings('/gone', [], str(tmp_path / 'new'))

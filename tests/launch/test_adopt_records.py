@@ -1,0 +1,289 @@
+"""launch.adopt_records on records written byte by byte in the format of google-research/bert.
+
+The writer here is protobuf's and TFRecord's own definition, and none of our code.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import struct
+
+import google_crc32c
+import pytest
+
+from input_pipeline.records import shards
+from input_pipeline.records.stream import RecordStream
+from launch.workdir.metrics import read_metrics
+
+S, P = 32, 5
+SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
+CLS, SEP, MASK = 2, 3, 4
+WORDS = [f'w{i}' for i in range(195)]
+
+
+def varint(number):
+    out = b''
+    while number > 127:
+        out, number = out + bytes([number & 127 | 128]), number >> 7
+    return out + bytes([number])
+
+
+def message(number, content):
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def example(features):
+    """A tf.train.Example; a list of floats is a FloatList, one of ints an Int64List."""
+    entries = b''
+    for name, numbers in features.items():
+        if isinstance(numbers[0], float):
+            value = message(2, message(1, struct.pack(f'<{len(numbers)}f', *numbers)))
+        else:
+            value = message(3, message(1, b''.join(map(varint, numbers))))
+        entries += message(1, message(1, name.encode()) + message(2, value))
+    return message(1, entries)
+
+
+def frame(payload):
+    def crc(data):
+        value = google_crc32c.value(data)
+        return struct.pack('<I', ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+    length = struct.pack('<Q', len(payload))
+    return length + crc(length) + payload + crc(payload)
+
+
+def features(rng, seq_len=S):
+    """A record as create_pretraining_data.py makes it: pairs, masks, zeros behind both."""
+    a, b = (rng.choices(range(5, 200), k=rng.randint(3, 12)) for _ in range(2))
+    ids = [CLS, *a, SEP, *b, SEP]
+    words = [i for i, token in enumerate(ids) if token not in (CLS, SEP)]
+    places = sorted(rng.sample(words, min(P, max(1, round(0.15 * len(ids))))))
+    labels = [ids[i] for i in places]
+    for place in places:
+        # 80 % [MASK], 10 % as it is, 10 % any entry of the vocabulary, special ones too
+        if rng.random() < 0.8:
+            ids[place] = MASK
+        elif rng.random() < 0.5:
+            ids[place] = rng.randrange(200)
+    empty, unused = seq_len - len(ids), P - len(places)
+    return {
+        'input_ids': ids + [0] * empty,
+        'input_mask': [1] * len(ids) + [0] * empty,
+        'segment_ids': [0] * (len(a) + 2) + [1] * (len(b) + 1) + [0] * empty,
+        'masked_lm_positions': places + [0] * unused,
+        'masked_lm_ids': labels + [0] * unused,
+        'masked_lm_weights': [1.0] * len(places) + [0.0] * unused,
+        'next_sentence_labels': [rng.randint(0, 1)],
+    }
+
+
+def write(path, records):
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b''.join(frame(example(one)) for one in records))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two files of records to train on and one to hold out, and a tokenizer as Google has it."""
+    rng = random.Random(0)
+    files = {}
+    for name, count in (('train.tf_record', 300), ('train2.tf_record', 20), ('dev.tf_record', 40)):
+        files[name] = [features(rng) for _ in range(count)]
+        write(tmp_path / 'google' / name, files[name])
+    vocabulary(tmp_path / 'vocab', SPECIAL + WORDS)
+    return tmp_path, files
+
+
+def vocabulary(path, tokens):
+    path.mkdir()
+    (path / 'vocab.txt').write_text('\n'.join(tokens) + '\n')
+
+
+@pytest.fixture
+def adopt(binary, folder):
+    """Runs the command on the records of `folder`."""
+
+    def run(*others, **flags):
+        place = folder[0]
+        flags = {
+            'input': f'{place}/google/train*.tf_record',
+            'eval_input': f'{place}/google/dev.tf_record',
+            'tokenizer': f'{place}/vocab',
+            'output': f'{place}/records',
+        } | flags
+        return binary('adopt_records', *(f'--{k}={v}' for k, v in flags.items() if v), *others)
+
+    return run
+
+
+@pytest.mark.parametrize('beside', [False, True])
+def test_the_manifest_says_what_the_records_hold(adopt, folder, beside):
+    place, files = folder
+    output = place / ('google' if beside else 'records')
+    result = adopt(output=output)
+    assert result.returncode == 0, result.stderr
+    manifest = shards.Manifest.load(output)
+    assert (manifest.seq_len, manifest.max_predictions, manifest.vocab_size) == (S, P, 200)
+    assert manifest.seed is None and {'seed', 'text', 'dupe_factor'} <= set(
+        manifest.options['unknown']
+    )
+    train = files['train.tf_record'] + files['train2.tf_record']
+    counts = manifest.statistics['records']['train']
+    assert counts['records'] == manifest.records('train') == len(train)
+    assert counts['tokens'] == sum(sum(one['input_mask']) for one in train)
+    assert counts['masked'] == sum(sum(one['masked_lm_weights']) for one in train)
+    assert counts['random_next'] == sum(one['next_sentence_labels'][0] for one in train)
+    assert manifest.records('eval') == 40
+    assert shards.verify(output).faults == []
+    assert 'the first record: [CLS] ' in result.stdout and 'not known: seed' in result.stdout
+
+    # every held-out record comes out of the stream as it was written
+    stream = RecordStream(output, 'eval', 8, seed=0, decoder='numpy')
+    for batch, start in zip(stream.evaluation(), range(0, 40, 8), strict=True):
+        for row, one in enumerate(files['dev.tf_record'][start : start + 8]):
+            for name, numbers in one.items():
+                assert batch[name][row].tolist() == (
+                    numbers[0] if name == 'next_sentence_labels' else numbers
+                )
+    again = adopt(output=output)
+    assert again.returncode == 2 and 'has a manifest.json already' in again.stderr
+
+
+def damaged(path, change):
+    content = bytearray(path.read_bytes())
+    change(content)
+    path.write_bytes(content)
+
+
+def changed(files, place, row, **values):
+    """The first file again, with these values in one record."""
+    files['train.tf_record'][row] |= values
+    write(place / 'google' / 'train.tf_record', files['train.tf_record'])
+
+
+def wrong_segments(record):
+    return [1 - s if m else 0 for s, m in zip(record['segment_ids'], record['input_mask'])]
+
+
+@pytest.mark.parametrize(
+    ('mistake', 'said'),
+    [
+        ('cut', r'train2.tf_record: record 19 at byte \d+: cut before its end'),
+        ('flipped', r'train2.tf_record: record 0 at byte 0: payload damaged'),
+        ('text', r'train2.tf_record: record 0 at byte 0: length damaged .*no TFRecord file'),
+        ('empty', 'train2.tf_record: no records in it'),
+        ('small vocabulary', r'record \d+ at byte \d+: (input|masked_lm)_ids\[\d+\] = \d+ is'),
+        ('other vocabulary', r'begins with id 2 and not with \[CLS\], 3: made with another'),
+        ('mixed lengths', r'train2.tf_record: record 0 .*input_ids has 64 values, not 32'),
+        ('no label', 'record 7 .*feature next_sentence_labels is missing'),
+        ('other features', r'no input_ids in it \(it has label'),
+        ('v2 names', 'has input_word_ids, as --use_v2_feature_names'),
+        ('segments', 'record 7 .*segment_ids are not 0 up to a .SEP. and 1 behind it'),
+        ('padding', 'record 7 .*the padding is not 0'),
+        ('order', 'record 7 .*masked_lm_positions do not ascend'),
+        ('sep predicted', r'record 7 .*a \[CLS\] or \[SEP\] is predicted'),
+        ('one name', 'train.tf_record: two files of this name'),
+    ],
+)
+def test_what_is_wrong_is_one_line(adopt, folder, mistake, said):
+    place, files = folder
+    flags, second = {}, place / 'google' / 'train2.tf_record'
+    record = files['train.tf_record'][7]
+    rng = random.Random(1)
+    match mistake:
+        case 'cut':
+            second.write_bytes(second.read_bytes()[:-9])
+        case 'flipped':
+            damaged(second, lambda content: content.__setitem__(40, content[40] ^ 1))
+        case 'text':
+            second.write_text('a line of text\n')
+        case 'empty':
+            second.write_bytes(b'')
+        case 'small vocabulary':
+            vocabulary(place / 'small', (SPECIAL + WORDS)[:150])
+            flags = {'tokenizer': place / 'small'}
+        case 'other vocabulary':
+            vocabulary(place / 'other', ['[unused]', *SPECIAL, *WORDS])
+            flags = {'tokenizer': place / 'other'}
+        case 'mixed lengths':
+            write(second, [features(rng, 64)])
+        case 'no label':
+            del record['next_sentence_labels']
+            changed(files, place, 7)
+        case 'other features':
+            write(place / 'google' / 'train.tf_record', [{'label': [1]}])
+        case 'v2 names':
+            write(place / 'google' / 'train.tf_record', [{'input_word_ids': [1] * S}])
+        case 'segments':
+            changed(files, place, 7, segment_ids=wrong_segments(record))
+        case 'padding':
+            changed(files, place, 7, input_ids=[*record['input_ids'][:-1], 9])
+        case 'order':
+            many = record['masked_lm_positions']
+            many[:2], record['masked_lm_weights'][:2] = [5, 5], [1.0, 1.0]
+            record['masked_lm_ids'][:2] = [9, 9]
+            changed(files, place, 7)
+        case 'sep predicted':
+            end = sum(record['input_mask']) - 1
+            changed(
+                files,
+                place,
+                7,
+                masked_lm_positions=[end, 0, 0, 0, 0],
+                masked_lm_ids=[SEP, 0, 0, 0, 0],
+                masked_lm_weights=[1.0, 0.0, 0.0, 0.0, 0.0],
+            )
+        case 'one name':
+            flags = {'eval_input': f'{place}/google/train.tf_record'}
+    result = adopt(**flags)
+    assert result.returncode == 2 and result.stderr.strip().splitlines(), result.stdout
+    last = result.stderr.strip().splitlines()[-1]
+    assert last.startswith('adopt_records: error: ') and 'Traceback' not in result.stderr
+    assert re.search(said, last), last
+    assert not (place / 'records').exists()
+
+
+def test_doubts_are_said(adopt, folder):
+    place, files = folder
+    for name, records in files.items():
+        for record in records:
+            record['input_ids'] = [9 if i == MASK else i for i in record['input_ids']]
+        write(place / 'google' / name, records)
+    result = adopt(eval_input='')
+    assert result.returncode == 0, result.stderr
+    assert 'predicted places shows [MASK]' in result.stdout
+    assert 'nothing is held out' in result.stdout
+    warnings = json.loads((place / 'records' / 'manifest.json').read_text())['statistics']
+    assert len(warnings['warnings']) == 2
+
+
+@pytest.mark.slow
+def test_pretrain_trains_on_them(adopt, folder, binary):
+    place, _ = folder
+    assert adopt().returncode == 0
+    changes = (
+        'phases.0.steps=3',
+        'phases.0.batch_size=8',
+        f'phases.0.seq_len={S}',
+        'model.vocab_size=200',
+        'optimizer.warmup_steps=1',
+        'runtime.log_every=1',
+        'runtime.eval_every=3',
+        'runtime.checkpoint_every=3',
+        'runtime.decoder=numpy',
+    )
+    result = binary(
+        'pretrain',
+        '--config=quickstart',
+        f'--data={place}/records',
+        f'--workdir={place}/run',
+        *(f'--set={change}' for change in changes),
+    )
+    assert result.returncode == 0, result.stderr
+    metrics = list(read_metrics(place / 'run' / 'metrics.jsonl'))
+    assert metrics
+    verified = binary('verify_data', place / 'records')
+    assert verified.returncode == 0 and 'seed unknown' in verified.stdout
