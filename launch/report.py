@@ -5,7 +5,7 @@ over seeds, the settings that differ, and the commands that make them again.
 
   python -m launch.report --workdir=runs/mini
   python -m launch.report --workdir=runs/mini --workdir=runs/mrpc --output=both.html
-  python -m launch.report --output=all.html runs/*
+  python -m launch.report --output=all.html runs/mini runs/mrpc
 
 A folder is that of a run or of a sweep, of any kind, done or still going on. The page is one file
 that loads nothing, so it can be sent by mail and opened without a network.
