@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import errno
+import importlib.util
 import os
 from collections.abc import Iterable, Iterator
 
@@ -28,6 +29,19 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     by_small_letters = {one.lower(): one for one in known}
     close = difflib.get_close_matches(name.lower(), by_small_letters, n=1)
     return f' (did you mean {by_small_letters[close[0]]}?)' if close else ''
+
+
+def require_extra(what: str, extra: str, module: str, instead: str = '') -> None:
+    """UserError where `module`, which the optional extra `extra` brings, is not installed.
+
+    what: the flag or setting that asks for it, with which the line begins; instead: what else the
+    user may do, with which it ends.
+    """
+    if importlib.util.find_spec(module) is None:
+        raise UserError(
+            f'{what}: {module} is not installed: pip install -c constraints.txt'
+            f" '.[{extra}]'{instead}"
+        )
 
 
 @contextlib.contextmanager

@@ -8,9 +8,12 @@ import sys
 # package.
 if sys.version_info < (3, 11):
     sys.stderr.write(
-        'bert_jax needs Python 3.11 or 3.12, this is %d.%d: use `python3.11 -m ...`\n'
+        'bert_jax needs Python 3.11, 3.12 or 3.13, this is %d.%d: use `python3.11 -m ...`\n'
         % sys.version_info[:2]
     )
+    raise SystemExit(2)
+if sys.platform == 'win32':
+    sys.stderr.write('bert_jax runs on Linux and macOS: on Windows use it inside WSL\n')
     raise SystemExit(2)
 
 from launch.neighbours import prefer_ours

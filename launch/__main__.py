@@ -46,7 +46,7 @@ def main() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else '--help'
     with app.ending('launch'):
         if name in ('--help', '-help', '-h'):
-            print(listing())
+            print(app.as_typed(listing()))
             return
         if name not in COMMANDS:
             raise UserError(

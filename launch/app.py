@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib.util
 import logging as std_logging
 import math
 import os
@@ -62,12 +63,12 @@ def run(
         own = argv[: argv.index('--')] if '--' in argv else argv
         with ending(program):
             if {'--help', '-help', '-h'} & set(own[1:]):
-                print(_usage(main, program, arguments))
+                print(as_typed(_usage(main, program, arguments)))
                 sys.exit(0)
             # Before the flags are parsed, of which others may be required, and whose value absl
             # would demand.
             if settings and (section := _section_asked(own)) is not None:
-                print(described(settings, section))
+                print(as_typed(described(settings, section)))
                 sys.exit(0)
             try:
                 rest = flags.FLAGS(argv)
@@ -160,12 +161,33 @@ def _discard(stream: TextIO) -> None:
 def console() -> None:
     """Entry of the installed scripts.
 
-    `bert-train-vocab ...` is `python -m launch.train_vocab ...`.
+    `bert-train-vocab ...` is `python -m launch.train_vocab ...`, and `bert-jax`, which is named as
+    the project, is `python -m launch`.
     """
     # One entry for all commands, which reads its own name; alter_sys, so that `main.__module__` is
     # known when the help is asked for.
     name = pathlib.Path(sys.argv[0]).stem.removeprefix('bert-').replace('-', '_')
-    runpy.run_module(f'launch.{name}', run_name='__main__', alter_sys=True)
+    module = 'launch' if name == 'jax' else f'launch.{name}'
+    runpy.run_module(module, run_name='__main__', alter_sys=True)
+
+
+def as_typed(text: str) -> str:
+    """`text` with the commands in it named as the user names them.
+
+    The source says `python -m launch.train_vocab`, or `launch.train_vocab` for short: both are
+    `bert-train-vocab` to someone who has called an installed script.
+    """
+    # What Python was started with: sys.argv names the command's file, whichever way it was called.
+    started = sys.orig_argv[1:2]
+    if not (started and pathlib.Path(started[0]).name.startswith('bert-')):
+        return text
+
+    def script(command: re.Match[str]) -> str:
+        is_command = (ROOT / 'launch' / f'{command[1]}.py').exists()
+        return f'bert-{command[1].replace("_", "-")}' if is_command else command[0]
+
+    text = re.sub(r'(?:python -m )?\blaunch\.([a-z_]+)\b', script, text)
+    return re.sub(r'\bpython -m launch\b(?!\.)', 'bert-jax', text)
 
 
 def define_config_flags() -> None:
@@ -291,8 +313,15 @@ def _strange_place(given: str, value: str) -> str | None:
                 f'{given}: {scheme}:// is neither read nor written: '
                 'give a local path (download it first) or gs://'
             )
-        os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')  # TensorFlow reads gs://
-        os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')  # else it says that it does
+        # TensorFlow reads gs:// where it is installed, else gcsfs, each with much to say about it.
+        if not any(importlib.util.find_spec(name) for name in ('tensorflow', 'gcsfs')):
+            return (
+                f'{given}: gcsfs, which reads and writes gs://, is not installed: pip install -c'
+                " constraints.txt '.[gcs]'"
+            )
+        os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+        os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
+        std_logging.getLogger('gcsfs').setLevel(std_logging.CRITICAL)
     return None
 
 
@@ -320,7 +349,7 @@ def _set_up_logging() -> None:
 def _fail(program: str, message: str, exit_code: int = UserError.exit_code) -> None:
     """Ends the program for a mistake the user can mend."""
     try:
-        print(f'{program}: error: {" ".join(message.split())}', file=sys.stderr)
+        print(f'{program}: error: {as_typed(" ".join(message.split()))}', file=sys.stderr)
     except BrokenPipeError:
         _discard(sys.stderr)
     sys.exit(exit_code)

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Literal
 from absl import logging
 
 from configs.atomic import atomic_folder
-from configs.errors import UserError
+from configs.errors import UserError, require_extra
 from configs.options import option, required
 from launch import app, flags
 from launch.inference.options import TrainedModel
@@ -70,6 +70,8 @@ def main(argv: Sequence[str]) -> None:
     del argv
     options = flags.read(Options)
     app.check_output('output', options.output)
+    if options.format == 'saved_model':
+        require_extra('--format=saved_model', 'tensorflow', 'tensorflow')
 
     from launch.workdir.source import print_names, read_source
 

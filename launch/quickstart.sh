@@ -5,9 +5,9 @@
 #
 #   bash launch/quickstart.sh [--corpus='texts/*.txt' --language=ko] [--workdir=DIR]
 #
-# PYTHON names the interpreter to make .venv with (3.11 or 3.12).
+# PYTHON names the interpreter to make .venv with (3.11 to 3.13).
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 
-(cd "$root" && source launch/install.sh .)
+(cd "$root" && source launch/install.sh '.[tensorflow]')
 exec "$root/.venv/bin/python" -m launch.quickstart "$@"  # where the user stands: paths are theirs

@@ -9,16 +9,16 @@
 #   bash launch/test.sh --parity [-k EXPRESSION]                            tests/parity against PyTorch's BERT, in .venv-parity
 #
 # BERT_JAX_TEST_DATA names a folder of real corpora and tasks; tests that need it are skipped without.
-# PYTHON names the interpreter to make the environment with (3.11 or 3.12).
+# PYTHON names the interpreter to make the environment with (3.11 to 3.13).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # A suite is an environment, its extras and what of tests/ it runs; what follows on the command line
 # comes after, so that it can narrow the choice.
-venv=.venv extras=datasets,test constraints=constraints.txt
+venv=.venv extras=datasets,tensorflow,test constraints=constraints.txt
 case "${1:-}" in
   --slow) set -- -m slow "${@:2}" ;;
-  --beam) venv=.venv-beam extras=beam,test constraints=constraints-beam.txt; set -- tests/beam "${@:2}" ;;
+  --beam) venv=.venv-beam extras=beam,tensorflow,test constraints=constraints-beam.txt; set -- tests/beam "${@:2}" ;;
   --plan) venv=.venv-plan extras=plan,test; set -- tests/plan "${@:2}" ;;
   --parity) venv=.venv-parity extras=parity,test; set -- tests/parity "${@:2}" ;;
   *) set -- -m 'not slow' "$@" ;;

@@ -24,7 +24,7 @@ from typing import Any, Literal
 import numpy as np
 from etils import epath
 
-from configs.errors import UserError
+from configs.errors import UserError, require_extra
 from input_pipeline.randomness import digest64, mix
 from input_pipeline.records import fields, frames, shards
 
@@ -123,13 +123,15 @@ class RecordStream:
 
         # The decoder is settled now, not at the first batch, so that the error comes before any
         # work.
-        installed = importlib.util.find_spec('tensorflow') is not None
-        if decoder == 'tfdata' and not installed:
-            raise UserError(
-                "decoder 'tfdata' needs TensorFlow, which is not installed: install it, or use the"
-                " decoder 'numpy'"
+        if decoder == 'tfdata':
+            require_extra(
+                'runtime.decoder=tfdata',
+                'tensorflow',
+                'tensorflow',
+                ', or take the decoder auto, which then reads with numpy',
             )
-        self._tensorflow = decoder == 'tfdata' or (decoder == 'auto' and installed)
+        installed = importlib.util.find_spec('tensorflow') is not None
+        self._tensorflow = installed and decoder != 'numpy'
         self._directory, self._batch_size = epath.Path(directory), batch_size
         self._rows = np.concatenate([np.arange(first, last) for first, last in rows])
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from configs.errors import UserError
+from configs.errors import UserError, require_extra
 
 
 def records(name: str, split: str, data_dir: str, class_names: bool) -> Iterator[dict[str, Any]]:
@@ -17,8 +17,10 @@ def records(name: str, split: str, data_dir: str, class_names: bool) -> Iterator
 
     Text is str, lists are list, class labels are names or numbers. data_dir: where datasets are
     kept, '' for what TFDS_DATA_DIR names or else the library's own default; what is not there is
-    downloaded. Raises UserError where the library knows no such dataset or split.
+    downloaded. Raises UserError where the library is not installed, or knows no such dataset or
+    split.
     """
+    require_extra(f'tensorflow-datasets {name!r}', 'tensorflow', 'tensorflow_datasets')
     import tensorflow_datasets as tfds
 
     # Prepared on first use, in the folder of the user or of the environment.

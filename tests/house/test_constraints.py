@@ -18,7 +18,7 @@ MODULES = {
     'tensorflow-cpu': 'tensorflow',
     'tensorflow-datasets': 'tensorflow_datasets',
 }
-FOR_OTHERS = {'importlib_resources', 'protobuf'}  # setup.cfg says for whom
+FOR_OTHERS = {'flatbuffers', 'importlib_resources', 'protobuf'}  # setup.cfg says for whom
 OLDER_FOR_BEAM = {'pillow', 'protobuf', 'pyarrow', 'python-dateutil'}
 
 
@@ -39,10 +39,11 @@ def test_beam_has_the_same_versions():
 
 
 def requirements():
-    """The names in install_requires."""
+    """The names in install_requires, and in the extra [tensorflow]."""
     settings = configparser.ConfigParser()
     settings.read(ROOT / 'setup.cfg')
-    lines = settings['options']['install_requires'].split('\n')
+    extra = settings['options.extras_require']['tensorflow']
+    lines = f'{settings["options"]["install_requires"]}\n{extra}'.split('\n')
     return sorted({re.match(r'[\w.-]+', line)[0] for line in lines if line and line[0] != '#'})
 
 

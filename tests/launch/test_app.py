@@ -232,8 +232,18 @@ def test_an_old_python_gets_one_line():
     assert result.returncode == 2
     assert (
         result.stderr
-        == 'bert_jax needs Python 3.11 or 3.12, this is 3.8: use `python3.11 -m ...`\n'
+        == 'bert_jax needs Python 3.11, 3.12 or 3.13, this is 3.8: use `python3.11 -m ...`\n'
     )
+
+
+def test_windows_gets_one_line():
+    code = (
+        'import sys; sys.platform = "win32";'
+        f' exec(open({str(ROOT / "launch/__init__.py")!r}).read())'
+    )
+    result = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (2, '')
+    assert result.stderr == 'bert_jax runs on Linux and macOS: on Windows use it inside WSL\n'
 
 
 def own_package(folder, name):
@@ -260,17 +270,55 @@ def test_a_package_of_the_users_by_a_name_of_ours_is_passed_by(tmp_path, name):
     assert result.stderr.startswith('plan: error: --topology=v5e:1x1 has 1 chips')
 
 
+@pytest.fixture
+def script(tmp_path):
+    """Runs what pip installs as bert-NAME, in `tmp_path`."""
+
+    def run(name, *arguments):
+        file = tmp_path / 'bin' / f'bert-{name}'
+        file.parent.mkdir(exist_ok=True)
+        file.write_text('from launch.app import console\nconsole()\n')
+        return subprocess.run(
+            [sys.executable, file, *arguments],
+            cwd=tmp_path,
+            env={**os.environ, 'PYTHONPATH': str(ROOT)},
+            capture_output=True,
+            text=True,
+        )
+
+    return run
+
+
 @pytest.mark.parametrize('name', ['configs', 'launch', 'input_pipeline'])
-def test_the_installed_command_works_beside_a_package_of_that_name(tmp_path, name):
-    """What pip installs as bert-plan: a script looks in its own folder, not in the current one."""
-    script = tmp_path / 'bin' / 'bert-plan'
-    script.parent.mkdir()
-    script.write_text('from launch.app import console\nconsole()\n')
-    environment = own_package(tmp_path, name)
-    command = [sys.executable, script, '--help']
-    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+def test_the_installed_command_works_beside_a_package_of_that_name(tmp_path, script, name):
+    """A script looks in its own folder, not in the current one."""
+    own_package(tmp_path, name)
+    result = script('plan', '--help')
     assert (result.returncode, result.stderr) == (0, '')
-    assert 'usage: python -m launch.plan' in result.stdout
+    assert 'usage: bert-plan' in result.stdout
+
+
+def test_commands_are_named_as_the_user_names_them(script, binary):
+    """In examples and help of flags, in the refusal of a mistake, and in the list of commands."""
+    installed, module = script('pretrain', '--help').stdout, binary('pretrain', '--help').stdout
+    assert '\n  bert-pretrain --config=bert_base' in installed
+    assert 'made by bert-preprocess' in installed and 'launch.' not in installed
+    assert '\n  python -m launch.pretrain --config=bert_base' in module
+    assert 'made by launch.preprocess' in module and 'bert-pre' not in module
+
+    command = ['pretrain', '--config=bert_tiny', '--workdir=none']
+    assert 'directory (bert-preprocess makes one)' in script(*command).stderr
+    assert 'directory (launch.preprocess makes one)' in binary(*command).stderr
+
+
+def test_the_script_named_as_the_project_lists_the_commands_and_runs_them(script):
+    listed = script('jax')
+    assert (listed.returncode, listed.stderr) == (0, '')
+    assert listed.stdout.startswith('usage: bert-jax NAME [--flags]; bert-jax NAME --help\n')
+    assert 'usage: bert-verify-data' in script('jax', 'verify_data', '--help').stdout
+    misspelt = script('jax', 'pretain')
+    assert (misspelt.returncode, misspelt.stderr.count('\n')) == (2, 1)
+    assert '(did you mean pretrain?): `bert-jax` lists them' in misspelt.stderr
 
 
 @pytest.mark.parametrize('path', sorted((ROOT / 'launch').glob('*.py')), ids=lambda p: p.stem)

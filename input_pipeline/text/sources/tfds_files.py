@@ -12,7 +12,7 @@ from typing import Any
 
 from etils import epath
 
-from configs.errors import UserError
+from configs.errors import UserError, require_extra
 from input_pipeline.records.example_proto import bytes_of
 from input_pipeline.records.frames import BadFrame, read_frames
 
@@ -32,12 +32,9 @@ def find(pattern: str, column: str) -> list[epath.Path]:
 
     # From here on each question has its own line: is the library there, does it know the data set
     # ...
-    try:
-        import tensorflow_datasets as tfds
-    except ImportError:
-        raise UserError(
-            f'{pattern}: tensorflow_datasets is not installed: pip install tensorflow-datasets'
-        ) from None
+    require_extra(pattern, 'tensorflow', 'tensorflow_datasets')
+    import tensorflow_datasets as tfds
+
     try:
         builder = tfds.builder(name, data_dir=os.environ.get('TFDS_DATA_DIR'))
     except Exception as error:  # whatever a dataset's own code raises

@@ -462,8 +462,8 @@ def test_real_user_tasks_by_the_documented_files(test_data, tmp_path):
 @pytest.mark.slow
 def test_tensorflow_datasets(tmp_path):
     """A data set with class labels, lists and nested answers, as the library stores it on disk."""
-    import tensorflow as tf
-    import tensorflow_datasets as tfds
+    tf = pytest.importorskip('tensorflow')
+    tfds = pytest.importorskip('tensorflow_datasets')
 
     features = tfds.features.FeaturesDict({
         'text': tfds.features.Text(),

@@ -177,6 +177,7 @@ def test_stablehlo_in_a_fresh_process(tmp_path, architecture):
 
 @pytest.mark.slow  # TensorFlow
 def test_saved_model_in_a_fresh_process(tmp_path):
+    pytest.importorskip('tensorflow')
     pairs = {a: exported(a, 'saved_model', tmp_path / a) for a in HEADS_BY_CLASS}
     said = elsewhere('-c', CALL, 'saved_model', *(tmp_path / a for a in pairs)).split('----\n')
     for (architecture, (model, batch)), words in zip(pairs.items(), said[:-1], strict=True):

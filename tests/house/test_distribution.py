@@ -1,0 +1,154 @@
+"""What is given away: the wheel and the source distribution hold what they should, and it runs.
+
+Built by setuptools alone, as pip would have it build them, so that no network is needed.
+"""
+
+from __future__ import annotations
+
+import email.parser
+import os
+import pathlib
+import subprocess
+import sys
+import tarfile
+import zipfile
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+PACKAGES = ('bert_jax', 'configs', 'input_pipeline', 'launch')
+pytestmark = pytest.mark.slow
+
+
+def tracked() -> set[str]:
+    """The files of the repository."""
+    command = ['git', 'ls-files', '--cached', '--others', '--exclude-standard', '--deduplicate']
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return {name for name in listed.splitlines() if (ROOT / name).exists()}
+
+
+def build(source: pathlib.Path, kind: str, output: pathlib.Path) -> pathlib.Path:
+    """A distribution of the folder `source`; kind: 'wheel' or 'sdist'."""
+    code = f'from setuptools import build_meta; build_meta.build_{kind}({str(output)!r})'
+    made = subprocess.run([sys.executable, '-c', code], cwd=source, capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
+    return max(output.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+
+
+def contents(wheel: pathlib.Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+@pytest.fixture(scope='module')
+def checkout(tmp_path_factory) -> pathlib.Path:
+    """A copy of the repository's files, for building leaves folders behind."""
+    folder = tmp_path_factory.mktemp('checkout')
+    for name in tracked():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes((ROOT / name).read_bytes())
+    return folder
+
+
+@pytest.fixture(scope='module')
+def wheel(checkout, tmp_path_factory) -> pathlib.Path:
+    return build(checkout, 'wheel', tmp_path_factory.mktemp('wheel'))
+
+
+@pytest.fixture(scope='module')
+def installed(wheel, tmp_path_factory) -> pathlib.Path:
+    """A folder that holds the packages of the wheel, and its scripts in bin/."""
+    folder = tmp_path_factory.mktemp('installed')
+    pip = [sys.executable, '-m', 'pip', 'install', '--quiet', '--no-deps', '--no-index']
+    subprocess.run([*pip, f'--target={folder}', wheel], check=True, capture_output=True)
+    return folder
+
+
+def test_the_wheel_holds_the_packages_and_nothing_else(wheel):
+    # The scripts of a checkout install it, which a wheel no longer needs.
+    packages = {name for name in tracked() if name.startswith(tuple(f'{p}/' for p in PACKAGES))}
+    wanted = {name for name in packages if not name.endswith('.sh')}
+    assert len(wanted) > 100
+    found = contents(wheel)
+    assert {name for name in found if '.dist-info/' not in name} == wanted
+    assert all(found[name] == (ROOT / name).read_bytes() for name in wanted)
+
+
+def test_the_source_distribution_holds_a_checkout_and_makes_the_same_wheel(
+    checkout, wheel, tmp_path
+):
+    sdist = build(checkout, 'sdist', tmp_path)
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path / 'source', filter='data')
+    (source,) = (tmp_path / 'source').iterdir()
+    found = {path.relative_to(source).as_posix() for path in source.rglob('*') if path.is_file()}
+    made = {name for name in found if name == 'PKG-INFO' or '.egg-info/' in name}
+    hidden = {name for name in tracked() if name.startswith('.')}
+    assert found - made == tracked() - hidden
+    (tmp_path / 'again').mkdir()
+    assert contents(build(source, 'wheel', tmp_path / 'again')) == contents(wheel)
+
+
+def test_the_metadata_are_whole(wheel):
+    (name,) = (name for name in contents(wheel) if name.endswith('.dist-info/METADATA'))
+    metadata = email.parser.BytesParser().parsebytes(contents(wheel)[name])
+    assert metadata['License-Expression'] == 'Apache-2.0'
+    assert metadata['Requires-Python'] == '<3.14,>=3.11'
+    assert metadata['Description-Content-Type'] == 'text/markdown'
+    assert metadata.get_payload().startswith('# bert_jax\n')
+    classifiers = metadata.get_all('Classifier')
+    assert {f'Programming Language :: Python :: 3.{minor}' for minor in (11, 12, 13)} < set(
+        classifiers
+    )
+    assert {'Operating System :: POSIX :: Linux', 'Typing :: Typed'} < set(classifiers)
+    extras = {'tpu', 'cuda', 'tensorflow', 'gcs', 'beam', 'plan', 'parity', 'test'}
+    assert extras < set(metadata.get_all('Provides-Extra'))
+    tensorflow = [text for text in metadata.get_all('Requires-Dist') if 'tensorflow' in text]
+    assert tensorflow and all('extra == "tensorflow"' in text for text in tensorflow)
+
+
+def test_what_was_installed_runs_beside_packages_of_the_same_names(installed, tmp_path):
+    """In a folder of the user's that has packages of all our names, workers included."""
+    for name in PACKAGES:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / '__init__.py').write_text('raise SystemExit("not ours")\n')
+    (tmp_path / 'text.txt').write_text('one two three .\nfour five six .\n\n' * 40)
+
+    def run(script, *arguments):
+        return subprocess.run(
+            [sys.executable, installed / 'bin' / script, *arguments],
+            cwd=tmp_path,
+            env={**os.environ, 'PYTHONPATH': str(installed)},
+            capture_output=True,
+            text=True,
+        )
+
+    # Every script starts, and finds the command that it is named after.
+    scripts = sorted(path.name for path in (installed / 'bin').iterdir())
+    assert len(scripts) > 10
+    for script in scripts:
+        helped = run(script, '--help')
+        assert (helped.returncode, helped.stderr) == (0, ''), script
+        assert f'usage: {script} ' in helped.stdout
+
+    vocabulary = run('bert-train-vocab', '--input=text.txt', '--output=vocab', '--vocab_size=60')
+    assert vocabulary.returncode == 0, vocabulary.stderr
+    flags = ['--input=text.txt', '--tokenizer=vocab', '--output=records', '--seq_len=16']
+    made = run('bert-preprocess', *flags, '--workers=2', '--num_shards=2')
+    assert made.returncode == 0, made.stderr
+    checked = run('bert-verify-data', 'records')
+    assert checked.returncode == 0, checked.stderr
+    # The presets came with it.
+    printed = run('bert-pretrain', '--config=bert_tiny', '--print_config')
+    assert printed.returncode == 0 and '"hidden_size": 128' in printed.stdout, printed.stderr
+
+
+def test_modules_of_what_was_installed_run_from_any_folder(installed, tmp_path):
+    listed = subprocess.run(
+        [sys.executable, '-m', 'launch'],
+        cwd=tmp_path,
+        env={**os.environ, 'PYTHONPATH': str(installed)},
+        capture_output=True,
+        text=True,
+    )
+    assert listed.returncode == 0 and 'python -m launch NAME' in listed.stdout, listed.stderr
