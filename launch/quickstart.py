@@ -4,9 +4,9 @@
 
 Without --corpus the text is the documentation of the installed Python packages, and the fine-tuning
 task is to tell which library a docstring comes from; with it the text is the user's, in any
-language, and the task is to tell whether two passages come from one document. Each stage runs the
-binary that a user would run, prints its command, and is skipped where a run before made the same
-from the same. The table, report.md, results.json and the plots are in the workdir.
+language, and the task is to tell which document a passage comes from. Each stage runs the binary
+that a user would run, prints its command, and is skipped where a run before made the same from the
+same. The table, report.html, report.md, results.json and the plots are in the workdir.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, cast
 
 from configs.errors import UserError
 from configs.options import option
+from input_pipeline.text.lines import TextOptions
 from launch import app, flags
 
 if TYPE_CHECKING:
+    from configs.schema import PretrainConfig
     from launch.demo.stages import Done, Stage
 
 
@@ -36,7 +38,14 @@ class Options:
         'your own text, a glob, as often as there are texts; documents stand between blank lines '
         '(default: docstrings of the installed packages)',
     )
-    language: str = option('en', 'language code of --corpus, for cutting paragraphs into sentences')
+    language: str = option(
+        'en', 'language code of --corpus: how sentences end, and whether --cased is meant'
+    )
+    cased: Literal['auto', 'yes', 'no'] = option(
+        'auto',
+        'whether the vocabulary keeps capitals and accents; auto: no for English in Latin letters,'
+        ' yes for all else',
+    )
     corpus_mb: float = option(
         12,
         'of a larger --corpus use about that many megabytes, documents chosen by a hash',
@@ -68,6 +77,7 @@ class Options:
 
 
 flags.define(Options)
+flags.define(TextOptions, without=('segment', 'language'))
 
 # Of English and Korean text alike, about; decides how many differently masked copies are made
 BYTES_PER_TOKEN = 4.5
@@ -77,6 +87,8 @@ def main(argv: Sequence[str]) -> None:
     """Runs the stages in order, then prints the table."""
     del argv
     options = flags.read(Options)
+    reading = flags.read(TextOptions, segment=True, language=options.language)
+    from configs.load import load
     from launch.demo import corpus, report
     from launch.demo.stages import Stages
     from launch.workdir.folder import lock
@@ -89,32 +101,41 @@ def main(argv: Sequence[str]) -> None:
     # One process at a time: two would write the same stages.
     with lock(options.workdir):
         stages = Stages(options.workdir)
-        source = corpus.source(options.corpus, options.language, int(options.corpus_mb * 1e6))
+        source = corpus.source(options.corpus, reading, int(options.corpus_mb * 1e6))
         # The text first, for it is split there: what is held out is seen by no later stage. Each
         # stage names those before it by their keys, so that what they change makes it anew.
         text = stages.run('text', source.inputs, source.make)
+        vocabulary = stages.run(*vocabulary_stage(options, source.cased(text.folder), text))
+        made_of = {'text': text.key, 'vocabulary': vocabulary.key}
+        config = cast('PretrainConfig', load(source.preset))
+        seq_len = config.phases[0].seq_len
+        pieces = seq_len - 2  # beside [CLS] and [SEP]
         task = stages.run(
-            'task', {'text': text.key}, lambda folder: source.make_task(text.folder, folder)
+            'task',
+            {**made_of, 'pieces': pieces},
+            lambda folder: source.make_task(text.folder, vocabulary.folder, pieces, folder),
         )
-        vocabulary = stages.run(*vocabulary_stage(options, text))
-        records = stages.run(*records_stage(options, text, vocabulary))
-        pretrained = stages.run(*pretrain_stage(options, records))
+        lines = text
+        if source.line_pieces:
+            lines = stages.run(*lines_stage(source.line_pieces, text, vocabulary))
+        records = stages.run(*records_stage(options, config, text, lines, vocabulary))
+        pretrained = stages.run(*pretrain_stage(options, config, records))
         for size in available(sizes, task.folder):
-            stages.run(*finetune_stage(options, size, task, pretrained))
+            stages.run(*finetune_stage(options, size, seq_len, task, pretrained))
 
         # The table only now: it needs all stages, whether made or found.
         print('\n' + report.write(stages, source.title, source.question))
 
 
-def vocabulary_stage(options: Options, text: Done) -> Stage:
-    """The vocabulary, learnt from the training side alone."""
-    from launch.demo.corpus import is_latin
+def vocabulary_stage(options: Options, cased: bool, text: Done) -> Stage:
+    """The vocabulary, learnt from the training side alone; `cased`: what --cased=auto means."""
     from launch.demo.stages import Stage, binary
 
-    # Lower-casing strips accents too, which takes Hangul and other scripts apart.
+    if options.cased != 'auto':
+        cased = options.cased == 'yes'
     arguments = [
         f'--vocab_size={options.vocab_size}',
-        '--lower_case' if is_latin(text.folder / 'train.txt') else '--nolower_case',
+        '--nolower_case' if cased else '--lower_case',
     ]
 
     # `make` is a parameter of the stage and no input: only the arguments decide what is made.
@@ -124,45 +145,61 @@ def vocabulary_stage(options: Options, text: Done) -> Stage:
     return Stage('vocabulary', {'text': text.key, 'arguments': arguments}, make)
 
 
-def records_stage(options: Options, text: Done, vocabulary: Done) -> Stage:
-    """TFRecords: as many copies of the text, each masked anew, as pre-training will read."""
-    from configs.presets import quickstart
+def lines_stage(pieces: int, text: Done, vocabulary: Done) -> Stage:
+    """The text in lines that are short against a row.
+
+    Of sentences as long as a row next sentence prediction gets hardly any pair of neighbours: four
+    of five pairs would be random ones.
+    """
+    from input_pipeline.tokenizer import Tokenizer
+    from launch.demo.pieces import write_lines
+    from launch.demo.stages import Stage
+
+    make = lambda folder: write_lines(
+        text.folder, folder, Tokenizer.load(vocabulary.folder), pieces
+    )
+    return Stage('lines', {'text': text.key, 'vocabulary': vocabulary.key, 'pieces': pieces}, make)
+
+
+def records_stage(
+    options: Options, config: PretrainConfig, text: Done, lines: Done, vocabulary: Done
+) -> Stage:
+    """TFRecords: as many copies of the text, each masked anew, as pre-training will read.
+
+    `lines` is the text as it is to be read: its own folder, or `lines_stage`'s.
+    """
     from launch.demo.stages import Stage, binary
 
     # Word pieces that pre-training will read, over those that the text holds: so many copies, each
     # with masks of its own. Ten are the original's dupe_factor, and enough.
-    pieces_read = (
-        (options.steps or quickstart.get_config().total_steps)
-        * quickstart.get_config().phases[0].batch_size
-        * quickstart.SEQ_LEN
-    )
+    phase = config.phases[0]
+    pieces_read = (options.steps or phase.steps) * phase.batch_size * phase.seq_len
     pieces_held = (
         json.loads((text.folder / 'counts.json').read_text())['train']['bytes'] / BYTES_PER_TOKEN
     )
     arguments = [
-        f'--seq_len={quickstart.SEQ_LEN}',
-        f'--max_predictions={quickstart.MAX_PREDICTIONS}',
+        f'--seq_len={phase.seq_len}',
         f'--dupe_factor={min(10, math.ceil(pieces_read / pieces_held))}',
         f'--seed={options.seed}',
     ]
 
     # Paths are left out of `inputs`: the keys of the stages stand for what lies there.
     files = [
-        f'--input={text.folder}/train.txt',
-        f'--eval_input={text.folder}/held_out.txt',
+        f'--input={lines.folder}/train.txt',
+        f'--eval_input={lines.folder}/held_out.txt',
         f'--tokenizer={vocabulary.folder}',
     ]
     make = lambda folder: binary('preprocess', *files, f'--output={folder}', *arguments)
-    inputs = {'text': text.key, 'vocabulary': vocabulary.key, 'arguments': arguments}
+    inputs = {'lines': lines.key, 'vocabulary': vocabulary.key, 'arguments': arguments}
     return Stage('records', inputs, make)
 
 
-def pretrain_stage(options: Options, records: Done) -> Stage:
-    """BERT-Tiny, pre-trained by configs/presets/quickstart.py.
+def pretrain_stage(options: Options, config: PretrainConfig, records: Done) -> Stage:
+    """BERT-Tiny, pre-trained by a preset.
 
     It is evaluated on all held-out records.
     """
-    from configs.presets import quickstart
+    from configs.schema import to_dict
     from launch.demo.stages import Stage, binary
 
     # The vocabulary's real size: a small text may give fewer entries than were asked for.
@@ -182,20 +219,21 @@ def pretrain_stage(options: Options, records: Done) -> Stage:
     def make(folder: Path) -> None:
         binary(
             'pretrain',
-            '--config=quickstart',
+            f'--config={config.name}',
             f'--data={records.folder}',
             f'--workdir={folder}',
             *(f'--set={change}' for change in changes),
         )
         binary('evaluate', f'--workdir={folder}', f'--data={records.folder}')
 
-    # The preset's text is an input, so that a changed preset makes the run anew.
-    recipe = Path(quickstart.__file__).read_text()
-    inputs = {'records': records.key, 'config': recipe, 'changes': changes}
+    # The whole preset is an input, so that a changed one makes the run anew.
+    inputs = {'records': records.key, 'config': to_dict(config), 'changes': changes}
     return Stage('pretrain', inputs, make)
 
 
-def finetune_stage(options: Options, size: int, task: Done, pretrained: Done) -> Stage:
+def finetune_stage(
+    options: Options, size: int, seq_len: int, task: Done, pretrained: Done
+) -> Stage:
     """Fine-tuning on `size` examples, from the pre-trained and from random weights.
 
     With several seeds, and in the same number of steps at every size.
@@ -208,7 +246,12 @@ def finetune_stage(options: Options, size: int, task: Done, pretrained: Done) ->
 
     # Both starting points in one sweep: they share the compiled programs.
     sweep = f'init=source,random;seed={",".join(map(str, range(options.finetune_runs)))}'
-    arguments = [f'--set=train_examples={size}', f'--set=epochs={epochs:.10f}', f'--sweep={sweep}']
+    arguments = [
+        f'--set=max_seq_length={seq_len}',
+        f'--set=train_examples={size}',
+        f'--set=epochs={epochs:.10f}',
+        f'--sweep={sweep}',
+    ]
     source = [
         '--config=quickstart_finetune',
         f'--task={task.folder}/task.json',

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # From nothing to a results table: makes .venv, installs the pinned versions, and runs the quickstart
-# (text, vocabulary, records, pre-training, fine-tuning, report), nine to twelve minutes on 2 CPU cores
+# (text, vocabulary, records, pre-training, fine-tuning, report), five to twelve minutes on 2 CPU cores
 # after the install. What follows goes to the quickstart; --help lists it:
 #
 #   bash launch/quickstart.sh [--corpus='texts/*.txt' --language=ko] [--workdir=DIR]

@@ -18,7 +18,6 @@ from __future__ import annotations
 from configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig, RuntimeConfig
 
 SEQ_LEN = 32
-MAX_PREDICTIONS = 5
 
 
 def get_config() -> PretrainConfig:

@@ -8,15 +8,19 @@ split and cut into a task is input_pipeline's.
 from __future__ import annotations
 
 import abc
+import dataclasses
 import heapq
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
+from input_pipeline.text.lines import TextOptions
 
 # Enough for several megabytes of prose and ten classes of a task.
 PACKAGES = 20
+# Of a document of the user's, what is held out together: about a page.
+PART_SENTENCES = 8
 
 
 class Source(abc.ABC):
@@ -26,25 +30,37 @@ class Source(abc.ABC):
       title: what it is.
       question: what the task asks.
       inputs: what it depends on, as JSON values.
+      preset: the configuration of its pre-training.
+      line_pieces: for pre-training its sentences are cut to lines of so many word pieces.
     """
 
     title: str
     question: str
     inputs: dict[str, Any]
+    preset: str
+    line_pieces: int | None
 
     @abc.abstractmethod
     def make(self, folder: Path) -> None:
         """Writes the text folder (launch/demo/text_split.py)."""
 
     @abc.abstractmethod
-    def make_task(self, text: Path, folder: Path) -> None:
-        """Writes the fine-tuning task cut from the text folder."""
+    def cased(self, text: Path) -> bool:
+        """Whether the vocabulary of the text folder should tell capitals and accents apart."""
+
+    @abc.abstractmethod
+    def make_task(self, text: Path, vocabulary: Path, pieces: int, folder: Path) -> None:
+        """Writes the fine-tuning task cut from the text folder.
+
+        `pieces`: word pieces of the vocabulary that a row of the model has room for.
+        """
 
 
 class Docstrings(Source):
     """The documentation of the installed packages with most Python source."""
 
     question = 'which library does a docstring come from?'
+    preset, line_pieces = 'quickstart', None
 
     def __init__(self) -> None:
         # The text depends on nothing but the packages, so a second run knows it by them.
@@ -68,44 +84,57 @@ class Docstrings(Source):
         counts = text_split.split(docstrings.read(self._packages), str(folder))
         say(describe(counts, 'modules'))
 
-    def make_task(self, text: Path, folder: Path) -> None:
+    def cased(self, text: Path) -> bool:
+        del text
+        return False  # English, as the paper has it
+
+    def make_task(self, text: Path, vocabulary: Path, pieces: int, folder: Path) -> None:
         from launch.demo import tasks, text_split
 
+        del vocabulary, pieces  # a docstring says at its beginning what it is about
         tasks.library_task(text_split.read(str(text)), str(folder))
 
 
 class Corpus(Source):
     """The user's text, at most about `limit` bytes of it, documents chosen by a hash."""
 
-    question = 'do two passages come from one document?'
+    question = 'which document does a passage come from?'
+    # Three lines to a row: of fewer, next sentence prediction could seldom take the next.
+    preset, line_pieces = 'quickstart_text', 20
 
-    def __init__(self, patterns: Sequence[str], language: str, limit: int):
+    def __init__(self, patterns: Sequence[str], options: TextOptions, limit: int):
         from etils import epath
 
-        from input_pipeline.text.corpus import TextOptions, units
+        from input_pipeline.text.corpus import units
         from launch.demo.stages import fingerprint
 
         # Files by name, size and time of change; objects in a store by what the store says of them.
-        self._patterns, self._limit = patterns, limit
-        self._options = TextOptions(segment=True, language=language)
-        chosen = [file for unit in units(patterns, self._options) for file in unit.files()]
+        self._patterns, self._options, self._limit = patterns, options, limit
+        chosen = [file for unit in units(patterns, options) for file in unit.files()]
         files = fingerprint(sorted({Path(file.path) for file in chosen if '://' not in file.path}))
         remote = [file for file in chosen if '://' in file.path]
         files += [[file.path, file.bytes, epath.Path(file.path).stat().mtime] for file in remote]
         self.title = ', '.join(patterns)
-        self.inputs = {'corpus': files, 'language': language, 'limit': limit}
+        self.inputs = {'corpus': files, 'options': dataclasses.asdict(options), 'limit': limit}
 
     def make(self, folder: Path) -> None:
         from launch.demo import text_split
         from launch.demo.stages import say
 
         counts = text_split.split(self._sample(), str(folder))
-        say(describe(counts, 'documents'))
+        say(describe(counts, 'parts of documents'))
 
-    def make_task(self, text: Path, folder: Path) -> None:
+    def cased(self, text: Path) -> bool:
+        # Lower-casing strips accents too: of other languages than English it takes more than it
+        # gives, and it takes Hangul and other scripts apart.
+        return self._options.language.split('-')[0] != 'en' or not is_latin(text / 'train.txt')
+
+    def make_task(self, text: Path, vocabulary: Path, pieces: int, folder: Path) -> None:
+        from input_pipeline.tokenizer import Tokenizer
         from launch.demo import tasks, text_split
 
-        tasks.pair_task(text_split.read(str(text)), str(folder))
+        tokenizer, documents = Tokenizer.load(vocabulary), text_split.read(str(text))
+        tasks.document_task(documents, tokenizer, pieces, str(folder))
 
     def _sample(self) -> Iterator[Any]:
         """The documents with the smallest hashes that together stay within the limit.
@@ -122,7 +151,7 @@ class Corpus(Source):
         report, size, total = Report(), 0, 0
         for number, raw in enumerate(read_documents(self._patterns, self._options, report)):
             name = f'{raw.name[0]}:{raw.name[1]}'
-            document = Document('', name, '', tuple(raw.sentences))
+            document = Document(name, name, '', tuple(raw.sentences))
 
             # Over the limit the largest hash goes, but one document always stays.
             length = sum(len(sentence.encode()) for sentence in raw.sentences)
@@ -138,12 +167,16 @@ class Corpus(Source):
         if size < total:
             amount = f'{size / 1e6:.1f} of {total / 1e6:.1f} MB are used'
             say(f'{self.title}: {amount}, documents chosen by a hash (--corpus_mb for more)')
-        yield from (document for _, _, _, document in sorted(kept, key=lambda item: item[1]))
+        # In parts, and not as a whole: of a document on one side alone nothing could be asked.
+        for _, _, _, whole in sorted(kept, key=lambda item: item[1]):
+            for i in range(0, len(whole.sentences), PART_SENTENCES):
+                sentences = whole.sentences[i : i + PART_SENTENCES]
+                yield dataclasses.replace(whole, group=f'{whole.group} {i}', sentences=sentences)
 
 
-def source(corpus: Sequence[str] | None, language: str, limit: int) -> Source:
+def source(corpus: Sequence[str] | None, options: TextOptions, limit: int) -> Source:
     """The source that --corpus names; the docstrings without one."""
-    return Corpus(corpus, language, limit) if corpus else Docstrings()
+    return Corpus(corpus, options, limit) if corpus else Docstrings()
 
 
 def describe(counts: dict[str, Any], groups: str) -> str:

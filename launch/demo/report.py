@@ -9,12 +9,20 @@ import json
 from pathlib import Path
 from typing import Any
 
+from launch.demo.next_steps import Step, next_steps
 from launch.demo.results import gather
 from launch.demo.stages import Stages, say
 
+# The stages that are runs, or sweeps of them.
+RUNS = ('pretrain', 'finetune_')
+
 
 def write(stages: Stages, title: str, question: str) -> str:
-    """Writes results.json, report.md and the plots into the workdir; returns the table."""
+    """Writes results.json, report.md, report.html and the plots; returns what the terminal shows.
+
+    That is the table, masked words, and what to do next.
+    """
+    from launch.page.page import write_report
     from launch.workdir.plots import plot_run
     from launch.workdir.workdir import Workdir
 
@@ -31,10 +39,13 @@ def write(stages: Stages, title: str, question: str) -> str:
     curves = _plot_finetuning(results['finetuning'], folder / 'plots' / 'finetuning.png')
     plots.append(curves.relative_to(folder))
 
-    # The page last, since it shows the pictures.
+    # The pages last, since one shows the pictures; the other is of the runs in general.
     (folder / 'report.md').write_text(markdown(results, plots))
-    say(f'written: {folder}/report.md, {folder}/results.json, {folder}/plots/*.png')
-    return table(results)
+    runs = [stages.done[name].folder for name in stages.done if name.startswith(RUNS)]
+    write_report(runs, folder / 'report.html')
+    say(f'written: {folder}/report.html, {folder}/report.md, results.json, plots/*.png')
+    steps = next_steps({name: done.folder for name, done in stages.done.items()}, results)
+    return '\n'.join([table(results), *words_filled_in(results), '', *steps_in_words(steps)]) + '\n'
 
 
 def table(results: dict[str, Any]) -> str:
@@ -91,6 +102,34 @@ def table(results: dict[str, Any]) -> str:
         *conclusions(results),
     ]
     return '\n'.join(lines) + '\n'
+
+
+def words_filled_in(results: dict[str, Any]) -> list[str]:
+    """Held-out text with a word masked, and the likeliest words before and after pre-training."""
+    found = results['samples']
+    if not found['texts']:
+        return [f'No masked words are shown: {found["why"]}.']
+    lines = [
+        f'Masked words of held-out text, the likeliest first, before pre-training'
+        f' ({found["began"]}) and after it'
+    ]
+    for text in found['texts']:
+        lines += [
+            f'  {text["before"]}[{text["word"]}]{text["after"]}',
+            *(
+                f'    {when:6}  ' + ', '.join(token for token, _ in text[key])
+                for when, key in (('before', 'first'), ('after', 'now'))
+            ),
+        ]
+    return lines
+
+
+def steps_in_words(steps: list[Step]) -> list[str]:
+    """What to do next, each with the command that does it."""
+    lines = ['What to do next']
+    for step in steps:
+        lines += [f'  {step.meaning}:', f'    {step.command}']
+    return lines
 
 
 def conclusions(results: dict[str, Any]) -> list[str]:
@@ -212,6 +251,7 @@ def markdown(results: dict[str, Any], plots: list[Path]) -> str:
         '',
     ]
     lines += ['## Pre-training', '', words['pretraining'], '', *_grid(curve), '']
+    lines += ['## Masked words', '', '```', *words_filled_in(results), '```', '']
     lines += [
         '## Fine-tuning',
         '',

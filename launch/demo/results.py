@@ -16,11 +16,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from configs.errors import UserError
 from configs.json_object import read_object
 from launch.demo.stages import Stages
 
 # Of an evaluation on held-out records, as metrics.jsonl has them.
 SCORES = ('mlm_accuracy', 'mlm_loss', 'mlm_perplexity', 'nsp_accuracy', 'nsp_loss')
+# Masked words that are shown.
+SAMPLES = 4
 # Whose versions may change a number.
 PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
 
@@ -40,6 +43,7 @@ def gather(stages: Stages, title: str, question: str) -> dict[str, Any]:
     return {
         'text': {'source': title, **read_object(folders['text'] / 'counts.json')},
         'pretraining': pretraining(folders['pretrain'], folders['records']),
+        'samples': filled_in(folders['pretrain']),
         'finetuning': finetuning(folders['task'], question, sweeps),
         'seconds': {name: stage.seconds for name, stage in stages.done.items()},
         'machine': {
@@ -110,6 +114,28 @@ def pretraining(folder: Path, records: Path) -> dict[str, Any]:
             'nats_gained': 0.0,
         },
     }
+
+
+def filled_in(folder: Path) -> dict[str, Any]:
+    """What the pre-training run fills into masked words of held-out text, at its start and now.
+
+    texts: `before`, `word`, `after` are the text, `first` and `now` the likeliest words as
+    (word, probability); began: what the first weights were; why: why there are no texts, else ''.
+    """
+    from launch.page.runs import Run, open_all
+    from launch.page.samples import samples
+
+    (run,) = open_all([folder])
+    assert isinstance(run, Run), 'the pre-training stage is one run'
+    try:
+        found = samples(run, SAMPLES)
+    except UserError as error:  # a vocabulary may have no whole words, of Thai for one
+        return {'texts': [], 'began': '', 'why': str(error)}
+    texts = [
+        sample.hidden._asdict() | {'first': sample.first, 'now': sample.now}
+        for sample in found.samples
+    ]
+    return {'texts': texts, 'began': found.began, 'why': ''}
 
 
 def finetuning(task: Path, question: str, sweeps: dict[int, Path]) -> dict[str, Any]:

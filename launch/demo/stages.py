@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -111,17 +112,30 @@ class Stages:
         return self.done[name]
 
 
+def command(name: str, *arguments: str) -> list[str]:
+    """`python -m launch.NAME` with its arguments, as it runs from the current folder.
+
+    The interpreter is this one: the environment that quickstart.sh makes need not be active, so
+    plain `python` may be another.
+    """
+    # Its path as short as it can be written here, for it is read.
+    path, here = Path(sys.executable), Path.cwd()
+    python = path.relative_to(here) if path.is_relative_to(here) else path
+
+    # A package of the user's in the current folder may have the name of one of ours: -P passes it.
+    passing_over = [] if here == Path(__file__).parents[2] else ['-P']
+    return [str(python), *passing_over, '-m', f'launch.{name}', *arguments]
+
+
 def binary(name: str, *arguments: str) -> None:
     """Runs `python -m launch.NAME`, its output going to the terminal.
 
     Ends this program where it fails.
     """
     # Printed as a user would type it.
-    command = ['-m', f'launch.{name}', *arguments]
-    say('$ ' + ' '.join(['python', *command]))
-    # A package of the user's in the current folder may have the name of one of ours: -P passes it.
-    passing_over = [] if Path.cwd() == Path(__file__).parents[1] else ['-P']
-    code = subprocess.run([sys.executable, *passing_over, *command], check=False).returncode
+    line = command(name, *arguments)
+    say('$ ' + shlex.join(line))
+    code = subprocess.run(line, check=False).returncode
     if code:
         say(
             f'launch.{name} failed (exit code {code}), see above; the same command goes on from'

@@ -1,11 +1,11 @@
 """Fine-tuning tasks cut from a text folder (see text_split.py), with labels that the text itself
 gives.
 
-Two tasks: which library does a docstring come from, and do two passages come from one
-document. Owns how their examples are chosen, balanced and cleared of what would give the
-label away, and writes them as JSONL files with a JSON task file. Training examples come
-from the side that pre-training saw, held-out examples from the other side alone. It must
-not know how a model is trained on them.
+Two tasks: which library does a docstring come from, and which document does a passage come from.
+Owns how their examples are chosen, balanced and cleared of what would give the label away, and
+writes them as JSONL files with a JSON task file. Training examples come from the side that
+pre-training saw, held-out examples from the other side alone. It must not know how a model is
+trained on them.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from configs.atomic import atomic_file, atomic_write
 from configs.errors import UserError
+from input_pipeline.tokenizer import Tokenizer
+from launch.demo.pieces import passages
 from launch.demo.text_split import Document, hashed
 
 # Of a thousand examples an accuracy has a standard error of 1.6 % at most.
@@ -29,9 +31,12 @@ FILES = {
     'dev': 'held_out.jsonl',
 }
 
+MAX_CLASSES, MIN_CLASSES = 10, 2
+# Of a class of documents; of libraries more are asked for, of which there are enough.
+MIN_TRAIN, MIN_HELD_OUT = 20, 5
+
 # --- which library does a docstring come from? -----------------------------------------
 
-MAX_CLASSES, MIN_CLASSES = 10, 2
 # What a library is also called: in `import numpy as np`, on the package index, in its own class
 # names.
 ALIASES = {
@@ -103,17 +108,77 @@ def library_task(
 ) -> Path:
     """Writes the task: which library does a docstring come from?
 
-    The classes are the labels with most documents (at most MAX_CLASSES, each with at least
-    `min_train` and `min_held_out`), balanced within each split by a hash of the names. Returns
-    the task file. Raises UserError where fewer than MIN_CLASSES labels have enough.
+    Its classes as `classification` chooses them.
+    """
+    documents = list(documents)
+
+    # All packages' names and not only those of the classes: docstrings name one another's.
+    remove = NameRemover(document.label for document in documents)
+
+    def examples() -> Iterator[Example]:
+        for document in documents:
+            # Names go after sentences with an import have gone.
+            prose = (remove(s) for s in document.sentences if not _IMPORT.search(s))
+            text = ' '.join(filter(None, prose))
+            source = f'{document.group} {document.name}'
+            yield Example(document.label, document.held_out, text, source)
+
+    few = f'the installed packages have {min_train} docstrings or more: too few for a task; install'
+    return classification(examples(), directory, min_train, min_held_out, f'{few} the dependencies')
+
+
+# --- which document does a passage come from? ------------------------------------------
+
+
+def document_task(
+    documents: Iterable[Document], tokenizer: Tokenizer, pieces: int, directory: str
+) -> Path:
+    """Writes the task: which document does a passage come from?
+
+    Passages have at most `pieces` word pieces, and half as many at least. They come from parts of
+    the documents, each part wholly on one side, so that no held-out passage was seen before.
+    """
+
+    def examples() -> Iterator[Example]:
+        for document in documents:
+            found = passages(document.sentences, tokenizer, pieces)
+            for i, text in enumerate(found):
+                yield Example(document.label, document.held_out, text, f'{document.group} {i}')
+
+    few = f'the documents have {MIN_TRAIN} passages or more: too few for a task; give longer ones'
+    return classification(
+        examples(), directory, MIN_TRAIN, MIN_HELD_OUT, f'{few} (--documents=file: a file is one)'
+    )
+
+
+# --- any task of one text and its label ------------------------------------------------
+
+
+class Example(NamedTuple):
+    """A text, its label, the side that it is on, and where it comes from."""
+
+    label: str
+    held_out: bool
+    text: str
+    source: str
+
+
+def classification(
+    examples: Iterable[Example], directory: str, min_train: int, min_held_out: int, few: str
+) -> Path:
+    """Writes a task; returns its file.
+
+    The classes are the labels with most examples (at most MAX_CLASSES, each with at least
+    `min_train` and `min_held_out`), balanced within each split by a hash of the sources. Raises
+    UserError, ending in `few`, where fewer than MIN_CLASSES labels have enough.
     """
     # By side, then by label: a class must have enough on both sides.
-    sides: dict[bool, dict[str, list[Document]]] = {
+    sides: dict[bool, dict[str, list[Example]]] = {
         False: defaultdict(list),
         True: defaultdict(list),
     }
-    for document in documents:
-        sides[document.held_out][document.label].append(document)
+    for example in examples:
+        sides[example.held_out][example.label].append(example)
     enough = [
         label
         for label, train in sides[False].items()
@@ -125,13 +190,7 @@ def library_task(
         sorted(enough, key=lambda label: (-len(sides[False][label]), label))[:MAX_CLASSES]
     )
     if len(classes) < MIN_CLASSES:
-        raise UserError(
-            f'{len(classes)} of the installed packages have {min_train} docstrings or more: too few'
-            ' for a task; install the dependencies'
-        )
-
-    # All packages' names and not only those of the classes: docstrings name one another's.
-    remove = NameRemover(sides[False] | sides[True])
+        raise UserError(f'{len(classes)} of {few}')
     splits = {}
     for split, side, most in (
         ('train', sides[False], MAX_TRAIN),
@@ -139,157 +198,30 @@ def library_task(
     ):
         # As many of each class, so that the commonest label is no answer.
         size = min(most // len(classes), *(len(side[label]) for label in classes))
-        rows = []
-        for label in classes:
-            # Names go after sentences with an import have gone.
-            for document in sorted(side[label], key=_order)[:size]:
-                prose = [
-                    remove(sentence)
-                    for sentence in document.sentences
-                    if not _IMPORT.search(sentence)
-                ]
-                row = {
-                    'text': ' '.join(filter(None, prose)),
-                    'label': label,
-                    'source': f'{document.group}:{document.name}',
-                }
-                rows.append((_order(document), row))
+        chosen = [e for label in classes for e in sorted(side[label], key=_order)[:size]]
 
         # Shuffled by hash: in a file sorted by label the first examples would all be of one class.
-        splits[split] = [row for _, row in sorted(rows, key=lambda pair: pair[0]) if row['text']]
-    return _write(
-        Path(directory), splits, 'classification', classes, {'text': 'text', 'label': 'label'}
-    )
+        splits[split] = [
+            {'text': example.text, 'label': example.label, 'source': example.source}
+            for example in sorted(chosen, key=_order)
+            if example.text
+        ]
+    return write(Path(directory), splits, classes)
 
 
-def _order(document: Document) -> float:
-    """Where a document stands in a shuffle that depends on its names alone."""
-    return hashed(f'task {document.group} {document.name}')
+def _order(example: Example) -> float:
+    """Where an example stands in a shuffle that depends on its source alone."""
+    return hashed(f'task {example.source}')
 
 
-# --- do two passages come from one document? -------------------------------------------
-
-# About two sentences: enough to tell what a passage is about.
-PASSAGE_CHARS = 160
-# So that a few long documents do not make up the task.
-MAX_PAIRS_OF_DOCUMENT = 6
-_SAME, _DIFFERENT = 'same', 'different'
+# --- the files of a task ---------------------------------------------------------------
 
 
-def pair_task(documents: Iterable[Document], directory: str) -> Path:
-    """Writes the task: do two passages come from one document?
+def write(folder: Path, splits: dict[str, list[dict[str, str]]], labels: list[str]) -> Path:
+    """Writes a JSONL file for each split, and task.json; returns the latter.
 
-    A pair is a passage and a later one, not the next, of the same document. For the
-    negatives the second passages change places among themselves, each with one of the
-    nearest length, from the same part of its document (its first or second half), of
-    another document: neither passage alone, nor length, nor position tells the label.
-    Returns the task file. Raises UserError where the documents are too few or too short.
+    `splits`: the rows of 'train' and 'dev', each with a text, its label and where it comes from.
     """
-    # Passages are made once, of whole sentences, for both sides alike.
-    sides: dict[bool, list[tuple[Document, list[str]]]] = {False: [], True: []}
-    for document in documents:
-        sides[document.held_out].append((document, passages(document.sentences)))
-    splits = {}
-    for split, side, most in (
-        ('train', sides[False], MAX_TRAIN),
-        ('dev', sides[True], MAX_HELD_OUT),
-    ):
-        # Half of `most` are positives, the other half negatives.
-        rows = sorted(_pairs(side, most // 2), key=lambda row: hashed(row['source']))
-        if len(rows) < 20:
-            raise UserError(
-                f'the documents give {len(rows)} pairs for the {split} split, '
-                '20 are needed: use more documents, of three or more passages each'
-            )
-        splits[split] = rows
-    return _write(
-        Path(directory),
-        splits,
-        'pair',
-        [_DIFFERENT, _SAME],
-        {'text': 'text', 'text_b': 'text_b', 'label': 'label'},
-    )
-
-
-def passages(sentences: Sequence[str]) -> list[str]:
-    """Neighbouring sentences joined to passages of about PASSAGE_CHARS characters."""
-    # What is left at the end is too short to be a passage, and is dropped.
-    joined, current = [], ''
-    for sentence in sentences:
-        current = f'{current} {sentence}'.strip()
-        if len(current) >= PASSAGE_CHARS:
-            joined.append(current)
-            current = ''
-    return joined
-
-
-def _pairs(side: Sequence[tuple[Document, list[str]]], most: int) -> list[dict[str, str]]:
-    """At most `most` positive pairs, and as many negatives, of one side's documents."""
-    positives = []
-    for document, texts in side:
-        name = f'{document.group} {document.name}'
-
-        # First passages, chosen by hash; the last two have no passage two places on.
-        places = sorted(range(len(texts) - 2), key=lambda i: hashed(f'pair {name} {i}'))
-        for i in places[:MAX_PAIRS_OF_DOCUMENT]:
-            # The second is not the next one: neighbours continue one another's sentences.
-            j = i + 2 + int(hashed(f'second {name} {i}') * (len(texts) - i - 2))
-            positives.append((name, i, j, texts[i], texts[j], 2 * j >= len(texts)))
-
-    # Down to `most` by hash, so that documents early in the text are not preferred.
-    positives = sorted(positives, key=lambda p: hashed(f'{p[0]} {p[1]}'))[:most]
-    rows = []
-    for half in (False, True):
-        # By the length of the second passage: those near one another in the list exchange theirs.
-        chosen = sorted(
-            (p for p in positives if p[5] is half), key=lambda p: (len(p[4]), p[0], p[1])
-        )
-        seconds = _exchanged(chosen)
-        for (name, i, j, first, second, _), other in zip(chosen, seconds):
-            # Both rows or none: labels stay balanced, and each first passage stands on both sides.
-            if other is not None:
-                rows.append(
-                    {'text': first, 'text_b': second, 'label': _SAME, 'source': f'{name} {i} {j}'}
-                )
-                rows.append(
-                    {
-                        'text': first,
-                        'text_b': other[4],
-                        'label': _DIFFERENT,
-                        'source': f'{name} {i} / {other[0]} {other[2]}',
-                    }
-                )
-    return rows
-
-
-def _exchanged(chosen: list[tuple]) -> list[tuple | None]:
-    """For each pair another one, whose second passage it gets; a permutation.
-
-    Pairs are sorted by the length of their second passages. Neighbours of different documents
-    swap; a pair that finds none within reach gets None.
-    """
-    # Greedy, within 20 places: further away the lengths would differ.
-    partner: list[tuple | None] = [None] * len(chosen)
-    for place, pair in enumerate(chosen):
-        if partner[place] is None:
-            for other in range(place + 1, min(place + 20, len(chosen))):
-                if partner[other] is None and chosen[other][0] != pair[0]:
-                    partner[place], partner[other] = chosen[other], pair
-                    break
-    return partner
-
-
-# --- files -----------------------------------------------------------------------------
-
-
-def _write(
-    folder: Path,
-    splits: dict[str, list[dict[str, str]]],
-    kind: str,
-    labels: list[str],
-    columns: dict[str, str],
-) -> Path:
-    """Writes a JSONL file for each split, and task.json; returns the latter."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, rows in splits.items():
         with atomic_file(folder / FILES[split], 'w') as file:
@@ -297,9 +229,9 @@ def _write(
 
     # The task file last: it names the others.
     task: dict[str, Any] = {
-        'kind': kind,
+        'kind': 'classification',
         'files': FILES,
-        'columns': columns,
+        'columns': {'text': 'text', 'label': 'label'},
         'labels': labels,
         'metrics': ['accuracy'],
     }

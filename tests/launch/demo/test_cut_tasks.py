@@ -10,7 +10,9 @@ import pytest
 
 from configs.errors import UserError
 from input_pipeline.tasks import load_task
-from launch.demo import tasks
+from input_pipeline.tokenizer import Tokenizer
+from input_pipeline.tokenizer.wordpiece import Normalizer
+from launch.demo import pieces, tasks
 from launch.demo.text_split import Document
 
 
@@ -56,7 +58,7 @@ def test_library_task(tmp_path, docstrings):
     task_file = tasks.library_task(docstrings, tmp_path, min_train=20, min_held_out=5)
     task = json.loads(task_file.read_text())
     assert task['kind'] == 'classification' and task['labels'] == ['jax', 'keras', 'numpy']
-    outside = {f'{d.group}:{d.name}' for d in docstrings if d.held_out}
+    outside = {f'{d.group} {d.name}' for d in docstrings if d.held_out}
     for split in ('train', 'dev'):
         rows = [
             json.loads(line) for line in (tmp_path / task['files'][split]).read_text().splitlines()
@@ -74,7 +76,7 @@ def test_library_task(tmp_path, docstrings):
         tasks.library_task([d for d in docstrings if d.label == 'jax'], tmp_path, 20, 5)
 
 
-def test_task_files_load_as_tasks(tmp_path, docstrings, articles):
+def test_task_files_load_as_tasks(tmp_path, docstrings, articles, tokenizer):
     """The JSON files are what launch.finetune reads."""
     task = load_task(str(tasks.library_task(docstrings, tmp_path / 'library', 20, 5)))
     assert (task.kind, len(task.examples('train')), len(task.examples('dev'))) == (
@@ -82,63 +84,85 @@ def test_task_files_load_as_tasks(tmp_path, docstrings, articles):
         3 * 45,
         3 * 15,
     )
-    task = load_task(str(tasks.pair_task(articles, tmp_path / 'pair')))
-    assert task.kind == 'pair' and all(example.text_b for example in task.examples('dev'))
+    task = load_task(str(tasks.document_task(articles, tokenizer, 26, tmp_path / 'documents')))
+    assert (task.kind, len(task.examples('dev'))) == ('classification', 120)
+
+
+@pytest.fixture
+def tokenizer():
+    """Of single letters: a word has as many pieces as letters, a mark is one more."""
+    letters = 'abcdefghijklmnopqrstuvwxyz'
+    words = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '.', ',', '一', '二', '三', '四', '五']
+    entries = [*words, *letters, *(f'##{letter}' for letter in letters)]
+    return Tokenizer('wordpiece', '\n'.join(entries).encode(), Normalizer(True, True))
 
 
 @pytest.fixture
 def articles():
+    """Documents in parts of one passage, one part in four held out.
+
+    doc0 to doc11 have 40 parts and more, doc12 has too few. A passage names its document by its
+    first word.
+    """
     source = random.Random(3)
-    words = [f'w{i}' for i in range(500)]
-
-    def passage() -> str:
-        return ' '.join(source.choice(words) for _ in range(source.randrange(40, 60)))
-
+    words = [a + b for a in 'bcdfgh' for b in 'aeiou']
     return [
         Document(
-            '',
             f'doc{i}',
+            f'doc{i} {part}',
             '',
-            tuple(f'{i}: {passage()}' for _ in range(source.randrange(2, 14))),
-            held_out=i % 4 == 0,
+            (f'{chr(97 + i)} {" ".join(source.sample(words, 9))}.', 'short.'),
+            held_out=part % 4 == 0,
         )
-        for i in range(200)
+        for i in range(13)
+        for part in range(40 + 4 * i if i < 12 else 12)
     ]
 
 
-def test_pair_task(tmp_path, articles):
-    """Passages begin with their document's number here, by which labels can be checked."""
-    task = json.loads(tasks.pair_task(articles, tmp_path).read_text())
-    assert task['kind'] == 'pair' and task['columns']['text_b'] == 'text_b'
-    for split in ('train', 'dev'):
-        rows = [
-            json.loads(line) for line in (tmp_path / task['files'][split]).read_text().splitlines()
-        ]
-        by_label = {
-            label: [row for row in rows if row['label'] == label] for label in task['labels']
-        }
-        assert len(by_label['same']) == len(by_label['different']) > 50
+def test_document_task(tmp_path, articles, tokenizer):
+    """The ten documents of most passages, balanced; no part of one lies on both sides."""
+    path = tasks.document_task(articles, tokenizer, 26, str(tmp_path))
+    task = json.loads(path.read_text())
+    assert task['labels'] == sorted(f'doc{i}' for i in range(2, 12))
+    outside = {article.group for article in articles if article.held_out}
+    for split, size in (('train', 36), ('dev', 12)):  # of doc2, the smallest: 48 parts
+        lines = (tmp_path / task['files'][split]).read_text().splitlines()
+        rows = [json.loads(line) for line in lines]
+        labels = collections.Counter(row['label'] for row in rows)
+        assert labels == dict.fromkeys(task['labels'], size)
+        assert len({row['label'] for row in rows[:12]}) > 2  # shuffled
         for row in rows:
-            first, second = (int(row[side].split(':')[0]) for side in ('text', 'text_b'))
-            assert (first == second) == (row['label'] == 'same')
-            assert {first % 4 == 0, second % 4 == 0} == {split == 'dev'}
-        # Neither passage alone says anything: both labels have the same first and the same second
-        # passages.
-        for side in ('text', 'text_b'):
-            assert sorted(row[side] for row in by_label['same']) == sorted(
-                row[side] for row in by_label['different']
-            )
-        of_first = {row['text']: len(row['text_b']) for row in by_label['same']}
-        differences = sorted(
-            abs(of_first[row['text']] - len(row['text_b'])) for row in by_label['different']
-        )
-        assert differences[len(differences) // 2] <= 8  # characters, of about 170
-        assert (
-            max(collections.Counter(row['text'].split(':')[0] for row in by_label['same']).values())
-            <= tasks.MAX_PAIRS_OF_DOCUMENT
-        )
+            assert row['label'] == f'doc{ord(row["text"][0]) - 97}'
+            assert (row['source'].rsplit(' ', 1)[0] in outside) == (split == 'dev')
+            assert 13 <= len(tokenizer.encode(row['text'])) <= 26
+    with pytest.raises(UserError, match='1 of the documents have 20 passages or more: too few'):
+        tasks.document_task([a for a in articles if a.label == 'doc0'], tokenizer, 26, tmp_path)
 
 
-def test_pair_task_needs_documents(tmp_path, articles):
-    with pytest.raises(UserError, match='pairs for the'):
-        tasks.pair_task(articles[:5], tmp_path)
+def test_passages(tokenizer):
+    """As many sentences as fit; a long one is cut, a short rest left out."""
+    passages = lambda *sentences: list(pieces.passages(sentences, tokenizer, 6))
+    assert passages('ab', 'cd', 'ef', 'gh') == ['ab cd ef']
+    assert passages('ab', 'cd', 'efghi', 'jk') == ['ab cd', 'efghi']
+    assert passages('ab cd ef gh ij kl') == ['ab cd ef', 'gh ij kl']
+    assert passages() == []
+
+
+def test_parts(tokenizer):
+    """Of about equal length and cut between words, but where one is too long by itself."""
+    parts = lambda text: pieces.parts(text, tokenizer, 6)
+    assert parts('ab cd ef') == ['ab cd ef']
+    assert parts('ab cd ef gh') == ['ab cd', 'ef gh']
+    assert parts('a bcdef gh, ij') == ['a bcdef', 'gh, ij']
+    assert parts('abcdefgh') == ['abcd', 'efgh']
+    assert parts('') == parts(' ') == ['']
+
+
+def test_lines(tmp_path, tokenizer):
+    """Borders of documents stay what they are."""
+    (tmp_path / 'text').mkdir()
+    for name in ('train.txt', 'held_out.txt'):
+        (tmp_path / 'text' / name).write_text('ab cd ef gh\nab\n\ncd\n\n')
+    pieces.write_lines(tmp_path / 'text', tmp_path / 'lines', tokenizer, 6)
+    for name in ('train.txt', 'held_out.txt'):
+        assert (tmp_path / 'lines' / name).read_text() == 'ab cd\nef gh\nab\n\ncd\n\n'

@@ -5,6 +5,8 @@ from __future__ import annotations
 import collections
 import json
 import math
+import re
+import shlex
 import statistics
 
 import numpy as np
@@ -12,9 +14,10 @@ import pytest
 
 from input_pipeline.records import fields, shards
 from input_pipeline.tokenizer import Tokenizer
-from launch.demo import report
+from launch.demo import report, results
 from launch.demo.results import compare
 from launch.demo.stages import Done, Stages
+from launch.page import page
 from launch.pretraining.baselines import baselines
 
 WORDS = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *'abcdefghij']
@@ -140,6 +143,7 @@ def finished(tmp_path, record_folder):
         },
     )
     stage('task', 1.0, {'held_out.jsonl': [{'text': 't', 'label': label} for label in LABELS]})
+    (tmp_path / 'text' / 'held_out.txt').write_text('A sentence.\n')
     stage('records', 3.0, {})
     metrics = [
         {
@@ -162,7 +166,12 @@ def finished(tmp_path, record_folder):
         },
         {'split': 'eval', 'step': 100, **SCORES},
     ]
-    config = {'name': 'quickstart', 'phases': [{'steps': 100, 'batch_size': 16, 'seq_len': 8}]}
+    config = {
+        'name': 'quickstart',
+        'model': {'vocab_size': 15},
+        'optimizer': {'warmup_steps': 7},
+        'phases': [{'steps': 100, 'batch_size': 16, 'seq_len': 8}],
+    }
     stage(
         'pretrain',
         60.0,
@@ -199,10 +208,22 @@ def finished(tmp_path, record_folder):
     return stages
 
 
-def test_report(finished, tmp_path):
+@pytest.fixture
+def without_model(monkeypatch):
+    """What needs a model, which `finished` has not: a masked word, and the page of the runs."""
+    texts = [{'before': 'it is ', 'word': 'b', 'after': ' c', 'first': [], 'now': []}]
+    texts[0] |= {'first': [('d', 0.2), ('e', 0.1)], 'now': [('b', 0.9), ('f', 0.05)]}
+    found = {'texts': texts, 'began': 'fresh weights', 'why': ''}
+    pages = []
+    monkeypatch.setattr(results, 'filled_in', lambda folder: found)
+    monkeypatch.setattr(page, 'write_report', lambda *arguments: pages.append(arguments))
+    return pages
+
+
+def test_report(finished, tmp_path, without_model):
     text = report.write(finished, 'a text', 'which one?')
-    results = json.loads((tmp_path / 'results.json').read_text())
-    run = results['pretraining']
+    found = json.loads((tmp_path / 'results.json').read_text())
+    run = found['pretraining']
     unigram = baselines(str(tmp_path / 'records')).unigram_nll
     assert run['final']['nats_gained'] == pytest.approx(unigram - 1.5)
     assert (run['sequences'], run['tokens'], run['tokens_per_s']) == (
@@ -210,8 +231,8 @@ def test_report(finished, tmp_path):
         1600 * 8 * 0.75,
         pytest.approx(0.75 * 900 / 3),
     )
-    assert results['finetuning']['majority'] == 0.5
-    rows = {r['train_examples']: r for r in results['finetuning']['rows']}
+    assert found['finetuning']['majority'] == 0.5
+    rows = {r['train_examples']: r for r in found['finetuning']['rows']}
     assert list(rows) == [80, 400, 2000]
     assert [rows[size]['verdict'] for size in rows] == ['wins', 'no clear difference', 'loses']
     for piece in (
@@ -224,12 +245,34 @@ def test_report(finished, tmp_path):
         'no clear difference at 400 training examples',
     ):
         assert piece in text, piece
-    assert max(map(len, text.splitlines())) <= 110
+    table, rest = text.split('Masked words of held-out text')
+    assert max(map(len, table.splitlines())) <= 110
+    assert '[b] c\n    before  d, e\n    after   b, f\n' in rest
     page = (tmp_path / 'report.md').read_text()
-    assert text.rstrip() in page and '| all | 81.0 |' in page
+    assert table.rstrip() in page and '    after   b, f' in page and '| all | 81.0 |' in page
+    runs = [tmp_path / f for f in ('pretrain', 'finetune_400', 'finetune_80', 'finetune_2000')]
+    assert without_model == [(runs, tmp_path / 'report.html')]
+
+    # The fourth run of most examples, and four times the steps: 100 in this run.
+    commands = [line.strip() for line in rest.splitlines() if ' -m launch.' in line]
+    assert [re.search(r'-m launch\.(\w+)', line)[1] for line in commands] == [
+        'fill_mask',
+        'nearest',
+        'predict',
+        'pretrain',
+    ]
+    assert shlex.split(commands[0])[-1] == 'it is [MASK] c'
+    assert f'--workdir={tmp_path}/finetune_2000/runs/init=source,seed=0' in shlex.split(commands[2])
+    assert '--set=phases.0.steps=400 --set=optimizer.warmup_steps=28' in commands[3]
     for name in ('losses', 'held_out', 'learning_rate', 'finetuning'):
         assert f'](plots/{name}.png)' in page
         assert (tmp_path / 'plots' / f'{name}.png').read_bytes().startswith(b'\x89PNG')
+
+
+def test_no_masked_words_are_no_fault():
+    """A script without spaces may have no whole words to hide."""
+    none = {'samples': {'texts': [], 'began': '', 'why': 'no whole word is masked'}}
+    assert report.words_filled_in(none) == ['No masked words are shown: no whole word is masked.']
 
 
 def test_what_was_not_learned_is_said():
