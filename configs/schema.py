@@ -16,6 +16,8 @@ from typing import Any, Literal
 
 from configs.errors import UserError, reading
 from configs.json_object import parse
+from configs.model import ModelConfig as ModelConfig
+from configs.model import TuningConfig as TuningConfig
 from configs.section import (
     ABOVE_0,
     COUNT,
@@ -32,65 +34,6 @@ from configs.section import (
     to_dict,
 )
 from configs.section import kinds as kinds  # callers know the schema alone
-from configs.tuning import TuningConfig
-
-
-@dataclass(frozen=True)
-class ModelConfig(Section):
-    """The encoder (paper section 3; google-research/bert modeling.py:34-45)."""
-
-    vocab_size: int = setting(
-        30522,
-        'entries of the vocabulary; the table is padded to a multiple of 128 inside the model',
-        within=COUNT,
-    )
-    hidden_size: int = setting(768, 'width H of every layer', within=COUNT)
-    num_layers: int = setting(12, 'number of Transformer blocks L', within=COUNT)
-    num_heads: int = setting(12, 'attention heads A; must divide hidden_size', within=COUNT)
-    intermediate_size: int = setting(
-        3072, 'width of the feed-forward layer, 4H in the paper', within=COUNT
-    )
-    max_position: int = setting(
-        512, 'rows of the position table: the longest sequence possible', within=COUNT
-    )
-    type_vocab_size: int = setting(2, 'rows of the segment table', within=COUNT)
-    hidden_act: Literal['gelu_tanh', 'gelu_erf', 'relu'] = setting(
-        'gelu_tanh', "gelu_tanh is Google's gelu, gelu_erf Hugging Face's"
-    )
-    hidden_dropout: float = setting(
-        0.1, 'dropout after embeddings and after each sub-layer', within=RATE
-    )
-    attention_dropout: float = setting(0.1, 'dropout on attention probabilities', within=RATE)
-    initializer_range: float = setting(
-        0.02, 'standard deviation of the truncated normal before truncation', within=ABOVE_0
-    )
-    layer_norm_eps: float = setting(
-        1e-12, 'added to the variance in layer normalisation', within=ABOVE_0
-    )
-    attention: Literal['bidirectional', 'left_to_right'] = setting(
-        'bidirectional',
-        'left_to_right: no token sees what stands right of it, and the last one is pooled (section'
-        ' 5.1)',
-    )
-    bilstm: bool = setting(
-        False,
-        'a bidirectional LSTM on top of the last block, hidden_size / 2 in each direction (section'
-        ' 5.1)',
-    )
-    tuning: TuningConfig = later(TuningConfig)
-
-    def check(self) -> None:
-        # Heads share the width: each has hidden_size / num_heads.
-        self._require(
-            self.hidden_size % self.num_heads == 0,
-            'num_heads',
-            f'a divisor of hidden_size={self.hidden_size}',
-        )
-        self._require(
-            self.hidden_size % 2 == 0 or not self.bilstm,
-            'hidden_size',
-            'even, to be halved between the directions of model.bilstm',
-        )
 
 
 @dataclass(frozen=True)
@@ -415,12 +358,8 @@ class FinetuneConfig(Section):
         # stays.
         own = {name: getattr(self, name) for name in ('hidden_dropout', 'attention_dropout')}
         own = {name: rate for name, rate in own.items() if rate is not None}
-        return dataclasses.replace(
-            source,
-            **own,
-            bilstm=self.bilstm or source.bilstm,
-            tuning=self.tuning.fitted(source.num_layers, source.hidden_size),
-        )
+        shape = dataclasses.replace(source, **own, bilstm=self.bilstm or source.bilstm)
+        return shape.tuned(self.tuning)
 
 
 # The rows of the paper's Table 7: what the tagger reads of the encoder.

@@ -48,8 +48,7 @@ def setting(default: Any, help: str, kind: str = 'identity', within: str | None 
 
 def later(section: type[Section]) -> Any:
     """A dataclass field that holds a section which older files lack (see the head of this file)."""
-    # Not in the repr either, of which a source's fingerprint is made.
-    return dataclasses.field(default_factory=section, repr=False, metadata={'later': True})
+    return dataclasses.field(default_factory=section, metadata={'later': True})
 
 
 def inside(number: float, interval: str) -> bool:

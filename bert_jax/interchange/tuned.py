@@ -15,8 +15,8 @@ from flax import traverse_util
 
 from bert_jax.model.added import is_added, neutral
 from configs.errors import UserError
+from configs.model import TuningConfig
 from configs.schema import ModelConfig
-from configs.tuning import TuningConfig
 
 # The methods whose weights are a change of BERT's own, and no part of the computation.
 FOLDED = ('full', 'bitfit', 'lora', 'ia3', 'spafit')
@@ -50,7 +50,7 @@ def assembled(
     shape = dataclasses.replace(config.tuning, frozen_layers=0, **_without_groups(config.tuning))
     return (
         traverse_util.unflatten_dict(whole, sep='/'),
-        dataclasses.replace(config, tuning=shape),
+        config.tuned(shape),
     )
 
 
@@ -100,4 +100,4 @@ def folded(params: dict[str, Any], config: ModelConfig) -> tuple[dict[str, Any],
         tuning = TuningConfig()
 
     encoder = {**params['encoder'], 'layers': layers}
-    return {**params, 'encoder': encoder}, dataclasses.replace(config, tuning=tuning)
+    return {**params, 'encoder': encoder}, config.tuned(tuning)

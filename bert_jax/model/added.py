@@ -3,7 +3,7 @@
 Owns the added modules, their names and first values, and which weights a method trains. A block
 asks `linear` for each of its six matrix products and `residual` for both of its sums; the class of
 full fine-tuning answers as BERT does, the others add to that. Sources and options:
-configs/tuning.py.
+configs/model.py.
 
 Dims: as in model/encoder.py; R rank or bottleneck, M experts.
 """
@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.model.dropout import DropoutRng, dropout
+from configs.model import MATRICES
 from configs.schema import ModelConfig
-from configs.tuning import MATRICES
 
 # Sites of its own dropout and draws, beyond those of any depth of encoder and of heads.
 _SITE = 1 << 21

@@ -9,7 +9,6 @@ K examples packed into a row, V vocabulary rounded up to a multiple of 128.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -22,8 +21,8 @@ from bert_jax.model.attention import AttentionMask, attend
 from bert_jax.model.bilstm import BiLSTM
 from bert_jax.model.dropout import DropoutRng, dropout
 from configs.errors import UserError
+from configs.model import TuningConfig
 from configs.schema import ModelConfig
-from configs.tuning import TuningConfig
 
 # Sites of dropout: 0 is the embeddings', block i has 1 + 3i + (0 probabilities, 1 attention output,
 # 2 block output).
@@ -263,7 +262,7 @@ class Encoder(nn.Module):
             layer = nn.remat(Layer, policy=REMAT_POLICIES[self.remat], prevent_cse=not self.scan)
         # The lowest blocks in a stack of their own where tuning leaves them alone: nothing there is
         # differentiated then, and nothing kept for a backward pass.
-        below, plain = c.tuning.frozen_layers or 0, dataclasses.replace(c, tuning=TuningConfig())
+        below, plain = c.tuning.frozen_layers or 0, c.tuned(TuningConfig())
         mask = AttentionMask(input_mask_BT, packing.pack_ids_BT if packing else None)
         for name, first, last in (('below_layers', 0, below), ('layers', below, c.num_layers)):
             if first == last:

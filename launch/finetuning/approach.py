@@ -17,6 +17,7 @@ from bert_jax.costs.throughput import StepCosts
 from bert_jax.model import attention
 from bert_jax.train import task_heads
 from bert_jax.train.state import TrainState, load_encoder, split
+from configs.errors import UserError
 from configs.schema import FinetuneConfig
 from input_pipeline.tasks.base import Arrays
 from launch.finetuning.task_data import TaskData
@@ -75,6 +76,14 @@ class FineTuning:
     def check(self, config: FinetuneConfig) -> None:
         """Raises UserError where the tuning does not fit the encoder's shape, or the task."""
         config.encoder(self.data.source.model)
+        tuning, source = config.tuning, self.data.source
+        reads_pooler = 'pooler' in task_heads.HEADS[self.data.task.head].parts
+        if tuning.method != 'full' and reads_pooler and 'pooler' in source.made:
+            if tuning.option('pooler') == 'frozen':
+                raise UserError(
+                    f'{source.where} has no pooler, and a fresh one that stays as it is tells the'
+                    ' classifier nothing: --set tuning.pooler=trained'
+                )
 
     def features(self, config: FinetuneConfig) -> tuple[Arrays, Arrays]:
         """Those of the task."""

@@ -35,6 +35,7 @@ from bert_jax.train.state import init_params
 from bert_jax.train.task_heads import HEADS
 from configs import schema
 from configs.errors import UserError, reading
+from configs.model import TuningConfig
 from input_pipeline.tokenizer import Tokenizer, extension
 from launch.workdir.workdir import Workdir
 
@@ -51,13 +52,14 @@ FREE = ('hidden_dropout', 'attention_dropout', 'initializer_range')
 
 class Source(NamedTuple):
     """A trained model: shape, parameters (numpy) and what its head is for; its tokenizer; where it
-    came from, and at which step.
+    came from, and at which step; the parts that it lacked and that were made fresh.
     """
 
     bert: Model
     tokenizer: Tokenizer
     where: str
     step: int
+    made: tuple[str, ...] = ()
 
     @property
     def model(self) -> schema.ModelConfig:
@@ -78,8 +80,6 @@ class Source(NamedTuple):
         # Everything but the arrays, whose repr would leave out most of their numbers.
         facts = (self.bert._replace(params={}), self.tokenizer.fingerprint)
         digest = hashlib.sha256(repr(facts).encode())
-        if self.model.tuning.method != 'full':
-            digest.update(repr(self.model.tuning).encode())
 
         # Path, shape and type before the bytes: two layouts of the same bytes are two models.
         for path, array in jax.tree_util.tree_flatten_with_path(self.params)[0]:
@@ -99,7 +99,7 @@ def shape_of(where: str) -> schema.ModelConfig:
             return huggingface.shape(where)
         workdir = Workdir(where)
         workdir.check(_KINDS)
-        return workdir.model_config()
+        return workdir.model_config().tuned(TuningConfig())
 
 
 def load_source(where: str, print_map: bool = False) -> Source:
@@ -189,7 +189,7 @@ def complete(source: Source, parts: Sequence[str], seed: int = 0) -> Source:
             params['encoder'] = {**params['encoder'], 'pooler': fresh['encoder']['pooler']}
         else:
             params[part] = fresh[part]
-    return source._replace(bert=source.bert._replace(params=params))
+    return source._replace(bert=source.bert._replace(params=params), made=(*source.made, *lacking))
 
 
 def for_pretraining(

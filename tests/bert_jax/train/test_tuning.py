@@ -21,8 +21,8 @@ from bert_jax.train.schedule import hparams_of
 from bert_jax.train.state import fresh_state, init_params, joined, load_encoder, split
 from bert_jax.train.step import make_train_step
 from configs.errors import UserError
+from configs.model import TuningConfig
 from configs.schema import FinetuneConfig, ModelConfig, OptimizerConfig, RuntimeConfig
-from configs.tuning import TuningConfig
 from tests.helpers.numpy_bert import (
     ACTIVATION,
     dense,
@@ -57,8 +57,7 @@ EVERY_METHOD = (
 
 
 def tuned(config: ModelConfig, **options) -> ModelConfig:
-    tuning = TuningConfig(**options).fitted(config.num_layers, config.hidden_size)
-    return dataclasses.replace(config, tuning=tuning)
+    return config.tuned(TuningConfig(**options))
 
 
 def classifier(config: ModelConfig, dropout: float = 0.0):

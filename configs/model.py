@@ -1,22 +1,24 @@
-"""Which of a model's weights fine-tuning changes: the settings of parameter-efficient tuning.
+"""The shape of a model, and which of its weights fine-tuning changes.
 
-Owns the methods by name, which options each of them reads, and those options' defaults. What a
-method adds to a block, and what of it is trained, is bert_jax/model/added.py's.
+Owns the settings of the encoder; the methods of parameter-efficient tuning by name, which options
+each of them reads, and those options' defaults. What a method adds to a block, and what of it is
+trained, is bert_jax/model/added.py's.
 
-Sources: BitFit, Ben Zaken et al. 2022; LoRA, Hu et al. 2021 (microsoft/LoRA); houlsby, Houlsby et
-al. 2019 (google-research/adapter-bert); pfeiffer, Pfeiffer et al. 2021 (AdapterHub's 'pfeiffer');
-(IA)3, Liu et al. 2022 (r-three/t-few); AdaMix, Wang et al. 2022 (microsoft/AdaMix); SPAFIT, Arora
-and Wang 2024.
+Sources of the methods: BitFit, Ben Zaken et al. 2022; LoRA, Hu et al. 2021 (microsoft/LoRA);
+houlsby, Houlsby et al. 2019 (google-research/adapter-bert); pfeiffer, Pfeiffer et al. 2021
+(AdapterHub's 'pfeiffer'); (IA)3, Liu et al. 2022 (r-three/t-few); AdaMix, Wang et al. 2022
+(microsoft/AdaMix), without its consistency loss, as its released BERT is trained; SPAFIT, Arora and
+Wang 2024.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from configs.errors import UserError
-from configs.section import ABOVE_0, COUNT, COUNT_OR_0, FROM_0, RATE, Section, setting
+from configs.section import ABOVE_0, COUNT, COUNT_OR_0, RATE, Section, setting
 
 Method = Literal['full', 'bitfit', 'lora', 'houlsby', 'pfeiffer', 'ia3', 'adamix', 'spafit']
 # The matrices of a block, by the names that they have in it.
@@ -32,7 +34,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     'houlsby': {'width': 64, **_EVERY},
     'pfeiffer': {'width': None, **_EVERY},
     'ia3': {'vectors': 'paper', **_EVERY},
-    'adamix': {'width': None, 'experts': 4, 'consistency': 1.0, **_EVERY},
+    'adamix': {'width': None, 'experts': 4, **_EVERY},
     'spafit': {**_LORA, **_EVERY, 'frozen_layers': None, 'bias_layers': None},
 }
 
@@ -75,12 +77,6 @@ class TuningConfig(Section):
         ' that library has it; none: paper',
     )
     experts: int | None = setting(None, 'adamix: adapters to draw from; none: 4', within=COUNT)
-    consistency: float | None = setting(
-        None,
-        'adamix: weight of the agreement between two draws, 0 for one pass a step; none: 1, and 0'
-        ' for a regression',
-        within=FROM_0,
-    )
     frozen_layers: int | None = setting(
         None,
         'the lowest blocks where nothing is trained and no gradient is computed; none: 0, of'
@@ -154,3 +150,79 @@ class TuningConfig(Section):
                 + f' leave nothing of {layers} blocks to {self.method}: lower them'
             )
         return dataclasses.replace(self, **options)
+
+
+_NONE = TuningConfig()
+
+
+@dataclass(frozen=True)
+class ModelConfig(Section):
+    """The encoder (paper section 3; google-research/bert modeling.py:34-45)."""
+
+    vocab_size: int = setting(
+        30522,
+        'entries of the vocabulary; the table is padded to a multiple of 128 inside the model',
+        within=COUNT,
+    )
+    hidden_size: int = setting(768, 'width H of every layer', within=COUNT)
+    num_layers: int = setting(12, 'number of Transformer blocks L', within=COUNT)
+    num_heads: int = setting(12, 'attention heads A; must divide hidden_size', within=COUNT)
+    intermediate_size: int = setting(
+        3072, 'width of the feed-forward layer, 4H in the paper', within=COUNT
+    )
+    max_position: int = setting(
+        512, 'rows of the position table: the longest sequence possible', within=COUNT
+    )
+    type_vocab_size: int = setting(2, 'rows of the segment table', within=COUNT)
+    hidden_act: Literal['gelu_tanh', 'gelu_erf', 'relu'] = setting(
+        'gelu_tanh', "gelu_tanh is Google's gelu, gelu_erf Hugging Face's"
+    )
+    hidden_dropout: float = setting(
+        0.1, 'dropout after embeddings and after each sub-layer', within=RATE
+    )
+    attention_dropout: float = setting(0.1, 'dropout on attention probabilities', within=RATE)
+    initializer_range: float = setting(
+        0.02, 'standard deviation of the truncated normal before truncation', within=ABOVE_0
+    )
+    layer_norm_eps: float = setting(
+        1e-12, 'added to the variance in layer normalisation', within=ABOVE_0
+    )
+    attention: Literal['bidirectional', 'left_to_right'] = setting(
+        'bidirectional',
+        'left_to_right: no token sees what stands right of it, and the last one is pooled (section'
+        ' 5.1)',
+    )
+    bilstm: bool = setting(
+        False,
+        'a bidirectional LSTM on top of the last block, hidden_size / 2 in each direction (section'
+        ' 5.1)',
+    )
+    # Of a model as it is; TunedModelConfig has another.
+    tuning: ClassVar[TuningConfig] = _NONE
+
+    def check(self) -> None:
+        # Heads share the width: each has hidden_size / num_heads.
+        self._require(
+            self.hidden_size % self.num_heads == 0,
+            'num_heads',
+            f'a divisor of hidden_size={self.hidden_size}',
+        )
+        self._require(
+            self.hidden_size % 2 == 0 or not self.bilstm,
+            'hidden_size',
+            'even, to be halved between the directions of model.bilstm',
+        )
+
+    def tuned(self, tuning: TuningConfig) -> ModelConfig:
+        """The same shape with what `tuning` adds, if anything; UserError where it does not fit."""
+        shape = {one.name: getattr(self, one.name) for one in dataclasses.fields(ModelConfig)}
+        if tuning.method == 'full':
+            return ModelConfig(**shape)
+        return TunedModelConfig(**shape, tuning=tuning.fitted(self.num_layers, self.hidden_size))
+
+
+@dataclass(frozen=True)
+class TunedModelConfig(ModelConfig):
+    """An encoder with what parameter-efficient tuning adds to its blocks; `ModelConfig.tuned`."""
+
+    tuning: TuningConfig = dataclasses.field(default=_NONE)  # type: ignore[misc]
