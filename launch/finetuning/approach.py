@@ -78,12 +78,12 @@ class FineTuning:
         config.encoder(self.data.source.model)
         tuning, source = config.tuning, self.data.source
         reads_pooler = 'pooler' in task_heads.HEADS[self.data.task.head].parts
-        if tuning.method != 'full' and reads_pooler and 'pooler' in source.made:
-            if tuning.option('pooler') == 'frozen':
-                raise UserError(
-                    f'{source.where} has no pooler, and a fresh one that stays as it is tells the'
-                    ' classifier nothing: --set tuning.pooler=trained'
-                )
+        stays = tuning.method != 'full' and tuning.option('pooler') == 'frozen'
+        if stays and reads_pooler and 'pooler' in source.made:
+            raise UserError(
+                f'{source.where} has no pooler, and a fresh one that stays as it is tells the'
+                ' classifier nothing: --set tuning.pooler=trained'
+            )
 
     def features(self, config: FinetuneConfig) -> tuple[Arrays, Arrays]:
         """Those of the task."""

@@ -16,11 +16,13 @@ import types
 import jax
 import numpy as np
 import pytest
+from flax import traverse_util
 
 from bert_jax.costs import chips, flops
 from bert_jax.mesh import processes
 from bert_jax.model import heads
 from bert_jax.train import checkpoint, meter, schedule
+from bert_jax.train.state import TrainState
 from configs import schema, sweep
 from configs.errors import UserError
 from configs.load import load, presets
@@ -303,6 +305,56 @@ def test_a_signal_loses_nothing(tmp_path, encoder, task_file):
         float(schedule.learning_rate(config.optimizer, scalars, step - 1)) for step in (10, 15)
     ]
     assert [m['learning_rate'] for m in whole] == pytest.approx(rates)
+
+
+@pytest.mark.parametrize('method', ['lora', 'adamix'])
+def test_a_tuned_run_keeps_what_it_trained_and_knows_its_encoder(
+    tmp_path, encoder, task_file, method
+):
+    """It learns, is stopped and taken up to the bit, and answers with the encoder it belongs to."""
+    copy = tmp_path / 'encoder'
+    shutil.copytree(encoder, copy)
+    changes = (f'tuning.method={method}', 'optimizer.peak_lr=1e-2', 'runtime.checkpoint_every=20')
+    config, tuner = configuration(*changes), tuner_of(task_file, str(copy))
+    result, _ = tuner.run(config, str(tmp_path / 'whole'))
+    assert result['metrics']['accuracy'] > 0.9
+
+    # Nothing of the encoder lies in the run's folder: its weights, and no moments, are in there.
+    params, _ = checkpoint.load_params(tmp_path / 'whole')
+    names = traverse_util.flatten_dict(params, sep='/')
+    added = '_lora_' if method == 'lora' else '_adapter_'
+    assert all(added in name or name.startswith('classifier/') for name in names)
+    assert evaluation.evaluate(str(tmp_path / 'whole'), None, None, None) == result
+
+    # Another process takes it up: the same weights to the bit.
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(machine.Stopped):
+        stopping_after(33, patch)
+        tuner.run(config, str(tmp_path / 'stopped'))
+    tuner_of(task_file, str(copy)).run(config, str(tmp_path / 'stopped'))
+    stopped, _ = checkpoint.load_params(tmp_path / 'stopped')
+    assert jax.tree.all(jax.tree.map(np.array_equal, params, stopped))
+
+    # Further tuning, and other programs' formats, need plain weights.
+    whole = source.load_source(str(tmp_path / 'whole'))
+    if method == 'lora':
+        assert source.plain(whole).model == source.load_source(str(copy)).model
+    else:
+        with pytest.raises(UserError, match='has adapters .adamix., which are no weights of BERT'):
+            source.plain(whole)
+
+    # Without its encoder, or with another in its place, it is refused.
+    shutil.move(copy, tmp_path / 'elsewhere')
+    with pytest.raises(UserError, match='weights alone, for the encoder of .*encoder'):
+        source.load_source(str(tmp_path / 'whole'))
+    shutil.copytree(tmp_path / 'elsewhere', copy)
+    place = (copy / 'checkpoints').iterdir().__next__()
+    state, step = checkpoint.load_params(copy)
+    shutil.rmtree(place.parent)
+    state['encoder']['embeddings']['norm']['bias'] += 1
+    with checkpoint.Checkpoints(copy) as checkpoints:
+        checkpoints.save(TrainState(state, {}, np.int32(step), np.int32(0)), {'kind': 'pretrain'})
+    with pytest.raises(UserError, match='has other weights now'):
+        source.load_source(str(tmp_path / 'whole'))
 
 
 def test_the_runtime_settings_are_obeyed(tmp_path, encoder, task_file, monkeypatch):
