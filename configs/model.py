@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from configs.errors import UserError
 from configs.section import ABOVE_0, COUNT, COUNT_OR_0, RATE, Section, setting
@@ -197,8 +197,11 @@ class ModelConfig(Section):
         'a bidirectional LSTM on top of the last block, hidden_size / 2 in each direction (section'
         ' 5.1)',
     )
-    # Of a model as it is; TunedModelConfig has another.
-    tuning: ClassVar[TuningConfig] = _NONE
+
+    @property
+    def tuning(self) -> TuningConfig:
+        """What is added to it: nothing, but in a TunedModelConfig."""
+        return _NONE
 
     def check(self) -> None:
         # Heads share the width: each has hidden_size / num_heads.
@@ -225,4 +228,4 @@ class ModelConfig(Section):
 class TunedModelConfig(ModelConfig):
     """An encoder with what parameter-efficient tuning adds to its blocks; `ModelConfig.tuned`."""
 
-    tuning: TuningConfig = dataclasses.field(default=_NONE)  # type: ignore[misc]
+    tuning: TuningConfig = dataclasses.field(default=_NONE)

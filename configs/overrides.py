@@ -160,9 +160,11 @@ def _parse(text: str, hint: Any, name: str) -> Any:
     if hint is str:
         return text
     if typing.get_origin(hint) is Literal:
-        if text in options:
+        choices = typing.get_args(hint)
+        if text in choices:
             return text
-        raise UserError(f'{name}={text}: must be one of {", ".join(options)}')
+        also = ' or none' if type(None) in options else ''
+        raise UserError(f'{name}={text}: must be one of {", ".join(choices)}{also}')
 
     # Whatever has no parser of its own is a tuple of sections, which is written as JSON.
     parse, expected = _PARSERS.get(hint) or (_items, 'a JSON list of objects')

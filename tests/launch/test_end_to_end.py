@@ -206,9 +206,7 @@ def test_text_to_score_with_kills_on_the_way(folder, binary):
     )
     ok(binary('evaluate', f'--workdir={folder}/disturbed', f'--data={folder}/records'))
 
-    refused = binary(
-        'pretrain', *command[3:-1], f'--workdir={folder}/disturbed', '--set=seed=5', command[-1]
-    )
+    refused = binary('pretrain', *disturbed[3:-1], '--set=seed=5', disturbed[-1])
     assert (
         refused.returncode == 2
         and refused.stderr.count('\n') == 1

@@ -19,7 +19,8 @@ COMMANDS = sorted(
     if "\nif __name__ == '__main__':" in path.read_text()
 )
 SHARED = {'config', 'set'}  # of launch/app.py, in the commands that take a configuration
-NO_FLAGS = {'train_vocab': {'segment', 'language'}}  # words do not depend on where sentences end
+# Words do not depend on where sentences end; the quickstart always looks for them.
+NO_FLAGS = {'train_vocab': {'segment', 'language'}, 'quickstart': {'segment'}}
 DESCRIBE = """
 import dataclasses, importlib, json, sys, typing
 from absl import flags

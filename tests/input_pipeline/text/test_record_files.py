@@ -147,4 +147,4 @@ def test_flags():
 def test_a_second_input_is_refused_and_not_read_in_place_of_the_first(binary, tmp_path, name):
     refused = binary(name, '--input=a.txt', '--input=b.txt', f'--output={tmp_path}/out')
     assert refused.returncode == 2 and refused.stderr.count('\n') == 1
-    assert '--input=b.txt: already defined as a.txt' in refused.stderr
+    assert '--input=b.txt: --input was given before: give it once' in refused.stderr

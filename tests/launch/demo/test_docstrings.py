@@ -155,12 +155,11 @@ def test_read(package):
 def test_installed_packages():
     packages = docstrings.installed_packages(12)
     names = [p.name for p in packages]
-    assert {'numpy', 'scipy', 'jax', 'keras', 'tensorflow', 'sklearn'} <= set(names)
+    # numpy may not be among them where the tests' own packages are larger.
+    assert {'scipy', 'jax', 'keras', 'tensorflow', 'sklearn'} <= set(names)
     assert not {'pip', 'setuptools', 'bert_jax', 'pytest'} & set(names)
     assert [p.bytes for p in packages] == sorted(p.bytes for p in packages)
-    assert names.index('numpy') < names.index('jax') and names.index('keras') < names.index(
-        'tensorflow'
-    )
+    assert names.index('keras') < names.index('jax') < names.index('tensorflow')
     assert not any(
         '/tests/' in file or file.endswith('_test.py') for p in packages for file, _ in p.files
     )
