@@ -250,8 +250,8 @@ def write_files(home: pathlib.Path) -> None:
 
     for name in ('text/a.txt', 'text/b.txt', 'domain/a.txt', 'ko/a.txt', 'de/a.txt'):
         put(name, '\n'.join(document() for _ in range(40)))
-    for name in 'abcdefghijklmnop':
-        put(f'books/{name}.txt', textwrap.fill(document() * 4, 70) + '\n')
+    for number in range(40):
+        put(f'books/{number}.txt', textwrap.fill(document() * 4, 70) + '\n')
     put('sentences.txt', ''.join(sentence() + '\n' for _ in range(6)))
     put('texts.txt', ''.join(sentence() + '\n' for _ in range(3)))
     head = [['text', 'text_b', 'sentence1', 'sentence2']]
