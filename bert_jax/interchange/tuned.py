@@ -47,16 +47,12 @@ def assembled(
                 ' on another'
             )
         whole[path] = leaf
-    shape = dataclasses.replace(config.tuning, frozen_layers=0, **_without_groups(config.tuning))
-    return (
-        traverse_util.unflatten_dict(whole, sep='/'),
-        config.tuned(shape),
-    )
 
-
-def _without_groups(tuning: TuningConfig) -> dict[str, Any]:
-    """Where blocks stand in one stack there are no groups of them."""
-    return {'bias_layers': 0} if tuning.method == 'spafit' else {}
+    # Where all blocks stand in one stack there are no groups of them.
+    tuning = dataclasses.replace(config.tuning, frozen_layers=0)
+    if tuning.method == 'spafit':
+        tuning = dataclasses.replace(tuning, bias_layers=0)
+    return traverse_util.unflatten_dict(whole, sep='/'), config.tuned(tuning)
 
 
 def folded(params: dict[str, Any], config: ModelConfig) -> tuple[dict[str, Any], ModelConfig]:

@@ -79,15 +79,12 @@ def joined(params: Any, frozen: Any) -> Any:
     """A model's parameters of what is trained and what is frozen, as `split` has made them."""
     if frozen is None:
         return params
-    trees = (traverse_util.flatten_dict(tree) for tree in (frozen, params))
-    below, above = trees
-    whole = {
-        names: jnp.concatenate([below[names], above[names]])
-        if names in below and names in above
-        else (above if names in above else below)[names]
-        for names in below | above
+    # A leaf in both trees is a stack, of which the frozen blocks are the lower ones.
+    below, above = traverse_util.flatten_dict(frozen), traverse_util.flatten_dict(params)
+    stacks = {
+        names: jnp.concatenate([below[names], above[names]]) for names in below.keys() & above
     }
-    return traverse_util.unflatten_dict(whole)
+    return traverse_util.unflatten_dict(below | above | stacks)
 
 
 def fresh_state(params: Any, config: Optimizer, frozen: Any = None) -> TrainState:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import platform
 import statistics
 from importlib import metadata
@@ -19,13 +18,12 @@ from typing import Any
 from configs.errors import UserError
 from configs.json_object import read_object
 from launch.demo.stages import Stages
+from launch.workdir import notes
 
 # Of an evaluation on held-out records, as metrics.jsonl has them.
 SCORES = ('mlm_accuracy', 'mlm_loss', 'mlm_perplexity', 'nsp_accuracy', 'nsp_loss')
 # Masked words that are shown.
 SAMPLES = 4
-# Whose versions may change a number.
-PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
 
 
 def gather(stages: Stages, title: str, question: str) -> dict[str, Any]:
@@ -49,8 +47,8 @@ def gather(stages: Stages, title: str, question: str) -> dict[str, Any]:
         'machine': {
             'python': platform.python_version(),
             'system': f'{platform.system()} {platform.machine()}',
-            'cpus': _cpus(),
-            'packages': {name: metadata.version(name) for name in PACKAGES},
+            'cpus': notes.cpus(),
+            'packages': {name: metadata.version(name) for name in notes.PACKAGES},
         },
     }
 
@@ -217,7 +215,3 @@ def compare(source: list[list[bool]], random: list[list[bool]]) -> dict[str, Any
     if abs(difference) > 2 * error:
         verdict = 'wins' if difference > 0 else 'loses'
     return {'difference': difference, 'standard_error': error, 'verdict': verdict}
-
-
-def _cpus() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1

@@ -69,14 +69,13 @@ def note_start(workdir: Workdir, step: int) -> None:
     """Adds this process to the starts of the run, which goes on from `step`."""
     import jax  # here, since to read the notes needs none
 
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
     start = Start(
         step,
         datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds'),
         command_line(sys.argv),
         os.getcwd(),
         f'{platform.system()} {platform.machine()}',
-        cpus or 1,
+        cpus(),
         f'{jax.device_count()} x {jax.devices()[0].device_kind}',
         {
             'python': platform.python_version(),
@@ -84,6 +83,11 @@ def note_start(workdir: Workdir, step: int) -> None:
         },
     )
     _add(_starts_file(workdir), start, replaces=lambda other: False)
+
+
+def cpus() -> int:
+    """The CPUs that this process is allowed to use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
 
 
 def note_guess(folder: str, guess: Guess) -> None:
