@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from configs.errors import UserError, reading
-from configs.json_object import parse
+from configs.files.json_object import parse
 from configs.model import ModelConfig as ModelConfig
 from configs.model import TuningConfig as TuningConfig
 from configs.section import (

@@ -167,7 +167,7 @@ def check_folder(output: Path, paths: Sequence[Path]) -> bool:
 
 def bring(source: Path, target: Path) -> None:
     """The file under its new name: linked, which takes no room, or copied to another disk."""
-    from configs.atomic import atomic_file
+    from configs.files.atomic import atomic_file
 
     try:
         os.link(source.resolve(), target)

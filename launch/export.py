@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Literal
 
 from absl import logging
 
-from configs.atomic import atomic_folder
 from configs.errors import UserError, require_extra
+from configs.files.atomic import atomic_folder
 from configs.options import option, required
 from launch import app, flags
 from launch.inference.options import TrainedModel

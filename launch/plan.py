@@ -124,7 +124,7 @@ def main(argv: Sequence[str]) -> int:
     if options.json:
         from etils import epath
 
-        from configs.atomic import atomic_write
+        from configs.files.atomic import atomic_write
 
         path = epath.Path(options.json)
         try:

@@ -26,9 +26,9 @@ from bert_jax.interchange.parameters import (
     Reading,
 )
 from bert_jax.train.task_heads import CLASSES, HEADS, PARTS
-from configs.atomic import atomic_write
 from configs.errors import UserError
-from configs.json_object import read_object
+from configs.files.atomic import atomic_write
+from configs.files.json_object import read_object
 from configs.schema import ModelConfig
 
 CONFIG = 'bert_config.json'

@@ -28,9 +28,9 @@ from bert_jax.interchange.parameters import (
     brief,
 )
 from bert_jax.train.task_heads import CLASSES, PARTS, of_task
-from configs.atomic import atomic_write
 from configs.errors import UserError
-from configs.json_object import read_object
+from configs.files.atomic import atomic_write
+from configs.files.json_object import read_object
 from configs.schema import ModelConfig
 
 # Settings: ours -> theirs. Where an old config.json leaves one out, transformers' default holds.

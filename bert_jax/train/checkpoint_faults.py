@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from absl import logging
 
 from configs.errors import UserError, chain, no_room
-from configs.json_object import parse_object
+from configs.files.json_object import parse_object
 
 T = TypeVar('T')
 

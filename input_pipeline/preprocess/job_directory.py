@@ -19,9 +19,9 @@ from typing import Any
 
 from etils import epath
 
-from configs.atomic import atomic_write
 from configs.errors import UserError
-from configs.json_object import parse_object
+from configs.files.atomic import atomic_write
+from configs.files.json_object import parse_object
 from input_pipeline.lock import locked
 from input_pipeline.preprocess import runs
 from input_pipeline.records.shards import MANIFEST, Manifest

@@ -20,8 +20,8 @@ from typing import IO
 import numpy as np
 from etils import epath
 
-from configs.atomic import atomic_file
 from configs.errors import UserError
+from configs.files.atomic import atomic_file
 from input_pipeline.examples.pairs import Documents
 
 # What every file between the stages ends with: the version of the form, and the CRC-32 of all that

@@ -21,9 +21,9 @@ import google_crc32c
 import numpy as np
 from etils import epath
 
-from configs.atomic import atomic_file
 from configs.errors import UserError
-from configs.json_object import parse
+from configs.files.atomic import atomic_file
+from configs.files.json_object import parse
 from input_pipeline import typed_json
 from input_pipeline.records import fields
 from input_pipeline.records.fields import RecordSpec

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from configs.atomic import atomic_file
+from configs.files.atomic import atomic_file
 from input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, Task
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from etils import epath
 
 from configs.errors import UserError, reading
-from configs.json_object import parse
+from configs.files.json_object import parse
 from input_pipeline.text.files import compression_of, decompressed
 
 _COMPRESSED = ('.gz', '.bz2', '.xz', '.zst')

@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 from etils import epath
 
 from configs.errors import UserError
-from configs.json_object import read_object
+from configs.files.json_object import read_object
 from input_pipeline.tokenizer.wordpiece import MAX_WORD_CHARS, Normalizer, WordPiece
 
 SPECIAL_TOKENS = {

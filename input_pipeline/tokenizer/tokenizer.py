@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 from etils import epath
 
-from configs.atomic import atomic_folder
 from configs.errors import UserError, reading
+from configs.files.atomic import atomic_folder
 from input_pipeline.tokenizer import settings as tokenizer_settings
 from input_pipeline.tokenizer.settings import SPECIAL_TOKENS, parse_vocab
 from input_pipeline.tokenizer.wordpiece import Normalizer, WordPiece

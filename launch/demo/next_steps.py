@@ -9,7 +9,7 @@ import shlex
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from configs.json_object import read_object
+from configs.files.json_object import read_object
 from launch.demo.stages import command
 from launch.demo.text_split import HELD_OUT
 

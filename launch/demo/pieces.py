@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from configs.atomic import atomic_file
+from configs.files.atomic import atomic_file
 from input_pipeline.tokenizer import Tokenizer
 from launch.demo import text_split
 

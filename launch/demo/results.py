@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import UserError
-from configs.json_object import read_object
+from configs.files.json_object import read_object
 from launch.demo.stages import Stages
 from launch.workdir import notes
 

@@ -18,9 +18,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from configs.atomic import atomic_write
 from configs.errors import UserError
-from configs.json_object import read_object
+from configs.files.atomic import atomic_write
+from configs.files.json_object import read_object
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from configs.atomic import atomic_file, atomic_write
 from configs.errors import UserError
+from configs.files.atomic import atomic_file, atomic_write
 from input_pipeline.tokenizer import Tokenizer
 from launch.demo.pieces import passages
 from launch.demo.text_split import Document, hashed

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from configs.atomic import atomic_file, atomic_write
 from configs.errors import UserError
+from configs.files.atomic import atomic_file, atomic_write
 from launch.demo.near_duplicates import NearDuplicates
 
 TRAIN, HELD_OUT, DOCUMENTS, COUNTS = 'train.txt', 'held_out.txt', 'documents.jsonl', 'counts.json'

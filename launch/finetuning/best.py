@@ -13,8 +13,8 @@ from typing import Any
 from absl import logging
 
 from bert_jax.train import checkpoint
-from configs.atomic import atomic_write
 from configs.errors import UserError, no_room
+from configs.files.atomic import atomic_write
 from launch.workdir.workdir import Workdir
 
 

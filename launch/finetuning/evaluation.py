@@ -20,8 +20,8 @@ from absl import logging
 from bert_jax.mesh import sharding
 from bert_jax.train import task_heads
 from configs import schema
-from configs.atomic import atomic_write
 from configs.errors import UserError
+from configs.files.atomic import atomic_write
 from input_pipeline.tasks import Predictions, Task, load_task
 from input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, trim
 from input_pipeline.tasks.features import features_of

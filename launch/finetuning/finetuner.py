@@ -29,7 +29,7 @@ from bert_jax.train.state import (
 )
 from bert_jax.train.step import make_train_step
 from configs.errors import UserError
-from configs.json_object import read_object
+from configs.files.json_object import read_object
 from configs.schema import FinetuneConfig, OptimizerConfig
 from input_pipeline.tasks import Predictions
 from input_pipeline.tasks.base import Arrays

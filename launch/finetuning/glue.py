@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from absl import logging
 
-from configs.atomic import atomic_file
 from configs.errors import UserError
-from configs.json_object import read_object
+from configs.files.atomic import atomic_file
+from configs.files.json_object import read_object
 from input_pipeline.tasks import load_task
 from input_pipeline.tasks.predictions import label_table
 from launch.finetuning.results import aligned, best_of

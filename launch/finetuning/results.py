@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 from absl import logging
 from etils import epath
 
-from configs.atomic import atomic_write
+from configs.files.atomic import atomic_write
 from configs.schema import FinetuneConfig
 from configs.sweep import Point
 from input_pipeline.tasks.scores.constant_baseline import LEARNT

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from absl import logging
 from etils import epath
 
-from configs.atomic import atomic_write
 from configs.errors import UserError
+from configs.files.atomic import atomic_write
 from launch.page import charts, tables
 from launch.page.confusion import confusion
 from launch.page.markup import Child, Element, element, table, text_of

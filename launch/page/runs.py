@@ -15,7 +15,7 @@ from typing import Any
 
 from configs import schema
 from configs.errors import UserError, reading
-from configs.json_object import read_object
+from configs.files.json_object import read_object
 from launch.workdir import notes
 from launch.workdir.changes import leaves
 from launch.workdir.metrics import read_metrics

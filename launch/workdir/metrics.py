@@ -27,7 +27,7 @@ from absl import logging
 from etils import epath
 
 from configs.errors import UserError, no_room, reading
-from configs.json_object import parse
+from configs.files.json_object import parse
 from input_pipeline import progress
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from typing import TypeVar
 from absl import logging
 from etils import epath
 
-from configs.atomic import atomic_write
 from configs.errors import UserError
-from configs.json_object import read_object
+from configs.files.atomic import atomic_write
+from configs.files.json_object import read_object
 from launch.workdir.workdir import MEND, Workdir
 
 # Whose versions may change a number.

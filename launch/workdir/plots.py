@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from absl import logging
 from etils import epath
 
-from configs.atomic import atomic_file
 from configs.errors import UserError
+from configs.files.atomic import atomic_file
 from launch.workdir.metrics import read_metrics
 from launch.workdir.notes import Guess, guesses
 from launch.workdir.workdir import Workdir

@@ -18,9 +18,9 @@ from typing import Any
 from absl import logging
 from etils import epath
 
-from configs.atomic import atomic_write
 from configs.errors import UserError
-from configs.json_object import read_object
+from configs.files.atomic import atomic_write
+from configs.files.json_object import read_object
 from launch.workdir.folder import lock
 
 _NOTE = 'progress.json'

@@ -26,9 +26,9 @@ from absl import logging
 from etils import epath
 
 from configs import schema
-from configs.atomic import atomic_write
 from configs.errors import UserError, reading
-from configs.json_object import read_object
+from configs.files.atomic import atomic_write
+from configs.files.json_object import read_object
 from launch.workdir import folder, metrics
 from launch.workdir.changes import Change, RunIdentity, changes
 

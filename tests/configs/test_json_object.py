@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from configs.errors import UserError
-from configs.json_object import parse, read_object
+from configs.files.json_object import parse, read_object
 
 
 def test_an_object_with_or_without_a_byte_order_mark(tmp_path):

@@ -45,7 +45,7 @@ def parse_object(text: str | bytes) -> dict[str, Any]:
 def read_object(
     path: os.PathLike[str], mend: str = 'it is damaged, or another file'
 ) -> dict[str, Any]:
-    """The JSON object in a file (the kinds of path are those of configs/atomic.py).
+    """The JSON object in a file (the kinds of path are those of configs/files/atomic.py).
 
     UserError, which ends with `mend`, where it cannot be read or holds none.
     """
