@@ -7,8 +7,8 @@ trained, is bert_jax/model/added.py's.
 Sources of the methods: BitFit, Ben Zaken et al. 2022; LoRA, Hu et al. 2021 (microsoft/LoRA);
 houlsby, Houlsby et al. 2019 (google-research/adapter-bert); pfeiffer, Pfeiffer et al. 2021
 (AdapterHub's 'pfeiffer'); (IA)3, Liu et al. 2022 (r-three/t-few); AdaMix, Wang et al. 2022
-(microsoft/AdaMix), without its consistency loss, as its released BERT is trained; SPAFIT, Arora and
-Wang 2024.
+(microsoft/AdaMix; its consistency loss is in the paper and in the RoBERTa of that code, not in its
+BERT); SPAFIT, Arora and Wang 2024.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     'houlsby': {'width': 64, **_EVERY},
     'pfeiffer': {'width': None, **_EVERY},
     'ia3': {'vectors': 'paper', **_EVERY},
-    'adamix': {'width': None, 'experts': 4, **_EVERY},
+    'adamix': {'width': None, 'experts': 4, 'consistency': True, **_EVERY},
     'spafit': {**_LORA, **_EVERY, 'frozen_layers': None, 'bias_layers': None},
 }
 
@@ -77,6 +77,11 @@ class TuningConfig(Section):
         ' that library has it; none: paper',
     )
     experts: int | None = setting(None, 'adamix: adapters to draw from; none: 4', within=COUNT)
+    consistency: bool | None = setting(
+        None,
+        'adamix: compute each batch twice in training, by adapters drawn anew, and minimise how far'
+        ' the two answers differ too, which doubles the compute; none: where the task has classes',
+    )
     frozen_layers: int | None = setting(
         None,
         'the lowest blocks where nothing is trained and no gradient is computed; none: 0, of'
@@ -118,6 +123,11 @@ class TuningConfig(Section):
         """
         default, chosen = DEFAULTS[self.method][name], getattr(self, name)
         return default if chosen is None else chosen
+
+    @property
+    def consistent(self) -> bool:
+        """Whether answers of classes are held against those by other draws (AdaMix)."""
+        return self.method == 'adamix' and self.option('consistency')
 
     def fitted(self, layers: int, hidden_size: int) -> TuningConfig:
         """The same with every option that the method reads spelled out, for a model's shape.

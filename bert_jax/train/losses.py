@@ -18,6 +18,8 @@ import jax.numpy as jnp
 from bert_jax.model.dropout import DropoutRng
 from bert_jax.model.heads import Batch as Batch
 
+# Folded into a step's key for draws of a second pass; the sites of a first are smaller numbers.
+_SECOND_PASS = 1 << 30
 # {name: (weighted sum, sum of weights)}, each a scalar.
 MetricSums = dict[str, tuple[jax.Array, jax.Array]]
 
@@ -40,6 +42,21 @@ def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     # never made.
     chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
     return jax.nn.logsumexp(logits, axis=-1) - chosen
+
+
+def disagreement(logits: jax.Array, others: jax.Array) -> jax.Array:
+    """Half of KL(q || p) + KL(p || q) of the softmaxes p, q of two logits over the last axis.
+
+    Each divergence moves the logits of one side towards the other's, which it takes as they are
+    (AdaMix section 3.2; its code modeling_roberta.py:1179-1188).
+    """
+    log_p, log_q = jax.nn.log_softmax(logits), jax.nn.log_softmax(others)
+
+    def away(log_x: jax.Array, log_target: jax.Array) -> jax.Array:
+        log_target = jax.lax.stop_gradient(log_target)
+        return jnp.sum(jnp.exp(log_target) * (log_target - log_x), axis=-1)
+
+    return (away(log_p, log_q) + away(log_q, log_p)) / 2
 
 
 def _weighted(values: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -114,18 +131,30 @@ def _example_weights(batch: Batch) -> dict[str, jax.Array]:
 def classification_objective(model: Any) -> Objective:
     """Mean cross-entropy over the examples (run_classifier.py:607).
 
-    batch['labels'] int32 [B]: a class or a choice.
+    batch['labels'] int32 [B]: a class or a choice. AdaMix, unless told not to, computes a batch of
+    training twice and adds the mean disagreement of the two answers; the labels are for the first.
     """
+    consistent = model.config.tuning.consistent
 
     def sums(params: Any, batch: Batch, dropout_rng: DropoutRng | None) -> MetricSums:
         logits_BC = model.apply({'params': params}, batch, dropout_rng)
         rows_B = batch['example_weights']
-        return {
+        metrics = {
             'loss': _weighted(cross_entropy(logits_BC, batch['labels']), rows_B),
             'accuracy': _weighted(_correct(logits_BC, batch['labels']), rows_B),
         }
+        # Outside of training nothing is drawn, and a second pass would answer the same.
+        if consistent and dropout_rng is not None:
+            anew = dropout_rng._replace(key=jax.random.fold_in(dropout_rng.key, _SECOND_PASS))
+            others_BC = model.apply({'params': params}, batch, anew)
+            metrics['consistency_loss'] = _weighted(disagreement(logits_BC, others_BC), rows_B)
+        return metrics
 
-    return Objective(sums, _example_weights)
+    def weights(batch: Batch) -> dict[str, jax.Array]:
+        own = _example_weights(batch)
+        return own | {'consistency_loss': own['loss']} if consistent else own
+
+    return Objective(sums, weights)
 
 
 def regression_objective(model: Any) -> Objective:

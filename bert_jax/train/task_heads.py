@@ -300,6 +300,12 @@ def make_objective(head: str, model: Any) -> losses.Objective:
     return objective(model)
 
 
+def passes(head: str, config: ModelConfig) -> int:
+    """How often training computes a batch in each step: twice for AdaMix's consistency loss."""
+    has_classes = HEADS[head].objective is losses.classification_objective
+    return 2 if has_classes and config.tuning.consistent else 1
+
+
 def make_predict(
     head: str, model: Any, n_best: int
 ) -> Callable[[Any, losses.Batch], dict[str, jax.Array]]:

@@ -75,8 +75,14 @@ class FineTuning:
 
     def check(self, config: FinetuneConfig) -> None:
         """Raises UserError where the tuning does not fit the encoder's shape, or the task."""
-        config.encoder(self.data.source.model)
+        encoder = config.encoder(self.data.source.model)
         tuning, source = config.tuning, self.data.source
+        # Where it is not set it is left out for such tasks; asked for, it would be ignored.
+        if tuning.consistency and task_heads.passes(self.data.task.head, encoder) == 1:
+            raise UserError(
+                'tuning.consistency=true compares answers that are classes or choices, and'
+                f' {self.data.task.name} ({self.data.task.kind}) has none: leave it out'
+            )
         reads_pooler = 'pooler' in task_heads.HEADS[self.data.task.head].parts
         stays = tuning.method != 'full' and tuning.option('pooler') == 'frozen'
         if stays and reads_pooler and 'pooler' in source.made:
@@ -131,4 +137,6 @@ class FineTuning:
     def costs(self, config: FinetuneConfig) -> StepCosts:
         """FLOPs are the encoder's with its pooler; the head's are too few to count."""
         encoder = config.encoder(self.data.source.model)
-        return StepCosts(functools.partial(training_flops_per_sequence, encoder, predictions=0))
+        once = functools.partial(training_flops_per_sequence, encoder, predictions=0)
+        passes = task_heads.passes(self.data.task.head, encoder)
+        return StepCosts(lambda length: passes * once(length))

@@ -364,6 +364,18 @@ def test_a_tuned_run_keeps_what_it_trained_and_knows_its_encoder(
         source.load_source(str(tmp_path / 'whole'))
 
 
+def test_consistency_is_refused_where_there_are_no_classes(tmp_path, encoder, task_file):
+    task = json.loads(pathlib.Path(task_file).read_text())
+    del task['labels'], task['files']['test']
+    (tmp_path / 'score.json').write_text(json.dumps(task | {'kind': 'regression'}))
+    for file in tmp_path.glob('*.jsonl'):
+        file.write_text(file.read_text().replace('"good"', '1').replace('"bad"', '0'))
+    fine_tuner = tuner_of(str(tmp_path / 'score.json'), encoder)
+    fine_tuner.approach.check(configuration('tuning.method=adamix'))
+    with pytest.raises(UserError, match='consistency=true compares .* score .regression. has none'):
+        fine_tuner.approach.check(configuration('tuning.method=adamix', 'tuning.consistency=true'))
+
+
 def test_the_runtime_settings_are_obeyed(tmp_path, encoder, task_file, monkeypatch):
     """How many checkpoints are kept, and when a run in which nothing moves ends."""
     watched, beats = [], []

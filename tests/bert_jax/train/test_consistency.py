@@ -1,0 +1,154 @@
+"""AdaMix's consistency loss, against its formula written in numpy."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.model.dropout import DropoutRng
+from bert_jax.train import losses, task_heads
+from configs.model import TuningConfig
+from configs.schema import ModelConfig, RuntimeConfig
+from tests.helpers.numpy_bert import make_batch, noisy_params
+
+# One block, and no dropout: with two experts a pass has one of two answers.
+ONE_BLOCK = ModelConfig(
+    vocab_size=100,
+    hidden_size=16,
+    num_layers=1,
+    num_heads=2,
+    intermediate_size=32,
+    max_position=32,
+)
+
+
+def make(dropout: float = 0.0, **options):
+    shape = dataclasses.replace(ONE_BLOCK, hidden_dropout=dropout, attention_dropout=dropout)
+    config = shape.tuned(TuningConfig(method='adamix', width=5, experts=2, **options))
+    return task_heads.make_model('classifier', config, 3, dropout, RuntimeConfig())
+
+
+def params_of(model):
+    """Of experts that answer very differently."""
+    far = lambda path, leaf: leaf * 10 if 'adapter' in str(path) else leaf
+    return jax.tree_util.tree_map_with_path(far, noisy_params(model))
+
+
+def labelled():
+    batch = make_batch(ONE_BLOCK) | {'labels': np.array([0, 2, 1, 0], np.int32)}
+    return batch | {'example_weights': np.array([1, 1, 1, 0], np.float32)}
+
+
+def train_sums(model, params, batch, seed: int = 0, head: str = 'classifier'):
+    """(sums, denominators) of a pass in training."""
+    objective = task_heads.make_objective(head, model)
+    rng = DropoutRng(jax.random.key(seed), jnp.arange(4, dtype=jnp.uint32))
+    return jax.jit(objective.sums)(params, batch, rng), objective.weights(batch)
+
+
+def softmax(x):
+    e = np.exp(np.asarray(x, np.float64))
+    return e / e.sum(-1, keepdims=True)
+
+
+def test_disagreement_is_half_of_both_divergences_and_pulls_each_side_to_the_other():
+    rng = np.random.RandomState(0)
+    a, b = rng.normal(0, 2, (2, 5, 3)).astype(np.float32)
+    p, q = softmax(a), softmax(b)
+    want = ((p - q) * np.log(p / q)).sum(-1) / 2
+    np.testing.assert_allclose(losses.disagreement(a, b), want, rtol=1e-5)
+
+    # Of a target that stays where it is the cross-entropy's own slope: the difference of softmaxes.
+    to_a, to_b = jax.grad(lambda a, b: losses.disagreement(a, b).sum(), (0, 1))(a, b)
+    np.testing.assert_allclose(to_a, (p - q) / 2, atol=1e-6)
+    np.testing.assert_allclose(to_b, (q - p) / 2, atol=1e-6)
+
+
+def test_a_step_compares_two_draws_and_labels_the_first():
+    model = make()
+    params, batch = params_of(model), labelled()
+    rows = batch['example_weights']
+
+    # The answer of each expert by itself: those of a model that has no other.
+    single = make_single(model)
+    answers = [
+        np.asarray(single.apply({'params': only(params, expert)}, batch), np.float64)
+        for expert in range(2)
+    ]
+    assert np.abs(answers[0] - answers[1]).max() > 0.01
+
+    seen = set()
+    for seed in range(12):
+        sums, weights = train_sums(model, params, batch, seed)
+        assert {name: float(weight) for name, weight in weights.items()} == {
+            'loss': 3.0,
+            'consistency_loss': 3.0,
+        }
+        for first, second in itertools.product(range(2), repeat=2):
+            p, q = softmax(answers[first]), softmax(answers[second])
+            entropy = -np.log(p[np.arange(4), batch['labels']])
+            apart = ((p - q) * np.log(p / q)).sum(-1) / 2
+            if np.allclose(
+                [sums['loss'][0], sums['consistency_loss'][0]],
+                [(entropy * rows).sum(), (apart * rows).sum()],
+                atol=1e-5,
+            ):
+                seen.add((first, second))
+                break
+        else:
+            pytest.fail(f'seed {seed}: {sums} is of no pair of experts')
+    # Both draws are their own: equal ones and either order of different ones.
+    assert seen == {(0, 0), (0, 1), (1, 0), (1, 1)}
+
+
+def make_single(model):
+    tuning = dataclasses.replace(model.config.tuning, experts=1)
+    return model.clone(config=model.config.tuned(tuning))
+
+
+def only(params, expert: int):
+    """The parameters of a model of this one expert."""
+    layers = dict(params['encoder']['layers'])
+    layers['output_adapter_down'] = {
+        name: leaf[:, expert : expert + 1] for name, leaf in layers['output_adapter_down'].items()
+    }
+    return {**params, 'encoder': {**params['encoder'], 'layers': layers}}
+
+
+def test_a_second_pass_is_only_where_it_is_asked_for_and_trained():
+    batch = labelled()
+    off = make(consistency=False)
+    sums, weights = train_sums(off, noisy_params(off), batch)
+    assert set(weights) == {'loss'} and 'consistency_loss' not in sums
+
+    # Scored, a model answers once.
+    on = make()
+    objective = task_heads.make_objective('classifier', on)
+    assert 'consistency_loss' not in objective.sums(noisy_params(on), batch, None)
+
+    # A number is no distribution.
+    regressor = task_heads.make_model('regressor', on.config, 1, 0.0, RuntimeConfig())
+    batch = batch | {'labels': np.zeros(4, np.float32)}
+    sums, weights = train_sums(regressor, noisy_params(regressor), batch, head='regressor')
+    assert set(weights) == {'loss'} and set(sums) == {'loss'}
+
+
+def test_flops_count_both_passes():
+    """What the log says of a step's compute, and what the compiler counts, double alike."""
+    compiled = {}
+    for consistency in (True, False):
+        # With dropout the passes have nothing in common, so that none is computed once for both.
+        model, batch = make(0.1, consistency=consistency), labelled()
+        lowered = jax.jit(lambda params, m=model, b=batch: train_sums(m, params, b)[0]).lower(
+            noisy_params(model)
+        )
+        compiled[consistency] = lowered.compile().cost_analysis()['flops']
+        assert task_heads.passes('classifier', model.config) == (2 if consistency else 1)
+        assert task_heads.passes('choice', model.config) == (2 if consistency else 1)
+        assert task_heads.passes('regressor', model.config) == 1
+    assert compiled[True] / compiled[False] == pytest.approx(2, rel=0.05)
