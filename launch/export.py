@@ -12,6 +12,7 @@ huggingface: loads in transformers under the class that its config.json names: B
 after pre-training, and after fine-tuning BertForSequenceClassification, BertForQuestionAnswering,
 BertForTokenClassification or BertForMultipleChoice.
 google: bert_config.json, vocab.txt and bert_model.ckpt, as google-research/bert reads them.
+peft: what tuning has added to an encoder, and the head, as Hugging Face's peft loads them onto it.
 stablehlo, saved_model: a folder that serves the model without this project, with jax or TensorFlow
 (docs/serving.md).
 """
@@ -38,8 +39,9 @@ if TYPE_CHECKING:
 
     from bert_jax.interchange.parameters import Model, Reading
     from input_pipeline.tokenizer import Tokenizer
+    from launch.workdir.source import Source
 
-Format = Literal['huggingface', 'google', 'stablehlo', 'saved_model']
+Format = Literal['huggingface', 'google', 'peft', 'stablehlo', 'saved_model']
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +54,11 @@ class Options:
     architecture: str | None = option(
         None,
         "transformers' class to write, as BertModel for the encoder alone; default: by its heads",
+    )
+    base: str | None = option(
+        None,
+        'of --format=peft: the encoder that was tuned, as the adapter shall name it, a Hugging Face'
+        ' BERT directory or name; default: the one that the run began with',
     )
     hidden_act: Literal['gelu_tanh', 'gelu_erf', 'relu'] | None = option(
         None, "write this activation in place of the model's own, which changes its outputs"
@@ -73,12 +80,17 @@ def main(argv: Sequence[str]) -> None:
     if options.format == 'saved_model':
         require_extra('--format=saved_model', 'tensorflow', 'tensorflow')
 
+    if options.base and options.format != 'peft':
+        raise UserError('--base is of --format=peft: leave it out')
+
     from launch.workdir.source import fold, plain, print_names, read_source
 
-    # As it is, without parts made up: an export must not hold weights that nobody trained.
+    # As it is, without parts made up: an export must not hold weights that nobody trained. Other
+    # programs know BERT's own weights; ours has adapters in it; peft's are apart from the encoder.
     source = read_source(options.model.where, options.print_map)
-    of_ours = options.format in ('stablehlo', 'saved_model')
-    source = fold(source) if of_ours else plain(source)
+    if options.format != 'peft':
+        of_ours = options.format in ('stablehlo', 'saved_model')
+        source = fold(source) if of_ours else plain(source)
     model = source.bert._replace(architecture=options.architecture or source.bert.architecture)
     # Some readers know only one form of gelu; the weights stay.
     if options.hidden_act:
@@ -87,7 +99,8 @@ def main(argv: Sequence[str]) -> None:
         )
 
     # Also the map, as the files say it: what has just been written is what is named.
-    reading, left_out = export(model, source.tokenizer, options.format, options.output)
+    base = _base(options, model) if options.format == 'peft' else None
+    reading, left_out = export(model, source.tokenizer, options.format, options.output, base)
     if options.print_map:
         print_names(reading)
     if left_out:
@@ -95,11 +108,28 @@ def main(argv: Sequence[str]) -> None:
     print(f'{options.output}: {model.architecture}')
 
 
+def _base(options: Options, model: Model) -> Source:
+    """The encoder of an adapter. UserError where peft has no such method, or would not find it."""
+    from bert_jax.interchange import peft
+    from launch.workdir import source
+
+    peft.check_method(model.config.tuning)
+    where = options.model.where
+    name = options.base or source.base_of(where)
+    if not source.is_hugging_face(name):
+        raise UserError(
+            f'{where} was tuned on {name}, which peft cannot read: write it with bert-export'
+            ' --format=huggingface --output=DIR, then add --base=DIR'
+        )
+    return source.read_source(name)
+
+
 def export(
-    model: Model, tokenizer: Tokenizer, form: Format, output: str
+    model: Model, tokenizer: Tokenizer, form: Format, output: str, base: Source | None = None
 ) -> tuple[Reading, tuple[str, ...]]:
     """Writes a directory of the format `form`, whole or not at all.
 
+    base: the encoder that an adapter is for, of the format 'peft' alone.
     -> what is read there again (so it fits, and holds no NaN), and the parts of the model that
     found no place in it.
     """
@@ -108,6 +138,9 @@ def export(
             return _huggingface(model, tokenizer, folder)
         if form == 'google':
             return _google(model, tokenizer, folder)
+        if form == 'peft':
+            assert base is not None
+            return _peft(model, tokenizer, folder, base)
         return _serving(model, tokenizer, folder, form)
 
 
@@ -147,6 +180,16 @@ def _google(
     tokenizer.save(folder)  # tokenizer_config.json too, which keeps the casing for whoever reads it
     left_out = google.write(folder, model)
     return google.read(str(folder / google.CHECKPOINT)), left_out
+
+
+def _peft(
+    model: Model, tokenizer: Tokenizer, folder: epath.Path, base: Source
+) -> tuple[Reading, tuple[str, ...]]:
+    from bert_jax.interchange import peft
+
+    tokenizer.save(folder)
+    left_out = peft.write(folder, model, base.bert, base.where)
+    return peft.read(folder, base.bert), left_out
 
 
 def _serving(

@@ -17,6 +17,7 @@ _NAME = re.compile(r'(?P<repo>[\w-][\w.-]*(/[\w-][\w.-]*)?)(@(?P<revision>[\w./-
 # Small files that say what the model is and how texts become its ids.
 _SETTINGS = [
     'config.json',
+    'adapter_config.json',
     'vocab.txt',
     'tokenizer.json',
     'tokenizer_config.json',
@@ -26,8 +27,13 @@ _SETTINGS = [
 ]
 # {ending: patterns}, in the order of preference.
 _WEIGHTS = {
-    'safetensors': ['model.safetensors', 'model-*.safetensors', 'model.safetensors.index.json'],
-    'bin': ['pytorch_model*'],
+    'safetensors': [
+        'model.safetensors',
+        'model-*.safetensors',
+        'model.safetensors.index.json',
+        'adapter_model.safetensors',
+    ],
+    'bin': ['pytorch_model*', 'adapter_model.bin'],
 }
 
 

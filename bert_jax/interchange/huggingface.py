@@ -83,6 +83,8 @@ for _part in PARTS.values():
     _NAMES |= _part.hugging_face
 # A module's arrays: torch calls the scale of a norm its weight.
 _LEAVES = {'kernel': 'weight', 'scale': 'weight', 'bias': 'bias'}
+# The files of weights.
+_FILES = ('model.safetensors', 'pytorch_model.bin')
 # not learned; files of some versions hold them
 _BUFFERS = (
     'embeddings.position_ids',
@@ -123,7 +125,7 @@ def read(where: str | os.PathLike) -> Reading:
     # by class and version.
     settings = _settings(folder)
     config = _model_config(settings, folder / 'config.json')
-    by_file_name, remarks = _tensors(folder)
+    by_file_name, remarks = tensors_in(folder, *_FILES)
     names = _canonical(by_file_name, folder)
     tensors = {canonical: by_file_name[name] for canonical, name in names.items()}
 
@@ -133,11 +135,11 @@ def read(where: str | os.PathLike) -> Reading:
     _untie(tensors, names, folder)
 
     # What stands on the encoder, and with how many outputs, decides which arrays must be there.
-    parts = parameters.parts_of(tensors, config, PARTS, _naming, str(folder / 'config.json'))
+    parts = parameters.parts_of(tensors, config, PARTS, naming, str(folder / 'config.json'))
     architecture = _architecture(settings, folder / 'config.json')
     labels = _labels(settings, folder)
     outputs = 1 if _scores_alone(architecture) else len(labels) or settings.get('num_labels', 2)
-    wanted = parameters.places(config, parts, outputs, _naming)
+    wanted = parameters.places(config, parts, outputs, naming)
     model = Model(
         config,
         parameters.to_tree(wanted, tensors, config, names, str(folder), 'config.json'),
@@ -164,10 +166,10 @@ def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
     folder = epath.Path(where)
     folder.mkdir(parents=True, exist_ok=True)
     wanted = parameters.places(
-        model.config, CLASSES[model.architecture].parts, model.outputs, _naming
+        model.config, CLASSES[model.architecture].parts, model.outputs, naming
     )
     tensors = {
-        _full_name(n, model.architecture): a
+        full_name(n, model.architecture): a
         for n, a in parameters.to_tensors(wanted, model.params, model.config).items()
     }
     # Weights first: a folder whose config.json is there is whole.
@@ -176,14 +178,15 @@ def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
     return left_out
 
 
-def _naming(path: str) -> tuple[str, bool]:
+def naming(path: str) -> tuple[str, bool]:
     """(their name for the array at our path, without `bert.`; whether it lies transposed)."""
     module, _, leaf = path.rpartition('/')
     name = _NAMES[path] if path in _NAMES else f'{_NAMES[module]}.{_LEAVES[leaf]}'
     return name, leaf == 'kernel'
 
 
-def _full_name(name: str, architecture: str) -> str:
+def full_name(name: str, architecture: str) -> str:
+    """The name in a class of transformers for one without `bert.`."""
     encoder = name.startswith(('embeddings.', 'encoder.', 'pooler.'))
     return f'bert.{name}' if encoder and architecture != 'BertModel' else name
 
@@ -277,13 +280,16 @@ def _their_settings(model: Model) -> dict[str, Any]:
     return settings
 
 
-def _tensors(folder: epath.Path) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Every tensor in the directory, by its name there, and what is to be said of them."""
+def tensors_in(
+    folder: epath.Path, safe: str, pickled: str
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Every tensor in the directory, by its name there, and what is to be said of them.
+
+    safe, pickled: how the file of tensors is called, in either format. UserError where there is
+    none, or it is damaged.
+    """
     # safetensors before pickles, one file before shards; the first that is there is read.
-    for file, read_file in (
-        ('model.safetensors', _read_safetensors),
-        ('pytorch_model.bin', _read_pickle),
-    ):
+    for file, read_file in ((safe, _read_safetensors), (pickled, _read_pickle)):
         index = folder / f'{file}.index.json'
         if (folder / file).exists():
             tensors = read_file(folder / file)
@@ -295,7 +301,7 @@ def _tensors(folder: epath.Path) -> tuple[dict[str, np.ndarray], list[str]]:
         other = [name for name in ('tf_model.h5', 'flax_model.msgpack') if (folder / name).exists()]
         beside = f' ({other[0]} is not read)' if other else ''
         raise UserError(
-            f'{folder}: no model.safetensors or pytorch_model.bin in it{beside}: download the'
+            f'{folder}: no {safe} or {pickled} in it{beside}: download the'
             ' weights too'
         )
 

@@ -1,11 +1,13 @@
 """What --init_from and --workdir name: the shape, weights and tokenizer of a trained model, from
-any of four kinds of place.
+any of five kinds of place.
 
   DIR                                a workdir of launch.pretrain or launch.finetune: its newest
                                      checkpoint
   DIR                                a Hugging Face BERT directory (config.json)
   DIR, or DIR/bert_model.ckpt        a Google TensorFlow checkpoint (bert_config.json)
-  google-bert/bert-base-uncased      a model on the Hugging Face Hub, downloaded once
+  DIR                                an adapter of Hugging Face's peft (adapter_config.json), which
+                                     names its base model: that may be any of the others
+  google-bert/bert-base-uncased      a model on the Hugging Face Hub, or an adapter, downloaded once
 
 Owns how these are told apart and read, and how what a source lacks is made. It must not know what
 is done with it.
@@ -24,7 +26,7 @@ import numpy as np
 from absl import logging
 from etils import epath
 
-from bert_jax.interchange import google, hub, huggingface
+from bert_jax.interchange import google, hub, huggingface, peft
 from bert_jax.interchange.parameters import Model, Reading
 from bert_jax.interchange.tuned import assembled, folded
 from bert_jax.mesh.sharding import path_of
@@ -41,8 +43,8 @@ from launch.workdir.workdir import Workdir
 
 # For messages: what a path could have been.
 _KINDS = (
-    'a workdir of launch.pretrain or launch.finetune, a Hugging Face BERT directory, or a Google'
-    ' checkpoint with its bert_config.json'
+    'a workdir of launch.pretrain or launch.finetune, a Hugging Face BERT or peft directory, or a'
+    ' Google checkpoint with its bert_config.json'
 )
 
 
@@ -94,7 +96,9 @@ def shape_of(where: str) -> schema.ModelConfig:
         if prefix := google.prefix_of(where):
             return google.shape(prefix)
         if not epath.Path(where).exists() and hub.is_name(where):
-            return huggingface.shape(hub.fetch(where))
+            return shape_of(hub.fetch(where))
+        if peft.is_directory(where):
+            return shape_of(peft.base_of(where))
         if huggingface.is_directory(where):
             return huggingface.shape(where)
         workdir = Workdir(where)
@@ -123,13 +127,15 @@ def read_source(where: str, print_map: bool = False) -> Source:
 def _read_source(where: str, print_map: bool) -> Source:
     # By the files that lie there: Google's prefix may end in .ckpt and is no folder, so it is
     # first; a name on the Hub counts only where no folder has that name.
-    if prefix := google.prefix_of(where):
-        reading, step, folder = google.read(prefix), 0, epath.Path(prefix).parent
-    elif huggingface.is_directory(where):
-        reading, step, folder = huggingface.read(where), 0, epath.Path(where)
-    elif not epath.Path(where).exists() and hub.is_name(where):
+    folder, prefix = epath.Path(where), google.prefix_of(where)
+    if not prefix and not folder.exists() and hub.is_name(where):
         folder = epath.Path(hub.fetch(where))
         where = f'{where.partition("@")[0]}@{folder.name}'  # the revision that it is
+    if prefix:
+        reading, step, folder = google.read(prefix), 0, epath.Path(prefix).parent
+    elif peft.is_directory(folder):
+        return _read_adapter(where, folder, print_map)
+    elif huggingface.is_directory(folder):
         reading, step = huggingface.read(folder), 0
     elif '://' not in where and epath.Path(where).is_file():
         raise UserError(f'{where} is a file: name its folder; expected {_KINDS}')
@@ -159,13 +165,50 @@ def _read_source(where: str, print_map: bool) -> Source:
             f' {mend}'
         )
 
-    # An absolute path: data.json keeps it, and commands may run elsewhere next time.
-    return Source(
-        reading.model,
-        tokenizer,
-        os.path.abspath(where) if epath.Path(where).exists() and '://' not in where else where,
-        step,
-    )
+    return Source(reading.model, tokenizer, _lasting(where), step)
+
+
+def _lasting(where: str) -> str:
+    """The same as an absolute path: data.json keeps it, and commands may run elsewhere later."""
+    is_local = '://' not in where and epath.Path(where).exists()
+    return os.path.abspath(where) if is_local else where
+
+
+def _read_adapter(where: str, folder: epath.Path, print_map: bool) -> Source:
+    """An adapter of peft on the model that it names; the tokenizer is that model's."""
+    named = peft.base_of(folder)
+    if peft.is_directory(named):
+        raise UserError(f'{where} is for {named}, which is an adapter too: merge that one first')
+    try:
+        base = plain(read_source(named))
+    except UserError as error:
+        raise UserError(
+            f'{where} is an adapter for {named}: {error}; its new place is base_model_name_or_path'
+            f' in {folder / "adapter_config.json"}'
+        ) from error
+    reading = peft.read(folder, base.bert)
+    _say(where, reading, print_map)
+    return Source(reading.model, base.tokenizer, _lasting(where), 0)
+
+
+def base_of(where: str) -> str:
+    """The encoder that the weights of a tuned run, or of an adapter, belong to, by its name.
+
+    UserError where there is none.
+    """
+    with reading(where):
+        if peft.is_directory(where):
+            return peft.base_of(where)
+        workdir = Workdir(where)
+        workdir.check('a workdir that launch.finetune has tuned, or an adapter of peft')
+        return workdir.data(init_from=str)['init_from']
+
+
+def is_hugging_face(where: str) -> bool:
+    """Whether other programs find a model by that name too: a folder of theirs, or on the Hub."""
+    if epath.Path(where).exists():
+        return huggingface.is_directory(where) and not peft.is_directory(where)
+    return hub.is_name(where)
 
 
 def complete(source: Source, parts: Sequence[str], seed: int = 0) -> Source:

@@ -1,0 +1,460 @@
+"""Adapters of Hugging Face's peft: adapter_config.json and adapter_model.safetensors.
+
+Owns peft's names and settings, which of its methods are ours too, and what of a model its files
+hold; no code of peft is used. Must not know where a base model is, nor tokenizers; transformers'
+own names are interchange/huggingface.py's.
+
+Theirs: `base_model.model.` before the names of transformers' class. The arrays of a method stand at
+the module that they change; biases, and modules that were trained whole, under their own names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+from etils import epath
+from flax import traverse_util
+
+from bert_jax.interchange import huggingface, parameters
+from bert_jax.interchange.parameters import Model, Place, Reading, brief
+from bert_jax.model.added import is_added, neutral
+from bert_jax.train.task_heads import CLASSES, PARTS
+from configs.errors import UserError
+from configs.files.atomic import atomic_write
+from configs.files.json_object import parse_object, read_object
+from configs.model import MATRICES, TuningConfig
+
+Tensors = dict[str, np.ndarray]
+
+_CONFIG = 'adapter_config.json'
+_FILES = ('adapter_model.safetensors', 'adapter_model.bin')
+_PREFIX = 'base_model.model.'
+
+# Their tasks, and transformers' class for each; other classes are named in auto_mapping.
+_TASKS = {
+    'SEQ_CLS': 'BertForSequenceClassification',
+    'TOKEN_CLS': 'BertForTokenClassification',
+    'QUESTION_ANS': 'BertForQuestionAnswering',
+    'FEATURE_EXTRACTION': 'BertModel',
+}
+# Settings that are read here, or say how the arrays were made or, again, which they are. Any other
+# changes what is computed, and must be off.
+_KNOWN = {
+    *('peft_type', 'peft_version', 'task_type', 'auto_mapping', 'inference_mode'),
+    *('base_model_name_or_path', 'revision', 'target_modules', 'exclude_modules'),
+    *('feedforward_modules', 'modules_to_save', 'layers_to_transform', 'layers_pattern', 'bias'),
+    *('r', 'lora_alpha', 'lora_dropout', 'init_lora_weights', 'init_ia3_weights', 'eva_config'),
+    *('megatron_core', 'qalora_group_size'),
+}
+# Values of init_lora_weights that leave the base model as it is. The others move a part of its
+# weights into the update, which then belongs to no model that could be named.
+_STARTS = (True, False, 'gaussian', 'orthogonal', 'eva')
+# Settings of a model that are of training alone.
+_OF_TRAINING = ('hidden_dropout', 'attention_dropout', 'initializer_range')
+# Why a method of ours is none of theirs.
+_NOT_THEIRS = {
+    'full': 'all weights are trained: --format=huggingface writes them',
+    'bitfit': 'peft trains biases beside LoRA alone: --format=huggingface writes plain weights',
+}
+
+# A method's own arrays: the end of our path of each -> the end of their name. The rest names the
+# matrix.
+_ENDS = {
+    '_lora_a/kernel': '.lora_A.weight',
+    '_lora_b/kernel': '.lora_B.weight',
+    '_ia3/scale': '.ia3_l',
+}
+_END = re.compile('|'.join(f'{re.escape(end)}$' for end in _ENDS.values()))
+# Their module of a matrix, {} for the block's number.
+_MODULES = {
+    name: huggingface.naming(f'encoder/layers/{name}/kernel')[0].removesuffix('.weight')
+    for name in MATRICES
+}
+# (IA)3 scales keys and values, as a column, and what these two read, as a row.
+_IA3_SHAPES = {'key': (-1, 1), 'value': (-1, 1), 'output': (1, -1), 'attention_output': (1, -1)}
+
+
+def is_directory(where: str | os.PathLike) -> bool:
+    """Whether `where` holds an adapter_config.json."""
+    return (epath.Path(where) / _CONFIG).exists()
+
+
+def base_of(where: str | os.PathLike) -> str:
+    """The model that an adapter is for, as it names it; NAME@REVISION where it has both.
+
+    UserError where it names none.
+    """
+    file = epath.Path(where) / _CONFIG
+    settings = read_object(file)
+    name, revision = settings.get('base_model_name_or_path'), settings.get('revision')
+    if not isinstance(name, str) or not name:
+        raise UserError(f'{file}: add base_model_name_or_path, the model that it was tuned on')
+    return f'{name}@{revision}' if revision else name
+
+
+def read(where: str | os.PathLike, base: Model) -> Reading:
+    """Reads an adapter onto its base model, which must have no tuning of its own.
+
+    UserError, in one line, where its method is not built here, anything does not fit the base, or
+    it notes that it is of another.
+    """
+    # Settings, then arrays: those of the method, and those that take the place of the base's own.
+    folder = epath.Path(where)
+    file, settings = folder / _CONFIG, read_object(folder / _CONFIG)
+    method = _method(settings, file)
+    by_file_name, remarks = huggingface.tensors_in(folder, *_FILES)
+    notes = _notes(folder)
+    if notes.get('encoder', digest(base)) != digest(base):
+        raise UserError(
+            f'{file}: {base_of(folder)} is not the encoder that it was tuned on, whose weights are'
+            ' others: name that one as base_model_name_or_path'
+        )
+    names, ignored = _canonical(by_file_name)
+
+    # The base's arrays under their names there, and the file's in their place; with them the size
+    # of the head is known.
+    architecture = _architecture(settings, base, file)
+    parts = CLASSES[architecture].parts
+    tensors = _tensors_of(base, parts)
+    tensors |= {canonical: by_file_name[name] for canonical, name in names.items()}
+    outputs = len(tensors['classifier.bias']) if 'classifier.bias' in tensors else base.outputs
+
+    # The method's options follow from the settings, and from the matrices that have arrays.
+    try:
+        tuning = _tuning(method, settings, _matrices(tensors))
+        config = base.config.tuned(tuning)
+    except UserError as error:
+        raise UserError(f'{file}: {error}') from None
+    if method == 'LORA':
+        _fold_pooler(tensors, tuning)
+    else:
+        _flatten(tensors, names, file)
+
+    # From here on as any other model: names, shapes and numbers are checked, the base's too.
+    layout = parameters.places(config, parts, outputs, _naming)
+    _fill(tensors, layout)
+    spelled = {name: name for name in tensors} | names
+    tree = parameters.to_tree(layout, tensors, config, spelled, str(folder), _CONFIG)
+
+    # peft has no place for labels: ours are a note, others' may be the base model's.
+    labels = tuple(notes.get('labels', base.labels))
+    labels = labels if len(labels) == outputs else ()
+    problem = notes.get('problem_type', base.problem_type)
+    model = Model(config, tree, architecture, labels, base.head_dropout, problem)
+    ours = parameters.own_names(layout)
+    found = {name: ours[canonical] for canonical, name in names.items() if canonical in ours}
+    return Reading(model, found, ignored, tuple(remarks))
+
+
+def write(where: str | os.PathLike, model: Model, base: Model, name: str) -> tuple[str, ...]:
+    """Writes what tuning has added to `base`, and the head, into a directory.
+
+    base: the encoder that it was tuned on, as transformers reads it by `name` (NAME@REVISION of a
+    model on the Hub). Returns the parts that the model's class has no place for. UserError where
+    peft has no such method, or the base is another.
+    """
+    folder, tuning = epath.Path(where), model.config.tuning
+    check_method(tuning)
+    differ = [
+        f'{setting} is {ours} and {getattr(base.config, setting)} there'
+        for setting, ours in vars(model.config.tuned(TuningConfig())).items()
+        if ours != getattr(base.config, setting) and setting not in _OF_TRAINING
+    ]
+    if differ:
+        raise UserError(f'{name} is not the encoder that it was tuned on ({"; ".join(differ)})')
+    left_out = parameters.left_out(model, str(where))
+
+    # Both models by their names there, to be held against each other.
+    parts = CLASSES[model.architecture].parts
+    layout = parameters.places(model.config, parts, model.outputs, _naming)
+    tensors = parameters.to_tensors(layout, model.params, model.config)
+    before = _tensors_of(base, parts)
+    changed = {n for n, a in tensors.items() if not np.array_equal(a, before.get(n))}
+
+    # The file holds the method's arrays, modules that were trained whole and, if any bias was, all
+    # of them; the rest is the base's.
+    added = {n for n in tensors if _END.search(n)}
+    modules = _saved_modules(model.architecture, layout, changed)
+    whole = {n for n in tensors if n.rpartition('.')[0] in modules}
+    biases = {n for n in tensors if n.endswith('.bias') and tuning.method != 'ia3'} - whole
+    if other := changed - added - whole - biases:
+        raise UserError(
+            f'{name} is not the encoder that it was tuned on ({brief(other)} are other weights):'
+            ' name that one with --base'
+        )
+    biases = biases if changed & biases else set()
+
+    # Depth may leave the lower blocks without an update: those are not among its layers.
+    blocks = sorted({_block(n) for n in added if tensors[n].any()})
+    added = {n for n in added if _block(n) in blocks}
+    adapted = {_END.sub('', n) for n in added}
+    arrays = {}
+    for n in sorted(added | whole | biases):
+        # What was a module's own lies one step deeper once peft has put its arrays beside it.
+        module = n.removesuffix('.bias')
+        there = f'{module}.base_layer.bias' if module in adapted else n
+        there = _PREFIX + huggingface.full_name(there, model.architecture)
+        arrays[there] = _as_theirs(n, tensors[n])
+
+    # Arrays first: a folder whose adapter_config.json is there is whole.
+    folder.mkdir(parents=True, exist_ok=True)
+    notes = {'encoder': digest(base), 'labels': model.labels, 'problem_type': model.problem_type}
+    metadata = {'format': 'pt', 'bert_jax': json.dumps(notes)}
+    atomic_write(folder / _FILES[0], safetensors.numpy.save(arrays, metadata))
+    repository, _, revision = name.partition('@')
+    settings = {
+        'base_model_name_or_path': repository,
+        'revision': revision or None,
+        'inference_mode': True,
+        'modules_to_save': modules or None,
+        **_class_settings(model.architecture),
+        **_method_settings(tuning),
+    }
+    if tuning.method != 'ia3':
+        every = len(blocks) == model.config.num_layers
+        settings |= {'layers_to_transform': None if every else blocks}
+        settings |= {'bias': 'all' if biases else 'none'}
+    atomic_write(folder / _CONFIG, json.dumps(settings, indent=2) + '\n')
+    return left_out
+
+
+def check_method(tuning: TuningConfig) -> None:
+    """UserError where peft has no such method."""
+    if tuning.method not in ('lora', 'spafit', 'ia3'):
+        adapters = 'peft has no such adapters: --format=stablehlo or saved_model writes them'
+        why = _NOT_THEIRS.get(tuning.method, adapters)
+        raise UserError(f'--format=peft cannot write tuning.method={tuning.method}: {why}')
+
+
+def digest(model: Model) -> str:
+    """24 hex digits that change with any weight of an encoder, its pooler left out."""
+    own = {name: leaf for name, leaf in model.params['encoder'].items() if name != 'pooler'}
+    found = hashlib.sha256()
+    for path, leaf in sorted(traverse_util.flatten_dict(own, sep='/').items()):
+        found.update(repr((path, leaf.shape)).encode())
+        found.update(np.asarray(leaf, np.float32).tobytes())
+    return found.hexdigest()[:24]
+
+
+def _naming(path: str) -> tuple[str, bool]:
+    """As huggingface.naming, of the method's own arrays too."""
+    for end, theirs in _ENDS.items():
+        if path.endswith(end):
+            matrix = path.removesuffix(end).rpartition('/')[2]
+            return _MODULES[matrix] + theirs, end != '_ia3/scale'
+    return huggingface.naming(path)
+
+
+def _tensors_of(model: Model, parts: Collection[str]) -> Tensors:
+    """A plain model's arrays of the encoder and of these parts by their names there."""
+    own = [part for part in model.parts if part in parts]
+    layout = parameters.places(model.config, own, model.outputs, huggingface.naming)
+    return parameters.to_tensors(layout, model.params, model.config)
+
+
+def _canonical(in_file: Collection[str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """({name without what peft puts before and into it: the name in the file}, those ignored)."""
+    names, ignored = {}, []
+    for name in in_file:
+        # bias=all writes each copy of a module that was trained whole, beside the module itself.
+        if '.modules_to_save.' in name or '.original_module.' in name:
+            ignored.append(name)
+        else:
+            bare = name.removeprefix(_PREFIX).removeprefix('bert.')
+            names[re.sub(r'\.base_layer(?=\.(weight|bias)$)', '', bare)] = name
+    return names, tuple(ignored)
+
+
+def _matrices(names: Collection[str]) -> list[str]:
+    """Those of a block's matrices for which there are arrays of a method, in order."""
+    ends = (_END.sub('', name) for name in names if _END.search(name))
+    found = {re.sub(r'(?<=^encoder\.layer\.)\d+', '{}', module) for module in ends}
+    return [name for name, module in _MODULES.items() if module in found]
+
+
+def _block(name: str) -> int:
+    """The number of the block in the name of an array."""
+    return int(name.removeprefix('encoder.layer.').partition('.')[0])
+
+
+def _method(settings: Mapping[str, Any], file: epath.Path) -> str:
+    """LORA or IA3. UserError for another method, and for a variant of one, by name."""
+    method = settings.get('peft_type')
+    if method not in ('LORA', 'IA3'):
+        raise UserError(f'{file}: peft_type={method!r} is not built here: only LORA and IA3 are')
+    strange = [
+        f'{name}={str(value)[:40]}'
+        for name, value in settings.items()
+        if name not in _KNOWN and value not in (None, False, '', {}, [])
+    ]
+    if (start := settings.get('init_lora_weights')) is not None and start not in _STARTS:
+        strange.append(f'init_lora_weights={start}')
+    if strange:
+        raise UserError(
+            f'{file}: {", ".join(strange)}: not built here; merge it into its model with peft, by'
+            ' merge_and_unload(), and read that'
+        )
+    return method
+
+
+def _architecture(settings: Mapping[str, Any], base: Model, file: epath.Path) -> str:
+    """transformers' class, which the task stands for, or the class itself is named."""
+    task, mapping = settings.get('task_type'), settings.get('auto_mapping')
+    named = mapping.get('base_model_class') if isinstance(mapping, dict) else None
+    architecture = _TASKS[task] if task in _TASKS else named or base.architecture
+    if architecture not in CLASSES or (task and task not in _TASKS):
+        raise UserError(
+            f'{file}: it is for {task or architecture}, which is none of {", ".join(_TASKS)},'
+            f' {", ".join(CLASSES)}'
+        )
+    return architecture
+
+
+def _notes(folder: epath.Path) -> dict[str, Any]:
+    """What `write` noted beside the arrays; of others' files, and of pickles, nothing."""
+    file = folder / _FILES[0]
+    if not file.exists():
+        return {}
+    # The format: eight bytes that say how long the header is, then that, as JSON.
+    with file.open('rb') as data:
+        header = parse_object(data.read(int.from_bytes(data.read(8), 'little')))
+    try:
+        return parse_object(header.get('__metadata__', {}).get('bert_jax', '{}'))
+    except ValueError as error:
+        raise UserError(f'{file}: its note of bert_jax is damaged ({error})') from None
+
+
+def _tuning(method: str, settings: Mapping[str, Any], matrices: list[str]) -> TuningConfig:
+    """Our options for theirs. UserError where they are none, or nothing is adapted."""
+    if not matrices:
+        raise UserError(f'there are no arrays of {method} for any of {", ".join(MATRICES)}')
+    if method == 'LORA':
+        defaults = {'r': 8, 'lora_alpha': 8, 'lora_dropout': 0.0}  # peft's own
+        rank, alpha, rate = ({**defaults, **settings}[name] for name in defaults)
+        return TuningConfig(
+            method='lora', rank=rank, alpha=alpha, lora_dropout=rate, matrices=','.join(matrices)
+        )
+    if other := [name for name in matrices if name not in _IA3_SHAPES]:
+        raise UserError(f'it scales {", ".join(other)}: here (IA)3 has {", ".join(_IA3_SHAPES)}')
+    return TuningConfig(method='ia3', vectors='peft' if 'attention_output' in matrices else 'paper')
+
+
+def _fold_pooler(tensors: Tensors, tuning: TuningConfig) -> None:
+    """An update of the pooler, as target_modules=all-linear makes one, becomes its weight's own.
+
+    Here LoRA is of the blocks, and what is trained of the pooler is trained whole.
+    """
+    names = [f'pooler.dense.{end}.weight' for end in ('lora_A', 'lora_B')]
+    if all(name in tensors for name in (*names, 'pooler.dense.weight')):
+        a, b = (np.asarray(tensors.pop(name), np.float32) for name in names)
+        scale = np.float32(tuning.option('alpha') / tuning.option('rank'))
+        tensors['pooler.dense.weight'] = tensors['pooler.dense.weight'] + scale * np.matmul(b, a)
+
+
+def _ia3_shape(name: str) -> tuple[int, int]:
+    """Of an array of (IA)3 by its name: a row, or a column."""
+    (matrix,) = _matrices([name])
+    return _IA3_SHAPES[matrix]
+
+
+def _as_theirs(name: str, array: np.ndarray) -> np.ndarray:
+    return array.reshape(_ia3_shape(name)) if name.endswith('.ia3_l') else array
+
+
+def _flatten(tensors: Tensors, spelled: Mapping[str, str], file: epath.Path) -> None:
+    """The rows and columns of (IA)3 become vectors.
+
+    UserError where one scales the other side of its product, by feedforward_modules.
+    """
+    for name in [name for name in tensors if name.endswith('.ia3_l') and _matrices([name])]:
+        array = tensors[name]
+        vector = array.reshape(-1)
+        if array.shape != vector.reshape(_ia3_shape(name)).shape:
+            raise UserError(
+                f'{file}: {spelled[name]} has the shape {array.shape}: here (IA)3 scales what keys'
+                ' and values give and what the output of a sub-layer reads (feedforward_modules)'
+            )
+        tensors[name] = vector
+
+
+def _fill(tensors: Tensors, layout: Mapping[str, Place]) -> None:
+    """Blocks that the method left out get arrays that change nothing."""
+    wanted = {
+        name: (path, place.shape)
+        for path, place in layout.items()
+        if is_added(path)
+        for name in place.names
+    }
+    # Half of an update is no update: the other half is then missed by name.
+    there = {_END.sub('', name) for name in tensors if _END.search(name)}
+    for name, (path, shape) in wanted.items():
+        if _END.sub('', name) not in there:
+            tensors[name] = np.full(shape, neutral(path), np.float32)
+
+
+def _saved_modules(
+    architecture: str, layout: Mapping[str, Place], changed: Collection[str]
+) -> list[str]:
+    """The modules of transformers' class that are in the file whole: its head, and what changed.
+
+    UserError for a head of several modules that is not the base's.
+    """
+    modules = []
+    for part in CLASSES[architecture].parts:
+        names = [
+            n for path, p in layout.items() if path.startswith(PARTS[part].path) for n in p.names
+        ]
+        # For its own tasks peft takes the head for trained, and asks for it in the file.
+        trained = architecture in _TASKS.values() and part != 'pooler'
+        if not (trained or changed.intersection(names)):
+            continue
+        if len(PARTS[part].hugging_face) > 1:
+            raise UserError(
+                f'--format=peft: the {part} head of {architecture} was trained too, and is no single'
+                ' module: --format=huggingface writes all of it'
+            )
+        modules += PARTS[part].hugging_face.values()
+    return modules
+
+
+def _class_settings(architecture: str) -> dict[str, Any]:
+    """What peft wraps: a task of its own, or a class by its name."""
+    task = next((task for task, name in _TASKS.items() if name == architecture), None)
+    library = 'transformers.models.bert.modeling_bert'
+    mapping = {'base_model_class': architecture, 'parent_library': library}
+    return {'task_type': task, 'auto_mapping': None if task else mapping}
+
+
+def _method_settings(tuning: TuningConfig) -> dict[str, Any]:
+    """A method with its options, as peft calls them."""
+    if tuning.method == 'ia3':
+        paper = tuning.option('vectors') == 'paper'
+        matrices = [name for name in _IA3_SHAPES if not (paper and name == 'attention_output')]
+        rows = [name for name in matrices if _IA3_SHAPES[name] == (1, -1)]
+        method = {'peft_type': 'IA3', 'feedforward_modules': _targets(rows)}
+    else:
+        matrices = tuning.option('matrices').split(',')
+        method = {
+            'peft_type': 'LORA',
+            'r': tuning.option('rank'),
+            'lora_alpha': tuning.option('alpha'),
+            'lora_dropout': tuning.option('lora_dropout'),
+        }
+    # Modules are found by the ends of their names, and 'output.dense' ends the attention's too.
+    too_many = 'output' in matrices and 'attention_output' not in matrices
+    excluded = _targets(['attention_output']) if too_many else None
+    return {**method, 'target_modules': _targets(matrices), 'exclude_modules': excluded}
+
+
+def _targets(matrices: Collection[str]) -> list[str]:
+    """The ends of the modules' names, as peft's own defaults spell them: 'query', 'output.dense'."""
+    block = 'encoder.layer.{}.'
+    ends = (_MODULES[name].removeprefix(block) for name in matrices)
+    return [end.removeprefix('attention.self.') for end in ends]
