@@ -37,6 +37,7 @@ COMMANDS = (
     'fill_mask',
     'nearest',
     'extract_features',
+    'merge',
     'export',
 )
 

@@ -19,17 +19,15 @@ stablehlo, saved_model: a folder that serves the model without this project, wit
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from absl import logging
 
 from configs.errors import UserError, require_extra
-from configs.files.atomic import atomic_folder
 from configs.options import option, required
 from launch import app, flags
 from launch.inference.options import TrainedModel
@@ -133,7 +131,9 @@ def export(
     -> what is read there again (so it fits, and holds no NaN), and the parts of the model that
     found no place in it.
     """
-    with _new_folder(output) as folder:
+    from launch.workdir.folder import new_folder
+
+    with new_folder(output) as folder:
         if form == 'huggingface':
             return _huggingface(model, tokenizer, folder)
         if form == 'google':
@@ -205,24 +205,6 @@ def _serving(
     # Nothing reads a program back as weights; its name map is the identity.
     left_out = serving_folder.write(folder, model, tokenizer, form)
     return Reading(model, {name: name for name in serving.used_weights(model)}, (), ()), left_out
-
-
-@contextlib.contextmanager
-def _new_folder(output: str) -> Iterator[epath.Path]:
-    """A folder to fill, which takes the name `output` when all is done.
-
-    It is gone when anything fails. UserError where the name is taken.
-    """
-    from etils import epath
-
-    # An empty folder is taken: some tools make one beforehand.
-    target = epath.Path(output)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UserError(f'--output={output} is there and not empty: name another folder')
-
-    # Under another name until all is there, so that a half-written export is never found.
-    with atomic_folder(target) as folder:
-        yield folder
 
 
 if __name__ == '__main__':

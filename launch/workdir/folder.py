@@ -16,7 +16,24 @@ from pathlib import Path
 from etils import epath
 
 from configs.errors import UserError
+from configs.files.atomic import atomic_folder
 from input_pipeline.lock import LOCK, locked
+
+
+@contextlib.contextmanager
+def new_folder(output: str, flag: str = '--output') -> Iterator[epath.Path]:
+    """A folder to fill, which takes the name `output` when all is done.
+
+    It is gone when anything fails. UserError, naming `flag`, where the name is taken.
+    """
+    # An empty folder is taken: some tools make one beforehand.
+    target = epath.Path(output)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UserError(f'{flag}={output} is there and not empty: name another folder')
+
+    # Under another name until all is there, so that a half-written folder is never found.
+    with atomic_folder(target) as folder:
+        yield folder
 
 
 @contextlib.contextmanager

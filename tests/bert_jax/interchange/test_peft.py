@@ -1,0 +1,295 @@
+"""Adapters in peft's format, written here by hand, against a forward pass in numpy.
+
+What peft itself writes and reads is in tests/parity/test_peft.py.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from bert_jax.interchange import parameters, peft
+from bert_jax.model import heads
+from bert_jax.train import task_heads
+from configs.errors import UserError
+from configs.model import TuningConfig
+from configs.schema import ModelConfig, RuntimeConfig
+from tests.helpers.numpy_bert import dense, make_batch, noisy_params, numpy_forward
+
+SHAPE = ModelConfig(
+    vocab_size=100,
+    hidden_size=16,
+    num_layers=3,
+    num_heads=2,
+    intermediate_size=32,
+    max_position=32,
+)
+PREFIX = 'base_model.model.bert.encoder.layer.'
+LORA = {'peft_type': 'LORA', 'task_type': 'SEQ_CLS', 'r': 4, 'lora_alpha': 6}
+IA3 = {'peft_type': 'IA3', 'task_type': 'SEQ_CLS'}
+FULL = {'base_model_name_or_path': 'base'}
+
+
+def base_model(seed: int = 0) -> parameters.Model:
+    """What a base encoder is read as."""
+    params = noisy_params(heads.Pretraining(SHAPE), seed)
+    params = {'encoder': params['encoder']}
+    return parameters.Model(SHAPE, params, 'BertModel')
+
+
+def arrays(*modules: tuple[str, str, tuple[int, ...]], blocks=range(3)):
+    """Random arrays of a method at (module, name, shape) of each block, and a head of three."""
+    rng = np.random.RandomState(1)
+    draw = lambda shape: rng.normal(0.5, 0.3, shape).astype(np.float32)
+    made = {
+        f'{PREFIX}{i}.{module}.{name}': draw(shape)
+        for i in blocks
+        for module, name, shape in modules
+    }
+    head = {'weight': draw((3, 16)), 'bias': draw((3,))}
+    return made | {f'base_model.model.classifier.{name}': a for name, a in head.items()}
+
+
+def lora(module, inputs, outputs, rank=4):
+    return (
+        (module, 'lora_A.weight', (rank, inputs)),
+        (module, 'lora_B.weight', (outputs, rank)),
+    )
+
+
+QUERY, OUTPUT = lora('attention.self.query', 16, 16), lora('output.dense', 32, 16)
+SCALES = (
+    ('attention.self.key', 'ia3_l', (16, 1)),
+    ('attention.self.value', 'ia3_l', (16, 1)),
+    ('output.dense', 'ia3_l', (1, 32)),
+)
+THEIR_NAME = {
+    'query': 'attention.self.query',
+    'key': 'attention.self.key',
+    'value': 'attention.self.value',
+    'attention_output': 'attention.output.dense',
+    'intermediate': 'intermediate.dense',
+    'output': 'output.dense',
+}
+
+
+def save(folder, tensors, settings):
+    folder.mkdir(exist_ok=True)
+    save_file(tensors, folder / 'adapter_model.safetensors')
+    (folder / 'adapter_config.json').write_text(json.dumps(FULL | settings))
+    return folder
+
+
+def logits(model: parameters.Model, batch):
+    head = task_heads.make_model('classifier', model.config, 3, 0.0, RuntimeConfig())
+    return head.apply({'params': model.params}, batch)
+
+
+def numpy_logits(base, tensors, scale, batch):
+    """From peft's own names and layouts: torch's kernels are [out, in]."""
+    params = {**base.params, **{k: v for k, v in noisy_params(heads.Pretraining(SHAPE)).items()}}
+    params['encoder'] = dict(base.params['encoder'])
+    # A block knows its number by a leaf that numpy_forward cuts along with the others.
+    numbered = {**params['encoder']['layers'], 'number': np.arange(3.0)}
+    params['encoder']['layers'] = numbered
+
+    def linear(layer, name, x):
+        at = f'{PREFIX}{int(layer["number"])}.{THEIR_NAME[name]}.'
+        get = lambda leaf: tensors.get(at + leaf)
+        if (ia3 := get('ia3_l')) is not None:
+            if ia3.shape[1] == 1:
+                return dense(x, layer[name]) * ia3[:, 0]
+            return dense(x * ia3[0], layer[name])
+        y = dense(x, layer[name])
+        if get('lora_A.weight') is None:
+            return y
+        return y + scale * (x @ get('lora_A.weight').T @ get('lora_B.weight').T)
+
+    pooled = numpy_forward(params, SHAPE, batch, linear)[1]
+    head = 'base_model.model.classifier.'
+    return pooled @ tensors[head + 'weight'].T + tensors[head + 'bias']
+
+
+@pytest.mark.parametrize(
+    ('settings', 'modules', 'blocks', 'scale'),
+    [
+        (LORA, (*QUERY, *OUTPUT), range(3), 6 / 4),
+        (LORA | {'layers_to_transform': [1, 2]}, QUERY, (1, 2), 6 / 4),
+        ({**LORA, 'lora_alpha': 2.5}, lora('intermediate.dense', 16, 32), range(3), 2.5 / 4),
+        (IA3, SCALES, range(3), 1),
+        (IA3, (*SCALES, ('attention.output.dense', 'ia3_l', (1, 16))), range(3), 1),
+    ],
+    ids=['lora', 'depth', 'alpha', 'ia3', 'ia3_peft'],
+)
+def test_an_adapter_computes_what_its_arrays_say(tmp_path, settings, modules, blocks, scale):
+    base, batch = base_model(), make_batch(SHAPE)
+    tensors = arrays(*modules, blocks=blocks)
+    model = peft.read(save(tmp_path / 'in', tensors, settings), base).model
+    want = numpy_logits(base, tensors, scale, batch)
+    np.testing.assert_allclose(logits(model, batch), want, atol=2e-5)
+
+    # Out again: the same arrays under the same names.
+    peft.write(tmp_path / 'out', model, base, 'base')
+    again = load_file(tmp_path / 'out' / 'adapter_model.safetensors')
+    assert again.keys() == tensors.keys()
+    for name, array in tensors.items():
+        np.testing.assert_array_equal(again[name], array)
+
+
+def test_what_was_trained_beside_the_method_takes_the_place_of_the_bases(tmp_path):
+    """Biases, as bias=all keeps them, and a pooler among modules_to_save."""
+    base, batch = base_model(), make_batch(SHAPE)
+    tensors, draw = arrays(*QUERY), np.random.RandomState(2)
+    bias = draw.normal(size=16).astype(np.float32)
+    tensors[f'{PREFIX}1.attention.self.query.base_layer.bias'] = bias
+    pooler = draw.normal(size=(16, 16)).astype(np.float32)
+    tensors['base_model.model.bert.pooler.dense.weight'] = pooler
+    # peft's bias=all writes copies of what was trained whole, which say nothing more.
+    tensors['base_model.model.classifier.original_module.bias'] = np.full(3, 9, np.float32)
+    folder = save(tmp_path / 'in', tensors, LORA | {'bias': 'all'})
+    reading = peft.read(folder, base)
+    encoder = reading.model.params['encoder']
+    np.testing.assert_array_equal(encoder['layers']['query']['bias'][1], bias)
+    np.testing.assert_array_equal(encoder['pooler']['kernel'], pooler.T)
+    assert reading.ignored == ('base_model.model.classifier.original_module.bias',)
+    np.testing.assert_array_equal(
+        reading.model.params['classifier']['bias'], tensors['base_model.model.classifier.bias']
+    )
+
+    # Out again it says so, with every bias, and reads the same.
+    peft.write(tmp_path / 'out', reading.model, base, 'base')
+    settings = json.loads((tmp_path / 'out' / 'adapter_config.json').read_text())
+    assert settings['bias'] == 'all'
+    assert settings['modules_to_save'] == ['pooler.dense', 'classifier']
+    again = peft.read(tmp_path / 'out', base).model
+    np.testing.assert_array_equal(logits(again, batch), logits(reading.model, batch))
+
+
+def test_an_update_of_the_pooler_is_folded_into_it(tmp_path):
+    base = base_model()
+    tensors, draw = arrays(*QUERY), np.random.RandomState(2)
+    a, b = draw.normal(size=(4, 16)).astype('f'), draw.normal(size=(16, 4)).astype('f')
+    tensors['base_model.model.bert.pooler.dense.lora_A.weight'] = a
+    tensors['base_model.model.bert.pooler.dense.lora_B.weight'] = b
+    model = peft.read(save(tmp_path / 'in', tensors, LORA), base).model
+    want = base.params['encoder']['pooler']['kernel'] + 6 / 4 * (b @ a).T
+    np.testing.assert_allclose(model.params['encoder']['pooler']['kernel'], want, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ('matrices', 'targets', 'excluded'),
+    [
+        ('query,value', ['query', 'value'], None),
+        ('key,output', ['key', 'output.dense'], ['attention.output.dense']),
+        ('attention_output,output', ['attention.output.dense', 'output.dense'], None),
+        ('attention_output,intermediate', ['attention.output.dense', 'intermediate.dense'], None),
+    ],
+)
+def test_targets_are_named_so_that_no_other_module_ends_alike(
+    tmp_path, matrices, targets, excluded
+):
+    tuning = TuningConfig(method='lora', rank=2, matrices=matrices)
+    model = task_heads.make_model('classifier', SHAPE.tuned(tuning), 3, 0.0, RuntimeConfig())
+    base, params = base_model(), noisy_params(model)
+    layers = params['encoder']['layers'] | base.params['encoder']['layers']
+    params['encoder'] = {**base.params['encoder'], 'layers': layers}
+    whole = parameters.Model(
+        SHAPE.tuned(tuning), params, 'BertForSequenceClassification', ('a', 'b', 'c')
+    )
+    peft.write(tmp_path, whole, base, 'owner/name@main')
+    settings = json.loads((tmp_path / 'adapter_config.json').read_text())
+    assert settings['target_modules'] == targets and settings['exclude_modules'] == excluded
+    assert (settings['base_model_name_or_path'], settings['revision']) == ('owner/name', 'main')
+    assert peft.base_of(tmp_path) == 'owner/name@main'
+    # Labels, for which peft has no place, come back.
+    assert peft.read(tmp_path, base).model.labels == ('a', 'b', 'c')
+
+
+@pytest.mark.parametrize(
+    ('settings', 'message'),
+    [
+        ({'peft_type': 'PROMPT_TUNING'}, "peft_type='PROMPT_TUNING' is not built here: only LORA"),
+        ({'use_dora': True}, 'use_dora=True: not built here'),
+        ({'use_rslora': True, 'use_dora': True}, 'use_rslora=True, use_dora=True: not built'),
+        ({'rank_pattern': {'query': 2}}, "rank_pattern={'query': 2}: not built here"),
+        ({'a_later_switch': 'on'}, 'a_later_switch=on: not built here'),
+        ({'init_lora_weights': 'pissa'}, 'init_lora_weights=pissa: not built here'),
+        ({'r': 3}, r'lora_A.weight: .4, 16. in the file, .3, 16. by adapter_config.json'),
+        ({'r': 'four'}, "adapter_config.json: TuningConfig.rank='four': expected int"),
+        ({'r': 17}, 'adapter_config.json: tuning.rank=17: more than the 16 columns'),
+        ({'task_type': 'CAUSAL_LM'}, 'it is for CAUSAL_LM, which is none of SEQ_CLS'),
+        (
+            {'task_type': None, 'auto_mapping': {'base_model_class': 'BertLMHeadModel'}},
+            'it is for BertLMHeadModel, which is none of',
+        ),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else '',
+)
+def test_what_is_not_built_is_refused_by_name(tmp_path, settings, message):
+    folder = save(tmp_path / 'in', arrays(*QUERY), LORA | settings)
+    with pytest.raises(UserError, match=message):
+        peft.read(folder, base_model())
+
+
+def test_arrays_that_do_not_fit_are_named(tmp_path):
+    def refused(tensors, message, settings=LORA, base=None):
+        with pytest.raises(UserError, match=message):
+            peft.read(save(tmp_path / 'in', tensors, settings), base or base_model())
+
+    whole = arrays(*QUERY)
+    one = f'{PREFIX}2.attention.self.query.lora_B.weight'
+    half = {name: array for name, array in whole.items() if name != one}
+    refused(half, 'missing encoder.layer.2.attention.self.query.lora_B.weight')
+    refused(whole | {'base_model.model.classifier.lora_A.weight': whole[one]}, 'not known here')
+    refused(whole | {one: np.full((16, 4), np.nan, np.float32)}, 'NaN or infinite')
+    headless = {name: array for name, array in whole.items() if 'classifier' not in name}
+    refused(headless, 'missing classifier.bias, classifier.weight')
+    head = {name: array for name, array in whole.items() if 'classifier' in name}
+    refused(head, 'there are no arrays of LORA for any of query, key')
+    wide = arrays(*lora('attention.self.query', 24, 24))
+    refused(wide, r'lora_A.weight: .4, 24. in the file, .4, 16.')
+
+    # (IA)3 on other matrices, or on the other side of one.
+    refused(arrays(('attention.self.query', 'ia3_l', (16, 1))), 'it scales query: here', IA3)
+    refused(
+        arrays(*SCALES[:2], ('output.dense', 'ia3_l', (16, 1))),
+        'output.dense.ia3_l has the shape .16, 1.*feedforward_modules',
+        IA3,
+    )
+
+
+def test_another_encoder_is_refused_both_ways(tmp_path):
+    base, other = base_model(), base_model(seed=7)
+    model = peft.read(save(tmp_path / 'in', arrays(*QUERY), LORA), base).model
+    with pytest.raises(UserError, match='elsewhere is not the encoder .* are other weights'):
+        peft.write(tmp_path / 'out', model, other, 'elsewhere')
+    erf = base._replace(config=ModelConfig(**vars(SHAPE) | {'hidden_act': 'gelu_erf'}))
+    with pytest.raises(UserError, match='hidden_act is gelu_tanh and gelu_erf there'):
+        peft.write(tmp_path / 'out', model, erf, 'elsewhere')
+    assert not (tmp_path / 'out').exists()
+
+    # What was written here notes its encoder; what others wrote cannot be told apart.
+    peft.write(tmp_path / 'out', model, base, 'base')
+    with pytest.raises(UserError, match='base is not the encoder that it was tuned on'):
+        peft.read(tmp_path / 'out', other)
+    peft.read(tmp_path / 'in', other)
+
+
+@pytest.mark.parametrize(
+    ('method', 'why'),
+    [
+        ('full', 'all weights are trained'),
+        ('bitfit', 'peft trains biases beside LoRA alone'),
+        ('houlsby', 'peft has no such adapters'),
+        ('pfeiffer', 'peft has no such adapters'),
+        ('adamix', 'peft has no such adapters'),
+    ],
+)
+def test_methods_that_peft_has_not_are_refused(tmp_path, method, why):
+    config = SHAPE.tuned(TuningConfig(method=method))
+    model = base_model()._replace(config=config)
+    with pytest.raises(UserError, match=f'tuning.method={method}: {why}'):
+        peft.write(tmp_path / 'out', model, base_model(), 'base')

@@ -1,0 +1,194 @@
+"""launch.merge: tuned weights become a workdir of their own; and adapters of peft through the commands."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from flax import traverse_util
+
+from bert_jax.model import heads
+from bert_jax.train import checkpoint, task_heads
+from bert_jax.train.state import TrainState, joined, split
+from configs import schema
+from configs.errors import UserError
+from configs.model import TuningConfig
+from input_pipeline.tokenizer import Tokenizer
+from launch import merge
+from launch.inference import Predictor
+from launch.workdir.source import load_source, read_source
+from launch.workdir.workdir import Workdir
+from tests.helpers.numpy_bert import make_batch, noisy_params
+
+MODEL = schema.ModelConfig(
+    vocab_size=25,
+    hidden_size=16,
+    num_layers=3,
+    num_heads=2,
+    intermediate_size=32,
+    max_position=20,
+)
+
+
+def save(folder: pathlib.Path, config, data, params) -> str:
+    """A workdir of such a run, as launch leaves it."""
+    folder.mkdir(parents=True)
+    words = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *(f'word{i}' for i in range(20))]
+    (folder / 'vocab.txt').write_text('\n'.join(words) + '\n')
+    Workdir(folder).create_or_resume(config, data)
+    Tokenizer.load(folder).save(folder / 'tokenizer')
+    (folder / 'vocab.txt').unlink()
+    with checkpoint.Checkpoints(folder) as checkpoints:
+        checkpoints.save(TrainState(params, {}, np.int32(7), np.int32(0)), {'kind': 'finetune'})
+    return str(folder)
+
+
+@pytest.fixture
+def encoder(tmp_path) -> str:
+    config = schema.PretrainConfig(
+        model=MODEL,
+        phases=(schema.Phase(16, 10, 8),),
+        optimizer=schema.OptimizerConfig(warmup_steps=0),
+    )
+    return save(tmp_path / 'encoder', config, {}, noisy_params(heads.Pretraining(MODEL)))
+
+
+def tuned_run(folder: pathlib.Path, encoder: str, **options) -> tuple[str, np.ndarray]:
+    """(a workdir of a tuned classifier, what the model that was trained answers)."""
+    tuning = TuningConfig(**options)
+    source = load_source(encoder)
+    shape = MODEL.tuned(tuning)
+    model = task_heads.make_model('classifier', shape, 3, 0.0, schema.RuntimeConfig())
+
+    # The encoder's own weights, cut as the model has them, under noise of what is trained.
+    trained, _ = split(noisy_params(model, seed=3), shape)
+    flat = traverse_util.flatten_dict({'encoder': source.params['encoder']}, sep='/')
+    below = tuning.frozen_layers or 0
+    own = {}
+    for name, leaf in flat.items():
+        if '/layers/' in name and below:
+            own[name.replace('/layers/', '/below_layers/')] = leaf[:below]
+            leaf = leaf[below:]
+        own[name] = leaf
+    _, frozen = split(traverse_util.unflatten_dict(own | _fresh(model), sep='/'), shape)
+    answers = model.apply({'params': joined(trained, frozen)}, make_batch(MODEL))
+
+    data = {'head': 'classifier', 'labels': ['no', 'yes', 'maybe'], 'task': 'mood'}
+    data |= {'init_from': encoder, 'init_fingerprint': source.fingerprint()}
+    data |= {'model': schema.to_dict(MODEL), 'data_dir': ''}
+    config = schema.FinetuneConfig(tuning=tuning)
+    return save(folder, config, data, jax.device_get(trained)), np.asarray(answers)
+
+
+def _fresh(model):
+    """What is in no source: what the method adds, and the head; the values are not read."""
+    flat = traverse_util.flatten_dict(noisy_params(model), sep='/')
+    own = ('_lora_', '_ia3', '_adapter_', 'classifier')
+    return {name: leaf for name, leaf in flat.items() if any(part in name for part in own)}
+
+
+def answers_of(where: str) -> np.ndarray:
+    source = read_source(where)
+    model = task_heads.make_model('classifier', source.model, 3, 0.0, schema.RuntimeConfig())
+    return np.asarray(model.apply({'params': source.params}, make_batch(MODEL)))
+
+
+@pytest.mark.parametrize(
+    'options',
+    [
+        {'method': 'lora', 'rank': 3, 'frozen_layers': 1, 'matrices': 'query,intermediate,output'},
+        {'method': 'ia3', 'vectors': 'peft'},
+        {'method': 'bitfit', 'pooler': 'trained'},
+        {'method': 'spafit', 'rank': 3, 'frozen_layers': 1, 'bias_layers': 1},
+    ],
+    ids=lambda options: options['method'],
+)
+def test_a_merged_workdir_answers_alike_without_its_encoder(tmp_path, encoder, options):
+    run, want = tuned_run(tmp_path / 'run', encoder, **options)
+    said = merge.merge(run, str(tmp_path / 'merged'))
+    assert said == f'{tmp_path}/merged: {options["method"]} folded into plain weights'
+
+    # The encoder may go: all weights are in the folder, of a run that trained all of them.
+    shutil.rmtree(encoder)
+    merged = Workdir(str(tmp_path / 'merged'))
+    np.testing.assert_allclose(answers_of(merged.name), want, atol=1e-5)
+    assert read_source(merged.name).model == MODEL
+    assert read_source(merged.name).step == 7
+    assert merged.config() == schema.FinetuneConfig()
+
+    # It knows its task, and where it comes from.
+    data, before = merged.data(), Workdir(run).data()
+    assert data.pop('merged_from') == run and data == before
+
+
+def test_adamix_becomes_one_adapter_on_its_encoder(tmp_path, encoder):
+    run, want = tuned_run(tmp_path / 'run', encoder, method='adamix', width=5, frozen_layers=1)
+    merged = str(tmp_path / 'merged')
+    assert merge.merge(run, merged).endswith('adamix folded into one adapter, the mean of 4')
+    np.testing.assert_allclose(answers_of(merged), want, atol=1e-5)
+
+    # What was trained alone is there, and of it one expert, the mean of the four in float32.
+    four, one = (checkpoint.load_params(folder)[0] for folder in (run, merged))
+    path = ('encoder', 'layers', 'output_adapter_down', 'kernel')
+    kernels = [traverse_util.flatten_dict(tree)[path] for tree in (four, one)]
+    assert kernels[0].shape == (2, 4, 16, 5) and kernels[1].dtype == np.float32
+    np.testing.assert_allclose(kernels[1][:, 0], kernels[0].sum(1) / 4, atol=1e-7)
+    assert Workdir(merged).config().tuning.experts == 1
+    with pytest.raises(UserError, match='adamix leaves nothing to fold'):
+        merge.merge(merged, str(tmp_path / 'again'))
+    shutil.rmtree(encoder)
+    with pytest.raises(UserError, match='holds adamix weights alone'):
+        read_source(merged)
+
+
+def test_what_cannot_be_merged_is_refused_and_leaves_nothing(tmp_path, encoder):
+    for method in ('houlsby', 'pfeiffer'):
+        run, _ = tuned_run(tmp_path / method, encoder, method=method, width=5)
+        with pytest.raises(UserError, match=f'adapters .{method}. are layers of their own'):
+            merge.merge(run, str(tmp_path / 'merged'))
+    with pytest.raises(UserError, match='has no tuning to fold'):
+        merge.merge(encoder, str(tmp_path / 'merged'))
+    with pytest.raises(UserError, match='no config.json'):
+        merge.merge(str(tmp_path / 'nowhere'), str(tmp_path / 'merged'))
+    run, _ = tuned_run(tmp_path / 'run', encoder, method='bitfit')
+    with pytest.raises(UserError, match='is there and not empty'):
+        merge.merge(run, encoder)
+    assert not (tmp_path / 'merged').exists()
+
+
+def test_an_adapter_goes_out_and_comes_in_by_the_commands(tmp_path, encoder, binary):
+    run, want = tuned_run(tmp_path / 'run', encoder, method='lora', rank=3)
+
+    def command(*arguments, fails: str = ''):
+        done = binary(*arguments)
+        last = (done.stderr or done.stdout).splitlines()[-1]
+        assert (done.returncode == 2 and fails in last) if fails else done.returncode == 0, last
+        return done.stdout
+
+    # peft reads no workdir, so the encoder is written first; --base names the right one alone.
+    out = ('export', f'--workdir={run}', '--format=peft', f'--output={tmp_path}/adapter')
+    command(*out, fails=f'was tuned on {encoder}, which peft cannot read: write it with')
+    command('export', f'--workdir={encoder}', f'--output={tmp_path}/theirs')
+    said = command(*out, f'--base={tmp_path}/theirs')
+    assert said.splitlines()[-1] == f'{tmp_path}/adapter: BertForSequenceClassification'
+    command('merge', f'--workdir={run}', f'--output={tmp_path}/merged')
+
+    # It is read wherever a model is, with the labels and the tokenizer.
+    adapter = read_source(f'{tmp_path}/adapter')
+    assert adapter.bert.labels == ('no', 'yes', 'maybe') and adapter.model.tuning.rank == 3
+    assert adapter.tokenizer.fingerprint == read_source(encoder).tokenizer.fingerprint
+    np.testing.assert_allclose(answers_of(f'{tmp_path}/adapter'), want, atol=1e-5)
+    merged, tuned = (
+        Predictor.load(f'{tmp_path}/{name}')({'text': 'word1 word2'})
+        for name in ('merged', 'adapter')
+    )
+    assert merged['label'] == tuned['label']
+    assert merged['probabilities'] == pytest.approx(tuned['probabilities'], abs=1e-5)
+
+    # Without its base it says so.
+    shutil.rmtree(tmp_path / 'theirs')
+    with pytest.raises(UserError, match='is an adapter for .*theirs.*base_model_name_or_path in'):
+        read_source(f'{tmp_path}/adapter')
