@@ -182,7 +182,7 @@ def test_an_adapter_goes_out_and_comes_in_by_the_commands(tmp_path, encoder, bin
     assert adapter.tokenizer.fingerprint == read_source(encoder).tokenizer.fingerprint
     np.testing.assert_allclose(answers_of(f'{tmp_path}/adapter'), want, atol=1e-5)
     merged, tuned = (
-        Predictor.load(f'{tmp_path}/{name}')({'text': 'word1 word2'})
+        Predictor(read_source(f'{tmp_path}/{name}'), 16, {})('word1 word2')
         for name in ('merged', 'adapter')
     )
     assert merged['label'] == tuned['label']

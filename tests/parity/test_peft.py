@@ -1,0 +1,235 @@
+"""Adapters against Hugging Face's peft, in float32: theirs read here, ours loaded there."""
+
+from __future__ import annotations
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.interchange import huggingface, peft
+from bert_jax.interchange.parameters import Model
+from bert_jax.interchange.tuned import folded
+from bert_jax.train.task_heads import CLASSES, HEADS
+from configs.model import TuningConfig
+from tests.helpers.numpy_bert import noisy_params
+
+_REASON = 'PyTorch, transformers and peft are not installed: bash launch/test.sh --parity'
+torch = pytest.importorskip('torch', reason=_REASON)
+transformers = pytest.importorskip('transformers', reason=_REASON)
+theirs = pytest.importorskip('peft', reason=_REASON)
+
+from tests.parity import reference
+
+# Warnings of torch, transformers and peft are not ours to mend.
+pytestmark = pytest.mark.filterwarnings('default')
+TINY = {
+    'vocab_size': 100,
+    'hidden_size': 32,
+    'num_hidden_layers': 3,
+    'num_attention_heads': 4,
+    'intermediate_size': 64,
+    'max_position_embeddings': 32,
+}
+ODD = TINY | {
+    'vocab_size': 131,
+    'hidden_size': 27,
+    'num_attention_heads': 3,
+    'num_hidden_layers': 2,
+    'intermediate_size': 50,
+    'hidden_act': 'relu',
+}
+CLASSIFIER, TAGGER = 'BertForSequenceClassification', 'BertForTokenClassification'
+LORA = {'peft_type': 'LORA', 'task_type': 'SEQ_CLS'}
+IA3 = {'peft_type': 'IA3', 'task_type': 'SEQ_CLS'}
+FFN_ALONE = {
+    'target_modules': ['key', 'value', 'output.dense'],
+    'feedforward_modules': ['output.dense'],
+    'exclude_modules': ['attention.output.dense'],
+}
+ADAPTERS = {
+    'defaults': (CLASSIFIER, TINY, LORA),
+    'odd_shape': (CLASSIFIER, ODD, LORA | {'r': 5, 'lora_alpha': 3}),
+    'rank_1': (CLASSIFIER, ODD, LORA | {'r': 1, 'target_modules': ['key', 'intermediate.dense']}),
+    'every_linear': (CLASSIFIER, TINY, LORA | {'r': 3, 'target_modules': 'all-linear'}),
+    'suffix': (CLASSIFIER, TINY, LORA | {'target_modules': ['output.dense']}),
+    'regex': (CLASSIFIER, TINY, LORA | {'target_modules': r'.*layer\.[02]\.output\.dense'}),
+    'depth': (CLASSIFIER, TINY, LORA | {'layers_to_transform': [1, 2], 'bias': 'all'}),
+    'own_biases': (CLASSIFIER, TINY, LORA | {'bias': 'lora_only', 'lora_dropout': 0.3}),
+    'gaussian': (CLASSIFIER, TINY, LORA | {'init_lora_weights': 'gaussian'}),
+    'pooler': (CLASSIFIER, TINY, LORA | {'modules_to_save': ['pooler']}),
+    'tagging': (TAGGER, TINY, LORA | {'task_type': 'TOKEN_CLS'}),
+    'spans': ('BertForQuestionAnswering', ODD, LORA | {'task_type': 'QUESTION_ANS'}),
+    'encoder': ('BertModel', TINY, LORA | {'task_type': 'FEATURE_EXTRACTION'}),
+    'choice': (
+        'BertForMultipleChoice',
+        TINY,
+        LORA | {'task_type': None, 'modules_to_save': ['classifier']},
+    ),
+    'masked_words': ('BertForMaskedLM', TINY, LORA | {'task_type': None}),
+    'ia3': (CLASSIFIER, TINY, IA3),
+    'ia3_paper': (CLASSIFIER, ODD, IA3 | FFN_ALONE),
+    'ia3_spans': ('BertForQuestionAnswering', TINY, IA3 | {'task_type': 'QUESTION_ANS'}),
+}
+
+
+def labels_of(architecture: str) -> int:
+    return 2 if architecture == 'BertForQuestionAnswering' else 3  # a start and an end
+
+
+def base_of(architecture: str, settings, folder) -> tuple[torch.nn.Module, Model]:
+    """A base model, and what is read of it here. A head that the adapter brings is not in it."""
+    made = reference.random_model(architecture, **settings, num_labels=labels_of(architecture))
+    kept = made.bert if architecture == CLASSIFIER else made
+    kept.save_pretrained(folder)
+    return made, huggingface.read(folder).model
+
+
+def answers(model: Model, batch) -> dict[str, np.ndarray]:
+    """By transformers' names; a batch of choices is one example."""
+    head = CLASSES[model.architecture]
+    if model.architecture == 'BertForMultipleChoice':
+        batch = {name: array[None] for name, array in batch.items()}
+    if model.architecture == 'BertForMaskedLM':
+        rows, length = batch['input_ids'].shape
+        places = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
+        batch = {**batch, 'masked_lm_positions': places}
+
+    # Where the class has no pooler or next-sentence head, nothing reads these.
+    H = model.config.hidden_size
+    pooler = {'kernel': np.zeros((H, H), 'f'), 'bias': np.zeros(H, 'f')}
+    params = {'nsp': {'kernel': np.zeros((H, 2), 'f'), 'bias': np.zeros(2, 'f')}, **model.params}
+    params['encoder'] = {'pooler': pooler, **params['encoder']}
+    module = head.model(model.config, jnp.dtype('float32'), model.outputs)
+    result = jax.jit(module.apply)({'params': params}, batch)
+    return {name: np.asarray(take(result, model.config)) for name, take in head.outputs.items()}
+
+
+def called(model: torch.nn.Module, batch) -> dict[str, np.ndarray]:
+    """What a class of transformers, in peft's wrapping or not, gives for the batch."""
+    if 'MultipleChoice' in type(model.get_base_model()).__name__:
+        batch = {name: array[None] for name, array in batch.items()}
+    # Without the outermost wrapping, which for spans drops the token_type_ids (peft 0.21).
+    return reference.call(model.base_model, batch)
+
+
+def same(found, wanted) -> None:
+    for name, array in found.items():
+        np.testing.assert_allclose(array, wanted[name], atol=2e-5, rtol=0)
+
+
+def loaded(architecture: str, base: str, adapter: str, labels: int) -> torch.nn.Module:
+    """What peft makes of the files: every array finds its place."""
+    made = getattr(transformers, architecture).from_pretrained(base, num_labels=labels)
+    with warnings.catch_warnings():
+        warnings.filterwarnings('error', message='Found missing adapter keys')
+        return theirs.PeftModel.from_pretrained(made, adapter).eval()
+
+
+@pytest.mark.parametrize('name', ADAPTERS)
+def test_their_adapter_answers_alike_here_folded_and_back_there(tmp_path, name):
+    architecture, shape, settings = ADAPTERS[name]
+    base_folder, adapter, out = (str(tmp_path / part) for part in ('base', 'in', 'out'))
+    made, base = base_of(architecture, shape, base_folder)
+    model = theirs.get_peft_model(made, theirs.get_peft_config(dict(settings))).eval()
+
+    # As trained: all that is trained is away from where it begins.
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter += 0.2 * torch.randn_like(parameter)
+    model.save_pretrained(adapter)
+    batch = reference.inputs(shape['vocab_size'], rows=5, length=16)
+    wanted = called(model, batch)
+
+    # In: as it is, and folded into plain weights.
+    read = peft.read(adapter, base).model
+    assert read.architecture == architecture
+    same(answers(read, batch), wanted)
+    params, config = folded(read.params, read.config)
+    assert config.tuning == TuningConfig()
+    same(answers(read._replace(params=params, config=config), batch), wanted)
+
+    # Out: peft loads what is written onto the same base.
+    peft.write(out, read, base, base_folder)
+    there = loaded(architecture, base_folder, out, labels_of(architecture))
+    same(answers(read, batch), called(there, batch))
+
+
+OURS = {
+    'lora': {'method': 'lora', 'rank': 3, 'alpha': 5.0, 'matrices': 'query,output'},
+    'every_matrix': {
+        'method': 'lora',
+        'matrices': 'query,key,value,attention_output,intermediate,output',
+    },
+    'ia3': {'method': 'ia3'},
+    'ia3_peft': {'method': 'ia3', 'vectors': 'peft'},
+}
+
+
+def without_update_below(layers, blocks: int):
+    """The lower blocks as `assembled` fills them where depth leaves them out."""
+    cut = lambda leaf: np.concatenate([np.zeros_like(leaf[:blocks]), leaf[blocks:]])
+    return {
+        name: {'kernel': cut(module['kernel'])} if '_lora_' in name else module
+        for name, module in layers.items()
+    }
+
+
+@pytest.mark.parametrize('name', [*OURS, 'spafit'])
+@pytest.mark.parametrize('shape', [TINY, ODD], ids=['tiny', 'odd'])
+def test_our_tuned_model_answers_alike_there(tmp_path, name, shape):
+    base_folder, adapter = str(tmp_path / 'base'), str(tmp_path / 'adapter')
+    _, base = base_of(CLASSIFIER, shape, base_folder)
+    spafit = name == 'spafit'
+    options = {'method': 'spafit', 'rank': 2, 'frozen_layers': 0, 'bias_layers': 0}
+    config = base.config.tuned(TuningConfig(**(options if spafit else OURS[name])))
+
+    # Noise in what is trained, on the base's own weights.
+    module = HEADS['classifier'].model(config, jnp.dtype('float32'), 4)
+    params, own = noisy_params(module), base.params['encoder']
+    layers = params['encoder']['layers'] | own['layers']
+    if spafit:
+        layers = without_update_below(layers, 1)
+        noise = np.random.RandomState(5)
+        layers = {
+            name: {**module, 'bias': module['bias'] + noise.normal(0, 0.1, module['bias'].shape)}
+            if 'bias' in module
+            else module
+            for name, module in layers.items()
+        }
+    params['encoder'] = {**own, 'layers': layers}
+    model = Model(config, params, CLASSIFIER, tuple('abcd'))
+
+    peft.write(adapter, model, base, base_folder)
+    there = loaded(CLASSIFIER, base_folder, adapter, 4)
+    batch = reference.inputs(shape['vocab_size'], rows=5, length=16)
+    same(answers(model, batch), called(there, batch))
+
+    # By one name, as other programs take it: the adapter names its base.
+    auto = theirs.AutoPeftModelForSequenceClassification.from_pretrained(adapter, num_labels=4)
+    same(answers(model, batch), called(auto.eval(), batch))
+    again = peft.read(adapter, base).model
+    same(answers(again, batch), answers(model, batch))
+    assert again.labels == ('a', 'b', 'c', 'd')
+
+
+@pytest.mark.parametrize('switch', ['use_dora', 'use_rslora', 'lora_bias'])
+def test_their_variants_are_refused_by_name(tmp_path, switch):
+    made, base = base_of(CLASSIFIER, TINY, tmp_path / 'base')
+    config = theirs.get_peft_config(LORA | {switch: True})
+    theirs.get_peft_model(made, config).save_pretrained(tmp_path / 'in')
+    with pytest.raises(peft.UserError, match=f'{switch}=True: not built here'):
+        peft.read(tmp_path / 'in', base)
+
+
+@pytest.mark.parametrize('method', ['LOHA', 'VERA'])
+def test_their_other_methods_are_refused_by_name(tmp_path, method):
+    made, base = base_of(CLASSIFIER, TINY, tmp_path / 'base')
+    config = theirs.get_peft_config({'peft_type': method, 'task_type': 'SEQ_CLS'})
+    theirs.get_peft_model(made, config).save_pretrained(tmp_path / 'in')
+    with pytest.raises(peft.UserError, match=f"peft_type='{method}' is not built here"):
+        peft.read(tmp_path / 'in', base)
