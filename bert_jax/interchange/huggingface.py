@@ -300,10 +300,7 @@ def tensors_in(
     else:
         other = [name for name in ('tf_model.h5', 'flax_model.msgpack') if (folder / name).exists()]
         beside = f' ({other[0]} is not read)' if other else ''
-        raise UserError(
-            f'{folder}: no {safe} or {pickled} in it{beside}: download the'
-            ' weights too'
-        )
+        raise UserError(f'{folder}: no {safe} or {pickled} in it{beside}: download the weights too')
 
     # Everything becomes float32; half-precision files are read, and it is said.
     floats = collections.Counter(

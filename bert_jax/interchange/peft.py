@@ -176,7 +176,8 @@ def write(where: str | os.PathLike, model: Model, base: Model, name: str) -> tup
     layout = parameters.places(model.config, parts, model.outputs, _naming)
     tensors = parameters.to_tensors(layout, model.params, model.config)
     before = _tensors_of(base, parts)
-    changed = {n for n, a in tensors.items() if not np.array_equal(a, before.get(n))}
+    equal = lambda n, array: n in before and np.array_equal(array, before[n])
+    changed = {n for n, array in tensors.items() if not equal(n, array)}
 
     # The file holds the method's arrays, modules that were trained whole and, if any bias was, all
     # of them; the rest is the base's.
@@ -308,11 +309,12 @@ def _architecture(settings: Mapping[str, Any], base: Model, file: epath.Path) ->
     """transformers' class, which the task stands for, or the class itself is named."""
     task, mapping = settings.get('task_type'), settings.get('auto_mapping')
     named = mapping.get('base_model_class') if isinstance(mapping, dict) else None
-    architecture = _TASKS[task] if task in _TASKS else named or base.architecture
-    if architecture not in CLASSES or (task and task not in _TASKS):
+    architecture = named or base.architecture
+    if task:
+        architecture = _TASKS.get(task, task)  # a task without a class is refused below, by name
+    if architecture not in CLASSES:
         raise UserError(
-            f'{file}: it is for {task or architecture}, which is none of {", ".join(_TASKS)},'
-            f' {", ".join(CLASSES)}'
+            f'{file}: it is for {architecture}, which is none of {", ".join((*_TASKS, *CLASSES))}'
         )
     return architecture
 
@@ -399,14 +401,12 @@ def _fill(tensors: Tensors, layout: Mapping[str, Place]) -> None:
             tensors[name] = np.full(shape, neutral(path), np.float32)
 
 
-def _saved_modules(
-    architecture: str, layout: Mapping[str, Place], changed: Collection[str]
-) -> list[str]:
+def _saved_modules(architecture: str, layout: Mapping[str, Place], changed: set[str]) -> list[str]:
     """The modules of transformers' class that are in the file whole: its head, and what changed.
 
     UserError for a head of several modules that is not the base's.
     """
-    modules = []
+    modules: list[str] = []
     for part in CLASSES[architecture].parts:
         names = [
             n for path, p in layout.items() if path.startswith(PARTS[part].path) for n in p.names
@@ -417,8 +417,8 @@ def _saved_modules(
             continue
         if len(PARTS[part].hugging_face) > 1:
             raise UserError(
-                f'--format=peft: the {part} head of {architecture} was trained too, and is no single'
-                ' module: --format=huggingface writes all of it'
+                f'--format=peft: the {part} head of {architecture} was trained too, which is no'
+                ' single module: --format=huggingface writes all of it'
             )
         modules += PARTS[part].hugging_face.values()
     return modules
@@ -454,7 +454,7 @@ def _method_settings(tuning: TuningConfig) -> dict[str, Any]:
 
 
 def _targets(matrices: Collection[str]) -> list[str]:
-    """The ends of the modules' names, as peft's own defaults spell them: 'query', 'output.dense'."""
+    """The ends of the modules' names, as in peft's own defaults: 'query', 'output.dense'."""
     block = 'encoder.layer.{}.'
     ends = (_MODULES[name].removeprefix(block) for name in matrices)
     return [end.removeprefix('attention.self.') for end in ends]

@@ -21,7 +21,9 @@ class TrainedModel:
         'folder of a run of launch.pretrain or launch.finetune; its newest checkpoint is taken',
     )
     init_from: str | None = option(
-        None, 'in place of --workdir: a Hugging Face BERT directory or name, or a Google checkpoint'
+        None,
+        'in place of --workdir: a Hugging Face BERT or peft directory or name, or a Google'
+        ' checkpoint',
     )
 
     def __post_init__(self) -> None:

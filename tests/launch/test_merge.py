@@ -1,4 +1,4 @@
-"""launch.merge: tuned weights become a workdir of their own; and adapters of peft through the commands."""
+"""launch.merge: tuned weights become a workdir of their own; and adapters through the commands."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from configs import schema
 from configs.errors import UserError
 from configs.model import TuningConfig
 from input_pipeline.tokenizer import Tokenizer
-from launch import merge
 from launch.inference import Predictor
+from launch.workdir.merged import merge
 from launch.workdir.source import load_source, read_source
 from launch.workdir.workdir import Workdir
 from tests.helpers.numpy_bert import make_batch, noisy_params
@@ -108,7 +108,7 @@ def answers_of(where: str) -> np.ndarray:
 )
 def test_a_merged_workdir_answers_alike_without_its_encoder(tmp_path, encoder, options):
     run, want = tuned_run(tmp_path / 'run', encoder, **options)
-    said = merge.merge(run, str(tmp_path / 'merged'))
+    said = merge(run, str(tmp_path / 'merged'))
     assert said == f'{tmp_path}/merged: {options["method"]} folded into plain weights'
 
     # The encoder may go: all weights are in the folder, of a run that trained all of them.
@@ -127,7 +127,7 @@ def test_a_merged_workdir_answers_alike_without_its_encoder(tmp_path, encoder, o
 def test_adamix_becomes_one_adapter_on_its_encoder(tmp_path, encoder):
     run, want = tuned_run(tmp_path / 'run', encoder, method='adamix', width=5, frozen_layers=1)
     merged = str(tmp_path / 'merged')
-    assert merge.merge(run, merged).endswith('adamix folded into one adapter, the mean of 4')
+    assert merge(run, merged).endswith('adamix folded into one adapter, the mean of 4')
     np.testing.assert_allclose(answers_of(merged), want, atol=1e-5)
 
     # What was trained alone is there, and of it one expert, the mean of the four in float32.
@@ -137,8 +137,8 @@ def test_adamix_becomes_one_adapter_on_its_encoder(tmp_path, encoder):
     assert kernels[0].shape == (2, 4, 16, 5) and kernels[1].dtype == np.float32
     np.testing.assert_allclose(kernels[1][:, 0], kernels[0].sum(1) / 4, atol=1e-7)
     assert Workdir(merged).config().tuning.experts == 1
-    with pytest.raises(UserError, match='adamix leaves nothing to fold'):
-        merge.merge(merged, str(tmp_path / 'again'))
+    with pytest.raises(UserError, match='nothing is left to fold'):
+        merge(merged, str(tmp_path / 'again'))
     shutil.rmtree(encoder)
     with pytest.raises(UserError, match='holds adamix weights alone'):
         read_source(merged)
@@ -148,14 +148,14 @@ def test_what_cannot_be_merged_is_refused_and_leaves_nothing(tmp_path, encoder):
     for method in ('houlsby', 'pfeiffer'):
         run, _ = tuned_run(tmp_path / method, encoder, method=method, width=5)
         with pytest.raises(UserError, match=f'adapters .{method}. are layers of their own'):
-            merge.merge(run, str(tmp_path / 'merged'))
-    with pytest.raises(UserError, match='has no tuning to fold'):
-        merge.merge(encoder, str(tmp_path / 'merged'))
+            merge(run, str(tmp_path / 'merged'))
+    with pytest.raises(UserError, match='nothing is left to fold'):
+        merge(encoder, str(tmp_path / 'merged'))
     with pytest.raises(UserError, match='no config.json'):
-        merge.merge(str(tmp_path / 'nowhere'), str(tmp_path / 'merged'))
+        merge(str(tmp_path / 'nowhere'), str(tmp_path / 'merged'))
     run, _ = tuned_run(tmp_path / 'run', encoder, method='bitfit')
     with pytest.raises(UserError, match='is there and not empty'):
-        merge.merge(run, encoder)
+        merge(run, encoder)
     assert not (tmp_path / 'merged').exists()
 
 
@@ -175,6 +175,11 @@ def test_an_adapter_goes_out_and_comes_in_by_the_commands(tmp_path, encoder, bin
     said = command(*out, f'--base={tmp_path}/theirs')
     assert said.splitlines()[-1] == f'{tmp_path}/adapter: BertForSequenceClassification'
     command('merge', f'--workdir={run}', f'--output={tmp_path}/merged')
+
+    command(
+        *('merge', f'--workdir={tmp_path}/adapter', f'--output={tmp_path}/never'),
+        fails='is an adapter of peft: bert-export',
+    )
 
     # It is read wherever a model is, with the labels and the tokenizer.
     adapter = read_source(f'{tmp_path}/adapter')

@@ -90,7 +90,7 @@ def logits(model: parameters.Model, batch):
 
 def numpy_logits(base, tensors, scale, batch):
     """From peft's own names and layouts: torch's kernels are [out, in]."""
-    params = {**base.params, **{k: v for k, v in noisy_params(heads.Pretraining(SHAPE)).items()}}
+    params = noisy_params(heads.Pretraining(SHAPE))  # for its heads, which nothing here reads
     params['encoder'] = dict(base.params['encoder'])
     # A block knows its number by a leaf that numpy_forward cuts along with the others.
     numbered = {**params['encoder']['layers'], 'number': np.arange(3.0)}
