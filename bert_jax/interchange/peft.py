@@ -89,13 +89,15 @@ def is_directory(where: str | os.PathLike) -> bool:
 def base_of(where: str | os.PathLike) -> str:
     """The model that an adapter is for, as it names it; NAME@REVISION where it has both.
 
-    UserError where it names none.
+    UserError where it names none, or another adapter.
     """
     file = epath.Path(where) / _CONFIG
     settings = read_object(file)
     name, revision = settings.get('base_model_name_or_path'), settings.get('revision')
     if not isinstance(name, str) or not name:
         raise UserError(f'{file}: add base_model_name_or_path, the model that it was tuned on')
+    if is_directory(name):
+        raise UserError(f'{file} is for {name}, which is an adapter too: merge that one first')
     return f'{name}@{revision}' if revision else name
 
 

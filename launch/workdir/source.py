@@ -177,8 +177,6 @@ def _lasting(where: str) -> str:
 def _read_adapter(where: str, folder: epath.Path, print_map: bool) -> Source:
     """An adapter of peft on the model that it names; the tokenizer is that model's."""
     named = peft.base_of(folder)
-    if peft.is_directory(named):
-        raise UserError(f'{where} is for {named}, which is an adapter too: merge that one first')
     try:
         base = plain(read_source(named))
     except UserError as error:

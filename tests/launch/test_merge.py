@@ -19,7 +19,7 @@ from configs.model import TuningConfig
 from input_pipeline.tokenizer import Tokenizer
 from launch.inference import Predictor
 from launch.workdir.merged import merge
-from launch.workdir.source import load_source, read_source
+from launch.workdir.source import load_source, read_source, shape_of
 from launch.workdir.workdir import Workdir
 from tests.helpers.numpy_bert import make_batch, noisy_params
 
@@ -192,6 +192,16 @@ def test_an_adapter_goes_out_and_comes_in_by_the_commands(tmp_path, encoder, bin
     )
     assert merged['label'] == tuned['label']
     assert merged['probabilities'] == pytest.approx(tuned['probabilities'], abs=1e-5)
+
+    # An adapter of itself would be read without end.
+    settings = tmp_path / 'adapter' / 'adapter_config.json'
+    named = settings.read_text()
+    settings.write_text(named.replace(f'{tmp_path}/theirs', f'{tmp_path}/adapter'))
+    for read in (read_source, shape_of):
+        with pytest.raises(UserError, match='which is an adapter too: merge that one first'):
+            read(f'{tmp_path}/adapter')
+    settings.write_text(named)
+    assert shape_of(f'{tmp_path}/adapter') == MODEL
 
     # Without its base it says so.
     shutil.rmtree(tmp_path / 'theirs')
