@@ -98,7 +98,7 @@ def main(argv: Sequence[str]) -> int:
         print(schema.dumps(configuration(options)), end='')
         return 0
     if options.print_schedule:
-        return print_schedule(app.config_from_flags('pretrain'))
+        return print_schedule(app.config_from_flags(schema.PretrainConfig))
     if not options.coordinator and (alone := flags.present('num_processes', 'process_id')):
         raise UserError(
             f'{alone[0]} needs --coordinator=HOST:PORT; with --distributed the cluster tells it'
@@ -137,11 +137,11 @@ def ready() -> tuple[schema.PretrainConfig, list[Records]]:
 def configuration(options: Options) -> schema.PretrainConfig:
     """The settings of --config and --set; with --init_from the model is the one there."""
     if not options.init_from:
-        return app.config_from_flags('pretrain')
+        return app.config_from_flags(schema.PretrainConfig)
     from launch.pretraining.source_shape import shape_settings
 
     shape = shape_settings(options.init_from, options.data, options.workdir)
-    return app.config_from_flags('pretrain', before=shape)
+    return app.config_from_flags(schema.PretrainConfig, before=shape)
 
 
 def common(made: tuple[schema.PretrainConfig, list[Records]]) -> dict[str, Any]:

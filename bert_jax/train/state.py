@@ -16,6 +16,7 @@ from flax import traverse_util
 
 from bert_jax.mesh.sharding import path_of, shardings
 from bert_jax.model.added import is_added, neutral, trained_from
+from bert_jax.model.encoder import padded_vocab
 from bert_jax.train.optimizer import Optimizer, is_stacked, make_optimizer
 from bert_jax.train.schedule import Hparams
 from configs.errors import UserError
@@ -85,6 +86,20 @@ def joined(params: Any, frozen: Any) -> Any:
         names: jnp.concatenate([below[names], above[names]]) for names in below.keys() & above
     }
     return traverse_util.unflatten_dict(below | above | stacks)
+
+
+def parameter_count(params: Any, config: ModelConfig) -> int:
+    """How many weights a tree holds: those of a whole model, or what its tuning trains of it.
+
+    config: the model's. Rows that pad the vocabulary's tables for the hardware are none.
+    """
+    padding = padded_vocab(config.vocab_size) - config.vocab_size
+    count = 0
+    for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
+        count += leaf.size
+        if path_of(path).endswith(('embeddings/word', 'mlm/bias')):
+            count -= padding * (leaf.size // leaf.shape[0])
+    return count
 
 
 def fresh_state(params: Any, config: Optimizer, frozen: Any = None) -> TrainState:
