@@ -129,6 +129,11 @@ def ready() -> tuple[schema.PretrainConfig, list[Records]]:
 
     # --workdir is required here, since --dry_run and --print_schedule write nothing.
     config = configuration(options)
+    if config.tuning.method != 'full' and not (options.init_from or options.dry_run):
+        raise UserError(
+            f'tuning.method={config.tuning.method} leaves most weights as they are, and fresh ones'
+            ' are worth nothing: name trained ones with --init_from'
+        )
     if not options.workdir and not options.dry_run:
         raise UserError('--workdir is required: a folder for this run')
     return config, match_phases(config, options.data)

@@ -201,8 +201,15 @@ def for_pretraining(
     UserError where the source is a model of another shape, or the vocabulary is not the source's or
     an extension of it.
     """
+    return as_pretraining(plain(read_source(where, print_map)), tokenizer, config, seed)
+
+
+def as_pretraining(
+    source: Source, tokenizer: Tokenizer, config: schema.ModelConfig, seed: int
+) -> Source:
+    """`for_pretraining`, of a source that was read and is plain."""
     # The vocabulary first: it may add rows, and so change the shape that is compared below.
-    source = with_vocabulary(plain(read_source(where, print_map)), tokenizer)
+    source = with_vocabulary(source, tokenizer)
 
     # All differences in one message, in the form in which they can be added to the command.
     given, wanted = schema.to_dict(source.model), schema.to_dict(config)
@@ -212,14 +219,14 @@ def for_pretraining(
         if value != wanted[name] and name not in FREE
     ]:
         raise UserError(
-            f'--init_from={where} is of another model than --set asks for: leave those settings'
-            f' out, or give {" ".join(differ)}'
+            f'--init_from={source.where} is of another model than --set asks for: leave those'
+            f' settings out, or give {" ".join(differ)}'
         )
 
     # Heads of a task have no place in pre-training; its own heads are made where they lack.
     parts = ('pooler', 'mlm', 'nsp')
     if unused := [part for part in source.bert.parts if part not in parts]:
-        logging.info('%s: its %s is not used', where, ', '.join(unused))
+        logging.info('%s: its %s is not used', source.where, ', '.join(unused))
     source = complete(source, parts, seed)
 
     # Only what the program knows: an unused head would not match the state's tree.
@@ -228,6 +235,16 @@ def for_pretraining(
             params={name: source.params[name] for name in ('encoder', 'mlm', 'nsp')}
         )
     )
+
+
+def check_pooler(source: Source, tuning: TuningConfig) -> None:
+    """UserError where the pooler is fresh and tuning would leave it so."""
+    stays = tuning.method != 'full' and tuning.option('pooler') == 'frozen'
+    if stays and 'pooler' in source.made:
+        raise UserError(
+            f'{source.where} has no pooler, and a fresh one that stays as it is tells the'
+            ' classifier nothing: --set tuning.pooler=trained'
+        )
 
 
 def with_vocabulary(source: Source, tokenizer: Tokenizer) -> Source:

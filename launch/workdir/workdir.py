@@ -192,7 +192,7 @@ class Workdir(os.PathLike[str]):
         """The shape of the run's model. UserError where this is no workdir, or it is damaged."""
         config = self.config()
         if isinstance(config, schema.PretrainConfig):
-            return config.model
+            return config.encoder
 
         # A fine-tuning configuration holds no shape: that is the encoder's it began with.
         source = self.data(model=dict)['model']
