@@ -120,7 +120,39 @@ def read_source(where: str, print_map: bool = False) -> Source:
         return _read_source(where, print_map)
 
 
-def _read_source(where: str, print_map: bool) -> Source:
+def read_tuned(wheres: Sequence[str]) -> tuple[Source, list[Source]]:
+    """(the encoder that several runs were tuned on, the runs), of their workdirs, one at least.
+
+    Arrays that a run has not trained are the encoder's own objects. UserError as `read_source`, and
+    where a run was not tuned, or on another encoder than the first.
+    """
+    # All of them before any weights: which encoder each belongs to.
+    first: dict[str, Any] | None = None
+    for where in wheres:
+        workdir = Workdir(where)
+        workdir.check('a workdir of launch.finetune or launch.pretrain')
+        if workdir.model_config().tuning.method == 'full':
+            raise UserError(
+                f'{where} has trained all of its weights, and so has none to share: serve it by'
+                ' itself'
+            )
+        known = workdir.data(init_from=str, init_fingerprint=str)
+        first = first or known
+        if known['init_fingerprint'] != first['init_fingerprint']:
+            raise UserError(
+                f'{where} was tuned on the encoder of {known["init_from"]}, and {wheres[0]} on'
+                f' another, that of {first["init_from"]}: serve them apart'
+            )
+
+    # The first says where the encoder is, and that it still is the one.
+    encoder, sources = _encoder_of(Workdir(wheres[0])), []
+    for where in wheres:
+        with reading(where):
+            sources.append(_read_source(where, False, encoder))
+    return encoder, sources
+
+
+def _read_source(where: str, print_map: bool, encoder: Source | None = None) -> Source:
     # By the files that lie there: Google's prefix may end in .ckpt and is no folder, so it is
     # first; a name on the Hub counts only where no folder has that name.
     if prefix := google.prefix_of(where):
@@ -136,7 +168,7 @@ def _read_source(where: str, print_map: bool) -> Source:
     else:
         workdir = Workdir(where)
         workdir.check(_KINDS)
-        reading, step = _read_workdir(workdir)
+        reading, step = _read_workdir(workdir, encoder)
         folder = workdir.tokenizer_folder
 
     # What was read is told before the tokenizer is checked: it helps with that mistake.
@@ -309,9 +341,9 @@ def with_vocabulary(source: Source, tokenizer: Tokenizer) -> Source:
     )
 
 
-def _read_workdir(workdir: Workdir) -> tuple[Reading, int]:
+def _read_workdir(workdir: Workdir, encoder: Source | None) -> tuple[Reading, int]:
     """A workdir's newest checkpoint, with the class of transformers that its head is, and its
-    step.
+    step; of a tuned run `encoder` is the rest, read where it is None.
     """
     # A feature-based run has no encoder of its own: refused before weights are read.
     model, config = workdir.model_config(), workdir.config()
@@ -325,7 +357,8 @@ def _read_workdir(workdir: Workdir) -> tuple[Reading, int]:
     # The head is found by the kind of run: pre-training has one, fine-tuning noted its own.
     params, step = load_params(workdir)
     if model.tuning.method != 'full':
-        params, model = _with_encoder(workdir, params, model)
+        rest = (encoder or _encoder_of(workdir)).params['encoder']
+        params, model = assembled(rest, params, model, workdir.name)
     if isinstance(config, schema.PretrainConfig):
         bert = Model(model, params, HEADS['pretraining'].architecture)
     else:
@@ -343,12 +376,10 @@ def _read_workdir(workdir: Workdir) -> tuple[Reading, int]:
     return Reading(bert, dict(zip(names, names, strict=True)), (), ()), step
 
 
-def _with_encoder(
-    workdir: Workdir, tuned: dict[str, Any], model: schema.ModelConfig
-) -> tuple[dict[str, Any], schema.ModelConfig]:
-    """(all parameters, shape) of a tuned run, which holds what it has trained and no more.
+def _encoder_of(workdir: Workdir) -> Source:
+    """What a tuned run was tuned on, which its workdir does not hold.
 
-    UserError where the encoder that it was tuned on is gone, or has other weights now.
+    UserError where that is gone, or has other weights now.
     """
     known = workdir.data(init_from=str, init_fingerprint=str)
     where = known['init_from']
@@ -356,16 +387,16 @@ def _with_encoder(
         encoder = load_plain(where)
     except UserError as error:
         raise UserError(
-            f'{workdir} holds {model.tuning.method} weights alone, for the encoder of {where}:'
+            f'{workdir} holds tuned weights alone, for the encoder of {where}:'
             f' {error}; put it back, or name its new place as init_from in {workdir.data_file}'
         ) from error
     if encoder.fingerprint() != known['init_fingerprint']:
         raise UserError(
-            f'{workdir} holds {model.tuning.method} weights for the encoder of {where}, which has'
+            f'{workdir} holds tuned weights for the encoder of {where}, which has'
             ' other weights now: name a copy of what it was as init_from in'
             f' {workdir.data_file}'
         )
-    return assembled(encoder.params['encoder'], tuned, model, workdir.name)
+    return encoder
 
 
 def fold(source: Source) -> Source:
