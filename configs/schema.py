@@ -250,14 +250,14 @@ class PretrainConfig(Section):
                     f'phases.{i}.batch_size={phase.batch_size} does not divide by'
                     f' runtime.accumulation={self.runtime.accumulation}: change either'
                 )
-        # Then what the phases have in common; the tuning must fit the model's shape.
+        # Then what the phases have in common.
         if self.tuning.method not in ('full', 'bitfit', 'lora', 'houlsby', 'pfeiffer', 'ia3'):
             raise UserError(
                 f'tuning.method={self.tuning.method}: it is for fine-tuning; in pre-training take'
                 ' lora, houlsby, pfeiffer, ia3, bitfit or full'
             )
         check_tuned(self.tuning, self.optimizer)
-        self.encoder  # noqa: B018
+        self.model.tuned(self.tuning)  # which must fit its shape
         if self.optimizer.freeze_layers > self.model.num_layers:
             raise UserError(
                 f'optimizer.freeze_layers={self.optimizer.freeze_layers} is more than'

@@ -268,8 +268,8 @@ def test_flops_are_those_of_the_compiled_step(options):
     compiled = lowered.compile().cost_analysis()['flops']
     rows, length = batch['input_ids'].shape
     counted = rows * flops.training_flops_per_sequence(config, length, predictions=0)
-    print(options, compiled / counted)
-    assert 0.98 < compiled / counted < 1.06
+    # Norms, softmax and the like are a hundredth of it.
+    assert 1.0 < compiled / counted < 1.03
 
 
 @pytest.mark.parametrize('options', EVERY_METHOD, ids=str)
