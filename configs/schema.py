@@ -194,6 +194,19 @@ class RuntimeConfig(Section):
     )
 
 
+def check_tuned(tuning: TuningConfig, optimizer: OptimizerConfig) -> None:
+    """UserError for settings of the optimizer that tuning leaves no place for."""
+    # What tuning leaves alone it leaves alone for good, and one rate is for the rest.
+    o = optimizer
+    rates = (o.layer_decay, o.freeze_embeddings, o.freeze_layers)
+    if tuning.method != 'full' and rates != (1.0, False, 0):
+        raise UserError(
+            'optimizer: layer_decay, freeze_embeddings and freeze_layers are for'
+            f' tuning.method=full, not {tuning.method}: leave them out; tuning.frozen_layers'
+            ' freezes blocks'
+        )
+
+
 @dataclass(frozen=True)
 class PretrainConfig(Section):
     """One pre-training run."""
@@ -205,6 +218,12 @@ class PretrainConfig(Section):
     phases: tuple[Phase, ...] = (Phase(128, 900_000, 256), Phase(512, 100_000, 256))
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     runtime: RuntimeConfig = dataclasses.field(default_factory=RuntimeConfig)
+    tuning: TuningConfig = later(TuningConfig)
+
+    @property
+    def encoder(self) -> ModelConfig:
+        """The model with what the tuning of this run adds to it."""
+        return self.model.tuned(self.tuning)
 
     @property
     def total_steps(self) -> int:
@@ -232,6 +251,13 @@ class PretrainConfig(Section):
                     f' runtime.accumulation={self.runtime.accumulation}: change either'
                 )
         # Then what the phases have in common.
+        if self.tuning.method not in ('full', 'bitfit', 'lora', 'houlsby', 'pfeiffer', 'ia3'):
+            raise UserError(
+                f'tuning.method={self.tuning.method}: it is for fine-tuning; in pre-training take'
+                ' lora, houlsby, pfeiffer, ia3, bitfit or full'
+            )
+        check_tuned(self.tuning, self.optimizer)
+        self.model.tuned(self.tuning)  # which must fit its shape
         if self.optimizer.freeze_layers > self.model.num_layers:
             raise UserError(
                 f'optimizer.freeze_layers={self.optimizer.freeze_layers} is more than'
@@ -310,15 +336,12 @@ class FinetuneConfig(Section):
                     f'{name}={getattr(self, name)} needs scores in training: set score_every, the'
                     ' steps between them'
                 )
-        # What tuning leaves alone it leaves alone for good, and one rate is for the rest.
-        if self.tuning.method != 'full':
-            o, only = self.optimizer, f'for tuning.method=full, not {self.tuning.method}'
-            if (o.layer_decay, o.freeze_embeddings, o.freeze_layers) != (1.0, False, 0):
-                raise UserError(
-                    'optimizer: layer_decay, freeze_embeddings and freeze_layers are'
-                    f' {only}: leave them out; tuning.frozen_layers freezes blocks'
-                )
-            self._require(self.init == 'source', 'init', f'source: random is {only}')
+        check_tuned(self.tuning, self.optimizer)
+        self._require(
+            self.tuning.method == 'full' or self.init == 'source',
+            'init',
+            f'source: random is for tuning.method=full, not {self.tuning.method}',
+        )
         self._require(
             self.optimizer.warmup_steps == 0,
             'optimizer',

@@ -7,9 +7,11 @@ This file owns the spelling of a grid and the names of its points; what a settin
 from __future__ import annotations
 
 import itertools
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import Generic, NamedTuple, TypeVar, get_args
 
 from configs.errors import UserError
+from configs.model import Method
 from configs.overrides import apply
 from configs.section import Section
 
@@ -17,11 +19,13 @@ C = TypeVar('C', bound=Section)
 
 
 # Grids by name: of the section 4.1 and the appendix A.3 of the paper, and of the README of
-# google-research/bert for its smaller models. Seeds go behind one: --sweep="glue;seed=0,1,2".
+# google-research/bert for its smaller models; and every method of tuning beside full fine-tuning.
+# Seeds go behind one: --sweep="glue;seed=0,1,2".
 GRIDS = {
     'glue': 'optimizer.peak_lr=5e-5,4e-5,3e-5,2e-5',
     'appendix': 'batch_size=16,32;optimizer.peak_lr=5e-5,3e-5,2e-5;epochs=2,3,4',
     'miniatures': 'epochs=4;batch_size=8,16,32,64,128;optimizer.peak_lr=3e-4,1e-4,5e-5,3e-5',
+    'methods': f'tuning.method={",".join(get_args(Method))}',
 }
 
 
@@ -33,10 +37,11 @@ class Point(NamedTuple, Generic[C]):
     config: C
 
 
-def grid(config: C, text: str) -> list[Point[C]]:
+def grid(config: C, text: str, change: Callable[..., C] = apply) -> list[Point[C]]:
     """Every combination of the settings in `text`, applied to `config`, as points.
 
-    A name of GRIDS in `text` stands for its settings. Raises UserError for a malformed text, an
+    A name of GRIDS in `text` stands for its settings. change: what applies them, as
+    change(config, sweep=...). Raises UserError for a malformed text, an
     unknown setting, a bad value, and values that are equal.
     """
     # A grid's name becomes its settings, so that from here on there are settings alone.
@@ -62,7 +67,7 @@ def grid(config: C, text: str) -> list[Point[C]]:
     # The product of all lists, the last changing fastest.
     for values_of_point in itertools.product(*(choices for _, choices in axes)):
         pairs = zip(axes, values_of_point, strict=True)
-        changed = apply(config, sweep=[f'{name}={value}' for (name, _), value in pairs])
+        changed = change(config, sweep=[f'{name}={value}' for (name, _), value in pairs])
         settings = {name: _leaf(changed, name) for name, _ in axes}
         name = ','.join(f'{name}={value}' for name, value in settings.items())
         points.append(Point(name, settings, changed))

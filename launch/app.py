@@ -22,17 +22,18 @@ import select
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, TextIO, overload
+from typing import TextIO, TypeVar
 
 from absl import app, flags, logging
 
 from configs.errors import UserError
 from configs.load import load, presets
 from configs.overrides import apply
-from configs.schema import Config, FinetuneConfig, PretrainConfig
+from configs.schema import FinetuneConfig, PretrainConfig
 from configs.section import Section
 from configs.settings_text import described
 
+C = TypeVar('C', PretrainConfig, FinetuneConfig)
 # Of the source, or of the installed packages: what lies below it is ours.
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -201,28 +202,12 @@ def define_config_flags() -> None:
     flags.DEFINE_multi_string('set', [], 'changes one setting, as in --set optimizer.peak_lr=2e-5')
 
 
-@overload
-def config_from_flags(
-    kind: Literal['pretrain'], default: PretrainConfig | None = None, before: Sequence[str] = ()
-) -> PretrainConfig: ...
-@overload
-def config_from_flags(
-    kind: Literal['finetune'], default: FinetuneConfig | None = None, before: Sequence[str] = ()
-) -> FinetuneConfig: ...
-def config_from_flags(
-    kind: Literal['pretrain', 'finetune'],
-    default: Config | None = None,
-    before: Sequence[str] = (),
-) -> Config:
-    """The configuration that --config names, with every --set applied.
+def config_named(cls: type[C], default: C | None = None) -> C:
+    """The configuration that --config names, or without it `default`, before any --set.
 
-    Without --config it is `default`. `before`: changes that --set may change again.
-
-    Raises UserError where it is not of that kind, or there is neither --config nor a default.
+    Raises UserError where it is none of class `cls`, or there is neither --config nor a default.
     """
-    # --config first, or what stands for it.
     name = flags.FLAGS['config'].value
-    cls = {'pretrain': PretrainConfig, 'finetune': FinetuneConfig}[kind]
     config = default if name is None else load(name, cls)
     if config is None:
         raise UserError(
@@ -236,9 +221,21 @@ def config_from_flags(
             f'--config={name}: holds a {type(config).__name__}, but this program takes a'
             f' {cls.__name__}'
         )
+    return config
 
+
+def changes() -> list[str]:
+    """What --set says, in its order."""
+    return flags.FLAGS['set'].value or []
+
+
+def config_from_flags(cls: type[C], before: Sequence[str] = ()) -> C:
+    """The configuration that --config names, with every --set applied.
+
+    `before`: changes that --set may change again. Raises UserError as `config_named` does.
+    """
     # --set last: it changes whatever the configuration came from.
-    return apply(config, [*before, *(flags.FLAGS['set'].value or [])])
+    return apply(config_named(cls), [*before, *changes()])
 
 
 def check_output_file(flag: str, path: str) -> None:

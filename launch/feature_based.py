@@ -95,7 +95,7 @@ def main(argv: Sequence[str]) -> int:
     approaches = typing.cast(tuple[typing.Any, ...], options.approaches)  # each of them in _ALL
     for approach in approaches:
         if approach == 'finetune':
-            config = overrides.apply(
+            config = finetune.changed(
                 finetune.recipe(task.name, task.kind),
                 options.set,
                 set_finetune=options.set_finetune,

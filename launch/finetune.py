@@ -5,12 +5,13 @@ process.
   python -m launch.finetune ... --set epochs=4 --set optimizer.peak_lr=3e-5
   python -m launch.finetune ... --sweep="optimizer.peak_lr=2e-5,3e-5;seed=0,1,2"
 
-Without --config the settings are the paper's for the task (configs/presets/finetune.py). Runs that
-are done are taken as they are.
+Without --config the settings are the paper's for the task (configs/presets/finetune.py), and with
+tuning.method the rates are that method's. Runs that are done are taken as they are.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -46,7 +47,7 @@ class Options:
     sweep: str = option(
         '',
         'settings and their values: "optimizer.peak_lr=2e-5,3e-5;seed=0,1,2", or "glue;seed=0,1,2"'
-        ' (grids: glue, appendix, miniatures)',
+        ' (grids: glue, appendix, miniatures, methods)',
     )
     print_config: bool = option(
         False,
@@ -75,16 +76,26 @@ def main(argv: Sequence[str]) -> int:
     if options.deterministic:
         determinism.demand()
     from configs import sweep
-    from configs.presets.finetune import recipe
+    from configs.presets.finetune import METHODS, changed, recipe
     from input_pipeline.tasks import load_task
 
     # The task and the settings first: most mistakes are in them, and to find them needs no jax.
     task = load_task(options.task, options.data_dir)
-    config = app.config_from_flags('finetune', recipe(task.name, task.kind, options.recipe))
+    begin = app.config_named(schema.FinetuneConfig, recipe(task.name, task.kind, options.recipe))
+    # A method of tuning brings its recipe; over that goes --set, and over --set a sweep.
+    change = functools.partial(changed, changes=app.changes())
+    config = change(begin)
     if options.print_config:
         print(schema.dumps(config), end='')
         return 0
-    points = sweep.grid(config, options.sweep) if options.sweep else []
+    points = sweep.grid(begin, options.sweep, change) if options.sweep else []
+    methods = {each.tuning.method for each in [point.config for point in points] or [config]}
+    for method in sorted(methods & METHODS.keys() - {begin.tuning.method}):
+        recipe_of = METHODS[method]
+        logging.info(
+            'tuning.method=%s brings the settings of %s, before --set and --sweep: %s',
+            method, recipe_of.source, ', '.join(recipe_of.settings),
+        )  # fmt: skip
 
     from launch.finetuning import finetuner, machine, results
     from launch.finetuning.approach import FineTuning

@@ -23,11 +23,11 @@ from absl import logging
 
 from configs.errors import UserError
 from configs.options import check_intervals, option, required
+from configs.schema import PretrainConfig
 from launch import app, flags
 
 if TYPE_CHECKING:
     from bert_jax.costs.chips import Topology
-    from configs.schema import PretrainConfig
 
 app.define_config_flags()
 
@@ -86,7 +86,7 @@ def main(argv: Sequence[str]) -> int:
         app.check_output_file('json', options.json)
 
     # Settings and topology by name, which needs no jax.
-    config = app.config_from_flags('pretrain')
+    config = app.config_from_flags(PretrainConfig)
     from bert_jax.costs.chips import topology
 
     where = topology(options.topology)

@@ -98,7 +98,7 @@ def main(argv: Sequence[str]) -> int:
         print(schema.dumps(configuration(options)), end='')
         return 0
     if options.print_schedule:
-        return print_schedule(app.config_from_flags('pretrain'))
+        return print_schedule(app.config_from_flags(schema.PretrainConfig))
     if not options.coordinator and (alone := flags.present('num_processes', 'process_id')):
         raise UserError(
             f'{alone[0]} needs --coordinator=HOST:PORT; with --distributed the cluster tells it'
@@ -129,6 +129,11 @@ def ready() -> tuple[schema.PretrainConfig, list[Records]]:
 
     # --workdir is required here, since --dry_run and --print_schedule write nothing.
     config = configuration(options)
+    if config.tuning.method != 'full' and not (options.init_from or options.dry_run):
+        raise UserError(
+            f'tuning.method={config.tuning.method} leaves most weights as they are, and fresh ones'
+            ' are worth nothing: name trained ones with --init_from'
+        )
     if not options.workdir and not options.dry_run:
         raise UserError('--workdir is required: a folder for this run')
     return config, match_phases(config, options.data)
@@ -137,11 +142,11 @@ def ready() -> tuple[schema.PretrainConfig, list[Records]]:
 def configuration(options: Options) -> schema.PretrainConfig:
     """The settings of --config and --set; with --init_from the model is the one there."""
     if not options.init_from:
-        return app.config_from_flags('pretrain')
+        return app.config_from_flags(schema.PretrainConfig)
     from launch.pretraining.source_shape import shape_settings
 
     shape = shape_settings(options.init_from, options.data, options.workdir)
-    return app.config_from_flags('pretrain', before=shape)
+    return app.config_from_flags(schema.PretrainConfig, before=shape)
 
 
 def common(made: tuple[schema.PretrainConfig, list[Records]]) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Parameters and floating-point operations of a model, counted from its shapes alone.
 
 Owns the arithmetic behind every "parameters", "FLOPs" and MFU that is printed. It builds no
-model and imports no jax. Counts are logical: the rows that pad the vocabulary table for the
-hardware are no parameters, and the decoder tied to the word embeddings is counted once.
+model; what tuning adds and leaves alone is model/added.py's. Counts are logical: the rows that pad
+the vocabulary table for the hardware are no parameters, and the decoder tied to the word embeddings
+is counted once.
 
     H hidden_size   L num_layers   F intermediate_size   V vocab_size
     S seq_len       P masked positions a sequence, gathered before the vocabulary projection
@@ -10,6 +11,7 @@ hardware are no parameters, and the decoder tied to the word embeddings is count
 
 from __future__ import annotations
 
+from bert_jax.model.added import added_by, trained_from
 from configs.schema import ModelConfig
 
 
@@ -52,25 +54,66 @@ def parameter_count(model: ModelConfig, pretraining: bool = True) -> int:
 def training_flops(model: ModelConfig, seq_len: int, predictions: int) -> dict[str, int]:
     """FLOPs of one sequence, forward and backward, by part.
 
-    A multiplication by a weight is 2 FLOPs forward and 4 backward; so is one of two activations
-    in attention, whose two products cost 2 S^2 H each. Embedding look-ups, norms, softmax,
-    dropout and the NSP classifier (4H) are left out, and so is what rematerialisation repeats:
-    this is the convention of model FLOPs utilisation. Left-to-right attention counts in full,
-    because the masked half is multiplied too.
+    A multiplication by a weight is 2 FLOPs forward and 4 backward, half of them for the gradient of
+    what it multiplies; so is one of two activations in attention, whose two products cost 2 S^2 H
+    each. With tuning a frozen weight has no gradient of its own, and what lies below everything
+    that is trained has none at all. Embedding look-ups, norms, softmax, dropout, scales and the NSP
+    classifier (4H) are left out, and so is what rematerialisation repeats: this is the convention
+    of model FLOPs utilisation. Left-to-right attention counts in full, because the masked half is
+    multiplied too.
     """
-    # 6 = 2 forward + 4 backward for each weight and token: query, key, value and output are H x H,
-    # the feed-forward part two times H x F. The pooler sees one token a sequence, the MLM head P.
-    H, L, F, S = model.hidden_size, model.num_layers, model.intermediate_size, seq_len
+    H, L, S = model.hidden_size, model.num_layers, seq_len
+    whole = model.tuning.method == 'full'
+    lowest = 0 if whole else model.tuning.option('frozen_layers')
+
+    # The lowest block that is trained may have an input that nothing is trained below.
+    embedded = trained_from('encoder/embeddings/norm/bias', model) is not None
+    first, rest = _block(model, S, embedded), _block(model, S, True)
+    forward = 2 * (4 * H * H + 2 * H * model.intermediate_size) * S, 4 * H * S * S
+    layers, attention = (
+        lowest * below + at_first + (L - lowest - 1) * above
+        for below, at_first, above in zip(forward, first, rest, strict=True)
+    )
+
+    # The pooler sees one token a sequence, the MLM head P. The head's own product is trained with
+    # any method; its decoder is the word table, which tuning leaves alone.
+    pooler = 6 if trained_from('encoder/pooler/kernel', model) is not None else 4
     parts = {
-        'layers': 6 * L * (4 * H * H + 2 * H * F) * S,
-        'attention': 12 * L * H * S * S,
-        'mlm_head': 6 * predictions * (H * H + H * model.vocab_size),
-        'pooler': 6 * H * H,
+        'layers': layers,
+        'attention': attention,
+        'mlm_head': predictions * (6 * H * H + (6 if whole else 4) * H * model.vocab_size),
+        'pooler': pooler * H * H,
     }
     # As in `parameters`: two directions of four gates.
     if model.bilstm:
         parts['bilstm'] = 6 * 2 * 4 * (H * H // 2 + (H // 2) ** 2) * S
     return parts
+
+
+def _block(model: ModelConfig, seq_len: int, reached: bool) -> tuple[int, int]:
+    """FLOPs of one sequence in a block that is trained: (of weights, of attention's two products).
+
+    reached: whether the gradient of its input is needed.
+    """
+    H, F, S = model.hidden_size, model.intermediate_size, seq_len
+    added, own = added_by(model), 2 if model.tuning.method == 'full' else 0
+    weights = attention = 0
+
+    # In the order of the forward pass: behind the first that something is trained at, all need the
+    # gradient of what they multiply.
+    for names, inputs, outputs in (
+        (('query', 'key', 'value'), H, H),
+        (('attention_output',), H, H),
+        (('intermediate',), H, F),
+        (('output',), F, H),
+    ):
+        for name in names:
+            weights += (2 + 2 * reached + own) * inputs * outputs * S
+            weights += 6 * added.weights(name, inputs, outputs) * S
+        reached = reached or added.begins in names
+        if 'query' in names:
+            attention = (4 + 8 * reached) * H * S * S
+    return weights, attention
 
 
 def training_flops_per_sequence(model: ModelConfig, seq_len: int, predictions: int) -> int:

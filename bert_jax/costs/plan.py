@@ -113,7 +113,7 @@ def analytic(
     params = memory.held(state.params)
     moments = memory.held(state.opt_state)
     rows = memory.held(batch)
-    per_sequence = flops.training_flops_per_sequence(config.model, phase.seq_len, predictions)
+    per_sequence = flops.training_flops_per_sequence(config.encoder, phase.seq_len, predictions)
     return {
         'seq_len': phase.seq_len,
         'batch_size': phase.batch_size,

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 
@@ -16,17 +17,23 @@ from bert_jax.costs import chips, memory
 from bert_jax.train.meter import Work
 
 
-class StepCosts(NamedTuple):
+@dataclass
+class StepCosts:
     """What the steps of one training take of the devices (see loop.StepCosts).
 
-    flops: the model FLOPs of one row of so many tokens, forward and backward; None where they are
-    not counted, and figures leave them out.
+    Attributes:
+      flops: the model FLOPs of one row of so many tokens, forward and backward; None where they
+      are not counted, and figures leave them out.
+      memory_bytes: what the compiled step that `memory` was told of takes on one device; None
+      before.
     """
 
     flops: Callable[[int], float] | None
+    memory_bytes: int | None = None
 
     def memory(self, program: jax.stages.Compiled, state: Any, batch: Any) -> str:
         """See memory.line."""
+        self.memory_bytes = memory.of_step(program, jax.default_backend())['total']
         return memory.line(program, state, batch)
 
     def work(self, batch: Mapping[str, Any]) -> Work:

@@ -52,10 +52,21 @@ class Place(NamedTuple):
 
 
 class Added:
-    """Nothing: a block as BERT has it; BitFit's too, which adds no weights."""
+    """Nothing: a block as BERT has it; BitFit's too, which adds no weights.
+
+    Attributes:
+      begins: the first matrix of a block at which something is trained, of those that it is asked
+      for in order.
+    """
+
+    begins = 'query'
 
     def __init__(self, config: ModelConfig):
         self.tuning = config.tuning
+
+    def weights(self, name: str, inputs: int, outputs: int) -> int:
+        """By how many added weights each token is multiplied beside the matrix `name`."""
+        return 0
 
     def linear(self, name: str, product: Product, x: jax.Array, place: Place) -> jax.Array:
         """What takes the place of `product(x)`; `name` is that of its matrix in the block."""
@@ -76,6 +87,10 @@ class LoRA(Added):
         self._matrices = self.tuning.option('matrices').split(',')
         self._rank, self._rate = self.tuning.option('rank'), self.tuning.option('lora_dropout')
         self._scale = self.tuning.option('alpha') / self._rank
+        self.begins = min(self._matrices, key=MATRICES.index)
+
+    def weights(self, name: str, inputs: int, outputs: int) -> int:
+        return self._rank * (inputs + outputs) if name in self._matrices else 0
 
     def linear(self, name: str, product: Product, x: jax.Array, place: Place) -> jax.Array:
         y = product(x)
@@ -106,6 +121,8 @@ class IA3(Added):
     t-few src/models/lora.py:30-55; of a BERT the activation's output is what t-few's wi_1 is.
     """
 
+    begins = 'key'
+
     def linear(self, name: str, product: Product, x: jax.Array, place: Place) -> jax.Array:
         if name in ('key', 'value'):
             return Scale(name=f'{name}_ia3')(product(x))
@@ -121,6 +138,12 @@ class Houlsby(Added):
 
     adapter-bert modeling.py:321-360: nearly the identity at first.
     """
+
+    begins = 'attention_output'
+
+    def weights(self, name: str, inputs: int, outputs: int) -> int:
+        both = name in ('attention_output', 'output')
+        return 2 * self.tuning.option('width') * outputs if both else 0
 
     def residual(
         self, name: str, x: jax.Array, out: jax.Array, drop: Product, norm: Product, place: Place
@@ -138,6 +161,11 @@ class Pfeiffer(Added):
 
     AdapterHub's 'pfeiffer': both norms are the block's own.
     """
+
+    begins = 'output'
+
+    def weights(self, name: str, inputs: int, outputs: int) -> int:
+        return 2 * self.tuning.option('width') * outputs if name == 'output' else 0
 
     def residual(
         self, name: str, x: jax.Array, out: jax.Array, drop: Product, norm: Product, place: Place
@@ -178,6 +206,11 @@ class AdaMix(Added):
     W1 is one of M, drawn anew in each block and pass for the whole batch; W2 is shared
     (expert_soup.py:14-110 with --sharing_up 1). Outside of training W1 is the mean of all.
     """
+
+    begins = 'output'
+
+    def weights(self, name: str, inputs: int, outputs: int) -> int:
+        return 2 * self.tuning.option('width') * outputs if name == 'output' else 0
 
     def residual(
         self, name: str, x: jax.Array, out: jax.Array, drop: Product, norm: Product, place: Place

@@ -68,7 +68,7 @@ def pretraining_program(
     """
     # The kernel first: a setting that cannot be had is refused before anything is traced.
     runtime = config.runtime
-    kernel = attention.choose(runtime, config.model, inputs.seq_len, inputs.packed, platform)
+    kernel = attention.choose(runtime, config.encoder, inputs.seq_len, inputs.packed, platform)
     objective = losses.pretraining_objective(pretraining_model(config, kernel), inputs.nsp)
     step = make_train_step(
         objective, config.optimizer, runtime.accumulation, inputs.masking, runtime.dropout_rng
@@ -90,21 +90,21 @@ def pretraining_model(config: PretrainConfig, kernel: str = 'xla') -> heads.Pret
     """The model as `runtime` has it computed; its parameters are the same with any kernel."""
     runtime = config.runtime
     return heads.Pretraining(
-        config.model, jnp.dtype(runtime.compute_dtype), runtime.remat, runtime.scan_layers, kernel
+        config.encoder, jnp.dtype(runtime.compute_dtype), runtime.remat, runtime.scan_layers, kernel
     )
 
 
 def fresh_state(config: PretrainConfig, mesh: jax.sharding.Mesh) -> TrainState:
     """The state that a run of `config` begins with, made on the mesh."""
     model, shard_optimizer = pretraining_model(config), config.runtime.shard_optimizer
-    return create_state(model, config.seed, config.optimizer, mesh, shard_optimizer)
+    return create_state(model, config.seed, config.optimizer, mesh, shard_optimizer, config.encoder)
 
 
 def state_shapes(config: PretrainConfig, mesh: Mesh) -> TrainState:
     """What `fresh_state` would make, as ShapeDtypeStructs with their shardings."""
     # No runtime setting changes a shape; without them the shapes of one model are traced once.
-    model = heads.Pretraining(config.model)
-    return abstract_state(model, config.optimizer, mesh, config.runtime.shard_optimizer)
+    model, shard_optimizer = heads.Pretraining(config.encoder), config.runtime.shard_optimizer
+    return abstract_state(model, config.optimizer, mesh, shard_optimizer, config.encoder)
 
 
 def argument_shapes(

@@ -16,6 +16,7 @@ from flax import traverse_util
 
 from bert_jax.mesh.sharding import path_of, shardings
 from bert_jax.model.added import is_added, neutral, trained_from
+from bert_jax.model.encoder import padded_vocab
 from bert_jax.train.optimizer import Optimizer, is_stacked, make_optimizer
 from bert_jax.train.schedule import Hparams
 from configs.errors import UserError
@@ -87,6 +88,20 @@ def joined(params: Any, frozen: Any) -> Any:
     return traverse_util.unflatten_dict(below | above | stacks)
 
 
+def parameter_count(params: Any, config: ModelConfig) -> int:
+    """How many weights a tree holds: those of a whole model, or what its tuning trains of it.
+
+    config: the model's. Rows that pad the vocabulary's tables for the hardware are none.
+    """
+    padding = padded_vocab(config.vocab_size) - config.vocab_size
+    count = 0
+    for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
+        count += leaf.size
+        if path_of(path).endswith(('embeddings/word', 'mlm/bias')):
+            count -= padding * (leaf.size // leaf.shape[0])
+    return count
+
+
 def fresh_state(params: Any, config: Optimizer, frozen: Any = None) -> TrainState:
     """A state at step 0 around given parameters, and `frozen` ones beside them."""
     # The moments' shapes follow from the parameters alone: any scalars do to make them.
@@ -101,16 +116,19 @@ def create_state(
     config: Optimizer,
     mesh: jax.sharding.Mesh,
     shard_optimizer: bool = False,
+    tuned: ModelConfig | None = None,
 ) -> TrainState:
     """A fresh state, made on the mesh: no device ever holds what is not its part.
 
     model: anything with flax's `init` that reads what `init_params` gives it; config: the settings
-    of the optimizer, or an optax one of your own.
+    of the optimizer, or an optax one of your own; tuned: the model's shape, where its tuning
+    leaves a part of it frozen.
     """
     # Shapes tell the places, and the places are given to the program that makes the arrays.
-    out = shardings(state_shapes(model, config), mesh, shard_optimizer)
+    out = shardings(state_shapes(model, config, tuned), mesh, shard_optimizer)
+    make = functools.partial(_make, model, config, tuned)
     with jax.set_mesh(mesh):
-        return jax.jit(functools.partial(_make, model, config), out_shardings=out)(np.uint32(seed))
+        return jax.jit(make, out_shardings=out)(np.uint32(seed))
 
 
 def abstract_state(
@@ -118,9 +136,10 @@ def abstract_state(
     config: Optimizer,
     mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
     shard_optimizer: bool = False,
+    tuned: ModelConfig | None = None,
 ) -> TrainState:
     """What create_state would make, as ShapeDtypeStructs with their places: nothing is computed."""
-    state = state_shapes(model, config)
+    state = state_shapes(model, config, tuned)
 
     # Both trees have the same structure: each leaf meets its own sharding.
     struct = lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
@@ -128,13 +147,16 @@ def abstract_state(
 
 
 @functools.lru_cache(maxsize=1)
-def state_shapes(model: Any, config: Optimizer) -> TrainState:
+def state_shapes(model: Any, config: Optimizer, tuned: ModelConfig | None = None) -> TrainState:
     """A train state's shapes, without places; kept, as a search asks for one model's often."""
-    return jax.eval_shape(functools.partial(_make, model, config), np.uint32(0))
+    return jax.eval_shape(functools.partial(_make, model, config, tuned), np.uint32(0))
 
 
-def _make(model: Any, config: Optimizer, seed: jax.Array) -> TrainState:
-    return fresh_state(init_params(model, seed), config)
+def _make(model: Any, config: Optimizer, tuned: ModelConfig | None, seed: jax.Array) -> TrainState:
+    params, frozen = init_params(model, seed), None
+    if tuned:
+        params, frozen = split(params, tuned)
+    return fresh_state(params, config, frozen)
 
 
 def load_params_into(

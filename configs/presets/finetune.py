@@ -4,18 +4,25 @@
     [--recipe=readme]
 
 launch.finetune takes its task's recipe without `--config`. Where the paper chose on dev among
-several values the recipe holds one of them, and --sweep=glue (configs/sweep.py) the others.
+several values the recipe holds one of them, and --sweep=glue (configs/sweep.py) the others. A
+change of tuning.method brings that method's own rates, and leaves the task its length, batch and
+epochs: so runs that differ in their method have the same budget.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
-from typing import Any, Literal
+import itertools
+import typing
+from collections.abc import Collection, Iterable
+from typing import Any, Literal, NamedTuple, TypeVar
 
+from configs import overrides
 from configs.errors import UserError
+from configs.model import Method
 from configs.schema import FeatureConfig, FeatureSet, FinetuneConfig, OptimizerConfig, RuntimeConfig
 
+C = TypeVar('C', bound=FinetuneConfig)
 RECIPES = ('paper', 'readme', 'albert')
 _RUNTIME = RuntimeConfig(log_every=50, keep_checkpoints=1)
 
@@ -88,6 +95,77 @@ _ALBERT = {
     'qnli': (1e-5, 33112, 32, 1986, 104743),
     'rte': (3e-5, 800, 32, 200, 2490),
 }
+
+
+class MethodRecipe(NamedTuple):
+    """What a method of tuning is trained with in place of a task's own rates.
+
+    source: the program or paper that has these values, or why they are none's; settings: as --set
+    takes them.
+    """
+
+    source: str
+    settings: tuple[str, ...]
+
+
+def _method(source: str, peak_lr: float, *others: str) -> MethodRecipe:
+    """A recipe with PyTorch's AdamW, a linear schedule and 6 % warm-up, unless `others` differ."""
+    usual = ('optimizer.algorithm=adamw', 'optimizer.schedule=linear', 'warmup_fraction=0.06')
+    return MethodRecipe(source, (f'optimizer.peak_lr={peak_lr}', *usual, *others))
+
+
+# As the programs' own scripts have them, for BERT-base and RoBERTa-base. Where a source says
+# nothing of a setting it stays the task's.
+METHODS: dict[Method, MethodRecipe] = {
+    # The defaults of its options; the rate stays the same throughout.
+    'bitfit': MethodRecipe(
+        'benzakenelad/BitFit run_glue.py and GLUEvaluator.py',
+        (
+            'optimizer.peak_lr=1e-3',
+            'optimizer.algorithm=adamw',
+            'optimizer.schedule=constant',
+            'warmup_fraction=0',
+            'optimizer.weight_decay=0',
+        ),
+    ),
+    # MRPC's; RTE has 5e-4.
+    'lora': _method(
+        'microsoft/LoRA examples/NLU/roberta_base_mrpc.sh', 4e-4, 'optimizer.weight_decay=0.1'
+    ),
+    # README's rate with BERT's own optimizer, which the task's recipe has.
+    'houlsby': MethodRecipe('google-research/adapter-bert README', ('optimizer.peak_lr=3e-4',)),
+    'pfeiffer': _method(
+        'microsoft/LoRA examples/NLU/adapter_pfeiffer_roberta_large_mnli.sh',
+        3e-4,
+        'warmup_fraction=0.1',
+        'optimizer.weight_decay=0',
+    ),
+    # There with Adafactor, and with losses for scored choices that a classifier has no use for.
+    'ia3': _method('r-three/t-few configs/ia3.json', 3e-3, 'optimizer.weight_decay=0'),
+    'adamix': _method(
+        'microsoft/AdaMix bert_base_mnli_expert_soup.sh', 4e-4, 'optimizer.weight_decay=0.1'
+    ),
+    'spafit': _method("none is known: LoRA's", 4e-4, 'optimizer.weight_decay=0.1'),
+}
+
+
+def changed(config: C, changes: Iterable[str] = (), **of_other_flags: Iterable[str]) -> C:
+    """`overrides.apply`, where a change of tuning.method brings that method's recipe first.
+
+    So the changes win over the recipe, whatever their order, and the recipe over `config`.
+    UserError as there.
+    """
+    # The last change of the method is the one that holds; one that is none is apply's to refuse.
+    changes = list(changes)
+    method: str = config.tuning.method
+    for change in itertools.chain(changes, *of_other_flags.values()):
+        name, _, value = (part.strip() for part in change.partition('='))
+        method = value if name == 'tuning.method' else method
+
+    # To the method that it has already a configuration has its own rates.
+    others = method in METHODS and method != config.tuning.method
+    before = METHODS[typing.cast(Method, method)].settings if others else ()
+    return overrides.apply(config, [*before, *changes], **of_other_flags)
 
 
 def recipe(

@@ -17,10 +17,10 @@ from bert_jax.costs.throughput import StepCosts
 from bert_jax.model import attention
 from bert_jax.train import task_heads
 from bert_jax.train.state import TrainState, load_encoder, split
-from configs.errors import UserError
 from configs.schema import FinetuneConfig
 from input_pipeline.tasks.base import Arrays
 from launch.finetuning.task_data import TaskData
+from launch.workdir.source import check_pooler
 
 C = TypeVar('C', bound=FinetuneConfig, contravariant=True)
 
@@ -76,20 +76,14 @@ class FineTuning:
     def check(self, config: FinetuneConfig) -> None:
         """Raises UserError where the tuning does not fit the encoder's shape, or the task."""
         encoder = config.encoder(self.data.source.model)
-        tuning, source = config.tuning, self.data.source
         # Where it is not set it is left out for such tasks; asked for, it would be ignored.
-        if tuning.consistency and task_heads.passes(self.data.task.head, encoder) == 1:
+        if config.tuning.consistency and task_heads.passes(self.data.task.head, encoder) == 1:
             raise UserError(
                 'tuning.consistency=true compares answers that are classes or choices, and'
                 f' {self.data.task.name} ({self.data.task.kind}) has none: leave it out'
             )
-        reads_pooler = 'pooler' in task_heads.HEADS[self.data.task.head].parts
-        stays = tuning.method != 'full' and tuning.option('pooler') == 'frozen'
-        if stays and reads_pooler and 'pooler' in source.made:
-            raise UserError(
-                f'{source.where} has no pooler, and a fresh one that stays as it is tells the'
-                ' classifier nothing: --set tuning.pooler=trained'
-            )
+        if 'pooler' in task_heads.HEADS[self.data.task.head].parts:
+            check_pooler(self.data.source, config.tuning)
 
     def features(self, config: FinetuneConfig) -> tuple[Arrays, Arrays]:
         """Those of the task."""

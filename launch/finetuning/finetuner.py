@@ -18,6 +18,7 @@ import jax
 import numpy as np
 from absl import logging
 
+from bert_jax.costs.throughput import StepCosts
 from bert_jax.mesh import processes, sharding
 from bert_jax.train import checkpoint, loop, schedule, task_heads
 from bert_jax.train.state import (
@@ -26,6 +27,7 @@ from bert_jax.train.state import (
     init_params,
     joined,
     load_params_into,
+    parameter_count,
 )
 from bert_jax.train.step import make_train_step
 from configs.errors import UserError
@@ -46,11 +48,16 @@ C = TypeVar('C', bound=FinetuneConfig)
 
 
 class Programs(NamedTuple):
-    """What is compiled for a run: seed -> fresh state, the train step, and the predictor."""
+    """What is compiled for a run: seed -> fresh state, the train step, and the predictor.
+
+    trained: how many weights the step trains; costs: what it takes.
+    """
 
     init: Callable[[np.uint32], TrainState]
     train_step: Any
     predictor: evaluation.SplitPredictor
+    trained: int
+    costs: StepCosts
 
 
 class FineTuner(Generic[C]):
@@ -110,6 +117,7 @@ class FineTuner(Generic[C]):
             'chance_loss': chance,
             'failed': loss is None or loss >= LEARNT * chance,
             'seconds': time.perf_counter() - started,
+            'costs': self._costs(config, workdir),
         }
         result = evaluation.record(data.task, data.split, data.scored, predictions, workdir, facts)
         return result, False
@@ -200,7 +208,7 @@ class FineTuner(Generic[C]):
                 last=steps,
                 name=folder,
                 evaluation=self._evaluation(config, best, beat) if best else None,
-                costs=self.approach.costs(config),
+                costs=programs.costs,
                 read_by=lambda first, last: rows.read_by(first),
                 programs=config.length_buckets,
                 save_last=False,
@@ -243,6 +251,16 @@ class FineTuner(Generic[C]):
             {'kind': 'finetune'},
         )
         return joined(params, ended.state.frozen), (best.step if best else 0) or steps
+
+    def _costs(self, config: C, workdir: Workdir) -> dict[str, Any]:
+        """What a run that has ended took, for the table of a sweep (results.py has the names)."""
+        programs = self.programs(config)
+        return {
+            'trained_parameters': programs.trained,
+            'checkpoint_bytes': workdir.checkpoint_bytes(),
+            'step_memory_bytes': programs.costs.memory_bytes,
+            'step_ms': results.step_ms(workdir),
+        }
 
     def programs(self, config: C) -> Programs:
         """Those of a run, shared by all configurations that make the same ones.
@@ -290,6 +308,8 @@ class FineTuner(Generic[C]):
             jit(init, name='init', out_shardings=shardings),
             jit(step, name='train', donate_argnums=0, out_shardings=(shardings, None)),
             evaluation.SplitPredictor(self.data.task, model, mesh, self.compilations),
+            parameter_count(state.params, self.data.source.model),
+            self.approach.costs(config),
         )
 
     def _evaluation(

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from absl import logging
 from etils import epath
 
+from bert_jax.costs import memory
 from configs.files.atomic import atomic_write
 from configs.schema import FinetuneConfig
 from configs.sweep import Point
@@ -23,6 +24,14 @@ from launch.workdir import metrics, notes, plots
 from launch.workdir.workdir import Workdir
 
 C = TypeVar('C', bound=FinetuneConfig, contravariant=True)
+
+# What a run notes of its costs: the heading in a sweep's table, and how a value is written there.
+COSTS: dict[str, tuple[str, Callable[[float], str]]] = {
+    'trained_parameters': ('trained', lambda count: f'{count:,.0f}'),
+    'checkpoint_bytes': ('checkpoint', memory.size),
+    'step_memory_bytes': ('memory', memory.size),
+    'step_ms': ('ms a step', lambda time: f'{time:.1f}'),
+}
 
 
 class Runner(Protocol[C]):
@@ -54,6 +63,16 @@ def training_loss(folder: str) -> float | None:
     weights = [line['steps'] - line['discarded_steps'] for line in late]
     losses = zip((line['loss'] for line in late), weights, strict=True)
     return sum(loss * weight for loss, weight in losses) / sum(weights)
+
+
+def step_ms(workdir: Workdir) -> float | None:
+    """The median time of a step over the log lines of a run, each a mean of its steps.
+
+    Compiling, scoring and saving are left out. None where no line has a time.
+    """
+    lines = metrics.read_metrics(workdir.metrics_file)
+    times = [line['step_ms'] for line in lines if line['split'] == 'train' and 'step_ms' in line]
+    return statistics.median(times) if times else None
 
 
 def run_sweep(runs: Sequence[tuple[Runner[Any], Point]], folder: str) -> list[dict[str, Any]]:
@@ -131,8 +150,23 @@ def summarize(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 'sd': sd,
                 'max': max(values),
             }
+        entry['costs'] = _costs(members)
         summary.append(entry)
     return summary
+
+
+def _costs(members: Sequence[dict[str, Any]]) -> dict[str, float | None]:
+    """What runs of the same settings took: the largest, and of times the median; None: not known.
+
+    Runs of older versions did not note it.
+    """
+    noted = [member['costs'] for member in members if 'costs' in member]
+    costs: dict[str, float | None] = {}
+    for name in COSTS:
+        values = [cost[name] for cost in noted if cost[name] is not None]
+        over = statistics.median if name == 'step_ms' else max
+        costs[name] = over(values) if values else None
+    return costs
 
 
 def in_words(settings: Mapping[str, Any]) -> str:
@@ -172,12 +206,17 @@ def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = ()) -> list[str
 
 
 def table(rows: Sequence[dict[str, Any]], metric: str) -> str:
-    """The summary of a sweep as text, and its best run by the selecting dev metric."""
+    """The summary of a sweep as text, and its best run by the selecting dev metric.
+
+    Where a setting of tuning was swept, what each takes stands beside its score.
+    """
     entries = summarize(rows)
     names = list(entries[0]['settings'])
+    costs = COSTS if any(name.startswith('tuning.') for name in names) else {}
 
     # Settings that were swept first, then the counts, then the selecting metric.
     lines = [[*names, 'runs', 'failed', f'{metric} mean', 'sd', 'max']]
+    lines[0] += [heading for heading, _ in costs.values()]
     for entry in entries:
         scores = entry['metrics'][metric]
         sd = '-' if scores['sd'] is None else f'{scores["sd"]:.4f}'
@@ -189,6 +228,10 @@ def table(rows: Sequence[dict[str, Any]], metric: str) -> str:
                 f'{scores["mean"]:.4f}',
                 sd,
                 f'{scores["max"]:.4f}',
+                *(
+                    '-' if (value := entry['costs'][name]) is None else write(value)
+                    for name, (_, write) in costs.items()
+                ),
             ]
         )
     best = best_of(rows)
@@ -196,6 +239,12 @@ def table(rows: Sequence[dict[str, Any]], metric: str) -> str:
     # What failed is named: the mean above is not to be read without it.
     failed = [row['name'] for row in rows if row.get('failed')]
     text = '\n'.join(aligned(lines))
+    if costs:
+        text += (
+            '\ntrained: weights, with the head; checkpoint: of the run that has ended, on disk;'
+            ' memory: of the compiled train step on one device, as the compiler counts it; time:'
+            ' median over the lines of the log'
+        )
     if failed:
         why = f'training loss not below {LEARNT:.0%} of what a constant answer has'
         text += f'\nfailed ({why}): {"; ".join(failed)}'

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 
+from bert_jax.costs import memory
 from bert_jax.mesh import sharding
 from configs.schema import RuntimeConfig
 from launch.finetuning.batch_runner import PlannedBatch, Result, counted_jit, run
@@ -20,7 +21,27 @@ from launch.finetuning.batch_runner import PlannedBatch, Result, counted_jit, ru
 # Doubling: at most half of a longer row is padding, and few programs are compiled.
 LENGTHS = (32, 64, 128, 256, 512)
 _FEW = 8  # rows of the batches that what is left over goes in
+# Arrays of the host and the same on the devices, by the identity of the former.
+Resident: TypeAlias = dict[int, tuple[np.ndarray, jax.Array]]
 _TOKENS = {'cpu': 4096, 'gpu': 32768, 'tpu': 32768}  # of a whole batch
+
+
+def placed(params: Any, resident: Resident) -> tuple[Any, int]:
+    """(numpy `params` on the devices, the bytes that this adds on each of them).
+
+    Arrays that are in `resident` are not put there again; the others are added to it.
+    """
+    added = 0
+
+    def place(array: np.ndarray, where: jax.sharding.NamedSharding) -> jax.Array:
+        nonlocal added
+        if id(array) not in resident:
+            resident[id(array)] = array, jax.device_put(array, where)
+            added += memory.held(resident[id(array)][1])
+        return resident[id(array)][1]
+
+    mesh = sharding.make_mesh(RuntimeConfig())
+    return jax.tree.map(place, params, sharding.shardings(params, mesh)), added
 
 
 class Buckets:
@@ -32,17 +53,23 @@ class Buckets:
     Attributes:
       max_length: the longest row there is.
       compilations: how many programs were made, under 'predict'.
+      added_bytes: what its weights take on each device, but for those that were there.
     """
 
     def __init__(
-        self, function: Callable[[Any, dict[str, jax.Array]], Any], params: Any, max_length: int
+        self,
+        function: Callable[[Any, dict[str, jax.Array]], Any],
+        params: Any,
+        max_length: int,
+        resident: Resident | None = None,
     ):
+        """`resident` are arrays on the devices; those of `params` that are not yet are added."""
         self.max_length = max_length
         self.compilations: collections.Counter[str] = collections.Counter()
 
         # All devices by default: what a model was trained on says nothing of where it serves.
         self._mesh = sharding.make_mesh(RuntimeConfig())
-        self._params = jax.device_put(params, sharding.shardings(params, self._mesh))
+        self._params, self.added_bytes = placed(params, {} if resident is None else resident)
         self._function = counted_jit(function, self.compilations, 'predict')
 
         # The longest row closes the list, whether it is one of LENGTHS or not.

@@ -19,7 +19,9 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from absl import logging
 
+from bert_jax.costs import memory
 from bert_jax.interchange import huggingface, serving
 from bert_jax.train.task_heads import HEADS
 from configs import schema
@@ -27,13 +29,24 @@ from configs.errors import UserError
 from input_pipeline.text.record_files import BadRecord
 from launch.finetuning.batch_runner import Result, gather
 from launch.inference.answers import Answerer
-from launch.inference.batching import Buckets
+from launch.inference.batching import Buckets, Resident, placed
 from launch.inference.served_heads import answerer
-from launch.workdir.source import Source, read_source
+from launch.workdir.source import Source, read_source, read_tuned
 from launch.workdir.workdir import Workdir
 
 _CHUNK = 512  # records that go together through `stream`
 _ROW_ARRAYS = ('input_ids', 'input_mask', 'segment_ids', 'masked_lm_positions')
+
+
+def _trained_with(where: str) -> tuple[int | None, dict[str, Any]]:
+    """(longest row, options) that a fine-tuned workdir was trained with; (None, {}) elsewhere."""
+    # A Hugging Face directory has a config.json too, and is none.
+    workdir = Workdir(where)
+    ours = workdir.config_file.exists() and not huggingface.is_directory(where)
+    config = workdir.config() if ours else None
+    if isinstance(config, schema.FinetuneConfig):
+        return config.max_seq_length, workdir.data(options=dict)['options']
+    return None, {}
 
 
 class _Started(NamedTuple):
@@ -59,6 +72,8 @@ class Predictor:
       settings: what decides its answers besides the model: the longest row, `top`, the arithmetic,
       a span task's options.
       compilations: how many programs were compiled, under 'predict'.
+      added_bytes: what its weights take on each device, but for those that it shares
+      (`on_one_encoder`).
     """
 
     def __init__(
@@ -68,8 +83,13 @@ class Predictor:
         options: Mapping[str, Any],
         top: int = 5,
         compute_dtype: str = 'float32',
+        resident: Resident | None = None,
     ):
-        """See `from_workdir`; `options` are the span task's that the model was trained with."""
+        """See `from_workdir`; `options` are the span task's that the model was trained with.
+
+        resident: weights on the devices that it shares with other predictors, to which its own are
+        added.
+        """
         # Eight places leave some pieces of each text of a pair, beside the special tokens.
         most = source.model.max_position
         if not 8 <= max_seq_length <= most:
@@ -96,8 +116,10 @@ class Predictor:
             lambda params, batch: self._answerer.reduce(forward(params, batch)),
             source.params,
             max_seq_length,
+            resident,
         )
         self.compilations = self._buckets.compilations
+        self.added_bytes = self._buckets.added_bytes
 
     @classmethod
     def from_workdir(
@@ -117,16 +139,38 @@ class Predictor:
           top: how many candidates an answer lists (n-best answers, words for a mask).
           compute_dtype: arithmetic of the layers, float32 or bfloat16.
         """
-        # Only a workdir knows the length that it was fine-tuned with. A Hugging Face directory has
-        # a config.json too, and is none.
-        source, options = read_source(where), {}
-        workdir = Workdir(where)
-        ours = workdir.config_file.exists() and not huggingface.is_directory(where)
-        config = workdir.config() if ours else None
-        if isinstance(config, schema.FinetuneConfig):
-            options = workdir.data(options=dict)['options']
-            max_seq_length = max_seq_length or config.max_seq_length
-        return cls(source, max_seq_length or source.model.max_position, options, top, compute_dtype)
+        source = read_source(where)
+        length, options = _trained_with(where)
+        length = max_seq_length or length or source.model.max_position
+        return cls(source, length, options, top, compute_dtype)
+
+    @classmethod
+    def on_one_encoder(
+        cls, wheres: Sequence[str], top: int = 5, compute_dtype: str = 'float32'
+    ) -> dict[str, Predictor]:
+        """A predictor for each of several runs that were tuned on one encoder, by their names.
+
+        The encoder is in memory once, on the host and on the devices; each predictor adds what its
+        run has trained (`added_bytes`), which the log says too. They answer as those of
+        `from_workdir` do.
+
+        UserError where a run was not tuned (tuning.method), or on another encoder than the first.
+        """
+        if not wheres:
+            return {}
+        encoder, sources = read_tuned(wheres)
+        resident: Resident = {}
+        _, size = placed({'encoder': encoder.params['encoder']}, resident)
+        logging.info('%s: %s in memory, once', encoder.where, memory.size(size))
+
+        # What is not the encoder's own object is the run's.
+        predictors: dict[str, Predictor] = {}
+        for where, source in zip(wheres, sources, strict=True):
+            length, options = _trained_with(where)
+            length = length or source.model.max_position
+            predictors[where] = cls(source, length, options, top, compute_dtype, resident)
+            logging.info('%s: adds %s', where, memory.size(predictors[where].added_bytes))
+        return predictors
 
     def __call__(self, inputs: Any) -> Any:
         """Answers: one for a text, a tuple of texts (in the order of the roles) or a record; a list

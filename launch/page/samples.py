@@ -71,7 +71,8 @@ def samples(run: Run, count: int, top: int = 3) -> Samples:
     now = read_source(run.workdir.name)
     init_from = run.data.get('init_from')
     params, began = _first_weights(run.config, now.tokenizer, init_from)
-    first = now._replace(bert=now.bert._replace(params=params))
+    # At first nothing is added to the model, whatever the tuning of the run is.
+    first = now._replace(bert=now.bert._replace(params=params, config=run.config.model))
     answers = []
     for source in (first, now):
         fill = MaskFiller(source, top)

@@ -39,7 +39,7 @@ def report(
 
     # The formula's FLOPs: the compiler counts the body of a loop once.
     work = phase.batch_size * flops.training_flops_per_sequence(
-        config.model, phase.seq_len, records.manifest.max_predictions
+        config.encoder, phase.seq_len, records.manifest.max_predictions
     )
     memory_of_step = memory.line(compiled, program.state, batch)
     return (

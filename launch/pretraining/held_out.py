@@ -5,6 +5,7 @@ Owns that evaluation alone; what is measured is in bert_jax/train/losses.py.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -13,7 +14,6 @@ import jax
 
 from bert_jax.mesh import sharding
 from bert_jax.train import losses
-from bert_jax.train.checkpoint import load_params
 from bert_jax.train.losses import Batch, MetricSums
 from bert_jax.train.meter import add_sums, means
 from bert_jax.train.program import pretraining_model
@@ -25,6 +25,7 @@ from input_pipeline.records.stream import RecordStream
 from launch.finetuning.batch_runner import eval_batch_size
 from launch.finetuning.evaluation import check_writable, config_hash, write_result
 from launch.pretraining.record_checks import check_model_reads
+from launch.workdir.source import read_source
 from launch.workdir.workdir import Workdir
 
 
@@ -80,11 +81,11 @@ def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
         )
 
     # The newest weights, on the devices that are here, whatever mesh they were trained on.
-    params, step = load_params(workdir)
-    mesh = sharding.make_mesh(config.runtime)
+    source, mesh = read_source(workdir.name), sharding.make_mesh(config.runtime)
     # plain attention: the kernel that the run was trained with may not be had on these devices
     objective = losses.pretraining_objective(
-        pretraining_model(config), nsp=manifest.objective in ('nsp', 'sop')
+        pretraining_model(dataclasses.replace(config, tuning=source.model.tuning)),
+        nsp=manifest.objective in ('nsp', 'sop'),
     )
     eval_step = jax.jit(make_eval_step(objective))
 
@@ -93,7 +94,7 @@ def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
     stream = RecordStream(
         data, split, size, config.seed, config.runtime.decoder, sharding.local_rows(mesh, size)
     )
-    params = jax.device_put(params, sharding.shardings(params, mesh))
+    params = jax.device_put(source.params, sharding.shardings(source.params, mesh))
 
     # Every record once; the last batch is filled up with rows of weight 0.
     with jax.set_mesh(mesh):
@@ -106,7 +107,7 @@ def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
         'split': split,
         'metrics': measures,
         'records': manifest.records(split),
-        'step': step,
+        'step': source.step,
         'config_hash': config_hash(config),
     }
     return write_result(workdir, split, report)

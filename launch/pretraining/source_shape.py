@@ -13,6 +13,7 @@ from absl import logging
 
 from bert_jax.train import checkpoint
 from configs import schema
+from configs.model import TuningConfig
 from input_pipeline.records.shards import Manifest
 from launch.workdir import source
 from launch.workdir.workdir import Workdir
@@ -28,7 +29,7 @@ def shape_settings(init_from: str, data: Sequence[str], workdir: str | None) -> 
     """
     # A checkpoint is further than the source, which may be gone by now.
     if workdir and checkpoint.saved_steps(workdir):
-        shape = Workdir(workdir).model_config()
+        shape = Workdir(workdir).model_config().tuned(TuningConfig())
     else:
         shape = source.shape_of(init_from)
         if data:

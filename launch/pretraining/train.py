@@ -21,11 +21,18 @@ from bert_jax.mesh import determinism, processes, sharding
 from bert_jax.model import attention, splits
 from bert_jax.train import checkpoint, loop
 from bert_jax.train.program import PretrainingProgram, fresh_state, pretraining_program
-from bert_jax.train.state import TrainState, load_params_into
+from bert_jax.train.state import (
+    TrainState,
+    joined,
+    load_encoder,
+    load_params_into,
+    parameter_count,
+)
 
 # Before anything is compiled; the mesh then, for what follows is checked against it.
 from bert_jax.train.step import use_compilation_cache
 from configs import schema
+from configs.errors import UserError
 from input_pipeline.records.stream import RecordStream
 from launch.pretraining import baselines, dry_run, held_out, same_run
 from launch.pretraining.records import Records
@@ -81,7 +88,7 @@ def run(config: schema.PretrainConfig, records: list[Records], options: Options)
     mesh, workdir = prepare(config, records), Workdir(options.workdir)
     with workdir.lock() if processes.is_lead_process() else contextlib.nullcontext():
         # Before the workdir is this run's: a source that does not fit leaves no trace.
-        start = starting_point(config, records, options)
+        start, identity = starting_point(config, records, options)
         processes.compare(
             lambda: same_run.before_the_first_step(workdir, start),
             'give all the same --workdir and --init_from, as one folder that all of them share',
@@ -89,9 +96,7 @@ def run(config: schema.PretrainConfig, records: list[Records], options: Options)
 
         # The first process claims the workdir, and all others must find its claim: what they write
         # later (their parts of a checkpoint) must come together in one folder.
-        identity = {'records': [r.identity() for r in records]} | (
-            {'init_from': options.init_from} if options.init_from else {}
-        )
+        identity = {'records': [r.identity() for r in records], **identity}
         processes.broadcast_from_lead(lambda: workdir.create_or_resume(config, identity))
         processes.compare(
             lambda: same_run.claimed(workdir),
@@ -104,17 +109,33 @@ def run(config: schema.PretrainConfig, records: list[Records], options: Options)
 
 def starting_point(
     config: schema.PretrainConfig, records: list[Records], options: Options
-) -> Source | None:
-    """What `init_from` names, fit for this run.
+) -> tuple[Source | None, dict[str, Any]]:
+    """(what `init_from` names, fit for this run; what data.json says of it).
 
-    None without it, or where the workdir has a checkpoint to go on from.
+    None without it, or where the workdir has a checkpoint that holds all weights.
     """
-    # A checkpoint is further than the source: the weights are not read, nor is it asked for.
-    if not options.init_from or checkpoint.saved_steps(options.workdir):
-        return None
-    return source.for_pretraining(
-        options.init_from, records[0].tokenizer(), config.model, config.seed, options.print_map
-    )
+    # A checkpoint is further than the source: the weights are not read, nor is it asked for. But
+    # what tuning leaves alone is in no checkpoint.
+    where, tokenizer, model = options.init_from, records[0].tokenizer(), config.model
+    if not where:
+        return None, {}
+    if config.tuning.method == 'full':
+        if checkpoint.saved_steps(options.workdir):
+            return None, {'init_from': where}
+        start = source.for_pretraining(where, tokenizer, model, config.seed, options.print_map)
+        return start, {'init_from': where}
+
+    # The trained weights belong to these alone: as source.py reads them again with the workdir.
+    start = source.load_plain(where, options.print_map)
+    source.check_pooler(start, config.tuning)
+    if tokenizer.fingerprint != start.tokenizer.fingerprint:
+        raise UserError(
+            f'the vocabulary of --data is not that of {start.where}, and'
+            f' tuning.method={config.tuning.method} trains no words: make the records with the'
+            ' tokenizer there, or take tuning.method=full'
+        )
+    identity = {'init_from': start.where, 'init_fingerprint': start.fingerprint()}
+    return source.as_pretraining(start, tokenizer, model, config.seed), identity
 
 
 def _train(
@@ -127,19 +148,22 @@ def _train(
     """From the newest checkpoint, `start` or fresh weights to the last step or a signal."""
     # The fresh state comes first in any case: it says how a checkpoint's arrays are to lie.
     state, meter_state = fresh_state(config, mesh), None
+    if start:
+        state = _with_weights(state, start, config.encoder)
     checkpoints = running.checkpoints_of(options.workdir, config.runtime)
     if resumed := running.resumed(options.workdir, checkpoints, state, config.total_steps):
         state, meter_state = resumed
     elif start:
-        state = state._replace(
-            params=load_params_into(state.params, start.params, f'--init_from={start.where}')
-        )
         logging.info(
             'weights of %s at step %d; optimizer and schedule are new', start.where, start.step
         )
+    count = f'{flops.parameter_count(config.model):,}'
+    if state.frozen is not None:
+        count += f', of which {config.tuning.method} trains and adds'
+        count += f' {parameter_count(state.params, config.model):,},'
     logging.info(
         '%s: %s parameters, %d steps, %d %s device(s), mesh %s, workdir %s',
-        config.name, f'{flops.parameter_count(config.model):,}', config.total_steps,
+        config.name, count, config.total_steps,
         jax.device_count(), jax.default_backend(), dict(mesh.shape), options.workdir,
     )  # fmt: skip
 
@@ -173,6 +197,16 @@ def _train(
         return running.exit_code(signal, checkpoint.standing(options.workdir, int(state.step)))
     logging.info('done: %d steps', int(state.step))
     return 0
+
+
+def _with_weights(state: TrainState, start: Source, encoder: schema.ModelConfig) -> TrainState:
+    """A fresh state with the encoder and both heads of `start`; what tuning adds stays fresh."""
+    name = f'--init_from={start.where}'
+    state = load_encoder(state, start.params['encoder'], encoder, name)
+    params = state.params
+    for head in ('mlm', 'nsp'):
+        params = load_params_into(params, start.params, name, head)
+    return state._replace(params=params)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,8 +281,10 @@ class PhaseTraining:
         def evaluate(step: int, state: TrainState) -> loop.Verdict:
             del step
 
+            params = joined(state.params, state.frozen)
+
             # Best is the lowest masked-LM loss; a loss that is not finite can be no best.
-            measures = held_out.measure(program.eval_step, state.params, watched())
+            measures = held_out.measure(program.eval_step, params, watched())
             loss = measures['mlm_loss']
             # losses of different lengths do not compare: a later phase's are always better
             score = (float(self.number), -loss) if math.isfinite(loss) else None
@@ -278,4 +314,4 @@ class PhaseTraining:
     def flops(self, length: int) -> int:
         """Model FLOPs of one row of so many tokens."""
         predictions = self.records.manifest.max_predictions
-        return flops.training_flops_per_sequence(self.config.model, length, predictions)
+        return flops.training_flops_per_sequence(self.config.encoder, length, predictions)

@@ -124,7 +124,39 @@ def read_source(where: str, print_map: bool = False) -> Source:
         return _read_source(where, print_map)
 
 
-def _read_source(where: str, print_map: bool) -> Source:
+def read_tuned(wheres: Sequence[str]) -> tuple[Source, list[Source]]:
+    """(the encoder that several runs were tuned on, the runs), of their workdirs, one at least.
+
+    Arrays that a run has not trained are the encoder's own objects. UserError as `read_source`, and
+    where a run was not tuned, or on another encoder than the first.
+    """
+    # All of them before any weights: which encoder each belongs to.
+    first: dict[str, Any] | None = None
+    for where in wheres:
+        workdir = Workdir(where)
+        workdir.check('a workdir of launch.finetune or launch.pretrain')
+        if workdir.model_config().tuning.method == 'full':
+            raise UserError(
+                f'{where} has trained all of its weights, and so has none to share: serve it by'
+                ' itself'
+            )
+        known = workdir.data(init_from=str, init_fingerprint=str)
+        first = first or known
+        if known['init_fingerprint'] != first['init_fingerprint']:
+            raise UserError(
+                f'{where} was tuned on the encoder of {known["init_from"]}, and {wheres[0]} on'
+                f' another, that of {first["init_from"]}: serve them apart'
+            )
+
+    # The first says where the encoder is, and that it still is the one.
+    encoder, sources = _encoder_of(Workdir(wheres[0])), []
+    for where in wheres:
+        with reading(where):
+            sources.append(_read_source(where, False, encoder))
+    return encoder, sources
+
+
+def _read_source(where: str, print_map: bool, encoder: Source | None = None) -> Source:
     # By the files that lie there: Google's prefix may end in .ckpt and is no folder, so it is
     # first; a name on the Hub counts only where no folder has that name.
     folder, prefix = epath.Path(where), google.prefix_of(where)
@@ -142,7 +174,7 @@ def _read_source(where: str, print_map: bool) -> Source:
     else:
         workdir = Workdir(where)
         workdir.check(_KINDS)
-        reading, step = _read_workdir(workdir)
+        reading, step = _read_workdir(workdir, encoder)
         folder = workdir.tokenizer_folder
 
     # What was read is told before the tokenizer is checked: it helps with that mistake.
@@ -242,8 +274,15 @@ def for_pretraining(
     UserError where the source is a model of another shape, or the vocabulary is not the source's or
     an extension of it.
     """
+    return as_pretraining(plain(read_source(where, print_map)), tokenizer, config, seed)
+
+
+def as_pretraining(
+    source: Source, tokenizer: Tokenizer, config: schema.ModelConfig, seed: int
+) -> Source:
+    """`for_pretraining`, of a source that was read and is plain."""
     # The vocabulary first: it may add rows, and so change the shape that is compared below.
-    source = with_vocabulary(plain(read_source(where, print_map)), tokenizer)
+    source = with_vocabulary(source, tokenizer)
 
     # All differences in one message, in the form in which they can be added to the command.
     given, wanted = schema.to_dict(source.model), schema.to_dict(config)
@@ -253,14 +292,14 @@ def for_pretraining(
         if value != wanted[name] and name not in FREE
     ]:
         raise UserError(
-            f'--init_from={where} is of another model than --set asks for: leave those settings'
-            f' out, or give {" ".join(differ)}'
+            f'--init_from={source.where} is of another model than --set asks for: leave those'
+            f' settings out, or give {" ".join(differ)}'
         )
 
     # Heads of a task have no place in pre-training; its own heads are made where they lack.
     parts = ('pooler', 'mlm', 'nsp')
     if unused := [part for part in source.bert.parts if part not in parts]:
-        logging.info('%s: its %s is not used', where, ', '.join(unused))
+        logging.info('%s: its %s is not used', source.where, ', '.join(unused))
     source = complete(source, parts, seed)
 
     # Only what the program knows: an unused head would not match the state's tree.
@@ -269,6 +308,16 @@ def for_pretraining(
             params={name: source.params[name] for name in ('encoder', 'mlm', 'nsp')}
         )
     )
+
+
+def check_pooler(source: Source, tuning: TuningConfig) -> None:
+    """UserError where the pooler is fresh and tuning would leave it so."""
+    stays = tuning.method != 'full' and tuning.option('pooler') == 'frozen'
+    if stays and 'pooler' in source.made:
+        raise UserError(
+            f'{source.where} has no pooler, and a fresh one that stays as it is tells the'
+            ' classifier nothing: --set tuning.pooler=trained'
+        )
 
 
 def with_vocabulary(source: Source, tokenizer: Tokenizer) -> Source:
@@ -333,9 +382,9 @@ def with_vocabulary(source: Source, tokenizer: Tokenizer) -> Source:
     )
 
 
-def _read_workdir(workdir: Workdir) -> tuple[Reading, int]:
+def _read_workdir(workdir: Workdir, encoder: Source | None) -> tuple[Reading, int]:
     """A workdir's newest checkpoint, with the class of transformers that its head is, and its
-    step.
+    step; of a tuned run `encoder` is the rest, read where it is None.
     """
     # A feature-based run has no encoder of its own: refused before weights are read.
     model, config = workdir.model_config(), workdir.config()
@@ -349,7 +398,8 @@ def _read_workdir(workdir: Workdir) -> tuple[Reading, int]:
     # The head is found by the kind of run: pre-training has one, fine-tuning noted its own.
     params, step = load_params(workdir)
     if model.tuning.method != 'full':
-        params, model = _with_encoder(workdir, params, model)
+        rest = (encoder or _encoder_of(workdir)).params['encoder']
+        params, model = assembled(rest, params, model, workdir.name)
     if isinstance(config, schema.PretrainConfig):
         bert = Model(model, params, HEADS['pretraining'].architecture)
     else:
@@ -367,12 +417,10 @@ def _read_workdir(workdir: Workdir) -> tuple[Reading, int]:
     return Reading(bert, dict(zip(names, names, strict=True)), (), ()), step
 
 
-def _with_encoder(
-    workdir: Workdir, tuned: dict[str, Any], model: schema.ModelConfig
-) -> tuple[dict[str, Any], schema.ModelConfig]:
-    """(all parameters, shape) of a tuned run, which holds what it has trained and no more.
+def _encoder_of(workdir: Workdir) -> Source:
+    """What a tuned run was tuned on, which its workdir does not hold.
 
-    UserError where the encoder that it was tuned on is gone, or has other weights now.
+    UserError where that is gone, or has other weights now.
     """
     known = workdir.data(init_from=str, init_fingerprint=str)
     where = known['init_from']
@@ -380,16 +428,16 @@ def _with_encoder(
         encoder = load_plain(where)
     except UserError as error:
         raise UserError(
-            f'{workdir} holds {model.tuning.method} weights alone, for the encoder of {where}:'
+            f'{workdir} holds tuned weights alone, for the encoder of {where}:'
             f' {error}; put it back, or name its new place as init_from in {workdir.data_file}'
         ) from error
     if encoder.fingerprint() != known['init_fingerprint']:
         raise UserError(
-            f'{workdir} holds {model.tuning.method} weights for the encoder of {where}, which has'
+            f'{workdir} holds tuned weights for the encoder of {where}, which has'
             ' other weights now: name a copy of what it was as init_from in'
             f' {workdir.data_file}'
         )
-    return assembled(encoder.params['encoder'], tuned, model, workdir.name)
+    return encoder
 
 
 def fold(source: Source) -> Source:

@@ -117,6 +117,11 @@ class Workdir(os.PathLike[str]):
 
         return max(saved_steps(self), default=0)
 
+    def checkpoint_bytes(self) -> int:
+        """What the newest checkpoint takes on the disk, 0 without one."""
+        newest = self.path / 'checkpoints' / str(self.newest_step())
+        return _bytes(newest) if newest.exists() else 0
+
     def tokenizer(self) -> Tokenizer:
         """The run's tokenizer. UserError where it cannot be read."""
         from input_pipeline.tokenizer import Tokenizer
@@ -187,7 +192,7 @@ class Workdir(os.PathLike[str]):
         """The shape of the run's model. UserError where this is no workdir, or it is damaged."""
         config = self.config()
         if isinstance(config, schema.PretrainConfig):
-            return config.model
+            return config.encoder
 
         # A fine-tuning configuration holds no shape: that is the encoder's it began with.
         source = self.data(model=dict)['model']
@@ -268,6 +273,11 @@ class Workdir(os.PathLike[str]):
         if self.tokenizer_folder.exists():  # it belongs to what that run reads
             self.tokenizer_folder.rmtree()
         return False
+
+
+def _bytes(path: epath.Path) -> int:
+    """Of a file, or of all files of a folder; in an object store too, where `rglob` is not."""
+    return sum(map(_bytes, path.iterdir())) if path.is_dir() else path.stat().length
 
 
 def _number_of(runs: list[str]) -> str:

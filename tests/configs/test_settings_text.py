@@ -42,6 +42,6 @@ def test_a_section_a_name_within_and_nothing_else():
 
 def test_an_unknown_section_is_refused_with_what_is_meant():
     with pytest.raises(
-        UserError, match=r'they are model, phases, optimizer, runtime \(did you mean'
+        UserError, match=r'they are model, phases, optimizer, runtime, tuning \(did you mean'
     ):
         described(PretrainConfig, 'optimiser')

@@ -20,6 +20,7 @@ More about sheep."""
 import errno
 from absl import flags
 from configs.errors import UserError
+from configs.schema import PretrainConfig
 from launch import app
 
 app.define_config_flags()
@@ -51,7 +52,7 @@ def main(argv):
     if DATA.value in ERRORS:
         raise ERRORS[DATA.value]
     if DATA.value == 'config':
-        config = app.config_from_flags('pretrain')
+        config = app.config_from_flags(PretrainConfig)
         print(config.name, config.seed)
     elif DATA.value == 'log':
         import logging as library

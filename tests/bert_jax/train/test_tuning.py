@@ -11,9 +11,11 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import traverse_util
 
+from bert_jax.costs import flops
 from bert_jax.interchange.tuned import assembled, folded
 from bert_jax.model import heads
 from bert_jax.train import task_heads
@@ -230,7 +232,7 @@ def test_groups_by_depth_are_trained_from_their_block_on():
 def test_blocks_below_are_not_differentiated():
     """The compiled step has fewer FLOPs by what a backward pass through the blocks would take."""
 
-    def flops(frozen_layers: int) -> float:
+    def compiled(frozen_layers: int) -> float:
         config = tuned(
             dataclasses.replace(SMALL, num_layers=8), method='lora', frozen_layers=frozen_layers
         )
@@ -245,7 +247,29 @@ def test_blocks_below_are_not_differentiated():
 
     # Forward 8 blocks and back 8, or back 2: products cost as much in both directions, as the
     # matrices' own gradients are not computed. (8 + 2) / (8 + 8) is 0.625.
-    assert flops(6) / flops(0) < 0.7
+    assert compiled(6) / compiled(0) < 0.7
+
+
+@pytest.mark.parametrize(
+    'options', [{'method': 'full'}, *EVERY_METHOD[1::2], EVERY_METHOD[4]], ids=str
+)
+def test_flops_are_those_of_the_compiled_step(options):
+    """Products alone are counted, and of blocks that are wide enough they are nearly all."""
+    shape = dataclasses.replace(SMALL, hidden_size=192, intermediate_size=768, hidden_act='relu')
+    config = tuned(shape, **({'width': 12} if 'width' in options else {}) | options)
+    model = classifier(config)
+    trained, frozen = jax.eval_shape(lambda: split(init_params(model, 0), config))
+    # No norm of gradients, moments or decay beyond what any step has: SGD, by optax.
+    optimizer = optax.sgd(0.1)
+    state = jax.eval_shape(lambda: fresh_state(trained, optimizer, frozen))
+    step = make_train_step(task_heads.make_objective('classifier', model), optimizer)
+    batch = make_batch(config, rows=32) | {'labels': np.zeros(32, np.int32)}
+    lowered = jax.jit(step).lower(state, batch, hparams_of(OptimizerConfig(), 0, 10))
+    compiled = lowered.compile().cost_analysis()['flops']
+    rows, length = batch['input_ids'].shape
+    counted = rows * flops.training_flops_per_sequence(config, length, predictions=0)
+    # Norms, softmax and the like are a hundredth of it.
+    assert 1.0 < compiled / counted < 1.03
 
 
 @pytest.mark.parametrize('options', EVERY_METHOD, ids=str)

@@ -11,6 +11,7 @@ import json
 import pathlib
 import shutil
 import signal
+import subprocess
 import types
 
 import jax
@@ -333,6 +334,18 @@ def test_a_tuned_run_keeps_what_it_trained_and_knows_its_encoder(
     assert all(any(part in name for part in trained) for name in names)
     assert evaluation.evaluate(str(tmp_path / 'whole'), None, None, None) == result
 
+    # What it took: counted, and as the file system and the log have it.
+    costs = result['costs']
+    assert costs['trained_parameters'] == sum(leaf.size for leaf in names.values())
+    du = subprocess.run(
+        ['du', '-sb', '--apparent-size', *(tmp_path / 'whole/checkpoints').iterdir()],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    folders = 4096 * sum(path.is_dir() for path in (tmp_path / 'whole/checkpoints').rglob('*'))
+    assert abs(costs['checkpoint_bytes'] - int(du.stdout.split()[0])) <= folders
+    times = [line['step_ms'] for line in read_metrics(tmp_path / 'whole/metrics.jsonl')[:-1]]
+    assert min(times) <= costs['step_ms'] <= max(times)
+
     # Another process takes it up: the same weights to the bit.
     with pytest.MonkeyPatch.context() as patch, pytest.raises(machine.Stopped):
         stopping_after(33, patch)
@@ -584,8 +597,8 @@ def test_the_dev_score_selects_and_stops(tmp_path, encoder, task_file):
         stopping_after(best + 2, patch)
         fine_tuner.run(configuration(*changes), str(tmp_path / 'stopped'))
     again, _ = tuner_of(task_file, encoder).run(configuration(*changes), str(tmp_path / 'stopped'))
-    assert {k: v for k, v in again.items() if k != 'seconds'} == {
-        k: v for k, v in result.items() if k != 'seconds'
+    assert {k: v for k, v in again.items() if k not in ('seconds', 'costs')} == {
+        k: v for k, v in result.items() if k not in ('seconds', 'costs')
     }
     whole, stopped = (checkpoint.load_params(tmp_path / name)[0] for name in ('run', 'stopped'))
     assert jax.tree.all(jax.tree.map(np.array_equal, whole, stopped))

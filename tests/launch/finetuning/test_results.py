@@ -41,6 +41,30 @@ def test_a_failed_run_is_not_the_best_without_a_word():
     assert results.best_of([failed, learnt, other]) is learnt
 
 
+def test_what_methods_take_stands_beside_their_scores():
+    def run(method, seed, score, costs):
+        settings = {'tuning.method': method, 'seed': seed}
+        name = f'{method},{seed}'
+        noted = {} if costs is None else {'costs': dict(zip(results.COSTS, costs, strict=True))}
+        return row(name, score, 0.1, False) | {'settings': settings} | noted
+
+    rows = [
+        run('full', 0, 0.8, (109_483_778, 438 * 2**20, 1.5 * 2**30, 700.0)),
+        run('full', 1, 0.9, (109_483_778, 438 * 2**20, 1.5 * 2**30, 720.0)),
+        run('lora', 0, 0.7, (296_450, 1.2 * 2**20, None, 400.0)),
+        run('ia3', 0, 0.6, None),  # by a version that noted nothing
+    ]
+    lines = [line.split('  ') for line in results.table(rows, 'f1').splitlines()]
+    cells = [[cell.strip() for cell in line if cell] for line in lines]
+    assert cells[0][-4:] == ['trained', 'checkpoint', 'memory', 'ms a step']
+    assert cells[1][-4:] == ['109,483,778', '0.43 GiB', '1.50 GiB', '710.0']
+    assert cells[2][-4:] == ['296,450', '1.2 MiB', '-', '400.0']
+    assert cells[3][-4:] == ['-', '-', '-', '-']
+
+    # A sweep over anything else has the table that it had.
+    assert 'trained' not in results.table([row('a', 0.8, 0.1, False)], 'f1')
+
+
 def test_the_margin_of_a_failed_run_is_named():
     said = results.describe(row('a', 0.81, 0.69, True))
     assert (

@@ -5,21 +5,24 @@ Nor do they depend on padding; programs are compiled once.
 
 from __future__ import annotations
 
+import gc
+import shutil
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from bert_jax.model import heads
-from bert_jax.train import checkpoint
-from bert_jax.train.state import TrainState
+from bert_jax.train import checkpoint, task_heads
+from bert_jax.train.state import TrainState, init_params, split
 from configs import schema
 from configs.errors import UserError
 from input_pipeline.text.record_files import BadRecord
 from input_pipeline.tokenizer import Tokenizer
 from launch.inference import Predictor
 from launch.inference.batching import Buckets
-from launch.workdir.source import Source
+from launch.workdir.source import Source, load_plain
 from launch.workdir.workdir import Workdir
 from tests.helpers import tiny_models
 
@@ -318,3 +321,73 @@ def test_the_same_place_with_another_model_in_it_has_another_fingerprint():
         Source(model, Tokenizer('wordpiece', words.encode(), tokenizer.normalizer), 'here', 0),
     ]
     assert len({here, *(source.fingerprint() for source in others)}) == 5
+
+
+def tuned_run(folder, encoder: str, **options) -> str:
+    """A workdir as tuning an encoder leaves it, with weights at random; what it trained is alone in
+    its checkpoint.
+    """
+    source, rng = load_plain(encoder), np.random.default_rng(len(str(options)))
+    config = schema.FinetuneConfig(max_seq_length=32, tuning=schema.TuningConfig(**options))
+    shape = config.encoder(source.model)
+    model = task_heads.make_model('classifier', shape, 2, 0.0, schema.RuntimeConfig())
+    fresh, _ = split(init_params(model, 0), shape)
+    trained = jax.tree.map(lambda leaf: rng.normal(0, 0.3, leaf.shape).astype(np.float32), fresh)
+    data = {'head': 'classifier', 'labels': ['bad', 'good'], 'options': {}}
+    data |= {'init_from': source.where, 'init_fingerprint': source.fingerprint()}
+    Workdir(folder).create_or_resume(config, {**data, 'model': schema.to_dict(source.model)})
+    source.tokenizer.save(folder / 'tokenizer')
+    with checkpoint.Checkpoints(folder) as checkpoints:
+        zero = np.int32(0)
+        checkpoints.save(TrainState(trained, {}, zero + 1, zero), {'kind': 'finetune'})
+    return str(folder)
+
+
+def test_many_tasks_have_one_encoder_in_memory(tmp_path, encoder):
+    runs = [
+        tuned_run(tmp_path / 'lora', encoder, method='lora', rank=3),
+        tuned_run(tmp_path / 'bitfit', encoder, method='bitfit'),
+        tuned_run(tmp_path / 'adapters', encoder, method='houlsby', width=5),
+    ]
+    texts = ['the film was good', 'who is bad ?', 'a dull book']
+    want = {run: Predictor.from_workdir(run)(texts) for run in runs}
+    held = lambda: sum(array.nbytes for array in jax.live_arrays())
+    gc.collect()
+    before = held()
+    served = Predictor.on_one_encoder(runs)
+    after = held()
+    assert {run: served[run](texts) for run in runs} == want and list(served) == runs
+    assert want[runs[0]] != want[runs[1]]
+
+    # What is on the devices in all: the encoder once, and what each run has trained, of which its
+    # checkpoint says how much that is.
+    size = lambda tree: sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+    once = size(load_plain(encoder).params['encoder'])
+    for run in runs:
+        assert served[run].added_bytes == size(checkpoint.load_params(run)[0])
+    assert after - before == once + sum(one.added_bytes for one in served.values())
+    tables = {
+        one._buckets._params['encoder']['embeddings']['word'].addressable_data(0)
+        .unsafe_buffer_pointer()
+        for one in served.values()
+    }  # fmt: skip
+    assert len(tables) == 1
+
+
+def test_what_shares_no_encoder_is_refused_by_name(tmp_path, encoder):
+    first = tuned_run(tmp_path / 'first', encoder, method='bitfit')
+    shutil.copytree(encoder, tmp_path / 'other')
+    state, step = checkpoint.load_params(tmp_path / 'other')
+    shutil.rmtree(tmp_path / 'other/checkpoints')
+    state['encoder']['embeddings']['norm']['bias'] += 1
+    with checkpoint.Checkpoints(tmp_path / 'other') as checkpoints:
+        checkpoints.save(TrainState(state, {}, np.int32(step), np.int32(0)), {'kind': 'pretrain'})
+    other = tuned_run(tmp_path / 'second', str(tmp_path / 'other'), method='lora')
+    message = r'second was tuned on the encoder of .*other, and .*first on another, that of .*encod'
+    with pytest.raises(UserError, match=message):
+        Predictor.on_one_encoder([first, other])
+    with pytest.raises(UserError, match='has trained all of its weights, and so has none to share'):
+        Predictor.on_one_encoder([first, encoder])
+    with pytest.raises(UserError, match='nowhere: no config.json'):
+        Predictor.on_one_encoder([str(tmp_path / 'nowhere')])
+    assert Predictor.on_one_encoder([]) == {}

@@ -10,18 +10,23 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+from flax import traverse_util
 
 from bert_jax.mesh import determinism
+from bert_jax.train import checkpoint
 from configs.errors import UserError
 from configs.schema import ModelConfig
 from input_pipeline.records import fields, shards
 from input_pipeline.records.fields import RecordSpec
 from launch.pretraining import record_checks
+from launch.workdir import source
 from launch.workdir.metrics import read_metrics
 from tests.helpers.records import example_columns
 from tests.helpers.terminal import Terminal, pictures, screen
@@ -85,14 +90,13 @@ TIMES = (
 def pretrain(folder: pathlib.Path, *runs: tuple[int, str, list[str]]) -> tuple[list[str], str]:
     """Makes runs one after the other; what each ended with, and the log.
 
-    A run is (where to stop it, name of its workdir, changed settings).
+    A run is (where to stop it, name of its workdir, changed settings and other flags).
     """
     lines = []
     for stop_at, name, changes in runs:
         arguments = ['--config=bert_tiny', f'--data={folder}/records', f'--workdir={folder}/{name}']
-        lines.append(
-            json.dumps([stop_at, arguments + [f'--set={c}' for c in (*SETTINGS, *changes)]])
-        )
+        arguments += [c if c.startswith('--') else f'--set={c}' for c in (*SETTINGS, *changes)]
+        lines.append(json.dumps([stop_at, arguments]))
     done = subprocess.run(
         [sys.executable, '-c', DRIVER],
         input='\n'.join(lines),
@@ -299,3 +303,75 @@ def test_a_refused_command_leaves_no_folder(folder, binary, changes, said):
     assert refused.returncode == 2 and said in refused.stderr and not (folder / 'a').exists(), (
         refused.stderr
     )
+
+
+@pytest.mark.slow
+def test_tuning_goes_on_from_a_model_and_keeps_what_it_trained(folder):
+    """Stopped and taken up to the bit; the encoder is in no checkpoint, and answers for it."""
+    lora = [f'--init_from={folder}/begun', 'tuning.method=lora', 'tuning.rank=2']
+    lora += ['model.num_layers=2', 'tuning.frozen_layers=1', 'phases.0.steps=10']
+    adapters = [f'--init_from={folder}/begun', 'tuning.method=houlsby', 'model.num_layers=2']
+    ended, log = pretrain(
+        folder,
+        (0, 'begun', ['model.num_layers=2', 'phases.0.steps=3', 'optimizer.warmup_steps=1']),
+        (0, 'lora', [*lora, 'optimizer.warmup_steps=2']),
+        (8, 'stopped', [*lora, 'optimizer.warmup_steps=2']),
+        (0, 'stopped', [*lora, 'optimizer.warmup_steps=2']),
+        (1, 'adapters', [*adapters, 'tuning.width=3']),
+        (0, 'fresh', ['tuning.method=lora']),
+        (0, 'drawn', [f'--init_from={folder}/begun', 'tuning.method=adamix']),
+    )
+    assert ended[:5] == ['0', '0', '143', '0', '143'], log
+    assert ended[5].startswith('2: tuning.method=lora leaves most weights as they are')
+    assert 'name trained ones with --init_from' in ended[5]
+    assert ended[6].startswith('2: tuning.method=adamix: it is for fine-tuning')
+
+    # Updates of one block's query and value, and both heads; so are the moments, which are saved.
+    params, _ = checkpoint.load_params(folder / 'lora')
+    names = {k: v.shape for k, v in traverse_util.flatten_dict(params, sep='/').items()}
+    block = {k: v for k, v in names.items() if k.startswith('encoder/')}
+    assert block == {
+        f'encoder/layers/{name}_lora_{ab}/kernel': (1, 16, 2) if ab == 'a' else (1, 2, 16)
+        for name in ('query', 'value')
+        for ab in 'ab'
+    }
+    assert {name.split('/')[0] for name in names} == {'encoder', 'mlm', 'nsp'}
+    saved = json.loads((folder / 'lora/checkpoints/10/meta/metadata').read_text())['fingerprints']
+    assert len(saved) == 3 * len(names) + 3 and not [k for k in saved if 'embeddings' in k]
+
+    # To the bit as if it had not been stopped.
+    stopped, _ = checkpoint.load_params(folder / 'stopped')
+    assert all(
+        np.array_equal(a, b)
+        for a, b in zip(
+            traverse_util.flatten_dict(params).values(),
+            traverse_util.flatten_dict(stopped).values(),
+            strict=True,
+        )
+    )
+
+    # Folded it is the encoder that it began with, but for two matrices of its upper block.
+    begun, plain = (
+        traverse_util.flatten_dict(source.load_plain(str(folder / name)).params, sep='/')
+        for name in ('begun', 'lora')
+    )
+    other = {name for name in begun if not np.array_equal(begun[name], plain[name])}
+    changed = {name for name in other if name.startswith('encoder/')}
+    assert changed == {'encoder/layers/query/kernel', 'encoder/layers/value/kernel'}
+    assert all(np.array_equal(begun[name][0], plain[name][0]) for name in changed)
+    assert 'mlm/bias' in other
+
+    # Fine-tuning, which needs a BERT, takes the folded one; adapters are told apart.
+    with pytest.raises(UserError, match='has adapters .houlsby., which are no weights of BERT'):
+        source.load_plain(str(folder / 'adapters'))
+    assert source.read_source(str(folder / 'adapters')).model.tuning.width == 3
+
+    # Of another encoder in the same place, neither the run nor its reader takes anything.
+    shutil.rmtree(folder / 'begun/checkpoints')
+    again = ['model.num_layers=2', 'phases.0.steps=3', 'optimizer.warmup_steps=1', 'seed=9']
+    ended, log = pretrain(
+        folder, (0, 'begun', again), (0, 'stopped', [*lora, 'optimizer.warmup_steps=2'])
+    )
+    assert ended[0] == '0' and 'holds another run (data.init_fingerprint' in ended[1], log
+    with pytest.raises(UserError, match='which has other weights now'):
+        source.read_source(str(folder / 'lora'))

@@ -1,0 +1,83 @@
+"""A change of tuning.method brings the method's own rates, and other changes win over them."""
+
+from __future__ import annotations
+
+import functools
+from typing import get_args
+
+import pytest
+
+from configs import sweep
+from configs.errors import UserError
+from configs.model import Method
+from configs.presets.finetune import METHODS, changed, recipe
+from configs.schema import FinetuneConfig
+
+MRPC = recipe('mrpc')
+
+
+def rates(config: FinetuneConfig) -> tuple[float, float, str, float]:
+    o = config.optimizer
+    return o.peak_lr, o.weight_decay, o.schedule, config.warmup_fraction
+
+
+# The sources' own: BitFit run_glue.py, LoRA roberta_base_mrpc.sh, adapter-bert README (its other
+# values are BERT's), t-few ia3.json, AdaMix bert_base_mnli_expert_soup.sh.
+@pytest.mark.parametrize(
+    ('method', 'values'),
+    [
+        ('bitfit', (1e-3, 0.0, 'constant', 0.0)),
+        ('lora', (4e-4, 0.1, 'linear', 0.06)),
+        ('houlsby', (3e-4, 0.01, 'bert', 0.1)),
+        ('pfeiffer', (3e-4, 0.0, 'linear', 0.1)),
+        ('ia3', (3e-3, 0.0, 'linear', 0.06)),
+        ('adamix', (4e-4, 0.1, 'linear', 0.06)),
+        ('spafit', (4e-4, 0.1, 'linear', 0.06)),  # LoRA's, for none of its own is known
+        ('full', (2e-5, 0.01, 'bert', 0.1)),
+    ],
+)
+def test_a_method_brings_its_rates_and_leaves_the_budget(method, values):
+    config = changed(MRPC, [f'tuning.method={method}'])
+    assert rates(config) == values
+    budget = lambda c: (c.batch_size, c.epochs, c.max_seq_length, c.seed)
+    assert budget(config) == budget(MRPC)
+
+
+def test_every_method_but_full_has_a_recipe():
+    assert METHODS.keys() | {'full'} == set(get_args(Method))
+
+
+def test_what_is_said_wins_over_the_recipe_in_any_order():
+    for changes in (
+        ['optimizer.peak_lr=7e-4', 'tuning.method=lora'],
+        ['tuning.method = lora', 'optimizer.peak_lr = 7e-4'],
+    ):
+        assert rates(changed(MRPC, changes)) == (7e-4, 0.1, 'linear', 0.06)
+    # A configuration that has the method already has its own rates.
+    lora = changed(MRPC, ['tuning.method=lora', 'optimizer.peak_lr=7e-4'])
+    assert changed(lora, ['tuning.method=lora', 'seed=1']).optimizer == lora.optimizer
+    with pytest.raises(UserError, match='--set tuning.method=lorra: must be one of full, bitfit'):
+        changed(MRPC, ['tuning.method=lorra'])
+
+
+def test_a_sweep_over_methods_gives_each_its_own():
+    """--set wins over all recipes, and a sweep over --set."""
+    with_sets = lambda *sets: functools.partial(changed, changes=sets)
+    points = sweep.grid(MRPC, 'methods;seed=0,1', with_sets('epochs=1', 'tuning.method=lora'))
+    assert [point.name for point in points[:3]] == [
+        'tuning.method=full,seed=0',
+        'tuning.method=full,seed=1',
+        'tuning.method=bitfit,seed=0',
+    ]
+    assert len(points) == 16 and {point.config.epochs for point in points} == {1.0}
+    assert rates(points[0].config) == (2e-5, 0.01, 'bert', 0.1)
+    assert rates(points[2].config) == (1e-3, 0.0, 'constant', 0.0)
+
+    both = sweep.grid(MRPC, 'tuning.method=lora,ia3', with_sets('optimizer.peak_lr=1e-3'))
+    assert [rates(point.config)[:2] for point in both] == [(1e-3, 0.1), (1e-3, 0.0)]
+    swept = sweep.grid(
+        MRPC,
+        'tuning.method=lora;optimizer.peak_lr=1e-4,2e-4',
+        with_sets('optimizer.peak_lr=1e-3'),
+    )
+    assert [point.config.optimizer.peak_lr for point in swept] == [1e-4, 2e-4]
