@@ -24,7 +24,7 @@ import numpy as np
 from flax import traverse_util
 
 from bert_jax.mesh.sharding import path_of
-from bert_jax.model.encoder import padded_vocab
+from bert_jax.model.embeddings import padded_vocab
 from bert_jax.train.state import init_params
 from bert_jax.train.task_heads import CLASSES, HEADS, PARTS, of_task
 from configs.errors import UserError

@@ -45,7 +45,7 @@ class PretrainingProgram(NamedTuple):
     kernel: what computes attention (attention.choose).
     objective: what is minimised, of (params, batch).
     train_step: jitted (state, batch, hparams) -> (state, metrics); takes the state's memory.
-    eval_step: jitted (params, batch) -> metrics.
+    eval_step: jitted (params, batch) -> metrics; params are all of the model's, frozen ones too.
     state: ShapeDtypeStructs of the train state, with their shardings.
     hparams: the scalars that the train step is given.
     """
@@ -97,14 +97,15 @@ def pretraining_model(config: PretrainConfig, kernel: str = 'xla') -> heads.Pret
 def fresh_state(config: PretrainConfig, mesh: jax.sharding.Mesh) -> TrainState:
     """The state that a run of `config` begins with, made on the mesh."""
     model, shard_optimizer = pretraining_model(config), config.runtime.shard_optimizer
-    return create_state(model, config.seed, config.optimizer, mesh, shard_optimizer)
+    return create_state(model, config.seed, config.optimizer, mesh, shard_optimizer, config.model)
 
 
 def state_shapes(config: PretrainConfig, mesh: Mesh) -> TrainState:
     """What `fresh_state` would make, as ShapeDtypeStructs with their shardings."""
     # No runtime setting changes a shape; without them the shapes of one model are traced once.
     model = heads.Pretraining(config.model)
-    return abstract_state(model, config.optimizer, mesh, config.runtime.shard_optimizer)
+    shard_optimizer = config.runtime.shard_optimizer
+    return abstract_state(model, config.optimizer, mesh, shard_optimizer, config.model)
 
 
 def argument_shapes(

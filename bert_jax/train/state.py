@@ -16,6 +16,7 @@ from flax import traverse_util
 
 from bert_jax.mesh.sharding import path_of, shardings
 from bert_jax.model.added import is_added, neutral, trained_from
+from bert_jax.model.embeddings import computed_arrays
 from bert_jax.train.optimizer import Optimizer, is_stacked, make_optimizer
 from bert_jax.train.schedule import Hparams
 from configs.errors import UserError
@@ -27,7 +28,8 @@ class TrainState(NamedTuple):
 
     step: optimizer steps done, discarded ones included; bad_steps: non-finite steps in a row up to
     now; frozen: weights that the steps read and never change, None where all are trained. They have
-    no moments and are in no checkpoint; which they are is model/added.py's.
+    no moments and are in no checkpoint; which they are is model/added.py's and
+    model/embeddings.py's.
     """
 
     params: Any
@@ -51,18 +53,20 @@ def init_params(model: Any, seed: Any, inputs: Mapping[str, Any] | None = None) 
 
 
 def split(params: Any, config: ModelConfig) -> tuple[Any, Any]:
-    """(what the tuning of a model trains, what it leaves frozen) of the model's parameters.
+    """(what training a model changes, what it leaves as it is) of the model's parameters.
 
-    The frozen tree is None where all are trained. A stacked leaf that is trained from some block on
-    is in both: its blocks below are frozen. `joined` puts them together again.
+    The latter, the frozen tree, is what tuning leaves alone and what is computed from the
+    vocabulary; None where all are trained. A stacked leaf that is trained from some block on is in
+    both: its blocks below are frozen. `joined` puts them together again.
     """
-    if config.tuning.method == 'full':
+    computed = computed_arrays(config)
+    if config.tuning.method == 'full' and not computed:
         return params, None
     trained, frozen = {}, {}
-    below = config.tuning.option('frozen_layers')
+    below = config.tuning.frozen_layers or 0
     for names, leaf in traverse_util.flatten_dict(params).items():
         path = '/'.join(names)
-        start = trained_from(path, config)
+        start = None if path in computed else trained_from(path, config)
         if start is None:
             frozen[names] = leaf
             continue
@@ -101,16 +105,19 @@ def create_state(
     config: Optimizer,
     mesh: jax.sharding.Mesh,
     shard_optimizer: bool = False,
+    encoder: ModelConfig | None = None,
 ) -> TrainState:
     """A fresh state, made on the mesh: no device ever holds what is not its part.
 
     model: anything with flax's `init` that reads what `init_params` gives it; config: the settings
-    of the optimizer, or an optax one of your own.
+    of the optimizer, or an optax one of your own; encoder: the model's, whose arrays that are not
+    trained are then frozen in the state (`split`).
     """
     # Shapes tell the places, and the places are given to the program that makes the arrays.
-    out = shardings(state_shapes(model, config), mesh, shard_optimizer)
+    out = shardings(state_shapes(model, config, encoder), mesh, shard_optimizer)
+    make = functools.partial(_make, model, config, encoder)
     with jax.set_mesh(mesh):
-        return jax.jit(functools.partial(_make, model, config), out_shardings=out)(np.uint32(seed))
+        return jax.jit(make, out_shardings=out)(np.uint32(seed))
 
 
 def abstract_state(
@@ -118,9 +125,10 @@ def abstract_state(
     config: Optimizer,
     mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
     shard_optimizer: bool = False,
+    encoder: ModelConfig | None = None,
 ) -> TrainState:
     """What create_state would make, as ShapeDtypeStructs with their places: nothing is computed."""
-    state = state_shapes(model, config)
+    state = state_shapes(model, config, encoder)
 
     # Both trees have the same structure: each leaf meets its own sharding.
     struct = lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
@@ -128,13 +136,18 @@ def abstract_state(
 
 
 @functools.lru_cache(maxsize=1)
-def state_shapes(model: Any, config: Optimizer) -> TrainState:
+def state_shapes(model: Any, config: Optimizer, encoder: ModelConfig | None = None) -> TrainState:
     """A train state's shapes, without places; kept, as a search asks for one model's often."""
-    return jax.eval_shape(functools.partial(_make, model, config), np.uint32(0))
+    return jax.eval_shape(functools.partial(_make, model, config, encoder), np.uint32(0))
 
 
-def _make(model: Any, config: Optimizer, seed: jax.Array) -> TrainState:
-    return fresh_state(init_params(model, seed), config)
+def _make(
+    model: Any, config: Optimizer, encoder: ModelConfig | None, seed: jax.Array
+) -> TrainState:
+    params, frozen = init_params(model, seed), None
+    if encoder is not None:
+        params, frozen = split(params, encoder)
+    return fresh_state(params, config, frozen)
 
 
 def load_params_into(
@@ -170,6 +183,20 @@ def load_params_into(
         lambda o, n: jax.device_put(np.asarray(n, o.dtype), o.sharding), old, dict(new)
     )
     return {**params, **placed}
+
+
+def load_frozen(state: TrainState, params: Mapping[str, Any], name: str) -> TrainState:
+    """`state` with its frozen arrays as they are in `params`; as it was where it has none.
+
+    params: numpy arrays, of the whole model or of those arrays alone. `name` is the source's in
+    UserError, where a shape does not match.
+    """
+    if state.frozen is None:
+        return state
+    given = traverse_util.flatten_dict(dict(params))
+    wanted = {names: given[names] for names in traverse_util.flatten_dict(state.frozen)}
+    frozen = load_params_into(state.frozen, traverse_util.unflatten_dict(wanted), name)
+    return state._replace(frozen=frozen)
 
 
 def load_encoder(

@@ -25,6 +25,7 @@ from input_pipeline.records.stream import RecordStream
 from launch.finetuning.batch_runner import eval_batch_size
 from launch.finetuning.evaluation import check_writable, config_hash, write_result
 from launch.pretraining.record_checks import check_model_reads
+from launch.workdir import word_vectors
 from launch.workdir.workdir import Workdir
 
 
@@ -61,8 +62,9 @@ def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
     check_writable(workdir)
 
     # ... then whether these records mean to the model what they meant to their makers.
-    manifest = Manifest.load(data)
-    if manifest.tokenizer_fingerprint != workdir.tokenizer().fingerprint:
+    manifest, tokenizer = Manifest.load(data), workdir.tokenizer()
+    word_vectors.check_vocabulary(workdir, config.model, tokenizer)
+    if manifest.tokenizer_fingerprint != tokenizer.fingerprint:
         raise UserError(
             f'--data={data} was made with another tokenizer than --workdir={workdir} was trained'
             f' with: make it with {workdir}/tokenizer'
@@ -81,6 +83,7 @@ def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
 
     # The newest weights, on the devices that are here, whatever mesh they were trained on.
     params, step = load_params(workdir)
+    params = word_vectors.filled_in(params, config.model, tokenizer)
     mesh = sharding.make_mesh(config.runtime)
     # plain attention: the kernel that the run was trained with may not be had on these devices
     objective = losses.pretraining_objective(

@@ -21,7 +21,7 @@ from bert_jax.mesh import determinism, processes, sharding
 from bert_jax.model import attention, splits
 from bert_jax.train import checkpoint, loop
 from bert_jax.train.program import PretrainingProgram, fresh_state, pretraining_program
-from bert_jax.train.state import TrainState, load_params_into
+from bert_jax.train.state import TrainState, joined, load_frozen, load_params_into, split
 
 # Before anything is compiled; the mesh then, for what follows is checked against it.
 from bert_jax.train.step import use_compilation_cache
@@ -29,7 +29,7 @@ from configs import schema
 from input_pipeline.records.stream import RecordStream
 from launch.pretraining import baselines, dry_run, held_out, same_run
 from launch.pretraining.records import Records
-from launch.workdir import notes, running, source
+from launch.workdir import notes, running, source, word_vectors
 from launch.workdir.source import Source
 from launch.workdir.workdir import Workdir
 
@@ -89,8 +89,11 @@ def run(config: schema.PretrainConfig, records: list[Records], options: Options)
 
         # The first process claims the workdir, and all others must find its claim: what they write
         # later (their parts of a checkpoint) must come together in one folder.
-        identity = {'records': [r.identity() for r in records]} | (
-            {'init_from': options.init_from} if options.init_from else {}
+        tokenizer = records[0].tokenizer()
+        identity = (
+            {'records': [r.identity() for r in records]}
+            | ({'init_from': options.init_from} if options.init_from else {})
+            | word_vectors.identity(config.model, tokenizer)
         )
         processes.broadcast_from_lead(lambda: workdir.create_or_resume(config, identity))
         processes.compare(
@@ -98,7 +101,7 @@ def run(config: schema.PretrainConfig, records: list[Records], options: Options)
             'the --workdir must be one folder that all of them share, a shared disk or gs://',
         )
         if processes.is_lead_process():
-            records[0].tokenizer().save(workdir.tokenizer_folder)
+            tokenizer.save(workdir.tokenizer_folder)
         return _train(config, records, mesh, start, options)
 
 
@@ -127,12 +130,16 @@ def _train(
     """From the newest checkpoint, `start` or fresh weights to the last step or a signal."""
     # The fresh state comes first in any case: it says how a checkpoint's arrays are to lie.
     state, meter_state = fresh_state(config, mesh), None
+    if state.frozen is not None:
+        computed = word_vectors.filled_in({}, config.model, records[0].tokenizer())
+        state = load_frozen(state, computed, 'word vectors')
     checkpoints = running.checkpoints_of(options.workdir, config.runtime)
     if resumed := running.resumed(options.workdir, checkpoints, state, config.total_steps):
         state, meter_state = resumed
     elif start:
+        trained, _ = split(start.params, config.model)
         state = state._replace(
-            params=load_params_into(state.params, start.params, f'--init_from={start.where}')
+            params=load_params_into(state.params, trained, f'--init_from={start.where}')
         )
         logging.info(
             'weights of %s at step %d; optimizer and schedule are new', start.where, start.step
@@ -248,7 +255,8 @@ class PhaseTraining:
             del step
 
             # Best is the lowest masked-LM loss; a loss that is not finite can be no best.
-            measures = held_out.measure(program.eval_step, state.params, watched())
+            params = joined(state.params, state.frozen)
+            measures = held_out.measure(program.eval_step, params, watched())
             loss = measures['mlm_loss']
             # losses of different lengths do not compare: a later phase's are always better
             score = (float(self.number), -loss) if math.isfinite(loss) else None
