@@ -49,7 +49,7 @@ def setting(
     '[0, 1)', or None for what is no number; is_later: whether older files lack it. A later setting
     is not in `repr` either, of which fingerprints of older runs are made.
     """
-    metadata = {'help': help, 'kind': kind, 'within': within}
+    metadata: dict[str, Any] = {'help': help, 'kind': kind, 'within': within}
     if is_later:
         metadata |= {'later': True}
     return dataclasses.field(default=default, metadata=metadata, repr=not is_later)

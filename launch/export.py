@@ -73,6 +73,7 @@ def main(argv: Sequence[str]) -> None:
     if options.format == 'saved_model':
         require_extra('--format=saved_model', 'tensorflow', 'tensorflow')
 
+    from bert_jax.interchange.parameters import with_stored_words
     from launch.workdir.source import fold, plain, print_names, read_source
 
     # As it is, without parts made up: an export must not hold weights that nobody trained.
@@ -80,6 +81,8 @@ def main(argv: Sequence[str]) -> None:
     of_ours = options.format in ('stablehlo', 'saved_model')
     source = fold(source) if of_ours else plain(source)
     model = source.bert._replace(architecture=options.architecture or source.bert.architecture)
+    if not of_ours:
+        model = with_stored_words(model, source.where)
     # Some readers know only one form of gelu; the weights stay.
     if options.hidden_act:
         model = model._replace(
