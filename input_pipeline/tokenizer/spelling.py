@@ -1,9 +1,9 @@
-"""Vectors of vocabulary entries from their spelling alone: EELBERT's hashed embeddings.
+"""Vectors of vocabulary entries from their spelling alone, as EELBERT has them.
 
-Cohn et al. 2023 (arXiv 2310.20144), "dynamic" embeddings. Owns the hash, its seeds and how a width
-is divided, all in exact integer arithmetic, so that a vector is the same to the bit with every
-numpy, on every machine. Must not know what the vectors are for. It imports numpy alone: an exported
-folder has a copy of this file beside its weights.
+Cohn et al. 2023 (arXiv 2310.20144); what that leaves open, such as the seeds, is laid down here.
+Owns the hash, its seeds and how a width is divided, all in exact integer arithmetic, so that a
+vector is the same to the bit with every numpy, on every machine. Must not know what the vectors are
+for. It imports numpy alone: an exported folder has a copy of this file beside its weights.
 
 An entry is the text that stands in the vocabulary: `##` and the brackets of `[CLS]` are characters
 like any other. Characters are Unicode code points. With M = 1,000,000,007 and n the longest gram:

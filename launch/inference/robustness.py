@@ -69,21 +69,21 @@ def with_typos(
 
     Which words those are depends on the seed, an example's id and the word's place alone.
     """
-    noisy, words, changed = [], 0, 0
+    texts: list[tuple[str, str]] = []  # before and after
 
-    for example in examples:
-        text_number = itertools.count()
+    def noisy(example: Example) -> Example:
+        numbers = itertools.count()
 
-        def respell(text: str, example=example, text_number=text_number) -> str:
-            nonlocal words, changed
-            made = typos.text(text, example.id, next(text_number))
-            pairs = list(zip(text.split(), made.split(), strict=True))
-            words += sum(is_word(before) for before, _ in pairs)
-            changed += sum(before != after for before, after in pairs)
-            return made
+        def respell(text: str) -> str:
+            texts.append((text, typos.text(text, example.id, next(numbers))))
+            return texts[-1][1]
 
-        noisy.append(task.respelled(example, respell))
-    return noisy, changed / max(words, 1)
+        return task.respelled(example, respell)
+
+    made = [noisy(example) for example in examples]
+    pairs = [zip(before.split(), after.split(), strict=True) for before, after in texts]
+    changed = [a != b for a, b in itertools.chain(*pairs) if is_word(a)]
+    return made, sum(changed) / max(len(changed), 1)
 
 
 def measure(

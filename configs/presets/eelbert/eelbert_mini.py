@@ -5,7 +5,7 @@
 
 3,357,442 parameters as a classifier of two classes, where BERT-mini has 11,171,074; 11,267,900 in
 pre-training, where the masked-LM head has a decoder of its own.
-Shape: Cohn et al. 2023 (arXiv 2310.20144), section 3. Recipe: that of the preset bert_mini.
+Shape: Cohn et al. 2023 (arXiv 2310.20144). Recipe: that of the preset bert_mini.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 479,362 parameters as a classifier of two classes, where BERT-tiny has 4,386,178; 4,433,468 in
 pre-training, where the masked-LM head has a decoder of its own.
-Shape: Cohn et al. 2023 (arXiv 2310.20144), section 3. Recipe: that of the preset bert_tiny.
+Shape: Cohn et al. 2023 (arXiv 2310.20144). Recipe: that of the preset bert_tiny.
 """
 
 from __future__ import annotations

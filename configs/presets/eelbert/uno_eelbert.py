@@ -5,7 +5,7 @@
 
 281,986 parameters as a classifier of two classes; 312,250 without a classifier but with the bias of
 the masked-LM head, which makes the 1.2 MB of the paper; 4,236,092 in pre-training.
-Shape: Cohn et al. 2023 (arXiv 2310.20144), section 3. Recipe: that of the preset bert_tiny.
+Shape: Cohn et al. 2023 (arXiv 2310.20144). Recipe: that of the preset bert_tiny.
 """
 
 from __future__ import annotations

@@ -81,7 +81,9 @@ def test_one_kind_alone_is_drawn_where_only_it_is_asked_for(kind):
     if kind == 'swap':
         assert all(sorted(word) == sorted('solitaire') for word in words)
     elif length == 9:
-        assert all(sum(a != b for a, b in zip(word, 'solitaire', strict=True)) == 1 for word in words)
+        assert all(
+            sum(a != b for a, b in zip(word, 'solitaire', strict=True)) == 1 for word in words
+        )
 
 
 def test_a_word_that_no_kind_can_change_stays():
