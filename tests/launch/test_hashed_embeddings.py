@@ -40,7 +40,7 @@ from tests.helpers.records import example_columns
 pytestmark = pytest.mark.usefixtures('signal_handlers')
 ENTRIES = [
     '[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'good', 'fine', 'great', 'bad', 'poor', 'dull',
-    'film', 'book', 'the', 'was', 'a', '##s', '##ly', 'ooo', 'oooo', *'abcdefghijklmnopqrstuvwxyz',
+    'film', 'book', 'the', 'was', '##ly', 'ooo', 'oooo', *'abcdefghijklmnopqrstuvwxyz',
     *(f'##{letter}' for letter in 'abcdefghijklmnopqrstuvwxyz'),
 ]  # fmt: skip
 MODEL = schema.ModelConfig(
@@ -127,7 +127,7 @@ def test_a_run_that_goes_on_ends_with_the_same_bits(folder):
 def test_pieces_alike_are_told(folder, caplog):
     caplog.set_level('INFO')
     source.load_source(str(folder / 'pre'))
-    assert '2 of 72 pieces have the vector of another: ooo = oooo' in caplog.text
+    assert '2 of 70 pieces have the vector of another: ooo = oooo' in caplog.text
 
 
 def test_another_vocabulary_is_refused(folder, tmp_path):
