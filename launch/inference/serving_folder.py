@@ -79,6 +79,9 @@ _SAVED_MODEL = {
 
 # Between loading the weights and the first question, where word vectors are in no file.
 _COMPUTE = """
+sys.path.append(str(here))
+import spelling
+
 shape = about['word_vectors']
 entries = [tokenizer.id_to_token(i) for i in range(tokenizer.get_vocab_size())]
 table = np.zeros((shape['rows'], shape['width']), np.float32)
@@ -157,6 +160,5 @@ def example(model: Model, form: Literal['stablehlo', 'saved_model']) -> str:
     """The text of serve.py, an example of how the folder is used."""
     parts = dict(_STABLEHLO if form == 'stablehlo' else _SAVED_MODEL)
     if form == 'stablehlo' and computed_arrays(model.config):
-        parts['imports'] = f'import spelling  # lies beside this file\n{parts["imports"]}'
         parts['load'] += _COMPUTE
     return _SERVE.format(**parts, **script_of(model)._asdict())
