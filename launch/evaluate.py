@@ -102,16 +102,16 @@ def main(argv: Sequence[str]) -> None:
 
         report = held_out.evaluate(options.workdir, options.data, options.split or 'eval')
     elif options.noise:
-        from launch.inference import robustness
+        from launch.robustness import noise
 
         # A table, as of a suite; the same numbers are in the workdir.
         print(
-            robustness.measure(
+            noise.measure(
                 options.workdir,
                 options.task,
                 options.data_dir,
                 options.split,
-                robustness.parse(options.noise),
+                noise.parse(options.noise),
                 options.noise_seed,
             )
         )

@@ -83,7 +83,7 @@ sys.path.append(str(here))
 import spelling
 
 shape = about['word_vectors']
-entries = [tokenizer.id_to_token(i) for i in range(tokenizer.get_vocab_size())]
+entries = [tokenizer.id_to_token(i) or '' for i in range(shape['entries'])]
 table = np.zeros((shape['rows'], shape['width']), np.float32)
 table[: len(entries)] = spelling.vectors(entries, shape['width'], shape['ngrams'])
 weights['encoder/embeddings/word'] = table"""
@@ -131,6 +131,7 @@ def write(
     }
     if computed:
         about['word_vectors'] = {
+            'entries': model.config.vocab_size,
             'rows': padded_vocab(model.config.vocab_size),
             'width': model.config.hidden_size,
             'ngrams': model.config.hash_ngrams,

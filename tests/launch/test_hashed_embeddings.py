@@ -25,12 +25,13 @@ from input_pipeline.records import fields, shards
 from input_pipeline.records.fields import RecordSpec
 from input_pipeline.records.stream import RecordStream
 from input_pipeline.tasks import load_task
+from input_pipeline.text.typos import Typos
 from input_pipeline.tokenizer import Tokenizer, spelling
 from launch import export
 from launch.finetuning import finetuner, machine
 from launch.finetuning.approach import FineTuning
 from launch.finetuning.task_data import TaskData, task_identity
-from launch.inference import Bert, Predictor, robustness
+from launch.inference import Bert, Predictor
 from launch.pretraining import held_out, train
 from launch.pretraining.records import Records
 from launch.workdir import source
@@ -117,6 +118,7 @@ def test_held_out_loss_is_that_of_the_vectors_of_the_vocabulary(folder):
     assert report['metrics']['mlm_loss'] == pytest.approx(total / weight, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_ends_with_the_same_bits(folder):
     pretrain(folder, 'cut', 3)
     pretrain(folder, 'cut', 6)
@@ -144,6 +146,7 @@ def test_another_vocabulary_is_refused(folder, tmp_path):
             use()
 
 
+@pytest.mark.slow
 def test_pretraining_from_a_bert_takes_all_but_its_table(folder, tmp_path, caplog):
     """The table goes on as the decoder, where its head knows the words."""
     caplog.set_level('INFO')
@@ -236,7 +239,7 @@ def test_a_fine_tuned_model_is_small_and_whole_again_when_read(tuned):
         .splitlines()[1:]
     )  # fmt: skip
     texts = [json.loads(line)['text'] for line in open_lines(tuned.parent / 'dev.jsonl')]
-    predict = Predictor.load(str(tuned))
+    predict = Predictor.from_workdir(str(tuned))
     assert [predict(text)['label'] for text in texts] == list(own.values())
 
 
@@ -263,7 +266,7 @@ def test_a_stablehlo_folder_is_small_and_computes_the_vectors(tuned, tmp_path):
         timeout=300,
     )
     assert said.returncode == 0, said.stderr
-    answer = Predictor.load(str(tuned))('the film was great')
+    answer = Predictor.from_workdir(str(tuned))('the film was great')
     assert ast.literal_eval(said.stdout) == pytest.approx(answer['probabilities'], abs=1e-4)
 
 
@@ -273,9 +276,9 @@ def test_elsewhere_it_is_a_bert_with_a_table(folder, tuned, tmp_path, binary):
     tensors = load_file(tmp_path / 'hf/model.safetensors')
     found = tensors['bert.embeddings.word_embeddings.weight']
     assert np.array_equal(found, spelling.vectors(ENTRIES, 24))
-    read = Predictor.load(str(tmp_path / 'hf'))('the film was great')
+    read = Predictor.from_workdir(str(tmp_path / 'hf'))('the film was great')
     assert read['probabilities'] == pytest.approx(
-        Predictor.load(str(tuned))('the film was great')['probabilities'], abs=1e-5
+        Predictor.from_workdir(str(tuned))('the film was great')['probabilities'], abs=1e-5
     )
     run = binary('export', f'--workdir={folder}/pre', f'--output={tmp_path}/pre')
     assert run.returncode == 2 and 'decoder of its own' in run.stderr.splitlines()[-1]
@@ -291,8 +294,8 @@ def test_scores_with_typos(tuned, binary):
     scored = json.loads((tuned / 'eval/dev.json').read_text())
     assert clean['share'] == clean['changed'] == 0 and clean['metrics'] == scored['metrics']
 
-    typos = robustness.Typos(0.5, 4, ('deletion', 'leet'))
-    predict, right, words, changed = Predictor.load(str(tuned)), 0, 0, 0
+    typos = Typos(0.5, 4, ('deletion', 'leet'))
+    predict, right, words, changed = Predictor.from_workdir(str(tuned)), 0, 0, 0
     rows = [json.loads(line) for line in open_lines(tuned.parent / 'dev.jsonl')]
     for number, row in enumerate(rows):
         text = ' '.join(

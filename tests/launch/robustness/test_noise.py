@@ -11,7 +11,7 @@ from input_pipeline.tasks.multiple_choice import ChoiceExample
 from input_pipeline.tasks.squad_files import SpanExample
 from input_pipeline.tasks.tagging import TaggedExample
 from input_pipeline.text.typos import Typos
-from launch.inference.robustness import parse, table, with_typos
+from launch.robustness.noise import parse, table, with_typos
 
 EVERY = Typos(1.0, 0, ('leet',))
 
