@@ -20,9 +20,7 @@ def presets(kind: type[schema.Config] | None = None) -> list[str]:
 
     With `kind` only those of this class.
     """
-    # Told by their text, not by importing them: --help lists them and must stay quick.
-    files = (pathlib.Path(__file__).parent / 'presets').glob('*.py')
-    names = sorted(file.stem for file in files if '\ndef get_config()' in file.read_text())
+    names = sorted(_modules())
     return [name for name in names if kind is None or type(_preset(name)) is kind]
 
 
@@ -49,9 +47,22 @@ def load(name_or_path: str, kind: type[schema.Config] | None = None) -> schema.C
     raise UserError(f'--config={name_or_path}: expected a .py or .json file')
 
 
+def _modules() -> dict[str, str]:
+    """{a preset's name: its module}; a family of them has a folder of its own."""
+    # Told by their text, not by importing them: --help lists them and must stay quick.
+    root = pathlib.Path(__file__).parent
+    files = [
+        file
+        for file in (root / 'presets').rglob('*.py')
+        if '\ndef get_config()' in file.read_text()
+    ]
+    dotted = lambda file: '.'.join(file.relative_to(root.parent).with_suffix('').parts)
+    return {file.stem: dotted(file) for file in files}
+
+
 def _preset(name: str) -> schema.Config:
     """The configuration of the preset with that name."""
-    return importlib.import_module(f'configs.presets.{name}').get_config()
+    return importlib.import_module(_modules()[name]).get_config()
 
 
 def _run(path: pathlib.Path) -> schema.Config:

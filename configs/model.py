@@ -207,6 +207,18 @@ class ModelConfig(Section):
         'a bidirectional LSTM on top of the last block, hidden_size / 2 in each direction (section'
         ' 5.1)',
     )
+    embedding: Literal['table', 'hashed'] = setting(
+        'table',
+        'vectors of word pieces; table: trained weights, which the masked-LM head shares (the'
+        ' paper); hashed: computed from their spelling, neither trained nor stored (EELBERT)',
+        is_later=True,
+    )
+    hash_ngrams: int = setting(
+        3,
+        'hashed only: the longest stretch of characters that is hashed; 3 in EELBERT',
+        within='[1, 8]',
+        is_later=True,
+    )
 
     @property
     def tuning(self) -> TuningConfig:
@@ -224,6 +236,15 @@ class ModelConfig(Section):
             self.hidden_size % 2 == 0 or not self.bilstm,
             'hidden_size',
             'even, to be halved between the directions of model.bilstm',
+        )
+        if self.embedding == 'table':
+            self._require(self.hash_ngrams == 3, 'hash_ngrams', 'left alone with embedding=table')
+        columns = self.hash_ngrams * (self.hash_ngrams + 1) // 2
+        self._require(
+            self.embedding == 'table' or self.hidden_size >= columns,
+            'hidden_size',
+            f'{columns} or more, to have columns for every hash up to'
+            f' hash_ngrams={self.hash_ngrams}',
         )
 
     def tuned(self, tuning: TuningConfig) -> ModelConfig:

@@ -3,6 +3,8 @@ records.
 
 a workdir of launch.finetune:
   python -m launch.evaluate --workdir=DIR [--split=dev] [--task=NAME --data_dir=DIR]
+the same with typos in 5, 10 and 20 % of the words (docs/embeddings.md):
+  python -m launch.evaluate --workdir=DIR --noise=typos:0.05,0.1,0.2
 anyone's answers:
   python -m launch.evaluate --predictions=FILE --task=NAME --data_dir=DIR [--split=dev]
 held-out MLM and NSP:
@@ -42,6 +44,14 @@ class Options:
         None, "score this file, in the task's official format, instead of a model"
     )
     data: str | None = option(None, 'records directory, for a workdir of launch.pretrain')
+    noise: str | None = option(
+        None,
+        'scores with typos: KINDS:SHARE,SHARE,..., shares of the words from 0 to 1; KINDS is typos'
+        ' (all of them), or of insertion, deletion, swap, keyboard, homoglyph and leet, with +',
+    )
+    noise_seed: int = option(
+        0, 'with --noise: which words have a typo, and which typo', within='[0, 4294967295]'
+    )
     suite: Literal['glue'] | None = option(
         None, 'all tasks of a benchmark: prints the table and writes the submission'
     )
@@ -91,6 +101,21 @@ def main(argv: Sequence[str]) -> None:
         from launch.pretraining import held_out
 
         report = held_out.evaluate(options.workdir, options.data, options.split or 'eval')
+    elif options.noise:
+        from launch.robustness import noise
+
+        # A table, as of a suite; the same numbers are in the workdir.
+        print(
+            noise.measure(
+                options.workdir,
+                options.task,
+                options.data_dir,
+                options.split,
+                noise.parse(options.noise),
+                options.noise_seed,
+            )
+        )
+        return
     else:
         from launch.finetuning import evaluation
 
@@ -102,12 +127,17 @@ def check_flags(options: Options) -> None:
     """UserError for a flag that what is scored does not read."""
     if not options.suite and (lone := flags.present('runs', 'output')):
         raise UserError(f'{lone[0]} needs --suite=glue')
+    if not options.noise and flags.present('noise_seed'):
+        raise UserError('--noise_seed needs --noise')
     if options.suite:
-        what, strange = '--suite', flags.present('workdir', 'predictions', 'data', 'task', 'split')
+        what, strange = (
+            '--suite',
+            flags.present('workdir', 'predictions', 'data', 'task', 'split', 'noise'),
+        )
     elif options.predictions:
-        what, strange = '--predictions', flags.present('workdir', 'data')
+        what, strange = '--predictions', flags.present('workdir', 'data', 'noise')
     else:
-        what, strange = '--data', flags.present('task', 'data_dir') if options.data else []
+        what, strange = '--data', flags.present('task', 'data_dir', 'noise') if options.data else []
     if strange:
         raise UserError(f'{strange[0]} does not go with {what}: leave one of them out')
 

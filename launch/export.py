@@ -81,15 +81,18 @@ def main(argv: Sequence[str]) -> None:
     if options.base and options.format != 'peft':
         raise UserError('--base is of --format=peft: leave it out')
 
+    from bert_jax.interchange.parameters import with_stored_words
     from launch.workdir.source import fold, plain, print_names, read_source
 
     # As it is, without parts made up: an export must not hold weights that nobody trained. Other
     # programs know BERT's own weights; ours has adapters in it; peft's are apart from the encoder.
     source = read_source(options.model.where, options.print_map)
+    of_ours = options.format in ('stablehlo', 'saved_model')
     if options.format != 'peft':
-        of_ours = options.format in ('stablehlo', 'saved_model')
         source = fold(source) if of_ours else plain(source)
     model = source.bert._replace(architecture=options.architecture or source.bert.architecture)
+    if not of_ours:
+        model = with_stored_words(model, source.where)
     # Some readers know only one form of gelu; the weights stay.
     if options.hidden_act:
         model = model._replace(

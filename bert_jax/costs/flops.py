@@ -29,17 +29,20 @@ def parameters(model: ModelConfig, pretraining: bool = True) -> dict[str, int]:
     # a norm.
     norm = 2 * H
     layer = 4 * dense(H, H) + norm + dense(H, F) + dense(F, H) + norm
+    # Computed vectors are no parameters.
+    words = V * H if model.embedding == 'table' else 0
     parts = {
-        'embeddings': (V + model.max_position + model.type_vocab_size) * H + norm,
+        'embeddings': words + (model.max_position + model.type_vocab_size) * H + norm,
         'layers': L * layer,
         'pooler': dense(H, H),
     }
     # Two directions of four gates, each of H / 2 from H inputs and the H / 2 of its own state.
     if model.bilstm:
         parts['bilstm'] = 2 * 4 * (dense(H, H // 2) + (H // 2) ** 2)
-    # The decoder is the word table, counted above: of its own it has a bias for each word.
+    # A decoder that is the word table is counted above: of its own it has a bias for each word.
     if pretraining:
-        parts |= {'mlm_head': dense(H, H) + norm + V, 'nsp_head': dense(H, 2)}
+        decoder = V * H - words
+        parts |= {'mlm_head': dense(H, H) + norm + decoder + V, 'nsp_head': dense(H, 2)}
     return parts
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from flax import traverse_util
 
 from bert_jax.mesh.sharding import path_of
-from bert_jax.model.encoder import padded_vocab
+from bert_jax.model.embeddings import computed_arrays, padded_vocab
 from bert_jax.train.state import init_params
 from bert_jax.train.task_heads import CLASSES, HEADS, PARTS, of_task
 from configs.errors import UserError
@@ -302,6 +302,27 @@ def left_out(model: Model, where: str) -> tuple[str, ...]:
             ' have: name another class'
         )
     return tuple(part for part in model.parts if part not in parts)
+
+
+def with_stored_words(model: Model, where: str) -> Model:
+    """A model that computes its word vectors as one that has them in a table, as other programs'.
+
+    Its masked-LM head, whose decoder is not that table, is left out: UserError where the model's
+    class needs it. Any other model as it is.
+    """
+    if not computed_arrays(model.config):
+        return model
+    if model.architecture in CLASSES and 'mlm' in CLASSES[model.architecture].parts:
+        raise UserError(
+            f'{where}: its masked-LM head has a decoder of its own, and that of'
+            f' {model.architecture} is the word table: --architecture=BertModel writes the encoder'
+        )
+    default = ModelConfig()
+    config = dataclasses.replace(
+        model.config, embedding=default.embedding, hash_ngrams=default.hash_ngrams
+    )
+    params = {name: part for name, part in model.params.items() if name != 'mlm'}
+    return model._replace(config=config, params=params)
 
 
 def brief(names: Iterable[str]) -> str:

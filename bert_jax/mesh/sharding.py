@@ -29,7 +29,7 @@ BATCH = ('data', 'fsdp')  # mesh axes over which the rows of a batch are split
 # First match wins; anything else (the small tables, biases, norms, scalars) is on every device. The
 # BiLSTM is not split over `model`: each step of its recurrence would wait for it.
 RULES = (
-    (r'embeddings/word$', P(('fsdp', 'model'), None)),
+    (r'(embeddings/word|mlm/decoder)$', P(('fsdp', 'model'), None)),
     (r'mlm/bias$', P(('fsdp', 'model'))),  # one entry for each row of the table
     (r'layers/(query|key|value|intermediate)/kernel$', P('fsdp', 'model')),
     (r'layers/(query|key|value|intermediate)/bias$', P('model')),

@@ -20,6 +20,7 @@ from bert_jax.model.added import ACTIVATIONS, Place, added_by
 from bert_jax.model.attention import AttentionMask, attend
 from bert_jax.model.bilstm import BiLSTM
 from bert_jax.model.dropout import DropoutRng, dropout
+from bert_jax.model.embeddings import KINDS
 from configs.errors import UserError
 from configs.model import TuningConfig
 from configs.schema import ModelConfig
@@ -27,29 +28,6 @@ from configs.schema import ModelConfig
 # Sites of dropout: 0 is the embeddings', block i has 1 + 3i + (0 probabilities, 1 attention output,
 # 2 block output).
 _SITES_PER_LAYER = 3
-
-
-def padded_vocab(vocab_size: int) -> int:
-    """Rows V of the word table: the vocabulary rounded up to a multiple of 128.
-
-    So it splits over any mesh.
-    """
-    return -(-vocab_size // 128) * 128
-
-
-def table_init(config: ModelConfig):
-    """Initialiser of a [V, H] table: truncated normal, zero in the rows that pad the vocabulary.
-
-    Those rows are never read and never updated.
-    """
-    # The table has V rows, of which only the vocabulary's are words.
-    normal = jax.nn.initializers.truncated_normal(config.initializer_range)
-
-    def init(key, shape, dtype=jnp.float32):
-        real = jnp.arange(shape[0])[:, None] < config.vocab_size
-        return jnp.where(real, normal(key, shape, dtype), jnp.zeros((), dtype))
-
-    return init
 
 
 def dense(config: ModelConfig, features: int, dtype: jnp.dtype, name: str) -> nn.Dense:
@@ -103,8 +81,8 @@ class Embeddings(nn.Module):
         segment_ids_BT: jax.Array,
         dropout_rng: DropoutRng | None,
         position_ids_BT: jax.Array | None = None,
-    ) -> tuple[jax.Array, jax.Array]:
-        """(embeddings [B, T, H], the word table [V, H], which the masked-LM head shares).
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """(embeddings [B, T, H], the word table [V, H] that the masked-LM head shares, if any).
 
         Positions count from 0 unless given.
         """
@@ -112,7 +90,7 @@ class Embeddings(nn.Module):
 
         # The three tables are float32 parameters; the sum becomes `dtype` after the norm.
         normal = jax.nn.initializers.truncated_normal(c.initializer_range)
-        word_VH = self.param('word', table_init(c), (padded_vocab(c.vocab_size), c.hidden_size))
+        words_BTH, shared_VH = KINDS[c.embedding](c).look_up(self, input_ids_BT)
         position_TH = self.param('position', normal, (c.max_position, c.hidden_size))
         segment_2H = self.param('segment', normal, (c.type_vocab_size, c.hidden_size))
 
@@ -121,11 +99,11 @@ class Embeddings(nn.Module):
         positions_BTH = (
             position_TH[None, :T] if position_ids_BT is None else position_TH[position_ids_BT]
         )
-        x_BTH = word_VH[input_ids_BT] + segment_2H[segment_ids_BT] + positions_BTH
+        x_BTH = words_BTH + segment_2H[segment_ids_BT] + positions_BTH
         x_BTH = LayerNorm(c.layer_norm_eps, name='norm')(x_BTH).astype(self.dtype)
         # Rows are pinned to their devices here and after each block; without it XLA may
         # lay the result out like the table, and move rows later.
-        return dropout(constrain_rows(x_BTH), c.hidden_dropout, dropout_rng, 0), word_VH
+        return dropout(constrain_rows(x_BTH), c.hidden_dropout, dropout_rng, 0), shared_VH
 
 
 class Layer(nn.Module):
@@ -232,8 +210,8 @@ class Encoder(nn.Module):
         segment_ids_BT: jax.Array,
         dropout_rng: DropoutRng | None = None,
         packing: Packing | None = None,
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """(hidden states [B, T, H], pooled token [B, H], word table [V, H]).
+    ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+        """(hidden states [B, T, H], pooled token [B, H], word table [V, H] to share, if any).
 
         There is no dropout without `dropout_rng`. The pooled token is the first; left to right,
         where that sees itself alone, the last that is no padding. With `packing` the first tokens
@@ -248,7 +226,7 @@ class Encoder(nn.Module):
                 ' make them without --packing'
             )
         position_ids_BT = packing.position_ids_BT if packing else None
-        x_BTH, word_VH = Embeddings(c, self.dtype, name='embeddings')(
+        x_BTH, shared_VH = Embeddings(c, self.dtype, name='embeddings')(
             input_ids_BT, segment_ids_BT, dropout_rng, position_ids_BT
         )
         # hidden_states[0] for transformers; the blocks add theirs (hidden_states.py reads both).
@@ -289,4 +267,4 @@ class Encoder(nn.Module):
             pooled = jnp.take_along_axis(x_BTH, last_B[:, None, None], axis=1)[:, 0]
         else:
             pooled = x_BTH[:, 0]
-        return x_BTH, jnp.tanh(dense(c, c.hidden_size, self.dtype, 'pooler')(pooled)), word_VH
+        return x_BTH, jnp.tanh(dense(c, c.hidden_size, self.dtype, 'pooler')(pooled)), shared_VH

@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.model.dropout import DropoutRng, dropout
-from bert_jax.model.encoder import ACTIVATIONS, Encoder, LayerNorm, Packing, dense, padded_vocab
+from bert_jax.model.embeddings import padded_vocab, table_init
+from bert_jax.model.encoder import ACTIVATIONS, Encoder, LayerNorm, Packing, dense
 from configs.schema import ModelConfig
 
 # What a model is given: {name of a column: array of B rows}.
@@ -35,8 +36,9 @@ class EncoderModel(nn.Module):
 
     def encode(
         self, batch: Batch, dropout_rng: DropoutRng | None
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """The encoder's results for a batch: hidden states [B, T, H], pooled, word table [V, H].
+    ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+        """The encoder's results for a batch: hidden states [B, T, H], pooled, and the word table
+        [V, H] that it shares, if any.
 
         pooled is [B, H] of the first token, of packed rows [B, K, H] of each example's.
         """
@@ -67,8 +69,13 @@ class MaskedLM(nn.Module):
     dtype: jnp.dtype
 
     @nn.compact
-    def __call__(self, x_BTH: jax.Array, word_VH: jax.Array, positions_BP: jax.Array) -> jax.Array:
-        """-> logits [B, P, V] in float32; those of the table's padding rows are -inf."""
+    def __call__(
+        self, x_BTH: jax.Array, word_VH: jax.Array | None, positions_BP: jax.Array
+    ) -> jax.Array:
+        """-> logits [B, P, V] in float32; those of the table's padding rows are -inf.
+
+        word_VH: the word table that the encoder shares; None: a decoder of its own is trained.
+        """
         # Only the masked positions go on to the vocabulary: P of T, 20 of 128, and the product with
         # V columns is one of the largest of the step.
         c = self.config
@@ -80,7 +87,9 @@ class MaskedLM(nn.Module):
         V = padded_vocab(c.vocab_size)
         bias_V = self.param('bias', nn.initializers.zeros, (V,))
         bias_V = jnp.where(jnp.arange(V) < c.vocab_size, bias_V, -jnp.inf)
-        # The word table again, transposed: input and output embeddings are tied.
+        # The word table again, transposed: input and output embeddings are tied where it is shared.
+        if word_VH is None:
+            word_VH = self.param('decoder', table_init(c), (V, c.hidden_size))
         logits_BPV = jnp.einsum(
             'BPH,VH->BPV', x_BPH, word_VH.astype(self.dtype), preferred_element_type=jnp.float32
         )

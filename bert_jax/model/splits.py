@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from bert_jax.model.encoder import padded_vocab
+from bert_jax.model.embeddings import padded_vocab
 from configs.errors import UserError
 from configs.schema import ModelConfig, RuntimeConfig
 

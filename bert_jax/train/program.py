@@ -45,7 +45,7 @@ class PretrainingProgram(NamedTuple):
     kernel: what computes attention (attention.choose).
     objective: what is minimised, of (params, batch).
     train_step: jitted (state, batch, hparams) -> (state, metrics); takes the state's memory.
-    eval_step: jitted (params, batch) -> metrics.
+    eval_step: jitted (params, batch) -> metrics; params are all of the model's, frozen ones too.
     state: ShapeDtypeStructs of the train state, with their shardings.
     hparams: the scalars that the train step is given.
     """

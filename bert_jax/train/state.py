@@ -16,7 +16,7 @@ from flax import traverse_util
 
 from bert_jax.mesh.sharding import path_of, shardings
 from bert_jax.model.added import is_added, neutral, trained_from
-from bert_jax.model.encoder import padded_vocab
+from bert_jax.model.embeddings import computed_arrays, padded_vocab
 from bert_jax.train.optimizer import Optimizer, is_stacked, make_optimizer
 from bert_jax.train.schedule import Hparams
 from configs.errors import UserError
@@ -28,7 +28,8 @@ class TrainState(NamedTuple):
 
     step: optimizer steps done, discarded ones included; bad_steps: non-finite steps in a row up to
     now; frozen: weights that the steps read and never change, None where all are trained. They have
-    no moments and are in no checkpoint; which they are is model/added.py's.
+    no moments and are in no checkpoint; which they are is model/added.py's and
+    model/embeddings.py's.
     """
 
     params: Any
@@ -52,18 +53,20 @@ def init_params(model: Any, seed: Any, inputs: Mapping[str, Any] | None = None) 
 
 
 def split(params: Any, config: ModelConfig) -> tuple[Any, Any]:
-    """(what the tuning of a model trains, what it leaves frozen) of the model's parameters.
+    """(what training a model changes, what it leaves as it is) of the model's parameters.
 
-    The frozen tree is None where all are trained. A stacked leaf that is trained from some block on
-    is in both: its blocks below are frozen. `joined` puts them together again.
+    The latter, the frozen tree, is what tuning leaves alone and what is computed from the
+    vocabulary; None where all are trained. A stacked leaf that is trained from some block on is in
+    both: its blocks below are frozen. `joined` puts them together again.
     """
-    if config.tuning.method == 'full':
+    computed = computed_arrays(config)
+    if config.tuning.method == 'full' and not computed:
         return params, None
     trained, frozen = {}, {}
-    below = config.tuning.option('frozen_layers')
+    below = config.tuning.frozen_layers or 0
     for names, leaf in traverse_util.flatten_dict(params).items():
         path = '/'.join(names)
-        start = trained_from(path, config)
+        start = None if path in computed else trained_from(path, config)
         if start is None:
             frozen[names] = leaf
             continue
@@ -97,7 +100,7 @@ def parameter_count(params: Any, config: ModelConfig) -> int:
     count = 0
     for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
         count += leaf.size
-        if path_of(path).endswith(('embeddings/word', 'mlm/bias')):
+        if path_of(path).endswith(('embeddings/word', 'mlm/bias', 'mlm/decoder')):
             count -= padding * (leaf.size // leaf.shape[0])
     return count
 
@@ -116,17 +119,17 @@ def create_state(
     config: Optimizer,
     mesh: jax.sharding.Mesh,
     shard_optimizer: bool = False,
-    tuned: ModelConfig | None = None,
+    encoder: ModelConfig | None = None,
 ) -> TrainState:
     """A fresh state, made on the mesh: no device ever holds what is not its part.
 
     model: anything with flax's `init` that reads what `init_params` gives it; config: the settings
-    of the optimizer, or an optax one of your own; tuned: the model's shape, where its tuning
-    leaves a part of it frozen.
+    of the optimizer, or an optax one of your own; encoder: the model's, whose arrays that are not
+    trained are then frozen in the state (`split`).
     """
     # Shapes tell the places, and the places are given to the program that makes the arrays.
-    out = shardings(state_shapes(model, config, tuned), mesh, shard_optimizer)
-    make = functools.partial(_make, model, config, tuned)
+    out = shardings(state_shapes(model, config, encoder), mesh, shard_optimizer)
+    make = functools.partial(_make, model, config, encoder)
     with jax.set_mesh(mesh):
         return jax.jit(make, out_shardings=out)(np.uint32(seed))
 
@@ -136,10 +139,10 @@ def abstract_state(
     config: Optimizer,
     mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
     shard_optimizer: bool = False,
-    tuned: ModelConfig | None = None,
+    encoder: ModelConfig | None = None,
 ) -> TrainState:
     """What create_state would make, as ShapeDtypeStructs with their places: nothing is computed."""
-    state = state_shapes(model, config, tuned)
+    state = state_shapes(model, config, encoder)
 
     # Both trees have the same structure: each leaf meets its own sharding.
     struct = lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
@@ -147,15 +150,17 @@ def abstract_state(
 
 
 @functools.lru_cache(maxsize=1)
-def state_shapes(model: Any, config: Optimizer, tuned: ModelConfig | None = None) -> TrainState:
+def state_shapes(model: Any, config: Optimizer, encoder: ModelConfig | None = None) -> TrainState:
     """A train state's shapes, without places; kept, as a search asks for one model's often."""
-    return jax.eval_shape(functools.partial(_make, model, config, tuned), np.uint32(0))
+    return jax.eval_shape(functools.partial(_make, model, config, encoder), np.uint32(0))
 
 
-def _make(model: Any, config: Optimizer, tuned: ModelConfig | None, seed: jax.Array) -> TrainState:
+def _make(
+    model: Any, config: Optimizer, encoder: ModelConfig | None, seed: jax.Array
+) -> TrainState:
     params, frozen = init_params(model, seed), None
-    if tuned:
-        params, frozen = split(params, tuned)
+    if encoder is not None:
+        params, frozen = split(params, encoder)
     return fresh_state(params, config, frozen)
 
 
@@ -192,6 +197,20 @@ def load_params_into(
         lambda o, n: jax.device_put(np.asarray(n, o.dtype), o.sharding), old, dict(new)
     )
     return {**params, **placed}
+
+
+def load_frozen(state: TrainState, params: Mapping[str, Any], name: str) -> TrainState:
+    """`state` with its frozen arrays as they are in `params`; as it was where it has none.
+
+    params: numpy arrays, of the whole model or of those arrays alone. `name` is the source's in
+    UserError, where a shape does not match.
+    """
+    if state.frozen is None:
+        return state
+    given = traverse_util.flatten_dict(dict(params))
+    wanted = {names: given[names] for names in traverse_util.flatten_dict(state.frozen)}
+    frozen = load_params_into(state.frozen, traverse_util.unflatten_dict(wanted), name)
+    return state._replace(frozen=frozen)
 
 
 def load_encoder(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -124,6 +124,13 @@ class Task(abc.ABC, Generic[E]):
         """Reads a split.
 
         Raises UserError for a missing file or column, an unknown label and the like.
+        """
+
+    @abc.abstractmethod
+    def respelled(self, example: E, respell: Callable[[str], str]) -> E:
+        """`example` with `respell` of each of its texts; its labels stay right.
+
+        A text that an answer is a place of stays as it is.
         """
 
     @abc.abstractmethod

@@ -6,8 +6,9 @@ these kinds. It must not know any named task: glue.py describes GLUE with what i
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -125,6 +126,11 @@ class TextTask(Task[TextExample]):
                 f'{where}: unknown label {text!r}; task {self.name} has {", ".join(self.labels)}'
             )
         return self.labels.index(text)
+
+    def respelled(self, example: TextExample, respell: Callable[[str], str]) -> TextExample:
+        """Both texts."""
+        second = None if example.text_b is None else respell(example.text_b)
+        return dataclasses.replace(example, text=respell(example.text), text_b=second)
 
     def features(
         self, examples: Sequence[TextExample], tokenizer: Any, max_seq_length: int

@@ -8,8 +8,9 @@ predictions. It must not know the model, which scores each row by itself.
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,6 +113,15 @@ class ChoiceTask(Task[ChoiceExample]):
                 len(examples),
             )
         return examples
+
+    def respelled(self, example: ChoiceExample, respell: Callable[[str], str]) -> ChoiceExample:
+        """The context, what all choices begin with, and the choices."""
+        return dataclasses.replace(
+            example,
+            context=respell(example.context),
+            start=respell(example.start),
+            choices=tuple(map(respell, example.choices)),
+        )
 
     def features(
         self, examples: Sequence[ChoiceExample], tokenizer: Any, max_seq_length: int

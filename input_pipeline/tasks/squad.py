@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -127,6 +127,10 @@ class SpanTask(Task[SpanExample]):
     def labelled(self, examples: Sequence[SpanExample]) -> bool:
         """Whether all answers are known."""
         return all(example.answers is not None for example in examples)
+
+    def respelled(self, example: SpanExample, respell: Callable[[str], str]) -> SpanExample:
+        """The question alone: the answers are places in the context."""
+        return dataclasses.replace(example, question=respell(example.question))
 
     def features(
         self, examples: Sequence[SpanExample], tokenizer: Any, max_seq_length: int

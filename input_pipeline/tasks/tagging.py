@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -190,6 +190,10 @@ class TaggingTask(Task[TaggedExample]):
                     entities.Sentence(where, words, tags, 0),
                     f'{number}:{row.get("document", name)}',
                 )
+
+    def respelled(self, example: TaggedExample, respell: Callable[[str], str]) -> TaggedExample:
+        """Every word, which keeps its tag."""
+        return dataclasses.replace(example, words=tuple(map(respell, example.words)))
 
     def features(
         self, examples: Sequence[TaggedExample], tokenizer: Any, max_seq_length: int

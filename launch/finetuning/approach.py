@@ -16,7 +16,8 @@ from bert_jax.costs.flops import training_flops_per_sequence
 from bert_jax.costs.throughput import StepCosts
 from bert_jax.model import attention
 from bert_jax.train import task_heads
-from bert_jax.train.state import TrainState, load_encoder, split
+from bert_jax.train.state import TrainState, load_encoder, load_frozen, split
+from configs.errors import UserError
 from configs.schema import FinetuneConfig
 from input_pipeline.tasks.base import Arrays
 from launch.finetuning.task_data import TaskData
@@ -113,10 +114,11 @@ class FineTuning:
 
     def begin(self, config: FinetuneConfig, state: TrainState, folder: str) -> TrainState:
         """The encoder's weights are the source's, unless init=random; the head's are fresh."""
-        # The control beside which pre-training is judged: nothing of the source but its shape.
-        if config.init == 'random':
-            return state
+        # The control beside which pre-training is judged: nothing of the source but its shape, and
+        # what is computed from the vocabulary.
         source = self.data.source
+        if config.init == 'random':
+            return load_frozen(state, source.params, source.where)
 
         # A BiLSTM above the encoder is in no pre-trained source: its fresh weights are lent to the
         # tree that is loaded, which must be complete.

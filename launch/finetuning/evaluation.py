@@ -134,68 +134,88 @@ def record(
     return write_result(workdir, split, facts | result)
 
 
+class TrainedTask:
+    """A fine-tuned model in memory, and the split of a task that it is asked about.
+
+    Attributes: workdir; config: its run's; task, split, examples; step: of its weights; name: what
+    results on the split are filed under, which another task's do not share with its own.
+    """
+
+    def __init__(self, folder: str, task_name: str | None, data_dir: str | None, split: str | None):
+        """Loads the newest checkpoint.
+
+        task_name, data_dir: of another task with the same head and labels; None: of its own, as in
+          fine-tuning.
+        split: None: dev, or test where the task has no dev.
+
+        UserError where the workdir is none, or its model does not fit the task.
+        """
+        # What the workdir was trained for, which must be what is asked.
+        workdir = Workdir(folder)
+        config = workdir.config()
+        if not isinstance(config, schema.FinetuneConfig):
+            raise UserError(
+                f'--workdir={workdir} is not fine-tuned: name its held-out records with --data'
+            )
+        check_writable(workdir)
+        data = workdir.data(task=str, data_dir=str, head=str, labels=list)
+
+        # Another task may be scored (AX by an MNLI model) if its head and labels are the model's
+        # own.
+        self.own = task_name is None
+        task = load_task(
+            data['task'] if task_name is None else task_name,
+            data['data_dir'] if self.own and data_dir is None else data_dir or '',
+        )
+        if (task.head, list(task.labels)) != (data['head'], data['labels']):
+            raise UserError(
+                f'--task={task.name}: its labels {list(task.labels)} are not those of'
+                f' --workdir={workdir}, {data["labels"]}'
+            )
+        self.workdir, self.config, self.task = workdir, config, task
+        self.split = split or task.selection_split
+        self.name = self.split if self.own else f'{task.name}-{self.split}'
+
+        # The same model, with the weights of the newest checkpoint.
+        self._source = load_source(folder)
+        self.step = self._source.step
+        self.examples = task.examples(self.split)
+        mesh, params = sharding.make_mesh(config.runtime), self._source.params
+        self._params = jax.device_put(params, sharding.shardings(params, mesh))
+        model = task_heads.make_model(
+            task.head, self._source.model, task.num_outputs, config.head_dropout, config.runtime
+        )
+        self._compilations: collections.Counter = collections.Counter()
+        self._predict = SplitPredictor(task, model, mesh, self._compilations)
+
+    def predict(self, examples: Sequence[Example], cache: str = '') -> Predictions:
+        """The answers to examples of the task; cache: folder for features that are slow to make."""
+        # Rows as those that it was trained on were made.
+        length, tokenizer = self.config.max_seq_length, self._source.tokenizer
+        features = trim(features_of(self.task, examples, tokenizer, length, cache))
+        check_segments(self.task, features, self._source)
+        buckets = self.config.length_buckets
+        predictions = self._predict(self._params, examples, features, buckets)
+        logging.info('compilations: %s', dict(self._compilations))
+        return predictions
+
+
 def evaluate(
     folder: str, task_name: str | None, data_dir: str | None, split: str | None
 ) -> dict[str, Any]:
     """Predicts and scores a split with a fine-tuned workdir; returns what eval/SPLIT.json says.
 
-    Args:
-      workdir: of launch.finetune.
-      task_name: a task's name or path of the same head and labels; None: the workdir's own.
-      data_dir: the folder of the task's files; None: of its own task, as in fine-tuning.
-      split: None: dev, or test where the task has no dev.
-
-    UserError where the workdir is none, or its model does not fit the task.
+    Arguments and errors as of TrainedTask.
     """
-    # What the workdir was trained for, which must be what is asked.
-    workdir = Workdir(folder)
-    config = workdir.config()
-    if not isinstance(config, schema.FinetuneConfig):
-        raise UserError(
-            f'--workdir={workdir} is not fine-tuned: name its held-out records with --data'
-        )
-    check_writable(workdir)
-    data = workdir.data(task=str, data_dir=str, head=str, labels=list)
-
-    # Another task may be scored (AX by an MNLI model) if its head and labels are the model's own.
-    own = task_name is None
-    task = load_task(
-        data['task'] if task_name is None else task_name,
-        data['data_dir'] if own and data_dir is None else data_dir or '',
-    )
-    if (task.head, list(task.labels)) != (data['head'], data['labels']):
-        raise UserError(
-            f'--task={task.name}: its labels {list(task.labels)} are not those of'
-            f' --workdir={workdir}, {data["labels"]}'
-        )
-
-    # The split as the rows that it was trained on were made.
-    split = split or task.selection_split
-    source = load_source(folder)
-    examples = task.examples(split)
-    features = trim(
-        features_of(task, examples, source.tokenizer, config.max_seq_length, str(workdir.features))
-    )
-    check_segments(task, features, source)
-
-    # The same model, with the weights of the newest checkpoint.
-    mesh = sharding.make_mesh(config.runtime)
-    params = jax.device_put(source.params, sharding.shardings(source.params, mesh))
-    model = task_heads.make_model(
-        task.head, source.model, task.num_outputs, config.head_dropout, config.runtime
-    )
-    compilations: collections.Counter = collections.Counter()
-    predictions = SplitPredictor(task, model, mesh, compilations)(
-        params, examples, features, config.length_buckets
-    )
-    logging.info('compilations: %s', dict(compilations))
+    trained = TrainedTask(folder, task_name, data_dir, split)
+    workdir, name = trained.workdir, trained.name
+    predictions = trained.predict(trained.examples, str(workdir.features))
 
     # The result, beside what is known of the run that made the weights.
-    facts = {'step': source.step, 'config_hash': config_hash(config)}
+    facts = {'step': trained.step, 'config_hash': config_hash(trained.config)}
     # another task's results do not take the place of its own
-    name = split if own else f'{task.name}-{split}'
     before = workdir.result(name)
-    if own and before.exists():  # what fine-tuning noted of its own run stays
+    if trained.own and before.exists():  # what fine-tuning noted of its own run stays
         earlier = read_json(str(before))
         facts = earlier | facts if {name: earlier.get(name) for name in facts} == facts else facts
-    return record(task, name, examples, predictions, workdir, facts)
+    return record(trained.task, name, trained.examples, predictions, workdir, facts)

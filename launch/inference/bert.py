@@ -34,6 +34,7 @@ from input_pipeline.tasks.features import input_rows
 from input_pipeline.tokenizer import Tokenizer
 from launch.inference.extractor import Extractor
 from launch.inference.mask_filler import MaskFiller, check_head
+from launch.workdir import word_vectors
 from launch.workdir.source import Source, load_source
 
 Text = str | tuple[str, str]
@@ -94,6 +95,7 @@ class Bert:
             )
         make = jax.jit(lambda seed: init_params(heads.Pretraining(config), seed))
         params = jax.device_get(make(np.uint32(seed)))
+        params = word_vectors.filled_in(params, config, tokenizer)
         model = Model(config, params, HEADS['pretraining'].architecture)
         return cls(Source(model, tokenizer, 'fresh', 0), compute_dtype)
 

@@ -4,6 +4,7 @@ labels and an example.
 Owns what is in it besides the program, which is bert_jax/interchange/serving.py's:
 
   model.stablehlo, weights.safetensors    --format=stablehlo: for jax, on cpu, cuda or tpu
+  spelling.py                             beside them, where word vectors are computed at load
   saved_model.pb, variables/              --format=saved_model: for TensorFlow
   serving.json                            the class, inputs and outputs with their axes, labels, the
                                           longest row
@@ -14,6 +15,7 @@ Owns what is in it besides the program, which is bert_jax/interchange/serving.py
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import Literal
@@ -23,9 +25,10 @@ import safetensors.numpy
 
 from bert_jax.interchange import parameters, serving
 from bert_jax.interchange.parameters import Model
+from bert_jax.model.embeddings import computed_arrays, padded_vocab
 from bert_jax.train.task_heads import CLASSES
 from configs.errors import UserError
-from input_pipeline.tokenizer import Tokenizer
+from input_pipeline.tokenizer import Tokenizer, spelling
 from launch.inference.served_heads import script_of
 
 # Doubled braces stand for themselves; the single ones are filled in by head and by format.
@@ -74,6 +77,18 @@ _SAVED_MODEL = {
 }
 
 
+# Between loading the weights and the first question, where word vectors are in no file.
+_COMPUTE = """
+sys.path.append(str(here))
+import spelling
+
+shape = about['word_vectors']
+entries = [tokenizer.id_to_token(i) or '' for i in range(shape['entries'])]
+table = np.zeros((shape['rows'], shape['width']), np.float32)
+table[: len(entries)] = spelling.vectors(entries, shape['width'], shape['ngrams'])
+weights['encoder/embeddings/word'] = table"""
+
+
 def write(
     folder: Path, model: Model, tokenizer: Tokenizer, form: Literal['stablehlo', 'saved_model']
 ) -> tuple[str, ...]:
@@ -100,6 +115,10 @@ def write(
     if head.labelled and not labels:
         labels = [f'LABEL_{i}' for i in range(model.outputs)]
 
+    # What is computed from the vocabulary is computed where the folder is used; a SavedModel has it
+    # among its variables, since no program of ours runs where it is loaded.
+    computed = computed_arrays(model.config) if form == 'stablehlo' else frozenset()
+
     # What a caller must know, and cannot tell from the program: names, order, labels, ids.
     about = {
         'architecture': model.architecture,
@@ -110,6 +129,14 @@ def write(
         'pad_id': tokenizer.pad_id,
         'mask_id': tokenizer.mask_id,
     }
+    if computed:
+        about['word_vectors'] = {
+            'entries': model.config.vocab_size,
+            'rows': padded_vocab(model.config.vocab_size),
+            'width': model.config.hidden_size,
+            'ngrams': model.config.hash_ngrams,
+        }
+        (folder / 'spelling.py').write_text(inspect.getsource(spelling))
     (folder / 'serving.json').write_text(json.dumps(about, indent=1, ensure_ascii=False) + '\n')
 
     # jax.export's program takes the weights as an argument, so they lie beside it; a SavedModel
@@ -117,7 +144,11 @@ def write(
     if form == 'stablehlo':
         (folder / 'model.stablehlo').write_bytes(serving.stablehlo(model))
         safetensors.numpy.save_file(
-            {name: np.ascontiguousarray(array) for name, array in weights.items()},
+            {
+                name: np.ascontiguousarray(array)
+                for name, array in weights.items()
+                if name not in computed
+            },
             folder / 'weights.safetensors',
         )
     else:
@@ -128,5 +159,7 @@ def write(
 
 def example(model: Model, form: Literal['stablehlo', 'saved_model']) -> str:
     """The text of serve.py, an example of how the folder is used."""
-    parts = _STABLEHLO if form == 'stablehlo' else _SAVED_MODEL
+    parts = dict(_STABLEHLO if form == 'stablehlo' else _SAVED_MODEL)
+    if form == 'stablehlo' and computed_arrays(model.config):
+        parts['load'] += _COMPUTE
     return _SERVE.format(**parts, **script_of(model)._asdict())

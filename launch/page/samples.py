@@ -95,10 +95,12 @@ def _first_weights(
 
     from bert_jax.model.heads import Pretraining
     from bert_jax.train.state import init_params
+    from launch.workdir import word_vectors
 
     # A function of the seed alone, so that they are those of the run's step 0.
     make = jax.jit(lambda seed: init_params(Pretraining(config.model), seed))
     fresh = jax.device_get(make(np.uint32(config.seed)))
+    fresh = word_vectors.filled_in(fresh, config.model, tokenizer)
     return fresh, f'fresh weights of seed {config.seed}, as at step 0'
 
 

@@ -25,6 +25,7 @@ from input_pipeline.records.stream import RecordStream
 from launch.finetuning.batch_runner import eval_batch_size
 from launch.finetuning.evaluation import check_writable, config_hash, write_result
 from launch.pretraining.record_checks import check_model_reads
+from launch.workdir import word_vectors
 from launch.workdir.source import read_source
 from launch.workdir.workdir import Workdir
 
@@ -62,8 +63,9 @@ def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
     check_writable(workdir)
 
     # ... then whether these records mean to the model what they meant to their makers.
-    manifest = Manifest.load(data)
-    if manifest.tokenizer_fingerprint != workdir.tokenizer().fingerprint:
+    manifest, tokenizer = Manifest.load(data), workdir.tokenizer()
+    word_vectors.check_vocabulary(workdir, config.model, tokenizer)
+    if manifest.tokenizer_fingerprint != tokenizer.fingerprint:
         raise UserError(
             f'--data={data} was made with another tokenizer than --workdir={workdir} was trained'
             f' with: make it with {workdir}/tokenizer'

@@ -25,6 +25,7 @@ from bert_jax.train.state import (
     TrainState,
     joined,
     load_encoder,
+    load_frozen,
     load_params_into,
     parameter_count,
 )
@@ -36,7 +37,7 @@ from configs.errors import UserError
 from input_pipeline.records.stream import RecordStream
 from launch.pretraining import baselines, dry_run, held_out, same_run
 from launch.pretraining.records import Records
-from launch.workdir import notes, running, source
+from launch.workdir import notes, running, source, word_vectors
 from launch.workdir.source import Source
 from launch.workdir.workdir import Workdir
 
@@ -96,14 +97,16 @@ def run(config: schema.PretrainConfig, records: list[Records], options: Options)
 
         # The first process claims the workdir, and all others must find its claim: what they write
         # later (their parts of a checkpoint) must come together in one folder.
+        tokenizer = records[0].tokenizer()
         identity = {'records': [r.identity() for r in records], **identity}
+        identity |= word_vectors.identity(config.model, tokenizer)
         processes.broadcast_from_lead(lambda: workdir.create_or_resume(config, identity))
         processes.compare(
             lambda: same_run.claimed(workdir),
             'the --workdir must be one folder that all of them share, a shared disk or gs://',
         )
         if processes.is_lead_process():
-            records[0].tokenizer().save(workdir.tokenizer_folder)
+            tokenizer.save(workdir.tokenizer_folder)
         return _train(config, records, mesh, start, options)
 
 
@@ -150,6 +153,10 @@ def _train(
     state, meter_state = fresh_state(config, mesh), None
     if start:
         state = _with_weights(state, start, config.encoder)
+    elif state.frozen is not None:
+        # Of a source they come with it; else they follow from the vocabulary alone.
+        computed = word_vectors.filled_in({}, config.model, records[0].tokenizer())
+        state = load_frozen(state, computed, 'word vectors')
     checkpoints = running.checkpoints_of(options.workdir, config.runtime)
     if resumed := running.resumed(options.workdir, checkpoints, state, config.total_steps):
         state, meter_state = resumed
@@ -158,7 +165,7 @@ def _train(
             'weights of %s at step %d; optimizer and schedule are new', start.where, start.step
         )
     count = f'{flops.parameter_count(config.model):,}'
-    if state.frozen is not None:
+    if config.tuning.method != 'full':
         count += f', of which {config.tuning.method} trains and adds'
         count += f' {parameter_count(state.params, config.model):,},'
     logging.info(

@@ -19,7 +19,7 @@ from bert_jax.train.state import TrainState
 from bert_jax.train.step import use_compilation_cache
 from configs.schema import PretrainConfig
 from input_pipeline.tokenizer import Tokenizer
-from launch.workdir import running
+from launch.workdir import running, word_vectors
 from launch.workdir.workdir import Workdir
 
 
@@ -64,7 +64,8 @@ def own_run(
     folder, leads = Workdir(workdir), processes.is_lead_process()
     with folder.lock() if leads else contextlib.nullcontext():
         # The claim comes first: from here on the folder is this run's or the call has failed.
-        processes.broadcast_from_lead(lambda: folder.create_or_resume(config, dict(reads)))
+        identity = dict(reads) | word_vectors.identity(config.model, tokenizer)
+        processes.broadcast_from_lead(lambda: folder.create_or_resume(config, identity))
         if leads:
             tokenizer.save(folder.tokenizer_folder)
         checkpoints = running.checkpoints_of(workdir, config.runtime)

@@ -84,11 +84,12 @@ class Curve(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """Curves of one quantity over the steps."""
+    """Curves of one quantity over the steps, or over what `across` says."""
 
     title: str
     unit: str
     curves: Sequence[Curve]
+    across: str = 'step'
 
     def draw(self, axes: Axes) -> None:
         """Draws all curves; the title is the caller's."""
@@ -104,7 +105,7 @@ class Chart(NamedTuple):
                 linewidth=0.9 if curve.kind == 'thin' else 1.6,
                 alpha=0.55 if curve.kind == 'thin' else 1,
             )
-        axes.set(xlabel='step', ylabel=self.unit)
+        axes.set(xlabel=self.across, ylabel=self.unit)
 
 
 class Spread(NamedTuple):
@@ -243,12 +244,16 @@ def plot_workdir(folder: epath.PathLike) -> None:
 
 def plot_spread(folder: epath.PathLike, spread: Spread) -> None:
     """Draws plots/spread.png of a sweep; what keeps it from being drawn is a warning."""
-    plots = Workdir(folder).plots
+    save(Workdir(folder).plots / 'spread.png', spread)
+
+
+def save(path: epath.Path, drawing: Chart | Spread) -> None:
+    """One picture as PNG, in a folder that is made; what keeps it from being drawn is a warning."""
     try:
-        plots.mkdir(parents=True, exist_ok=True)
-        _save(plots / 'spread.png', spread)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _save(path, drawing)
     except OSError as error:
-        logging.warning('%s: not drawn (%s)', plots / 'spread.png', error)
+        logging.warning('%s: not drawn (%s)', path, error)
 
 
 def points(lines: Sequence[Mapping[str, Any]], split: str, name: str) -> list[tuple[int, float]]:

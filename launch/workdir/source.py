@@ -25,12 +25,13 @@ import jax
 import numpy as np
 from absl import logging
 from etils import epath
+from flax import traverse_util
 
 from bert_jax.interchange import google, hub, huggingface, peft
 from bert_jax.interchange.parameters import Model, Reading
 from bert_jax.interchange.tuned import assembled, folded
 from bert_jax.mesh.sharding import path_of
-from bert_jax.model.encoder import padded_vocab
+from bert_jax.model.embeddings import computed_arrays, padded_vocab
 from bert_jax.model.heads import Pretraining
 from bert_jax.train.checkpoint import load_params
 from bert_jax.train.state import init_params
@@ -39,6 +40,7 @@ from configs import schema
 from configs.errors import UserError, reading
 from configs.model import TuningConfig
 from input_pipeline.tokenizer import Tokenizer, extension
+from launch.workdir import word_vectors
 from launch.workdir.workdir import Workdir
 
 # For messages: what a path could have been.
@@ -48,6 +50,8 @@ _KINDS = (
 )
 
 
+# Arrays with a row for each entry of the vocabulary.
+_OF_VOCABULARY = {'encoder/embeddings/word', 'mlm/bias', 'mlm/decoder'}
 # Settings of the model that training may choose anew, whatever it begins with.
 FREE = ('hidden_dropout', 'attention_dropout', 'initializer_range')
 
@@ -157,6 +161,7 @@ def read_tuned(wheres: Sequence[str]) -> tuple[Source, list[Source]]:
 
 
 def _read_source(where: str, print_map: bool, encoder: Source | None = None) -> Source:
+    workdir = None
     # By the files that lie there: Google's prefix may end in .ckpt and is no folder, so it is
     # first; a name on the Hub counts only where no folder has that name.
     folder, prefix = epath.Path(where), google.prefix_of(where)
@@ -197,7 +202,14 @@ def _read_source(where: str, print_map: bool, encoder: Source | None = None) -> 
             f' {mend}'
         )
 
-    return Source(reading.model, tokenizer, _lasting(where), step)
+    # What is computed from the vocabulary is in no file; of an encoder that was given it is there.
+    model = reading.model
+    if workdir:
+        word_vectors.check_vocabulary(workdir, model.config, tokenizer)
+    if encoder is None:
+        params = word_vectors.filled_in(model.params, model.config, tokenizer)
+        model = model._replace(params=params)
+    return Source(model, tokenizer, _lasting(where), step)
 
 
 def _lasting(where: str) -> str:
@@ -282,14 +294,14 @@ def as_pretraining(
 ) -> Source:
     """`for_pretraining`, of a source that was read and is plain."""
     # The vocabulary first: it may add rows, and so change the shape that is compared below.
-    source = with_vocabulary(source, tokenizer)
+    source = with_embedding(with_vocabulary(source, tokenizer), config)
 
     # All differences in one message, in the form in which they can be added to the command.
-    given, wanted = schema.to_dict(source.model), schema.to_dict(config)
+    names = [field.name for field in dataclasses.fields(schema.ModelConfig)]
     if differ := [
-        f'--set model.{name}={value}'
-        for name, value in given.items()
-        if value != wanted[name] and name not in FREE
+        f'--set model.{name}={getattr(source.model, name)}'
+        for name in names
+        if getattr(source.model, name) != getattr(config, name) and name not in FREE
     ]:
         raise UserError(
             f'--init_from={source.where} is of another model than --set asks for: leave those'
@@ -341,8 +353,6 @@ def with_vocabulary(source: Source, tokenizer: Tokenizer) -> Source:
             ' launch.train_vocab --extend makes of it'
         ) from None
 
-    # Two tables have a row for each entry: the word embeddings, which the masked-LM head shares,
-    # and the bias of that head.
     old_size, size = source.model.vocab_size, tokenizer.vocab_size
 
     def grown(table: np.ndarray) -> np.ndarray:
@@ -354,15 +364,11 @@ def with_vocabulary(source: Source, tokenizer: Tokenizer) -> Source:
             rows[entry] = table[pieces or slice(old_size)].mean(0)
         return rows
 
-    # Dicts are copied on the way down to the table, and nothing else.
-    encoder = source.params['encoder']
-    embeddings = encoder['embeddings']
-    params = {
-        **source.params,
-        'encoder': {**encoder, 'embeddings': {**embeddings, 'word': grown(embeddings['word'])}},
-    }
-    if 'mlm' in params:
-        params['mlm'] = {**params['mlm'], 'bias': grown(params['mlm']['bias'])}
+    # What is computed from the vocabulary is computed anew.
+    config = dataclasses.replace(source.model, vocab_size=size)
+    flat = traverse_util.flatten_dict(source.params, sep='/')
+    flat |= {path: grown(flat[path]) for path in _OF_VOCABULARY & flat.keys()}
+    params = word_vectors.filled_in(traverse_util.unflatten_dict(flat, sep='/'), config, tokenizer)
 
     # How many start from a real guess is worth a line: a mean of all rows says nothing yet.
     slots = sum(entry < old_size for entry in new)
@@ -376,10 +382,29 @@ def with_vocabulary(source: Source, tokenizer: Tokenizer) -> Source:
         len(new) - slots,
         unspelled,
     )
-    config = dataclasses.replace(source.model, vocab_size=size)
     return Source(
         source.bert._replace(config=config, params=params), tokenizer, source.where, source.step
     )
+
+
+def with_embedding(source: Source, config: schema.ModelConfig) -> Source:
+    """A source with a table of word vectors as a model that computes them, where `config` does.
+
+    The table goes on as the decoder of the masked-LM head, if there is one, so that the head begins
+    with the words that it knows. Any other source as it is.
+    """
+    if computed_arrays(source.model) or not computed_arrays(config):
+        return source
+    params = dict(source.params)
+    if 'mlm' in params:
+        table = params['encoder']['embeddings']['word']
+        params['mlm'] = {**params['mlm'], 'decoder': table}
+    model = dataclasses.replace(
+        source.model, embedding=config.embedding, hash_ngrams=config.hash_ngrams
+    )
+    params = word_vectors.filled_in(params, model, source.tokenizer)
+    logging.info('%s: its word vectors give way to computed ones', source.where)
+    return source._replace(bert=source.bert._replace(config=model, params=params))
 
 
 def _read_workdir(workdir: Workdir, encoder: Source | None) -> tuple[Reading, int]:

@@ -9,6 +9,7 @@ that is no workdir. Must not know what a run does. What writes the files says ho
   metrics.jsonl, plots/      launch/workdir/metrics.py, launch/workdir/plots.py
   starts.json, guessing.json  launch/workdir/notes.py: commands and machines, what guessing scores
   eval/SPLIT.json            results; predictions/SPLIT/ beside them
+  noise/SPLIT-KINDS.json     scores with typos, and their picture (launch/robustness/noise.py)
   features/, profile/        what is slow to make, and what was asked for
 
 A sweep's folder is none: it has workdirs in runs/ and their table in sweep.json, as
@@ -102,6 +103,11 @@ class Workdir(os.PathLike[str]):
         with them it is done.
         """
         return self.path / 'eval' / f'{split}.json'
+
+    @property
+    def noise(self) -> epath.Path:
+        """Scores on splits with typos."""
+        return self.path / 'noise'
 
     def predictions(self, split: str) -> epath.Path:
         """The folder of the predictions on a split, in the task's official format."""

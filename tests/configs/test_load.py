@@ -188,6 +188,6 @@ def test_presets_of_a_kind_are_offered_and_the_nearest_is_suggested():
     ):
         load('fintune', schema.FinetuneConfig)
     with pytest.raises(
-        UserError, match=r'quickstart, quickstart_text \(did you mean bert_tiny\?\)$'
+        UserError, match=r'quickstart_text, uno_eelbert \(did you mean bert_tiny\?\)$'
     ):
         load('BERT_tny', schema.PretrainConfig)

@@ -139,5 +139,6 @@ def numpy_forward(p, c: ModelConfig, batch, linear=None, residual=None):
     m = p['mlm']
     at = x[np.arange(B)[:, None], batch['masked_lm_positions']]
     at = norm(ACTIVATION[c.hidden_act](dense(at, m['transform'])), m['norm'], c.layer_norm_eps)
-    logits = at @ e['word'][: c.vocab_size].T + m['bias'][: c.vocab_size]
+    decoder = m['decoder'] if 'decoder' in m else e['word']
+    logits = at @ decoder[: c.vocab_size].T + m['bias'][: c.vocab_size]
     return x, pooled, logits, dense(pooled, p['nsp'])

@@ -19,7 +19,7 @@ FLOORS = {
     'launch': (
         {'workdir', 'cluster'},
         {'finetuning'},
-        {'pretraining', 'inference'},
+        {'pretraining', 'inference', 'robustness'},
         {'page'},
         {'demo'},
     ),

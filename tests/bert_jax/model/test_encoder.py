@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax.costs.flops import parameter_count
 from bert_jax.model import heads
-from bert_jax.model.encoder import padded_vocab
+from bert_jax.model.embeddings import padded_vocab
 from bert_jax.train.state import init_params
 from configs.schema import ModelConfig
 from tests.helpers.numpy_bert import make_batch, noisy_params, numpy_forward

@@ -1,0 +1,25 @@
+"""EELBERT-mini: BERT-mini (4 layers, H=256, A=4) without its word table.
+
+    python -m launch.preprocess --input=GLOB --tokenizer=DIR --output=records128 --seq_len=128
+    python -m launch.pretrain --config=eelbert_mini --data=records128 --workdir=DIR
+
+3,357,442 parameters as a classifier of two classes, where BERT-mini has 11,171,074; 11,267,900 in
+pre-training, where the masked-LM head has a decoder of its own.
+Shape: Cohn et al. 2023 (arXiv 2310.20144). Recipe: that of the preset bert_mini.
+"""
+
+from __future__ import annotations
+
+from configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
+
+
+def get_config() -> PretrainConfig:
+    """The run described above."""
+    return PretrainConfig(
+        name='eelbert_mini',
+        model=ModelConfig(
+            hidden_size=256, num_layers=4, num_heads=4, intermediate_size=1024, embedding='hashed'
+        ),
+        phases=(Phase(seq_len=128, steps=200_000, batch_size=256),),
+        optimizer=OptimizerConfig(peak_lr=7e-4, warmup_steps=5_000),
+    )

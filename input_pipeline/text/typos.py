@@ -1,0 +1,239 @@
+"""Text with typing errors: the same ones for a seed and a name, whatever the share of words.
+
+Owns the kinds of typo, which characters are beside each other on a keyboard or look alike, and what
+a word is. A typo is a pure function of seed, name and word; a word that has one at some share has
+the same one at every larger share. It must not know what the text is for.
+
+A word is what white space separates, with a letter or a digit in it. A character is a base with
+its combining marks, so that no mark is left without its base. insertion, deletion and swap are for
+any script; keyboard is for Latin, Cyrillic, Greek, Hebrew, Arabic and Hangul, where a letter with
+an accent is typed without it or as its base's neighbour; homoglyph and leet are for the letters
+listed here. One is drawn of the kinds asked for that can change the word: where none can, it stays.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from configs.errors import UserError
+from input_pipeline.randomness import digest64, mix
+
+# Keys of a layout by rows; those of a row stand half a key right of those above. ' ': no letter.
+_KEYBOARDS = (
+    ('1234567890',),
+    ('qwertyuiop', 'asdfghjkl', 'zxcvbnm'),
+    ('йцукенгшщзхъ', 'фывапролджэ', 'ячсмитьбю'),
+    (' ςερτυθιοπ', 'ασδφγηξκλ', 'ζχψωβνμ'),
+    ('  קראטוןםפ', 'שדגכעיחלךף', 'זסבהנמצתץ'),
+    ('ضصثقفغعهخحجد', 'شسيبلاتنمكط', 'ئءؤر ىةوزظ'),
+    ('ㅂㅈㄷㄱㅅㅛㅕㅑㅐㅔ', 'ㅁㄴㅇㄹㅎㅗㅓㅏㅣ', 'ㅋㅌㅊㅍㅠㅜㅡ'),
+)
+# Letters that look alike: each stands for any other of its group.
+_LOOK_ALIKE = (
+    'aаα', 'cсϲ', 'eе', 'iіι', 'jј', 'oоο', 'pрρ', 'sѕ', 'vνѵ', 'xхχ', 'yу', 'uυ', 'wԝ',
+    'AАΑ', 'BВΒ', 'CСϹ', 'EЕΕ', 'HНΗ', 'IІΙ', 'JЈ', 'KКΚ', 'MМΜ', 'NΝ', 'OОΟ', 'PРΡ', 'SЅ',
+    'TТΤ', 'XХΧ', 'YΥҮ', 'ZΖ', 'гᴦ', 'кκ', 'يی', 'كک', 'へヘ', 'りリ', 'ロ口', 'ニ二', 'カ力',
+    'エ工', 'ト卜', 'タ夕',
+)  # fmt: skip
+_LEET = dict(zip('abegilostzабвезоч', '48391105724683304', strict=True))
+
+
+def _at(string: str, place: int) -> str:
+    """The key at a place of a row; '' where there is none."""
+    return string[place].strip() if 0 <= place < len(string) else ''
+
+
+def _beside_each_other() -> dict[str, str]:
+    """{a key's letter: those of the keys around it}, small letters."""
+    around: dict[str, str] = {}
+    for rows in _KEYBOARDS:
+        for number, row in enumerate(rows):
+            above = rows[number - 1] if number else ''
+            below = rows[number + 1] if number + 1 < len(rows) else ''
+            for i, letter in enumerate(row):
+                if letter == ' ':
+                    continue
+                keys = (
+                    (row, i - 1), (row, i + 1), (above, i), (above, i + 1), (below, i - 1),
+                    (below, i),
+                )  # fmt: skip
+                around[letter] = ''.join(_at(*key) for key in keys)
+    return around
+
+
+_AROUND = _beside_each_other()
+_ALIKE = {letter: group.replace(letter, '') for group in _LOOK_ALIKE for letter in group}
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def neighbours(character: str) -> tuple[str, ...]:
+    """What a finger beside the right key types in place of a character; () where that is unknown.
+
+    Capitals for a capital; of a Hangul syllable one of its letters is another.
+    """
+    if '가' <= character <= '힣':
+        return _neighbours_of_syllable(character)
+    small = character.lower()
+    if small in _AROUND:
+        found = tuple(_AROUND[small])
+    else:
+        # A letter with an accent: its base, and what is beside that.
+        base = unicodedata.normalize('NFD', small)[:1]
+        found = (base, *_AROUND[base]) if base in _AROUND else ()
+    return found if small == character else tuple(letter.upper() for letter in found)
+
+
+def _neighbours_of_syllable(syllable: str) -> tuple[str, ...]:
+    """Those of each letter in turn: a syllable is composed of letters by NFC."""
+    letters, found = unicodedata.normalize('NFD', syllable), []
+    for place, letter in enumerate(letters):
+        for other in _AROUND.get(_key(letter), ''):
+            jamo = _jamo(place).get(other, '')
+            composed = unicodedata.normalize('NFC', letters[:place] + jamo + letters[place + 1 :])
+            if jamo and len(composed) == 1:
+                found.append(composed)
+    return tuple(found)
+
+
+@functools.cache
+def _jamo(place: int) -> dict[str, str]:
+    """{the letter of a key: what it is as a syllable's initial (0), vowel (1) or final (2)}."""
+    first, last = ((0x1100, 0x1112), (0x1161, 0x1175), (0x11A8, 0x11C2))[place]
+    return {_key(chr(point)): chr(point) for point in range(first, last + 1)}
+
+
+@functools.cache
+def _key(jamo: str) -> str:
+    """The letter that a part of a syllable is; '' where it is none by itself."""
+    # Unicode names them alike: HANGUL CHOSEONG KIYEOK, HANGUL JONGSEONG KIYEOK, HANGUL LETTER
+    # KIYEOK.
+    name = unicodedata.name(jamo).split()[-1]
+    try:
+        return unicodedata.lookup(f'HANGUL LETTER {name}')
+    except KeyError:
+        return ''
+
+
+def characters(word: str) -> list[str]:
+    """A word's characters, each a base with the combining marks that follow it."""
+    found: list[str] = []
+    for point in word:
+        if found and unicodedata.category(point).startswith('M'):
+            found[-1] += point
+        else:
+            found.append(point)
+    return found
+
+
+def _replaced(word: list[str], of: Callable[[str], Iterable[str]]) -> list[str]:
+    """The words in which one character is another that `of` has for it."""
+    return [
+        ''.join((*word[:i], other, *word[i + 1 :]))
+        for i, character in enumerate(word)
+        for other in of(character)
+    ]
+
+
+def _insertion(word: list[str]) -> list[str]:
+    """A key that is hit twice, or together with the one beside it."""
+    return [
+        ''.join((*word[:i], character, other, *word[i + 1 :]))
+        for i, character in enumerate(word)
+        for other in (character, *neighbours(character))
+    ]
+
+
+def _deletion(word: list[str]) -> list[str]:
+    if len(word) < 2:
+        return []
+    return [''.join(word[:i] + word[i + 1 :]) for i in range(len(word))]
+
+
+def _swap(word: list[str]) -> list[str]:
+    return [
+        ''.join((*word[:i], b, a, *word[i + 2 :]))
+        for i, (a, b) in enumerate(itertools.pairwise(word))
+    ]
+
+
+def _keyboard(word: list[str]) -> list[str]:
+    return _replaced(word, neighbours)
+
+
+def _homoglyph(word: list[str]) -> list[str]:
+    return _replaced(word, lambda character: _ALIKE.get(character, ''))
+
+
+def _leet(word: list[str]) -> list[str]:
+    return _replaced(word, lambda character: _LEET.get(character.lower(), ''))
+
+
+# Each gives all the words that one typo of its kind makes of a word, in the order of its places.
+KINDS: dict[str, Callable[[list[str]], list[str]]] = {
+    'insertion': _insertion,
+    'deletion': _deletion,
+    'swap': _swap,
+    'keyboard': _keyboard,
+    'homoglyph': _homoglyph,
+    'leet': _leet,
+}
+
+
+def is_word(word: str) -> bool:
+    """Whether it has a letter or a digit."""
+    return any(map(str.isalnum, word))
+
+
+@dataclass(frozen=True)
+class Typos:
+    """Typos of some kinds in a share of words.
+
+    share: the chance of a word to have one, from 0 to 1; seed: which words and which typos; kinds:
+    names in KINDS.
+    """
+
+    share: float
+    seed: int = 0
+    kinds: tuple[str, ...] = tuple(KINDS)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise UserError(f'a share of {self.share:g} of the words: it must be from 0 to 1')
+        if unknown := [kind for kind in self.kinds if kind not in KINDS]:
+            raise UserError(f'no kind of typo is called {unknown[0]}: there are {", ".join(KINDS)}')
+
+    def word(self, word: str, *name: int | str) -> str:
+        """The word of that name, such as (example, text, place): with a typo, or as it is."""
+        if not is_word(word):
+            return word
+        # Draws are numbered, so that which typo it is does not depend on the share.
+        drawn = digest64('typos', self.seed, *name)
+        draw = lambda number, bound: (int(mix(drawn, number)) * bound) >> 64
+        if draw(0, 1 << 53) * 2.0**-53 >= self.share:
+            return word
+
+        # First the kind, of those that change this word; then one of what it makes of the word.
+        parts = characters(word)
+        made: dict[str, list[str]] = defaultdict(list)
+        for kind in self.kinds:
+            made[kind] = [other for other in KINDS[kind](parts) if other != word]
+        able = [kind for kind in self.kinds if made[kind]]
+        if not able:
+            return word
+        choices = made[able[draw(1, len(able))]]
+        return choices[draw(2, len(choices))]
+
+    def text(self, text: str, *name: int | str) -> str:
+        """The text of that name, word by word; white space stays."""
+        # Words and the spaces between them in turn.
+        parts = re.split(r'(\s+)', text)
+        return ''.join(
+            part if place % 2 else self.word(part, *name, place // 2)
+            for place, part in enumerate(parts)
+        )

@@ -1,0 +1,1 @@
+"""How scores hold where text is not as it was in training."""

@@ -1,0 +1,157 @@
+"""A fine-tuned model's scores on text with typos, over the share of words that have one.
+
+Owns the specification of --noise, and the table, the file and the picture of the result. What a
+typo is is input_pipeline/text/typos.py's; which texts of an example may have one is its task's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from configs.errors import UserError, did_you_mean
+from configs.files.atomic import atomic_write
+from input_pipeline.tasks.base import Example, Task
+from input_pipeline.text.typos import KINDS, Typos, is_word
+from launch.finetuning.evaluation import TrainedTask, config_hash
+from launch.workdir import plots
+
+ALL = 'typos'  # the kinds of all
+
+
+class Noise(NamedTuple):
+    """What --noise asks for: names in KINDS, and shares of the words in rising order."""
+
+    kinds: tuple[str, ...]
+    shares: tuple[float, ...]
+
+    @property
+    def name(self) -> str:
+        """The kinds as the specification has them."""
+        return ALL if set(self.kinds) == set(KINDS) else '+'.join(self.kinds)
+
+
+def parse(text: str) -> Noise:
+    """What is written KINDS:SHARE,SHARE, as in 'typos:0.05,0.1' or 'swap+leet:0.2'.
+
+    UserError for anything else, and for a share outside 0..1.
+    """
+    kinds_text, colon, shares_text = text.partition(':')
+    if not colon or not shares_text:
+        raise UserError(f'--noise={text}: expected kinds and shares, as in --noise=typos:0.05,0.1')
+    kinds = tuple(KINDS) if kinds_text == ALL else tuple(dict.fromkeys(kinds_text.split('+')))
+    if unknown := [kind for kind in kinds if kind not in KINDS]:
+        raise UserError(
+            f'--noise={text}: no kind of typo is called {unknown[0]!r}; there are'
+            f' {", ".join(KINDS)}, and {ALL} for all of them'
+            f'{did_you_mean(unknown[0], [*KINDS, ALL])}'
+        )
+    shares = []
+    for word in shares_text.split(','):
+        try:
+            share = float(word)
+        except ValueError:
+            raise UserError(f'--noise={text}: {word!r} is no number') from None
+        if not 0 <= share <= 1:
+            raise UserError(
+                f'--noise={text}: {word} is no share of the words: it must be from 0 to 1'
+            )
+        shares.append(share)
+    return Noise(kinds, tuple(sorted(set(shares))))
+
+
+def with_typos(
+    task: Task, examples: Sequence[Example], typos: Typos
+) -> tuple[list[Example], float]:
+    """(the examples with typos in their texts, the share of all words that has one).
+
+    Which words those are depends on the seed, an example's id and the word's place alone.
+    """
+    texts: list[tuple[str, str]] = []  # before and after
+
+    def noisy(example: Example) -> Example:
+        numbers = itertools.count()
+
+        def respell(text: str) -> str:
+            texts.append((text, typos.text(text, example.id, next(numbers))))
+            return texts[-1][1]
+
+        return task.respelled(example, respell)
+
+    made = [noisy(example) for example in examples]
+    pairs = [zip(before.split(), after.split(), strict=True) for before, after in texts]
+    changed = [a != b for a, b in itertools.chain(*pairs) if is_word(a)]
+    return made, sum(changed) / max(len(changed), 1)
+
+
+def measure(
+    folder: str,
+    task_name: str | None,
+    data_dir: str | None,
+    split: str | None,
+    noise: Noise,
+    seed: int,
+) -> str:
+    """Scores the split without typos and with each share of them; returns the table.
+
+    Writes noise/SPLIT-KINDS.json and .png into the workdir. Arguments and errors else as of
+    TrainedTask; UserError where the split has no labels.
+    """
+    trained = TrainedTask(folder, task_name, data_dir, split)
+    task, examples = trained.task, trained.examples
+    if not task.labelled(examples):
+        raise UserError(
+            f'--split={trained.split}: task {task.name} has no labels there, so that nothing can be'
+            ' scored: name another split'
+        )
+
+    # Without any typo first, beside which the others are read.
+    rows = []
+    for share in sorted({0.0, *noise.shares}):
+        noisy, changed = with_typos(task, examples, Typos(share, seed, noise.kinds))
+        scores = task.score(examples, trained.predict(noisy))
+        rows.append({'share': share, 'changed': changed, 'metrics': scores})
+    result = {
+        'task': task.name,
+        'split': trained.split,
+        'metric': task.metric,
+        'kinds': list(noise.kinds),
+        'seed': seed,
+        'examples': len(examples),
+        'step': trained.step,
+        'config_hash': config_hash(trained.config),
+        'rows': rows,
+    }
+
+    # The file last: with it all of it is there.
+    file = trained.workdir.noise / f'{trained.name}-{noise.name}.json'
+    plots.save(file.with_suffix('.png'), _picture(result))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(file, json.dumps(result, indent=2) + '\n')
+    return f'{table(result)}\n{file}'
+
+
+def table(result: dict[str, Any]) -> str:
+    """The rows of a result as text, and by how much its metric is above or below the first."""
+    metric, rows = result['metric'], result['rows']
+    names = [metric, *(name for name in rows[0]['metrics'] if name != metric)]
+    lines = [f'{"typos":>7}{"changed":>9}' + ''.join(f'{name:>12}' for name in names) + '  change']
+    for row in rows:
+        scores = row['metrics']
+        lines.append(
+            f'{row["share"]:7.1%}{row["changed"]:9.1%}'
+            + ''.join(f'{scores[name]:12.4f}' for name in names)
+            + f'{scores[metric] - rows[0]["metrics"][metric]:+8.4f}'
+        )
+    return '\n'.join(lines)
+
+
+def _picture(result: dict[str, Any]) -> plots.Chart:
+    """The task's metric over the share of words that have a typo."""
+    metric = result['metric']
+    points = [(100 * row['changed'], row['metrics'][metric]) for row in result['rows']]
+    title = f'{result["task"]} {result["split"]}: {metric} with typos'
+    curve = plots.Curve(metric, points, 'main', 0)
+    return plots.Chart(title, metric, [curve], '% of words with a typo')

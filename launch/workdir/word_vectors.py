@@ -1,0 +1,70 @@
+"""Word vectors that are computed from a run's vocabulary, put in where they are neither trained nor
+stored.
+
+Owns the way from a tokenizer to those arrays of a model, and that a run keeps its vocabulary. Which
+arrays those are is bert_jax/model/embeddings.py's, how a spelling becomes a vector
+input_pipeline/tokenizer/spelling.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from absl import logging
+from flax import traverse_util
+
+from bert_jax.model.embeddings import computed_arrays, padded_vocab
+from configs.errors import UserError
+from configs.model import ModelConfig
+from input_pipeline.tokenizer import Tokenizer, spelling
+from launch.workdir.workdir import Workdir
+
+_NAMED = 5  # groups of pieces alike that the log names
+
+
+def filled_in(
+    params: Mapping[str, Any], config: ModelConfig, tokenizer: Tokenizer
+) -> dict[str, Any]:
+    """A model's parameters with those that follow from the vocabulary, as numpy arrays.
+
+    Without any such they are as they were. The log says how many pieces are spelled so that their
+    vectors are equal.
+    """
+    paths = computed_arrays(config)
+    if not paths:
+        return dict(params)
+    pieces = tokenizer.tokens(range(tokenizer.vocab_size))
+    vectors = spelling.vectors(pieces, config.hidden_size, config.hash_ngrams)
+    if groups := spelling.alike(pieces, vectors):
+        logging.info(
+            'hashed embeddings: %d of %d pieces have the vector of another: %s%s',
+            sum(map(len, groups)),
+            len(pieces),
+            ', '.join(' = '.join(group) for group in groups[:_NAMED]),
+            ' and so on' if len(groups) > _NAMED else '',
+        )
+
+    # Rows that pad the vocabulary are zero, as those of a trained table.
+    table = np.zeros((padded_vocab(config.vocab_size), config.hidden_size), np.float32)
+    table[: len(vectors)] = vectors
+    whole = traverse_util.flatten_dict(dict(params), sep='/') | dict.fromkeys(paths, table)
+    return traverse_util.unflatten_dict(whole, sep='/')
+
+
+def identity(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, str]:
+    """What data.json of a run says of the vocabulary that its vectors are computed from, if any."""
+    return {'tokenizer': tokenizer.fingerprint} if computed_arrays(config) else {}
+
+
+def check_vocabulary(workdir: Workdir, config: ModelConfig, tokenizer: Tokenizer) -> None:
+    """UserError where the vectors of the run's model would come from another `tokenizer` now."""
+    if not computed_arrays(config):
+        return
+    if workdir.data(tokenizer=str)['tokenizer'] != tokenizer.fingerprint:
+        raise UserError(
+            f'{workdir}: its word vectors are computed from the vocabulary, and'
+            f' {workdir.tokenizer_folder} holds another than it was trained with: put that back'
+            ' from a copy'
+        )

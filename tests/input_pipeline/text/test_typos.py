@@ -1,0 +1,139 @@
+"""Typing errors: which words have one, and what each kind makes of a word, in any script."""
+
+from __future__ import annotations
+
+import itertools
+import unicodedata
+
+import pytest
+
+from configs.errors import UserError
+from input_pipeline.text import typos
+from input_pipeline.text.typos import KINDS, Typos, neighbours
+
+TEXTS = {
+    'english': 'The quick brown Fox jumps over the lazy dog , near 3 rivers .',
+    'german': 'Über die Straße läuft ein größerer Fuchs ; Mädchen sehen zu',
+    'korean': '한국어 텍스트 에서 오타 를 만들어 보았습니다',
+    'russian': 'Быстрая лиса перепрыгнула через ленивую собаку',
+    'hindi': 'नमस्ते दुनिया यह एक परीक्षण है',
+    'japanese': '東京に住んでいます カタカナ',
+    'arabic': 'القط الصغير ينام على الكرسي',
+}
+
+
+def made(kind: str, word: str, count: int = 400) -> set[str]:
+    return {Typos(1.0, seed, (kind,)).word(word, 'example', 0, 0) for seed in range(count)}
+
+
+def test_each_kind_makes_what_it_says():
+    """All that one typo can make of a short word, by hand."""
+    assert made('deletion', 'cat') == {'at', 'ct', 'ca'}
+    assert made('swap', 'cat') == {'act', 'cta'}
+    assert made('leet', 'test') == {'7est', 't3st', 'te5t', 'tes7'}
+    assert made('homoglyph', 'ko') == {'k\u043e', 'k\u03bf'}
+    # q: w on the right, a below. p: o on the left, l below.
+    assert made('keyboard', 'qp') == {'wp', 'ap', 'qo', 'ql'}
+    assert made('insertion', 'q') == {'qq', 'qw', 'qa'}
+
+
+def test_keys_beside_each_other():
+    near = lambda letter: set(neighbours(letter))
+    assert near('g') == set('fhtyvb') and near('G') == set('FHTYVB')
+    assert near('1') == {'2'} and near('5') == {'4', '6'}
+    assert near('й') == set('цф') and near('ö') == {'o', *near('o')}
+    assert near('漢') == set() and near('ก') == set()
+    # 가 is typed ㄱ, ㅏ: beside them are ㄷ, ㅅ, ㄹ, ㅇ and ㅓ, ㅣ, ㅑ, ㅐ, ㅡ.
+    assert near('가') <= set('다사라아호거기갸개그') and {'다', '사', '거', '기'} <= near('가')
+    # of a syllable with a final letter that too may be another
+    assert {'난', '학', '핸', '헌'} & near('한') and len(near('한')) > 6
+
+
+def test_neighbours_are_mutual():
+    for rows in typos._KEYBOARDS:
+        for letter in ''.join(rows).replace(' ', ''):
+            if letter < 'ㄱ' or letter > 'ㅣ':
+                assert all(letter in neighbours(other) for other in neighbours(letter)), letter
+
+
+@pytest.mark.parametrize('language', TEXTS)
+def test_any_script_has_typos(language):
+    """Every word is changed by one typo, spaces stay, and no mark stands without its base."""
+    text = TEXTS[language]
+    for seed in range(20):
+        noisy = Typos(1.0, seed).text(text, 'x', 0)
+        words, others = text.split(' '), noisy.split(' ')
+        assert len(words) == len(others)
+        for word, other in zip(words, others, strict=True):
+            assert (word != other) == any(map(str.isalnum, word))
+            assert other and not unicodedata.category(other[0]).startswith('M')
+            # One typo: at most two characters differ, as those that a swap exchanges.
+            assert abs(len(typos.characters(word)) - len(typos.characters(other))) <= 1
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_one_kind_alone_is_drawn_where_only_it_is_asked_for(kind):
+    """What another kind would have to make is not among the words."""
+    words = made(kind, 'solitaire')
+    assert words and 'solitaire' not in words
+    length = {'insertion': 10, 'deletion': 8}[kind] if kind in ('insertion', 'deletion') else 9
+    assert {len(word) for word in words} == {length}
+    if kind == 'swap':
+        assert all(sorted(word) == sorted('solitaire') for word in words)
+    elif length == 9:
+        assert all(
+            sum(a != b for a, b in zip(word, 'solitaire', strict=True)) == 1 for word in words
+        )
+
+
+def test_a_word_that_no_kind_can_change_stays():
+    assert Typos(1.0, 0, ('deletion', 'swap')).text('a I ...', 'x') == 'a I ...'
+    assert Typos(1.0, 0, ('homoglyph', 'leet')).text(TEXTS['korean'], 'x') == TEXTS['korean']
+    # Two equal letters are no swap; of two kinds the one that can is taken.
+    assert Typos(1.0, 0, ('swap', 'deletion')).text('oo', 'x') == 'o'
+
+
+def test_the_share_is_of_the_words_and_more_of_them_hold_the_same_typos():
+    text = ' '.join(f'word{a}{b}' for a, b in itertools.product('abcdefghijklmnopqrst', repeat=2))
+    words = text.split()
+    noisy = {share: Typos(share, 3).text(text, 'x').split() for share in (0, 0.1, 0.3, 1)}
+    changed = {
+        share: [a != b for a, b in zip(words, others, strict=True)]
+        for share, others in noisy.items()
+    }
+    assert sum(changed[0]) == 0 and sum(changed[1]) == 400
+    # 40 and 120 of 400 words: four standard deviations are 24 and 37.
+    assert 16 < sum(changed[0.1]) < 64 and 83 < sum(changed[0.3]) < 157
+    for less, more in ((0.1, 0.3), (0.3, 1)):
+        for place in range(400):
+            assert not changed[less][place] or noisy[less][place] == noisy[more][place]
+
+
+def test_a_typo_depends_on_seed_name_and_word_alone():
+    text = TEXTS['german']
+    assert Typos(0.5, 1).text(text, 'a', 0) == Typos(0.5, 1).text(text, 'a', 0)
+    others = {Typos(0.5, *seed).text(text, *name) for seed, name in (
+        ((1,), ('a', 0)), ((2,), ('a', 0)), ((1,), ('b', 0)), ((1,), ('a', 1)),
+    )}  # fmt: skip
+    assert len(others) == 4
+    # words that come later change nothing before them
+    assert Typos(0.5, 1).text(text + ' Ende', 'a', 0).startswith(Typos(0.5, 1).text(text, 'a', 0))
+    # fixed for good: results that name a seed can be repeated
+    assert Typos(1.0, 0).text('the capital of France', 'x', 0) == 'thew capit4l fo Franc3'
+
+
+def test_white_space_stays():
+    assert Typos(0.0).text('  two\t words\n', 'x') == '  two\t words\n'
+    noisy = Typos(1.0).text('  two\t words\n', 'x')
+    assert noisy[:2] == '  ' and noisy.endswith('\n') and '\t ' in noisy
+
+
+@pytest.mark.parametrize('share', [-0.1, 1.5, float('nan')])
+def test_a_share_is_from_0_to_1(share):
+    with pytest.raises(UserError, match='it must be from 0 to 1'):
+        Typos(share)
+
+
+def test_kinds_are_known():
+    with pytest.raises(UserError, match='no kind of typo is called shout: there are insertion'):
+        Typos(0.1, 0, ('shout',))

@@ -1,0 +1,94 @@
+"""--noise: what it may say, and which texts of an example have typos."""
+
+from __future__ import annotations
+
+import pytest
+
+from configs.errors import UserError
+from input_pipeline.tasks import load_task
+from input_pipeline.tasks.classification import TextExample
+from input_pipeline.tasks.multiple_choice import ChoiceExample
+from input_pipeline.tasks.squad_files import SpanExample
+from input_pipeline.tasks.tagging import TaggedExample
+from input_pipeline.text.typos import Typos
+from launch.robustness.noise import parse, table, with_typos
+
+EVERY = Typos(1.0, 0, ('leet',))
+
+
+def test_kinds_and_shares_are_read():
+    noise = parse('typos:0.2,0.05,0.2')
+    assert noise.shares == (0.05, 0.2) and noise.name == 'typos'
+    assert noise.kinds == ('insertion', 'deletion', 'swap', 'keyboard', 'homoglyph', 'leet')
+    assert (
+        parse('swap+leet:1').kinds == ('swap', 'leet') and parse('swap+leet:1').name == 'swap+leet'
+    )
+    assert parse('leet+swap+deletion+insertion+homoglyph+keyboard:0').name == 'typos'
+
+
+@pytest.mark.parametrize(
+    ('text', 'message'),
+    [
+        ('typos', 'expected kinds and shares, as in --noise=typos:0.05,0.1'),
+        ('typos:', 'expected kinds and shares'),
+        ('typos:5', '5 is no share of the words: it must be from 0 to 1'),
+        ('typos:0.1,-0.1', '-0.1 is no share'),
+        ('typos:nan', 'nan is no share'),
+        ('typos:10%', "'10%' is no number"),
+        ('swaps:0.1', r"no kind of typo is called 'swaps'; .*\(did you mean swap\?\)"),
+    ],
+)
+def test_what_it_cannot_be_is_one_line(text, message):
+    with pytest.raises(UserError, match=message) as error:
+        parse(text)
+    assert str(error.value).startswith(f'--noise={text}: ') and '\n' not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ('task', 'example', 'wanted', 'share'),
+    [
+        ('sst2', TextExample('1', 'so so', None, 1), ('50 s0', '5o so'), 1),
+        ('rte', TextExample('1', 'so', 'so', 1), ('so', 'so'), 1),
+    ],
+    ids=['text', 'pair'],
+)
+def test_labels_and_places_stay(task, example, wanted, share, tmp_path):
+    (noisy,), changed = with_typos(load_task(task, str(tmp_path)), [example], EVERY)
+    assert (noisy.id, noisy.label) == (example.id, example.label) and changed == share
+    assert noisy.text != example.text
+    assert (noisy.text_b is None) == (example.text_b is None) and noisy.text_b != 'so'
+
+
+def test_each_choice_has_typos_of_its_own(tmp_path):
+    example = ChoiceExample('1', 'is it so', '', ('yes', 'yes'), 1)
+    (noisy,), changed = with_typos(load_task('swag', str(tmp_path)), [example], EVERY)
+    assert noisy.label == 1 and noisy.start == '' and changed == 1
+    assert noisy.context.split() != example.context.split() and 'yes' not in noisy.choices
+    seeds = {with_typos(load_task('swag', str(tmp_path)), [example], Typos(1.0, seed))[0][0].choices
+             for seed in range(9)}  # fmt: skip
+    assert any(a != b for a, b in seeds)
+
+
+def test_of_a_question_the_context_stays(tmp_path):
+    """Its answers are places in it."""
+    example = SpanExample('1', 'mum is it', 'it is so', (('so', 6),))
+    (noisy,), changed = with_typos(load_task('squad_v1', str(tmp_path)), [example], EVERY)
+    assert noisy.question != example.question and changed == 2 / 3  # mum has no such letter
+    assert (noisy.context, noisy.answers) == (example.context, example.answers)
+
+
+def test_every_word_keeps_its_tag(tmp_path):
+    example = TaggedExample('1', ('Bob', 'is', '.'), (1, 0, 0), 'd')
+    (noisy,), changed = with_typos(load_task('conll2003', str(tmp_path)), [example], EVERY)
+    assert noisy.label == example.label and len(noisy.words) == 3
+    assert noisy.words[0] in ('8ob', 'B0b', 'Bo8') and noisy.words[2] == '.' and changed == 1
+
+
+def test_the_table_tells_how_much_is_lost():
+    rows = [
+        {'share': 0.0, 'changed': 0.0, 'metrics': {'accuracy': 0.9, 'f1': 0.8}},
+        {'share': 0.1, 'changed': 0.08, 'metrics': {'accuracy': 0.7, 'f1': 0.6}},
+    ]
+    lines = table({'metric': 'f1', 'rows': rows}).splitlines()
+    assert lines[0].split() == ['typos', 'changed', 'f1', 'accuracy', 'change']
+    assert lines[2].split() == ['10.0%', '8.0%', '0.6000', '0.7000', '-0.2000']

@@ -1,0 +1,311 @@
+"""A model whose word vectors are computed, from its first step to its export."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from flax import traverse_util
+from safetensors.numpy import load_file
+
+from bert_jax.train.checkpoint import load_params
+from configs import schema
+from configs.errors import UserError
+from configs.overrides import apply
+from configs.presets.finetune import recipe
+from input_pipeline.records import fields, shards
+from input_pipeline.records.fields import RecordSpec
+from input_pipeline.records.stream import RecordStream
+from input_pipeline.tasks import load_task
+from input_pipeline.text.typos import Typos
+from input_pipeline.tokenizer import Tokenizer, spelling
+from launch import export
+from launch.finetuning import finetuner, machine
+from launch.finetuning.approach import FineTuning
+from launch.finetuning.task_data import TaskData, task_identity
+from launch.inference import Bert, Predictor
+from launch.pretraining import held_out, train
+from launch.pretraining.records import Records
+from launch.workdir import source
+from tests.helpers.numpy_bert import numpy_forward
+from tests.helpers.records import example_columns
+
+pytestmark = pytest.mark.usefixtures('signal_handlers')
+ENTRIES = [
+    '[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'good', 'fine', 'great', 'bad', 'poor', 'dull',
+    'film', 'book', 'the', 'was', '##ly', 'ooo', 'oooo', *'abcdefghijklmnopqrstuvwxyz',
+    *(f'##{letter}' for letter in 'abcdefghijklmnopqrstuvwxyz'),
+]  # fmt: skip
+MODEL = schema.ModelConfig(
+    vocab_size=len(ENTRIES),
+    hidden_size=24,
+    num_layers=1,
+    num_heads=2,
+    intermediate_size=32,
+    max_position=32,
+    embedding='hashed',
+)
+
+
+def write_vocabulary(folder: pathlib.Path, entries: list[str]) -> Tokenizer:
+    folder.mkdir(parents=True)
+    (folder / 'vocab.txt').write_text('\n'.join(entries) + '\n')
+    (folder / 'tokenizer_config.json').write_text('{"do_lower_case": true}')
+    return Tokenizer.load(folder)
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory) -> pathlib.Path:
+    """A folder with records, and `pre`: six steps of pre-training on them."""
+    folder, spec = tmp_path_factory.mktemp('hashed'), RecordSpec(16, 4, 'static')
+    tokenizer = write_vocabulary(folder / 'vocabulary', ENTRIES)
+    (folder / 'records').mkdir()
+    infos = []
+    for name, count in (('train-00000-of-00001', 96), ('eval-00000-of-00001', 24)):
+        rows = fields.encode(spec, example_columns(spec, count, count, MODEL.vocab_size))
+        infos.append(shards.write_shard(folder / f'records/{name}.tfrecord', *rows))
+    made = shards.Manifest(
+        16, 4, 'static', 'nsp', MODEL.vocab_size, tokenizer.fingerprint, 0, {}, {}, tuple(infos)
+    )
+    made.save(folder / 'records')
+    tokenizer.save(folder / 'records/tokenizer')
+    pretrain(folder, 'pre', 6)
+    return folder
+
+
+def pretrain(folder: pathlib.Path, name: str, steps: int, **options) -> None:
+    config = schema.PretrainConfig(
+        model=options.pop('model', MODEL),
+        phases=(schema.Phase(16, steps, 8),),
+        optimizer=schema.OptimizerConfig(peak_lr=1e-2, warmup_steps=0, schedule='constant'),
+        runtime=schema.RuntimeConfig(decoder='numpy', log_every=2, checkpoint_every=3),
+    )
+    records = Records(str(folder / 'records'), shards.Manifest.load(folder / 'records'))
+    asked = train.Options(str(folder / name), **options)
+    assert train.run(config, [records], asked) == 0
+
+
+def test_checkpoints_hold_no_word_vectors(folder):
+    params, step = load_params(folder / 'pre')
+    assert step == 6 and 'word' not in params['encoder']['embeddings']
+    assert params['mlm']['decoder'].shape == (128, 24)
+
+
+def test_held_out_loss_is_that_of_the_vectors_of_the_vocabulary(folder):
+    """The forward pass in numpy, on vectors that are made of vocab.txt here."""
+    report = held_out.evaluate(str(folder / 'pre'), str(folder / 'records'), 'eval')
+    params, _ = load_params(folder / 'pre')
+    rows = np.zeros((128, 24))
+    rows[: len(ENTRIES)] = spelling.vectors(ENTRIES, 24)
+    params['encoder']['embeddings']['word'] = rows
+
+    total = weight = 0.0
+    for batch in RecordStream(str(folder / 'records'), 'eval', 24, 0, 'numpy').evaluation():
+        logits = numpy_forward(params, MODEL, batch)[2]
+        losses = np.log(np.exp(logits).sum(-1)) - np.take_along_axis(
+            logits, batch['masked_lm_ids'][..., None], -1
+        ).squeeze(-1)
+        weights = batch['masked_lm_weights'] * batch['example_weights'][:, None]
+        total, weight = total + (losses * weights).sum(), weight + weights.sum()
+    assert report['metrics']['mlm_loss'] == pytest.approx(total / weight, abs=1e-4)
+
+
+@pytest.mark.slow
+def test_a_run_that_goes_on_ends_with_the_same_bits(folder):
+    pretrain(folder, 'cut', 3)
+    pretrain(folder, 'cut', 6)
+    whole, cut = load_params(folder / 'pre')[0], load_params(folder / 'cut')[0]
+    assert jax.tree.all(jax.tree.map(np.array_equal, whole, cut))
+
+
+def test_pieces_alike_are_told(folder, caplog):
+    caplog.set_level('INFO')
+    source.load_source(str(folder / 'pre'))
+    assert '2 of 70 pieces have the vector of another: ooo = oooo' in caplog.text
+
+
+def test_another_vocabulary_is_refused(folder, tmp_path):
+    """Of the same size: all that tells is what it spells."""
+    changed = tmp_path / 'pre'
+    shutil.copytree(folder / 'pre', changed)
+    shutil.rmtree(changed / 'tokenizer')
+    write_vocabulary(changed / 'tokenizer', [*ENTRIES[:-1], '##é'])
+    for use in (
+        lambda: source.load_source(str(changed)),
+        lambda: held_out.evaluate(str(changed), str(folder / 'records'), 'eval'),
+    ):
+        with pytest.raises(UserError, match='holds another than it was trained with: put that'):
+            use()
+
+
+@pytest.mark.slow
+def test_pretraining_from_a_bert_takes_all_but_its_table(folder, tmp_path, caplog):
+    """The table goes on as the decoder, where its head knows the words."""
+    caplog.set_level('INFO')
+    plain = dataclasses.replace(MODEL, embedding='table')
+    pretrain(folder, 'bert', 3, model=plain)
+    bert, _ = load_params(folder / 'bert')
+    tokenizer = Tokenizer.load(folder / 'vocabulary')
+    start = source.for_pretraining(str(folder / 'bert'), tokenizer, MODEL, 0)
+    assert 'its word vectors give way to computed ones' in caplog.text
+    table = bert['encoder']['embeddings']['word']
+    assert np.array_equal(start.params['mlm']['decoder'], table)
+    found = start.params['encoder']['embeddings']['word']
+    assert np.array_equal(found[: len(ENTRIES)], spelling.vectors(ENTRIES, 24))
+    same = traverse_util.flatten_dict(start.params, sep='/')
+    for path, leaf in traverse_util.flatten_dict(bert, sep='/').items():
+        assert path == 'encoder/embeddings/word' or np.array_equal(same[path], leaf), path
+    pretrain(folder, 'from_bert', 3, init_from=str(folder / 'bert'))
+
+    # The other way there is no table to take.
+    with pytest.raises(UserError, match='leave those settings out, or give --set model.embedding'):
+        source.for_pretraining(str(folder / 'pre'), tokenizer, plain, 0)
+
+
+def test_new_words_have_vectors_of_their_own(folder, tmp_path):
+    """A vocabulary that was extended: rows of the decoder are means, vectors are computed."""
+    larger = write_vocabulary(tmp_path / 'larger', [*ENTRIES, 'goodly'])
+    whole = source.read_source(str(folder / 'pre'))
+    grown = source.with_vocabulary(whole, larger)
+    found = grown.params['encoder']['embeddings']['word']
+    assert np.array_equal(found[len(ENTRIES)], spelling.vectors(['goodly'], 24)[0])
+    decoder = whole.params['mlm']['decoder']
+    pieces = [ENTRIES.index('good'), ENTRIES.index('##ly')]
+    assert np.array_equal(grown.params['mlm']['decoder'][len(ENTRIES)], decoder[pieces].mean(0))
+
+
+def test_a_fresh_model_has_the_vectors(folder):
+    tokenizer = Tokenizer.load(folder / 'vocabulary')
+    assert np.isfinite(Bert.fresh(MODEL, tokenizer).embed(['a good film'])).all()
+
+
+@pytest.fixture(scope='module')
+def tuned(folder) -> pathlib.Path:
+    """`pre`, fine-tuned to tell good from bad, beside the files of the task."""
+    rng = np.random.default_rng(0)
+    for split, rows in (('train', 64), ('dev', 24)):
+        lines = []
+        for _ in range(rows):
+            word = ENTRIES[5:11][rng.integers(6)]
+            text = f'the {ENTRIES[11:13][rng.integers(2)]} was {word}'
+            lines.append({'text': text, 'label': 'good' if word in ENTRIES[5:8] else 'bad'})
+        (folder / f'{split}.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in lines))
+    task = {
+        'kind': 'classification',
+        'files': {split: f'{split}.jsonl' for split in ('train', 'dev')},
+        'columns': {'text': 'text', 'label': 'label'},
+        'labels': ['bad', 'good'],
+    }
+    (folder / 'mood.json').write_text(json.dumps(task))
+    finetune(folder, 'tuned', 'epochs=6')
+    return folder / 'tuned'
+
+
+def finetune(folder: pathlib.Path, name: str, *changes: str) -> dict:
+    settings = [
+        'batch_size=16', 'max_seq_length=16', 'optimizer.peak_lr=1e-2', 'optimizer.algorithm=adamw'
+    ]  # fmt: skip
+    config = apply(recipe('mood'), [*settings, *changes])
+    task_name, encoder = str(folder / 'mood.json'), source.load_source(str(folder / 'pre'))
+    task = load_task(task_name)
+    data = TaskData(task, encoder, task_identity(task, task_name, ''))
+    ready = machine.ready(config.runtime, encoder.model)
+    return finetuner.FineTuner(FineTuning(data), ready).run(config, str(folder / name))[0]
+
+
+def test_a_fine_tuned_model_is_small_and_whole_again_when_read(tuned):
+    """The decoder is gone, the vectors come back, and the answers are the run's own."""
+    params, _ = load_params(tuned)
+    encoder = source.load_source(str(tuned))
+    assert set(params) == {'encoder', 'classifier'}
+    H, L = 24, 32
+    block = 4 * (H * H + H) + 2 * H * L + L + H + 4 * H
+    positions = (32 + 2) * H + 2 * H
+    count = positions + block + H * H + H + 2 * H + 2
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == count
+    found = encoder.params['encoder']['embeddings']['word']
+    assert np.array_equal(found[: len(ENTRIES)], spelling.vectors(ENTRIES, 24))
+
+    own = dict(
+        line.split('\t') for line in (tuned / 'predictions/dev/predictions.tsv').read_text()
+        .splitlines()[1:]
+    )  # fmt: skip
+    texts = [json.loads(line)['text'] for line in open_lines(tuned.parent / 'dev.jsonl')]
+    predict = Predictor.from_workdir(str(tuned))
+    assert [predict(text)['label'] for text in texts] == list(own.values())
+
+
+def open_lines(path: pathlib.Path) -> list[str]:
+    return path.read_text().splitlines()
+
+
+def test_the_control_of_random_weights_has_the_vectors(folder, tuned):
+    result = finetune(folder, 'control', 'init=random', 'epochs=1')
+    assert np.isfinite(result['train_loss'])
+
+
+def test_a_stablehlo_folder_is_small_and_computes_the_vectors(tuned, tmp_path):
+    whole = source.read_source(str(tuned))
+    export.export(whole.bert, whole.tokenizer, 'stablehlo', str(tmp_path / 'out'))
+    weights = load_file(tmp_path / 'out/weights.safetensors')
+    assert 'encoder/embeddings/word' not in weights
+    said = subprocess.run(
+        [sys.executable, '-P', str(tmp_path / 'out/serve.py'), 'the film was great'],
+        capture_output=True,
+        text=True,
+        cwd='/',
+        env={'JAX_PLATFORMS': 'cpu'},
+        timeout=300,
+    )
+    assert said.returncode == 0, said.stderr
+    answer = Predictor.from_workdir(str(tuned))('the film was great')
+    assert ast.literal_eval(said.stdout) == pytest.approx(answer['probabilities'], abs=1e-4)
+
+
+def test_elsewhere_it_is_a_bert_with_a_table(folder, tuned, tmp_path, binary):
+    run = binary('export', f'--workdir={tuned}', f'--output={tmp_path}/hf')
+    assert run.returncode == 0, run.stderr
+    tensors = load_file(tmp_path / 'hf/model.safetensors')
+    found = tensors['bert.embeddings.word_embeddings.weight']
+    assert np.array_equal(found, spelling.vectors(ENTRIES, 24))
+    read = Predictor.from_workdir(str(tmp_path / 'hf'))('the film was great')
+    assert read['probabilities'] == pytest.approx(
+        Predictor.from_workdir(str(tuned))('the film was great')['probabilities'], abs=1e-5
+    )
+    run = binary('export', f'--workdir={folder}/pre', f'--output={tmp_path}/pre')
+    assert run.returncode == 2 and 'decoder of its own' in run.stderr.splitlines()[-1]
+
+
+def test_scores_with_typos(tuned, binary):
+    """The command's table and file against typos put in here, one example after the other."""
+    run = binary('evaluate', f'--workdir={tuned}', '--noise=deletion+leet:0.5', '--noise_seed=4')
+    assert run.returncode == 0, run.stderr
+    result = json.loads((tuned / 'noise/dev-deletion+leet.json').read_text())
+    assert (tuned / 'noise/dev-deletion+leet.png').read_bytes().startswith(b'\x89PNG')
+    clean, noisy = result['rows']
+    scored = json.loads((tuned / 'eval/dev.json').read_text())
+    assert clean['share'] == clean['changed'] == 0 and clean['metrics'] == scored['metrics']
+
+    typos = Typos(0.5, 4, ('deletion', 'leet'))
+    predict, right, words, changed = Predictor.from_workdir(str(tuned)), 0, 0, 0
+    rows = [json.loads(line) for line in open_lines(tuned.parent / 'dev.jsonl')]
+    for number, row in enumerate(rows):
+        text = ' '.join(
+            typos.word(word, str(number), 0, place)
+            for place, word in enumerate(row['text'].split())
+        )
+        right += predict(text)['label'] == row['label']
+        words += len(text.split())
+        changed += sum(a != b for a, b in zip(text.split(), row['text'].split(), strict=True))
+    assert noisy['metrics']['accuracy'] == pytest.approx(right / len(rows))
+    assert noisy['changed'] == pytest.approx(changed / words) and 0.2 < noisy['changed'] < 0.8
+    line = run.stdout.splitlines()[2].split()
+    assert line[:3] == ['50.0%', f'{changed / words:.1%}', f'{right / len(rows):.4f}']
