@@ -1,7 +1,7 @@
 """Before paying: what a pre-training run needs and costs on TPUs or GPUs, told without having them.
 
   python -m launch.plan --config=bert_large --topology=v5e:16x16 [--set a.b=c ...] [--search=N] \\
-      [--json=FILE]
+      [--all_layers] [--json=FILE]
 
 With the extra [plan] (pip install '.[plan]') the real train step is compiled for that TPU topology:
 memory and collectives are the compiler's. For GPUs (h100:8) it is compiled on a machine that has
@@ -15,17 +15,19 @@ import glob
 import importlib.util
 import json
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
-from configs.errors import UserError
+from configs.errors import UserError, reading
 from configs.options import check_intervals, option, required
 from launch import app, flags
 
 if TYPE_CHECKING:
+    from bert_jax.costs import search
     from bert_jax.costs.chips import Topology
     from configs.schema import PretrainConfig
 
@@ -37,7 +39,8 @@ class Options:
     """What is planned beside the run's configuration, and how long it may take."""
 
     topology: str = required(
-        'chips and wiring, as in v5e:16x16; a wrong name lists those that exist'
+        'chips and wiring, as in v5e:16x16 or, as gcloud calls it, v5litepod-256; a wrong name'
+        ' lists those that exist'
     )
     mfu: float = option(
         0.4,
@@ -57,14 +60,24 @@ class Options:
     )
     tries: int = option(
         4,
-        'compilations spent on changes that make a phase fit which does not; 0: none',
+        'changes compiled to make a phase fit which does not; 0: none',
         bounds=(0, None),
     )
     search: int = option(
         0,
-        'compilations spent, for each phase, on finding the fastest accumulation, remat and mesh;'
+        'settings compiled, for each phase, to find the fastest accumulation, remat and mesh;'
         ' 0: none',
         bounds=(0, None),
+    )
+    all_layers: bool = option(
+        False,
+        'compile all layers of an unrolled model for a TPU, a quarter of an hour for BERT-large;'
+        ' by default one and two are compiled, from which the rest follows',
+    )
+    write_rate: float = option(
+        200e6,
+        'bytes/s that a host writes a checkpoint with; the default is a guess',
+        within='(0, inf)',
     )
     json: str | None = option(None, 'also write the plan to this file')
 
@@ -82,8 +95,9 @@ def main(argv: Sequence[str]) -> int:
     """
     del argv
     options = flags.read(Options)
+    began = time.monotonic()
     if options.json is not None:  # before the minutes of compiling
-        app.check_output_file('json', options.json)
+        check_json(options.json)
 
     # Settings and topology by name, which needs no jax.
     config = app.config_from_flags('pretrain')
@@ -114,6 +128,7 @@ def main(argv: Sequence[str]) -> int:
 
     # The plan is printed also where a phase does not fit: it says what would help.
     report, refusals = make_plan(config, where, options, compiling=not missing)
+    report['planned_in_s'] = time.monotonic() - began
     print('\n'.join(plan_text.lines(report)))
     if missing:
         print(f'\nNOT COMPILED ({missing}). What stands above follows from shapes alone:')
@@ -140,6 +155,16 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
+def check_json(path: str) -> None:
+    """UserError where --json cannot be written, in an object store as on a disk."""
+    app.check_output_file('json', path)
+    if '://' in path:
+        from etils import epath
+
+        with reading(f'--json={path}', 'name a bucket that is there, or a local file'):
+            epath.Path(path).parent.exists()
+
+
 def make_plan(
     config: PretrainConfig, where: Topology, options: Options, compiling: bool
 ) -> tuple[dict[str, Any], list[UserError]]:
@@ -147,7 +172,7 @@ def make_plan(
 
     Where there are any it has no schedule.
     """
-    from bert_jax.costs import flops, plan, search
+    from bert_jax.costs import flops, overheads, plan, search
     from bert_jax.model import splits
     from input_pipeline.records.fields import RecordSpec, most_bytes
 
@@ -165,7 +190,9 @@ def make_plan(
             # The compiler's word where there is one. A phase that does not fit is no error yet: the
             # others are planned as well.
             try:
-                planned |= plan.compiled(*task)
+                planned |= plan.compiled(*task, all_layers=options.all_layers)
+                if config.runtime.scan_layers:
+                    planned['unrolled'] = unrolled(task)
             except plan.DoesNotFit as refused:
                 refusals.append(refused)
                 planned |= {
@@ -186,11 +213,14 @@ def make_plan(
         phases.append(planned)
 
     # The whole, in the order in which it is read.
-    whole_plan = {
+    mesh, hosts = dict(plan.abstract_mesh(config, where).shape), where.chips // where.chips_per_host
+    whole_plan: dict[str, Any] = {
         'config': config.name,
         'topology': where.name,
+        'gcloud': where.gcloud,
         'chips': where.chips,
-        'mesh': dict(plan.abstract_mesh(config, where).shape),
+        'hosts': hosts,
+        'mesh': mesh,
         'warnings': splits.left_whole(config.model, config.runtime),
         'compiled': compiling,
         'chip': {
@@ -204,11 +234,35 @@ def make_plan(
     }
 
     # Without a step's time for every phase there is no time for the run.
+    step_s = None
     if not refusals:
-        whole_plan['schedule'] = plan.schedule(
-            phases, where.chips, options.mfu, options.price_per_chip_hour
-        )
+        schedule = plan.schedule(phases, where.chips, options.mfu, options.price_per_chip_hour)
+        whole_plan['schedule'] = schedule
+        # Beside the steps: what is read is most, and what is waited for least, where they are fast.
+        fastest = schedule.get('expected_low', schedule['floor'])['phases']
+        for planned, row in zip(phases, fastest, strict=True):
+            planned['host_reads'] = overheads.reading(planned, where, mesh, row['step_s'])
+        step_s = [row['step_s'] for row in fastest]
+        whole_plan['evaluations'] = overheads.evaluations(config, phases, step_s)
+    whole_plan['checkpoints'] = overheads.checkpoints(
+        config, phases, hosts, options.write_rate, step_s
+    )
     return whole_plan, refusals
+
+
+def unrolled(task: search.Task) -> dict[str, Any] | None:
+    """What the step of scanned layers would take unrolled: 'expected', 'needs' bytes of a chip.
+
+    None where that does not fit, or has no price.
+    """
+    from bert_jax.costs import plan
+
+    try:
+        planned = plan.compiled(*task.changed({'scan_layers': False}))
+    except plan.DoesNotFit:
+        return None
+    expected = planned['expected']
+    return expected and {'expected': expected, 'needs': planned['memory']['total']}
 
 
 if __name__ == '__main__':
