@@ -101,5 +101,3 @@ SIZES = {
 @pytest.mark.parametrize(('shape', 'size'), SIZES.items())
 def test_size_of(shape, size):
     assert hlo.size_of(shape) == size
-
-

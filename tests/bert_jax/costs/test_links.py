@@ -186,3 +186,44 @@ def test_a_real_program(axes):
         160,
         1,
     )
+
+
+def test_rows_add_up_what_is_of_one_kind_over_the_same_axes():
+    one = links.Collective('all-reduce', ('data',), 4, 1000, 3, 'f32[250]', 'a')
+    other = links.Collective('all-reduce', ('data',), 4, 400, 1, 'f32[100]', 'b')
+    gathered = links.Collective('all-gather', ('data',), 4, 8000, 1, 'f32[2000]', 'c')
+    assert links.added_up([one, gathered, other]) == [
+        {'kind': 'all-gather', 'axes': ['data'], 'chips': 4, 'count': 1, 'bytes': 8000}
+        | {'sent': 6000.0},
+        # 3 * 1000 + 400, of which three quarters are sent to be summed and again to be gathered.
+        {'kind': 'all-reduce', 'axes': ['data'], 'chips': 4, 'count': 4, 'bytes': 3400}
+        | {'sent': 5100.0},
+    ]
+
+
+ONE_WAY = {
+    'v5e:2x4': 50e9,  # 200 GB/s over four links; neither side closes a ring
+    'v5e:16x16': 100e9,  # both neighbours of a ring
+    'v5e:8x16': 100e9,
+    'v5p:4x4x8': 200e9,  # 600 GB/s over six
+    'v5p:2x2x4': 100e9,
+    'h100:8': 450e9,
+}
+
+
+@pytest.mark.parametrize(('name', 'rate'), ONE_WAY.items())
+def test_links_along_one_side(name, rate):
+    assert links.one_way(topology(name)) == rate
+
+
+def test_the_time_of_collectives():
+    row = {'kind': 'all-reduce', 'chips': 8, 'count': 2, 'sent': 14e6}
+    least, most = links.seconds([row], topology('v5e:2x4'))
+    assert least == pytest.approx(14e6 / 200e9)
+    # Over one link of 50 GB/s; six hops (2 + 4 < 7), there and back, twice.
+    assert most == pytest.approx(14e6 / 50e9 + 2 * 6 * 2 * 1e-6)
+    gathered = row | {'kind': 'all-gather', 'chips': 2}
+    assert links.seconds([gathered], topology('v5e:2x4'))[1] == pytest.approx(
+        14e6 / 50e9 + 2 * 1 * 1e-6
+    )
+    assert links.seconds([], topology('v5e:1x1')) == (0, 0)
