@@ -7,10 +7,14 @@ or priced: it takes the seconds of a step as they are given.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
+
 from bert_jax.costs.chips import Topology
+from bert_jax.train.state import TrainState
 from configs.schema import PretrainConfig
 
 # An evaluation has no backward pass, which is two thirds of a train step: a guess.
@@ -33,6 +37,12 @@ def reading(
     }
 
 
+def checkpoint_bytes(state: TrainState) -> int:
+    """Bytes of a checkpoint of the state, before compression; the arrays may be abstract."""
+    leaves = jax.tree.leaves(state._replace(frozen=None))
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+
+
 def checkpoints(
     config: PretrainConfig,
     phases: Sequence[Mapping[str, Any]],
@@ -47,7 +57,7 @@ def checkpoints(
     for. between_s: time from a save to the next, in the phase where that is shortest. Training goes
     on during a save, but not into a second one.
     """
-    every, size = config.runtime.checkpoint_every, phases[0]['state_bytes']
+    every, size = config.runtime.checkpoint_every, phases[0]['checkpoint_bytes']
     return {
         'bytes': size,
         'kept': size * (config.runtime.keep_checkpoints + 2),

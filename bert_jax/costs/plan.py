@@ -19,7 +19,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh
 
-from bert_jax.costs import flops, hlo, links, memory, prices, reading
+from bert_jax.costs import flops, hlo, links, memory, overheads, prices, reading
 from bert_jax.costs.chips import Topology
 from bert_jax.mesh import sharding
 from bert_jax.model import splits
@@ -100,8 +100,8 @@ def analytic(
 ) -> dict[str, Any]:
     """What shapes alone tell of one phase: FLOPs, bytes of the state, floors in seconds.
 
-    memory is of one chip, state_bytes of the whole state. The floors are of a step. That of memory:
-    every program reads the state and the batch once and writes the state once.
+    memory is of one chip, checkpoint_bytes of the whole state. The floors are of a step. That of
+    memory: every program reads the state and the batch once and writes the state once.
     """
     mesh, chip = abstract_mesh(config, topology), topology.chip
     inputs = InputKind(phase.seq_len, predictions)
@@ -112,7 +112,6 @@ def analytic(
     params = memory.held(state.params)
     moments = memory.held(state.opt_state)
     rows = memory.held(batch)
-    kept = state._replace(frozen=None)  # what a checkpoint holds
     per_sequence = flops.training_flops_per_sequence(config.model, phase.seq_len, predictions)
     return {
         'seq_len': phase.seq_len,
@@ -123,7 +122,7 @@ def analytic(
         'flops_per_token': per_sequence / phase.seq_len,
         'flops_per_step': per_sequence * phase.batch_size,
         'memory': {'parameters': params, 'optimizer': moments, 'batch': rows},
-        'state_bytes': sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(kept)),
+        'checkpoint_bytes': overheads.checkpoint_bytes(state),
         'floor_s': {
             'compute': per_sequence * phase.batch_size / (topology.chips * chip.peak_flops),
             # Read the state, write it: twice; the batch is read alone.

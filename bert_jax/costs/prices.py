@@ -149,8 +149,10 @@ def _price(text: str, i: Instruction, computation: Computation, chip: Chip) -> _
 def _kernel(i: Instruction, shapes: Sequence[str], chip: Chip) -> _Price:
     """A kernel by its FLOPs, as it states them or as attention of its arrays has them, and bytes.
 
-    At best at the peak; at worst with so much of the matrix units as the width of a head fills.
+    At best at the peak, at worst with so much of the matrix units as the width of a head fills, and
+    the bytes moved at the same time or not.
     """
+    called = f'kernel {re.sub(r"[.][0-9]+$", "", i.name)}'
     least = sum(map(size_of, shapes)) / chip.hbm_bandwidth
     arrays = collections.Counter(dims for shape in shapes for dims in dimensions(shape))
     [(heads, _)] = arrays.most_common(1) or [((), 0)]
@@ -164,10 +166,10 @@ def _kernel(i: Instruction, shapes: Sequence[str], chip: Chip) -> _Price:
         products = 2 + dimensions(i.shape).count(heads)
         flops = 2 * products * rows * count * tokens * tokens * width
     else:
-        return _Price(least, SLOWEST * least, 'kernel', 'bytes')
-    low = max(flops / chip.peak_flops, least)
+        return _Price(least, SLOWEST * least, called, 'bytes')
     filled = min(heads[-1] / (_UNIT_V6E if chip.name == 'v6e' else _UNIT), 1) if heads else 1
-    return _Price(low, max(flops / (filled * chip.peak_flops), least), 'kernel', 'kernel')
+    low = max(flops / chip.peak_flops, least)
+    return _Price(low, flops / (filled * chip.peak_flops) + least, called, 'kernel')
 
 
 def _moved(i: Instruction, operands: Sequence[str]) -> int:

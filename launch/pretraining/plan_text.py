@@ -57,7 +57,8 @@ def _beside(plan: dict[str, Any]) -> Iterator[str]:
         )
     yield (
         f'               a save is written in {_seconds(saved["save_s"])}, at'
-        f' {_si(saved["write_rate"])}B/s a host (--write_rate, a guess), while training goes on{between}'
+        f' {_si(saved["write_rate"])}B/s a host (--write_rate, a guess), while training goes'
+        f' on{between}'
     )
     if evaluations := plan.get('evaluations'):
         batches = f'at most {evaluations["batches"]:,} batches' if evaluations['batches'] else 'all'

@@ -10,8 +10,8 @@ from configs.load import load
 from configs.overrides import apply
 
 PHASES = [
-    {'batch_size': 256, 'bytes_read_per_step': 256_000, 'steps': 9_000, 'state_bytes': 10**9},
-    {'batch_size': 64, 'bytes_read_per_step': 256_000, 'steps': 1_001, 'state_bytes': 10**9},
+    {'batch_size': 256, 'bytes_read_per_step': 256_000, 'steps': 9_000, 'checkpoint_bytes': 10**9},
+    {'batch_size': 64, 'bytes_read_per_step': 256_000, 'steps': 1_001, 'checkpoint_bytes': 10**9},
 ]
 CONFIG = apply(load('bert_base'), ['runtime.eval_every=500', 'runtime.eval_batches=30'])
 
