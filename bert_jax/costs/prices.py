@@ -31,7 +31,7 @@ from bert_jax.costs.hlo import (
 # Where a price comes from, as a plan says it: the key stands in the JSON.
 BASES = {
     'libtpu': "libtpu's estimate",
-    'elementwise': "libtpu's estimate of elementwise work, which is above what bytes need",
+    'elementwise': "libtpu's estimate of elementwise work, known to be too high, or a third of it",
     'bytes': 'without an estimate: bytes at the speed of the memory, up to 4 times that (a guess)',
     'kernel': 'without an estimate: FLOPs of kernels at the peak, or as their heads fill the units'
     ' (a guess)',

@@ -87,8 +87,11 @@ def deeper(one: Reading, two: Reading, layers: int) -> Reading:
                 count=further(a.count, b.count),
             )
         )
+    # Each part of the memory grows for itself; what is kept is still a part of the temporaries.
+    held = {use: further(one.memory[use], two.memory[use]) for use in two.memory}
+    held['activations'] = min(max(held['activations'], 0), held['temporary'])
     return Reading(
-        memory={use: further(one.memory[use], two.memory[use]) for use in two.memory},
+        memory=held,
         flops=further(one.flops, two.flops),
         moved=further(one.moved, two.moved),
         collectives=sorted(collectives, key=lambda row: -row['bytes']),

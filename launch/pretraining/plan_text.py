@@ -213,7 +213,7 @@ def _expected(phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]:
         f' libtpu alone says {_ms(expected["libtpu_s"])}'
     )
     for basis, part in expected['parts'].items():
-        yield f'    {_range(part):>20}  {part["count"]} x {prices.BASES[basis]}'
+        yield f'    {_range(part):>20}  {part["count"]:,} instructions: {prices.BASES[basis]}'
     yield (
         f'    {_range(expected["collectives"]):>20}  collectives: bytes over all links, or over'
         ' those of one side with 1 us a hop (a guess)'
@@ -224,7 +224,7 @@ def _expected(phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]:
         yield (
             f'    no estimate of libtpu: {row["count"]} x {row["opcode"]}, added as {_range(row)}'
         )
-    yield '    most, at worst, in:'
+    yield '    most, at worst, in (the shape is that of one):'
     for c in expected['costliest'][:_COSTLIEST]:
         yield (
             f'    {c["share"]:4.0%} {c["count"]} x {c["opcode"]} {c["shape"][:_SHAPE]} at'

@@ -439,6 +439,14 @@ def test_the_command_without_compiling(binary, tmp_path):
         2,
     )
     assert 'collectives' not in found['phases'][0]
+    assert found['gcloud'] == '--accelerator-type=v5litepod-256' and found['hosts'] == 64
+    # Of phase 0: 1.22 ms of FLOPs, and 9.9 ms to read and write the state.
+    assert 'at 40% MFU     out of reach: 12% at most' in result.stdout
+    assert 'MFU (assumed): out of reach in phase 0, see there' in result.stdout
+    assert result.stdout.count('40% MFU') == 3
+    # Parameters and two moments in float32, of a model with the rows that pad its word table.
+    padding = 70 * 1024 + 70
+    assert found['checkpoints']['bytes'] == pytest.approx(12 * (336_226_108 + padding), rel=1e-6)
     assert [p.name for p in tmp_path.iterdir()] == ['plan.json']
 
 
@@ -495,6 +503,82 @@ def test_without_compiling_an_estimate_above_the_memory_is_said_with_a_change_th
         'WARNING        that is more than 16.76 GiB; no change of these settings is enough'
         in hopeless.stdout
     )
+
+
+def priced(low: float, high: float) -> dict:
+    """What plan.compiled tells of a step's time, as far as a plan in words needs it."""
+    times = {'low_s': low, 'high_s': high}
+    return times | {
+        'libtpu_s': low,
+        'parts': {'elementwise': times | {'count': 7}},
+        'unpriced': [times | {'opcode': 'sort', 'basis': 'bytes', 'count': 2}],
+        'collectives': times,
+        'costliest': [
+            {'share': 0.5, 'count': 7, 'opcode': 'fusion', 'shape': 'f32[8]', 'origin': 'a/b'}
+        ],
+    }
+
+
+def test_a_plan_of_scanned_layers_says_what_they_cost(monkeypatch):
+    from launch import plan as command
+    from launch.pretraining import plan_text
+
+    def compiled(*task, all_layers=False) -> dict:
+        scanned = task[0].runtime.scan_layers
+        memory = dict.fromkeys(('activations', 'workspace', 'total', 'left'), 2**30)
+        found = plan.analytic(*task)
+        return found | {
+            'memory': found['memory'] | memory,
+            'compiler': {'flops_per_chip': 1.0, 'bytes_per_chip': 1.0, 'counts_loops_once': True},
+            'layers_compiled': [1] if scanned else [1, 2],
+            'expected': priced(0.3, 0.5) if scanned else priced(0.2, 0.4),
+            'collectives': [],
+            'warnings': [],
+        }
+
+    monkeypatch.setattr(plan, 'compiled', compiled)
+    options = command.Options('v5e:2x4', mfu=0.5)
+
+    def text(*changes: str) -> str:
+        config = apply(load('bert_large'), ['phases.0.batch_size=256', *changes])
+        report, refusals = command.make_plan(config, topology('v5e:2x4'), options, compiling=True)
+        assert refusals == []
+        return '\n'.join(plan_text.lines(report))
+
+    scanned = text('runtime.scan_layers=true')
+    # (0.3 + 0.5) / (0.2 + 0.4) is a third more.
+    assert 'unrolled       200 to 400 ms and 1.00 GiB with runtime.scan_layers=false' in scanned
+    assert 'WARNING        runtime.scan_layers=true makes a step 33% longer' in scanned
+    unrolled = text()
+    assert 'unrolled' not in unrolled and 'scan_layers' not in unrolled
+    assert 'of 1 and 2 layers, from which the rest follows (--all_layers' in unrolled
+    assert 'a step costs   200 to 400 ms' in unrolled
+    assert '200 to 400 ms  7 instructions: libtpu' in unrolled
+    assert 'no estimate of libtpu: 2 x sort, added as 200 to 400 ms' in unrolled
+    # 39 ms of 200 are less than half of the peak, and no other line has a time at half of it.
+    assert 'at 50% MFU     out of reach: 20% at most' in unrolled
+    last = unrolled.splitlines()[-3:]
+    assert [line.partition(':')[0] for line in last] == [
+        'whole run at 50% MFU (assumed)',
+        'whole run as expected, at best',
+        'whole run as expected, at worst',
+    ]
+    assert 'hours' not in last[0] and 'hours' in last[1]
+
+
+def test_a_plan_for_a_store_that_cannot_be_reached_is_refused_before_anything_is_compiled(
+    monkeypatch,
+):
+    from etils import epath
+
+    from launch import plan as command
+
+    def unreachable(self):
+        raise RuntimeError('no network')
+
+    monkeypatch.setattr(type(epath.Path('gs://bucket')), 'exists', unreachable)
+    with pytest.raises(UserError, match=r'--json=gs://bucket/plan.json.*no network'):
+        command.check_json('gs://bucket/plan.json')
 
 
 @pytest.mark.skipif(
