@@ -272,11 +272,13 @@ def compiled(
     usable = int(limit or chip.hbm_usable)
     if used['total'] > usable:
         raise _refusal(config, phase, topology, used['total'], usable, [])
+    plan['memory'] |= used | {'left': usable - used['total']}
     # Of the temporaries only the activations can be counted: what is not kept is workspace.
-    plan['memory'] |= used | {
-        'workspace': used['temporary'] - used['activations'],
-        'left': usable - used['total'],
-    }
+    if found.kept is not None:
+        plan['memory'] |= {
+            'activations': found.kept,
+            'workspace': used['temporary'] - found.kept,
+        }
     plan['layers_compiled'] = list(found.layers)
     plan['collectives'] = found.collectives
 

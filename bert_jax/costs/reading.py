@@ -24,13 +24,15 @@ from bert_jax.costs.chips import Topology
 class Reading:
     """The numbers of one compiled step, all of one chip.
 
-    memory: as memory.of_step, with 'activations', what the forward pass leaves for the backward
-    pass. flops, moved: by the compiler's own count, the body of a loop once. collectives: rows of
+    memory: as memory.of_step. kept: bytes of the temporaries that the forward pass leaves for the
+    backward pass; None where the reading follows from others, for XLA chooses them for each depth
+    anew. flops, moved: by the compiler's own count, the body of a loop once. collectives: rows of
     links.added_up. costs: those of prices.costs. drawn: of hlo.generators. layers: of the programs
     that it was read of.
     """
 
     memory: dict[str, int]
+    kept: int | None
     flops: float
     moved: float
     collectives: list[dict[str, Any]]
@@ -48,7 +50,8 @@ def read(
     used = memory.of_step(program, topology.chip.platform)
     count = program.cost_analysis() or {}
     return Reading(
-        memory=used | {'activations': min(hlo.kept_for_backward(text), used['temporary'])},
+        memory=used,
+        kept=min(hlo.kept_for_backward(text), used['temporary']),
         flops=count.get('flops', 0.0),
         moved=count.get('bytes accessed', 0.0),
         collectives=links.added_up(links.collectives(text, mesh)),
@@ -87,11 +90,9 @@ def deeper(one: Reading, two: Reading, layers: int) -> Reading:
                 count=further(a.count, b.count),
             )
         )
-    # Each part of the memory grows for itself; what is kept is still a part of the temporaries.
-    held = {use: further(one.memory[use], two.memory[use]) for use in two.memory}
-    held['activations'] = min(max(held['activations'], 0), held['temporary'])
     return Reading(
-        memory=held,
+        memory={use: further(one.memory[use], two.memory[use]) for use in two.memory},
+        kept=None,
         flops=further(one.flops, two.flops),
         moved=further(one.moved, two.moved),
         collectives=sorted(collectives, key=lambda row: -row['bytes']),

@@ -13,6 +13,12 @@ from bert_jax.costs.memory import size
 
 _BUFFERS, _COSTLIEST, _UNPRICED = 5, 3, 4  # so many of the largest are shown
 _SLOWER = 0.1  # from which share on it is worth a warning that layers are scanned
+# What the temporaries of a step are called.
+_USES = {
+    'activations': 'activations',
+    'workspace': 'workspace',
+    'temporary': 'activations and workspace',
+}
 _SHAPE = 60  # letters of a shape; those of tuples are long
 
 
@@ -130,8 +136,8 @@ def _phase(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]
 
         if len(phase['layers_compiled']) > 1:
             yield (
-                '                 of 1 and 2 layers, from which the rest follows (--all_layers'
-                ' compiles them all)'
+                '                 of 1 and 2 layers, from which the rest follows to about a tenth'
+                ' (--all_layers compiles them all)'
             )
         if phase['expected']:
             yield from _expected(phase, plan)
@@ -144,13 +150,14 @@ def _phase(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]
 
     # Compiled: the rest of the total belongs to nobody by name (program, padding of buffers).
     if 'total' in memory:
-        named = sum(
-            memory[k] for k in ('parameters', 'optimizer', 'batch', 'activations', 'workspace')
-        )
+        # Of all layers by rule (1 and 2 compiled) activations and workspace are told together.
+        uses = ('activations', 'workspace') if 'activations' in memory else ('temporary',)
+        named = sum(memory[k] for k in ('parameters', 'optimizer', 'batch', *uses))
+        temporaries = ', '.join(f'{_USES[use]} {size(memory[use])}' for use in uses)
         yield (
-            f'  memory         {state}, activations {size(memory["activations"])}, workspace'
-            f' {size(memory["workspace"])}, program and padding {size(memory["total"] - named)}:'
-            f' {size(memory["total"])}, left {size(memory["left"])}'
+            f'  memory         {state}, {temporaries}, program and padding'
+            f' {size(memory["total"] - named)}: {size(memory["total"])}, left'
+            f' {size(memory["left"])}'
         )
 
         # What goes over the links in a step, by the mesh axes that it goes over.

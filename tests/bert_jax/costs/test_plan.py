@@ -520,12 +520,11 @@ def priced(low: float, high: float) -> dict:
 
 
 def test_a_plan_of_scanned_layers_says_what_they_cost(monkeypatch):
-    from launch import plan as command
-    from launch.pretraining import plan_text
+    from launch.pretraining import plan_text, planning
 
     def compiled(*task, all_layers=False) -> dict:
         scanned = task[0].runtime.scan_layers
-        memory = dict.fromkeys(('activations', 'workspace', 'total', 'left'), 2**30)
+        memory = dict.fromkeys(('temporary', 'total', 'left'), 2**30)
         found = plan.analytic(*task)
         return found | {
             'memory': found['memory'] | memory,
@@ -537,11 +536,11 @@ def test_a_plan_of_scanned_layers_says_what_they_cost(monkeypatch):
         }
 
     monkeypatch.setattr(plan, 'compiled', compiled)
-    options = command.Options('v5e:2x4', mfu=0.5)
+    options = planning.Options('v5e:2x4', mfu=0.5)
 
     def text(*changes: str) -> str:
         config = apply(load('bert_large'), ['phases.0.batch_size=256', *changes])
-        report, refusals = command.make_plan(config, topology('v5e:2x4'), options, compiling=True)
+        report, refusals = planning.make_plan(config, topology('v5e:2x4'), options, compiling=True)
         assert refusals == []
         return '\n'.join(plan_text.lines(report))
 
@@ -551,7 +550,10 @@ def test_a_plan_of_scanned_layers_says_what_they_cost(monkeypatch):
     assert 'WARNING        runtime.scan_layers=true makes a step 33% longer' in scanned
     unrolled = text()
     assert 'unrolled' not in unrolled and 'scan_layers' not in unrolled
-    assert 'of 1 and 2 layers, from which the rest follows (--all_layers' in unrolled
+    assert (
+        'of 1 and 2 layers, from which the rest follows to about a tenth (--all_layers' in unrolled
+    )
+    assert 'activations and workspace 1.00 GiB' in unrolled
     assert 'a step costs   200 to 400 ms' in unrolled
     assert '200 to 400 ms  7 instructions: libtpu' in unrolled
     assert 'no estimate of libtpu: 2 x sort, added as 200 to 400 ms' in unrolled
@@ -571,14 +573,14 @@ def test_a_plan_for_a_store_that_cannot_be_reached_is_refused_before_anything_is
 ):
     from etils import epath
 
-    from launch import plan as command
+    from launch.pretraining import planning
 
     def unreachable(self):
         raise RuntimeError('no network')
 
     monkeypatch.setattr(type(epath.Path('gs://bucket')), 'exists', unreachable)
     with pytest.raises(UserError, match=r'--json=gs://bucket/plan.json.*no network'):
-        command.check_json('gs://bucket/plan.json')
+        planning.check_json('gs://bucket/plan.json')
 
 
 @pytest.mark.skipif(

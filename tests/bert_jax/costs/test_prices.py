@@ -65,7 +65,8 @@ ENTRY %main (a: bf16[1024,1024], x: f32[1024,1024], t: f32[50000,1024], i: s32[4
   %zero = s32[] constant(0)
   %start = (s32[], f32[1024,1024]) tuple(%zero, %x)
   %loop = (s32[], f32[1024,1024]) while(%start), condition=%condition, body=%body
-  %summed = f32[1024,1024] all-reduce(%x), channel_id=1, replica_groups={{{{0,1}}}}, to_apply=%add
+  %summing = f32[1024,1024] all-reduce-start(%x), channel_id=1, replica_groups={{{{0,1}}}}
+  %summed = f32[1024,1024] all-reduce-done(%summing)
   ROOT %y = f32[] constant(0)
 }}
 """
