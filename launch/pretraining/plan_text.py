@@ -1,6 +1,7 @@
 """A plan in words: what launch.plan prints of the data that it also writes as JSON.
 
-Owns the wording and the units; it computes nothing. Every size is of one chip.
+Owns the wording and the units; it computes nothing but shares. Sizes are of one chip, but for those
+of checkpoints, which are of the whole state.
 """
 
 from __future__ import annotations
