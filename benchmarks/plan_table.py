@@ -122,7 +122,7 @@ def table(rows: list[dict[str, Any]]) -> Iterator[str]:
     """The lines of a Markdown table of the rows."""
     yield (
         '| preset | S | batch | topology | changed | rows at a time | needs, GiB | left, GiB | step'
-        ' at least, ms | compiler expects, ms |'
+        ' at least, ms | expected, ms |'
     )
     yield '|---|---|---|---|---|---|---|---|---|---|'
     for row in sorted(rows, key=lambda r: (r['config'], r['seq_len'], r['batch'], r['topology'])):
@@ -133,9 +133,10 @@ def table(rows: list[dict[str, Any]]) -> Iterator[str]:
         changed = ' '.join([*row['set'], *(f'runtime.{k}={v}' for k, v in row['changes'].items())])
         # The highest floor is the one that bounds the step, and is named beside it.
         longest = max(row['floor_s'], key=row['floor_s'].get)
+        low, high = (f'{1e3 * seconds:.3g}' for seconds in row['expected_s'])
         yield (
             f'{head} {changed} | {row["rows"]} | {row["needs"] / GIB:.2f} | {row["left"] / GIB:.2f}'
-            f' | {1e3 * row["floor_s"][longest]:.3g} ({longest}) | {1e3 * row["expected_s"]:.3g} |'
+            f' | {1e3 * row["floor_s"][longest]:.3g} ({longest}) | {low} to {high} |'
         )
 
 

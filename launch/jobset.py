@@ -133,7 +133,7 @@ def manifest(options: Options, command: Sequence[str]) -> dict[str, Any]:
         limits = {'google.com/tpu': str(chips)}
         selector |= {
             'cloud.google.com/gke-tpu-accelerator': GKE_NAMES[slice_.chip.name],
-            'cloud.google.com/gke-tpu-topology': options.topology.partition(':')[2],
+            'cloud.google.com/gke-tpu-topology': slice_.name.partition(':')[2],
         }
     else:
         hosts = options.nodes or 1
@@ -249,13 +249,11 @@ def manifest(options: Options, command: Sequence[str]) -> dict[str, Any]:
 def hosts_of(slice_: Topology, chips_per_host: int | None) -> tuple[int, int]:
     """(hosts, chips of each) of a slice of TPUs. UserError where its chips do not divide.
 
-    Of v5e and v6e a slice of up to 8 chips is one host; else a host has 4
-    (cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus).
+    By default the chips of the usual machines.
     """
     if slice_.chip.name not in GKE_NAMES:
         raise UserError(f'--topology={slice_.name}: no TPU: give --gpus=8 --nodes=2')
-    flat = len(slice_.shape) == 2
-    chips = chips_per_host or (slice_.chips if flat and slice_.chips <= 8 else 4)
+    chips = chips_per_host or slice_.chips_per_host
     if slice_.chips % chips:
         raise UserError(
             f'--topology={slice_.name}: its {slice_.chips} chips do not divide by'

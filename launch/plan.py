@@ -1,7 +1,7 @@
 """Before paying: what a pre-training run needs and costs on TPUs or GPUs, told without having them.
 
   python -m launch.plan --config=bert_large --topology=v5e:16x16 [--set a.b=c ...] [--search=N] \\
-      [--json=FILE]
+      [--all_layers] [--json=FILE]
 
 With the extra [plan] (pip install '.[plan]') the real train step is compiled for that TPU topology:
 memory and collectives are the compiler's. For GPUs (h100:8) it is compiled on a machine that has
@@ -15,63 +15,17 @@ import glob
 import importlib.util
 import json
 import os
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
 from configs.errors import UserError
-from configs.options import check_intervals, option, required
 from configs.schema import PretrainConfig
 from launch import app, flags
-
-if TYPE_CHECKING:
-    from bert_jax.costs.chips import Topology
+from launch.pretraining.planning import Options
 
 app.define_config_flags()
-
-
-@dataclass(frozen=True)
-class Options:
-    """What is planned beside the run's configuration, and how long it may take."""
-
-    topology: str = required(
-        'chips and wiring, as in v5e:16x16; a wrong name lists those that exist'
-    )
-    mfu: float = option(
-        0.4,
-        "share of the chips' peak that the run is assumed to reach, for the second estimate of"
-        ' time',
-        within='(0, 1]',
-    )
-    price_per_chip_hour: float | None = option(
-        None, 'what a chip costs for an hour, in any currency', within='[0, inf)'
-    )
-    max_predictions: tuple[int, ...] = option(
-        (), 'masked positions a row, once a phase; by default 15 %, rounded up'
-    )
-    compile: bool = option(
-        True,
-        'compile the step, which takes minutes for a large model; without, only what shapes tell',
-    )
-    tries: int = option(
-        4,
-        'compilations spent on changes that make a phase fit which does not; 0: none',
-        bounds=(0, None),
-    )
-    search: int = option(
-        0,
-        'compilations spent, for each phase, on finding the fastest accumulation, remat and mesh;'
-        ' 0: none',
-        bounds=(0, None),
-    )
-    json: str | None = option(None, 'also write the plan to this file')
-
-    def __post_init__(self) -> None:
-        check_intervals(self)
-
-
 flags.define(Options)
 
 
@@ -81,9 +35,12 @@ def main(argv: Sequence[str]) -> int:
     UserError, after that, where a phase does not fit.
     """
     del argv
+    from launch.pretraining import planning
+
     options = flags.read(Options)
+    began = time.monotonic()
     if options.json is not None:  # before the minutes of compiling
-        app.check_output_file('json', options.json)
+        planning.check_json(options.json)
 
     # Settings and topology by name, which needs no jax.
     config = app.config_from_flags(PretrainConfig)
@@ -113,7 +70,8 @@ def main(argv: Sequence[str]) -> int:
         )
 
     # The plan is printed also where a phase does not fit: it says what would help.
-    report, refusals = make_plan(config, where, options, compiling=not missing)
+    report, refusals = planning.make_plan(config, where, options, compiling=not missing)
+    report['planned_in_s'] = time.monotonic() - began
     print('\n'.join(plan_text.lines(report)))
     if missing:
         print(f'\nNOT COMPILED ({missing}). What stands above follows from shapes alone:')
@@ -138,77 +96,6 @@ def main(argv: Sequence[str]) -> int:
     if refusals:
         raise refusals[0]
     return 0
-
-
-def make_plan(
-    config: PretrainConfig, where: Topology, options: Options, compiling: bool
-) -> tuple[dict[str, Any], list[UserError]]:
-    """The whole plan as JSON data, and the refusals of the phases that do not fit.
-
-    Where there are any it has no schedule.
-    """
-    from bert_jax.costs import flops, plan, search
-    from bert_jax.model import splits
-    from input_pipeline.records.fields import RecordSpec, most_bytes
-
-    # Phase by phase: each has its own length, batch and program.
-    chip, phases = where.chip, []
-    refusals: list[UserError] = []
-    for phase, count in zip(
-        config.phases, plan.predictions_of(config, options.max_predictions), strict=True
-    ):
-        # First what shapes tell; it is there whether or not anything is compiled.
-        task = search.Task(config, phase, count, where)
-        planned = plan.analytic(*task)
-        planned['estimate'] = search.estimate(task).parts
-        if compiling:
-            # The compiler's word where there is one. A phase that does not fit is no error yet: the
-            # others are planned as well.
-            try:
-                planned |= plan.compiled(*task)
-            except plan.DoesNotFit as refused:
-                refusals.append(refused)
-                planned |= {
-                    'needs': refused.needs,
-                    'has': refused.has,
-                    'buffers': [vars(one) for one in refused.buffers],
-                }
-                planned['changes'] = search.smallest_changes(task, refused, options.tries)
-        else:
-            planned['likely_change'] = search.likely_change(task)
-
-        # An upper bound: records are of variable length, and these are the longest there can be.
-        planned['bytes_read_per_step'] = phase.batch_size * most_bytes(
-            RecordSpec(phase.seq_len, count, 'static'), config.model.vocab_size
-        )
-        if options.search:
-            planned['search'] = search.search(task, options.search)
-        phases.append(planned)
-
-    # The whole, in the order in which it is read.
-    whole_plan = {
-        'config': config.name,
-        'topology': where.name,
-        'chips': where.chips,
-        'mesh': dict(plan.abstract_mesh(config, where).shape),
-        'warnings': splits.left_whole(config.model, config.runtime),
-        'compiled': compiling,
-        'chip': {
-            k: getattr(chip, k)
-            for k in ('name', 'peak_flops', 'hbm', 'hbm_usable', 'hbm_bandwidth', 'ici', 'source')
-        },
-        'parameters': flops.parameter_count(config.model),
-        'phases': phases,
-        'mfu': options.mfu,
-        'price_per_chip_hour': options.price_per_chip_hour,
-    }
-
-    # Without a step's time for every phase there is no time for the run.
-    if not refusals:
-        whole_plan['schedule'] = plan.schedule(
-            phases, where.chips, options.mfu, options.price_per_chip_hour
-        )
-    return whole_plan, refusals
 
 
 if __name__ == '__main__':

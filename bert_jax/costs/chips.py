@@ -189,22 +189,51 @@ class Topology:
         """The number of chips."""
         return math.prod(self.shape)
 
+    @property
+    def chips_per_host(self) -> int:
+        """Chips of one machine, where it is of the usual kind.
+
+        GPUs are those of one machine. Of v5e and v6e up to 8 chips are one host; else a host has 4
+        (cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus).
+        """
+        if self.chip.platform == 'gpu' or (len(self.shape) == 2 and self.chips <= 8):
+            return self.chips
+        return 4
+
+    @property
+    def gcloud(self) -> str | None:
+        """The flags that name it to `gcloud compute tpus tpu-vm create`; None of GPUs.
+
+        An accelerator type where that stands for this shape ('--accelerator-type=v5litepod-16'; of
+        v4 and v5p its figure counts cores, two a chip), else generation and shape.
+        """
+        chip = self.chip
+        if chip.platform == 'gpu':
+            return None
+        if _of_chips(chip, self.chips) != self.shape:
+            return f'--type={chip.name} --topology={"x".join(map(str, self.shape))}'
+        name = 'v5litepod' if chip.name == 'v5e' else chip.name
+        return f'--accelerator-type={name}-{self.chips * (2 if chip.cubes else 1)}'
+
 
 def topology(name: str) -> Topology:
-    """The topology called 'v5e:16x16', 'h100:8' or the like; UserError for any other."""
-    # A name is a chip and a shape. Listed shapes exist, and of v4 and v5p whatever is built of
-    # whole cubes, its sides in ascending order as the provider names them.
+    """The topology called 'v5e:16x16', 'h100:8' or the like; UserError for any other.
+
+    Sides may stand in any order (v5p:8x4x4 is v5p:4x4x8), and gcloud's names are understood:
+    'v5litepod-16' is v5e:4x4. Of chips that v4 or v5p can be wired in several ways a name of gcloud
+    stands for the shape nearest to a cube.
+    """
+    # A name is a chip and a shape, or a chip and a number.
     match = re.fullmatch(r'(\w+):(\d+(?:x\d+)*)', name)
     if match and match[1] in CHIPS:
         chip, shape = CHIPS[match[1]], tuple(map(int, match[2].split('x')))
-        of_cubes = (
-            chip.cubes
-            and len(shape) == 3
-            and list(shape) == sorted(shape)
-            and not any(n % 4 or n == 0 for n in shape)
-        )
-        if match[2] in chip.shapes or of_cubes:
-            return Topology(chip, shape)
+        if (known := _as_named(chip, shape)) is not None:
+            return Topology(chip, known)
+    elif match := re.fullmatch(r'(v4|v5e|v5litepod|v5p|v6e)-(\d{1,6})', name):
+        chip = CHIPS['v5e' if match[1] == 'v5litepod' else match[1]]
+        count, odd = divmod(int(match[2]), 2 if chip.cubes else 1)
+        if not odd and (known := _of_chips(chip, count)) is not None:
+            return Topology(chip, known)
 
     # No such topology: list all there are, chips of the same shapes together.
     lists = []
@@ -214,8 +243,28 @@ def topology(name: str) -> Topology:
         lists.append(f'{" or ".join(chip.name for chip in alike)} with {", ".join(shapes)}{larger}')
     raise UserError(
         f'--topology={name}: there is no such topology; there are {"; ".join(lists)} (as in'
-        ' v5e:16x16 or h100:8)'
+        ' v5e:16x16 or h100:8; v5litepod-256 and other names of gcloud are understood)'
     )
+
+
+def _as_named(chip: Chip, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape with its sides in the provider's order; None where there is no such topology."""
+    # Listed shapes exist, and of v4 and v5p whatever is built of whole cubes, its sides ascending.
+    for listed in chip.shapes:
+        sides = tuple(map(int, listed.split('x')))
+        if sorted(sides) == sorted(shape):
+            return sides
+    of_cubes = chip.cubes and len(shape) == 3 and not any(n % 4 or n == 0 for n in shape)
+    return tuple(sorted(shape)) if of_cubes else None
+
+
+def _of_chips(chip: Chip, count: int) -> tuple[int, ...] | None:
+    """The sides of the topology of so many chips that is nearest to a cube; None for no such."""
+    cubes = range(4, count // 16 + 1, 4) if chip.cubes else ()
+    shapes = [tuple(map(int, listed.split('x'))) for listed in chip.shapes]
+    shapes += [(a, b, count // (a * b)) for a in cubes for b in cubes if a * b <= count]
+    known = [s for s in shapes if math.prod(s) == count and _as_named(chip, s) == s]
+    return min(known, key=sum, default=None)
 
 
 def peak_flops(device_kind: str) -> float | None:

@@ -1,9 +1,8 @@
-"""Reads a compiled program's text (XLA's HLO): what it communicates, keeps in memory, and costs.
+"""Reads a compiled program's text (XLA's HLO): what runs how often, and what it keeps in memory.
 
 Owns the grammar of that text, and of the compiler's refusal, as far as counting needs it. Knows
-nothing of models; imports no jax. What runs inside a loop counts once for each turn of the loop; a
-collective that XLA has cut into steps (async_collective_fusion) is known by its channel and counts
-once.
+nothing of models, nor what anything costs (links.py and prices.py do); imports no jax. What runs
+inside a loop counts once for each turn of the loop.
 
 A program is a list of computations, a computation a list of instructions, the last of which to be
 evaluated is its root. An instruction is a line, such as
@@ -19,10 +18,8 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-
-import numpy as np
 
 KINDS = (
     'all-reduce',
@@ -47,39 +44,6 @@ _BRANCHES = re.compile(r'branch_computations=\{([^}]*)\}')
 _ELEMENTWISE = ('reduce', 'sort', 'scatter', 'map', 'select-and-scatter')
 # Another name for the buffer that they read, or its copy: of the same size.
 _SAME_BUFFER = ('bitcast', 'copy', 'copy-start', 'copy-done')
-# A collective's groups of devices, in each of the notations; see `_groups`.
-_MESH_GROUPS = re.compile(r'replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((\S+)\))? \{([^}]*)\}')
-_IOTA_GROUPS = re.compile(r'replica_groups=\[(\d+),(\d+)\]<=(\S+?)(?:, |$)')
-_LISTED_GROUPS = re.compile(r'(?:replica_groups|source_target_pairs)=\{(\{[\d,{}]*\})\}')
-
-
-@dataclass(frozen=True)
-class Collective:
-    """One collective instruction of a program.
-
-    kind: one of KINDS; axes: the mesh axes that it spans, () where they could not be read; size:
-    the chips that take part; bytes: of the whole array that it reduces or gathers, on one chip,
-    each time it runs; count: times a step; shape: its result as the program has it; origin: the
-    operation of the model that it came from.
-    """
-
-    kind: str
-    axes: tuple[str, ...]
-    size: int
-    bytes: int
-    count: int
-    shape: str
-    origin: str
-
-    @property
-    def sent(self) -> float:
-        """Bytes that a chip must send each time, whatever the algorithm.
-
-        An all-reduce is a reduce-scatter and an all-gather.
-        """
-        share = (self.size - 1) / self.size
-        factors = {'all-reduce': 2 * share, 'collective-permute': 1.0}
-        return self.bytes * factors.get(self.kind, share)
 
 
 @dataclass(frozen=True)
@@ -96,21 +60,7 @@ class Allocation:
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What instructions of one kind, shape and origin cost together.
-
-    cycles: of a chip in a step, by libtpu's estimate, for all `count` of them.
-    """
-
-    cycles: int
-    count: int
-    opcode: str
-    shape: str
-    origin: str
-
-
-@dataclass(frozen=True)
-class _Instruction:
+class Instruction:
     """One line of a computation."""
 
     name: str
@@ -131,11 +81,15 @@ class _Instruction:
 
 
 @dataclass
-class _Computation:
+class Computation:
     """A function of the program: its instructions by name, in order, and the one it returns."""
 
-    instructions: dict[str, _Instruction]
-    root: _Instruction | None = None
+    instructions: dict[str, Instruction]
+    root: Instruction | None = None
+
+    def shapes_of_operands(self, i: Instruction) -> list[str]:
+        """The shapes that instruction `i` of this computation takes."""
+        return [self.instructions[name].shape for name in i.operands if name in self.instructions]
 
 
 def size_of(shape: str) -> int:
@@ -149,51 +103,21 @@ def size_of(shape: str) -> int:
     return total
 
 
-def _plain(shape: str) -> str:
+def dimensions(shape: str) -> list[tuple[int, ...]]:
+    """The dimensions of the arrays of a shape: [(8, 128)] of 'bf16[8,128]'."""
+    return [
+        tuple(int(d) for d in dims.split(',') if d)
+        for kind, _, dims in _ARRAY.findall(shape)
+        if kind != 'token'
+    ]
+
+
+def plain(shape: str) -> str:
     """A shape as HLO writes it, without layouts and comments: 'bf16[8,128]'."""
     return re.sub(r'\{[^}]*\}|/\*.*?\*/', '', shape)
 
 
-def collectives(text: str, mesh_shape: Mapping[str, int]) -> list[Collective]:
-    """Every collective of a compiled program for the mesh {axis: size}.
-
-    What stands in the body of a loop has the loop's turns in its count.
-    """
-    computations, entry = _parse(text)
-    runs = _runs(computations, entry)
-    # An asynchronous collective is two instructions, and only the second has the plain result.
-    result_of = {
-        i.operands[0]: i.shape
-        for computation in computations.values()
-        for i in computation.instructions.values()
-        if i.opcode.endswith('-done') and i.operands
-    }
-    by_channel: dict[tuple[str, str], Collective] = {}
-    for name, computation in computations.items():
-        for i in computation.instructions.values():
-            kind = i.opcode.removesuffix('-start')
-            if kind not in KINDS or not runs.get(name):
-                continue
-            shape = result_of.get(i.name, i.shape) if i.opcode.endswith('-start') else i.shape
-            axes, size = _groups(i.rest, mesh_shape)
-            array_bytes = size_of(shape)
-            # Either form of a reduce-scatter: TPU's, a reduction that keeps its own share, is still
-            # written as an all-reduce of the whole array; the other's result is that share.
-            if kind == 'all-reduce' and name.startswith('all-reduce-scatter'):
-                kind = 'reduce-scatter'
-            elif kind == 'reduce-scatter':
-                array_bytes *= size
-            one = Collective(kind, axes, size, array_bytes, runs[name], _plain(shape), i.origin)
-            # The steps of one collective share its channel, and some of them may run beside every
-            # turn of a loop: the one that runs least often runs once for each collective.
-            channel = re.search(r'channel_id=(\d+)', i.rest)
-            key = (kind, channel[1] if channel else i.name)
-            if key not in by_channel or by_channel[key].count > one.count:
-                by_channel[key] = one
-    return list(by_channel.values())
-
-
-def _matched(pattern: str, text: str) -> re.Match[str]:
+def matched(pattern: str, text: str) -> re.Match[str]:
     """The match of `pattern` in `text`; ValueError if none: XLA's notation has changed."""
     match = re.search(pattern, text)
     if match is None:
@@ -203,7 +127,7 @@ def _matched(pattern: str, text: str) -> re.Match[str]:
 
 def _parse_size(text: str) -> float:
     """Bytes of XLA's '24.50G', '512.0K', '96B' or '96'; its letters are powers of 1024."""
-    number, letter = _matched(r'^([\d.]+)([BKMGT]?)$', text).groups()
+    number, letter = matched(r'^([\d.]+)([BKMGT]?)$', text).groups()
     power = {'': 0, 'B': 0, 'K': 1, 'M': 2, 'G': 3, 'T': 4}[letter]
     return float(number) * 1024**power
 
@@ -238,7 +162,7 @@ def generators(text: str) -> list[tuple[tuple[int, ...], int]]:
     That is the generator of `rbg` keys; threefry is arithmetic, and no instruction of its own.
     """
     drawn = []
-    for computation in _parse(text)[0].values():
+    for computation in parse(text)[0].values():
         for i in computation.instructions.values():
             if i.opcode == 'rng-bit-generator':
                 # Its result is a tuple of the generator's new state and the bits: the larger array.
@@ -247,36 +171,14 @@ def generators(text: str) -> list[tuple[tuple[int, ...], int]]:
     return drawn
 
 
-def costs(text: str) -> list[Cost]:
-    """What libtpu expects each kind of instruction to take, most cycles first.
-
-    [] for a program of another compiler. Of collectives it says nothing, nor of what runs at the
-    same time.
-    """
-    computations, entry = _parse(text)
-    runs = _runs(computations, entry)
-    sums: dict[tuple[str, str, str], Cost] = {}
-    for name, computation in computations.items():
-        for i in computation.instructions.values():
-            # In the backend_config, JSON within the text; what runs in a loop costs its turns.
-            cycles = re.search(r'"estimated_cycles":"(\d+)"', i.rest)
-            if not cycles or not runs.get(name):
-                continue
-            key = (i.opcode, _plain(i.shape), i.origin)
-            so_far = sums.get(key, Cost(0, 0, *key))
-            total = so_far.cycles + runs[name] * int(cycles[1])
-            sums[key] = Cost(total, so_far.count + runs[name], *key)
-    return sorted(sums.values(), key=lambda cost: -cost.cycles)
-
-
 def kept_for_backward(text: str) -> int:
     """Bytes of activations on one chip: what the forward pass leaves for the backward pass.
 
     In whatever memory, without padding. That is every buffer that an operation of the forward pass,
     which jax names jvp(...), made and one of the backward pass, transpose(jvp(...)), reads.
     """
-    computations, entry = _parse(text)
-    runs = _runs(computations, entry)
+    computations, entry = parse(text)
+    runs = runs_of(computations, entry)
     # A fusion's own computation keeps nothing: what it makes is the buffer of the fusion.
     bodies = [
         computation
@@ -286,7 +188,7 @@ def kept_for_backward(text: str) -> int:
     return max((_kept(body.instructions) for body in bodies), default=0)
 
 
-def _kept(instructions: Mapping[str, _Instruction]) -> int:
+def _kept(instructions: Mapping[str, Instruction]) -> int:
     """The bytes of `kept_for_backward` within one computation, {instruction name: instruction}.
 
     Tuples, their members and other names for a buffer are looked through to where it was made.
@@ -301,7 +203,7 @@ def _kept(instructions: Mapping[str, _Instruction]) -> int:
         if i is None or (not i.operands and i.opcode not in ('fusion', 'while')):
             return None
         if i.opcode == 'get-tuple-element':
-            return buffer_of(i.operands[0], int(_matched(r'index=(\d+)', i.rest)[1]))
+            return buffer_of(i.operands[0], int(matched(r'index=(\d+)', i.rest)[1]))
         if i.opcode == 'tuple':
             return buffer_of(i.operands[member]) if member is not None else None
         if i.opcode in _SAME_BUFFER:  # it often has no name of the model's operation
@@ -337,25 +239,58 @@ def _kept(instructions: Mapping[str, _Instruction]) -> int:
 
 
 @functools.lru_cache(maxsize=1)
-def _parse(text: str) -> tuple[dict[str, _Computation], str]:
+def parse(text: str) -> tuple[dict[str, Computation], str]:
     """({name: computation}, the entry's name) of a program's text."""
-    computations: dict[str, _Computation] = {}
-    entry, current = '', _Computation({})
+    computations: dict[str, Computation] = {}
+    entry, current = '', Computation({})
 
     # Lines of a computation follow its head, until the next head.
     for line in text.splitlines():
         if head := _COMPUTATION.match(line):
-            current = computations.setdefault(head[2], _Computation({}))
+            current = computations.setdefault(head[2], Computation({}))
             entry = head[2] if head[1] else entry
         elif match := _INSTRUCTION.match(line):
             is_root, name, shape, opcode, rest = match.groups()
-            current.instructions[name] = _Instruction(name, shape, opcode, rest)
+            current.instructions[name] = Instruction(name, shape, opcode, rest)
             if is_root:
                 current.root = current.instructions[name]
     return computations, entry
 
 
-def _runs(computations: Mapping[str, _Computation], entry: str) -> dict[str, int]:
+def scheduled(text: str) -> list[tuple[Instruction, Computation, int]]:
+    """(instruction, the computation it stands in, times a step) of all that a chip runs by itself.
+
+    What stands inside a fusion runs as part of that: see `inside`.
+    """
+    computations, entry = parse(text)
+    runs = runs_of(computations, entry)
+    fused = {
+        callee
+        for computation in computations.values()
+        for i in computation.instructions.values()
+        if i.opcode == 'fusion'
+        for callee in _CALLED.findall(i.rest)
+    }
+    return [
+        (i, computation, runs[name])
+        for name, computation in computations.items()
+        if runs.get(name) and name not in fused
+        for i in computation.instructions.values()
+    ]
+
+
+def inside(text: str, i: Instruction) -> Iterator[tuple[Instruction, Computation]]:
+    """What a fusion is made of, with what fusions within it are made of; nothing of other kinds."""
+    computations = parse(text)[0]
+    for callee in _CALLED.findall(i.rest) if i.opcode == 'fusion' else ():
+        if (computation := computations.get(callee)) is None:
+            continue
+        for part in computation.instructions.values():
+            yield part, computation
+            yield from inside(text, part)
+
+
+def runs_of(computations: Mapping[str, Computation], entry: str) -> dict[str, int]:
     """{computation: how often it runs in one execution of `entry`}.
 
     The branches of a conditional count as if all were taken.
@@ -381,15 +316,15 @@ def _runs(computations: Mapping[str, _Computation], entry: str) -> dict[str, int
     return runs
 
 
-def _trip_count(computations: Mapping[str, _Computation], loop: _Instruction) -> int:
+def _trip_count(computations: Mapping[str, Computation], loop: Instruction) -> int:
     """Number of turns of a counted loop; 1 where the loop has another form.
 
     The condition compares one part of the state with a constant, the body adds a constant to it.
     With 1 what an unknown loop holds is counted at least once.
     """
-    empty = _Computation({})
-    condition = computations.get(_matched(r'condition=%([^\s,)}]+)', loop.rest)[1], empty)
-    body = computations.get(_matched(r'body=%([^\s,)}]+)', loop.rest)[1], empty)
+    empty = Computation({})
+    condition = computations.get(matched(r'condition=%([^\s,)}]+)', loop.rest)[1], empty)
+    body = computations.get(matched(r'body=%([^\s,)}]+)', loop.rest)[1], empty)
     # The condition must be `state[index] < limit`, and the body return its new state as a tuple.
     test, state = condition.root, body.root
     if test is None or test.opcode != 'compare' or 'direction=LT' not in test.rest:
@@ -409,70 +344,7 @@ def _trip_count(computations: Mapping[str, _Computation], loop: _Instruction) ->
     return max(-(-limit // (steps[0] if steps else 1)), 1)
 
 
-def _constant(i: _Instruction | None) -> int | None:
+def _constant(i: Instruction | None) -> int | None:
     """The value of an integer constant; None for any other instruction."""
     value = re.match(r'(-?\d+)\)', i.rest) if i and i.opcode == 'constant' else None
     return int(value[1]) if value else None
-
-
-def _groups(rest: str, mesh_shape: Mapping[str, int]) -> tuple[tuple[str, ...], int]:
-    """(mesh axes along which the members of a group differ, members of a group) of a collective.
-
-    rest: the collective's attributes, which name the groups of devices in one of four notations:
-    replica_groups=mesh['a'=2,'b'=4] {'a'}, =[2,4]<=[8] or ={{0,1},{2,3}}, or, of a permutation,
-    source_target_pairs={{0,1},{1,0}}. Without any of them all devices are one group.
-    """
-    sizes = tuple(mesh_shape.values())
-    devices = math.prod(sizes)
-    if match := _MESH_GROUPS.search(rest):
-        axes_text, ids, spanned = match.groups()
-        groups = [_mesh_group(axes_text, _iota(ids) if ids else np.arange(devices), spanned)]
-    elif match := _IOTA_GROUPS.search(rest):
-        groups = list(_iota(match[3]).reshape(int(match[1]), -1))
-    elif match := _LISTED_GROUPS.search(rest):
-        listed = re.findall(r'\{([\d,]+)\}', match[1])
-        groups = [np.array([int(n) for n in group.split(',')]) for group in listed]
-    else:
-        return tuple(mesh_shape), devices
-    # Devices are counted along the last axis first: from a number back to a coordinate an axis.
-    varies = set()
-    for group in groups:
-        coordinates = np.unravel_index(group, sizes)
-        varies |= {axis for axis, c in zip(mesh_shape, coordinates) if np.unique(c).size > 1}
-    axes = tuple(axis for axis in mesh_shape if axis in varies)
-    # A pair is one link of a ring along these axes, and all chips of the ring take part.
-    is_ring = 'source_target_pairs' in rest
-    return axes, math.prod(mesh_shape[a] for a in axes) if is_ring else groups[0].size
-
-
-def _mesh_group(axes_text: str, device_ids: np.ndarray, spanned: str) -> np.ndarray:
-    """The device numbers of the first group that mesh['a'=2,'b'=8] {'a','b':(2)4} stands for.
-
-    axes_text: what stands in the brackets; device_ids: the devices of that mesh, flat; spanned:
-    what stands in the braces, where 'b':(2)4 is a part of the axis b: split in 2 x 4 x the rest,
-    the group spans the 4.
-    """
-    parts = {
-        name: (int(before), int(size))
-        for name, before, size in re.findall(r"'([^']+)':\((\d+)\)(\d+)", spanned)
-    }
-    # Every axis as three: what is before the part, the part, and what is after it.
-    split: list[int] = []
-    is_spanned: list[bool] = []
-    for name, size in re.findall(r"'([^']+)'=(\d+)", axes_text):
-        before, part = parts.get(name, (1, int(size)))
-        split += [before, part, int(size) // (before * part)]
-        is_spanned += [False, f"'{name}'" in spanned, False]
-    grid = device_ids.reshape(split)
-    return grid[tuple(slice(None) if spans else 0 for spans in is_spanned)].ravel()
-
-
-def _iota(text: str) -> np.ndarray:
-    """The device numbers that '[2,2,2]T(0,2,1)' stands for, flat.
-
-    They are counted up in the first shape, then transposed by the second.
-    """
-    shape, order = _matched(r'^\[([\d,]+)\](?:T\(([\d,]+)\))?$', text).groups()
-    sizes = [int(n) for n in shape.split(',')]
-    grid = np.arange(math.prod(sizes)).reshape(sizes)
-    return (grid.transpose([int(n) for n in order.split(',')]) if order else grid).ravel()

@@ -8,6 +8,7 @@ program can beat on these chips; all bytes are of one chip.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import math
 import os
@@ -18,8 +19,8 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh
 
-from bert_jax.costs import flops, hlo, memory
-from bert_jax.costs.chips import Chip, Topology
+from bert_jax.costs import flops, hlo, links, memory, overheads, prices, reading
+from bert_jax.costs.chips import Topology
 from bert_jax.mesh import sharding
 from bert_jax.model import splits
 from bert_jax.train.program import InputKind, argument_shapes, pretraining_program
@@ -27,10 +28,8 @@ from configs.errors import UserError
 from configs.schema import Phase, PretrainConfig
 
 INSTALL = "pip install -c constraints.txt '.[plan]'"
-# Instructions that move data and compute nothing, where they stand by themselves, not in a fusion.
-_MOVING = ('broadcast', 'copy', 'transpose', 'reshape', 'bitcast-convert')
-_MUCH = 0.2  # share of a step from which moving data is worth a warning
-_COSTLIEST = 10  # kinds of instruction that a plan lists
+_DEEP = 4  # layers from which two shallow programs take less time to compile than the whole
+_MARGIN = 0.1  # of a chip's memory, by which what follows from shallow programs may be wrong
 # For libtpu where it only compiles: it shall not look for a TPU host's metadata, warn that there is
 # none, or keep a second process out by its lock on the TPU.
 _COMPILER_ONLY = {
@@ -99,10 +98,10 @@ def rows_at_a_time(config: PretrainConfig, phase: Phase, mesh: Mapping[str, int]
 def analytic(
     config: PretrainConfig, phase: Phase, predictions: int, topology: Topology
 ) -> dict[str, Any]:
-    """What shapes alone tell of one phase: FLOPs, bytes of the state on a chip, floors in seconds.
+    """What shapes alone tell of one phase: FLOPs, bytes of the state, floors in seconds.
 
-    The floors are of a step. That of memory: every program reads the state and the batch once and
-    writes the state once.
+    memory is of one chip, checkpoint_bytes of the whole state. The floors are of a step. That of
+    memory: every program reads the state and the batch once and writes the state once.
     """
     mesh, chip = abstract_mesh(config, topology), topology.chip
     inputs = InputKind(phase.seq_len, predictions)
@@ -123,6 +122,7 @@ def analytic(
         'flops_per_token': per_sequence / phase.seq_len,
         'flops_per_step': per_sequence * phase.batch_size,
         'memory': {'parameters': params, 'optimizer': moments, 'batch': rows},
+        'checkpoint_bytes': overheads.checkpoint_bytes(state),
         'floor_s': {
             'compute': per_sequence * phase.batch_size / (topology.chips * chip.peak_flops),
             # Read the state, write it: twice; the batch is read alone.
@@ -247,18 +247,22 @@ def devices(topology: Topology) -> list[Any]:
 
 
 def compiled(
-    config: PretrainConfig, phase: Phase, predictions: int, topology: Topology
+    config: PretrainConfig,
+    phase: Phase,
+    predictions: int,
+    topology: Topology,
+    all_layers: bool = False,
 ) -> dict[str, Any]:
-    """`analytic`, with what the compiler tells of memory, collectives, FLOPs and bytes.
+    """`analytic`, with what the compiler tells of memory, collectives, FLOPs, bytes and time.
 
-    Raises DoesNotFit where the step does not fit a chip. The memory floor grows by the temporaries:
-    what lives at their peak has been written and will be read.
+    Of an unrolled model of many layers one layer and two are compiled for a TPU, and the rest
+    follows (reading.py); with `all_layers` it is compiled as it is. Raises DoesNotFit where the
+    step does not fit a chip. The memory floor grows by the temporaries: what lives at their peak
+    has been written and will be read.
     """
     plan = analytic(config, phase, predictions, topology)
-    program = compile_step(config, phase, predictions, topology)
-    used, chip = memory.of_step(program, topology.chip.platform), topology.chip
-    text = program.as_text()
-    assert text is not None, 'what has just been compiled has a text'
+    found = _read(config, phase, predictions, topology, all_layers)
+    used, chip = found.memory, topology.chip
 
     # Memory first, for a step that does not fit has no plan. libtpu has refused it by now; XLA
     # compiles for a GPU what does not fit it, and the GPU itself tells what it has.
@@ -268,97 +272,68 @@ def compiled(
     usable = int(limit or chip.hbm_usable)
     if used['total'] > usable:
         raise _refusal(config, phase, topology, used['total'], usable, [])
+    plan['memory'] |= used | {'left': usable - used['total']}
     # Of the temporaries only the activations can be counted: what is not kept is workspace.
-    kept = min(hlo.kept_for_backward(text), used['temporary'])
-    plan['memory'] |= used | {
-        'activations': kept,
-        'workspace': used['temporary'] - kept,
-        'left': usable - used['total'],
-    }
+    if found.kept is not None:
+        plan['memory'] |= {
+            'activations': found.kept,
+            'workspace': used['temporary'] - found.kept,
+        }
+    plan['layers_compiled'] = list(found.layers)
+    plan['collectives'] = found.collectives
 
-    # Then communication: one row for all collectives of a kind over the same mesh axes.
+    # Then time: the compiler's own counts, prices, and floors that are now known better.
     mesh = abstract_mesh(config, topology)
-    rows = _added_up(hlo.collectives(text, dict(mesh.shape)))
-    plan['collectives'] = sorted(rows, key=lambda row: -row['bytes'])
-
-    # Then time: the compiler's own counts, its estimates, and floors that are now known better.
     own = rows_at_a_time(config, phase, mesh.shape)
-    plan['warnings'] = random_bits_of_others(text, own)
-    cost = program.cost_analysis() or {}
-    loops = config.runtime.scan_layers or config.runtime.accumulation > 1
     plan['compiler'] = {
-        'flops_per_chip': cost.get('flops', 0.0),
-        'bytes_per_chip': cost.get('bytes accessed', 0.0),
-        'counts_loops_once': loops,
-    } | expected(hlo.costs(text), chip)
-    plan['warnings'] += reordering(plan['compiler'])
+        'flops_per_chip': found.flops,
+        'bytes_per_chip': found.moved,
+        'counts_loops_once': config.runtime.scan_layers or config.runtime.accumulation > 1,
+    }
+    plan['expected'] = prices.expected(found.costs, links.seconds(found.collectives, topology))
+    plan['warnings'] = random_bits_of_others(found.drawn, own) + prices.reordering(plan['expected'])
+    if len(found.layers) > 1 and used['total'] > (1 - _MARGIN) * usable:
+        plan['warnings'].append(
+            f'the memory of {config.model.num_layers} layers follows from that of 1 and 2, and is'
+            f' within {_MARGIN:.0%} of what there is: --all_layers compiles them all'
+        )
 
     # What any program must move: arguments read, outputs written, temporaries both.
     traffic = used['arguments'] + used['outputs'] + 2 * used['temporary']
     plan['floor_s'] |= {
         'memory': traffic / chip.hbm_bandwidth,
-        'interconnect': sum(row['sent'] for row in rows) / chip.ici,
+        'interconnect': sum(row['sent'] for row in found.collectives) / chip.ici,
     }
     return plan
 
 
-def _added_up(collectives: Sequence[hlo.Collective]) -> list[dict[str, Any]]:
-    """A row for each kind and mesh axes: how often a step, bytes and bytes sent a step."""
-    rows: dict[tuple[str, tuple[str, ...]], dict[str, Any]] = {}
-    for c in collectives:
-        empty = {
-            'kind': c.kind,
-            'axes': list(c.axes),
-            'chips': c.size,
-            'count': 0,
-            'bytes': 0,
-            'sent': 0.0,
-        }
-        row = rows.setdefault((c.kind, c.axes), empty)
-        # count: how often it runs in a step; bytes are of one run.
-        row['count'] += c.count
-        row['bytes'] += c.count * c.bytes
-        row['sent'] += c.count * c.sent
-    return list(rows.values())
+def _read(
+    config: PretrainConfig, phase: Phase, predictions: int, topology: Topology, all_layers: bool
+) -> reading.Reading:
+    """What the compiled step tells; of many unrolled layers as it follows from one and two."""
+    mesh, layers = dict(abstract_mesh(config, topology).shape), config.model.num_layers
+
+    def read(count: int) -> reading.Reading:
+        model = dataclasses.replace(config.model, num_layers=count)
+        shallow = dataclasses.replace(config, model=model)
+        program = compile_step(shallow, phase, predictions, topology)
+        return reading.read(program, mesh, topology, count)
+
+    # A loop holds one layer whatever their number. Frozen layers cost less than the others.
+    as_it_is = config.runtime.scan_layers or layers < _DEEP or config.optimizer.freeze_layers
+    if all_layers or as_it_is or topology.chip.platform != 'tpu':
+        return read(layers)
+    return reading.deeper(read(1), read(2), layers)
 
 
-def expected(costs: Sequence[hlo.Cost], chip: Chip) -> dict[str, Any]:
-    """What libtpu's estimates come to; {} where there are none.
-
-    expected_s: seconds a step; costliest: the costs at the top, each with its share. `moving` is
-    the share of the time that copies and spreads out arrays.
-    """
-    total = sum(c.cycles for c in costs)
-    if not total or not chip.flops_per_cycle:
-        return {}
-    return {
-        # cycles / clock, where the clock is peak_flops / flops_per_cycle.
-        'expected_s': total * chip.flops_per_cycle / chip.peak_flops,
-        'moving': sum(c.cycles for c in costs if c.opcode in _MOVING) / total,
-        'costliest': [{**vars(c), 'share': c.cycles / total} for c in costs[:_COSTLIEST]],
-    }
-
-
-def reordering(compiler: dict[str, Any]) -> list[str]:
-    """A warning where much of a step moves data about and computes nothing."""
-    if compiler.get('moving', 0.0) < _MUCH:
-        return []
-    worst = next((c for c in compiler['costliest'] if c['opcode'] in _MOVING), None)
-    worst_of_all = f', most of all {worst["shape"]} at {worst["origin"]}' if worst else ''
-    return [
-        f'the compiler expects {compiler["moving"]:.0%} of a step to copy and spread out arrays,'
-        f' computing nothing{worst_of_all}'
-    ]
-
-
-def random_bits_of_others(text: str, own: int) -> list[str]:
+def random_bits_of_others(drawn: Sequence[tuple[tuple[int, ...], int]], own: int) -> list[str]:
     """A warning, in a list, where chips draw random bits for rows that are not theirs; else [].
 
-    text: the compiled program; own: rows that a chip works on at a time.
+    drawn: of hlo.generators; own: rows that a chip works on at a time.
     """
     # The leading axis of a mask is its rows: more than a chip's own means that XLA draws the mask
     # of the whole batch on every chip.
-    larger = [(dims, size) for dims, size in hlo.generators(text) if dims and dims[0] > own]
+    larger = [(dims, size) for dims, size in drawn if dims and dims[0] > own]
     if not larger:
         return []
     rows, total = max(dims[0] for dims, _ in larger), sum(size for _, size in larger)
@@ -372,19 +347,20 @@ def random_bits_of_others(text: str, own: int) -> list[str]:
 def schedule(
     phases: Sequence[dict[str, Any]], chips: int, mfu: float, price: float | None
 ) -> dict[str, Any]:
-    """Step time, tokens/s, hours, chip-hours and price of the whole run, by three guesses.
+    """Step time, tokens/s, hours, chip-hours and price of the whole run, by several guesses.
 
     phases: those of `analytic` or `compiled`; price: of a chip for an hour. The guesses are
-    'floor'; 'mfu', where a step takes its compute floor / mfu; and, where a compiler told it of all
-    phases, 'expected'. A step takes at least its highest floor in each of them.
+    'floor'; 'mfu', where a step takes its compute floor / mfu; and, where all phases have prices,
+    'expected_low' and 'expected_high'. A step takes at least its highest floor in each of them.
     """
     # Each guess gives seconds a step, phase by phase; no step is faster than its highest floor.
     guesses = {
         'floor': [0.0 for _ in phases],
         'mfu': [phase['floor_s']['compute'] / mfu for phase in phases],
     }
-    if all('expected_s' in phase.get('compiler', {}) for phase in phases):
-        guesses['expected'] = [phase['compiler']['expected_s'] for phase in phases]
+    if all(phase.get('expected') for phase in phases):
+        guesses['expected_low'] = [phase['expected']['low_s'] for phase in phases]
+        guesses['expected_high'] = [phase['expected']['high_s'] for phase in phases]
     result = {}
     for name, guessed in guesses.items():
         rows = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import jax
 
-from bert_jax.costs import flops, memory
+from bert_jax.costs import flops, memory, overheads
 from bert_jax.mesh import sharding
 from bert_jax.train.program import pretraining_program
 from configs import schema
@@ -19,7 +19,7 @@ from launch.pretraining.records import Records
 def report(
     config: schema.PretrainConfig, phase: schema.Phase, records: Records, mesh: jax.sharding.Mesh
 ) -> str:
-    """One phase's line: batch, FLOPs, and the memory of its step on one device.
+    """One phase's line: batch, FLOPs, memory of its step on one device, size of a checkpoint.
 
     Compiles the step, on a batch of `records`.
     """
@@ -42,7 +42,9 @@ def report(
         config.encoder, phase.seq_len, records.manifest.max_predictions
     )
     memory_of_step = memory.line(compiled, program.state, batch)
+    saved = overheads.checkpoint_bytes(program.state)
     return (
         f'seq_len {phase.seq_len}, batch {phase.batch_size}, {phase.steps:,} steps, attention'
-        f' {program.kernel}, {work / 1e9:,.1f} GFLOP a step; {memory_of_step}'
+        f' {program.kernel}, {work / 1e9:,.1f} GFLOP a step; {memory_of_step}; a checkpoint'
+        f' {memory.size(saved)}'
     )

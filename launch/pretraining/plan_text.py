@@ -1,6 +1,7 @@
 """A plan in words: what launch.plan prints of the data that it also writes as JSON.
 
-Owns the wording and the units; it computes nothing. Every size is of one chip.
+Owns the wording and the units; it computes nothing but shares. Sizes are of one chip, but for those
+of checkpoints, which are of the whole state.
 """
 
 from __future__ import annotations
@@ -8,10 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from bert_jax.costs import search
+from bert_jax.costs import prices, search
 from bert_jax.costs.memory import size
 
-_BUFFERS, _COSTLIEST = 5, 3  # so many of the largest are shown
+_BUFFERS, _COSTLIEST, _UNPRICED = 5, 3, 4  # so many of the largest are shown
+_SLOWER = 0.1  # from which share on it is worth a warning that layers are scanned
+# What the temporaries of a step are called.
+_USES = {
+    'activations': 'activations',
+    'workspace': 'workspace',
+    'temporary': 'activations and workspace',
+}
 _SHAPE = 60  # letters of a shape; those of tuples are long
 
 
@@ -20,6 +28,8 @@ def lines(plan: dict[str, Any]) -> Iterator[str]:
     # First what is planned and on what: every number below is relative to it.
     chip, mesh = plan['chip'], ' x '.join(f'{axis} {n}' for axis, n in plan['mesh'].items())
     yield f'{plan["config"]} on {plan["topology"]}: {plan["chips"]} chips, mesh {mesh}'
+    called = f', gcloud {plan["gcloud"]}' if plan['gcloud'] else ''
+    yield f'{plan["hosts"]} host(s) with {plan["chips"] // plan["hosts"]} chip(s) each{called}'
     yield f'{plan["parameters"]:,} parameters'
     yield (
         f'chip {chip["name"]}: {_si(chip["peak_flops"])}FLOP/s bf16, {size(chip["hbm_usable"])}'
@@ -32,7 +42,48 @@ def lines(plan: dict[str, Any]) -> Iterator[str]:
     for i, phase in enumerate(plan['phases']):
         yield from _phase(i, phase, plan)
 
-    # A phase that does not fit has no time, so there is no sum either.
+    # Then what the run takes beside its steps, and last their sum. A phase that does not fit has no
+    # time, so there is no sum either.
+    yield ''
+    yield from _beside(plan)
+    yield from _whole_run(plan)
+
+
+def _beside(plan: dict[str, Any]) -> Iterator[str]:
+    """What is on the disk, what is evaluated, and how long the plan itself took."""
+    saved = plan['checkpoints']
+    yield (
+        f'checkpoints    {size(saved["bytes"])} each; {size(saved["kept"])} of disk for the newest'
+        f' (runtime.keep_checkpoints), the best and one being written; {saved["count"]:,} saves'
+    )
+    between = ''
+    if saved['between_s'] is not None:
+        slow = saved['save_s'] > saved['between_s']
+        between = f', one every {_seconds(saved["between_s"])}' + (
+            ': WARNING training waits for them; raise runtime.checkpoint_every' if slow else ''
+        )
+    yield (
+        f'               a save is written in {_seconds(saved["save_s"])}, at'
+        f' {_si(saved["write_rate"])}B/s a host (--write_rate, a guess), while training goes'
+        f' on{between}'
+    )
+    if evaluations := plan.get('evaluations'):
+        batches = f'at most {evaluations["batches"]:,} batches' if evaluations['batches'] else 'all'
+        time = (
+            f': {_hours(evaluations["hours"])}, at a third of a step for a batch (a guess)'
+            if evaluations['batches']
+            else ''
+        )
+        yield (
+            f'evaluations    {evaluations["count"]:,} of {batches}, where records are held'
+            f' out{time}'
+        )
+    if 'planned_in_s' in plan:
+        yield f'this plan      took {_seconds(plan["planned_in_s"])}'
+
+
+def _whole_run(plan: dict[str, Any]) -> Iterator[str]:
+    """What the run reads, and its time and price by each guess that is within reach."""
     if 'schedule' not in plan:
         return
     bytes_read = sum(phase['bytes_read_per_step'] * phase['steps'] for phase in plan['phases'])
@@ -40,14 +91,27 @@ def lines(plan: dict[str, Any]) -> Iterator[str]:
     titles = {
         'floor': 'at the floors',
         'mfu': f'at {plan["mfu"]:.0%} MFU (assumed)',
-        'expected': 'as the compiler expects',
+        'expected_low': 'as expected, at best',
+        'expected_high': 'as expected, at worst',
     }
+    beyond = [i for i, phase in enumerate(plan['phases']) if _most_mfu(phase, plan)]
     for name, total in plan['schedule'].items():
+        if name == 'mfu' and beyond:
+            where = ' and '.join(f'phase {i}' for i in beyond)
+            yield f'whole run {titles[name]}: out of reach in {where}, see there'
+            continue
         price = f', price {total["price"]:,.0f}' if 'price' in total else ''
         yield (
             f'whole run {titles[name]}: {_hours(total["hours"])}, {total["chip_hours"]:,.0f}'
             f' chip-hours{price}'
         )
+
+
+def _most_mfu(phase: dict[str, Any], plan: dict[str, Any]) -> float | None:
+    """The most MFU that the floors, or the prices at their lowest, leave where --mfu is beyond."""
+    least = max(*phase['floor_s'].values(), phase.get('expected', {}).get('low_s', 0.0))
+    most = phase['floor_s']['compute'] / least
+    return most if most < 0.999 * plan['mfu'] else None
 
 
 def _phase(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]:
@@ -71,17 +135,13 @@ def _phase(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]
             f' chip{once}'
         )
 
-        # Only compilers for TPUs estimate a time; the costliest instructions say where it goes.
-        if 'expected_s' in compiler:
+        if len(phase['layers_compiled']) > 1:
             yield (
-                f'  it expects     {1e3 * compiler["expected_s"]:.3g} ms a step, without'
-                ' collectives, as if nothing overlapped; most in:'
+                '                 of 1 and 2 layers, from which the rest follows to about a tenth'
+                ' (--all_layers compiles them all)'
             )
-            for c in compiler['costliest'][:_COSTLIEST]:
-                yield (
-                    f'    {c["share"]:4.0%} {c["count"]} x {c["opcode"]} {c["shape"][:_SHAPE]} at'
-                    f' {"/".join(c["origin"].split("/")[-3:])}'
-                )
+        if phase['expected']:
+            yield from _expected(phase, plan)
 
     # The memory, in one of three forms: compiled, compiled and refused, or estimated from shapes.
     state = (
@@ -91,13 +151,14 @@ def _phase(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]
 
     # Compiled: the rest of the total belongs to nobody by name (program, padding of buffers).
     if 'total' in memory:
-        named = sum(
-            memory[k] for k in ('parameters', 'optimizer', 'batch', 'activations', 'workspace')
-        )
+        # Of all layers by rule (1 and 2 compiled) activations and workspace are told together.
+        uses = ('activations', 'workspace') if 'activations' in memory else ('temporary',)
+        named = sum(memory[k] for k in ('parameters', 'optimizer', 'batch', *uses))
+        temporaries = ', '.join(f'{_USES[use]} {size(memory[use])}' for use in uses)
         yield (
-            f'  memory         {state}, activations {size(memory["activations"])}, workspace'
-            f' {size(memory["workspace"])}, program and padding {size(memory["total"] - named)}:'
-            f' {size(memory["total"])}, left {size(memory["left"])}'
+            f'  memory         {state}, {temporaries}, program and padding'
+            f' {size(memory["total"] - named)}: {size(memory["total"])}, left'
+            f' {size(memory["left"])}'
         )
 
         # What goes over the links in a step, by the mesh axes that it goes over.
@@ -147,9 +208,64 @@ def _phase(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]
         )
         yield (
             '  a step takes at least the first time if all floors overlap, the second if none does;'
-            ' the compiler expects the third):'
+            ' then what it is expected to cost):'
         )
         yield from (f'    {search.describe(row)}' for row in phase['search'])
+
+
+def _expected(phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]:
+    """The prices of a step: what libtpu estimates, what it does not, and where most of it goes."""
+    expected = phase['expected']
+    yield (
+        f'  a step costs   {_range(expected)}: at best all at once, at worst one after the other;'
+        f' libtpu alone says {_ms(expected["libtpu_s"])}'
+    )
+    for basis, part in expected['parts'].items():
+        yield f'    {_range(part):>20}  {part["count"]:,} instructions: {prices.BASES[basis]}'
+    yield (
+        f'    {_range(expected["collectives"]):>20}  collectives: bytes over all links, or over'
+        ' those of one side with 1 us a hop (a guess)'
+    )
+
+    # What looks free to libtpu, by name, then what costs most.
+    for row in expected['unpriced'][:_UNPRICED]:
+        yield (
+            f'    no estimate of libtpu: {row["count"]} x {row["opcode"]}, added as {_range(row)}'
+        )
+    yield '    most, at worst, in (the shape is that of one):'
+    for c in expected['costliest'][:_COSTLIEST]:
+        yield (
+            f'    {c["share"]:4.0%} {c["count"]} x {c["opcode"]} {c["shape"][:_SHAPE]} at'
+            f' {"/".join(c["origin"].split("/")[-3:])}'
+        )
+    if 'unrolled' in phase:
+        yield from _unrolled(phase, plan)
+
+
+def _unrolled(phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]:
+    """What runtime.scan_layers costs, beside the same step unrolled."""
+    if not phase['unrolled']:
+        yield '  unrolled       it does not fit: runtime.scan_layers=true is needed here'
+        return
+    scanned, unrolled = phase['expected'], phase['unrolled']['expected']
+    slower = (scanned['low_s'] + scanned['high_s']) / (unrolled['low_s'] + unrolled['high_s']) - 1
+    yield (
+        f'  unrolled       {_range(unrolled)} and {size(phase["unrolled"]["needs"])} with'
+        ' runtime.scan_layers=false'
+    )
+    if slower >= _SLOWER:
+        yield (
+            f'  WARNING        runtime.scan_layers=true makes a step {slower:.0%} longer; it only'
+            ' compiles faster'
+        )
+
+
+def _ms(seconds: float) -> str:
+    return f'{1e3 * seconds:.3g} ms'
+
+
+def _range(row: dict[str, Any]) -> str:
+    return f'{1e3 * row["low_s"]:.3g} to {_ms(row["high_s"])}'
 
 
 def _refused(phase: dict[str, Any]) -> Iterator[str]:
@@ -194,26 +310,31 @@ def _parts(estimate: dict[str, float]) -> str:
 
 
 def _times(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]:
-    # Three estimates of the same step, from the most hopeful to the compiler's own.
+    # The same step by several guesses, from the most hopeful to the most cautious.
     titles = {
         'floor': 'at the floor',
         'mfu': f'at {plan["mfu"]:.0%} MFU',
-        'expected': 'as expected',
+        'expected_low': 'at best',
+        'expected_high': 'at worst',
     }
+    most = _most_mfu(phase, plan)
     for name, total in plan['schedule'].items():
-        # The share of the peak that this time comes to; --mfu may be beyond the floors.
         row = total['phases'][i]
+        # What is beyond what the plan itself finds has no time.
+        if name == 'mfu' and most is not None:
+            yield f'  {titles[name]:<14} out of reach: {most:.0%} at most'
+            continue
         reached = phase['floor_s']['compute'] / row['step_s']
-        note = (
-            f' (out of reach: {reached:.0%} at most)'
-            if name == 'mfu' and reached < 0.999 * plan['mfu']
-            else ''
-        )
-        note = f' ({reached:.0%} MFU)' if name == 'expected' else note
+        note = f' ({reached:.0%} MFU)' if name.startswith('expected') else ''
         yield (
             f'  {titles[name]:<14} {1e3 * row["step_s"]:.3g} ms a step, {row["tokens_per_s"]:,.0f}'
             f' tokens/s, {_hours(row["hours"])}{note}'
         )
+    reads = phase['host_reads']
+    yield (
+        f'  each host      reads at most {_si(reads["bytes_per_s"])}B/s of records,'
+        f' {reads["rows_per_s"]:,.0f} rows/s, where a step is fastest'
+    )
 
 
 def _si(value: float) -> str:
@@ -223,6 +344,10 @@ def _si(value: float) -> str:
             return f'{value:.4g} {unit}'
         value /= 1000
     raise AssertionError('unreachable')
+
+
+def _seconds(seconds: float) -> str:
+    return f'{seconds:.3g} s' if seconds < 120 else _hours(seconds / 3600)
 
 
 def _hours(hours: float) -> str:

@@ -320,6 +320,7 @@ def test_a_dry_run_prints_sizes_and_writes_nothing(folder, binary):
     assert (
         tried.returncode == 0
         and 'activations and workspace' in tried.stdout
+        and '; a checkpoint ' in tried.stdout
         and not (folder / 'tried').exists()
     ), tried.stderr
 

@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip('libtpu', reason='libtpu is not installed: bash launch/test.sh --plan')
 
-from bert_jax.costs import hlo, plan, search
+from bert_jax.costs import hlo, links, plan, prices, search
 from bert_jax.costs.chips import topology
 from bert_jax.mesh import sharding
 from bert_jax.mesh.sharding import path_of
@@ -47,7 +47,7 @@ class Program:
         self.compiled = plan.compile_step(self.config, self.phase, PREDICTIONS, WHERE)
         self.text = self.compiled.as_text()
         self.mesh = plan.abstract_mesh(self.config, WHERE)
-        self.collectives = hlo.collectives(self.text, dict(self.mesh.shape))
+        self.collectives = links.collectives(self.text, dict(self.mesh.shape))
         inputs = InputKind(self.phase.seq_len, PREDICTIONS)
         self.arguments = argument_shapes(self.config, inputs, self.phase.batch_size, self.mesh)
         leaves = jax.tree_util.tree_flatten_with_path(self.arguments[0].params)[0]
@@ -101,8 +101,8 @@ def test_random_bits_are_drawn_where_they_are_used(program):
 
     That was 91 % of the expected time of BERT-large's step at 512 tokens.
     """
-    compiler = plan.expected(hlo.costs(program.text), WHERE.chip)
-    assert compiler['moving'] < 0.2 and plan.reordering(compiler) == []
+    expected = prices.expected(prices.costs(program.text, WHERE.chip), (0.0, 0.0))
+    assert expected['moving'] < 0.2 and prices.reordering(expected) == []
     bits = [
         i
         for i in re.findall(
@@ -171,7 +171,7 @@ def test_the_flash_kernel_compiles_with_each_chip_its_own_rows_and_heads(optimis
     assert f'bf16[{rows},{heads},128,64]' in program.text
 
 
-def gathered(program: Program) -> list[tuple[hlo.Collective, tuple[int, ...]]]:
+def gathered(program: Program) -> list[tuple[links.Collective, tuple[int, ...]]]:
     """What moves without being summed, but for ids and positions."""
     kinds = ('all-gather', 'collective-permute', 'all-to-all')
     return [
@@ -247,10 +247,49 @@ def test_a_small_search(optimised):
     rows = search.search(search.Task(config, config.phases[0], PREDICTIONS, WHERE), budget=2)
     assert [row['fits'] for row in rows] == [True, True]
     assert rows[0]['changes'] != rows[1]['changes']
-    expected = [row['expected_s'] for row in rows]
-    assert 0 < expected[0] <= expected[1] and all(
-        s > row['floor_s']['compute'] for s, row in zip(expected, rows, strict=True)
+    assert all(
+        row['floor_s']['compute'] < low < high for row in rows for low, high in [row['expected_s']]
     )
+    middles = [sum(row['expected_s']) for row in rows]
+    assert middles == sorted(middles)
+
+
+@pytest.mark.parametrize(
+    'setting',
+    ['attention=tpu_flash', 'dropout_rng=rbg'],
+)
+def test_what_libtpu_does_not_price_is_listed_and_added(optimised, setting):
+    sizes = ('model.max_position=128', 'phases.0.seq_len=128', 'model.attention_dropout=0')
+    program = Program(
+        *sizes, 'model.num_layers=1', 'runtime.compute_dtype=bfloat16', f'runtime.{setting}'
+    )
+    expected = prices.expected(prices.costs(program.text, WHERE.chip), (0.0, 0.0))
+    added = {row['opcode']: row for row in expected['unpriced']}
+    kinds = {'attention=tpu_flash': 'kernel flash', 'dropout_rng=rbg': 'rng-bit-generator'}
+    found = [row for opcode, row in added.items() if opcode.startswith(kinds[setting])]
+    assert found and all(0 < row['low_s'] < row['high_s'] for row in found)
+    # Nothing of any size is left that the price list does not know.
+    assert set(added) <= {opcode for opcode in added if opcode.startswith('kernel flash')} | {
+        'rng-bit-generator', 'gather', 'scatter', 'sort', 'reshape', 'asynchronous copy',
+        'asynchronous slice', 'copy',
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_deep_unrolled_model_follows_from_one_layer_and_two(optimised):
+    """Cost, memory and traffic of twelve layers, against the program that has them."""
+    config = apply(load('bert_tiny'), [*SMALL, 'model.num_layers=12'])
+    task = (config, config.phases[0], PREDICTIONS, WHERE)
+    rule, whole = plan.compiled(*task), plan.compiled(*task, all_layers=True)
+    assert (rule['layers_compiled'], whole['layers_compiled']) == ([1, 2], [12])
+    for name in ('low_s', 'high_s', 'libtpu_s'):
+        assert rule['expected'][name] == pytest.approx(whole['expected'][name], rel=0.1), name
+    assert rule['memory']['total'] == pytest.approx(whole['memory']['total'], rel=0.1)
+    assert rule['memory']['arguments'] == pytest.approx(whole['memory']['arguments'], rel=0.02)
+    sent = [sum(row['sent'] for row in found['collectives']) for found in (rule, whole)]
+    assert sent[0] == pytest.approx(sent[1], rel=0.05)
+    flops = [found['compiler']['flops_per_chip'] for found in (rule, whole)]
+    assert flops[0] == pytest.approx(flops[1], rel=0.02)
 
 
 def test_random_bits_of_the_whole_batch_are_warned_of(optimised):
@@ -317,10 +356,15 @@ def test_the_command(binary, tmp_path):
     assert (found['compiled'], found['mesh']) == (True, {'data': 2, 'fsdp': 2, 'model': 2})
     memory = found['phases'][0]['memory']
     assert re.search(
-        r'it expects +[\d.]+ ms a step, without collectives, as if nothing overlapped; most in:\n'
-        r' +\d+% ',
+        r'a step costs +[\d.]+ to [\d.]+ ms: at best all at once, at worst one after the other;'
+        r' libtpu alone says [\d.]+ ms\n',
         result.stdout,
     )
+    assert re.search(r'\n +[\d.]+ to [\d.]+ ms  collectives: ', result.stdout)
+    assert re.search(r'no estimate of libtpu: \d+ x scatter, added as ', result.stdout)
+    assert 'gcloud --accelerator-type=v5litepod-8' in result.stdout
+    # The last line is the dearest guess, at the prices and not at an assumed share of the peak.
+    assert result.stdout.splitlines()[-1].startswith('whole run as expected, at worst: ')
     assert memory['left'] == int(15.75 * 2**30) - memory['total']
     axes = {tuple(row['axes']) for row in found['phases'][0]['collectives']}
     assert axes >= {('model',), ('fsdp',)}

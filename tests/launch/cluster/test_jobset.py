@@ -98,6 +98,12 @@ def test_a_slice_of_tpus(here, topology, flags, accelerator, hosts, chips):
     assert 'volumes' not in pod
 
 
+@pytest.mark.parametrize('name', ['v5litepod-8', 'v5e:4x2'])
+def test_a_slice_by_another_name_is_asked_of_gke_by_its_own(here, name):
+    pod = submitted(here, f'--topology={name}', '--', *COMMAND)[1]
+    assert pod['nodeSelector']['cloud.google.com/gke-tpu-topology'] == '2x4'
+
+
 def test_nodes_with_gpus_meet_at_the_first_pod(here):
     claim = ['--pvc=disk:/mnt/runs', '--nodes=2', '--gpus=8']
     command = ['python', '-m', 'launch.pretrain', '--workdir', '/mnt/runs/a']

@@ -1,0 +1,206 @@
+"""What a compiled step sends over the links between chips, and the time that this takes.
+
+Owns the collectives of a program's text and the notations of their groups, and the price of the
+bytes by the links of a topology. A collective that XLA has cut into steps
+(async_collective_fusion) is known by its channel and counts once. It must not know what else a step
+does, nor whether it does that at the same time.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bert_jax.costs.chips import Topology
+from bert_jax.costs.hlo import KINDS, matched, parse, plain, runs_of, size_of
+
+# A collective's groups of devices, in each of the notations; see `_groups`.
+_MESH_GROUPS = re.compile(r'replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((\S+)\))? \{([^}]*)\}')
+_IOTA_GROUPS = re.compile(r'replica_groups=\[(\d+),(\d+)\]<=(\S+?)(?:, |$)')
+_LISTED_GROUPS = re.compile(r'(?:replica_groups|source_target_pairs)=\{(\{[\d,{}]*\})\}')
+# Seconds from a chip to its neighbour, however few the bytes: a guess.
+HOP_S = 1e-6
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One collective instruction of a program.
+
+    kind: one of KINDS; axes: the mesh axes that it spans, () where they could not be read; size:
+    the chips that take part; bytes: of the whole array that it reduces or gathers, on one chip,
+    each time it runs; count: times a step; shape: its result as the program has it; origin: the
+    operation of the model that it came from.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    size: int
+    bytes: int
+    count: int
+    shape: str
+    origin: str
+
+    @property
+    def sent(self) -> float:
+        """Bytes that a chip must send each time, whatever the algorithm.
+
+        An all-reduce is a reduce-scatter and an all-gather.
+        """
+        share = (self.size - 1) / self.size
+        factors = {'all-reduce': 2 * share, 'collective-permute': 1.0}
+        return self.bytes * factors.get(self.kind, share)
+
+
+def collectives(text: str, mesh_shape: Mapping[str, int]) -> list[Collective]:
+    """Every collective of a compiled program for the mesh {axis: size}.
+
+    What stands in the body of a loop has the loop's turns in its count.
+    """
+    computations, entry = parse(text)
+    runs = runs_of(computations, entry)
+    # An asynchronous collective is two instructions, and only the second has the plain result.
+    result_of = {
+        i.operands[0]: i.shape
+        for computation in computations.values()
+        for i in computation.instructions.values()
+        if i.opcode.endswith('-done') and i.operands
+    }
+    by_channel: dict[tuple[str, str], Collective] = {}
+    for name, computation in computations.items():
+        for i in computation.instructions.values():
+            kind = i.opcode.removesuffix('-start')
+            if kind not in KINDS or not runs.get(name):
+                continue
+            shape = result_of.get(i.name, i.shape) if i.opcode.endswith('-start') else i.shape
+            axes, size = _groups(i.rest, mesh_shape)
+            array_bytes = size_of(shape)
+            # Either form of a reduce-scatter: TPU's, a reduction that keeps its own share, is still
+            # written as an all-reduce of the whole array; the other's result is that share.
+            if kind == 'all-reduce' and name.startswith('all-reduce-scatter'):
+                kind = 'reduce-scatter'
+            elif kind == 'reduce-scatter':
+                array_bytes *= size
+            one = Collective(kind, axes, size, array_bytes, runs[name], plain(shape), i.origin)
+            # The steps of one collective share its channel, and some of them may run beside every
+            # turn of a loop: the one that runs least often runs once for each collective.
+            channel = re.search(r'channel_id=(\d+)', i.rest)
+            key = (kind, channel[1] if channel else i.name)
+            if key not in by_channel or by_channel[key].count > one.count:
+                by_channel[key] = one
+    return list(by_channel.values())
+
+
+def added_up(collectives: Iterable[Collective]) -> list[dict[str, Any]]:
+    """A row for each kind and mesh axes, most bytes first: of a step count, bytes, bytes sent."""
+    rows: dict[tuple[str, tuple[str, ...]], dict[str, Any]] = {}
+    for c in collectives:
+        empty = {
+            'kind': c.kind,
+            'axes': list(c.axes),
+            'chips': c.size,
+            'count': 0,
+            'bytes': 0,
+            'sent': 0.0,
+        }
+        row = rows.setdefault((c.kind, c.axes), empty)
+        # count: how often it runs in a step; bytes are of one run.
+        row['count'] += c.count
+        row['bytes'] += c.count * c.bytes
+        row['sent'] += c.count * c.sent
+    return sorted(rows.values(), key=lambda row: -row['bytes'])
+
+
+def one_way(topology: Topology) -> float:
+    """Bytes/s that a chip sends along one side of the wiring: in a ring to two neighbours.
+
+    All links of a GPU go to all others of its machine.
+    """
+    shape, ici = topology.shape, topology.chip.ici
+    if topology.chip.platform == 'gpu':
+        return ici
+    # v4 and v5p close their rings where all sides are made of cubes of 4, v5e and v6e at 16.
+    cubes = len(shape) == 3 and not any(side % 4 for side in shape)
+    return ici / (2 * len(shape)) * (2 if cubes or 16 in shape else 1)
+
+
+def seconds(rows: Iterable[Mapping[str, Any]], topology: Topology) -> tuple[float, float]:
+    """(least, most) that the collectives of a step take, rows as of `added_up`.
+
+    Least: all links at once. Most: the links of one axis, which is what a ring along it has, and
+    HOP_S for each hop of each collective. Neither says what runs at the same time.
+    """
+    least = most = 0.0
+    for row in rows:
+        least += row['sent'] / topology.chip.ici
+        # Of a torus a collective goes along one side after the other.
+        hops = min(row['chips'] - 1, sum(topology.shape)) * (1 + (row['kind'] == 'all-reduce'))
+        most += row['sent'] / one_way(topology) + row['count'] * hops * HOP_S
+    return least, most
+
+
+def _groups(rest: str, mesh_shape: Mapping[str, int]) -> tuple[tuple[str, ...], int]:
+    """(mesh axes along which the members of a group differ, members of a group) of a collective.
+
+    rest: the collective's attributes, which name the groups of devices in one of four notations:
+    replica_groups=mesh['a'=2,'b'=4] {'a'}, =[2,4]<=[8] or ={{0,1},{2,3}}, or, of a permutation,
+    source_target_pairs={{0,1},{1,0}}. Without any of them all devices are one group.
+    """
+    sizes = tuple(mesh_shape.values())
+    devices = math.prod(sizes)
+    if match := _MESH_GROUPS.search(rest):
+        axes_text, ids, spanned = match.groups()
+        groups = [_mesh_group(axes_text, _iota(ids) if ids else np.arange(devices), spanned)]
+    elif match := _IOTA_GROUPS.search(rest):
+        groups = list(_iota(match[3]).reshape(int(match[1]), -1))
+    elif match := _LISTED_GROUPS.search(rest):
+        listed = re.findall(r'\{([\d,]+)\}', match[1])
+        groups = [np.array([int(n) for n in group.split(',')]) for group in listed]
+    else:
+        return tuple(mesh_shape), devices
+    # Devices are counted along the last axis first: from a number back to a coordinate an axis.
+    varies = set()
+    for group in groups:
+        coordinates = np.unravel_index(group, sizes)
+        varies |= {axis for axis, c in zip(mesh_shape, coordinates) if np.unique(c).size > 1}
+    axes = tuple(axis for axis in mesh_shape if axis in varies)
+    # A pair is one link of a ring along these axes, and all chips of the ring take part.
+    is_ring = 'source_target_pairs' in rest
+    return axes, math.prod(mesh_shape[a] for a in axes) if is_ring else groups[0].size
+
+
+def _mesh_group(axes_text: str, device_ids: np.ndarray, spanned: str) -> np.ndarray:
+    """The device numbers of the first group that mesh['a'=2,'b'=8] {'a','b':(2)4} stands for.
+
+    axes_text: what stands in the brackets; device_ids: the devices of that mesh, flat; spanned:
+    what stands in the braces, where 'b':(2)4 is a part of the axis b: split in 2 x 4 x the rest,
+    the group spans the 4.
+    """
+    parts = {
+        name: (int(before), int(size))
+        for name, before, size in re.findall(r"'([^']+)':\((\d+)\)(\d+)", spanned)
+    }
+    # Every axis as three: what is before the part, the part, and what is after it.
+    split: list[int] = []
+    is_spanned: list[bool] = []
+    for name, size in re.findall(r"'([^']+)'=(\d+)", axes_text):
+        before, part = parts.get(name, (1, int(size)))
+        split += [before, part, int(size) // (before * part)]
+        is_spanned += [False, f"'{name}'" in spanned, False]
+    grid = device_ids.reshape(split)
+    return grid[tuple(slice(None) if spans else 0 for spans in is_spanned)].ravel()
+
+
+def _iota(text: str) -> np.ndarray:
+    """The device numbers that '[2,2,2]T(0,2,1)' stands for, flat.
+
+    They are counted up in the first shape, then transposed by the second.
+    """
+    shape, order = matched(r'^\[([\d,]+)\](?:T\(([\d,]+)\))?$', text).groups()
+    sizes = [int(n) for n in shape.split(',')]
+    grid = np.arange(math.prod(sizes)).reshape(sizes)
+    return (grid.transpose([int(n) for n in order.split(',')]) if order else grid).ravel()

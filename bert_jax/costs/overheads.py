@@ -1,0 +1,85 @@
+"""What a run takes beside its train steps: hosts that read, room on the disk, saves, evaluations.
+
+Owns that arithmetic. Sizes and rates of reading follow from the configuration; the time of an
+evaluation and of a save rests on a guess each, which is named. It must not know how a step is made
+or priced: it takes the seconds of a step as they are given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from bert_jax.costs.chips import Topology
+from bert_jax.train.state import TrainState
+from configs.schema import PretrainConfig
+
+# An evaluation has no backward pass, which is two thirds of a train step: a guess.
+EVALUATION = 1 / 3
+
+
+def reading(
+    phase: Mapping[str, Any], topology: Topology, mesh: Mapping[str, int], step_s: float
+) -> dict[str, float]:
+    """What each host reads while a step takes `step_s`: 'rows_per_s', 'bytes_per_s', at most.
+
+    phase: as of plan.analytic, with 'bytes_read_per_step'. mesh: {axis: chips}; hosts whose chips
+    split layers over `model` read the same rows.
+    """
+    hosts = topology.chips // topology.chips_per_host
+    share = max(1 / hosts, 1 / (mesh['data'] * mesh['fsdp']))
+    return {
+        'rows_per_s': phase['batch_size'] * share / step_s,
+        'bytes_per_s': phase['bytes_read_per_step'] * share / step_s,
+    }
+
+
+def checkpoint_bytes(state: TrainState) -> int:
+    """Bytes of a checkpoint of the state, before compression; the arrays may be abstract."""
+    leaves = jax.tree.leaves(state._replace(frozen=None))
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+
+
+def checkpoints(
+    config: PretrainConfig,
+    phases: Sequence[Mapping[str, Any]],
+    hosts: int,
+    write_rate: float,
+    step_s: Sequence[float] | None,
+) -> dict[str, Any]:
+    """Sizes of the checkpoints, in bytes, and how long a save takes.
+
+    write_rate: bytes/s of a host; step_s: seconds of a step, phase by phase, None where not known.
+    kept: the newest, the best, and one that is being written, which is what the disk must have room
+    for. between_s: time from a save to the next, in the phase where that is shortest. Training goes
+    on during a save, but not into a second one.
+    """
+    every, size = config.runtime.checkpoint_every, phases[0]['checkpoint_bytes']
+    return {
+        'bytes': size,
+        'kept': size * (config.runtime.keep_checkpoints + 2),
+        'count': sum(phase['steps'] for phase in phases) // every,
+        'write_rate': write_rate,
+        'save_s': size / (hosts * write_rate),
+        'between_s': every * min(step_s) if step_s else None,
+    }
+
+
+def evaluations(
+    config: PretrainConfig, phases: Sequence[Mapping[str, Any]], step_s: Sequence[float]
+) -> dict[str, float]:
+    """'count' of evaluations on held-out records, batches of each at most, 'hours' of them all.
+
+    One each eval_every steps and after the last of a phase. Batches are 0, and hours too, where
+    all held-out records are read, however many there are.
+    """
+    runtime = config.runtime
+    counts = [-(-phase['steps'] // runtime.eval_every) for phase in phases]
+    hours = sum(
+        count * runtime.eval_batches * EVALUATION * seconds / 3600
+        for count, seconds in zip(counts, step_s, strict=True)
+    )
+    return {'count': sum(counts), 'batches': runtime.eval_batches, 'hours': hours}

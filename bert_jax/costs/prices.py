@@ -1,0 +1,239 @@
+"""What the instructions of a compiled step cost a TPU: libtpu's price list, completed.
+
+Owns the prices of what a chip does by itself, each as a range of seconds, and what each follows
+from. libtpu writes an estimate beside most instructions. It has none for kernels of our own
+(Pallas), gathers, scatters, sorts, drawn bits and asynchronous copies, which would look free; and
+what it says of elementwise work is more than the bytes of its arrays need. Nothing here was
+measured on a chip. Collectives are links.py's; how much of all this runs at the same time is not
+known here.
+"""
+
+from __future__ import annotations
+
+import collections
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from bert_jax.costs.chips import Chip
+from bert_jax.costs.hlo import (
+    KINDS,
+    Computation,
+    Instruction,
+    dimensions,
+    inside,
+    plain,
+    scheduled,
+    size_of,
+)
+
+# Where a price comes from, as a plan says it: the key stands in the JSON.
+BASES = {
+    'libtpu': "libtpu's estimate",
+    'elementwise': "libtpu's estimate of elementwise work, known to be too high, or a third of it",
+    'bytes': 'without an estimate: bytes at the speed of the memory, up to 4 times that (a guess)',
+    'kernel': 'without an estimate: FLOPs of kernels at the peak, or as their heads fill the units'
+    ' (a guess)',
+    'copy': 'without an estimate: copies beside other work, free or at the speed of the memory',
+}
+ESTIMATED = ('libtpu', 'elementwise')
+# What libtpu says of elementwise work is up to so many times what its bytes need: read on the
+# programs of BERT for v5e, and not measured.
+BIAS = 3.0
+# A gather, scatter, sort or generator may take so many times what its bytes need: a guess.
+SLOWEST = 4.0
+# Names, loops and scalars' homes: they do nothing themselves.
+_FREE = {
+    'parameter', 'constant', 'tuple', 'get-tuple-element', 'bitcast', 'while', 'conditional',
+    'call', 'partition-id', 'replica-id', 'after-all', 'opt-barrier', 'add-dependency', 'domain',
+}  # fmt: skip
+# Custom calls of libtpu that give a buffer another name.
+_RENAMED = re.compile(r'custom_call_target="\w*(Bitcast|AllocateBuffer|Bitpacked|Assume\w+)"')
+_TILE = 4096  # bytes up to which work without an estimate is of single numbers, and left out
+_UNIT, _UNIT_V6E = 128, 256  # rows of a chip's matrix unit, and of a v6e's
+_PRODUCTS = ('convolution', 'dot')
+# Instructions that libtpu has no estimate for, and that may stand inside a fusion.
+_UNPRICED = ('gather', 'scatter', 'sort', 'rng-bit-generator')
+# Instructions that move data and compute nothing, where they stand by themselves, not in a fusion.
+_MOVING = ('broadcast', 'copy', 'transpose', 'reshape', 'bitcast-convert')
+_COSTLIEST = 10  # kinds of instruction that a plan lists
+_MUCH = 0.2  # share of a step from which moving data is worth a warning
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What instructions of one kind, shape and origin cost a chip in a step, all `count` of them.
+
+    low, high: seconds; basis: of BASES, what they follow from.
+    """
+
+    low: float
+    high: float
+    count: int
+    opcode: str
+    shape: str
+    origin: str
+    basis: str
+
+
+def costs(text: str, chip: Chip) -> list[Cost]:
+    """The price of each kind of instruction of a step, dearest first, loops by their turns.
+
+    [] for a program of another compiler than libtpu.
+    """
+    if not chip.flops_per_cycle or 'estimated_cycles' not in text:
+        return []
+    sums: dict[tuple[str, str, str, str], Cost] = {}
+    for i, computation, times in scheduled(text):
+        price = _price(text, i, computation, chip)
+        if price is None:
+            continue
+        low, high, opcode, basis = price
+        key = (opcode, plain(i.shape), i.origin, basis)
+        so_far = sums.get(key, Cost(0.0, 0.0, 0, *key))
+        sums[key] = Cost(
+            so_far.low + times * low, so_far.high + times * high, so_far.count + times, *key
+        )
+    return sorted(sums.values(), key=lambda cost: -cost.high)
+
+
+class _Price(NamedTuple):
+    """What one run of an instruction costs: see Cost."""
+
+    low: float
+    high: float
+    opcode: str
+    basis: str
+
+
+def _price(text: str, i: Instruction, computation: Computation, chip: Chip) -> _Price | None:
+    """The price of an instruction of `computation`; None for what costs nothing."""
+    if i.opcode in _FREE or i.opcode.startswith(KINDS) or _RENAMED.search(i.rest):
+        return None
+    parts = [(i, computation), *inside(text, i)]
+    opcodes = [part.opcode for part, _ in parts]
+    shapes = [i.shape, *computation.shapes_of_operands(i)]
+    every_byte = sum(map(size_of, shapes)) / chip.hbm_bandwidth
+
+    # libtpu's own estimate, in the backend_config, which is JSON within the text. The clock is
+    # peak_flops / flops_per_cycle.
+    if cycles := re.search(r'"estimated_cycles":"(\d+)"', i.rest):
+        high = int(cycles[1]) * chip.flops_per_cycle / chip.peak_flops
+        if any(opcode in _PRODUCTS for opcode in opcodes):
+            return _Price(high, high, i.opcode, 'libtpu')
+        # At least the bytes, wherever they lie, and what the bias leaves.
+        return _Price(min(high, max(high / BIAS, every_byte)), high, i.opcode, 'elementwise')
+
+    # An asynchronous copy is two instructions; the second has the result, and counts.
+    if i.opcode.endswith(('-start', '-update')):
+        return None
+    if i.opcode.endswith('-done'):
+        copied = size_of(i.shape) / chip.hbm_bandwidth
+        return _Price(0.0, copied, f'asynchronous {i.opcode.removesuffix("-done")}', 'copy')
+    if 'custom_call_target="tpu_custom_call"' in i.rest:
+        return _kernel(i, shapes, chip)
+
+    # The rest by bytes. A piece of a collective, fused with other work, is the links' affair.
+    if any(opcode.startswith(KINDS) for opcode in opcodes):
+        return None
+    for part, its in parts:
+        if part.opcode in _UNPRICED:
+            low = _moved(part, its.shapes_of_operands(part)) / chip.hbm_bandwidth
+            return _Price(low, SLOWEST * low, part.opcode, 'bytes')
+    if all(size_of(shape) <= _TILE for shape in shapes):
+        return None
+    return _Price(every_byte, SLOWEST * every_byte, i.opcode, 'bytes')
+
+
+def _kernel(i: Instruction, shapes: Sequence[str], chip: Chip) -> _Price:
+    """A kernel by its FLOPs, as it states them or as attention of its arrays has them, and bytes.
+
+    At best at the peak, at worst with so much of the matrix units as the width of a head fills, and
+    the bytes moved at the same time or not.
+    """
+    called = f'kernel {re.sub(r"[.][0-9]+$", "", i.name)}'
+    least = sum(map(size_of, shapes)) / chip.hbm_bandwidth
+    arrays = collections.Counter(dims for shape in shapes for dims in dimensions(shape))
+    [(heads, _)] = arrays.most_common(1) or [((), 0)]
+    stated = re.search(r'"cost_estimate":\{[^}]*"flops":"?(\d+)', i.rest)
+    if stated:
+        flops = int(stated[1])
+    elif len(heads) == 4:
+        # Arrays of [rows, heads, tokens, width]. What states nothing is of a backward pass: scores
+        # and their gradient, and a product for each gradient that it returns.
+        rows, count, tokens, width = heads
+        products = 2 + dimensions(i.shape).count(heads)
+        flops = 2 * products * rows * count * tokens * tokens * width
+    else:
+        return _Price(least, SLOWEST * least, called, 'bytes')
+    filled = min(heads[-1] / (_UNIT_V6E if chip.name == 'v6e' else _UNIT), 1) if heads else 1
+    low = max(flops / chip.peak_flops, least)
+    return _Price(low, flops / (filled * chip.peak_flops) + least, called, 'kernel')
+
+
+def _moved(i: Instruction, operands: Sequence[str]) -> int:
+    """Bytes that a gather, scatter, sort or generator reads and writes at least."""
+    result = size_of(i.shape)
+    if i.opcode == 'gather':  # of the table only the rows that are looked up
+        return 2 * result + size_of(operands[1])
+    if i.opcode == 'scatter':  # updates are read, and what they are added to read and written
+        return size_of(operands[1]) + 3 * size_of(operands[-1])
+    return 2 * result if i.opcode == 'sort' else result
+
+
+def expected(costs: Sequence[Cost], of_links: tuple[float, float]) -> dict[str, Any]:
+    """What the costs of a step and its collectives come to; {} where there are no costs.
+
+    of_links: links.seconds. low_s, high_s: seconds a step, low where all work overlaps and the
+    guesses are kind, high where nothing overlaps and they are not; libtpu_s: what libtpu alone
+    says; parts: {basis: low_s, high_s, count}; unpriced: what libtpu has no estimate for, by kind;
+    collectives: low_s and high_s; moving: the share of libtpu's estimate that copies and spreads
+    out arrays; costliest: the costs at the top, each with its share of high_s.
+    """
+    if not costs:
+        return {}
+    work = _sum(costs)
+    of_basis = {basis: [c for c in costs if c.basis == basis] for basis in BASES}
+    kinds = dict.fromkeys((c.opcode, c.basis) for c in costs if c.basis not in ESTIMATED)
+    unpriced = [
+        {'opcode': opcode, 'basis': basis} | _sum(c for c in of_basis[basis] if c.opcode == opcode)
+        for opcode, basis in kinds
+    ]
+    of_libtpu = sum(c.high for c in costs if c.basis in ESTIMATED)
+    moving = sum(c.high for c in costs if c.basis in ESTIMATED and c.opcode in _MOVING)
+    high = work['high_s'] + of_links[1]
+    copied = sum(c.high for c in of_basis['copy'])
+    return {
+        # Units, links and the memory's own copies work at the same time, or one after the other.
+        'low_s': max(work['low_s'], of_links[0], copied),
+        'high_s': high,
+        'libtpu_s': of_libtpu,
+        'parts': {basis: _sum(part) for basis, part in of_basis.items() if part},
+        'unpriced': sorted(unpriced, key=lambda row: -row['high_s']),
+        'collectives': {'low_s': of_links[0], 'high_s': of_links[1]},
+        'moving': moving / of_libtpu if of_libtpu else 0.0,
+        'costliest': [{**vars(c), 'share': c.high / high} for c in costs[:_COSTLIEST]],
+    }
+
+
+def _sum(costs: Iterable[Cost]) -> dict[str, Any]:
+    """{'low_s', 'high_s', 'count'} of all of them."""
+    listed = list(costs)
+    return {
+        'low_s': sum(c.low for c in listed),
+        'high_s': sum(c.high for c in listed),
+        'count': sum(c.count for c in listed),
+    }
+
+
+def reordering(expected: Mapping[str, Any]) -> list[str]:
+    """A warning where much of a step moves data about and computes nothing; see `expected`."""
+    if expected.get('moving', 0.0) < _MUCH:
+        return []
+    worst = next((c for c in expected['costliest'] if c['opcode'] in _MOVING), None)
+    worst_of_all = f', most of all {worst["shape"]} at {worst["origin"]}' if worst else ''
+    return [
+        f'the compiler expects {expected["moving"]:.0%} of a step to copy and spread out arrays,'
+        f' computing nothing{worst_of_all}'
+    ]

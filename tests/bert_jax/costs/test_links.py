@@ -1,0 +1,229 @@
+"""Collectives in small programs written by hand in the compiler's notation, and their price."""
+
+from __future__ import annotations
+
+import pytest
+
+from bert_jax.costs import links
+from bert_jax.costs.chips import topology
+
+MESH = {'data': 2, 'fsdp': 2, 'model': 2}
+
+LOOP = """HloModule step
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %sum = f32[] add(%a, %b)
+}
+
+%inner_condition (s: (s32[], f32[8])) -> pred[] {
+  %limit.1 = s32[] constant(8)
+  %s = (s32[], f32[8]) parameter(0)
+  %i.1 = s32[] get-tuple-element(%s), index=0
+  ROOT %less.1 = pred[] compare(%i.1, %limit.1), direction=LT
+}
+
+%inner_body (s: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %s.1 = (s32[], f32[8]{0:T(256)(128)}) parameter(0)
+  %i.2 = s32[] get-tuple-element(%s.1), index=0
+  %two = s32[] constant(2)
+  %next.1 = s32[] add(%i.2, %two)
+  %x.1 = f32[8] get-tuple-element(%s.1), index=1
+  %permuted-start = (f32[8], f32[8], u32[], u32[]) collective-permute-start(%x.1), \
+source_target_pairs={{0,1},{1,0},{2,3},{3,2},{4,5},{5,4},{6,7},{7,6}}, \
+metadata={op_name="jit(step)/roll"}
+  %permuted-done = f32[8]{0:T(256)(128)} collective-permute-done(%permuted-start)
+  ROOT %state.1 = (s32[], f32[8]) tuple(%next.1, %permuted-done)
+}
+
+%condition (t: (f32[8], s32[])) -> pred[] {
+  %limit.2 = s32[] constant(3)
+  %t = (f32[8], s32[]) parameter(0)
+  %i.3 = s32[] get-tuple-element(%t), index=1
+  ROOT %less.2 = pred[] compare(%i.3, %limit.2), direction=LT
+}
+
+%body (t: (f32[8], s32[])) -> (f32[8], s32[]) {
+  %t.1 = (f32[8], s32[]) parameter(0)
+  %i.4 = s32[] get-tuple-element(%t.1), index=1
+  %one = s32[] constant(1)
+  %next.2 = s32[] add(%i.4, %one)
+  %x.2 = f32[8] get-tuple-element(%t.1), index=0
+  %zero = s32[] constant(0)
+  %start = (s32[], f32[8]) tuple(%zero, %x.2)
+  %inner = (s32[], f32[8]) while(%start), condition=%inner_condition, body=%inner_body
+  %x.3 = f32[8] get-tuple-element(%inner), index=1
+  %reduced = (f32[8], /*index=1*/bf16[4,2]{1,0:T(8,128)(2,1)}) all-reduce(%x.3, %x.3), \
+channel_id=2, replica_groups=mesh['axis_0'=2,'axis_1'=4] {'axis_0'}, to_apply=%add
+  %x.4 = f32[8] get-tuple-element(%reduced), index=0
+  ROOT %state.2 = (f32[8], s32[]) tuple(%x.4, %next.2)
+}
+
+%all-reduce-scatter (input: f32[16]) -> f32[4] {
+  %input = f32[16] parameter(0)
+  %whole = f32[16] all-reduce(%input), channel_id=5, replica_groups={{0,1,2,3},{4,5,6,7}}, \
+to_apply=%add
+  ROOT %own = f32[4] dynamic-slice(%whole), dynamic_slice_sizes={4}
+}
+
+ENTRY %main (x: f32[8]) -> f32[8] {
+  %x = f32[8] parameter(0)
+  %begin = s32[] constant(0)
+  %start.2 = (f32[8], s32[]) tuple(%x, %begin)
+  %outer = (f32[8], s32[]) while(%start.2), condition=%condition, body=%body
+  %gathered = s32[32]{0} all-gather(%x), channel_id=3, replica_groups=[2,4]<=[2,2,2]T(1,0,2), \
+dimensions={0}
+  %scattered = f32[4] reduce-scatter(%x), channel_id=4, replica_groups=[4,2]<=[8], to_apply=%add
+  %fused = f32[4] fusion(%x), kind=kCustom, calls=%all-reduce-scatter
+  ROOT %y = f32[8] get-tuple-element(%outer), index=0
+}
+"""
+
+
+@pytest.fixture(scope='module')
+def found() -> dict[str, links.Collective]:
+    return {f'{c.kind} {c.bytes}': c for c in links.collectives(LOOP, MESH)}
+
+
+def test_nothing_is_missed_or_counted_twice(found):
+    assert sorted(found) == [
+        'all-gather 128',
+        'all-reduce 48',
+        'collective-permute 32',
+        'reduce-scatter 32',
+        'reduce-scatter 64',
+    ]
+
+
+def test_loops_count_by_their_turns(found):
+    assert found['all-reduce 48'].count == 3
+    assert found['collective-permute 32'].count == 3 * 4  # 0, 2, 4, 6
+    assert found['all-gather 128'].count == 1
+
+
+def test_axes(found):
+    assert {name: c.axes for name, c in found.items()} == {
+        'all-reduce 48': ('data',),  # devices 0 and 4
+        'collective-permute 32': ('model',),
+        'all-gather 128': ('data', 'model'),  # 0, 1, 4, 5
+        'reduce-scatter 32': ('model',),
+        'reduce-scatter 64': ('fsdp', 'model'),
+    }
+    assert {name: c.size for name, c in found.items()} == {
+        'all-reduce 48': 2,
+        'collective-permute 32': 2,
+        'all-gather 128': 4,
+        'reduce-scatter 32': 2,
+        'reduce-scatter 64': 4,
+    }
+
+
+def test_bytes_sent(found):
+    assert found['all-reduce 48'].sent == 48  # 2 * 1/2
+    assert found['all-gather 128'].sent == 96
+    assert found['reduce-scatter 64'].sent == 48
+    assert found['collective-permute 32'].sent == 32
+
+
+def test_origin_and_shape(found):
+    assert found['collective-permute 32'].origin == 'jit(step)/roll'
+    assert found['all-reduce 48'].shape == '(f32[8], bf16[4,2])'
+
+
+def test_pieces_of_one_collective_count_once():
+    piece = (
+        '  %{name} = f32[32] all-gather(%x), channel_id=7, replica_groups=[1,8]<=[8],'
+        ' dimensions={{0}}\n'
+    )
+    text = (
+        'ENTRY %main (x: f32[4]) -> f32[4] {\n'
+        + piece.format(name='a')
+        + piece.format(name='b')
+        + '}\n'
+    )
+    assert [c.count for c in links.collectives(text, MESH)] == [1]
+
+
+@pytest.mark.parametrize(
+    ('groups', 'axes'),
+    [
+        ("mesh['a'=8] {'a'}", ('data', 'fsdp', 'model')),
+        ("mesh['a'=2,'b'=2,'c'=2] {'b'}", ('fsdp',)),
+        ("mesh['a'=8] {'a':(4)2}", ('model',)),
+        ("mesh['a'=8] {'a':(1)2}", ('data',)),
+        ("mesh['a'=4,'b'=2], device_ids=([2,2,2]T(0,2,1)) {'a'}", ('data', 'model')),
+        ('[4,2]<=[2,4]T(1,0)', ('data',)),
+        ('{{0,2},{1,3},{4,6},{5,7}}', ('fsdp',)),
+    ],
+)
+def test_notations_of_groups(groups, axes):
+    text = (
+        'ENTRY %main (x: f32[4]) -> f32[4] {\n  %a = f32[4] all-reduce(%x), channel_id=1,'
+        f' replica_groups={groups}, to_apply=%add\n}}\n'
+    )
+    (one,) = links.collectives(text, MESH)
+    assert (one.axes, one.size) == (axes, 2 ** len(axes))
+
+
+@pytest.mark.parametrize('axes', [('fsdp',), ('data', 'model'), ('data', 'fsdp', 'model')])
+def test_a_real_program(axes):
+    """The same count from what this machine's compiler writes."""
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import AxisType, NamedSharding
+    from jax.sharding import PartitionSpec as P
+
+    mesh = jax.make_mesh((2, 2, 2), ('data', 'fsdp', 'model'), axis_types=(AxisType.Auto,) * 3)
+    place = lambda *spec: NamedSharding(mesh, P(*spec))
+    total = jax.jit(lambda x: x.sum(0), in_shardings=place(axes, None), out_shardings=place(None))
+    text = total.lower(jax.ShapeDtypeStruct((8, 40), jnp.float32)).compile().as_text()
+    (one,) = links.collectives(text, MESH)
+    assert (one.kind, one.axes, one.size, one.bytes, one.count) == (
+        'all-reduce',
+        axes,
+        2 ** len(axes),
+        160,
+        1,
+    )
+
+
+def test_rows_add_up_what_is_of_one_kind_over_the_same_axes():
+    one = links.Collective('all-reduce', ('data',), 4, 1000, 3, 'f32[250]', 'a')
+    other = links.Collective('all-reduce', ('data',), 4, 400, 1, 'f32[100]', 'b')
+    gathered = links.Collective('all-gather', ('data',), 4, 8000, 1, 'f32[2000]', 'c')
+    assert links.added_up([one, gathered, other]) == [
+        {'kind': 'all-gather', 'axes': ['data'], 'chips': 4, 'count': 1, 'bytes': 8000}
+        | {'sent': 6000.0},
+        # 3 * 1000 + 400, of which three quarters are sent to be summed and again to be gathered.
+        {'kind': 'all-reduce', 'axes': ['data'], 'chips': 4, 'count': 4, 'bytes': 3400}
+        | {'sent': 5100.0},
+    ]
+
+
+ONE_WAY = {
+    'v5e:2x4': 50e9,  # 200 GB/s over four links; neither side closes a ring
+    'v5e:16x16': 100e9,  # both neighbours of a ring
+    'v5e:8x16': 100e9,
+    'v5p:4x4x8': 200e9,  # 600 GB/s over six
+    'v5p:2x2x4': 100e9,
+    'h100:8': 450e9,
+}
+
+
+@pytest.mark.parametrize(('name', 'rate'), ONE_WAY.items())
+def test_links_along_one_side(name, rate):
+    assert links.one_way(topology(name)) == rate
+
+
+def test_the_time_of_collectives():
+    row = {'kind': 'all-reduce', 'chips': 8, 'count': 2, 'sent': 14e6}
+    least, most = links.seconds([row], topology('v5e:2x4'))
+    assert least == pytest.approx(14e6 / 200e9)
+    # Over one link of 50 GB/s; six hops (2 + 4 < 7), there and back, twice.
+    assert most == pytest.approx(14e6 / 50e9 + 2 * 6 * 2 * 1e-6)
+    gathered = row | {'kind': 'all-gather', 'chips': 2}
+    assert links.seconds([gathered], topology('v5e:2x4'))[1] == pytest.approx(
+        14e6 / 50e9 + 2 * 1 * 1e-6
+    )
+    assert links.seconds([], topology('v5e:1x1')) == (0, 0)

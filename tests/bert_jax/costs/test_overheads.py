@@ -1,0 +1,44 @@
+"""What a run takes beside its steps: sums by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from bert_jax.costs import overheads
+from bert_jax.costs.chips import topology
+from configs.load import load
+from configs.overrides import apply
+
+PHASES = [
+    {'batch_size': 256, 'bytes_read_per_step': 256_000, 'steps': 9_000, 'checkpoint_bytes': 10**9},
+    {'batch_size': 64, 'bytes_read_per_step': 256_000, 'steps': 1_001, 'checkpoint_bytes': 10**9},
+]
+CONFIG = apply(load('bert_base'), ['runtime.eval_every=500', 'runtime.eval_batches=30'])
+
+
+@pytest.mark.parametrize(
+    ('mesh', 'share'),
+    [
+        ({'data': 16, 'fsdp': 1}, 1 / 4),  # four hosts
+        ({'data': 2, 'fsdp': 1}, 1 / 2),  # two hosts need the same rows
+    ],
+)
+def test_a_host_reads_its_share(mesh, share):
+    found = overheads.reading(PHASES[0], topology('v5e:4x4'), mesh, 0.01)
+    assert found['rows_per_s'] == pytest.approx(25_600 * share)
+    assert found['bytes_per_s'] == pytest.approx(25_600_000 * share)
+
+
+def test_checkpoints():
+    found = overheads.checkpoints(CONFIG, PHASES, hosts=4, write_rate=50e6, step_s=[0.01, 0.05])
+    assert (found['bytes'], found['kept']) == (10**9, 5 * 10**9)  # 3, the best, one being written
+    assert (found['count'], found['save_s']) == (10, 5.0)
+    assert found['between_s'] == pytest.approx(10.0)  # 1,000 steps of the faster phase
+    assert overheads.checkpoints(CONFIG, PHASES, 4, 50e6, None)['between_s'] is None
+
+
+def test_evaluations():
+    found = overheads.evaluations(CONFIG, PHASES, [0.3, 0.6])
+    assert (found['count'], found['batches']) == (18 + 3, 30)
+    # A third of a step for a batch: 0.1 s and 0.2 s.
+    assert found['hours'] == pytest.approx((18 * 30 * 0.1 + 3 * 30 * 0.2) / 3600)

@@ -1,0 +1,194 @@
+"""Prices of small programs, written by hand in the compiler's notation, against arithmetic."""
+
+from __future__ import annotations
+
+import pytest
+
+from bert_jax.costs import prices
+from bert_jax.costs.chips import CHIPS
+
+V5E = CHIPS['v5e']
+BYTE = 1 / 819e9  # seconds of a byte at the speed of a v5e's memory
+CYCLE = 131072 / 197e12  # of its clock: 1.503 GHz
+
+
+def said(cycles: int) -> str:
+    """What stands behind an instruction that libtpu has an estimate for."""
+    return (
+        'metadata={op_name="jit(step)/f"},'
+        f' backend_config={{"window_config":{{"estimated_cycles":"{cycles}"}}}}'
+    )
+
+
+PROGRAM = f"""HloModule step
+
+%multiplied (p: bf16[1024,1024]) -> bf16[1024,1024] {{
+  %p = bf16[1024,1024] parameter(0)
+  ROOT %product = bf16[1024,1024] convolution(%p, %p), dim_labels=bf_io->bf
+}}
+
+%looked_up (t: f32[50000,1024], i: s32[4096]) -> f32[4096,1024] {{
+  %t = f32[50000,1024] parameter(0)
+  %i = s32[4096] parameter(1)
+  ROOT %rows = f32[4096,1024] gather(%t, %i), offset_dims={{1}}
+}}
+
+%condition (s: (s32[], f32[1024,1024])) -> pred[] {{
+  %limit = s32[] constant(6)
+  %s = (s32[], f32[1024,1024]) parameter(0)
+  %turn = s32[] get-tuple-element(%s), index=0
+  ROOT %less = pred[] compare(%turn, %limit), direction=LT
+}}
+
+%body (s: (s32[], f32[1024,1024])) -> (s32[], f32[1024,1024]) {{
+  %s.1 = (s32[], f32[1024,1024]) parameter(0)
+  %turn.1 = s32[] get-tuple-element(%s.1), index=0
+  %one = s32[] constant(1)
+  %next = s32[] add(%turn.1, %one)
+  %x.1 = f32[1024,1024] get-tuple-element(%s.1), index=1
+  %scaled = f32[1024,1024] multiply(%x.1, %x.1), {said(40_000)}
+  ROOT %state = (s32[], f32[1024,1024]) tuple(%next, %scaled)
+}}
+
+ENTRY %main (a: bf16[1024,1024], x: f32[1024,1024], t: f32[50000,1024], i: s32[4096]) -> f32[] {{
+  %a = bf16[1024,1024] parameter(0)
+  %x = f32[1024,1024] parameter(1)
+  %t.1 = f32[50000,1024] parameter(2)
+  %i.1 = s32[4096] parameter(3)
+  %fused = bf16[1024,1024] fusion(%a), kind=kOutput, calls=%multiplied, {said(50_000)}
+  %kept = pred[1024,1024] compare(%x, %x), direction=LT, {said(60_000)}
+  %embedded = f32[4096,1024] fusion(%t.1, %i.1), kind=kCustom, calls=%looked_up
+  %bits = (u32[4], u32[1024,1024]) rng-bit-generator(%i.1), algorithm=rng_default
+  %copying = (bf16[1024,1024], bf16[1024,1024]{{1,0:S(1)}}, u32[]) copy-start(%a)
+  %copied = bf16[1024,1024]{{1,0:S(1)}} copy-done(%copying)
+  %joined = bf16[2048,1024] custom-call(%a, %a), custom_call_target="ConcatBitcast"
+  %zero = s32[] constant(0)
+  %start = (s32[], f32[1024,1024]) tuple(%zero, %x)
+  %loop = (s32[], f32[1024,1024]) while(%start), condition=%condition, body=%body
+  %summing = f32[1024,1024] all-reduce-start(%x), channel_id=1, replica_groups={{{{0,1}}}}
+  %summed = f32[1024,1024] all-reduce-done(%summing)
+  ROOT %y = f32[] constant(0)
+}}
+"""
+
+
+@pytest.fixture(scope='module')
+def found() -> dict[str, prices.Cost]:
+    return {cost.opcode: cost for cost in prices.costs(PROGRAM, V5E)}
+
+
+def test_every_instruction_that_takes_time_has_a_price_and_no_other(found):
+    assert sorted(found) == [
+        'asynchronous copy', 'compare', 'fusion', 'gather', 'multiply', 'rng-bit-generator',
+    ]  # fmt: skip
+
+
+def test_products_cost_what_libtpu_says(found):
+    product = found['fusion']
+    assert product.low == product.high == pytest.approx(50_000 * CYCLE)
+    assert (product.basis, product.origin) == ('libtpu', 'jit(step)/f')
+
+
+def test_elementwise_work_costs_less_than_libtpu_says_and_no_less_than_its_bytes(found):
+    # 60,000 cycles are 40 us; a third is 13.3, and reading twice 4 MiB and writing 1 takes 11.5.
+    narrow = found['compare']
+    assert narrow.high == pytest.approx(60_000 * CYCLE)
+    assert narrow.low == pytest.approx(20_000 * CYCLE)
+    # 40,000 cycles are 26.6 us, a third is 8.9, and three arrays of 4 MiB take 15.4.
+    wide = found['multiply']
+    assert wide.high == pytest.approx(6 * 40_000 * CYCLE)
+    assert wide.low == pytest.approx(6 * 3 * 2**22 * BYTE)
+    assert (wide.count, wide.basis) == (6, 'elementwise')
+
+
+def test_what_libtpu_does_not_price_costs_its_bytes(found):
+    # The rows that are looked up, read and written, and their numbers; not the table.
+    rows = found['gather']
+    assert rows.low == pytest.approx((2 * 4096 * 1024 * 4 + 4096 * 4) * BYTE)
+    assert rows.high == pytest.approx(4 * rows.low)
+    bits = found['rng-bit-generator']
+    assert bits.low == pytest.approx((1024 * 1024 * 4 + 4 * 4) * BYTE)
+    assert {rows.basis, bits.basis} == {'bytes'}
+
+
+def test_an_asynchronous_copy_is_free_at_best(found):
+    copied = found['asynchronous copy']
+    assert (copied.low, copied.count, copied.basis) == (0, 1, 'copy')
+    assert copied.high == pytest.approx(2 * 1024 * 1024 * BYTE)
+
+
+HEADS = 'bf16[8,16,512,64]{3,2,1,0}'
+
+
+def kernel(result: str, stated: str = '') -> str:
+    config = f'backend_config={{"custom_call_config":{{"body":"x"{stated}}}}}'
+    return f"""ENTRY %main (q: {HEADS}) -> {HEADS} {{
+  %q = {HEADS} parameter(0)
+  %flash.7 = {result} custom-call(%q, %q, %q), custom_call_target="tpu_custom_call", {config}
+  %e = f32[4,4] multiply(%q), {said(1)}
+}}
+"""
+
+
+PRODUCT = 2 * 8 * 16 * 512 * 512 * 64  # FLOPs of scores, or of any other product of attention
+
+
+@pytest.mark.parametrize(
+    ('result', 'stated', 'flops'),
+    [
+        (HEADS, f',"cost_estimate":{{"flops":{2 * PRODUCT},"bytes_accessed":9}}', 2 * PRODUCT),
+        (HEADS, '', 3 * PRODUCT),  # scores, their gradient, and that of the queries
+        (f'({HEADS}, {HEADS})', '', 4 * PRODUCT),  # those of keys and values
+    ],
+)
+def test_kernels_cost_their_flops(result, stated, flops):
+    arrays = 4 if result == HEADS else 5
+    moved = arrays * 2 * 8 * 16 * 512 * 64 * BYTE
+    found = {c.basis: c for c in prices.costs(kernel(result, stated), V5E)}['kernel']
+    assert found.low == pytest.approx(max(flops / 197e12, moved))
+    # Heads of 64 fill half of a unit of 128, and a quarter of a v6e's.
+    assert found.high == pytest.approx(2 * flops / 197e12 + moved)
+    on_v6e = {c.basis: c for c in prices.costs(kernel(result, stated), CHIPS['v6e'])}['kernel']
+    assert on_v6e.high == pytest.approx(4 * flops / 918e12 + moved * 819 / 1638)
+    assert found.opcode == 'kernel flash'
+
+
+def test_a_step_costs_at_best_the_longest_of_its_parts_and_at_worst_their_sum():
+    costs = [
+        prices.Cost(3e-3, 3e-3, 1, 'fusion', 'f32[8]', 'a', 'libtpu'),
+        prices.Cost(1e-3, 2e-3, 2, 'fusion', 'f32[8]', 'b', 'elementwise'),
+        prices.Cost(1e-3, 4e-3, 1, 'gather', 'f32[8]', 'c', 'bytes'),
+        prices.Cost(0.0, 1e-3, 5, 'asynchronous copy', 'f32[8]', '', 'copy'),
+    ]
+    found = prices.expected(costs, (2e-3, 6e-3))
+    assert found['low_s'] == pytest.approx(5e-3)
+    assert found['high_s'] == pytest.approx(16e-3)
+    assert found['libtpu_s'] == pytest.approx(5e-3)
+    assert found['parts']['elementwise'] == {'low_s': 1e-3, 'high_s': 2e-3, 'count': 2}
+    assert [row['opcode'] for row in found['unpriced']] == ['gather', 'asynchronous copy']
+    assert prices.expected(costs, (7e-3, 9e-3))['low_s'] == pytest.approx(7e-3)  # links alone
+    slow = [*costs, prices.Cost(0.0, 8e-3, 1, 'asynchronous copy', 'f32[9]', '', 'copy')]
+    assert prices.expected(slow, (0, 0))['low_s'] == pytest.approx(9e-3)  # the memory alone
+
+
+def test_much_reordering_is_a_warning():
+    costs = [
+        prices.Cost(6e-3, 6e-3, 2, 'fusion', 'f32[8]', 'a/b', 'libtpu'),
+        prices.Cost(1e-3, 3e-3, 1, 'broadcast', 'u32[8,2]', 'a/c', 'elementwise'),
+        prices.Cost(1e-3, 1e-3, 1, 'copy', 'f32[8]', '', 'elementwise'),
+    ]
+    found = prices.expected(costs, (0.0, 0.0))
+    assert found['moving'] == pytest.approx(0.4)
+    assert [row['share'] for row in found['costliest']] == pytest.approx([0.6, 0.3, 0.1])
+    assert prices.reordering(found) == [
+        'the compiler expects 40% of a step to copy and spread out arrays, computing nothing, most'
+        ' of all u32[8,2] at a/c'
+    ]
+    assert prices.reordering(prices.expected(costs[:1], (0.0, 0.0))) == []
+    assert prices.reordering({}) == []
+
+
+def test_another_compiler_tells_no_prices():
+    assert prices.costs(PROGRAM, CHIPS['h100']) == []
+    assert prices.costs(PROGRAM.replace('estimated_cycles', 'other'), V5E) == []
+    assert prices.expected([], (1.0, 2.0)) == {}
