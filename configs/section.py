@@ -10,8 +10,8 @@ Each field says what changing it does to a run that is resumed (`kind`):
               has not looked ahead;
   runtime     it changes speed, memory or logging only: resuming logs the change.
 Each field that is a number says which numbers it may be (`within`), as an interval.
-A section that came later than files that lack it (`later`) is written only where it is not as by
-default, and read as by default where it is absent.
+A section or setting that came later than files that lack it (`later`) is written only where it is
+not as by default, and read as by default where it is absent.
 """
 
 from __future__ import annotations
@@ -36,13 +36,15 @@ RATE = '[0, 1)'
 SHARE = '(0, 1]'
 
 
-def setting(default: Any, help: str, kind: str = 'identity', within: str | None = None) -> Any:
+def setting(
+    default: Any, help: str, kind: str = 'identity', within: str | None = None, later: bool = False
+) -> Any:
     """A dataclass field with its one-line meaning, its kind and its interval.
 
     kind: 'identity', 'extendable' or 'runtime', as the head of this file has them; within: such as
-    '[0, 1)', or None for what is no number.
+    '[0, 1)', or None for what is no number; later: whether older files lack it (see there).
     """
-    metadata = {'help': help, 'kind': kind, 'within': within}
+    metadata = {'help': help, 'kind': kind, 'within': within} | ({'later': True} if later else {})
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -116,10 +118,15 @@ def to_dict(config: Section) -> dict[str, Any]:
     data = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        if 'later' in field.metadata and value == type(value)():
+        if 'later' in field.metadata and value == _default(field):
             continue
         data[field.name] = _plain(value)
     return data
+
+
+def _default(field: dataclasses.Field) -> Any:
+    made = field.default_factory
+    return field.default if made is dataclasses.MISSING else made()
 
 
 def _plain(value: Any) -> Any:

@@ -2,7 +2,7 @@
 any of four kinds of place.
 
   DIR                                a workdir of launch.pretrain or launch.finetune: its newest
-                                     checkpoint
+                                     checkpoint; DIR/checkpoints/STEP: that one
   DIR                                a Hugging Face BERT directory (config.json)
   DIR, or DIR/bert_model.ckpt        a Google TensorFlow checkpoint (bert_config.json)
   google-bert/bert-base-uncased      a model on the Hugging Face Hub, downloaded once
@@ -97,7 +97,7 @@ def shape_of(where: str) -> schema.ModelConfig:
             return huggingface.shape(hub.fetch(where))
         if huggingface.is_directory(where):
             return huggingface.shape(where)
-        workdir = Workdir(where)
+        workdir, _ = at_step(where)
         workdir.check(_KINDS)
         return workdir.model_config().tuned(TuningConfig())
 
@@ -134,9 +134,9 @@ def _read_source(where: str, print_map: bool) -> Source:
     elif '://' not in where and epath.Path(where).is_file():
         raise UserError(f'{where} is a file: name its folder; expected {_KINDS}')
     else:
-        workdir = Workdir(where)
+        workdir, named = at_step(where)
         workdir.check(_KINDS)
-        reading, step = _read_workdir(workdir)
+        reading, step = _read_workdir(workdir, named)
         folder = workdir.tokenizer_folder
 
     # What was read is told before the tokenizer is checked: it helps with that mistake.
@@ -292,9 +292,17 @@ def with_vocabulary(source: Source, tokenizer: Tokenizer) -> Source:
     )
 
 
-def _read_workdir(workdir: Workdir) -> tuple[Reading, int]:
-    """A workdir's newest checkpoint, with the class of transformers that its head is, and its
-    step.
+def at_step(where: str) -> tuple[Workdir, int | None]:
+    """The workdir that `where` is, and None; of DIR/checkpoints/STEP the workdir DIR and STEP."""
+    path = epath.Path(where)
+    if path.parent.name == 'checkpoints' and path.name.isdecimal():
+        return Workdir(path.parent.parent), int(path.name)
+    return Workdir(where), None
+
+
+def _read_workdir(workdir: Workdir, step_named: int | None) -> tuple[Reading, int]:
+    """A workdir's newest checkpoint, or that of the step that is named, with the class of
+    transformers that its head is, and its step.
     """
     # A feature-based run has no encoder of its own: refused before weights are read.
     model, config = workdir.model_config(), workdir.config()
@@ -306,7 +314,7 @@ def _read_workdir(workdir: Workdir) -> tuple[Reading, int]:
         )
 
     # The head is found by the kind of run: pre-training has one, fine-tuning noted its own.
-    params, step = load_params(workdir)
+    params, step = load_params(workdir, step_named)
     if model.tuning.method != 'full':
         params, model = _with_encoder(workdir, params, model)
     if isinstance(config, schema.PretrainConfig):
