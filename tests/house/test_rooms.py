@@ -22,6 +22,7 @@ FLOORS = {
         {'pretraining', 'inference'},
         {'page'},
         {'demo'},
+        {'studies'},
     ),
 }
 
