@@ -98,6 +98,8 @@ class Row:
 
 # What all rows have in common unless a study is about it.
 Axis = Literal['text', 'vocabulary', 'sequences']
+# Share of the documents that are held out, where a study does not say.
+HELD_OUT = 0.005
 # Options of the records that decide which text there is.
 _TEXT = ('eval_fraction', 'eval_input', 'dedup', 'language', 'segment', 'documents', 'join_lines')
 
@@ -157,7 +159,10 @@ class Study:
 
     def records_options(self, row: Row) -> dict[str, Value]:
         """The options of a row's records."""
-        return {**self.records, **row.records}
+        options = {**self.records, **row.records}
+        # Said, because what launch.preprocess does by default holds nothing out where that would
+        # be too little for pairs: rows with and without pairs would then read other text.
+        return options if 'eval_input' in options else {'eval_fraction': HELD_OUT, **options}
 
     def vocabulary_options(self, row: Row) -> dict[str, Value]:
         """The options of a row's vocabulary."""

@@ -112,8 +112,9 @@ def notes(plan: Plan, found: dict[tuple[str, str], Cell]) -> list[str]:
         said.append(f'*: seeds are missing: {_places(late)}.')
     if failed := [key for key, cell in found.items() if cell.failed_runs]:
         said.append(f'!: runs that have learnt nothing are among them: {_places(failed)}.')
-    whys = {why: key for key, cell in found.items() for why in cell.failures}
-    said += [f'FAILED: {" / ".join(key)}: {why}' for why, key in whys.items()]
+    # A failed pre-training is told once, and not in each of the columns that it fails.
+    whys = {(line, why): None for (line, _), cell in found.items() for why in cell.failures}
+    said += [f'FAILED: {line}: {why}' for line, why in whys]
     return said
 
 

@@ -83,8 +83,12 @@ def test_the_commands_of_a_row(tmp_path):
     ]
     [(name, flags)] = short.commands(tmp_path / 'r')
     assert name == 'preprocess' and flags[3:] == [
-        '--mask_mix=0.0,1.0,0.0', '--segment', '--dedup=lines', '--seq_len=32',
-    ]  # fmt: skip
+        '--eval_fraction=0.005',
+        '--mask_mix=0.0,1.0,0.0',
+        '--segment',
+        '--dedup=lines',
+        '--seq_len=32',
+    ]
     [(name, flags)] = cell.commands(tmp_path / 'c')
     assert name == 'finetune' and f'--init_from={tmp_path}/{pretraining.name}' in flags
     assert '--sweep=optimizer.peak_lr=0.001,0.0001;seed=0' in flags

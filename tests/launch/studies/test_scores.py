@@ -120,7 +120,7 @@ def test_the_table_says_what_is_missing_and_what_failed(tmp_path, values):
     assert f'first    {mean:.2f} ± ' in text and '(2)' in text
     assert '(3)!*' in text and '*: seeds are missing: other / MRPC' in text
     assert '!: runs that have learnt nothing are among them: other / MRPC' in text
-    assert 'FAILED: third / MRPC: launch.finetune ended: oh no' in text
+    assert 'FAILED: third: launch.finetune ended: oh no' in text
     written = {path.name for path in (tmp_path / 'tables').iterdir()}
     assert written == {'table.md', 'table.json', 'plot.png'}
     cell = json.loads((tmp_path / 'tables/table.json').read_text())['lines'][0]['cells']['MRPC']
