@@ -15,6 +15,7 @@ from launch.studies import estimate, inputs
 from launch.studies.inputs import Input, Inputs
 from launch.studies.plan import Plan, check_records, flags_of
 from launch.studies.steps import Folder
+from tests.helpers import pages
 
 BASE = PretrainConfig(
     model=ModelConfig(vocab_size=100, hidden_size=16, num_layers=1, num_heads=1, max_position=64),
@@ -197,3 +198,17 @@ def test_the_estimate_by_hand(tmp_path):
     unknown = dataclasses.replace(TASK, examples=0)
     plan = plan_of(tmp_path, Row('a'), columns=(unknown,))
     assert estimate.work(plan, list(plan.steps.values())).unknown == ('MRPC',)
+
+
+def test_the_study_of_the_page_is_one(tmp_path):
+    """docs/studies.md's own: two vocabularies, each with records of its own, on one text."""
+    [block] = [
+        block
+        for block in pages.blocks(pages.ROOT / 'docs/studies.md')
+        if block.language == 'python'
+    ]
+    file = tmp_path / 'two_vocabularies.py'
+    file.write_text('\n'.join(line for _, line in block.lines) + '\n')
+    [made] = study.load(str(file)).values()
+    plan = Plan(made, inputs.given(made, (), (), '', needed=False), Folder(str(tmp_path)))
+    assert kinds(plan) == {'vocabulary': 2, 'records': 4, 'pretraining': 4, 'finetune': 4}
