@@ -10,6 +10,7 @@ import os
 import pathlib
 import runpy
 import traceback
+from typing import Any
 
 from configs import schema
 from configs.errors import UserError, did_you_mean
@@ -65,18 +66,26 @@ def _preset(name: str) -> schema.Config:
     return importlib.import_module(_modules()[name]).get_config()
 
 
-def _run(path: pathlib.Path) -> schema.Config:
-    """What get_config() of a file returns; UserError, naming the line, where it fails."""
+def run_file(path: pathlib.Path, function: str) -> Any:
+    """What that function of a file returns; UserError, naming the line, where it fails.
+
+    The file is code and is run.
+    """
     try:
         # Its name is not '__main__': a file that is also a program is not run as one.
-        config = runpy.run_path(os.fspath(path))['get_config']()
+        return runpy.run_path(os.fspath(path))[function]()
     except KeyError as error:  # of the file's names, or raised by the file itself
-        if error.args != ('get_config',):
+        if error.args != (function,):
             raise UserError(_where(path, error)) from error
-        raise UserError(f'{path}: defines no get_config()') from error
+        raise UserError(f'{path}: defines no {function}()') from error
     # SystemExit too: a file that is a program by itself would end this one without a word.
     except (Exception, SystemExit) as error:
         raise UserError(_where(path, error)) from error
+
+
+def _run(path: pathlib.Path) -> schema.Config:
+    """The configuration that get_config() of a file returns; UserError where it fails."""
+    config = run_file(path, 'get_config')
     if not isinstance(config, schema.Config):
         raise UserError(
             f'{path}: get_config() returned {type(config).__name__}, not a PretrainConfig or'

@@ -177,6 +177,14 @@ class RuntimeConfig(Section):
     keep_checkpoints: int = setting(
         3, 'newest checkpoints kept, besides the best', kind='runtime', within=COUNT
     )
+    keep_every: int | None = setting(
+        None,
+        'checkpoints of steps that are a multiple of it are kept for good, besides; none: no'
+        ' others are',
+        kind='runtime',
+        within=COUNT,
+        is_later=True,
+    )
     max_bad_steps: int = setting(
         10, 'non-finite steps in a row after which training stops', kind='runtime', within=COUNT
     )
@@ -192,6 +200,13 @@ class RuntimeConfig(Section):
         kind='runtime',
         within='[0, 525600]',
     )
+
+    def check(self) -> None:
+        self._require(
+            not (self.keep_every or 0) % self.checkpoint_every,
+            'keep_every',
+            f'a multiple of checkpoint_every={self.checkpoint_every}',
+        )
 
 
 def check_tuned(tuning: TuningConfig, optimizer: OptimizerConfig) -> None:

@@ -31,6 +31,7 @@ COMMANDS = (
     'jobset',
     'finetune',
     'feature_based',
+    'study',
     'evaluate',
     'report',
     'predict',

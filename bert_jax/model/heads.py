@@ -109,9 +109,13 @@ class Pretraining(EncoderModel):
         """
         # Both losses come from one pass through the encoder.
         x_BTH, pooled, word_VH = self.encode(batch, dropout_rng)
-        mlm_BPV = MaskedLM(self.config, self.dtype, name='mlm')(
-            x_BTH, word_VH, batch['masked_lm_positions']
-        )
+
+        # A left-to-right language model says the next token: it is read from the state before the
+        # token, which has not seen it (section 5.1). A BiLSTM on top has seen both sides.
+        positions_BP = batch['masked_lm_positions']
+        if self.config.attention == 'left_to_right' and not self.config.bilstm:
+            positions_BP = jnp.maximum(positions_BP - 1, 0)
+        mlm_BPV = MaskedLM(self.config, self.dtype, name='mlm')(x_BTH, word_VH, positions_BP)
         return mlm_BPV, dense(self.config, 2, self.dtype, 'nsp')(pooled).astype(jnp.float32)
 
 

@@ -79,10 +79,13 @@ def fingerprints(tree: Any) -> dict[str, int]:
 
 
 class _NewestAndBest:
-    """Orbax's preservation policy: the newest `keep` steps, and the one with the highest score."""
+    """Orbax's preservation policy: the newest `keep` steps, and the one with the highest score.
 
-    def __init__(self, keep: int, scores: dict[int, Score]):
-        self._keep, self._scores = keep, scores
+    With `every` the multiples of it too.
+    """
+
+    def __init__(self, keep: int, every: int | None, scores: dict[int, Score]):
+        self._keep, self._every, self._scores = keep, every, scores
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
         del context
@@ -91,7 +94,12 @@ class _NewestAndBest:
         # `checkpoints` are ordered by step. Only steps saved with a score compete for the best.
         scored = [step for step in steps if step in self._scores]
         best = max(scored, key=self._scores.__getitem__, default=None)
-        return [step in steps[-self._keep :] or step == best for step in steps]
+        return [
+            step in steps[-self._keep :]
+            or step == best
+            or (self._every is not None and step % self._every == 0)
+            for step in steps
+        ]
 
 
 class Checkpoints:
@@ -102,9 +110,13 @@ class Checkpoints:
     on the disk.
     """
 
-    def __init__(self, workdir: str | epath.PathLike, keep: int = 3):
-        """Opens the folder; keeps the newest `keep`, and the best of those saved with a score."""
+    def __init__(self, workdir: str | epath.PathLike, keep: int = 3, keep_every: int | None = None):
+        """Opens the folder; keeps the newest `keep`, and the best of those saved with a score.
+
+        keep_every: steps that are a multiple of it are kept too.
+        """
         self._folder, self._keep = epath.Path(workdir).absolute() / 'checkpoints', keep
+        self._keep_every = keep_every
         self._folder.mkdir(parents=True, exist_ok=True)
         quiet()
         # The step of the last save, until it is known to be whole, and whether it must be.
@@ -123,7 +135,7 @@ class Checkpoints:
             self._folder,
             item_names=('params', 'rest', 'meta'),
             options=ocp.CheckpointManagerOptions(
-                preservation_policy=_NewestAndBest(self._keep, self._scores),
+                preservation_policy=_NewestAndBest(self._keep, self._keep_every, self._scores),
                 enable_async_checkpointing=True,
                 cleanup_tmp_directories=True,
             ),
@@ -226,8 +238,10 @@ class Checkpoints:
         one it replaces is still there.
         """
         saved = len(self.steps())
-        # Keep + 2: the newest, the best if it is older, and the one that is being written.
-        more = max(0, min(self._keep + 2, saved + saves) - saved)
+        # Keep + 2: the newest, the best if it is older, and the one that is being written. Where
+        # some are kept for good all of them are counted: a bound, and such runs save seldom.
+        most = saved + saves if self._keep_every else self._keep + 2
+        more = max(0, min(most, saved + saves) - saved)
         what = (
             f'{more} more checkpoints of {_size(state) / 1e6:.0f} MB each'
             f' (runtime.keep_checkpoints={self._keep}, the best, one being written; {saved} are'

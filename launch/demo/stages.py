@@ -71,7 +71,7 @@ class Stages:
         before = read_object(record) if record.exists() else None
         if before is None and folder.exists():
             raise UserError(
-                f'{folder} exists, and was not made by the quickstart: use another --workdir'
+                f'{folder} exists, and was not made by this command: use another --workdir'
             )
 
         # Made before from the same: nothing to do. The folder may have been deleted by hand.

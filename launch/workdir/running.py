@@ -1,6 +1,7 @@
 """A workdir while its run goes on: opened before the first step, closed however the run ends.
 
-Owns which of a run's settings act on its folder (keep_checkpoints, on_full_disk, max_bad_steps),
+Owns which of a run's settings act on its folder (keep_checkpoints, keep_every, on_full_disk,
+max_bad_steps),
 for every command that trains. It must not know what is trained.
 """
 
@@ -29,7 +30,7 @@ MeterState = Mapping[str, Any]
 
 def checkpoints_of(workdir: str, runtime: RuntimeConfig) -> Checkpoints:
     """The checkpoints of a run with such settings."""
-    return Checkpoints(workdir, runtime.keep_checkpoints)
+    return Checkpoints(workdir, runtime.keep_checkpoints, runtime.keep_every)
 
 
 def resumed(

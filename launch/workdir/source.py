@@ -2,7 +2,7 @@
 any of five kinds of place.
 
   DIR                                a workdir of launch.pretrain or launch.finetune: its newest
-                                     checkpoint
+                                     checkpoint; DIR/checkpoints/STEP: that one
   DIR                                a Hugging Face BERT directory (config.json)
   DIR, or DIR/bert_model.ckpt        a Google TensorFlow checkpoint (bert_config.json)
   DIR                                an adapter of Hugging Face's peft (adapter_config.json), which
@@ -105,7 +105,7 @@ def shape_of(where: str) -> schema.ModelConfig:
             return shape_of(peft.base_of(where))
         if huggingface.is_directory(where):
             return huggingface.shape(where)
-        workdir = Workdir(where)
+        workdir, _ = at_step(where)
         workdir.check(_KINDS)
         return workdir.model_config().tuned(TuningConfig())
 
@@ -177,9 +177,9 @@ def _read_source(where: str, print_map: bool, encoder: Source | None = None) -> 
     elif '://' not in where and epath.Path(where).is_file():
         raise UserError(f'{where} is a file: name its folder; expected {_KINDS}')
     else:
-        workdir = Workdir(where)
+        workdir, named = at_step(where)
         workdir.check(_KINDS)
-        reading, step = _read_workdir(workdir, encoder)
+        reading, step = _read_workdir(workdir, named, encoder)
         folder = workdir.tokenizer_folder
 
     # What was read is told before the tokenizer is checked: it helps with that mistake.
@@ -407,9 +407,20 @@ def with_embedding(source: Source, config: schema.ModelConfig) -> Source:
     return source._replace(bert=source.bert._replace(config=model, params=params))
 
 
-def _read_workdir(workdir: Workdir, encoder: Source | None) -> tuple[Reading, int]:
-    """A workdir's newest checkpoint, with the class of transformers that its head is, and its
-    step; of a tuned run `encoder` is the rest, read where it is None.
+def at_step(where: str) -> tuple[Workdir, int | None]:
+    """The workdir that `where` is, and None; of DIR/checkpoints/STEP the workdir DIR and STEP."""
+    path = epath.Path(where)
+    if path.parent.name == 'checkpoints' and path.name.isdecimal():
+        return Workdir(path.parent.parent), int(path.name)
+    return Workdir(where), None
+
+
+def _read_workdir(
+    workdir: Workdir, step_named: int | None, encoder: Source | None
+) -> tuple[Reading, int]:
+    """A workdir's newest checkpoint, or that of the step that is named, with the class of
+    transformers that its head is, and its step; of a tuned run `encoder` is the rest, read where it
+    is None.
     """
     # A feature-based run has no encoder of its own: refused before weights are read.
     model, config = workdir.model_config(), workdir.config()
@@ -421,7 +432,7 @@ def _read_workdir(workdir: Workdir, encoder: Source | None) -> tuple[Reading, in
         )
 
     # The head is found by the kind of run: pre-training has one, fine-tuning noted its own.
-    params, step = load_params(workdir)
+    params, step = load_params(workdir, step_named)
     if model.tuning.method != 'full':
         rest = (encoder or _encoder_of(workdir)).params['encoder']
         params, model = assembled(rest, params, model, workdir.name)

@@ -191,3 +191,13 @@ def test_presets_of_a_kind_are_offered_and_the_nearest_is_suggested():
         UserError, match=r'quickstart_text, uno_eelbert \(did you mean bert_tiny\?\)$'
     ):
         load('BERT_tny', schema.PretrainConfig)
+
+
+def test_a_setting_that_came_later_is_in_no_older_file():
+    """Written only where it is used; a file that has none of it is read as by default."""
+    plain = load('bert_tiny')
+    assert 'keep_every' not in schema.dumps(plain)
+    keeps = dataclasses.replace(plain, runtime=dataclasses.replace(plain.runtime, keep_every=2_000))
+    assert schema.loads(schema.dumps(keeps)) == keeps
+    with pytest.raises(UserError, match='keep_every=1500: must be a multiple of checkpoint_every'):
+        dataclasses.replace(plain.runtime, keep_every=1_500)

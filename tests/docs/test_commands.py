@@ -39,6 +39,7 @@ ELSEWHERE = {  # page, what its command has in it: why it is not run here
     ('*', r'--suite=glue'): 'it needs runs of all GLUE tasks; tests/launch/finetuning makes them',
     ('*', r'-m benchmarks\.'): RECORD,
     ('docs/results.md', ''): RECORD,
+    ('docs/studies.md', r'--workdir='): 'it takes hours; tests/launch/studies runs a small one',
     ('docs/performance.md', r'GLIBC_TUNABLES'): 'a setting of the shell, for Linux alone',
 }
 NOT_COMMANDS = {  # page, how a block without a command begins
@@ -116,7 +117,7 @@ def settings_of(name: str, arguments: list[str]) -> schema.Config | None:
         if word == '--set' or word.startswith('--set=')
     ]
     given = [word.removeprefix('--config=') for word in arguments if word.startswith('--config=')]
-    preset = given[0] if given and not given[0].endswith('.py') else kinds[name]
+    preset = given[0] if given and not given[0].endswith(('.py', '.json')) else kinds[name]
     return apply(load(preset) if preset else schema.FinetuneConfig(), changes)
 
 

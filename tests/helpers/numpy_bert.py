@@ -137,7 +137,9 @@ def numpy_forward(p, c: ModelConfig, batch, linear=None, residual=None):
     at = batch['input_mask'].sum(1) - 1 if c.attention == 'left_to_right' else 0
     pooled = np.tanh(dense(x[np.arange(B), at], p['encoder']['pooler']))
     m = p['mlm']
-    at = x[np.arange(B)[:, None], batch['masked_lm_positions']]
+    # A left-to-right model says the next token: the one after the state that is read.
+    before = c.attention == 'left_to_right' and not c.bilstm
+    at = x[np.arange(B)[:, None], np.maximum(batch['masked_lm_positions'] - before, 0)]
     at = norm(ACTIVATION[c.hidden_act](dense(at, m['transform'])), m['norm'], c.layer_norm_eps)
     decoder = m['decoder'] if 'decoder' in m else e['word']
     logits = at @ decoder[: c.vocab_size].T + m['bias'][: c.vocab_size]

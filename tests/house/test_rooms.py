@@ -22,6 +22,7 @@ FLOORS = {
         {'pretraining', 'inference', 'robustness'},
         {'page'},
         {'demo'},
+        {'studies'},
     ),
 }
 

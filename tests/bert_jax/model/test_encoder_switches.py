@@ -85,6 +85,29 @@ def test_numbers_equal_numpy(config):
     np.testing.assert_allclose(nsp, want_nsp, atol=2e-5)
 
 
+def test_a_left_to_right_model_predicts_what_it_has_not_seen():
+    """Logits of the token at p move with the one before it, and with none from p on; the masked LM
+    of BERT and of a BiLSTM on top reads the state at p itself.
+    """
+    for config, own in ((LEFT, False), (PLAIN, True), (BOTH, True)):
+        model, batch = heads.Pretraining(config), make_batch(config, rows=2, length=10)
+        params, apply = noisy_params(model), jax.jit(model.apply)
+        batch['input_mask'] = np.ones_like(batch['input_mask'])
+        batch['masked_lm_positions'] = np.full_like(batch['masked_lm_positions'], 4)
+        ids = np.array(batch['input_ids'])
+
+        def logits(place, apply=apply, batch=batch, params=params, ids=ids):
+            changed = ids.copy()
+            changed[:, place] = (changed[:, place] + 1) % 60
+            return np.asarray(apply({'params': params}, {**batch, 'input_ids': changed})[0])
+
+        as_it_is = np.asarray(apply({'params': params}, {**batch, 'input_ids': ids})[0])
+        real = slice(0, 60)  # beyond it rows stand for no word, and are -inf
+        moved = [not np.array_equal(logits(p)[..., real], as_it_is[..., real]) for p in range(10)]
+        assert moved[:4] == [True] * 4
+        assert moved[4:] == [own] * 6
+
+
 def test_on_a_mesh_and_counted():
     """The numbers of one device on a mesh that splits the BiLSTM's kernels too.
 

@@ -86,6 +86,15 @@ def test_keeps_the_newest_and_the_best(tmp_path):
     assert checkpoints.steps() == [1, 4, 5]  # step 1 has the lowest loss
 
 
+def test_steps_that_are_chosen_are_kept_for_good(tmp_path):
+    state = make()
+    with Checkpoints(tmp_path, keep=1, keep_every=2) as checkpoints:
+        for step in (1, 2, 3, 4, 5):
+            checkpoints.save(state._replace(step=state.step + step), {'kind': 'pretrain'})
+    assert saved_steps(tmp_path) == [2, 4, 5]
+    assert load_params(tmp_path, 2)[1] == 2
+
+
 def test_a_flipped_bit_is_never_restored(tmp_path):
     """Whatever bit is flipped, the step before is restored, or the bit was of no use to it."""
     state, checkpoints = saved(tmp_path)

@@ -49,7 +49,7 @@ def test_interrupted(tmp_path, make):
 def test_a_strangers_folder_is_left_alone(tmp_path, make):
     (tmp_path / 'text').mkdir()
     (tmp_path / 'text' / 'novel.txt').write_text('mine')
-    with pytest.raises(UserError, match='was not made by the quickstart: use another --workdir'):
+    with pytest.raises(UserError, match='was not made by this command: use another --workdir'):
         Stages(str(tmp_path)).run('text', {}, make)
     assert make.calls == [] and (tmp_path / 'text' / 'novel.txt').read_text() == 'mine'
 

@@ -306,3 +306,13 @@ def test_pretraining_goes_on_in_another_domain(folder, tmp_path, binary):
         json.loads((tmp_path / 'run' / 'data.json').read_text())['init_from']
         == f'{tmp_path}/google'
     )
+
+
+def test_a_step_is_named_by_its_checkpoint(encoder, tmp_path):
+    """Beside the newest, and in one line where there is none of that step."""
+    [step] = (pathlib.Path(encoder) / 'checkpoints').iterdir()
+    assert source.read_source(str(step)).step == int(step.name)
+    assert source.shape_of(str(step)) == source.shape_of(encoder)
+    missing = f'{encoder}/checkpoints/99'
+    with pytest.raises(UserError, match='no checkpoint that can be read'):
+        source.read_source(missing)

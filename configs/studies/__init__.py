@@ -1,0 +1,1 @@
+"""Studies: comparisons of the paper, and what a study is."""

@@ -1,0 +1,56 @@
+"""Table 5: what next-sentence prediction and looking both ways are worth.
+
+No NSP reads whole sentences of one document in place of pairs. LTR is a left-to-right language
+model: nothing is masked, and every token but [CLS] and [SEP] is predicted from those left of it
+("we predict every input word and do not apply any masking"), so on the same sequences it trains six
+to seven times as many predictions as a masked model; in fine-tuning it sees the left alone too. The
+BiLSTM of the last row is put on top of that model in fine-tuning, at random.
+"""
+
+from __future__ import annotations
+
+from configs.studies import scales
+from configs.studies.study import Changes, Column, Row, Study
+
+_NO_NSP: Changes = {'objective': 'full_sentences'}
+# Every token is predicted, and each stands as it is.
+_LTR: Changes = {**_NO_NSP, 'masked_lm_prob': 1.0, 'mask_mix': (0.0, 1.0, 0.0)}
+_LEFT: Changes = {'model.attention': 'left_to_right'}
+
+ROWS = (
+    Row('BERT'),
+    Row('No NSP', records=_NO_NSP),
+    Row('LTR & No NSP', records=_LTR, pretraining=_LEFT),
+    Row('LTR & No NSP + BiLSTM', records=_LTR, pretraining=_LEFT, finetuning={'bilstm': True}),
+)
+PAPER: tuple[Column, ...] = (
+    scales.MNLI,
+    scales.QNLI,
+    scales.MRPC,
+    scales.SST2,
+    scales.SQUAD,
+)
+CPU: tuple[Column, ...] = (scales.CPU_STSB, scales.CPU_MRPC, scales.CPU_SST2, scales.CPU_NER)
+
+
+def get_studies() -> dict[str, Study]:
+    """The table at both scales."""
+    return {
+        'paper': Study(
+            'Table 5: pre-training tasks, BERT-base',
+            scales.paper(),
+            PAPER,
+            ROWS,
+            scales.PAPER_VOCABULARY,
+        ),
+        'cpu': Study(
+            'Table 5: pre-training tasks, 4 layers of 128',
+            scales.cpu(),
+            CPU,
+            ROWS,
+            scales.CPU_VOCABULARY,
+            scales.CPU_RECORDS,
+            seeds=(0, 1),
+            finetuning_seeds=(0, 1),
+        ),
+    }

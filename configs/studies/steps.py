@@ -1,0 +1,43 @@
+"""The paper's figure of accuracy after k steps: a masked model beside one from left to right.
+
+Each is fine-tuned from checkpoints on the way of one pre-training, whose rate has not yet run out
+there, as in the paper. Left to right is as in configs/studies/pretraining_tasks.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from configs.studies import pretraining_tasks, scales
+from configs.studies.study import Row, Study
+
+
+def rows(*checkpoints: int) -> tuple[Row, ...]:
+    """The masked model and the left-to-right one, at these steps."""
+    masked, _, left_to_right, _ = pretraining_tasks.ROWS
+    return (
+        dataclasses.replace(masked, name='masked LM', checkpoints=checkpoints),
+        dataclasses.replace(left_to_right, name='left to right', checkpoints=checkpoints),
+    )
+
+
+def get_studies() -> dict[str, Study]:
+    """The figure at both scales."""
+    return {
+        'paper': Study(
+            'Accuracy after k steps, BERT-base',
+            scales.paper(),
+            (scales.MNLI,),
+            rows(200_000, 400_000, 600_000, 800_000, 1_000_000),
+            scales.PAPER_VOCABULARY,
+        ),
+        'cpu': Study(
+            'Scores after k steps, 4 layers of 128',
+            scales.cpu(),
+            (scales.CPU_STSB, scales.CPU_NER),
+            rows(*(k * scales.CPU_KEPT for k in (2, 4, 6, 8, 10))),
+            scales.CPU_VOCABULARY,
+            scales.CPU_RECORDS,
+            finetuning_seeds=(0, 1),
+        ),
+    }

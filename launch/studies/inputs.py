@@ -1,0 +1,226 @@
+"""What a study reads: its texts, its tasks' files and, where one is given, its tokenizer.
+
+Owns the flags that name them, and how they are known again by machines that share a study's folder:
+by the names and sizes of files, wherever these lie. It must not know what they are for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from configs.errors import UserError, did_you_mean
+from configs.files.atomic import atomic_write
+from configs.files.json_object import read_object
+from configs.studies.study import Column, Study
+
+# In a folder's study.json, and in place of what is not known to a --dry_run.
+FILE = 'study.json'
+_UNKNOWN = 'not given'
+
+
+@dataclass(frozen=True)
+class Input:
+    """A text, a task or a tokenizer.
+
+    identity: JSON values by which it is known again; flags: as its commands take it; path: the
+    folder of a tokenizer; size: bytes of a text, 0 where they are not known.
+    """
+
+    identity: Any
+    flags: tuple[str, ...] = ()
+    path: str = ''
+    size: int = 0
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """All that a study reads."""
+
+    texts: Mapping[str, Input]
+    tasks: Mapping[str, Input]
+    tokenizer: Input | None
+
+    def text(self, name: str) -> Input:
+        """The text of that name."""
+        return self.texts[name]
+
+    def task(self, column: Column) -> Input:
+        """The task of a column."""
+        return self.tasks[column.name]
+
+
+def given(
+    study: Study,
+    corpus: Sequence[str],
+    data_dir: Sequence[str],
+    tokenizer: str,
+    needed: bool,
+) -> Inputs:
+    """What the flags name. UserError where something is not there or, if `needed`, not named.
+
+    corpus: PATTERN or NAME=PATTERN, as often as there are; data_dir: COLUMN=FOLDER or TASK=FOLDER.
+    """
+    columns = [column for column in study.columns if isinstance(column, Column)]
+    texts = _texts(study, corpus, needed)
+    folders = _named('data_dir', data_dir)
+    known = {name for column in columns for name in (column.name, column.task)}
+    for name in folders:
+        if name not in known:
+            raise UserError(
+                f'--data_dir={name}={folders[name]}: the study has no column or task'
+                f' {name!r}{did_you_mean(name, known)}'
+            )
+
+    tasks = {}
+    for column in columns:
+        folder = folders.get(column.name, folders.get(column.task, ''))
+        tasks[column.name] = _task(column.task, folder, needed)
+    vocabulary = None
+    if tokenizer:
+        if not Path(tokenizer).is_dir():
+            raise UserError(f'--tokenizer={tokenizer}: no such folder')
+        vocabulary = Input(_files(tokenizer), path=os.path.abspath(tokenizer))
+    return Inputs(texts, tasks, vocabulary)
+
+
+def remembered(folder: Path, study: Study) -> Inputs:
+    """What was read before in a study's folder, for a table of what is there.
+
+    UserError where that is nothing.
+    """
+    file = folder / FILE
+    if not file.exists():
+        raise UserError(f'--workdir={folder}: no study was run there (no {FILE} in it)')
+    kept = read_object(file)
+    unknown = Input(_UNKNOWN)
+    tokenizer = Input(kept['tokenizer']) if kept.get('tokenizer') else None
+    return Inputs(
+        {row.text: Input(kept['texts'].get(row.text, _UNKNOWN)) for row in study.rows},
+        {
+            column.name: Input(kept['tasks'].get(column.task, _UNKNOWN))
+            for column in study.columns
+            if isinstance(column, Column)
+        }
+        or {'': unknown},
+        tokenizer,
+    )
+
+
+def remember(folder: Path, study: Study, inputs: Inputs) -> None:
+    """Notes what the studies of a folder read. UserError where they have read something else."""
+    file = folder / FILE
+    kept = read_object(file) if file.exists() else {'texts': {}, 'tasks': {}, 'tokenizer': None}
+    now = {
+        'texts': {name: text.identity for name, text in inputs.texts.items()},
+        'tasks': {
+            column.task: inputs.task(column).identity
+            for column in study.columns
+            if isinstance(column, Column)
+        },
+    }
+    for what, flag in (('texts', 'corpus'), ('tasks', 'data_dir')):
+        for name, identity in now[what].items():
+            if kept[what].get(name, identity) != json.loads(json.dumps(identity)):
+                raise UserError(
+                    f'--{flag}: {name or "the text"} is not what the studies in {folder} have read'
+                    ' (its files have other names or sizes): use another --workdir'
+                )
+    tokenizer = inputs.tokenizer.identity if inputs.tokenizer else None
+    if file.exists() and kept['tokenizer'] != json.loads(json.dumps(tokenizer)):
+        raise UserError(
+            f'--tokenizer: the studies in {folder} have read another, or trained their own: use'
+            ' another --workdir'
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    merged = {
+        'texts': {**kept['texts'], **now['texts']},
+        'tasks': {**kept['tasks'], **now['tasks']},
+        'tokenizer': tokenizer,
+    }
+    atomic_write(file, json.dumps(merged, indent=2) + '\n')
+
+
+def _texts(study: Study, corpus: Sequence[str], needed: bool) -> dict[str, Input]:
+    """The texts that the rows name."""
+    from input_pipeline.text.inputs.listing import matching
+
+    names = {row.text for row in study.rows}
+    patterns: dict[str, list[str]] = {}
+    for text in corpus:
+        # A name is asked for by a row; else the = belongs to the path.
+        name, equals, rest = text.partition('=')
+        if not (equals and name in names):
+            name, rest = '', text
+        patterns.setdefault(name, []).append(rest)
+    texts = {}
+    for name in names:
+        if name in patterns:
+            listing = matching(patterns[name])
+            identity = [[n, s] for n, s in zip(listing.names, listing.sizes, strict=True)]
+            flags = tuple(f'--input={pattern}' for pattern in patterns[name])
+            texts[name] = Input(identity, flags, size=sum(listing.sizes))
+        elif needed:
+            raise UserError(f'--corpus={f"{name}=" if name else ""}GLOB is required: the text')
+        else:
+            texts[name] = Input(_UNKNOWN)
+    if strange := patterns.keys() - names:
+        raise UserError(
+            f'--corpus={patterns[strange.pop()][0]}: all rows read a text with a name: give it as'
+            f' --corpus=NAME=GLOB, with {", ".join(sorted(names))}'
+        )
+    return texts
+
+
+def _task(task: str, folder: str, needed: bool) -> Input:
+    """A task and its files."""
+    from input_pipeline.tasks import load_task
+
+    if not folder:
+        file = Path(task)
+        if task.endswith('.json') and file.is_file():
+            load_task(task)  # what is no task file is refused here
+            return Input([file.read_text(), _of_task(file)], (f'--task={task}',))
+        if needed:
+            raise UserError(
+                f'--data_dir={task}=FOLDER is required: the folder with the files of task {task}'
+            )
+        return Input(_UNKNOWN)
+    if folder.startswith('tfds:'):
+        return Input(folder, (f'--task={task}', f'--data_dir={folder}'))
+    if not Path(folder).is_dir():
+        raise UserError(f'--data_dir={task}={folder}: no such folder')
+    load_task(task, folder)
+    return Input(_files(folder), (f'--task={task}', f'--data_dir={folder}'))
+
+
+def _of_task(file: Path) -> list[list[Any]]:
+    """[name, size] of the files that a task file names, beside it."""
+    named = json.loads(file.read_text()).get('files', {}).values()
+    names = [name for one in named for name in ([one] if isinstance(one, str) else one)]
+    paths = [file.parent / name for name in names]
+    return [[path.name, path.stat().st_size] for path in paths if path.is_file()]
+
+
+def _files(folder: str | Path) -> list[list[Any]]:
+    """[name, size] of the files in a folder, hidden ones aside."""
+    return [
+        [entry.name, entry.stat().st_size]
+        for entry in sorted(Path(folder).iterdir())
+        if entry.is_file() and not entry.name.startswith('.')
+    ]
+
+
+def _named(flag: str, given: Sequence[str]) -> dict[str, str]:
+    """{NAME: VALUE} of a flag that is given as NAME=VALUE."""
+    found = {}
+    for text in given:
+        name, equals, value = text.partition('=')
+        if not equals or not name or not value:
+            raise UserError(f'--{flag}={text}: expected NAME=FOLDER, as in --{flag}=mrpc=glue/MRPC')
+        found[name] = value
+    return found

@@ -1,0 +1,309 @@
+"""What a study must make: the steps of its rows, and where the results of each cell lie.
+
+Owns which command makes what, from which settings, and what is refused of a study's options. It
+must not know how steps are carried out (steps.py), nor what results come to (scores.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from configs import schema, sweep
+from configs.errors import UserError, did_you_mean
+from configs.files.atomic import atomic_write
+from configs.files.json_object import read_object
+from configs.studies.study import Column, HeldOut, Row, Study, as_text, value_text
+from input_pipeline.preprocess.options import PreprocessOptions
+from input_pipeline.text.lines import TextOptions
+from input_pipeline.vocabulary_options import VocabularyOptions
+from launch.studies.inputs import Inputs
+from launch.studies.steps import Command, Folder, Step, name_of
+
+# Options of the records that are the study's own affair.
+_OURS = ('input', 'tokenizer', 'output', 'seq_len', 'engine', 'beam_arguments', 'overwrite', 'text')
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the table: a row, at a step of its pre-training (None: the last)."""
+
+    row: Row
+    checkpoint: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The row's name, with its step where it has several."""
+        return self.row.name if self.checkpoint is None else f'{self.row.name} @{self.checkpoint}'
+
+
+@dataclass(frozen=True)
+class Pretraining:
+    """The pre-training of a row with one seed: its steps by name, and its settings.
+
+    records: by the length of their rows.
+    """
+
+    step: str
+    records: Mapping[int, str]
+    config: schema.PretrainConfig
+
+
+class Plan:
+    """All steps of a study, each once, in an order in which they can be made.
+
+    Attributes:
+      study, inputs, folder: what it is the plan of.
+      steps: by name.
+      pretraining: (row's name, seed) -> that run.
+      cells: (line's name, column's name, seed) -> the step whose results stand there.
+    """
+
+    def __init__(self, study: Study, inputs: Inputs, folder: Folder):
+        self.study, self.inputs, self.folder = study, inputs, folder
+        self.steps: dict[str, Step] = {}
+        self.pretraining: dict[tuple[str, int], Pretraining] = {}
+        self.cells: dict[tuple[str, str, int], str] = {}
+        check_options(study, inputs)
+
+        # Seed by seed and not row by row: a study that is cut off has all rows of the first seed.
+        for seed in study.seeds:
+            for row in study.rows:
+                self.pretraining[row.name, seed] = self._pretraining(row, seed)
+                for line in lines_of(row):
+                    for column in study.columns:
+                        key = (line.name, column.name, seed)
+                        self.cells[key] = self._cell(line, column, seed)
+
+    def lines(self) -> list[Line]:
+        """The lines of the table."""
+        return [line for row in self.study.rows for line in lines_of(row)]
+
+    def chosen(self, rows: tuple[str, ...], seeds: tuple[int, ...]) -> list[Step]:
+        """The steps that these rows and seeds need, () for all of them, in their order."""
+        rows = rows or tuple(row.name for row in self.study.rows)
+        lines = {line.name for line in self.lines() if line.row.name in rows}
+        ends = {
+            step
+            for (line, _, seed), step in self.cells.items()
+            if line in lines and seed in (seeds or self.study.seeds)
+        }
+        # What they need, and what that needs: a step stands behind those it needs.
+        for name in reversed(self.steps):
+            if name in ends:
+                ends |= set(self.steps[name].needs)
+        return [step for name, step in self.steps.items() if name in ends]
+
+    def _add(self, step: Step) -> str:
+        self.steps.setdefault(step.name, step)
+        return step.name
+
+    def _vocabulary(self, row: Row) -> tuple[str | None, Any]:
+        """(the step that makes it, by what it is known); no step where a tokenizer was given."""
+        if self.inputs.tokenizer:
+            return None, self.inputs.tokenizer.identity
+        text = self.inputs.text(row.text)
+        options = self.study.vocabulary_options(row)
+        inputs = {'text': text.identity, 'options': _plain(options)}
+
+        def commands(folder: Path) -> Iterator[Command]:
+            shutil.rmtree(folder, ignore_errors=True)  # it is made in one go
+            yield 'train_vocab', [*text.flags, f'--output={folder}', *flags_of(options)]
+
+        name = name_of('vocabulary', inputs)
+        return self._add(Step(name, f'vocabulary of {row.name}', inputs, commands)), name
+
+    def _tokenizer(self, step: str | None) -> str:
+        """The folder of the vocabulary."""
+        if step:
+            return str(self.folder.of(step))
+        assert self.inputs.tokenizer
+        return self.inputs.tokenizer.path
+
+    def _records(self, row: Row, seq_len: int) -> str:
+        vocabulary, key = self._vocabulary(row)
+        text = self.inputs.text(row.text)
+        options = {**self.study.records_options(row), 'seq_len': seq_len}
+        inputs = {'text': text.identity, 'vocabulary': key, 'options': _plain(options)}
+
+        def commands(folder: Path) -> Iterator[Command]:
+            tokenizer = f'--tokenizer={self._tokenizer(vocabulary)}'
+            yield (
+                'preprocess',
+                [*text.flags, tokenizer, f'--output={folder}', *flags_of(options)],
+            )
+
+        about = f'records of {row.name}, {seq_len} word pieces a row'
+        name = name_of('records', inputs)
+        return self._add(Step(name, about, inputs, commands, (vocabulary,) if vocabulary else ()))
+
+    def _pretraining(self, row: Row, seed: int) -> Pretraining:
+        config = self.study.config(row, seed)
+        records = {phase.seq_len: self._records(row, phase.seq_len) for phase in config.phases}
+        inputs = {'records': list(records.values()), 'config': identity(config)}
+
+        # The held-out records of the last length are scored at once: they are what "LM ppl" is of.
+        def commands(folder: Path) -> Iterator[Command]:
+            for length, name in records.items():
+                check_records(self.folder.of(name), self.study.records_options(row), length)
+            data = [f'--data={self.folder.of(name)}' for name in records.values()]
+            manifest = read_object(self.folder.of(next(iter(records.values()))) / 'manifest.json')
+            model = dataclasses.replace(config.model, vocab_size=manifest['vocab_size'])
+            file = self.folder.path / 'configs' / f'{folder.name}.json'
+            file.parent.mkdir(parents=True, exist_ok=True)
+            atomic_write(file, schema.dumps(dataclasses.replace(config, model=model)))
+            yield 'pretrain', [f'--config={file}', *data, f'--workdir={folder}']
+            if manifest['statistics']['records'].get('eval'):
+                yield 'evaluate', [f'--workdir={folder}', data[-1]]
+
+        name = name_of('pretraining', inputs)
+        about = f'pre-training of {row.name}, seed {seed}'
+        self._add(Step(name, about, inputs, commands, tuple(records.values())))
+        return Pretraining(name, records, config)
+
+    def _cell(self, line: Line, column: Column | HeldOut, seed: int) -> str:
+        pretrained = self.pretraining[line.row.name, seed]
+        if isinstance(column, HeldOut):
+            return pretrained.step
+        approach = line.row.approach or column.approach
+        task = self.inputs.task(column)
+        seeds = ','.join(map(str, self.study.finetuning_seeds))
+        about = f'{column.name} of {line.name}, seed {seed}'
+
+        # The last step has no number here, so that it is the same cell with and without.
+        last = line.checkpoint in (None, pretrained.config.total_steps)
+        made_of: dict[str, Any] = {
+            'pretraining': pretrained.step,
+            'checkpoint': None if last else line.checkpoint,
+            'task': [column.task, task.identity],
+            'seeds': seeds,
+        }
+        source = self.folder.of(pretrained.step)
+        if not last:
+            source = source / 'checkpoints' / str(line.checkpoint)
+        common = [*task.flags, f'--init_from={source}']
+
+        # Either a sweep of fine-tuning runs, or runs on frozen features; both write sweep.json.
+        if approach == 'finetune':
+            changes = self.study.finetuning(line.row, column)
+            rates = ','.join(map(str, column.learning_rates))
+            grid = ';'.join([*([f'optimizer.peak_lr={rates}'] if rates else []), f'seed={seeds}'])
+            sweep.grid(schema.FinetuneConfig(), grid)
+            kind, arguments = 'finetune', [*_sets('set', changes), f'--sweep={grid}']
+        else:
+            kind = 'feature_based'
+            arguments = [
+                f'--approaches={approach}',
+                f'--seeds={seeds}',
+                *_sets('set_bilstm', as_text(column.bilstm)),
+            ]
+        inputs = {**made_of, 'arguments': arguments}
+
+        def commands(folder: Path) -> Iterator[Command]:
+            yield kind, [*common, f'--workdir={folder}', *arguments]
+
+        return self._add(Step(name_of(kind, inputs), about, inputs, commands, (pretrained.step,)))
+
+
+def lines_of(row: Row) -> list[Line]:
+    """The lines of a row: one, or one for each of its checkpoints."""
+    return [Line(row, step) for step in row.checkpoints] or [Line(row)]
+
+
+def identity(config: schema.PretrainConfig) -> dict[str, Any]:
+    """The settings that decide what a run comes to, by dotted name."""
+    kinds = schema.kinds(schema.PretrainConfig)
+    plain = schema.to_dict(config)
+    decided: dict[str, Any] = {'phases': plain['phases'], 'seed': plain['seed']}
+    for section in ('model', 'optimizer', 'runtime'):
+        decided |= {
+            f'{section}.{name}': value
+            for name, value in plain[section].items()
+            if kinds[f'{section}.{name}'] != 'runtime'
+        }
+    del decided['model.vocab_size']  # the vocabulary's, which the records stand for
+    return decided
+
+
+def check_options(study: Study, inputs: Inputs) -> None:
+    """UserError for options of records or vocabulary that are none, or do not go together."""
+    known = {
+        'records': _names(PreprocessOptions, TextOptions, without=_OURS),
+        'vocabulary': _names(VocabularyOptions),
+    }
+    for row in study.rows:
+        if inputs.tokenizer and row.vocabulary:
+            raise UserError(
+                f'--tokenizer={inputs.tokenizer.path}: row {row.name!r} has a vocabulary of its'
+                ' own to train: leave --tokenizer out'
+            )
+        for what, options in (
+            ('records', study.records_options(row)),
+            ('vocabulary', study.vocabulary_options(row)),
+        ):
+            for name in options:
+                if name not in known[what]:
+                    raise UserError(
+                        f'row {row.name!r}: {what}: there is no option {name!r}'
+                        f'{did_you_mean(name, known[what])}; there are'
+                        f' {", ".join(sorted(known[what]))}'
+                    )
+        try:
+            _built(study.records_options(row), study.config(row).phases[0].seq_len)
+            VocabularyOptions(**study.vocabulary_options(row))  # type: ignore[arg-type]
+        except UserError as error:
+            raise UserError(f'row {row.name!r}: {error}') from error
+        except TypeError as error:  # a value of another type, which has no interval
+            raise UserError(f'row {row.name!r}: an option of another type ({error})') from error
+
+
+def _built(options: Mapping[str, Any], seq_len: int) -> PreprocessOptions:
+    """The options of records, which check themselves."""
+    of_text = {name: value for name, value in options.items() if name in _names(TextOptions)}
+    rest = {name: value for name, value in options.items() if name not in of_text}
+    return PreprocessOptions(
+        input='-', tokenizer='-', output='-', seq_len=seq_len, text=TextOptions(**of_text), **rest
+    )
+
+
+def check_records(folder: Path, options: Mapping[str, Any], seq_len: int) -> None:
+    """UserError where the records in a step's folder are not those that the study asks for."""
+    manifest = read_object(folder / 'manifest.json')
+    asked = dataclasses.asdict(_built(options, seq_len))
+    for name in ('seq_len', *options):
+        if name not in manifest['options']:
+            continue
+        found, wanted = manifest['options'][name], json.loads(json.dumps(asked.get(name)))
+        if name in asked and found != wanted:
+            raise UserError(
+                f'{folder} holds the records of another study ({name}={found}, not {wanted}):'
+                ' remove the folder, and they are made again'
+            )
+
+
+def flags_of(options: Mapping[str, Any]) -> list[str]:
+    """Options as the flags of a command; None is left out, as the default."""
+    switches = {True: '--{}', False: '--no{}'}
+    return [
+        switches[value].format(name) if isinstance(value, bool) else f'--{name}={value_text(value)}'
+        for name, value in options.items()
+        if value is not None
+    ]
+
+
+def _sets(flag: str, changes: list[str]) -> list[str]:
+    return [f'--{flag}={change}' for change in changes]
+
+
+def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as JSON values, without those that are as by default."""
+    return {name: value_text(value) for name, value in options.items() if value is not None}
+
+
+def _names(*classes: type, without: tuple[str, ...] = ()) -> set[str]:
+    return {field.name for cls in classes for field in dataclasses.fields(cls)} - set(without)

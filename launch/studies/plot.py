@@ -1,0 +1,67 @@
+"""A study's picture: a panel for each column, with every seed a point.
+
+Owns the layout of the panels; how spreads and curves are drawn is launch/workdir/plots.py's. Rows
+with several checkpoints are curves over the steps, others are spreads.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from absl import logging
+
+from configs.files.atomic import atomic_file
+from launch.studies.plan import Plan, lines_of
+from launch.studies.scores import Cell
+from launch.workdir.plots import Chart, Curve, Spread
+
+
+def draw(plan: Plan, found: dict[tuple[str, str], Cell], path: Path) -> None:
+    """Writes the picture; what keeps it from being drawn is a warning."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    drawings = [
+        drawing
+        for column in plan.study.columns
+        if (drawing := panel(plan, found, column.name)) is not None
+    ]
+    if not drawings:
+        return
+    # A line of a spread, or a curve's legend, needs a third of an inch.
+    high = 1.6 + 0.35 * len(plan.study.rows)
+    made = Figure(figsize=(7, high * len(drawings)), layout='constrained')
+    FigureCanvasAgg(made)
+    axes = made.subplots(len(drawings), squeeze=False)[:, 0]
+    for one, drawing in zip(axes, drawings, strict=True):
+        drawing.draw(one)
+        one.set_title(drawing.title)
+        one.grid(alpha=0.4)
+        if isinstance(drawing, Chart):
+            one.legend(frameon=False)
+    try:
+        with atomic_file(path, durable=False) as file:
+            made.savefig(file, format='png', dpi=120)
+    except OSError as error:
+        logging.warning('%s: not drawn (%s)', path, error)
+
+
+def panel(plan: Plan, found: dict[tuple[str, str], Cell], column: str) -> Chart | Spread | None:
+    """The drawing of a column; None where it has no score yet."""
+    if any(len(row.checkpoints) > 1 for row in plan.study.rows):
+        curves = []
+        for colour, row in enumerate(plan.study.rows):
+            points = [
+                (line.checkpoint, mean)
+                for line in lines_of(row)
+                if line.checkpoint and (mean := found[line.name, column].mean) is not None
+            ]
+            if points:
+                curves.append(Curve(row.name, points, 'main', colour))
+        return Chart(column, 'score', curves) if curves else None
+    groups = {
+        line.name: list(values)
+        for line in plan.lines()
+        if (values := found[line.name, column].values.values())
+    }
+    return Spread(column, 'score', groups, None) if groups else None

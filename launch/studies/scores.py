@@ -1,0 +1,295 @@
+"""What the runs of a study come to: scores, their means and spreads, and differences of rows.
+
+Owns the statistics, each computed from the result files of the runs and from nothing else. It must
+not know how a table looks (table.py).
+
+A column's score of one pre-training seed is the mean over its fine-tuning seeds, at the learning
+rate whose mean over all seeds of the line is highest on dev. Where there are several pre-training
+seeds, the spread is over these means; with a single one it is over the fine-tuning seeds, and does
+not hold what another pre-training would have changed.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from configs.files.json_object import read_object
+from configs.schema import PretrainConfig
+from configs.studies.study import Column, HeldOut
+from launch.studies.plan import Line, Plan
+from launch.workdir.metrics import read_metrics
+from launch.workdir.workdir import Workdir
+
+
+class Run(NamedTuple):
+    """One score: of a pre-training seed, a fine-tuning seed and a learning rate.
+
+    The latter two are None where there is no fine-tuning, or no grid.
+    """
+
+    seed: int
+    finetuning_seed: int | None
+    learning_rate: float | None
+    score: float
+    failed: bool
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What stands in a line and a column.
+
+    Attributes:
+      values: what the spread is over: seed -> score; `over` says of which seeds.
+      learning_rate: the one that was chosen, where there was a choice.
+      by_pair: (seed, fine-tuning seed) -> score at that rate.
+      failed_runs: runs at that rate that have learnt nothing (launch/finetuning/results.py).
+      missing: seeds of pre-training whose results are not there yet.
+      failures: why steps of it failed.
+    """
+
+    values: Mapping[int, float]
+    over: str
+    learning_rate: float | None
+    by_pair: Mapping[tuple[int, int | None], float]
+    failed_runs: int
+    missing: tuple[int, ...]
+    failures: tuple[str, ...]
+
+    @property
+    def mean(self) -> float | None:
+        """None without any score."""
+        return statistics.fmean(self.values.values()) if self.values else None
+
+    @property
+    def sd(self) -> float | None:
+        """The sample standard deviation; None of fewer than two."""
+        return statistics.stdev(self.values.values()) if len(self.values) > 1 else None
+
+
+class Difference(NamedTuple):
+    """Of a cell to the first line's: its standard error, None where it cannot be told.
+
+    pairs: how many seeds both have, whose differences these are; 0: none are shared, and the
+    spreads of both sides make the error.
+    """
+
+    mean: float
+    error: float | None
+    pairs: int
+
+
+def cells(plan: Plan) -> dict[tuple[str, str], Cell]:
+    """(line's name, column's name) -> its cell, from what is there."""
+    return {
+        (line.name, column.name): _cell(plan, line, column)
+        for line in plan.lines()
+        for column in plan.study.columns
+    }
+
+
+def difference(first: Cell, other: Cell) -> Difference | None:
+    """How much higher `other` is; None where one of them has no score.
+
+    Paired by seed where both have the same: of the pre-training where they share several, else of
+    the fine-tuning of the one that they share.
+    """
+    if first.mean is None or other.mean is None:
+        return None
+    shared = [seed for seed in first.values if seed in other.values]
+    if first.over == other.over == 'pre-training' and len(shared) > 1:
+        gaps = [other.values[seed] - first.values[seed] for seed in shared]
+    else:
+        # A pre-training seed at most is shared: its fine-tuning seeds are the pairs.
+        pairs = [pair for pair in first.by_pair if pair in other.by_pair]
+        gaps = [other.by_pair[pair] - first.by_pair[pair] for pair in pairs]
+    if gaps:
+        error = statistics.stdev(gaps) / math.sqrt(len(gaps)) if len(gaps) > 1 else None
+        return Difference(statistics.fmean(gaps), error, len(gaps))
+    error = None
+    if first.sd is not None and other.sd is not None:
+        error = math.sqrt(first.sd**2 / len(first.values) + other.sd**2 / len(other.values))
+    return Difference(other.mean - first.mean, error, 0)
+
+
+def _cell(plan: Plan, line: Line, column: Column | HeldOut) -> Cell:
+    """The cell of a line and a column."""
+    runs: list[Run] = []
+    missing, failures = [], []
+    for seed in plan.study.seeds:
+        step = plan.cells[line.name, column.name, seed]
+        if plan.folder.done(step):
+            runs += _runs(plan, line, column, step, seed)
+        else:
+            missing.append(seed)
+            if why := plan.folder.failure(step):
+                failures.append(why)
+
+    # One learning rate for the line: the best mean on dev, over all that is there.
+    rates: dict[float | None, list[float]] = {}
+    for run in runs:
+        rates.setdefault(run.learning_rate, []).append(run.score)
+    rate = max(rates, key=lambda one: statistics.fmean(rates[one]), default=None)
+    chosen = [run for run in runs if run.learning_rate == rate]
+    by_pair = {(run.seed, run.finetuning_seed): run.score for run in chosen}
+    values, over = spread_over(by_pair)
+    return Cell(
+        values,
+        over,
+        rate,
+        by_pair,
+        sum(run.failed for run in chosen),
+        tuple(missing),
+        tuple(failures),
+    )
+
+
+def spread_over(
+    by_pair: Mapping[tuple[int, int | None], float],
+) -> tuple[dict[int, float], str]:
+    """(seed -> score, what the seeds are of): means of each pre-training seed where there are two
+    or more, else the scores of the fine-tuning seeds of the only one.
+    """
+    by_seed: dict[int, list[float]] = {}
+    for (seed, _), score in by_pair.items():
+        by_seed.setdefault(seed, []).append(score)
+    finetuned = [seed for _, seed in by_pair if seed is not None]
+    if len(by_seed) > 1 or not finetuned:
+        means = {seed: statistics.fmean(scores) for seed, scores in by_seed.items()}
+        return means, 'pre-training'
+    return {seed: score for (_, seed), score in by_pair.items() if seed is not None}, 'fine-tuning'
+
+
+def _runs(plan: Plan, line: Line, column: Column | HeldOut, step: str, seed: int) -> list[Run]:
+    """The scores that a step's files hold."""
+    folder = plan.folder.of(step)
+    if isinstance(column, HeldOut):
+        result = Workdir(folder).result('eval')
+        if not result.exists():  # no held-out records
+            return []
+        score = _held_out(plan, line, column, read_object(result)['metrics'], seed)
+        return [Run(seed, None, None, score * column.factor, False)]
+    report = read_object(folder / 'sweep.json')
+    return [
+        Run(
+            seed,
+            run['settings']['seed'],
+            run['settings'].get('optimizer.peak_lr'),
+            run['metrics'][column.metric or run['metric']] * column.factor,
+            bool(run.get('failed')),
+        )
+        for run in report['runs']
+    ]
+
+
+def _held_out(
+    plan: Plan, line: Line, column: HeldOut, metrics: Mapping[str, float], seed: int
+) -> float:
+    """A measure of the held-out records of a line."""
+    if column.metric != 'bits_per_sentence':
+        return metrics[column.metric]
+    records = plan.folder.of(list(plan.pretraining[line.row.name, seed].records.values())[-1])
+    text = read_object(records / 'manifest.json')['statistics']['text']['eval']
+    return metrics['mlm_loss'] / math.log(2) * text['tokens'] / text['sentences']
+
+
+class Compute(NamedTuple):
+    """What the pre-training of a row took, the mean over its seeds, and its fine-tuning in all.
+
+    pieces: word pieces read, padding aside; predictions: tokens predicted; flops: forward and
+    backward (bert_jax/costs/flops.py); seconds: of its training steps; finetuning_seconds: of all
+    runs of all columns and seeds of the line.
+    """
+
+    pieces: float
+    predictions: float
+    flops: float
+    seconds: float
+    finetuning_seconds: float
+
+
+def compute(plan: Plan, line: Line) -> Compute | None:
+    """What a line took; None before its pre-training is done for any seed."""
+    from bert_jax.costs.flops import training_flops_per_sequence
+
+    done = [
+        run
+        for (row, _), run in plan.pretraining.items()
+        if row == line.row.name and plan.folder.done(run.step)
+    ]
+    if not done:
+        return None
+    pieces = predictions = flops = 0.0
+
+    # Seeds read the same records in the same number of steps: one stands for all.
+    config = Workdir(plan.folder.of(done[0].step)).config()
+    assert isinstance(config, PretrainConfig)
+    left: float = line.checkpoint or math.inf
+    for phase in config.phases:
+        manifest = read_object(plan.folder.of(done[0].records[phase.seq_len]) / 'manifest.json')
+        steps = min(phase.steps, left)
+        left -= steps
+        sequences = steps * phase.batch_size
+        sums = manifest['statistics']['records']['train']
+        most = manifest['max_predictions']
+        pieces += sequences * phase.seq_len * manifest['statistics']['text']['train']['fill']
+        predictions += sequences * (sums['masked'] / sums['records'] if 'masked' in sums else most)
+        flops += sequences * training_flops_per_sequence(config.model, phase.seq_len, most)
+    seconds = statistics.fmean(
+        sum(
+            metric['seconds']
+            for metric in read_metrics(Workdir(plan.folder.of(run.step)).metrics_file)
+            if metric['split'] == 'train'
+            and 'seconds' in metric
+            and metric['step'] <= (line.checkpoint or math.inf)
+        )
+        for run in done
+    )
+    sweeps = {
+        step
+        for (name, column, _), step in plan.cells.items()
+        if name == line.name and (plan.folder.of(step) / 'sweep.json').exists()
+    }
+    finetuning = sum(
+        run['seconds']
+        for step in sweeps
+        for run in read_object(plan.folder.of(step) / 'sweep.json')['runs']
+    )
+    return Compute(pieces, predictions, flops, seconds, finetuning)
+
+
+def as_json(plan: Plan) -> dict[str, Any]:
+    """The whole table as JSON values, each number as it was computed."""
+    found = cells(plan)
+    lines = plan.lines()
+    table = []
+    for line in lines:
+        entry: dict[str, Any] = {'row': line.row.name, 'checkpoint': line.checkpoint, 'cells': {}}
+        for column in plan.study.columns:
+            cell = found[line.name, column.name]
+            base = found[first_of(lines, line).name, column.name]
+            gap = None if cell is base else difference(base, cell)
+            entry['cells'][column.name] = {
+                'mean': cell.mean,
+                'sd': cell.sd,
+                'runs': len(cell.values),
+                'over': cell.over,
+                'learning_rate': cell.learning_rate,
+                'scores': [[*pair, score] for pair, score in cell.by_pair.items()],
+                'failed_runs': cell.failed_runs,
+                'missing_seeds': list(cell.missing),
+                'failures': list(cell.failures),
+                'difference': gap._asdict() if gap else None,
+            }
+        used = compute(plan, line)
+        table.append(entry | {'compute': used._asdict() if used else None})
+    return {'title': plan.study.title, 'lines': table}
+
+
+def first_of(lines: Sequence[Line], line: Line) -> Line:
+    """What a line is compared with: the first row's, at the same checkpoint if it has one."""
+    same = [one for one in lines if one.row is lines[0].row and one.checkpoint == line.checkpoint]
+    return same[0] if same else lines[0]

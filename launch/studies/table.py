@@ -1,0 +1,132 @@
+"""A study's table: in words for the terminal and for table.md, as numbers in table.json.
+
+Owns how it looks. Every number is of scores.py; it must not know where those come from.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from configs.files.atomic import atomic_write
+from launch.finetuning.results import aligned
+from launch.studies import plot, scores
+from launch.studies.plan import Line, Plan
+from launch.studies.scores import Cell, Compute
+
+Rows = list[list[str]]
+
+
+def write(plan: Plan, folder: Path) -> str:
+    """Writes table.md, table.json and the plot into `folder`; -> the table for the terminal."""
+    found = scores.cells(plan)
+    parts = tables(plan, found)
+    folder.mkdir(parents=True, exist_ok=True)
+    atomic_write(folder / 'table.json', json.dumps(scores.as_json(plan), indent=2) + '\n')
+    atomic_write(folder / 'table.md', markdown(plan.study.title, parts, notes(plan, found)))
+    plot.draw(plan, found, folder / 'plot.png')
+    text = [plan.study.title]
+    for heading, rows in parts:
+        text += ['', heading, *aligned(rows, left=(0,))]
+    return '\n'.join([*text, '', *notes(plan, found)])
+
+
+def tables(plan: Plan, found: dict[tuple[str, str], Cell]) -> list[tuple[str, Rows]]:
+    """(heading, rows of cells) of each part, the first row of cells being the head."""
+    columns = [column.name for column in plan.study.columns]
+    lines = plan.lines()
+    head = ['', *columns]
+    means = [[line.name, *(score(found[line.name, name]) for name in columns)] for line in lines]
+    gaps = [
+        [line.name, *(gap(found, lines, line, name) for name in columns)]
+        for line in lines
+        if scores.first_of(lines, line) is not line
+    ]
+    parts = [('dev scores: mean ± sd (seeds)', [head, *means])]
+    if gaps:
+        base = f'difference to {lines[0].row.name} ± standard error'
+        parts.append((base, [head, *gaps]))
+    used = [(line, scores.compute(plan, line)) for line in lines]
+    parts.append(('compute', [_COMPUTE, *(cost(line, compute) for line, compute in used)]))
+    return parts
+
+
+def score(cell: Cell) -> str:
+    """'81.20 ± 0.31 (3)', the first with as much as there is."""
+    if cell.mean is None:
+        return 'FAILED' if cell.failures else '-'
+    spread = '' if cell.sd is None else f' ± {cell.sd:.2f}'
+    mark = ('!' if cell.failed_runs else '') + ('*' if cell.missing else '')
+    return f'{cell.mean:.2f}{spread} ({len(cell.values)}){mark}'
+
+
+def gap(found: dict[tuple[str, str], Cell], lines: Sequence[Line], line: Line, column: str) -> str:
+    """'-1.20 ± 0.31', 'u' where no seeds are shared."""
+    first = scores.first_of(lines, line)
+    of = scores.difference(found[first.name, column], found[line.name, column])
+    if of is None:
+        return '-'
+    error = ' ± ?' if of.error is None else f' ± {of.error:.2f}'
+    return f'{of.mean:+.2f}{error}{"" if of.pairs else " u"}'
+
+
+_COMPUTE = ['', 'word pieces', 'predictions', 'PFLOP', 'seconds', 'fine-tuning seconds']
+
+
+def cost(line: Line, used: Compute | None) -> list[str]:
+    """A line of the third part."""
+    if used is None:
+        return [line.name, *['-'] * (len(_COMPUTE) - 1)]
+    return [
+        line.name,
+        f'{used.pieces:,.0f}',
+        f'{used.predictions:,.0f}',
+        f'{used.flops / 1e15:,.3g}',
+        f'{used.seconds:,.0f}',
+        f'{used.finetuning_seconds:,.0f}',
+    ]
+
+
+def notes(plan: Plan, found: dict[tuple[str, str], Cell]) -> list[str]:
+    """What must be said of the numbers: what they are over, what is missing, what has failed."""
+    said = []
+    overs = {cell.over for cell in found.values() if cell.values}
+    for over in sorted(overs, reverse=True):
+        more = (
+            '; a score of one is the mean over its fine-tuning seeds'
+            if over == 'pre-training'
+            else ' of one pre-training, and do not hold what another pre-training would change'
+        )
+        where = '' if len(overs) == 1 else ' (some cells)'
+        said.append(f'sd and standard errors are over {over} seeds{where}{more}.')
+    said.append('Differences are paired by those seeds; u: no seed is shared; ?: one seed alone.')
+    rates = [
+        f'{line} / {column}: {cell.learning_rate:g}'
+        for (line, column), cell in found.items()
+        if cell.learning_rate is not None
+    ]
+    if rates:
+        said.append(f'Learning rates, best mean on dev: {"; ".join(rates)}.')
+    if late := [key for key, cell in found.items() if cell.missing and cell.values]:
+        said.append(f'*: seeds are missing: {_places(late)}.')
+    if failed := [key for key, cell in found.items() if cell.failed_runs]:
+        said.append(f'!: runs that have learnt nothing are among them: {_places(failed)}.')
+    # A failed pre-training is told once, and not in each of the columns that it fails.
+    whys = {(line, why): None for (line, _), cell in found.items() for why in cell.failures}
+    said += [f'FAILED: {line}: {why}' for line, why in whys]
+    return said
+
+
+def markdown(title: str, parts: Iterable[tuple[str, Rows]], said: Iterable[str]) -> str:
+    """All of it as a page."""
+    text = [f'# {title}']
+    for heading, rows in parts:
+        rule = ['---', *['---:'] * (len(rows[0]) - 1)]
+        text += ['', f'{heading[0].upper()}{heading[1:]}:', '']
+        text += [f'| {" | ".join(cells)} |' for cells in (rows[0], rule, *rows[1:])]
+    return '\n'.join([*text, '', *(f'- {one}' for one in said)]) + '\n'
+
+
+def _places(keys: Iterable[tuple[str, str]]) -> str:
+    return '; '.join(' / '.join(key) for key in keys)

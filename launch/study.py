@@ -1,0 +1,177 @@
+"""Runs a study: rows that change a few settings of one recipe, each pre-trained and then judged on
+the same tasks, in one table.
+
+  python -m launch.study --study=pretraining_tasks --scale=cpu --dry_run
+  python -m launch.study --study=pretraining_tasks --scale=cpu --corpus=TEXT --workdir=DIR \\
+      --data_dir=mrpc=glue/MRPC --data_dir=sst2=glue/SST-2 ...
+  python -m launch.study --study=mine.py --corpus=TEXT --workdir=DIR [--only=ROW,...] [--seeds=0,1]
+  python -m launch.study --study=pretraining_tasks --scale=cpu --workdir=DIR --table
+
+The same command goes on with a study that was stopped, however that came. Several processes, also
+on machines that share DIR, divide its steps among them. What two rows or two studies in one DIR
+have in common is made once. A row that fails is marked, and the others go on. Tables, the plot and
+every command's output are in DIR.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from configs import schema
+from configs.errors import UserError, did_you_mean
+from configs.options import option, required
+from launch import app, flags
+
+if TYPE_CHECKING:
+    from configs.studies.study import Study
+    from launch.studies.plan import Plan
+    from launch.studies.steps import Step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Which study, what it reads, and how much of it is run."""
+
+    study: str = required(
+        'one that is shipped (pretraining_tasks, model_size, masking, steps,'
+        ' feature_based), or a Python file with get_studies() (it is run)'
+    )
+    scale: str = option('', "which of the file's studies; not needed where it has one")
+    workdir: str = option('', 'folder of all that is made; several studies may share it')
+    corpus: tuple[str, ...] = option(
+        (), 'the text, as --input of launch.preprocess; NAME=GLOB where rows name their texts'
+    )
+    data_dir: tuple[str, ...] = option(
+        (), "COLUMN=FOLDER or TASK=FOLDER: the folder that holds that task's own files"
+    )
+    tokenizer: str = option('', 'a tokenizer directory, in place of a vocabulary trained here')
+    only: tuple[str, ...] = option((), 'names of rows: the others are left alone', commas=True)
+    seeds: tuple[int, ...] = option((), 'seeds of pre-training, of those of the study', commas=True)
+    table: bool = option(False, 'print the table of what is there, and end')
+    dry_run: bool = option(
+        False, 'print what would run, how many runs, and what they would take; nothing is written'
+    )
+    tflops: float | None = option(
+        None,
+        '--dry_run: the rate to expect, in 10^12 model FLOP a second (launch.plan estimates it for'
+        ' a TPU); default: measured',
+        bounds=(1e-6, None),
+    )
+    print_config: str = option(
+        '', "print a row's pre-training settings as JSON that --config of other commands reads"
+    )
+
+
+flags.define(Options)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Makes what is left to make; returns 1 where a row has failed."""
+    del argv
+    options = flags.read(Options)
+
+    # The study first: it is checked as a whole before any of it is looked for on the disk.
+    study = chosen(options)
+    if options.print_config:
+        rows = {row.name: row for row in study.rows}
+        if options.print_config not in rows:
+            raise unknown('print_config', options.print_config, list(rows))
+        row = rows[options.print_config]
+        print(schema.dumps(study.config(row, study.seeds[0])), end='')
+        return 0
+    if not options.workdir and not options.dry_run:
+        raise UserError('--workdir is required: a folder for all that is made')
+
+    from launch.studies import estimate, inputs, steps, table
+    from launch.studies.plan import Plan
+
+    folder = steps.Folder(options.workdir or '.')
+    if options.table:
+        plan = Plan(study, inputs.remembered(folder.path, study), folder)
+        print(table.write(plan, tables_folder(options)))
+        return 0
+    read = inputs.given(
+        study, options.corpus, options.data_dir, options.tokenizer, needed=not options.dry_run
+    )
+    plan = Plan(study, read, folder)
+    todo = plan.chosen(options.only, options.seeds)
+    if options.dry_run:
+        print(outlook(plan, todo, options))
+        return 0
+
+    # What would be in the way, before anything is written.
+    estimate.check_disk(folder.path, estimate.work(plan, todo).bytes)
+    inputs.remember(folder.path, study, read)
+    steps.make(folder, todo)
+    print('\n' + table.write(plan, tables_folder(options)))
+    return int(any(folder.failure(step.name) for step in todo))
+
+
+def chosen(options: Options) -> Study:
+    """The study that --study and --scale name; the rows and seeds asked for are its own."""
+    from configs.studies.study import load
+
+    studies = load(options.study)
+    scale = options.scale or (next(iter(studies)) if len(studies) == 1 else '')
+    if scale not in studies:
+        raise UserError(
+            f'--scale={scale}: {options.study} is there as {", ".join(studies)}: name one'
+            if scale
+            else f'--scale is required: {options.study} is there as {", ".join(studies)}'
+        )
+    study = studies[scale]
+    for row in options.only:
+        if row not in (names := [one.name for one in study.rows]):
+            raise unknown('only', row, names)
+    for seed in options.seeds:
+        if seed not in study.seeds:
+            raise unknown('seeds', str(seed), [str(one) for one in study.seeds])
+    return study
+
+
+def unknown(flag: str, name: str, known: Sequence[str]) -> UserError:
+    """What is raised for what a study does not have."""
+    return UserError(
+        f'--{flag}={name}: the study has {", ".join(known)}{did_you_mean(name, known)}'
+    )
+
+
+def tables_folder(options: Options) -> Path:
+    """Where the tables of a study are."""
+    name = Path(options.study).stem
+    return Path(options.workdir) / 'tables' / (f'{name}-{options.scale}' if options.scale else name)
+
+
+def outlook(plan: Plan, steps: Sequence[Step], options: Options) -> str:
+    """What --dry_run prints."""
+    from launch.studies import estimate
+
+    left = [step for step in steps if not plan.folder.done(step.name)]
+    text = [plan.study.title, f'{len(steps) - len(left)} of {len(steps)} steps are done; left:']
+    text += [f'  {step.about}' for step in left]
+    work = estimate.work(plan, steps)
+    counts = [f'{count} {kind}' for kind, count in work.runs.items() if count]
+    text.append(f'runs: {", ".join(counts) or "none"}')
+    if left:
+        rate, why = estimate.rate(plan, options.tflops)
+        days, hours = divmod(work.flops / rate / 3600, 24)
+        text.append(
+            f'time: {work.flops:.3g} FLOP at {rate / 1e12:.3g} TFLOP/s ({why}):'
+            f' {f"{days:.0f} days and " if days else ""}{hours:.1f} hours of training steps;'
+            ' starting, compiling, predicting and the feature-based approach are not in it'
+        )
+        if work.unknown:
+            text.append(f'not in it either, of unknown size: {", ".join(work.unknown)}')
+        known = all(text.size for text in plan.inputs.texts.values())
+        text.append(
+            f'disk: about {work.bytes / 1e9:.2g} GB'
+            + ('' if known else ', without the records: --corpus is not given')
+        )
+    return '\n'.join(text)
+
+
+if __name__ == '__main__':
+    app.run(main)

@@ -1,0 +1,178 @@
+"""Studies: what is refused of one, and the shipped ones beside the paper."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from configs.errors import UserError
+from configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
+from configs.studies import study
+from configs.studies.study import Column, HeldOut, Row, Study
+
+BASE = PretrainConfig(
+    model=ModelConfig(max_position=64),
+    phases=(Phase(32, 10, 4), Phase(64, 10, 4)),
+    optimizer=OptimizerConfig(warmup_steps=1),
+)
+TASK = Column('mrpc', 'MRPC')
+
+
+def made(*rows: Row, **more) -> Study:
+    """A study of these rows."""
+    return Study('title', BASE, more.pop('columns', (TASK,)), rows, **more)
+
+
+@pytest.mark.parametrize(
+    ('rows', 'more', 'line'),
+    [
+        ((), {}, 'rows: name one or more'),
+        ((Row('a'), Row('a')), {}, 'rows: name one or more, each once'),
+        ((Row('a,b'),), {}, "'a,b': a name of a row or column is words"),
+        ((Row('a'),), {'seeds': (0, 0)}, 'seeds: name one or more, each once'),
+        (
+            (Row('a', pretraining={'model.attentoin': 'left_to_right'}),),
+            {},
+            r"row 'a': .*no 'attentoin' \(did you mean attention\?\)",
+        ),
+        ((Row('a', pretraining={'seed': 1}),), {}, "row 'a': .*seed follows from the study"),
+        (
+            (Row('a', finetuning={'bilstm': 3}),),
+            {},
+            "row 'a', column 'MRPC': .*bilstm=3: must be true or false",
+        ),
+        ((Row('a', checkpoints=(7,)),), {}, '7 is neither the last step'),
+        (
+            (Row('a', checkpoints=(20,)),),
+            {'columns': (HeldOut('mlm_loss', 'loss'),)},
+            'held-out measures are of the last step',
+        ),
+        (
+            (Row('a'), Row('b', text='other')),
+            {},
+            r"rows 'a' and 'b' differ in text .*may_differ=\('text',\)",
+        ),
+        ((Row('a'), Row('b', records={'dedup': 'lines'})), {}, 'differ in text'),
+        ((Row('a'), Row('b', vocabulary={'vocab_size': 9})), {}, 'differ in vocabulary'),
+        ((Row('a'), Row('b', pretraining={'phases.1.steps': 9})), {}, 'differ in sequences'),
+    ],
+    ids=lambda value: value if isinstance(value, str) else '',
+)
+def test_refused_in_one_line(rows, more, line):
+    with pytest.raises(UserError, match=line) as refusal:
+        made(*rows, **more)
+    assert '\n' not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ('axis', 'row'),
+    [
+        ('text', Row('b', text='other')),
+        ('vocabulary', Row('b', vocabulary={'vocab_size': 9})),
+        ('sequences', Row('b', pretraining={'phases.0.batch_size': 8})),
+    ],
+)
+def test_what_a_study_is_about_may_differ(axis, row):
+    assert made(Row('a'), row, may_differ=(axis,)).rows[1] is row
+
+
+def test_files_of_ones_own(tmp_path):
+    for name, text, line in (
+        ('none.py', 'x = 1', 'defines no get_studies'),
+        ('wrong.py', 'def get_studies():\n    return {}', 'must return a dict of Study'),
+        ('broken.py', 'def get_studies():\n    return 1 / 0', 'broken.py:2: ZeroDivisionError'),
+    ):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(UserError, match=line):
+            study.load(str(tmp_path / name))
+    with pytest.raises(UserError, match=r'did you mean masking\?'):
+        study.load('maskin')
+
+
+def test_every_shipped_study_is_there_at_both_scales():
+    assert study.names() == [
+        'feature_based',
+        'masking',
+        'model_size',
+        'pretraining_tasks',
+        'steps',
+    ]
+    assert all(set(study.load(name)) == {'cpu', 'paper'} for name in study.names())
+
+
+@pytest.mark.parametrize('name', ['feature_based', 'masking', 'pretraining_tasks', 'steps'])
+def test_the_paper_scale_is_the_papers(name):
+    """Section 4, appendix A.2 and A.3."""
+    made = study.load(name)['paper']
+    for row in made.rows:
+        config = made.config(row)
+        assert [dataclasses.astuple(phase) for phase in config.phases] == [
+            (128, 900_000, 256),
+            (512, 100_000, 256),
+        ]
+        model, optimizer = config.model, config.optimizer
+        assert (model.num_layers, model.hidden_size, model.num_heads) == (12, 768, 12)
+        assert (optimizer.peak_lr, optimizer.warmup_steps) == (1e-4, 10_000)
+        assert (optimizer.weight_decay, optimizer.b2, model.hidden_dropout) == (0.01, 0.999, 0.1)
+    glue = [column for column in made.columns if column.task in ('mnli', 'qnli', 'mrpc', 'sst2')]
+    assert all(sorted(column.learning_rates) == [2e-5, 3e-5, 4e-5, 5e-5] for column in glue)
+
+
+def test_table_5():
+    made = study.load('pretraining_tasks')['paper']
+    assert [column.name for column in made.columns] == ['MNLI-m', 'QNLI', 'MRPC', 'SST-2', 'SQuAD']
+    bert, no_nsp, left, bilstm = made.rows
+    # All of them hold the same text out.
+    held_out = {'eval_fraction': 0.005}
+    assert made.records_options(bert) == held_out
+    assert made.records_options(no_nsp) == {**held_out, 'objective': 'full_sentences'}
+    assert made.config(no_nsp) == made.config(bert)
+    # Every token is predicted, none is masked.
+    assert made.records_options(left)['masked_lm_prob'] == 1.0
+    assert made.records_options(left)['mask_mix'] == (0.0, 1.0, 0.0)
+    assert made.config(left).model.attention == 'left_to_right'
+    # The BiLSTM comes with fine-tuning.
+    assert made.config(bilstm) == made.config(left)
+    assert made.records_options(bilstm) == made.records_options(left)
+    assert made.finetuning(bilstm, TASK) == ['bilstm=true']
+
+
+def test_table_6():
+    made = study.load('model_size')['paper']
+    shapes = [(m.num_layers, m.hidden_size, m.num_heads) for m in map(_model(made), made.rows)]
+    assert shapes == [
+        (3, 768, 12), (6, 768, 3), (6, 768, 12), (12, 768, 12), (12, 1024, 16), (24, 1024, 16),
+    ]  # fmt: skip
+    assert all(m.intermediate_size == 4 * m.hidden_size for m in map(_model(made), made.rows))
+    assert len(made.finetuning_seeds) == 5
+
+
+def _model(made: Study):
+    return lambda row: made.config(row).model
+
+
+def test_table_8():
+    """Its columns are MASK, SAME, RND, which is the order of --mask_mix."""
+    made = study.load('masking')['paper']
+    assert [made.records_options(row)['mask_mix'] for row in made.rows] == [
+        (0.8, 0.1, 0.1),
+        (1.0, 0.0, 0.0),
+        (0.8, 0.0, 0.2),
+        (0.8, 0.2, 0.0),
+        (0.0, 0.2, 0.8),
+        (0.0, 0.0, 1.0),
+    ]
+    assert [row.name for row in made.rows] == [
+        '80/10/10', '100/0/0', '80/0/20', '80/20/0', '0/20/80', '0/0/100',
+    ]  # fmt: skip
+    assert [column.approach for column in made.columns] == ['finetune', 'finetune', 'concat_last4']
+
+
+@pytest.mark.parametrize('name', ['feature_based', 'masking', 'model_size', 'pretraining_tasks'])
+def test_the_cpu_scale_reads_enough(name):
+    """20 million word pieces a row, with room for padding (a tenth)."""
+    made = study.load(name)['cpu']
+    for row in made.rows:
+        phases = made.config(row).phases
+        assert sum(p.seq_len * p.steps * p.batch_size for p in phases) * 0.9 > 20e6

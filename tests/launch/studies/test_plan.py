@@ -1,0 +1,214 @@
+"""The plan of a study: what rows share, what is refused, what a dry run says."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from configs.errors import UserError
+from configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
+from configs.studies import study
+from configs.studies.study import Column, HeldOut, Row, Study
+from launch.studies import estimate, inputs
+from launch.studies.inputs import Input, Inputs
+from launch.studies.plan import Plan, check_records, flags_of
+from launch.studies.steps import Folder
+from tests.helpers import pages
+
+BASE = PretrainConfig(
+    model=ModelConfig(vocab_size=100, hidden_size=16, num_layers=1, num_heads=1, max_position=64),
+    phases=(Phase(32, 10, 4), Phase(64, 10, 4)),
+    optimizer=OptimizerConfig(warmup_steps=1),
+)
+TASK = Column('mrpc', 'MRPC', learning_rates=(1e-3, 1e-4), examples=320)
+READ = Inputs({'': Input('text', ('--input=t',), size=1000)}, {'MRPC': Input('files')}, None)
+
+
+def plan_of(folder, *rows: Row, **more) -> Plan:
+    return Plan(
+        Study('title', BASE, more.pop('columns', (TASK,)), rows, **more), READ, Folder(str(folder))
+    )
+
+
+def kinds(plan: Plan) -> dict[str, int]:
+    names = [name.partition('/')[0] for name in plan.steps]
+    return {kind: names.count(kind) for kind in dict.fromkeys(names)}
+
+
+def test_rows_share_what_is_the_same(tmp_path):
+    """One vocabulary; records by their options; the BiLSTM's row has the pre-training of the one
+    above it.
+    """
+    made = study.load('pretraining_tasks')['paper']
+    read = inputs.given(made, (), (), '', needed=False)
+    plan = Plan(made, read, Folder(str(tmp_path)))
+    # Three kinds of records in two lengths; four rows of five tasks.
+    assert kinds(plan) == {'vocabulary': 1, 'records': 6, 'pretraining': 3, 'finetune': 20}
+    for position, step in enumerate(plan.steps.values()):
+        assert all(need in list(plan.steps)[:position] for need in step.needs)
+
+
+def test_settings_that_change_no_result_change_no_folder(tmp_path):
+    """So a study may be stopped and go on with other logging."""
+    base = plan_of(tmp_path, Row('a'))
+    chatty = plan_of(tmp_path, Row('a', pretraining={'runtime.log_every': 7, 'name': 'x'}))
+    other = plan_of(tmp_path, Row('a', pretraining={'optimizer.b2': 0.9}))
+    assert list(chatty.steps) == list(base.steps) != list(other.steps)
+
+
+def test_only_and_seeds_choose_steps_and_what_they_need(tmp_path):
+    plan = plan_of(tmp_path, Row('a'), Row('b', records={'dupe_factor': 3}), seeds=(0, 1))
+    about = [step.about for step in plan.chosen(('b',), (1,))]
+    assert about == [
+        'vocabulary of a',
+        'records of b, 32 word pieces a row',
+        'records of b, 64 word pieces a row',
+        'pre-training of b, seed 1',
+        'MRPC of b, seed 1',
+    ]
+    assert len(plan.chosen((), ())) == len(plan.steps)
+
+
+def test_the_commands_of_a_row(tmp_path):
+    """From the flags that a user would type, in the order of the data's way."""
+    row = Row('a', records={'mask_mix': (0.0, 1.0, 0.0), 'segment': True, 'dedup': 'lines'})
+    plan = plan_of(tmp_path, row, vocabulary={'vocab_size': 100, 'lower_case': False})
+    vocabulary, short, _, pretraining, cell = plan.steps.values()
+    assert list(vocabulary.commands(tmp_path / 'v')) == [
+        (
+            'train_vocab',
+            ['--input=t', f'--output={tmp_path}/v', '--vocab_size=100', '--nolower_case'],
+        )
+    ]
+    [(name, flags)] = short.commands(tmp_path / 'r')
+    assert name == 'preprocess' and flags[3:] == [
+        '--eval_fraction=0.005',
+        '--mask_mix=0.0,1.0,0.0',
+        '--segment',
+        '--dedup=lines',
+        '--seq_len=32',
+    ]
+    [(name, flags)] = cell.commands(tmp_path / 'c')
+    assert name == 'finetune' and f'--init_from={tmp_path}/{pretraining.name}' in flags
+    assert '--sweep=optimizer.peak_lr=0.001,0.0001;seed=0' in flags
+
+
+def test_checkpoints_are_lines_of_one_pretraining(tmp_path):
+    keeps = {'runtime.keep_every': 10, 'runtime.checkpoint_every': 10}
+    plan = plan_of(tmp_path, Row('a', pretraining=keeps, checkpoints=(10, 20)))
+    assert kinds(plan) == {'vocabulary': 1, 'records': 2, 'pretraining': 1, 'finetune': 2}
+    first, last = (plan.steps[plan.cells[f'a @{step}', 'MRPC', 0]] for step in (10, 20))
+    sources = [
+        flag.partition('/pretraining/')[2].partition('/')[2]
+        for step in (first, last)
+        for _, flags in step.commands(tmp_path)
+        for flag in flags
+        if flag.startswith('--init_from')
+    ]
+    assert sources == ['checkpoints/10', '']
+
+
+@pytest.mark.parametrize(
+    ('row', 'line'),
+    [
+        (Row('a', records={'sequence_length': 3}), "row 'a': records: there is no option"),
+        (Row('a', records={'input': 'x'}), "no option 'input'"),
+        (Row('a', records={'dupe_factor': 0}), '--dupe_factor=0: must be from 1'),
+        (Row('a', records={'packing': True, 'masking': 'dynamic'}), '--packing is for'),
+        (Row('a', vocabulary={'vocab_sizes': 9}), r'did you mean vocab_size\?'),
+        (Row('a', vocabulary={'vocab_size': 1}), '--vocab_size=1: must be from 7'),
+    ],
+    ids=lambda value: value if isinstance(value, str) else '',
+)
+def test_options_are_checked_before_anything_runs(tmp_path, row, line):
+    with pytest.raises(UserError, match=line):
+        plan_of(tmp_path, row)
+    assert not list(tmp_path.iterdir())
+
+
+def test_records_of_another_study_are_refused(tmp_path):
+    options = {'objective': 'nsp', 'seq_len': 32, 'mask_mix': [0.8, 0.1, 0.1], 'dupe_factor': 2}
+    (tmp_path / 'manifest.json').write_text(json.dumps({'options': options}))
+    check_records(tmp_path, {'mask_mix': (0.8, 0.1, 0.1), 'dupe_factor': 2}, 32)
+    for asked, length in (({'dupe_factor': 3}, 32), ({}, 64), ({'objective': 'sop'}, 32)):
+        with pytest.raises(UserError, match='holds the records of another study'):
+            check_records(tmp_path, asked, length)
+
+
+def test_inputs_are_named_and_remembered(tmp_path):
+    made = Study('t', BASE, (TASK,), (Row('a'),))
+    (tmp_path / 'text.txt').write_text('words')
+    with pytest.raises(UserError, match='--corpus=GLOB is required'):
+        inputs.given(made, (), (), '', needed=True)
+    corpus = (str(tmp_path / 'text.txt'),)
+    with pytest.raises(UserError, match='--data_dir=mrpc=FOLDER is required'):
+        inputs.given(made, corpus, (), '', needed=True)
+    with pytest.raises(UserError, match=r"no column or task 'mrcp' \(did you mean"):
+        inputs.given(made, corpus, ('mrcp=x',), '', needed=True)
+    task = tmp_path / 'mrpc'
+    task.mkdir()
+    read = inputs.given(made, corpus, (f'mrpc={task}',), '', needed=True)
+    folder = tmp_path / 'run'
+    inputs.remember(folder, made, read)
+    inputs.remember(folder, made, read)
+
+    # The table needs no flags: the plan of what is remembered is the same.
+    again = inputs.remembered(folder, made)
+    plans = [Plan(made, one, Folder(str(folder))) for one in (read, again)]
+    assert list(plans[0].steps) == list(plans[1].steps)
+    (tmp_path / 'text.txt').write_text('other words')
+    other = inputs.given(made, corpus, (f'mrpc={task}',), '', needed=True)
+    with pytest.raises(UserError, match='the text is not what the studies in'):
+        inputs.remember(folder, made, other)
+
+
+def test_flags():
+    assert flags_of({'a': True, 'b': False, 'c': None, 'd': (1.0, 0.5), 'e': 'x'}) == [
+        '--a', '--nob', '--d=1.0,0.5', '--e=x',
+    ]  # fmt: skip
+
+
+def test_the_estimate_by_hand(tmp_path):
+    """Runs, FLOPs and disk of what is left, counted here from the shapes."""
+    plan = plan_of(tmp_path, Row('a'), columns=(TASK, HeldOut('mlm_loss', 'loss')))
+    work = estimate.work(plan, list(plan.steps.values()))
+    assert work.runs == {
+        'vocabulary': 1,
+        'records': 2,
+        'pretraining': 1,
+        'finetune': 2,
+        'feature_based': 0,
+    }
+
+    def row(length: int, predictions: int) -> int:
+        # H = 16, F = 3072, V = 100, one layer.
+        layer = 4 * 16 * 16 + 2 * 16 * 3072
+        attention = 2 * length * length * 16
+        head = predictions * (16 * 16 + 16 * 100)
+        return 6 * (layer * length + attention + head + 16 * 16)
+
+    pretraining = 40 * row(32, 5) + 40 * row(64, 10)
+    finetuning = 2 * 320 * 3 * row(128, 0)  # two rates, 3 epochs of 128
+    assert work.flops == pretraining + finetuning
+    assert work.unknown == () and work.bytes > 0
+    with pytest.raises(UserError, match='GB are free: make room'):
+        estimate.check_disk(tmp_path / 'not' / 'there', 1e18)
+    unknown = dataclasses.replace(TASK, examples=0)
+    plan = plan_of(tmp_path, Row('a'), columns=(unknown,))
+    assert estimate.work(plan, list(plan.steps.values())).unknown == ('MRPC',)
+
+
+def test_the_study_of_the_page_is_one(tmp_path):
+    """docs/studies.md's own: two vocabularies, each with records of its own, on one text."""
+    [block] = [
+        block
+        for block in pages.blocks(pages.ROOT / 'docs/studies.md')
+        if block.language == 'python'
+    ]
+    file = tmp_path / 'two_vocabularies.py'
+    file.write_text('\n'.join(line for _, line in block.lines) + '\n')
+    [made] = study.load(str(file)).values()
+    plan = Plan(made, inputs.given(made, (), (), '', needed=False), Folder(str(tmp_path)))
+    assert kinds(plan) == {'vocabulary': 2, 'records': 4, 'pretraining': 4, 'finetune': 4}

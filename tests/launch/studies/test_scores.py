@@ -1,0 +1,132 @@
+"""Means, spreads and differences, recomputed here with numpy from the same files."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
+from configs.studies.study import Column, Row, Study
+from launch.studies import scores, table
+from launch.studies.inputs import Input, Inputs
+from launch.studies.plan import Plan
+from launch.studies.steps import Folder
+
+BASE = PretrainConfig(
+    model=ModelConfig(max_position=32),
+    phases=(Phase(32, 10, 4),),
+    optimizer=OptimizerConfig(warmup_steps=1),
+)
+RATES, TUNED = (1e-3, 1e-4), (0, 1, 2)
+
+
+def made(folder, seeds=(0, 1), rows=('first', 'other')) -> Plan:
+    study = Study(
+        'title',
+        BASE,
+        (Column('mrpc', 'MRPC', 'accuracy', learning_rates=RATES),),
+        tuple(Row(name, pretraining={'optimizer.b2': 0.9 + 0.01 * i}) for i, name in
+              enumerate(rows)),
+        seeds=seeds,
+        finetuning_seeds=TUNED,
+    )  # fmt: skip
+    return Plan(study, Inputs({'': Input(1)}, {'MRPC': Input(2)}, None), Folder(str(folder)))
+
+
+def write(plan: Plan, row: str, seed: int, values, failed=()) -> None:
+    """A finished sweep: values[rate, fine-tuning seed]."""
+    step = plan.cells[row, 'MRPC', seed]
+    folder = plan.folder.of(step)
+    folder.mkdir(parents=True)
+    runs = [
+        {
+            'settings': {'optimizer.peak_lr': rate, 'seed': tuned},
+            'metric': 'f1',
+            'metrics': {'f1': 0.0, 'accuracy': values[i][j]},
+            'failed': (i, j) in failed,
+        }
+        for i, rate in enumerate(RATES)
+        for j, tuned in enumerate(TUNED)
+    ]
+    (folder / 'sweep.json').write_text(json.dumps({'metric': 'f1', 'runs': runs}))
+    record = plan.folder.path / 'stages' / f'{step}.json'
+    record.parent.mkdir(parents=True, exist_ok=True)
+    record.write_text(json.dumps({'done': True}))
+
+
+@pytest.fixture
+def values():
+    """[row, seed, rate, fine-tuning seed]; the second rate is the better one for `other` alone."""
+    noise = np.random.RandomState(0).uniform(0, 0.05, (2, 2, 2, 3))
+    return noise + np.array([[0.7, 0.6], [0.5, 0.8]])[:, None, :, None]
+
+
+def test_over_pretraining_seeds(tmp_path, values):
+    plan = made(tmp_path)
+    for i, row in enumerate(('first', 'other')):
+        for seed in (0, 1):
+            write(plan, row, seed, values[i, seed])
+    found = scores.cells(plan)
+    first, other = (found[row, 'MRPC'] for row in ('first', 'other'))
+    assert (first.learning_rate, other.learning_rate) == (1e-3, 1e-4)
+
+    # One number for each pre-training: the mean of its three fine-tunings at the chosen rate.
+    a, b = 100 * values[0, :, 0].mean(-1), 100 * values[1, :, 1].mean(-1)
+    assert first.over == 'pre-training' and list(first.values.values()) == pytest.approx(list(a))
+    assert (first.mean, first.sd) == pytest.approx((a.mean(), a.std(ddof=1)))
+    gap = scores.difference(first, other)
+    assert gap == pytest.approx(((b - a).mean(), (b - a).std(ddof=1) / np.sqrt(2), 2))
+    assert not first.missing and not first.failed_runs
+
+
+def test_one_pretraining_seed_has_the_spread_of_fine_tuning(tmp_path, values):
+    plan = made(tmp_path)
+    write(plan, 'first', 0, values[0, 0])
+    write(plan, 'first', 1, values[0, 1])
+    write(plan, 'other', 0, values[1, 0], failed={(1, 2), (0, 0)})
+    found = scores.cells(plan)
+    first, other = (found[row, 'MRPC'] for row in ('first', 'other'))
+    a, b = 100 * values[0, 0, 0], 100 * values[1, 0, 1]
+    assert other.over == 'fine-tuning' and other.missing == (1,)
+    assert other.failed_runs == 1  # the other one is at the rate that was not chosen
+    assert (other.mean, other.sd) == pytest.approx((b.mean(), b.std(ddof=1)))
+    # The one pre-training that both have, fine-tuning by fine-tuning.
+    gap = scores.difference(first, other)
+    assert gap == pytest.approx(((b - a).mean(), (b - a).std(ddof=1) / np.sqrt(3), 3))
+
+
+def test_no_seed_is_shared(tmp_path, values):
+    plan = made(tmp_path)
+    write(plan, 'first', 0, values[0, 0])
+    write(plan, 'other', 1, values[1, 1])
+    found = scores.cells(plan)
+    a, b = 100 * values[0, 0, 0], 100 * values[1, 1, 1]
+    error = np.sqrt(a.var(ddof=1) / 3 + b.var(ddof=1) / 3)
+    gap = scores.difference(found['first', 'MRPC'], found['other', 'MRPC'])
+    assert gap == pytest.approx((b.mean() - a.mean(), error, 0))
+    assert ' u' in table.gap(found, plan.lines(), plan.lines()[1], 'MRPC')
+
+
+def test_the_table_says_what_is_missing_and_what_failed(tmp_path, values):
+    plan = made(tmp_path, rows=('first', 'other', 'third'))
+    for seed in (0, 1):
+        write(plan, 'first', seed, values[0, seed])
+    write(plan, 'other', 0, values[1, 0], failed={(1, 0)})
+    plan.folder.note_failure(plan.cells['third', 'MRPC', 0], 'launch.finetune ended: oh no')
+    text = table.write(plan, tmp_path / 'tables')
+    mean = 100 * values[0, :, 0].mean()
+    assert f'first    {mean:.2f} ± ' in text and '(2)' in text
+    assert '(3)!*' in text and '*: seeds are missing: other / MRPC' in text
+    assert '!: runs that have learnt nothing are among them: other / MRPC' in text
+    assert 'FAILED: third: launch.finetune ended: oh no' in text
+    written = {path.name for path in (tmp_path / 'tables').iterdir()}
+    assert written == {'table.md', 'table.json', 'plot.png'}
+    cell = json.loads((tmp_path / 'tables/table.json').read_text())['lines'][0]['cells']['MRPC']
+    assert cell['mean'] == pytest.approx(mean) and len(cell['scores']) == 6
+
+
+def test_a_table_without_results(tmp_path):
+    text = table.write(made(tmp_path), tmp_path / 'tables')
+    assert 'first' in text and '±' not in text.splitlines()[4]

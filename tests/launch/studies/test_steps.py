@@ -1,0 +1,134 @@
+"""Steps: made once, in order; what fails is marked; who was killed leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from launch.studies import steps
+from launch.studies.steps import Folder, Step
+
+# Each "command" of these tests is a line of Python.
+RUN = [sys.executable, '-c']
+
+
+@pytest.fixture(autouse=True)
+def python_lines(monkeypatch):
+    monkeypatch.setattr(steps, 'command', lambda name, *code: [*RUN, *code])
+
+
+def step(name: str, code: str = '', needs=()) -> Step:
+    """Writes its folder's path into made.txt beside it, then runs `code`."""
+    body = 'import os, sys, time; f = {!r}; os.makedirs(f, exist_ok=True)\n'
+    made = "open(f + '/made.txt', 'a').write('x')\n"
+    return Step(
+        name, name, {}, lambda folder: [('x', [body.format(str(folder)) + code + '\n' + made])],
+        needs,
+    )  # fmt: skip
+
+
+def times(folder: Folder, name: str) -> int:
+    return len((folder.of(name) / 'made.txt').read_text())
+
+
+def test_each_once_and_in_order(tmp_path):
+    folder = Folder(str(tmp_path))
+    look = f'assert os.path.exists({str(tmp_path / "a/made.txt")!r})'
+    chain = [step('a'), step('b', look, ('a',))]
+    steps.make(folder, chain)
+    steps.make(folder, chain)
+    assert [times(folder, name) for name in 'ab'] == [1, 1]
+
+
+def test_a_failed_step_is_marked_and_the_others_go_on(tmp_path, capsys):
+    folder = Folder(str(tmp_path))
+    broken = step('a', "sys.exit('a: error: no such thing')")
+    all_steps = [broken, step('b', needs=('a',)), step('c')]
+    steps.make(folder, all_steps)
+    why = 'launch.x ended with exit code 1: a: error: no such thing'
+    assert folder.failure('a') == folder.failure('b') == why
+    assert folder.done('c') and not folder.of('b').exists()
+    assert 'FAILED: a: launch.x ended' in capsys.readouterr().out
+
+    # Started again it is tried again, and the mark goes.
+    steps.make(folder, [step('a'), *all_steps[1:]])
+    assert folder.done('a') and folder.done('b') and folder.failure('b') is None
+    assert times(folder, 'c') == 1
+
+
+def test_a_command_that_was_stopped_stops_the_study(tmp_path):
+    folder = Folder(str(tmp_path))
+    with pytest.raises(SystemExit) as end:
+        steps.make(folder, [step('a', 'sys.exit(143)'), step('b')])
+    assert end.value.code == 143 and folder.failure('a') is None and not folder.of('b').exists()
+
+
+PROGRAM = """
+    import sys
+    from launch.studies import steps
+    from tests.launch.studies.test_steps import RUN, step
+    steps.command = lambda name, *code: [*RUN, *code]
+    steps._POLL_S = 0.05
+    steps.make(steps.Folder(sys.argv[1]), [step(n, sys.argv[2]) for n in 'abcd'])
+"""
+
+
+def start(folder, code: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, '-c', textwrap.dedent(PROGRAM), str(folder), code],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_two_processes_divide_the_steps(tmp_path):
+    both = [start(tmp_path, 'time.sleep(0.3)') for _ in range(2)]
+    said = [one.communicate(timeout=60)[0] for one in both]
+    assert [one.returncode for one in both] == [0, 0]
+    assert [times(Folder(str(tmp_path)), name) for name in 'abcd'] == [1, 1, 1, 1]
+    assert sum(text.count('step ') for text in said) == 4
+
+
+def test_a_killed_study_leaves_its_command_the_step(tmp_path):
+    """Nobody takes the step while the command of the killed one is still at work."""
+    marker = f'open({str(tmp_path / "pid")!r}, "w").write(str(os.getpid())); time.sleep(1.5)'
+    first = start(tmp_path / 'run', marker)
+    while not (tmp_path / 'pid').exists():
+        time.sleep(0.02)
+    time.sleep(0.1)
+    os.kill(first.pid, signal.SIGKILL)
+    first.communicate()
+    lock = tmp_path / 'run/locks/a.lock'
+    with steps.taken(lock) as mine:
+        assert mine is None  # the command has it
+    deadline = time.monotonic() + 30
+    while True:
+        with steps.taken(lock) as mine:
+            if mine is not None:
+                break
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert times(Folder(str(tmp_path / 'run')), 'a') == 1
+
+
+def test_sigterm_is_passed_on(tmp_path):
+    """The command saves and ends by itself, and the study with the code of the signal."""
+    code = (
+        'import signal\n'
+        f'saved = lambda *_: (open({str(tmp_path / "saved")!r}, "w").close(), sys.exit(143))\n'
+        'signal.signal(signal.SIGTERM, saved)\n'
+        f'open({str(tmp_path / "ready")!r}, "w").close(); time.sleep(30)'
+    )
+    study = start(tmp_path / 'run', code)
+    while not (tmp_path / 'ready').exists():
+        time.sleep(0.02)
+    study.terminate()
+    said, _ = study.communicate(timeout=30)
+    assert study.returncode == 143 and (tmp_path / 'saved').exists()
+    assert 'stopped by signal 15; the same command goes on from here' in said
