@@ -6,7 +6,9 @@ import configparser
 import dataclasses
 import importlib.util
 import json
+import os
 import pathlib
+import random
 import subprocess
 import sys
 import time
@@ -300,3 +302,50 @@ def test_fine_tuning_is_compared_with_pytorch_over_seeds(tmp_path):
             and message in refused.stderr
             and refused.stderr.count('\n') == 1
         ), refused.stderr
+
+
+@pytest.mark.slow
+def test_the_gpu_day_goes_through_its_parts_on_a_cpu(tmp_path):
+    """The parts run for real, on a tiny model; what has no time or fails is said, not dropped."""
+    draw = random.Random(0)
+    words = [a + b for a in 'bcdfgklm' for b in ('a', 'en', 'ist', 'o', 'u')]
+    lines = [' '.join(draw.choices(words, k=14)) for _ in range(2000)]
+    documents = [lines[i : i + 20] for i in range(0, len(lines), 20)]
+    (tmp_path / 'text.txt').write_text('\n\n'.join('\n'.join(d) for d in documents) + '\n')
+
+    def day(output, *flags) -> tuple[dict, str]:
+        done = subprocess.run(
+            [
+                sys.executable,
+                '-m',
+                'benchmarks.gpu_day',
+                f'--text={tmp_path}/text.txt',
+                f'--output={tmp_path}/{output}',
+                *flags,
+            ],
+            cwd=ROOT,
+            env={**os.environ, 'XLA_FLAGS': ''},  # one device, as there would be one GPU
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        found = json.loads((tmp_path / output / 'gpu_day.json').read_text())
+        assert all(name in (tmp_path / output / 'day.html').read_text() for name in found['parts'])
+        return found['parts'], done.stdout
+
+    parts, told = day('whole', '--minutes=20')
+    assert {name: part['state'] for name, part in parts.items()} == dict.fromkeys(
+        ('records', 'resume', 'attention', 'speed'), 'done'
+    )
+    assert parts['resume']['equal_bits'] and parts['resume']['arrays'] > 50
+    # The killed run was: its second command says from where it goes on.
+    log = (tmp_path / 'whole' / 'logs' / 'resume.log').read_text()
+    assert log.count('--workdir=') == 3 and 'killed: resumed at step 20 of 60' in log
+    assert parts['speed']['bert_tiny:128 ours'] > 0
+    assert 'resume: done, equal_bits True' in told
+
+    # A preset that is none: the records stand, each part after them says why it failed.
+    parts, told = day('broken', '--preset=bert_nano')
+    assert parts['records']['state'] == 'done'
+    assert parts['resume']['state'] == parts['speed']['state'] == 'failed'
+    assert 'bert_nano' in parts['resume']['error'] and 'resume: failed' in told
