@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from bert_jax.interchange.parameters import Model, Reading
     from input_pipeline.tokenizer import Tokenizer
-    from launch.workdir.source import Source
+    from launch.sources.source import Source
 
 Format = Literal['huggingface', 'google', 'peft', 'stablehlo', 'saved_model']
 
@@ -82,7 +82,7 @@ def main(argv: Sequence[str]) -> None:
         raise UserError('--base is of --format=peft: leave it out')
 
     from bert_jax.interchange.parameters import with_stored_words
-    from launch.workdir.source import fold, plain, print_names, read_source
+    from launch.sources.source import fold, plain, print_names, read_source
 
     # As it is, without parts made up: an export must not hold weights that nobody trained. Other
     # programs know BERT's own weights; ours has adapters in it; peft's are apart from the encoder.
@@ -112,7 +112,7 @@ def main(argv: Sequence[str]) -> None:
 def _base(options: Options, model: Model) -> Source:
     """The encoder of an adapter. UserError where peft has no such method, or would not find it."""
     from bert_jax.interchange import peft
-    from launch.workdir import source
+    from launch.sources import source
 
     peft.check_method(model.config.tuning)
     where = options.model.where

@@ -80,8 +80,8 @@ def main(argv: Sequence[str]) -> None:
     from input_pipeline.text.record_files import Reader, parse_columns, parse_shard
     from launch.inference.extractor import Extractor
     from launch.inference.feature_files import FeatureFiles
+    from launch.sources.source import load_source
     from launch.workdir.resumable import growing, was_finished
-    from launch.workdir.source import load_source
 
     # The input before the model: a mistyped column should not wait for weights.
     shard = parse_shard(options.file.shard)

@@ -119,7 +119,8 @@ def main(argv: Sequence[str]) -> int:
     from launch.finetuning.approach import FineTuning
     from launch.finetuning.feature_based import FeatureBased
     from launch.finetuning.task_data import TaskData, task_identity
-    from launch.workdir import running, source
+    from launch.sources import source
+    from launch.workdir import running
     from launch.workdir.workdir import Workdir
 
     # One encoder, one task and one mesh for all runs; two runners, for the rows are of two kinds.

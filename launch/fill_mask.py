@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> None:
 
     from launch.inference.mask_filler import MaskFiller
     from launch.inference.questions import answer_each
-    from launch.workdir.source import read_source
+    from launch.sources.source import read_source
 
     filler = MaskFiller(read_source(options.model.where), options.top)
 

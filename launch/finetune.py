@@ -100,7 +100,8 @@ def main(argv: Sequence[str]) -> int:
     from launch.finetuning import finetuner, machine, results
     from launch.finetuning.approach import FineTuning
     from launch.finetuning.task_data import TaskData, task_identity
-    from launch.workdir import running, source
+    from launch.sources import source
+    from launch.workdir import running
     from launch.workdir.workdir import Workdir
 
     # From here on the folder is this command's, so two sweeps cannot mix their runs in it.

@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> None:
     options = flags.read(Options)
     app.check_output('output', options.output)
 
-    from launch.workdir.merged import merge
+    from launch.sources.merged import merge
 
     print(merge(options.workdir, options.output))
 

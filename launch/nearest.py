@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> None:
     from launch.inference.extractor import Extractor
     from launch.inference.questions import answer_each
     from launch.inference.similarity import Sentences
-    from launch.workdir.source import load_source
+    from launch.sources.source import load_source
 
     reader = Reader(options.input, ('text',), (), parse_columns(options.columns))
     _ = reader.size  # a file that is not there is told before the model is read

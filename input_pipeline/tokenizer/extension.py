@@ -2,7 +2,7 @@
 
 Owns which words of a text are worth an entry, where they go ([unused] slots first, then the end, so
 that every old entry keeps its id), and which entries of a vocabulary are new against an older one.
-Must not know models: what becomes of the new entries' rows is launch/workdir/source.py's.
+Must not know models: what becomes of the new entries' rows is launch/sources/fitting.py's.
 """
 
 from __future__ import annotations

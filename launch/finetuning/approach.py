@@ -21,7 +21,7 @@ from configs.errors import UserError
 from configs.schema import FinetuneConfig
 from input_pipeline.tasks.base import Arrays
 from launch.finetuning.task_data import TaskData
-from launch.workdir.source import check_pooler
+from launch.sources.fitting import check_pooler
 
 C = TypeVar('C', bound=FinetuneConfig, contravariant=True)
 

@@ -27,7 +27,7 @@ from configs.schema import ModelConfig
 from input_pipeline.progress import Progress
 from input_pipeline.tasks.base import INPUT_KEYS, Arrays
 from launch.finetuning.batch_runner import by_length, run
-from launch.workdir.source import Source
+from launch.sources.source import Source
 
 _VERSION = 1  # of what the files hold for the same weights and rows
 _LENGTHS = 4  # programs that the encoder is compiled to at most

@@ -27,7 +27,7 @@ from input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, trim
 from input_pipeline.tasks.features import features_of
 from input_pipeline.text.whole_text import read_json
 from launch.finetuning.batch_runner import by_length, counted_jit, gather, run
-from launch.workdir.source import Source, load_source
+from launch.sources.source import Source, load_source
 from launch.workdir.workdir import Workdir
 
 

@@ -19,7 +19,7 @@ from input_pipeline.tasks.batching import subset
 from input_pipeline.tasks.features import features_of
 from input_pipeline.tasks.task_file import is_task_file
 from launch.finetuning import evaluation
-from launch.workdir.source import Source
+from launch.sources.source import Source
 
 
 def task_identity(task: Task, name: str, data_dir: str) -> dict[str, Any]:

@@ -34,8 +34,8 @@ from input_pipeline.tasks.features import input_rows
 from input_pipeline.tokenizer import Tokenizer
 from launch.inference.extractor import Extractor
 from launch.inference.mask_filler import MaskFiller, check_head
+from launch.sources.source import Source, load_source
 from launch.workdir import word_vectors
-from launch.workdir.source import Source, load_source
 
 Text = str | tuple[str, str]
 

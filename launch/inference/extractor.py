@@ -23,7 +23,7 @@ from input_pipeline.tokenizer import Tokenizer
 from input_pipeline.tokenizer.tokenizer import Encoding
 from launch.finetuning.batch_runner import Result
 from launch.inference.batching import Buckets
-from launch.workdir.source import Source
+from launch.sources.source import Source
 
 _CHUNK_TOKENS = 8192  # word pieces that go together: what bounds the memory
 

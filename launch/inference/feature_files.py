@@ -18,7 +18,7 @@ import numpy as np
 
 from bert_jax.model.hidden_states import Pool
 from launch.inference.extractor import Part, Row
-from launch.workdir.source import Source
+from launch.sources.source import Source
 
 _TOKEN_COLUMNS = ('input_ids', 'segment_ids', 'word_index', 'starts', 'ends')
 

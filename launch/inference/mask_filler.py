@@ -13,7 +13,7 @@ from typing import Any
 from bert_jax.train.task_heads import HEADS
 from configs.errors import UserError
 from launch.inference.predictor import Predictor
-from launch.workdir.source import Source
+from launch.sources.source import Source
 
 MASK = '[MASK]'
 

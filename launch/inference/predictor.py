@@ -31,7 +31,7 @@ from launch.finetuning.batch_runner import Result, gather
 from launch.inference.answers import Answerer
 from launch.inference.batching import Buckets, Resident, placed
 from launch.inference.served_heads import answerer
-from launch.workdir.source import Source, read_source, read_tuned
+from launch.sources.source import Source, read_source, read_tuned
 from launch.workdir.workdir import Workdir
 
 _CHUNK = 512  # records that go together through `stream`

@@ -54,7 +54,7 @@ def samples(run: Run, count: int, top: int = 3) -> Samples:
     nothing out, or its model has no head for masked words.
     """
     from launch.inference.mask_filler import MASK, MaskFiller
-    from launch.workdir.source import read_source
+    from launch.sources.source import read_source
 
     # What is cheap to refuse first: to read a model takes a while.
     assert isinstance(run.config, schema.PretrainConfig), 'only pre-training has held-out records'
@@ -86,7 +86,7 @@ def _first_weights(
 ) -> tuple[dict[str, Any], str]:
     """The weights that a run began with, made or read again, and what they are in words."""
     if init_from:
-        from launch.workdir.source import for_pretraining
+        from launch.sources.fitting import for_pretraining
 
         source = for_pretraining(init_from, tokenizer, config.model, config.seed)
         return source.params, f'the weights of {source.where}'

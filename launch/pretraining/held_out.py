@@ -25,8 +25,8 @@ from input_pipeline.records.stream import RecordStream
 from launch.finetuning.batch_runner import eval_batch_size
 from launch.finetuning.evaluation import check_writable, config_hash, write_result
 from launch.pretraining.record_checks import check_model_reads
+from launch.sources.source import read_source
 from launch.workdir import word_vectors
-from launch.workdir.source import read_source
 from launch.workdir.workdir import Workdir
 
 

@@ -18,7 +18,7 @@ from launch import app
 from launch.workdir.changes import leaves
 
 if TYPE_CHECKING:
-    from launch.workdir.source import Source
+    from launch.sources.source import Source
     from launch.workdir.workdir import Workdir
 
 # How a host reads its records, where it keeps compiled programs, and when it gives itself up.

@@ -15,7 +15,7 @@ from bert_jax.train import checkpoint
 from configs import schema
 from configs.model import TuningConfig
 from input_pipeline.records.shards import Manifest
-from launch.workdir import source
+from launch.sources import fitting, source
 from launch.workdir.workdir import Workdir
 
 
@@ -35,6 +35,6 @@ def shape_settings(init_from: str, data: Sequence[str], workdir: str | None) -> 
         if data:
             shape = dataclasses.replace(shape, vocab_size=Manifest.load(data[0]).vocab_size)
     values = schema.to_dict(shape).items()
-    settings = [f'model.{name}={value}' for name, value in values if name not in source.FREE]
+    settings = [f'model.{name}={value}' for name, value in values if name not in fitting.FREE]
     logging.info('%s: %s', init_from, ', '.join(settings))
     return settings

@@ -37,8 +37,9 @@ from configs.errors import UserError
 from input_pipeline.records.stream import RecordStream
 from launch.pretraining import baselines, dry_run, held_out, same_run
 from launch.pretraining.records import Records
-from launch.workdir import notes, running, source, word_vectors
-from launch.workdir.source import Source
+from launch.sources import fitting, source
+from launch.sources.source import Source
+from launch.workdir import notes, running, word_vectors
 from launch.workdir.workdir import Workdir
 
 
@@ -125,12 +126,12 @@ def starting_point(
     if config.tuning.method == 'full':
         if checkpoint.saved_steps(options.workdir):
             return None, {'init_from': where}
-        start = source.for_pretraining(where, tokenizer, model, config.seed, options.print_map)
+        start = fitting.for_pretraining(where, tokenizer, model, config.seed, options.print_map)
         return start, {'init_from': where}
 
     # The trained weights belong to these alone: as source.py reads them again with the workdir.
     start = source.load_plain(where, options.print_map)
-    source.check_pooler(start, config.tuning)
+    fitting.check_pooler(start, config.tuning)
     if tokenizer.fingerprint != start.tokenizer.fingerprint:
         raise UserError(
             f'the vocabulary of --data is not that of {start.where}, and'
@@ -138,7 +139,7 @@ def starting_point(
             ' tokenizer there, or take tuning.method=full'
         )
     identity = {'init_from': start.where, 'init_fingerprint': start.fingerprint()}
-    return source.as_pretraining(start, tokenizer, model, config.seed), identity
+    return fitting.as_pretraining(start, tokenizer, model, config.seed), identity
 
 
 def _train(

@@ -18,6 +18,7 @@ FLOORS = {
     'input_pipeline': ({'records', 'tokenizer'}, {'text', 'examples'}, {'preprocess', 'tasks'}),
     'launch': (
         {'workdir', 'cluster'},
+        {'sources'},
         {'finetuning'},
         {'pretraining', 'inference', 'robustness'},
         {'page'},

@@ -21,7 +21,7 @@ from configs import schema
 from configs.errors import UserError
 from input_pipeline.tokenizer import Tokenizer
 from launch import export
-from launch.workdir.source import read_source
+from launch.sources.source import read_source
 from launch.workdir.workdir import Workdir
 
 MODEL = schema.ModelConfig(

@@ -19,8 +19,8 @@ from configs import schema
 from configs.errors import UserError
 from input_pipeline.records.shards import Manifest
 from launch.inference import Bert
+from launch.sources.source import load_source
 from launch.workdir.metrics import read_metrics
-from launch.workdir.source import load_source
 from tests.helpers import jobs
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -23,7 +23,7 @@ from configs.errors import UserError
 from input_pipeline.text.record_files import BadRecord
 from launch.inference.extractor import Extractor, row_of
 from launch.inference.feature_files import FeatureFiles
-from launch.workdir.source import Source
+from launch.sources.source import Source
 from tests.helpers import tiny_models
 
 TEXTS = ['Unables, who?', 'paris', '', 'the  capital of France. ' * 14, 'what is a film']

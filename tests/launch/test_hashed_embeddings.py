@@ -34,7 +34,7 @@ from launch.finetuning.task_data import TaskData, task_identity
 from launch.inference import Bert, Predictor
 from launch.pretraining import held_out, train
 from launch.pretraining.records import Records
-from launch.workdir import source
+from launch.sources import fitting, source
 from tests.helpers.numpy_bert import numpy_forward
 from tests.helpers.records import example_columns
 
@@ -154,7 +154,7 @@ def test_pretraining_from_a_bert_takes_all_but_its_table(folder, tmp_path, caplo
     pretrain(folder, 'bert', 3, model=plain)
     bert, _ = load_params(folder / 'bert')
     tokenizer = Tokenizer.load(folder / 'vocabulary')
-    start = source.for_pretraining(str(folder / 'bert'), tokenizer, MODEL, 0)
+    start = fitting.for_pretraining(str(folder / 'bert'), tokenizer, MODEL, 0)
     assert 'its word vectors give way to computed ones' in caplog.text
     table = bert['encoder']['embeddings']['word']
     assert np.array_equal(start.params['mlm']['decoder'], table)
@@ -167,14 +167,14 @@ def test_pretraining_from_a_bert_takes_all_but_its_table(folder, tmp_path, caplo
 
     # The other way there is no table to take.
     with pytest.raises(UserError, match='leave those settings out, or give --set model.embedding'):
-        source.for_pretraining(str(folder / 'pre'), tokenizer, plain, 0)
+        fitting.for_pretraining(str(folder / 'pre'), tokenizer, plain, 0)
 
 
 def test_new_words_have_vectors_of_their_own(folder, tmp_path):
     """A vocabulary that was extended: rows of the decoder are means, vectors are computed."""
     larger = write_vocabulary(tmp_path / 'larger', [*ENTRIES, 'goodly'])
     whole = source.read_source(str(folder / 'pre'))
-    grown = source.with_vocabulary(whole, larger)
+    grown = fitting.with_vocabulary(whole, larger)
     found = grown.params['encoder']['embeddings']['word']
     assert np.array_equal(found[len(ENTRIES)], spelling.vectors(['goodly'], 24)[0])
     decoder = whole.params['mlm']['decoder']

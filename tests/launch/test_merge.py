@@ -18,8 +18,8 @@ from configs.errors import UserError
 from configs.model import TuningConfig
 from input_pipeline.tokenizer import Tokenizer
 from launch.inference import Predictor
-from launch.workdir.merged import merge
-from launch.workdir.source import load_source, read_source, shape_of
+from launch.sources.merged import merge
+from launch.sources.source import load_source, read_source, shape_of
 from launch.workdir.workdir import Workdir
 from tests.helpers.numpy_bert import make_batch, noisy_params
 

@@ -10,7 +10,7 @@ import pytest
 
 from input_pipeline.text.record_files import Reader
 from launch.inference.extractor import Extractor
-from launch.workdir.source import load_source
+from launch.sources.source import load_source
 
 _REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --parity'
 torch = pytest.importorskip('torch', reason=_REASON)

@@ -7,7 +7,7 @@ import pytest
 from bert_jax.interchange import huggingface
 from input_pipeline.tokenizer import vocabulary
 from launch.inference.mask_filler import MaskFiller
-from launch.workdir.source import read_source
+from launch.sources.source import read_source
 
 _REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --parity'
 torch = pytest.importorskip('torch', reason=_REASON)

@@ -20,7 +20,7 @@ from bert_jax.train import schedule, task_heads
 from bert_jax.train.state import fresh_state, init_params, load_params_into
 from bert_jax.train.step import make_train_step
 from configs.schema import OptimizerConfig, RuntimeConfig
-from launch.workdir.source import load_source
+from launch.sources.source import load_source
 from tests.parity import reference
 
 # Warnings of torch and transformers are not ours to mend.

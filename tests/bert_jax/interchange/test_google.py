@@ -18,7 +18,7 @@ from bert_jax.interchange.parameters import Model
 from bert_jax.model import heads
 from configs.errors import UserError
 from launch import export
-from launch.workdir.source import load_source, read_source
+from launch.sources.source import load_source, read_source
 from tests.helpers import tiny_models
 
 SETTINGS = {

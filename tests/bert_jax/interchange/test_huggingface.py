@@ -22,7 +22,7 @@ from bert_jax.interchange import huggingface
 from bert_jax.model import heads
 from bert_jax.train import losses
 from configs.errors import UserError
-from launch.workdir.source import load_source
+from launch.sources.source import load_source
 
 GOLDEN = pathlib.Path(__file__).parents[2] / 'golden' / 'huggingface'
 EXPECTED = load_file(GOLDEN / 'expected.safetensors')

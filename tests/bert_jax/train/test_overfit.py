@@ -16,7 +16,7 @@ from input_pipeline.tasks import load_task
 from launch.finetuning import finetuner, machine
 from launch.finetuning.approach import FineTuning
 from launch.finetuning.task_data import TaskData, task_identity
-from launch.workdir import source
+from launch.sources import source
 
 ROWS = 50
 NLI = {'contradiction': 'bad', 'entailment': 'good', 'neutral': 'red'}

@@ -26,7 +26,7 @@ from input_pipeline.tasks.tagging import TaggedExample, TaggingTask
 from launch.finetuning import encoder_cache, finetuner, machine, results
 from launch.finetuning.feature_based import FeatureBased
 from launch.finetuning.task_data import TaskData
-from launch.workdir import source
+from launch.sources import source
 from tests.helpers import tiny_models
 from tests.helpers.numpy_bert import numpy_bilstm, numpy_forward
 

@@ -38,7 +38,8 @@ from launch.finetuning.best import BestCheckpoint
 from launch.finetuning.task_data import TaskData, task_identity
 from launch.inference import Predictor
 from launch.pretraining import held_out
-from launch.workdir import notes, source
+from launch.sources import source
+from launch.workdir import notes
 from launch.workdir.metrics import read_metrics
 from launch.workdir.workdir import Workdir
 from tests.helpers.encoder import ENCODER_WORDS

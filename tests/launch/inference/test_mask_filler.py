@@ -11,7 +11,7 @@ from input_pipeline.tokenizer.settings import SPECIAL_TOKENS
 from input_pipeline.tokenizer.wordpiece import Normalizer
 from launch.inference.mask_filler import MaskFiller
 from launch.inference.predictor import Predictor
-from launch.workdir.source import Source
+from launch.sources.source import Source
 from tests.helpers import tiny_models
 
 

@@ -22,7 +22,7 @@ from input_pipeline.text.record_files import BadRecord
 from input_pipeline.tokenizer import Tokenizer
 from launch.inference import Predictor
 from launch.inference.batching import Buckets
-from launch.workdir.source import Source, load_plain
+from launch.sources.source import Source, load_plain
 from launch.workdir.workdir import Workdir
 from tests.helpers import tiny_models
 

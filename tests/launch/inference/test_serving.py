@@ -27,7 +27,7 @@ from bert_jax.train.task_heads import CLASSES as HEADS_BY_CLASS
 from configs.errors import UserError
 from launch import export
 from launch.inference import Predictor
-from launch.workdir.source import Source
+from launch.sources.source import Source
 from tests.helpers import tiny_models
 
 # Calls the program in each folder on its batch.npz, and then its example script; fails where it has

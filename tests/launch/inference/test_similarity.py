@@ -9,7 +9,7 @@ from configs.errors import UserError
 from input_pipeline.text.record_files import BadRecord
 from launch.inference.extractor import Extractor
 from launch.inference.similarity import Sentences
-from launch.workdir.source import Source
+from launch.sources.source import Source
 from tests.helpers import tiny_models
 
 TEXTS = ['paris is the capital of france', 'a bad film', '', 'a good film', 'who is unable ?']

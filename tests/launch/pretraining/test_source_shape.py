@@ -12,7 +12,7 @@ from configs.errors import UserError
 from configs.load import load
 from configs.overrides import apply
 from launch.pretraining.source_shape import shape_settings
-from launch.workdir import source
+from launch.sources import fitting, source
 from tests.helpers.pages import ROOT
 
 GOLDEN = str(ROOT / 'tests/golden/huggingface')
@@ -24,7 +24,7 @@ def test_the_model_is_that_of_the_source_but_for_what_training_may_choose(caplog
     with caplog.at_level('INFO'):
         settings = shape_settings(GOLDEN, [], None)
     config = apply(preset, [*settings, SHORT])
-    free = {name: getattr(preset.model, name) for name in source.FREE}
+    free = {name: getattr(preset.model, name) for name in fitting.FREE}
     assert config.model == dataclasses.replace(there, **free) != preset.model
     assert dataclasses.replace(config, model=preset.model) == apply(preset, [SHORT])
     assert f'model.hidden_size={there.hidden_size}' in caplog.text
@@ -45,7 +45,7 @@ def test_the_shape_of_each_kind_of_source_is_that_of_its_weights(kind, tmp_path,
         shutil.copytree(encoder, where)
         wanted = source.read_source(where).model
     shape = source.shape_of(where)
-    free = {name: getattr(wanted, name) for name in source.FREE}
+    free = {name: getattr(wanted, name) for name in fitting.FREE}
     assert dataclasses.replace(shape, **free) == wanted
 
 

@@ -26,7 +26,7 @@ from configs.schema import ModelConfig
 from input_pipeline.records import fields, shards
 from input_pipeline.records.fields import RecordSpec
 from launch.pretraining import record_checks
-from launch.workdir import source
+from launch.sources import source
 from launch.workdir.metrics import read_metrics
 from tests.helpers.records import example_columns
 from tests.helpers.terminal import Terminal, pictures, screen

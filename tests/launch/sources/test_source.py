@@ -20,7 +20,7 @@ from bert_jax.train.checkpoint import load_params
 from configs import schema
 from configs.errors import UserError
 from input_pipeline.tokenizer import Tokenizer, extension
-from launch.workdir import source
+from launch.sources import fitting, source
 from launch.workdir.workdir import Workdir
 
 GOLDEN = pathlib.Path(__file__).parents[2] / 'golden' / 'huggingface'
@@ -58,11 +58,11 @@ def equal(a, b) -> bool:
 
 def test_all_of_a_pretraining_model_is_taken(folder):
     there = source.read_source(str(folder))
-    start = source.for_pretraining(str(folder), there.tokenizer, there.model, seed=1)
+    start = fitting.for_pretraining(str(folder), there.tokenizer, there.model, seed=1)
     assert sorted(start.params) == ['encoder', 'mlm', 'nsp'] and equal(start.params, there.params)
     other = dataclasses.replace(there.model, hidden_dropout=0.5)  # what a new run may choose anew
     assert equal(
-        source.for_pretraining(str(folder), there.tokenizer, other, seed=1).params, there.params
+        fitting.for_pretraining(str(folder), there.tokenizer, other, seed=1).params, there.params
     )
 
 
@@ -77,7 +77,7 @@ def test_heads_that_a_source_lacks_are_fresh_and_named_and_others_are_left(folde
     save_file(tensors | head, folder / 'model.safetensors')
     with caplog.at_level('INFO'):
         start, other = (
-            source.for_pretraining(str(folder), whole.tokenizer, whole.model, seed)
+            fitting.for_pretraining(str(folder), whole.tokenizer, whole.model, seed)
             for seed in (1, 2)
         )
     assert 'has no pooler, nsp: made fresh' in caplog.text and 'its span is not used' in caplog.text
@@ -101,7 +101,7 @@ def test_new_words_start_as_the_mean_of_their_pieces(folder, caplog):
     assert tokenizer.vocab_size == 141  # so the padded table grows too
     wanted = dataclasses.replace(there.model, vocab_size=141)
     with caplog.at_level('INFO'):
-        start = source.for_pretraining(str(folder), tokenizer, wanted, seed=1)
+        start = fitting.for_pretraining(str(folder), tokenizer, wanted, seed=1)
     assert (
         '103 new words, 2 in [unused] slots, 101 appended' in caplog.text
         and '(101: of all rows)' in caplog.text
@@ -132,13 +132,13 @@ def test_a_source_that_does_not_fit_is_refused(folder, tmp_path):
         match='leave those settings out, or give --set model.num_heads=.'
         ' --set model.hidden_act=gelu_erf$',
     ):
-        source.for_pretraining(str(folder), there.tokenizer, wanted, seed=1)
+        fitting.for_pretraining(str(folder), there.tokenizer, wanted, seed=1)
     (tmp_path / 'vocab.txt').write_text('\n'.join(WORDS).replace('sea', 'tea') + '\n')
     with pytest.raises(
         UserError,
         match=r"not that of .*there, nor an extension of it: entry 7 is 'sea' there and 'tea' here",
     ):
-        source.for_pretraining(str(folder), Tokenizer.load(tmp_path), there.model, seed=1)
+        fitting.for_pretraining(str(folder), Tokenizer.load(tmp_path), there.model, seed=1)
     with pytest.raises(
         UserError, match='expected a workdir of launch.pretrain or launch.finetune, a Hugging Face'
     ):
@@ -291,7 +291,7 @@ def test_pretraining_goes_on_in_another_domain(folder, tmp_path, binary):
         initializer_range=0.05,
     )
     found, step = load_params(tmp_path / 'run')
-    wanted = source.with_vocabulary(
+    wanted = fitting.with_vocabulary(
         source.read_source(str(tmp_path / 'google')), Tokenizer.load(tmp_path / 'vocab')
     ).params
     moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), dict(found), wanted)

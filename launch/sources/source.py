@@ -15,7 +15,6 @@ is done with it.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import os
 from collections.abc import Sequence
@@ -25,13 +24,11 @@ import jax
 import numpy as np
 from absl import logging
 from etils import epath
-from flax import traverse_util
 
 from bert_jax.interchange import google, hub, huggingface, peft
 from bert_jax.interchange.parameters import Model, Reading
 from bert_jax.interchange.tuned import assembled, folded
 from bert_jax.mesh.sharding import path_of
-from bert_jax.model.embeddings import computed_arrays, padded_vocab
 from bert_jax.model.heads import Pretraining
 from bert_jax.train.checkpoint import load_params
 from bert_jax.train.state import init_params
@@ -39,7 +36,7 @@ from bert_jax.train.task_heads import HEADS
 from configs import schema
 from configs.errors import UserError, reading
 from configs.model import TuningConfig
-from input_pipeline.tokenizer import Tokenizer, extension
+from input_pipeline.tokenizer import Tokenizer
 from launch.workdir import word_vectors
 from launch.workdir.workdir import Workdir
 
@@ -48,12 +45,6 @@ _KINDS = (
     'a workdir of launch.pretrain or launch.finetune, a Hugging Face BERT or peft directory, or a'
     ' Google checkpoint with its bert_config.json'
 )
-
-
-# Arrays with a row for each entry of the vocabulary.
-_OF_VOCABULARY = {'encoder/embeddings/word', 'mlm/bias', 'mlm/decoder'}
-# Settings of the model that training may choose anew, whatever it begins with.
-FREE = ('hidden_dropout', 'attention_dropout', 'initializer_range')
 
 
 class Source(NamedTuple):
@@ -275,136 +266,6 @@ def complete(source: Source, parts: Sequence[str], seed: int = 0) -> Source:
         else:
             params[part] = fresh[part]
     return source._replace(bert=source.bert._replace(params=params), made=(*source.made, *lacking))
-
-
-def for_pretraining(
-    where: str, tokenizer: Tokenizer, config: schema.ModelConfig, seed: int, print_map: bool = False
-) -> Source:
-    """What pre-training goes on from: encoder, masked-LM and next-sentence head of shape `config`,
-    with `tokenizer`'s vocabulary.
-
-    UserError where the source is a model of another shape, or the vocabulary is not the source's or
-    an extension of it.
-    """
-    return as_pretraining(plain(read_source(where, print_map)), tokenizer, config, seed)
-
-
-def as_pretraining(
-    source: Source, tokenizer: Tokenizer, config: schema.ModelConfig, seed: int
-) -> Source:
-    """`for_pretraining`, of a source that was read and is plain."""
-    # The vocabulary first: it may add rows, and so change the shape that is compared below.
-    source = with_embedding(with_vocabulary(source, tokenizer), config)
-
-    # All differences in one message, in the form in which they can be added to the command.
-    names = [field.name for field in dataclasses.fields(schema.ModelConfig)]
-    if differ := [
-        f'--set model.{name}={getattr(source.model, name)}'
-        for name in names
-        if getattr(source.model, name) != getattr(config, name) and name not in FREE
-    ]:
-        raise UserError(
-            f'--init_from={source.where} is of another model than --set asks for: leave those'
-            f' settings out, or give {" ".join(differ)}'
-        )
-
-    # Heads of a task have no place in pre-training; its own heads are made where they lack.
-    parts = ('pooler', 'mlm', 'nsp')
-    if unused := [part for part in source.bert.parts if part not in parts]:
-        logging.info('%s: its %s is not used', source.where, ', '.join(unused))
-    source = complete(source, parts, seed)
-
-    # Only what the program knows: an unused head would not match the state's tree.
-    return source._replace(
-        bert=source.bert._replace(
-            params={name: source.params[name] for name in ('encoder', 'mlm', 'nsp')}
-        )
-    )
-
-
-def check_pooler(source: Source, tuning: TuningConfig) -> None:
-    """UserError where the pooler is fresh and tuning would leave it so."""
-    stays = tuning.method != 'full' and tuning.option('pooler') == 'frozen'
-    if stays and 'pooler' in source.made:
-        raise UserError(
-            f'{source.where} has no pooler, and a fresh one that stays as it is tells the'
-            ' classifier nothing: --set tuning.pooler=trained'
-        )
-
-
-def with_vocabulary(source: Source, tokenizer: Tokenizer) -> Source:
-    """The source with rows for the entries that only `tokenizer` has, in the word table and the
-    masked-LM head's bias.
-
-    A new row is the mean of the rows of the pieces that spelled the entry before, or of all rows
-    where none did. UserError where the vocabulary is not the source's, with [unused] slots taken or
-    entries appended.
-    """
-    if tokenizer.fingerprint == source.tokenizer.fingerprint:
-        return source
-
-    # id -> the pieces that spelled the entry before; taken slots and appended entries alike.
-    try:
-        new = extension.new_entries(source.tokenizer, tokenizer)
-    except UserError as error:
-        raise UserError(
-            f'the vocabulary of --data is not that of {source.where}, nor an extension of it:'
-            f' {error}; make the records with the tokenizer there, or with one that'
-            ' launch.train_vocab --extend makes of it'
-        ) from None
-
-    old_size, size = source.model.vocab_size, tokenizer.vocab_size
-
-    def grown(table: np.ndarray) -> np.ndarray:
-        # The table is padded to a multiple (see padded_vocab); padding stays zero.
-        rows = np.zeros((padded_vocab(size), *table.shape[1:]), table.dtype)
-        rows[:old_size] = table[:old_size]
-        for entry, pieces in new.items():
-            # Reads the old table, so one new entry never depends on another.
-            rows[entry] = table[pieces or slice(old_size)].mean(0)
-        return rows
-
-    # What is computed from the vocabulary is computed anew.
-    config = dataclasses.replace(source.model, vocab_size=size)
-    flat = traverse_util.flatten_dict(source.params, sep='/')
-    flat |= {path: grown(flat[path]) for path in _OF_VOCABULARY & flat.keys()}
-    params = word_vectors.filled_in(traverse_util.unflatten_dict(flat, sep='/'), config, tokenizer)
-
-    # How many start from a real guess is worth a line: a mean of all rows says nothing yet.
-    slots = sum(entry < old_size for entry in new)
-    unspelled = sum(not pieces for pieces in new.values())
-    logging.info(
-        '%s: %d new words, %d in [unused] slots, %d appended: a row starts as the mean of the'
-        ' pieces that spelled it (%d: of all rows)',
-        source.where,
-        len(new),
-        slots,
-        len(new) - slots,
-        unspelled,
-    )
-    return Source(
-        source.bert._replace(config=config, params=params), tokenizer, source.where, source.step
-    )
-
-
-def with_embedding(source: Source, config: schema.ModelConfig) -> Source:
-    """A source with a table of word vectors as a model that computes them, where `config` does.
-
-    The table goes on as the decoder of the masked-LM head, if there is one, so that the head begins
-    with the words that it knows. Any other source as it is.
-    """
-    if computed_arrays(source.model) or not computed_arrays(config):
-        return source
-    params = dict(source.params)
-    if 'mlm' in params:
-        table = params['encoder']['embeddings']['word']
-        params['mlm'] = {**params['mlm'], 'decoder': table}
-    model = dataclasses.replace(
-        source.model, embedding=config.embedding, hash_ngrams=config.hash_ngrams
-    )
-    params = word_vectors.filled_in(params, model, source.tokenizer)
-    logging.info('%s: its word vectors give way to computed ones', source.where)
-    return source._replace(bert=source.bert._replace(config=model, params=params))
 
 
 def at_step(where: str) -> tuple[Workdir, int | None]:

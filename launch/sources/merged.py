@@ -17,8 +17,8 @@ from bert_jax.train.checkpoint import Checkpoints, load_params
 from bert_jax.train.state import TrainState
 from configs.errors import UserError
 from configs.schema import FinetuneConfig
+from launch.sources.source import fold, read_source
 from launch.workdir.folder import new_folder
-from launch.workdir.source import fold, read_source
 from launch.workdir.workdir import Workdir
 
 
