@@ -107,7 +107,7 @@ def main(argv: Sequence[str]) -> None:
         text = stages.run('text', source.inputs, source.make)
         vocabulary = stages.run(*vocabulary_stage(options, source.cased(text.folder), text))
         made_of = {'text': text.key, 'vocabulary': vocabulary.key}
-        config = cast('PretrainConfig', load(source.preset))
+        config = cast('PretrainConfig', load('quickstart'))
         seq_len = config.phases[0].seq_len
         pieces = seq_len - 2  # beside [CLS] and [SEP]
         task = stages.run(

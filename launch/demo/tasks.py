@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +34,8 @@ FILES = {
 MAX_CLASSES, MIN_CLASSES = 10, 2
 # Of a class of documents; of libraries more are asked for, of which there are enough.
 MIN_TRAIN, MIN_HELD_OUT = 20, 5
+# More of a document need not be: ten classes then give 2,000 examples, and 1,000 to be scored on.
+ENOUGH_TRAIN, ENOUGH_HELD_OUT = 200, 100
 
 # --- which library does a docstring come from? -----------------------------------------
 
@@ -124,7 +126,10 @@ def library_task(
             yield Example(document.label, document.held_out, text, source)
 
     few = f'the installed packages have {min_train} docstrings or more: too few for a task; install'
-    return classification(examples(), directory, min_train, min_held_out, f'{few} the dependencies')
+    largest = lambda label, train, held_out: (-train, label)
+    return classification(
+        examples(), directory, largest, min_train, min_held_out, f'{few} the dependencies'
+    )
 
 
 # --- which document does a passage come from? ------------------------------------------
@@ -136,8 +141,14 @@ def document_task(
     """Writes the task: which document does a passage come from?
 
     Passages have at most `pieces` word pieces, and half as many at least. They come from parts of
-    the documents, each part wholly on one side, so that no held-out passage was seen before.
+    the documents, each part wholly on one side, so that no held-out passage was seen before. Of the
+    documents that have passages enough any are taken, not the largest: those are often chapters of
+    one book, which nothing but the names of its people tells apart.
     """
+
+    def rank(label: str, train: int, held_out: int) -> tuple[float, float]:
+        enough = min(train / ENOUGH_TRAIN, held_out / ENOUGH_HELD_OUT, 1)
+        return -enough, hashed(label)
 
     def examples() -> Iterator[Example]:
         for document in documents:
@@ -147,7 +158,12 @@ def document_task(
 
     few = f'the documents have {MIN_TRAIN} passages or more: too few for a task; give longer ones'
     return classification(
-        examples(), directory, MIN_TRAIN, MIN_HELD_OUT, f'{few} (--documents=file: a file is one)'
+        examples(),
+        directory,
+        rank,
+        MIN_TRAIN,
+        MIN_HELD_OUT,
+        f'{few} (--documents=file: a file is one)',
     )
 
 
@@ -164,13 +180,19 @@ class Example(NamedTuple):
 
 
 def classification(
-    examples: Iterable[Example], directory: str, min_train: int, min_held_out: int, few: str
+    examples: Iterable[Example],
+    directory: str,
+    rank: Callable[[str, int, int], Any],
+    min_train: int,
+    min_held_out: int,
+    few: str,
 ) -> Path:
     """Writes a task; returns its file.
 
-    The classes are the labels with most examples (at most MAX_CLASSES, each with at least
-    `min_train` and `min_held_out`), balanced within each split by a hash of the sources. Raises
-    UserError, ending in `few`, where fewer than MIN_CLASSES labels have enough.
+    The classes are the first MAX_CLASSES of the labels with at least `min_train` and `min_held_out`
+    examples, sorted by `rank(label, to learn from, held out)`; they are balanced within each split
+    by a hash of the sources. Raises UserError, ending in `few`, where fewer than MIN_CLASSES labels
+    have enough.
     """
     # By side, then by label: a class must have enough on both sides.
     sides: dict[bool, dict[str, list[Example]]] = {
@@ -185,10 +207,9 @@ def classification(
         if len(train) >= min_train and len(sides[True][label]) >= min_held_out
     ]
 
-    # The largest classes; the order of the labels is then the alphabet's, which tells nothing.
-    classes = sorted(
-        sorted(enough, key=lambda label: (-len(sides[False][label]), label))[:MAX_CLASSES]
-    )
+    # The order of the labels is then the alphabet's, which tells nothing.
+    by_rank = lambda label: rank(label, len(sides[False][label]), len(sides[True][label]))
+    classes = sorted(sorted(enough, key=by_rank)[:MAX_CLASSES])
     if len(classes) < MIN_CLASSES:
         raise UserError(f'{len(classes)} of {few}')
     splits = {}

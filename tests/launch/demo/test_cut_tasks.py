@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import hashlib
 import json
 import random
 
@@ -137,6 +138,22 @@ def test_document_task(tmp_path, articles, tokenizer):
             assert 13 <= len(tokenizer.encode(row['text'])) <= 26
     with pytest.raises(UserError, match='1 of the documents have 20 passages or more: too few'):
         tasks.document_task([a for a in articles if a.label == 'doc0'], tokenizer, 26, tmp_path)
+
+
+def test_of_documents_that_have_enough_a_hash_chooses(tmp_path, articles, tokenizer, monkeypatch):
+    """All twelve have 30 passages to learn from and 10 held out: the largest are not preferred."""
+    monkeypatch.setattr(tasks, 'ENOUGH_TRAIN', 30)
+    monkeypatch.setattr(tasks, 'ENOUGH_HELD_OUT', 10)
+    task = json.loads(tasks.document_task(articles, tokenizer, 26, str(tmp_path)).read_text())
+    by_hash = sorted(
+        (f'doc{i}' for i in range(12)), key=lambda name: hashlib.sha256(name.encode()).digest()
+    )
+    assert task['labels'] == sorted(by_hash[:10]) != sorted(f'doc{i}' for i in range(2, 12))
+
+    # One side does not make up for the other: of 12 held out doc0 has 10, and doc1 has 11.
+    monkeypatch.setattr(tasks, 'ENOUGH_HELD_OUT', 12)
+    task = json.loads(tasks.document_task(articles, tokenizer, 26, str(tmp_path)).read_text())
+    assert task['labels'] == sorted(f'doc{i}' for i in range(2, 12))
 
 
 def test_passages(tokenizer):
