@@ -96,7 +96,7 @@ class Docstrings(Source):
 class Corpus(Source):
     """The user's text, at most about `limit` bytes of it, documents chosen by a hash."""
 
-    question = 'which document does a passage come from?'
+    question = 'is a passage whole, or mixed with another?'
     # Three lines to a row: of fewer, next sentence prediction could seldom take the next.
     line_pieces = 10
 
@@ -132,7 +132,7 @@ class Corpus(Source):
         from launch.demo import tasks, text_split
 
         tokenizer, documents = Tokenizer.load(vocabulary), text_split.read(str(text))
-        tasks.document_task(documents, tokenizer, pieces, str(folder))
+        tasks.mixing_task(documents, tokenizer, pieces, str(folder))
 
     def _sample(self) -> Iterator[Any]:
         """The documents with the smallest hashes that together stay within the limit.
