@@ -4,7 +4,7 @@
 
 Without --corpus the text is the documentation of the installed Python packages, and the fine-tuning
 task is to tell which library a docstring comes from; with it the text is the user's, in any
-language, and the task is to tell which document a passage comes from. Each stage runs the binary
+language, and the task is to tell whole passages from mixed ones. Each stage runs the binary
 that a user would run, prints its command, and is skipped where a run before made the same from the
 same. The table, report.html, report.md, results.json and the plots are in the workdir.
 """
@@ -107,12 +107,12 @@ def main(argv: Sequence[str]) -> None:
         text = stages.run('text', source.inputs, source.make)
         vocabulary = stages.run(*vocabulary_stage(options, source.cased(text.folder), text))
         made_of = {'text': text.key, 'vocabulary': vocabulary.key}
-        config = cast('PretrainConfig', load(source.preset))
+        config = cast('PretrainConfig', load('quickstart'))
         seq_len = config.phases[0].seq_len
         pieces = seq_len - 2  # beside [CLS] and [SEP]
         task = stages.run(
             'task',
-            {**made_of, 'pieces': pieces},
+            {**made_of, 'question': source.question, 'pieces': pieces},
             lambda folder: source.make_task(text.folder, vocabulary.folder, pieces, folder),
         )
         lines = text

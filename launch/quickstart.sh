@@ -10,4 +10,4 @@ set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 
 (cd "$root" && source launch/install.sh '.[tensorflow]')
-exec "$root/.venv/bin/python" -m launch.quickstart "$@"  # where the user stands: paths are theirs
+exec "$root/.venv/bin/bert-quickstart" "$@"  # where the user stands: paths are theirs

@@ -30,14 +30,12 @@ class Source(abc.ABC):
       title: what it is.
       question: what the task asks.
       inputs: what it depends on, as JSON values.
-      preset: the configuration of its pre-training.
-      line_pieces: for pre-training its sentences are cut to lines of so many word pieces.
+      line_pieces: its sentences are cut to lines of so many word pieces for pre-training, if any.
     """
 
     title: str
     question: str
     inputs: dict[str, Any]
-    preset: str
     line_pieces: int | None
 
     @abc.abstractmethod
@@ -60,7 +58,7 @@ class Docstrings(Source):
     """The documentation of the installed packages with most Python source."""
 
     question = 'which library does a docstring come from?'
-    preset, line_pieces = 'quickstart', None
+    line_pieces = None
 
     def __init__(self) -> None:
         # The text depends on nothing but the packages, so a second run knows it by them.
@@ -98,9 +96,9 @@ class Docstrings(Source):
 class Corpus(Source):
     """The user's text, at most about `limit` bytes of it, documents chosen by a hash."""
 
-    question = 'which document does a passage come from?'
+    question = 'is a passage whole, or mixed with another?'
     # Three lines to a row: of fewer, next sentence prediction could seldom take the next.
-    preset, line_pieces = 'quickstart_text', 20
+    line_pieces = 10
 
     def __init__(self, patterns: Sequence[str], options: TextOptions, limit: int):
         from etils import epath
@@ -134,7 +132,7 @@ class Corpus(Source):
         from launch.demo import tasks, text_split
 
         tokenizer, documents = Tokenizer.load(vocabulary), text_split.read(str(text))
-        tasks.document_task(documents, tokenizer, pieces, str(folder))
+        tasks.mixing_task(documents, tokenizer, pieces, str(folder))
 
     def _sample(self) -> Iterator[Any]:
         """The documents with the smallest hashes that together stay within the limit.

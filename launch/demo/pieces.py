@@ -22,16 +22,7 @@ def parts(sentence: str, tokenizer: Tokenizer, most: int) -> list[str]:
     It is cut between words; inside of a word only where one alone has more pieces than that, as a
     whole sentence of Chinese or Thai has.
     """
-    words = list(re.finditer(r'\S+', sentence))
-    places, sizes = [], []
-    for word, ids in zip(words, tokenizer.encode_batch(word[0] for word in words)):
-        if ids.size <= most:
-            places.append(word.start())
-            sizes.append(ids.size)
-        else:
-            starts = tokenizer.encode_with_offsets(word[0]).starts
-            places += [word.start() + int(start) for start in starts]
-            sizes += [1] * len(starts)
+    places, sizes = _words(sentence, tokenizer, most)
 
     # A word belongs to the part in which its middle lies.
     total = max(1, sum(sizes))
@@ -40,6 +31,27 @@ def parts(sentence: str, tokenizer: Tokenizer, most: int) -> list[str]:
     numbers = [int(middle * count / total) for middle in middles]
     borders = [place for place, (a, b) in zip(places[1:], itertools.pairwise(numbers)) if a != b]
     return [sentence[a:b].strip() for a, b in itertools.pairwise([0, *borders, len(sentence)])]
+
+
+def words(text: str, tokenizer: Tokenizer, most: int) -> list[str]:
+    """The words of a text, each with the space after it; the pieces of one of more than `most`."""
+    places, _ = _words(text, tokenizer, most)
+    return [text[a:b] for a, b in itertools.pairwise([*places, len(text)])]
+
+
+def _words(text: str, tokenizer: Tokenizer, most: int) -> tuple[list[int], list[int]]:
+    """Where the words begin, and how many pieces each has; see `words`."""
+    found = list(re.finditer(r'\S+', text))
+    places, sizes = [], []
+    for word, ids in zip(found, tokenizer.encode_batch(word[0] for word in found)):
+        if ids.size <= most:
+            places.append(word.start())
+            sizes.append(ids.size)
+        else:
+            starts = tokenizer.encode_with_offsets(word[0]).starts
+            places += [word.start() + int(start) for start in starts]
+            sizes += [1] * len(starts)
+    return places, sizes
 
 
 def passages(sentences: Iterable[str], tokenizer: Tokenizer, most: int) -> Iterator[str]:

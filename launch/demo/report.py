@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.demo.next_steps import Step, next_steps
-from launch.demo.results import gather
+from launch.demo.results import fill_in, gather
 from launch.demo.stages import Stages, say
 
 # The stages that are runs, or sweeps of them.
@@ -27,8 +27,9 @@ def write(stages: Stages, title: str, question: str) -> str:
     from launch.workdir.workdir import Workdir
 
     # Numbers first, as data; the page and the table are made of them.
-    results = gather(stages, title, question)
     folder, pretrained = stages.workdir, Workdir(stages.done['pretrain'].folder)
+    filled = fill_in(stages.done['pretrain'].folder)
+    results = gather(stages, title, question, filled)
     (folder / 'results.json').write_text(json.dumps(results, indent=2) + '\n')
 
     # Paths on the page are relative, so that the folder can be moved.
@@ -42,7 +43,8 @@ def write(stages: Stages, title: str, question: str) -> str:
     # The pages last, since one shows the pictures; the other is of the runs in general.
     (folder / 'report.md').write_text(markdown(results, plots))
     runs = [stages.done[name].folder for name in stages.done if name.startswith(RUNS)]
-    write_report(runs, folder / 'report.html')
+    known = {} if isinstance(filled, str) else {pretrained.name: filled}
+    write_report(runs, folder / 'report.html', known=known)
     say(f'written: {folder}/report.html, {folder}/report.md, results.json, plots/*.png')
     steps = next_steps({name: done.folder for name, done in stages.done.items()}, results)
     return '\n'.join([table(results), *words_filled_in(results), '', *steps_in_words(steps)]) + '\n'

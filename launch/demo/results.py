@@ -13,23 +13,26 @@ import platform
 import statistics
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from configs.errors import UserError
 from configs.files.json_object import read_object
 from launch.demo.stages import Stages
 from launch.workdir import notes
 
+if TYPE_CHECKING:
+    from launch.page.samples import Samples
+
 # Of an evaluation on held-out records, as metrics.jsonl has them.
 SCORES = ('mlm_accuracy', 'mlm_loss', 'mlm_perplexity', 'nsp_accuracy', 'nsp_loss')
 # Masked words that are shown.
-SAMPLES = 4
+SAMPLES = 6
 
 
-def gather(stages: Stages, title: str, question: str) -> dict[str, Any]:
+def gather(stages: Stages, title: str, question: str, filled: Samples | str) -> dict[str, Any]:
     """All results of finished stages, as JSON values.
 
-    Accuracies are fractions, losses nats, times seconds.
+    `filled`: what `fill_in` gave. Accuracies are fractions, losses nats, times seconds.
     """
     # Only finished stages are here, so every file below is there.
     folders = {name: stage.folder for name, stage in stages.done.items()}
@@ -41,7 +44,7 @@ def gather(stages: Stages, title: str, question: str) -> dict[str, Any]:
     return {
         'text': {'source': title, **read_object(folders['text'] / 'counts.json')},
         'pretraining': pretraining(folders['pretrain'], folders['records']),
-        'samples': filled_in(folders['pretrain']),
+        'samples': filled_in(filled),
         'finetuning': finetuning(folders['task'], question, sweeps),
         'seconds': {name: stage.seconds for name, stage in stages.done.items()},
         'machine': {
@@ -114,26 +117,32 @@ def pretraining(folder: Path, records: Path) -> dict[str, Any]:
     }
 
 
-def filled_in(folder: Path) -> dict[str, Any]:
-    """What the pre-training run fills into masked words of held-out text, at its start and now.
-
-    texts: `before`, `word`, `after` are the text, `first` and `now` the likeliest words as
-    (word, probability); began: what the first weights were; why: why there are no texts, else ''.
-    """
+def fill_in(folder: Path) -> Samples | str:
+    """What the pre-training run fills into masked words of held-out text, or why it cannot."""
     from launch.page.runs import Run, open_all
     from launch.page.samples import samples
 
     (run,) = open_all([folder])
     assert isinstance(run, Run), 'the pre-training stage is one run'
     try:
-        found = samples(run, SAMPLES)
+        return samples(run, SAMPLES)
     except UserError as error:  # a vocabulary may have no whole words, of Thai for one
-        return {'texts': [], 'began': '', 'why': str(error)}
+        return str(error)
+
+
+def filled_in(filled: Samples | str) -> dict[str, Any]:
+    """What `fill_in` gave, as JSON values.
+
+    texts: `before`, `word`, `after` are the text, `first` and `now` the likeliest words as
+    (word, probability); began: what the first weights were; why: why there are no texts, else ''.
+    """
+    if isinstance(filled, str):
+        return {'texts': [], 'began': '', 'why': filled}
     texts = [
         sample.hidden._asdict() | {'first': sample.first, 'now': sample.now}
-        for sample in found.samples
+        for sample in filled.samples
     ]
-    return {'texts': texts, 'began': found.began, 'why': ''}
+    return {'texts': texts, 'began': filled.began, 'why': ''}
 
 
 def finetuning(task: Path, question: str, sweeps: dict[int, Path]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from configs.errors import UserError
 from configs.files.atomic import atomic_write
 from configs.files.json_object import read_object
+from launch import app
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,22 +114,30 @@ class Stages:
 
 
 def command(name: str, *arguments: str) -> list[str]:
-    """`python -m launch.NAME` with its arguments, as it runs from the current folder.
+    """The command NAME with its arguments, as it runs from the current folder.
 
-    The interpreter is this one: the environment that quickstart.sh makes need not be active, so
-    plain `python` may be another.
+    `bert-NAME` to who has called `bert-quickstart`, else `python -m launch.NAME`. Either is of the
+    environment that this program runs in, which need not be active: plain `python` may be another.
     """
-    # Its path as short as it can be written here, for it is read.
-    path, here = Path(sys.executable), Path.cwd()
-    python = path.relative_to(here) if path.is_relative_to(here) else path
+    typed = app.as_typed(f'launch.{name}')
+    if typed != f'launch.{name}':
+        # Beside the script that was called; by its name alone where a shell would find the same.
+        script = Path(sys.orig_argv[1]).absolute().with_name(typed)
+        return [typed if shutil.which(typed) == str(script) else _short(script), *arguments]
 
     # A package of the user's in the current folder may have the name of one of ours: -P passes it.
-    passing_over = [] if here == Path(__file__).parents[2] else ['-P']
-    return [str(python), *passing_over, '-m', f'launch.{name}', *arguments]
+    passing_over = [] if Path.cwd() == Path(__file__).parents[2] else ['-P']
+    return [_short(Path(sys.executable)), *passing_over, '-m', f'launch.{name}', *arguments]
+
+
+def _short(path: Path) -> str:
+    """The path from the current folder where it lies below it: it is read by people."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def binary(name: str, *arguments: str) -> None:
-    """Runs `python -m launch.NAME`, its output going to the terminal.
+    """Runs the command NAME, its output going to the terminal.
 
     Ends this program where it fails.
     """
@@ -137,10 +146,8 @@ def binary(name: str, *arguments: str) -> None:
     say('$ ' + shlex.join(line))
     code = subprocess.run(line, check=False).returncode
     if code:
-        say(
-            f'launch.{name} failed (exit code {code}), see above; the same command goes on from'
-            ' here'
-        )
+        failed = app.as_typed(f'launch.{name}')
+        say(f'{failed} failed (exit code {code}), see above; the same command goes on from here')
         sys.exit(code if code > 0 else 128 - code)
 
 

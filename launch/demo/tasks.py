@@ -1,7 +1,7 @@
 """Fine-tuning tasks cut from a text folder (see text_split.py), with labels that the text itself
 gives.
 
-Two tasks: which library does a docstring come from, and which document does a passage come from.
+Two tasks: which library does a docstring come from, and is a passage whole or mixed with another.
 Owns how their examples are chosen, balanced and cleared of what would give the label away, and
 writes them as JSONL files with a JSON task file. Training examples come from the side that
 pre-training saw, held-out examples from the other side alone. It must not know how a model is
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from configs.errors import UserError
 from configs.files.atomic import atomic_file, atomic_write
 from input_pipeline.tokenizer import Tokenizer
-from launch.demo.pieces import passages
+from launch.demo.pieces import passages, words
 from launch.demo.text_split import Document, hashed
 
 # Of a thousand examples an accuracy has a standard error of 1.6 % at most.
@@ -32,8 +32,8 @@ FILES = {
 }
 
 MAX_CLASSES, MIN_CLASSES = 10, 2
-# Of a class of documents; of libraries more are asked for, of which there are enough.
-MIN_TRAIN, MIN_HELD_OUT = 20, 5
+# Of passages; of a library more are asked for, of which there are enough.
+MIN_TRAIN, MIN_HELD_OUT = 20, 4
 
 # --- which library does a docstring come from? -----------------------------------------
 
@@ -127,28 +127,72 @@ def library_task(
     return classification(examples(), directory, min_train, min_held_out, f'{few} the dependencies')
 
 
-# --- which document does a passage come from? ------------------------------------------
+# --- is a passage whole, or mixed with another? ----------------------------------------
+
+WHOLE, MIXED = 'whole', 'mixed'
+# A word of more pieces is exchanged piece by piece: so that about as much is exchanged of languages
+# whose words are long, and of scripts without spaces.
+WORD_PIECES = 3
+# Of shorter passages too few words could be exchanged.
+MIN_WORDS = 6
 
 
-def document_task(
+def mixing_task(
     documents: Iterable[Document], tokenizer: Tokenizer, pieces: int, directory: str
 ) -> Path:
-    """Writes the task: which document does a passage come from?
+    """Writes the task: is a passage whole, or mixed with another?
 
-    Passages have at most `pieces` word pieces, and half as many at least. They come from parts of
-    the documents, each part wholly on one side, so that no held-out passage was seen before.
+    Passages have at most `pieces` word pieces, and half as many at least. Every second of them has
+    exchanged every second word with another passage, at the same place and on the same side of the
+    split. So no word by itself gives the label away, nor its place: what tells is which words
+    stand together. UserError where there are too few.
     """
+    sides: dict[bool, list[Example]] = {False: [], True: []}
+    for document in documents:
+        for i, text in enumerate(passages(document.sentences, tokenizer, pieces)):
+            source = f'{document.group} {i}'
+            sides[document.held_out].append(Example('', document.held_out, text, source))
+    splits = {
+        split: _mixed_by_half(sides[outside], tokenizer, pieces, most)
+        for split, outside, most in (('train', False, MAX_TRAIN), ('dev', True, MAX_HELD_OUT))
+    }
+    counts = [len(rows) for rows in splits.values()]
+    if counts[0] < MIN_TRAIN or counts[1] < MIN_HELD_OUT:
+        raise UserError(
+            f'the text has {counts[0]} passages to learn from and {counts[1]} to be scored on: a'
+            f' task needs {MIN_TRAIN} and {MIN_HELD_OUT}; give more text'
+        )
+    return write(Path(directory), splits, [WHOLE, MIXED])
 
-    def examples() -> Iterator[Example]:
-        for document in documents:
-            found = passages(document.sentences, tokenizer, pieces)
-            for i, text in enumerate(found):
-                yield Example(document.label, document.held_out, text, f'{document.group} {i}')
 
-    few = f'the documents have {MIN_TRAIN} passages or more: too few for a task; give longer ones'
-    return classification(
-        examples(), directory, MIN_TRAIN, MIN_HELD_OUT, f'{few} (--documents=file: a file is one)'
-    )
+def _mixed_by_half(
+    examples: list[Example], tokenizer: Tokenizer, pieces: int, most: int
+) -> list[dict[str, str]]:
+    """At most `most` rows of a task, by turns two that are whole and two that are mixed."""
+    rows: list[dict[str, str]] = []
+    shuffled = sorted(examples, key=_order)
+    for pair in zip(shuffled[::2], shuffled[1::2]):
+        a, b = (words(example.text, tokenizer, WORD_PIECES) for example in pair)
+        if min(len(a), len(b)) < MIN_WORDS:
+            continue
+
+        # Whether it is then mixed or not: where either would not fit, its length would tell.
+        exchanged = slice(1, min(len(a), len(b)) - 1, 2)
+        a[exchanged], b[exchanged] = b[exchanged], a[exchanged]
+        whole, mixed = [example.text for example in pair], [''.join(a), ''.join(b)]
+        sizes = [ids.size for ids in tokenizer.encode_batch([*whole, *mixed])]
+        if max(sizes) > pieces or 2 * min(sizes) < pieces:
+            continue
+        label, texts = (MIXED, mixed) if len(rows) % 4 else (WHOLE, whole)
+        rows += [
+            {'text': text, 'label': label, 'source': example.source}
+            for text, example in zip(texts, pair)
+        ]
+        if len(rows) >= most:
+            break
+
+    # As many of both labels.
+    return rows[: len(rows) // 4 * 4]
 
 
 # --- any task of one text and its label ------------------------------------------------

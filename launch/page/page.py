@@ -7,7 +7,7 @@ each part is made in a file of its own.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from absl import logging
 from etils import epath
@@ -18,7 +18,7 @@ from launch.page import charts, tables
 from launch.page.confusion import confusion
 from launch.page.markup import Child, Element, element, table, text_of
 from launch.page.runs import Run, Sweep, all_runs, open_all
-from launch.page.samples import samples
+from launch.page.samples import Samples, samples
 from launch.page.style import SHEET
 
 # Nothing may be loaded, from anywhere: the browser holds the page to it.
@@ -29,6 +29,7 @@ def write_report(
     workdirs: Sequence[str | os.PathLike[str]],
     output: str | os.PathLike[str] | None = None,
     sample_count: int = 6,
+    known: Mapping[str, Samples] | None = None,
 ) -> str:
     """Writes the page of runs and sweeps; returns its path.
 
@@ -37,19 +38,22 @@ def write_report(
       output: the page, which appears whole or not at all; None: report.html in the first folder.
       sample_count: how many masked words of held-out text each pre-training run fills in, for which
       its model is loaded twice; 0: none.
+      known: what runs fill in, by their folders, where the caller has it: no model is loaded then.
 
     UserError where a folder holds no run, or one is damaged. What a part of the page lacks (records
     that have moved, a task whose files are gone) is said on the page.
     """
     opened = open_all(workdirs)
     target = epath.Path(output or epath.Path(workdirs[0]) / 'report.html')
-    text = text_of(_page(opened, sample_count))
+    text = text_of(_page(opened, sample_count, known or {}))
     target.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(target, text)
     return os.fspath(target)
 
 
-def _page(opened: Sequence[Run | Sweep], sample_count: int) -> Element:
+def _page(
+    opened: Sequence[Run | Sweep], sample_count: int, known: Mapping[str, Samples]
+) -> Element:
     """The whole document."""
     pretraining = [one for one in opened if isinstance(one, Run) and one.pretraining]
     finetuning = [one for one in opened if one not in pretraining]
@@ -57,7 +61,7 @@ def _page(opened: Sequence[Run | Sweep], sample_count: int) -> Element:
     if pretraining:
         parts.append(('Pre-training', _pretraining(pretraining)))
         if sample_count:
-            parts.append(('Masked words', _samples(pretraining, sample_count)))
+            parts.append(('Masked words', _samples(pretraining, sample_count, known)))
     if finetuning:
         parts.append(('Fine-tuning', _finetuning(finetuning)))
         if matrices := _matrices(finetuning):
@@ -123,12 +127,12 @@ def _finetuning(opened: Sequence[Run | Sweep]) -> list[Element]:
     return made
 
 
-def _samples(runs: Sequence[Run], count: int) -> list[Element]:
+def _samples(runs: Sequence[Run], count: int, known: Mapping[str, Samples]) -> list[Element]:
     made: list[Element] = []
     for run in runs:
         made.append(element('h3', run.name))
         try:
-            found = samples(run, count)
+            found = known.get(run.workdir.name) or samples(run, count)
         except UserError as error:
             logging.info('%s: no samples (%s)', run.name, error)
             made.append(element('p', f'No samples: {error}.', class_='note'))

@@ -84,8 +84,8 @@ def test_task_files_load_as_tasks(tmp_path, docstrings, articles, tokenizer):
         3 * 45,
         3 * 15,
     )
-    task = load_task(str(tasks.document_task(articles, tokenizer, 26, tmp_path / 'documents')))
-    assert (task.kind, len(task.examples('dev'))) == ('classification', 120)
+    task = load_task(str(tasks.mixing_task(articles, tokenizer, 26, str(tmp_path / 'mixing'))))
+    assert (task.kind, len(task.examples('dev'))) == ('classification', 180)
 
 
 @pytest.fixture
@@ -99,10 +99,9 @@ def tokenizer():
 
 @pytest.fixture
 def articles():
-    """Documents in parts of one passage, one part in four held out.
+    """Documents in parts of one passage of twelve words of two letters, one part in four held out.
 
-    doc0 to doc11 have 40 parts and more, doc12 has too few. A passage names its document by its
-    first word.
+    The third word of each is of five letters, and so of five pieces.
     """
     source = random.Random(3)
     words = [a + b for a in 'bcdfgh' for b in 'aeiou']
@@ -111,32 +110,69 @@ def articles():
             f'doc{i}',
             f'doc{i} {part}',
             '',
-            (f'{chr(97 + i)} {" ".join(source.sample(words, 9))}.', 'short.'),
+            (' '.join([*source.sample(words, 2), 'aeiou', *source.sample(words, 8)]),),
             held_out=part % 4 == 0,
         )
-        for i in range(13)
-        for part in range(40 + 4 * i if i < 12 else 12)
+        for i in range(12)
+        for part in range(60)
     ]
 
 
-def test_document_task(tmp_path, articles, tokenizer):
-    """The ten documents of most passages, balanced; no part of one lies on both sides."""
-    path = tasks.document_task(articles, tokenizer, 26, str(tmp_path))
+def test_mixing_task(tmp_path, articles, tokenizer):
+    """Every second word of a mixed pair is the other's: exchanged back, two passages are there."""
+    path = tasks.mixing_task(articles, tokenizer, 26, str(tmp_path))
     task = json.loads(path.read_text())
-    assert task['labels'] == sorted(f'doc{i}' for i in range(2, 12))
-    outside = {article.group for article in articles if article.held_out}
-    for split, size in (('train', 36), ('dev', 12)):  # of doc2, the smallest: 48 parts
+    assert task['labels'] == ['whole', 'mixed']
+    passages = {article.sentences[0]: article for article in articles}
+    counts = {}
+    for split in ('train', 'dev'):
         lines = (tmp_path / task['files'][split]).read_text().splitlines()
         rows = [json.loads(line) for line in lines]
-        labels = collections.Counter(row['label'] for row in rows)
-        assert labels == dict.fromkeys(task['labels'], size)
-        assert len({row['label'] for row in rows[:12]}) > 2  # shuffled
-        for row in rows:
-            assert row['label'] == f'doc{ord(row["text"][0]) - 97}'
-            assert (row['source'].rsplit(' ', 1)[0] in outside) == (split == 'dev')
-            assert 13 <= len(tokenizer.encode(row['text'])) <= 26
-    with pytest.raises(UserError, match='1 of the documents have 20 passages or more: too few'):
-        tasks.document_task([a for a in articles if a.label == 'doc0'], tokenizer, 26, tmp_path)
+        counts[split] = collections.Counter(row['label'] for row in rows)
+        assert [row['label'] for row in rows[:6]] == [
+            *['whole'] * 2,
+            *['mixed'] * 2,
+            *['whole'] * 2,
+        ]
+        assert all(13 <= len(tokenizer.encode(row['text'])) <= 26 for row in rows)
+        for first, second in zip(rows[::2], rows[1::2]):
+            texts = [first['text'], second['text']]
+            if first['label'] == 'mixed':
+                assert not passages.keys() & set(texts)
+                # Units of both: words, and the five letters of the third word one by one.
+                units = [[*t.split()[:2], *'aeiou', *t.split()[3:]] for t in texts]
+                for place in range(1, 14, 2):
+                    units[0][place], units[1][place] = units[1][place], units[0][place]
+                texts = [' '.join([*u[:2], ''.join(u[2:7]), *u[7:]]) for u in units]
+            for text, row in zip(texts, (first, second)):
+                assert passages[text].held_out == (split == 'dev')
+                assert row['source'] == f'{passages[text].group} 0'
+    # All passages are used but for what makes no four: 540 to learn from and 180 held out.
+    assert counts == {split: {'whole': n, 'mixed': n} for split, n in (('train', 270), ('dev', 90))}
+
+    with pytest.raises(UserError, match='has 12 passages to learn from and 4 to be scored on'):
+        tasks.mixing_task(articles[:17], tokenizer, 26, str(tmp_path))
+
+
+def test_what_does_not_fit_mixed_is_left_out_whole_too(tmp_path, tokenizer):
+    """Else length would tell: of these two one would have 22 pieces and the other 10."""
+    texts = (' '.join(['bcd', 'a'] * 4), ' '.join(['a', 'bcd'] * 4))
+    assert [len(tokenizer.encode(text)) for text in texts] == [16, 16]
+    documents = [
+        Document('d', f'd{i}', '', (texts[i * i % 3 % 2],), held_out=i % 4 == 0) for i in range(400)
+    ]
+    task = json.loads(tasks.mixing_task(documents, tokenizer, 20, str(tmp_path)).read_text())
+    lines = (tmp_path / task['files']['train']).read_text().splitlines()
+    rows = [json.loads(line)['text'] for line in lines]
+    assert len(rows) > 40 and set(rows) == set(texts) and rows[::2] == rows[1::2]
+
+
+def test_words(tokenizer):
+    """With the space after each; one of more pieces than that in its pieces."""
+    cut = lambda text: pieces.words(text, tokenizer, 3)
+    assert cut('ab cde fghi  jk.') == ['ab ', 'cde ', 'f', 'g', 'h', 'i  ', 'jk.']
+    assert ''.join(cut('一二三四五 ab')) == '一二三四五 ab'
+    assert cut('') == []
 
 
 def test_passages(tokenizer):

@@ -14,10 +14,11 @@ import pytest
 
 from input_pipeline.records import fields, shards
 from input_pipeline.tokenizer import Tokenizer
-from launch.demo import report, results
+from launch.demo import report
 from launch.demo.results import compare
 from launch.demo.stages import Done, Stages
 from launch.page import page
+from launch.page.samples import Hidden, Sample, Samples
 from launch.pretraining.baselines import baselines
 
 WORDS = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *'abcdefghij']
@@ -211,12 +212,14 @@ def finished(tmp_path, record_folder):
 @pytest.fixture
 def without_model(monkeypatch):
     """What needs a model, which `finished` has not: a masked word, and the page of the runs."""
-    texts = [{'before': 'it is ', 'word': 'b', 'after': ' c', 'first': [], 'now': []}]
-    texts[0] |= {'first': [('d', 0.2), ('e', 0.1)], 'now': [('b', 0.9), ('f', 0.05)]}
-    found = {'texts': texts, 'began': 'fresh weights', 'why': ''}
+    first, now = [('d', 0.2), ('e', 0.1)], [('b', 0.9), ('f', 0.05)]
+    sample = Sample(Hidden('it is ', 'b', ' c'), first, now)
+    found = Samples('fresh weights', 100, [sample])
     pages = []
-    monkeypatch.setattr(results, 'filled_in', lambda folder: found)
-    monkeypatch.setattr(page, 'write_report', lambda *arguments: pages.append(arguments))
+    monkeypatch.setattr(report, 'fill_in', lambda folder: found)
+    monkeypatch.setattr(
+        page, 'write_report', lambda *arguments, known: pages.append((*arguments, known))
+    )
     return pages
 
 
@@ -251,7 +254,9 @@ def test_report(finished, tmp_path, without_model):
     page = (tmp_path / 'report.md').read_text()
     assert table.rstrip() in page and '    after   b, f' in page and '| all | 81.0 |' in page
     runs = [tmp_path / f for f in ('pretrain', 'finetune_400', 'finetune_80', 'finetune_2000')]
-    assert without_model == [(runs, tmp_path / 'report.html')]
+    ((shown, path, known),) = without_model
+    assert (shown, path) == (runs, tmp_path / 'report.html')
+    assert list(known) == [f'{tmp_path}/pretrain'] and known[f'{tmp_path}/pretrain'].step == 100
 
     # The fourth run of most examples, and four times the steps: 100 in this run.
     commands = [line.strip() for line in rest.splitlines() if ' -m launch.' in line]

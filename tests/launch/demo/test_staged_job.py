@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pathlib
+import sys
 
 import pytest
 
 from configs.errors import UserError
-from launch.demo.stages import Stages, binary, fingerprint
+from launch.demo.stages import Stages, binary, command, fingerprint
 
 
 @pytest.fixture
@@ -81,3 +82,20 @@ def test_failed_binary(capfd):
         and 'launch.preprocess failed (exit code 2)' in output.out
         and '--seq_len' in output.err
     )
+
+
+@pytest.mark.parametrize('on_path', [True, False], ids=['on_path', 'not_on_path'])
+def test_commands_are_scripts_to_who_has_called_one(tmp_path, monkeypatch, on_path):
+    """By its name alone only where a shell finds that very script."""
+    scripts = tmp_path / 'env' / 'bin'
+    scripts.mkdir(parents=True)
+    for name in ('bert-quickstart', 'bert-fill-mask'):
+        (scripts / name).write_text('#!/bin/sh\n')
+        (scripts / name).chmod(0o755)
+    monkeypatch.setattr(sys, 'orig_argv', ['python', str(scripts / 'bert-quickstart')])
+    monkeypatch.setenv('PATH', str(scripts) if on_path else '/nowhere')
+    monkeypatch.chdir(tmp_path)
+    name = 'bert-fill-mask' if on_path else 'env/bin/bert-fill-mask'
+    assert command('fill_mask', 'a b') == [name, 'a b']
+    monkeypatch.setattr(sys, 'orig_argv', ['python', '-m', 'launch.quickstart'])
+    assert command('fill_mask')[-3:] == ['-P', '-m', 'launch.fill_mask']
