@@ -140,7 +140,7 @@ def test_adamix_becomes_one_adapter_on_its_encoder(tmp_path, encoder):
     with pytest.raises(UserError, match='nothing is left to fold'):
         merge(merged, str(tmp_path / 'again'))
     shutil.rmtree(encoder)
-    with pytest.raises(UserError, match='holds adamix weights alone'):
+    with pytest.raises(UserError, match='holds tuned weights alone'):
         read_source(merged)
 
 
