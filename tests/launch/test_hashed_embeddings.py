@@ -127,7 +127,7 @@ def test_a_run_that_goes_on_ends_with_the_same_bits(folder):
 
 
 def test_pieces_alike_are_told(folder, caplog):
-    caplog.set_level('INFO')
+    caplog.set_level('INFO', 'absl')
     source.load_source(str(folder / 'pre'))
     assert '2 of 70 pieces have the vector of another: ooo = oooo' in caplog.text
 
@@ -149,7 +149,7 @@ def test_another_vocabulary_is_refused(folder, tmp_path):
 @pytest.mark.slow
 def test_pretraining_from_a_bert_takes_all_but_its_table(folder, tmp_path, caplog):
     """The table goes on as the decoder, where its head knows the words."""
-    caplog.set_level('INFO')
+    caplog.set_level('INFO', 'absl')
     plain = dataclasses.replace(MODEL, embedding='table')
     pretrain(folder, 'bert', 3, model=plain)
     bert, _ = load_params(folder / 'bert')
