@@ -185,7 +185,7 @@ def test_discarded_steps_are_told_and_when_they_go_on_their_records_are_named(fo
 @pytest.mark.slow
 def test_on_a_terminal_a_bar_follows_the_steps_and_is_gone_after_sigterm(folder):
     """The window is made narrower under way."""
-    changes = (*SETTINGS, 'phases.0.steps=1000000')
+    changes = (*SETTINGS, 'phases.0.steps=100000')
     terminal = Terminal(
         [
             *(sys.executable, '-m', 'launch.pretrain', '--config=bert_tiny'),
@@ -205,7 +205,7 @@ def test_on_a_terminal_a_bar_follows_the_steps_and_is_gone_after_sigterm(folder)
     assert terminal.end() == 128 + signal.SIGTERM
 
     assert re.fullmatch(
-        r'step \d+/1000000  0%  loss \d\S*  mlm_accuracy \d\S*  [\d,.]+ steps/s  eta \d+:\d\d:\d\d',
+        r'step \d+/100000  0%  loss \d\S*  mlm_accuracy \d\S*  [\d,.]+ steps/s  eta \d+:\d\d:\d\d',
         wide[-1],
     )
     assert max(map(len, wide)) < 80 and max(map(len, narrow)) < 40
