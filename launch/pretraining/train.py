@@ -17,7 +17,7 @@ from absl import logging
 
 from bert_jax.costs import flops
 from bert_jax.costs.throughput import StepCosts
-from bert_jax.mesh import determinism, processes, sharding
+from bert_jax.mesh import determinism, heap, processes, sharding
 from bert_jax.model import attention, splits
 from bert_jax.train import checkpoint, loop
 from bert_jax.train.program import PretrainingProgram, fresh_state, pretraining_program
@@ -59,6 +59,8 @@ class Options(NamedTuple):
 def prepare(config: schema.PretrainConfig, records: list[Records]) -> jax.sharding.Mesh:
     """The mesh of the run. UserError where the settings or the records do not fit the devices."""
     use_compilation_cache(config.runtime.compilation_cache)
+    if jax.default_backend() == 'cpu':
+        heap.keep_freed_memory()
     mesh = sharding.make_mesh(config.runtime)
     for warning in splits.left_whole(config.model, config.runtime):
         logging.warning('%s', warning)
