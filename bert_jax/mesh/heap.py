@@ -16,7 +16,7 @@ _GROW_BY = 64 << 20  # bytes asked of the kernel at once
 
 
 def keep_freed_memory() -> bool:
-    """From here on this process keeps what it frees, for its next allocations.
+    """From here on the process keeps what it frees, for its next allocations.
 
     It changes speed and, by some hundred MB at the most, the size of the process; no results.
     Arrays beyond 64 MB that XLA's own threads take are still asked of the kernel. Returns whether
@@ -27,4 +27,5 @@ def keep_freed_memory() -> bool:
         return False
     # Nothing straight from the kernel, nothing given back to it, and few calls for more.
     settings = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, -1), (_M_TOP_PAD, _GROW_BY))
-    return all([mallopt(*setting) for setting in settings])
+    taken = [mallopt(*setting) for setting in settings]
+    return all(taken)
