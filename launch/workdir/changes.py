@@ -6,6 +6,7 @@ not know where either run was read from.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Any, NamedTuple
 
@@ -36,7 +37,8 @@ def changes(before: RunIdentity, after: RunIdentity, done: int) -> list[Change]:
     # Settings and data as flat names, so that one comparison covers both.
     kinds = schema.kinds(type(after.config))
     old, new = (
-        leaves(schema.to_dict(run.config)) | leaves({'data': run.data}) for run in (before, after)
+        leaves(dataclasses.asdict(run.config)) | leaves({'data': run.data})
+        for run in (before, after)
     )
 
     # What may differ: always how it runs; how long it goes on only while the past is shared.
