@@ -49,7 +49,8 @@ class RecordStream:
       split: 'train' or 'eval'.
       batch_size: rows of a batch over all processes.
       seed: with the step, decides the order.
-      decoder: 'tfdata', 'numpy', or 'auto' for tf.data where TensorFlow is installed.
+      decoder: whose parser: 'tfdata' for TensorFlow's, 'numpy', or 'auto' for the first where it
+      is installed.
       rows: ranges [from, to) of each batch's rows that this process must supply; default all.
       order: in which order training batches hold the records: a name of order.py.
 
@@ -182,6 +183,10 @@ class RecordStream:
         # ranges of rows may begin and end inside a block.
         touched = len(self._rows) // shards.BLOCK + self._ranges
         latest = LatestBlocks(self._blocks, open_blocks + 2 * touched)
+
+        # The C library gives freed memory back to the system, which clears it for the next batch,
+        # until a large block was freed once: this one, of which no page is touched.
+        np.empty(31 << 20, np.uint8)
 
         # No shutdown: a dropped pool ends its threads, and at the exit of the interpreter there is
         # nothing left to shut it down with.

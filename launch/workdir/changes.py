@@ -46,7 +46,7 @@ def changes(before: RunIdentity, after: RunIdentity, done: int) -> list[Change]:
     if _same_past(before.config, after.config, done):
         free.add('extendable')
 
-    # A name that one side lacks counts as None there, so new and dropped settings show too.
+    # A name that one side lacks counts as None there, so what is new or dropped shows too.
     return [
         Change(name, old.get(name), new.get(name), _kind(name, kinds) not in free)
         for name in sorted(old | new)
