@@ -382,12 +382,17 @@ def test_a_run_from_before_there_was_a_choice_of_order_goes_on_with_the_one_it_b
     where the older one has begun.
     """
     older = 'record_order=blocks'
-    pretrain(folder, (0, 'uninterrupted', [older]), (8, 'older', [older]))
-    assert 'record_order' not in (folder / 'older/config.json').read_text()
     said, log = pretrain(
-        folder, (0, 'older', []), (0, 'newer', []), (0, 'older', ['record_order=spread'])
+        folder,
+        (0, 'uninterrupted', [older]),
+        (8, 'older', [older]),
+        (0, 'older', []),
+        (0, 'newer', []),
+        (0, 'older', ['record_order=spread']),
     )
-    assert said[:2] == ['0', '0'] and "(record_order: 'blocks' -> 'spread')" in said[2]
+    assert said[:4] == ['0', '143', '0', '0']
+    assert "(record_order: 'blocks' -> 'spread')" in said[4]
+    assert 'record_order' not in (folder / 'older/config.json').read_text()
     assert log.count('goes on with record_order=blocks, as it began') == 2
     assert json.loads((folder / 'newer/config.json').read_text())['record_order'] == 'spread'
     whole, resumed, newer = (
