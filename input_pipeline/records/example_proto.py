@@ -288,10 +288,11 @@ def _regions(
         headers = _headers(feature)
         length, _ = _length(data, at + 1)
         size = headers.size_of[np.minimum(length, len(headers.size_of) - 1)]
-        actual = _windows(text, _MOST_HEADER)[at].view(np.uint8).reshape(-1, _MOST_HEADER)
+        if (size < 0).any():
+            return None
         which = size - headers.least
-        same = (actual == headers.bytes[which]) | ~headers.used[which]
-        if (size < 0).any() or not same.all():
+        actual = _windows(text, _MOST_HEADER)[at].view(np.uint8).reshape(-1, _MOST_HEADER)
+        if not ((actual == headers.bytes[which]) | ~headers.used[which]).all():
             return None
         at = at + headers.widths[which]
         regions.append((at, size))
@@ -304,7 +305,10 @@ def _regions(
 
 
 def _length(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(the lengths that stand at those places [N], the places behind them); at most 3 bytes."""
+    """(the lengths that stand at those places [N], the places behind them).
+
+    -1 for one of more than three bytes, which would be two megabytes: no record of ours.
+    """
     # In all records together; those whose length has ended add nothing.
     byte = data[at].astype(np.int64)
     value, more, at = byte & 127, byte > 127, at + 1
@@ -314,7 +318,7 @@ def _length(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         byte = data[at] * more.astype(np.int64)
         value |= (byte & 127) << shift
         at, more = at + more, byte > 127
-    return value, at
+    return np.where(more, -1, value), at
 
 
 def _windows(text: bytes, size: int) -> np.ndarray:

@@ -138,7 +138,7 @@ def decode_numpy(spec: RecordSpec, payloads: Sequence[bytes]) -> dict[str, np.nd
 
 
 def decode_tensorflow(spec: RecordSpec, payloads: Sequence[bytes]) -> dict[str, np.ndarray]:
-    """`decode_numpy` by tf.io.parse_example."""
+    """`decode_numpy` by TensorFlow's parser."""
     # What TensorFlow refuses, and numbers beyond 32 bits, are told by record and feature, or read
     # after all, by the other one.
     columns = parse_example.parse(spec.features, payloads)

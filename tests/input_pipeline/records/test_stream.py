@@ -254,12 +254,19 @@ def test_damage_is_named_by_file_record_and_byte(directory, decoder):
 
 
 @pytest.mark.parametrize('decoder', ['numpy', 'tfdata'])
-def test_a_record_of_another_shape_is_named(tmp_path, decoder):
+@pytest.mark.parametrize(
+    'other, said',
+    [
+        (RecordSpec(15, 4, 'static'), 'input_ids has 15 values, not 16'),
+        (RecordSpec(16, 5, 'static'), 'masked_lm_positions has 5 values, not 4'),
+    ],
+    ids=['shorter', 'more masks'],
+)
+def test_a_record_of_another_shape_is_named(tmp_path, decoder, other, said):
     """Frames and checksums are right, and yet the record is not what the manifest says."""
     if decoder == 'tfdata':
         pytest.importorskip('tensorflow')
     items = encoded(SPEC, example_columns(SPEC, 300))
-    other = RecordSpec(15, 4, 'static')
     items[270] = encoded(other, example_columns(other, 1))[0]
     info = shards.write_shard(
         tmp_path / 'train-00000-of-00001.tfrecord',
@@ -270,7 +277,7 @@ def test_a_record_of_another_shape_is_named(tmp_path, decoder):
     at = frame_start((tmp_path / info.file).read_bytes(), 270)
     with pytest.raises(
         UserError,
-        match=f'{info.file}: record 270 at byte {at}: feature input_ids has 15 values, not 16',
+        match=f'{info.file}: record 270 at byte {at}: feature {said}',
     ):
         take(RecordStream(tmp_path, 'train', 64, 1, decoder), 5)
 
