@@ -75,10 +75,10 @@ def main(argv: Sequence[str]) -> None:
 
 def bare(directory: str, stream: Any, batch_size: int) -> Iterator[dict[str, Any]]:
     """TensorFlow's reader over the training files of the stream's directory, again and again."""
-    from input_pipeline.records import stream as stream_module
+    from input_pipeline.records import parse_example
 
     # The same features as ours, by the manifest; no shuffling, no options, one thread for parsing.
-    tf = stream_module._tensorflow()
+    tf = parse_example.tensorflow()
     spec = stream.manifest.spec_of('train')
     types = {'int': tf.int64, 'float': tf.float32}
     features = {f.name: tf.io.FixedLenFeature([f.length], types[f.kind]) for f in spec.features}

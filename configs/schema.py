@@ -159,7 +159,9 @@ class RuntimeConfig(Section):
         kind='runtime',
     )
     decoder: Literal['auto', 'tfdata', 'numpy'] = setting(
-        'auto', 'reader of TFRecords; auto: tf.data where TensorFlow is installed', kind='runtime'
+        'auto',
+        "parser of the records; tfdata: TensorFlow's, auto: that where TensorFlow is installed",
+        kind='runtime',
     )
     log_every: int = setting(100, 'steps between log lines', kind='runtime', within=COUNT)
     eval_every: int = setting(
@@ -231,6 +233,13 @@ class PretrainConfig(Section):
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     # The paper's: nine tenths of the steps on short rows, where they cost least (appendix A.2).
     phases: tuple[Phase, ...] = (Phase(128, 900_000, 256), Phase(512, 100_000, 256))
+    record_order: Literal['spread', 'blocks'] = setting(
+        'spread',
+        'in which order records are read; spread: those of a batch meet again in the next epoch by'
+        ' chance alone; blocks: half of them do, as in runs from before there was a choice',
+        is_later=True,
+        before='blocks',
+    )
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     runtime: RuntimeConfig = dataclasses.field(default_factory=RuntimeConfig)
     tuning: TuningConfig = later(TuningConfig)

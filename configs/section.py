@@ -10,8 +10,9 @@ Each field says what changing it does to a run that is resumed (`kind`):
               has not looked ahead;
   runtime     it changes speed, memory or logging only: resuming logs the change.
 Each field that is a number says which numbers it may be (`within`), as an interval.
-A section or setting that came later than files that lack it (`later`) is written only where it is
-not as by default, and read as by default where it is absent.
+A section or setting that came later than files that lack it (`later`) has a value that those files
+mean, by default its default; it is written only where it has another, and read as that where it is
+absent.
 """
 
 from __future__ import annotations
@@ -42,22 +43,24 @@ def setting(
     kind: str = 'identity',
     within: str | None = None,
     is_later: bool = False,
+    before: Any = None,
 ) -> Any:
     """A dataclass field with its one-line meaning, its kind and its interval.
 
     kind: 'identity', 'extendable' or 'runtime', as the head of this file has them; within: such as
     '[0, 1)', or None for what is no number; is_later: whether older files lack it. A later setting
-    is not in `repr` either, of which fingerprints of older runs are made.
+    is not in `repr` either, of which fingerprints of older runs are made. before: the value that
+    older files mean, where the default has changed since.
     """
     metadata: dict[str, Any] = {'help': help, 'kind': kind, 'within': within}
     if is_later:
-        metadata |= {'later': True}
+        metadata |= {'later': default if before is None else before}
     return dataclasses.field(default=default, metadata=metadata, repr=not is_later)
 
 
 def later(section: type[Section]) -> Any:
     """A dataclass field that holds a section which older files lack (see the head of this file)."""
-    return dataclasses.field(default_factory=section, metadata={'later': True})
+    return dataclasses.field(default_factory=section, metadata={'later': section()})
 
 
 def inside(number: float, interval: str) -> bool:
@@ -125,16 +128,10 @@ def to_dict(config: Section) -> dict[str, Any]:
     data = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        if 'later' in field.metadata and value == _default(field):
+        if 'later' in field.metadata and value == field.metadata['later']:
             continue
         data[field.name] = _plain(value)
     return data
-
-
-def _default(field: dataclasses.Field[Any]) -> Any:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
 
 
 def _plain(value: Any) -> Any:
@@ -165,7 +162,7 @@ def from_dict(cls: type, data: dict[str, Any], where: str = '') -> Any:
         ]
         raise UserError(f'{where or cls.__name__}: {"; ".join(faults)}')
     # Sections inside are built first: each checks itself, and `cls` checks them together.
-    values = {}
+    values = {f.name: f.metadata['later'] for f in fields if 'later' in f.metadata}
     for name, value in data.items():
         hint = hints[name]
         if isinstance(hint, type) and dataclasses.is_dataclass(hint):

@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from absl import logging
+
 from bert_jax.mesh import determinism
 from configs import schema
-from configs.errors import UserError
+from configs.errors import UserError, reading
 from configs.options import option
 from launch import app, flags
 
@@ -141,12 +143,35 @@ def ready() -> tuple[schema.PretrainConfig, list[Records]]:
 
 def configuration(options: Options) -> schema.PretrainConfig:
     """The settings of --config and --set; with --init_from the model is the one there."""
-    if not options.init_from:
-        return app.config_from_flags(schema.PretrainConfig)
-    from launch.pretraining.source_shape import shape_settings
+    before = order_begun_with(options.workdir)
+    if options.init_from:
+        from launch.pretraining.source_shape import shape_settings
 
-    shape = shape_settings(options.init_from, options.data, options.workdir)
-    return app.config_from_flags(schema.PretrainConfig, before=shape)
+        before += shape_settings(options.init_from, options.data, options.workdir)
+    return app.config_from_flags(schema.PretrainConfig, before)
+
+
+def order_begun_with(workdir: str | None) -> list[str]:
+    """The record_order of the run that has a checkpoint in `workdir`, as changes of settings.
+
+    None where it is the default. So the command that began a run before there was a choice goes on
+    with it.
+    """
+    from launch.workdir.workdir import Workdir
+
+    if workdir is None:
+        return []
+    folder = Workdir(workdir)
+    with reading(folder):
+        if not folder.config_file.exists():
+            return []
+    begun = folder.config()
+    if not isinstance(begun, schema.PretrainConfig) or not folder.newest_step():
+        return []
+    if begun.record_order == schema.PretrainConfig.record_order:
+        return []
+    logging.info('%s: goes on with record_order=%s, as it began', folder, begun.record_order)
+    return [f'record_order={begun.record_order}']
 
 
 def common(made: tuple[schema.PretrainConfig, list[Records]]) -> dict[str, Any]:

@@ -27,13 +27,14 @@ def reading(
     """What each host reads while a step takes `step_s`: 'rows_per_s', 'bytes_per_s', at most.
 
     phase: as of plan.analytic, with 'bytes_read_per_step'. mesh: {axis: chips}; hosts whose chips
-    split layers over `model` read the same rows.
+    split layers over `model` need the same rows. Records are read by blocks of 256, which lie over
+    the rows of all hosts, so each may read them all.
     """
     hosts = topology.chips // topology.chips_per_host
     share = max(1 / hosts, 1 / (mesh['data'] * mesh['fsdp']))
     return {
         'rows_per_s': phase['batch_size'] * share / step_s,
-        'bytes_per_s': phase['bytes_read_per_step'] * share / step_s,
+        'bytes_per_s': phase['bytes_read_per_step'] / step_s,
     }
 
 

@@ -7,6 +7,7 @@ record has (records/fields.py does) nor how records lie in files (shards.py does
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -17,8 +18,11 @@ from input_pipeline.wire import fields
 
 # Tags of the protobuf fields: (field number << 3) | 2, where 2 means "length-delimited".
 _FIELD_1, _FIELD_2 = 0x0A, 0x12
+_MOST_HEADER = 48  # bytes before the numbers of a feature: its name, tags and four lengths
 _LIST_TAG = {'float': 0x12, 'int': 0x1A}  # Feature.float_list, Feature.int64_list
-_ROWS_AT_ONCE = 1024  # keeps an encoder's working buffers near the size of the second-level cache
+# Both keep working buffers near the size of the second-level cache.
+_ROWS_AT_ONCE = 1024  # of an encoder
+_NUMBERS_AT_ONCE = 1 << 15  # of a decoder
 
 
 class BadRecord(ValueError):
@@ -180,7 +184,7 @@ def decode(features: Sequence[Feature], payloads: Sequence[bytes]) -> dict[str, 
     # All at once where records are alike, as those of one program are; else one at a time.
     count = len(payloads)
     columns = {
-        f.name: np.zeros((count, f.length), np.int32 if f.kind == 'int' else np.float32)
+        f.name: np.empty((count, f.length), np.int32 if f.kind == 'int' else np.float32)
         for f in features
     }
     if count and not _decode_alike(features, payloads, columns):
@@ -206,110 +210,174 @@ def _decode_alike(
     order = [known[name] for name in names]
 
     # Where each feature's numbers lie in every record; this proves all that is not a number.
-    text = b''.join(payloads)
+    text = b''.join([*payloads, bytes(_MOST_HEADER)])  # room to look past the end
     regions = _regions(text, np.cumsum([0, *map(len, payloads)]), order)
     if regions is None:
         return False
 
-    # The numbers of a feature, cut out of all records and decoded as one run.
-    for feature in order:
-        starts, ends = regions[feature.name]
-        packed = np.frombuffer(
-            b''.join([text[s:e] for s, e in zip(starts.tolist(), ends.tolist(), strict=True)]),
-            np.uint8,
-        )
-        sizes = ends - starts
-
-        # Floats: four bytes each, so the size is the proof of their number.
-        if feature.kind == 'float':
-            if (sizes != 4 * feature.length).any():
+    # The numbers of a feature, cut out of many records and decoded as one run.
+    for feature, (starts, sizes) in zip(order, regions, strict=True):
+        rows = max(1, _NUMBERS_AT_ONCE // feature.length)
+        for first in range(0, len(payloads), rows):
+            some = slice(first, first + rows)
+            numbers = _numbers_of(feature, text, starts[some], sizes[some])
+            if numbers is None:
                 return False
-            columns[feature.name][:] = packed.view('<f4').reshape(-1, feature.length)
-            continue
-
-        # Ints: as many varints in all as there should be, and the last one of each record ends with
-        # the record's part, or numbers of one record would slip into the next.
-        last = np.flatnonzero(packed < 128)  # the last byte of each varint
-        if last.size != len(payloads) * feature.length:
-            return False
-        record_ends = last[feature.length - 1 :: feature.length] + 1
-        if (record_ends != np.cumsum(sizes)).any():
-            return False
-
-        # What does not fit in 32 bits is refused in _decode_one, by row and feature.
-        values = _varints(packed, last)
-        if values.min() < -(2**31) or values.max() >= 2**31:
-            return False
-        columns[feature.name][:] = values.reshape(-1, feature.length)
+            columns[feature.name][some] = numbers
     return True
+
+
+def _numbers_of(
+    feature: Feature, text: bytes, starts: np.ndarray, sizes: np.ndarray
+) -> np.ndarray | None:
+    """[N, length]: the numbers in those stretches of the text, each of a possible size.
+
+    None where there are more or fewer, or one does not fit in 32 bits.
+    """
+    # Cut out: by numpy where all are of one size.
+    if (sizes == sizes[0]).all():
+        packed = _windows(text, int(sizes[0]))[starts].view(np.uint8)
+    else:
+        ends = (starts + sizes).tolist()
+        packed = np.frombuffer(
+            b''.join([text[s:e] for s, e in zip(starts.tolist(), ends, strict=True)]), np.uint8
+        )
+    shape = (len(starts), feature.length)
+    if feature.kind == 'float':
+        return packed.view('<f4').reshape(shape)
+
+    # A byte each: no size is less, so every record has as many as it should.
+    if packed.size == shape[0] * shape[1] and packed.max() < 128:
+        return packed.reshape(shape)
+
+    # As many varints in all as there should be, and the last one of each record ends with the
+    # record's part, or numbers of one record would slip into the next.
+    last = np.flatnonzero(packed < 128)  # the last byte of each varint
+    if last.size != shape[0] * shape[1]:
+        return None
+    if (last[shape[1] - 1 :: shape[1]] + 1 != np.cumsum(sizes)).any():
+        return None
+
+    # What does not fit in 32 bits is refused in _decode_one, by row and feature.
+    values = _varints(packed, last)
+    if values.dtype == np.int64 and (values.min() < -(2**31) or values.max() >= 2**31):
+        return None
+    return values.reshape(shape)
 
 
 def _regions(
     text: bytes, bounds: np.ndarray, order: Sequence[Feature]
-) -> dict[str, tuple[np.ndarray, np.ndarray]] | None:
-    """Where each feature's packed values lie in each record: starts [N] and ends [N].
+) -> list[tuple[np.ndarray, np.ndarray]] | None:
+    """Where each feature's packed values lie in each record: their starts [N] and sizes [N].
 
     All records are walked at once. None unless every record is written canonically, with packed
-    lists, in this order of features.
+    lists, in this order of features. The text goes on for _MOST_HEADER bytes behind the records.
     """
-    # `at` [N]: the place in every record up to which it has been read.
-    data = np.frombuffer(text + bytes(64), np.uint8)  # room to look past the end
-    at, limit = bounds[:-1].copy(), bounds[1:]
-
-    def expect(constant: bytes) -> bool:
-        """Steps over these bytes; False where a record has others."""
-        nonlocal at
-        size = len(constant)
-
-        # Every run of `size` bytes, as a view with stride 1: nothing is copied but those asked for.
-        windows = np.ndarray(len(data) - size + 1, f'V{size}', data, strides=(1,))
-        actual = windows[at].view(np.uint8).reshape(-1, size)
-        at = at + size
-        return bool((actual == np.frombuffer(constant, np.uint8)).all())
-
-    def length(end: np.ndarray) -> bool:
-        """Steps over a length and fills in where what it measures ends.
-
-        False where that is beyond the record.
-        """
-        nonlocal at
-
-        # Up to four bytes of a varint, in all records together; those whose length has ended add
-        # nothing.
-        byte = data[at].astype(np.int64)
-        value, more, at = byte & 127, byte > 127, at + 1
-        for shift in (7, 14, 21):
-            if not more.any():
-                break
-            byte = data[at] * more.astype(np.int64)
-            value |= (byte & 127) << shift
-            at = at + more
-            more = byte > 127
-
-        # A length of five bytes would be 256 MB or more: no record of ours.
-        np.add(at, value, out=end)
-        return not more.any() and bool((end <= limit).all())
-
-    # The nesting: Example > Features > entries > Feature > list > packed numbers, and the last four
-    # of these must end at one place, or something else stands between.
-    outer, entry, value, numbers, inner = (np.empty(len(at), np.int64) for _ in range(5))
-    if not (expect(bytes([_FIELD_1])) and length(outer) and (outer == limit).all()):
+    # `at` [N]: the place in every record up to which it has been read. First the message itself:
+    # its tag, and a length that ends with the record.
+    data = np.frombuffer(text, np.uint8)
+    at, limit = bounds[:-1], bounds[1:]
+    length, at = _length(data, at + 1)
+    if (data[bounds[:-1]] != _FIELD_1).any() or (at + length != limit).any():
         return None
-    regions = {}
+
+    # What stands before the numbers follows from their size, and that from its own first length:
+    # so it is looked up, and compared as a whole.
+    regions = []
     for feature in order:
-        if not (
-            (expect(bytes([_FIELD_1])) and length(entry))
-            and (expect(_key(feature.name)) and length(value))
-            and (expect(bytes([_LIST_TAG[feature.kind]])) and length(numbers))
-            and (expect(bytes([_FIELD_1])) and length(inner))
-            and all((inner == other).all() for other in (entry, value, numbers))
-        ):
+        headers = _headers(feature)
+        length, _ = _length(data, at + 1)
+        size = headers.size_of[np.minimum(length, len(headers.size_of) - 1)]
+        if (size < 0).any():
             return None
-        regions[feature.name] = at, inner.copy()
-        at = inner.copy()
+        which = size - headers.least
+        actual = _windows(text, _MOST_HEADER)[at].view(np.uint8).reshape(-1, _MOST_HEADER)
+        if not ((actual == headers.bytes[which]) | ~headers.used[which]).all():
+            return None
+        at = at + headers.widths[which]
+        regions.append((at, size))
+        at = at + size
+        if (at > limit).any():
+            return None
 
     # Nothing may follow the last feature.
     return regions if (at == limit).all() else None
+
+
+def _length(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(the lengths that stand at those places [N], the places behind them).
+
+    -1 for one of more than three bytes, which would be two megabytes: no record of ours.
+    """
+    # In all records together; those whose length has ended add nothing.
+    byte = data[at].astype(np.int64)
+    value, more, at = byte & 127, byte > 127, at + 1
+    for shift in (7, 14):
+        if not more.any():
+            break
+        byte = data[at] * more.astype(np.int64)
+        value |= (byte & 127) << shift
+        at, more = at + more, byte > 127
+    return np.where(more, -1, value), at
+
+
+def _windows(text: bytes, size: int) -> np.ndarray:
+    """Every run of `size` bytes of the text, as a view: nothing is copied but those asked for."""
+    return np.ndarray(len(text) - size + 1, f'V{size}', text, strides=(1,))
+
+
+@dataclass(frozen=True)
+class _Headers:
+    """What stands before the numbers of a feature, for all sizes [K] that they may have.
+
+    size_of: the size that an entry of each length has, -1 where none has; least: the least size;
+    bytes, used [K, _MOST_HEADER]: the bytes, and which are; widths [K]: how many.
+    """
+
+    size_of: np.ndarray
+    least: int
+    bytes: np.ndarray
+    used: np.ndarray
+    widths: np.ndarray
+
+
+@functools.cache
+def _headers(feature: Feature) -> _Headers:
+    # A float takes four bytes, an int up to five; negative ones take ten and need the slow way.
+    length = feature.length
+    sizes = range(4 * length, 4 * length + 1)
+    if feature.kind == 'int':
+        sizes = range(length, 5 * length + 1)
+    texts = [_header(feature, size) for size in sizes]
+    widths = np.array([len(text) for text in texts])
+
+    # The entry is all but its own tag and length.
+    entries = [_length(np.frombuffer(text, np.uint8), np.array([1])) for text in texts]
+    size_of = np.full(int(entries[-1][0][0]) + 2, -1)  # one more, for all that are too long
+    for size, (entry, _) in zip(sizes, entries, strict=True):
+        size_of[entry] = size
+    padded = b''.join(text.ljust(_MOST_HEADER, b'\0') for text in texts)
+    return _Headers(
+        size_of,
+        sizes[0],
+        np.frombuffer(padded, np.uint8).reshape(-1, _MOST_HEADER),
+        np.arange(_MOST_HEADER) < widths[:, None],
+        widths,
+    )
+
+
+def _header(feature: Feature, size: int) -> bytes:
+    """The bytes of a feature before its numbers, where these take `size` bytes."""
+    # From the inside, each with the length of all behind it: the packed list, the Feature that
+    # holds it, the entry's key and the entry.
+    text = b''
+    for prefix in (bytes([_FIELD_1]), bytes([_LIST_TAG[feature.kind]]), _key(feature.name)):
+        text = prefix + _varint(len(text) + size) + text
+    return bytes([_FIELD_1]) + _varint(len(text) + size) + text
+
+
+def _varint(value: int) -> bytes:
+    return _varints_of(np.array([[value]]))[0].tobytes()
 
 
 def _varints(packed: np.ndarray, last: np.ndarray) -> np.ndarray:
@@ -321,15 +389,24 @@ def _varints(packed: np.ndarray, last: np.ndarray) -> np.ndarray:
     if last.size == packed.size:
         return packed
 
-    # From the last byte, which has the highest bits, backwards: round k takes the k-th byte before
-    # it of those numbers that have one. Bytes beyond the tenth would wrap; protobuf ignores them
-    # too.
-    extra = np.diff(last, prepend=-1) - 1  # bytes before the last one
-    values = packed[last].astype(np.int64)
-    for back in range(1, min(int(extra.max(initial=0)), 9) + 1):
-        longer = np.flatnonzero(extra >= back)
-        values[longer] = values[longer] << 7 | (packed[last[longer] - back] & 127)
-    return values
+    # Whether the k bytes before each byte belong to its number, for k = 1, 2 and so on. Bytes
+    # beyond the tenth would wrap; protobuf ignores them too.
+    goes_on = packed > 127
+    belong: list[np.ndarray] = []
+    run = goes_on[:-1]
+    while run.any() and len(belong) < 9:
+        belong.append(run)
+        run = run[1:] & goes_on[: len(run) - 1]
+
+    # Every byte as if it were the last of its number: the highest bits are its own, and those of
+    # the bytes before it come behind. All of them, because that takes less than picking them.
+    values = packed.astype(np.int64 if len(belong) > 3 else np.int32)
+    low = packed & np.uint8(127)
+    for back, run in enumerate(belong, 1):
+        rest = values[back:]
+        np.left_shift(rest, run * np.uint8(7), out=rest)
+        np.bitwise_or(rest, low[:-back] * run, out=rest)
+    return values[last]
 
 
 def _decode_one(features: Sequence[Feature], row: int, payload: bytes) -> dict[str, np.ndarray]:

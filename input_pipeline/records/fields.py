@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from input_pipeline.records import example_proto
+from input_pipeline.records import example_proto, parse_example
 from input_pipeline.records.example_proto import BadRecord, Feature
 from input_pipeline.records.frames import FRAME_BYTES
 
@@ -137,23 +137,20 @@ def decode_numpy(spec: RecordSpec, payloads: Sequence[bytes]) -> dict[str, np.nd
     return _flat_labels(spec, example_proto.decode(spec.features, payloads))
 
 
-def decode_tensorflow(spec: RecordSpec, serialized: Any) -> dict[str, Any]:
-    """`decode_numpy` for a string tensor [N], by tf.io.parse_example: for use inside tf.data."""
-    import tensorflow as tf
-
-    # parse_example knows int64 and float32 only.
-    types = {'int': tf.int64, 'float': tf.float32}
-    parsed = tf.io.parse_example(
-        serialized,
-        {f.name: tf.io.FixedLenFeature([f.length], types[f.kind]) for f in spec.features},
-    )
-
-    # What is beyond 32 bits becomes the largest number there, which is out of range, and not its
-    # low bits.
-    ints = {
-        f.name: tf.saturate_cast(parsed[f.name], tf.int32) for f in spec.features if f.kind == 'int'
-    }
-    return _flat_labels(spec, parsed | ints)
+def decode_tensorflow(spec: RecordSpec, payloads: Sequence[bytes]) -> dict[str, np.ndarray]:
+    """`decode_numpy` by TensorFlow's parser."""
+    # What TensorFlow refuses, and numbers beyond 32 bits, are told by record and feature, or read
+    # after all, by the other one.
+    columns = parse_example.parse(spec.features, payloads)
+    if columns is None:
+        return decode_numpy(spec, payloads)
+    for feature in spec.features:
+        if feature.kind == 'int':
+            wide = columns[feature.name]
+            if wide.view(np.uint64).max(initial=0) >= 2**31:
+                return decode_numpy(spec, payloads)
+            columns[feature.name] = wide.astype(np.int32)
+    return _flat_labels(spec, columns)
 
 
 def _flat_labels(spec: RecordSpec, columns: dict[str, Any]) -> dict[str, Any]:

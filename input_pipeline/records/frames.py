@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
 import google_crc32c
@@ -102,32 +102,23 @@ def _size(head: bytes) -> int:
     return size
 
 
-def take_payloads(text: bytes, bounds: list[int], places: Sequence[int]) -> list[bytes]:
-    """The payloads of the frames at those places, in that order.
-
-    Raises BadFrame for one that is damaged.
-    """
-    # `damaged` are numbers into `places`, which are in the order of the batch; the first in the
-    # file is named, the same one for every batch that meets it.
-    payloads, damaged = payloads_at(text, bounds, places)
+def payloads(text: bytes) -> list[bytes]:
+    """The payloads of all frames of a text. Raises BadFrame for one that is damaged or cut."""
+    bounds = frame_bounds(text)
+    found, damaged = payloads_between(text, bounds)
     if damaged:
-        place = min(places[i] for i in damaged)
-        raise BadFrame(place, bounds[place], DAMAGED)
-    return payloads
+        raise BadFrame(damaged[0], bounds[damaged[0]], DAMAGED)
+    return found
 
 
-def payloads_at(
-    text: bytes, bounds: list[int], places: Sequence[int]
-) -> tuple[list[bytes], list[int]]:
-    """The payloads of the frames at those places, and which of them differ from their checksums."""
-    payloads = [text[bounds[i] + _HEAD : bounds[i + 1] - _TAIL] for i in places]
+def payloads_between(text: bytes, bounds: list[int]) -> tuple[list[bytes], list[int]]:
+    """The payloads of the frames with these bounds, and which differ from their checksums."""
+    found = [text[start + _HEAD : end - _TAIL] for start, end in itertools.pairwise(bounds)]
 
     # Checksums compared as two arrays: the mask is arithmetic, which numpy does for all of them.
-    stored = np.frombuffer(
-        b''.join([text[bounds[i + 1] - _TAIL : bounds[i + 1]] for i in places]), '<u4'
-    )
-    computed = _masked(np.fromiter(map(google_crc32c.value, payloads), np.uint32, len(payloads)))
-    return payloads, np.flatnonzero(stored != computed).tolist()
+    stored = np.frombuffer(b''.join([text[end - _TAIL : end] for end in bounds[1:]]), '<u4')
+    computed = _masked(np.fromiter(map(google_crc32c.value, found), np.uint32, len(found)))
+    return found, np.flatnonzero(stored != computed).tolist()
 
 
 def read_frames(file: BinaryIO) -> Iterator[tuple[int, bytes]]:

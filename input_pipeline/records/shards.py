@@ -3,7 +3,7 @@
 A TFRecord file is a row of frames (frames.py). Such a file cut between two frames reads as
 merely shorter, and no reader names the file that is damaged; so the manifest keeps the size,
 the count and a checksum of every shard, and each fault found here names file, record and byte.
-This file must not know in which order records are read (stream.py does), nor how they were
+This file must not know in which order records are read (order.py does), nor how they were
 made.
 """
 
@@ -27,7 +27,7 @@ from configs.files.json_object import parse
 from input_pipeline import typed_json
 from input_pipeline.records import fields
 from input_pipeline.records.fields import RecordSpec
-from input_pipeline.records.frames import DAMAGED, BadFrame, frame_bounds, framed, payloads_at
+from input_pipeline.records.frames import DAMAGED, BadFrame, frame_bounds, framed, payloads_between
 
 SCHEMA_VERSION = 1  # of the manifest; another one is refused
 BLOCK = 256  # records between two entries of a shard's index: what the stream reads at once
@@ -367,7 +367,7 @@ def _verify_shard(
                 fault = BadFrame(len(bounds) - 1, bounds[-1], reason)
 
             # (2) Checksums, then (3) the records whose bytes are sound.
-            payloads, damaged = payloads_at(text, bounds, range(len(bounds) - 1))
+            payloads, damaged = payloads_between(text, bounds)
             wrong = [(row, DAMAGED) for row in damaged]
             sound = set(range(len(payloads))) - set(damaged)
             wrong += _check_block(spec, payloads, sound, vocab_size, sums)

@@ -315,6 +315,7 @@ class PhaseTraining:
             self.config.seed + self.number,
             self.config.runtime.decoder,
             sharding.local_rows(self.mesh, self.settings.batch_size),
+            self.config.record_order,
         )
 
     def place(self, batch: dict[str, Any]) -> dict[str, jax.Array]:

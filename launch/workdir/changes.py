@@ -6,6 +6,7 @@ not know where either run was read from.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Any, NamedTuple
 
@@ -36,7 +37,8 @@ def changes(before: RunIdentity, after: RunIdentity, done: int) -> list[Change]:
     # Settings and data as flat names, so that one comparison covers both.
     kinds = schema.kinds(type(after.config))
     old, new = (
-        leaves(schema.to_dict(run.config)) | leaves({'data': run.data}) for run in (before, after)
+        leaves(dataclasses.asdict(run.config)) | leaves({'data': run.data})
+        for run in (before, after)
     )
 
     # What may differ: always how it runs; how long it goes on only while the past is shared.
@@ -44,7 +46,7 @@ def changes(before: RunIdentity, after: RunIdentity, done: int) -> list[Change]:
     if _same_past(before.config, after.config, done):
         free.add('extendable')
 
-    # A name that one side lacks counts as None there, so new and dropped settings show too.
+    # A name that one side lacks counts as None there, so what is new or dropped shows too.
     return [
         Change(name, old.get(name), new.get(name), _kind(name, kinds) not in free)
         for name in sorted(old | new)

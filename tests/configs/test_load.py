@@ -199,3 +199,16 @@ def test_a_setting_that_came_later_is_in_no_older_file():
     assert schema.loads(schema.dumps(keeps)) == keeps
     with pytest.raises(UserError, match='keep_every=1500: must be a multiple of checkpoint_every'):
         dataclasses.replace(plain.runtime, keep_every=1_500)
+
+
+def test_files_from_before_there_was_an_order_of_records_mean_the_older_one():
+    """A new run has the new one, and says so; an older file stays as it is, byte by byte."""
+    new = load('bert_tiny')
+    assert new.record_order == 'spread'
+    assert json.loads(schema.dumps(new))['record_order'] == 'spread'
+    assert schema.loads(schema.dumps(new)) == new
+    saved = json.loads(schema.dumps(new))
+    del saved['record_order']
+    older = json.dumps(saved, indent=2) + '\n'
+    assert schema.loads(older) == dataclasses.replace(new, record_order='blocks')
+    assert schema.dumps(schema.loads(older)) == older

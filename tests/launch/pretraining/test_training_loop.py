@@ -375,3 +375,29 @@ def test_tuning_goes_on_from_a_model_and_keeps_what_it_trained(folder):
     assert ended[0] == '0' and 'holds another run (data.init_fingerprint' in ended[1], log
     with pytest.raises(UserError, match='which has other weights now'):
         source.read_source(str(folder / 'lora'))
+
+
+def test_a_run_from_before_there_was_a_choice_of_order_goes_on_with_the_one_it_began_with(folder):
+    """The very command that began it; a new run takes the new order, and asking for that is refused
+    where the older one has begun.
+    """
+    older = 'record_order=blocks'
+    said, log = pretrain(
+        folder,
+        (0, 'uninterrupted', [older]),
+        (8, 'older', [older]),
+        (0, 'older', []),
+        (0, 'newer', []),
+        (0, 'older', ['record_order=spread']),
+    )
+    assert said[:4] == ['0', '143', '0', '0']
+    assert "(record_order: 'blocks' -> 'spread')" in said[4]
+    assert 'record_order' not in (folder / 'older/config.json').read_text()
+    assert log.count('goes on with record_order=blocks, as it began') == 2
+    assert json.loads((folder / 'newer/config.json').read_text())['record_order'] == 'spread'
+    whole, resumed, newer = (
+        traverse_util.flatten_dict(checkpoint.load_params(folder / name)[0])
+        for name in ('uninterrupted', 'older', 'newer')
+    )
+    assert all(np.array_equal(whole[path], resumed[path]) for path in whole)
+    assert not all(np.array_equal(whole[path], newer[path]) for path in whole)

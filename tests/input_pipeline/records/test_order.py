@@ -1,0 +1,131 @@
+"""The orders of records: permutations, as documented for ever, and well mixed."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+
+import numpy as np
+import pytest
+
+from input_pipeline.records.order import ORDERS, BlocksOrder, Order, SpreadOrder
+
+SEED = 12345
+FEW = [256, 44, 256, 3]
+
+
+def mix(name: int, salt: int) -> int:
+    z = (name + (salt + 1) * 0x9E3779B97F4A7C15) % 2**64
+    z = ((z ^ z >> 30) * 0xBF58476D1CE4E5B9) % 2**64
+    z = ((z ^ z >> 27) * 0x94D049BB133111EB) % 2**64
+    return z ^ z >> 31
+
+
+def key_of(name: str, epoch: int) -> int:
+    text = f'{name}\x1f{SEED}\x1f{epoch}'.encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), 'little')
+
+
+def located(order: Order, rows: np.ndarray) -> list[tuple[int, int]]:
+    blocks, places = order.locate(rows)
+    return list(zip(blocks.tolist(), places.tolist(), strict=True))
+
+
+# Both against a spelled-out computation: another answer means that resumed runs would see other
+# data than they began with.
+
+
+def test_blocks_is_the_documented_order():
+    wanted = []
+    for epoch in range(3):
+        key = key_of('records', epoch)
+        for block in sorted(range(4), key=lambda block: mix(block, key)):
+            salt = mix(block, key)
+            for place in sorted(range(FEW[block]), key=lambda place: mix(place, salt)):
+                wanted.append((block, place))
+    assert located(BlocksOrder(np.array(FEW), SEED), np.arange(3 * 559)) == wanted
+
+
+@pytest.mark.parametrize('sizes', [FEW, [2] * 700 + [1]], ids=['one window', 'two windows'])
+def test_spread_is_the_documented_order(sizes):
+    count, wanted = len(sizes), []
+    borders = [0, count] if count < 512 else [0, count // 2, count]
+    for epoch in range(3):
+        key = key_of('spread', epoch)
+        permuted = sorted(range(count), key=lambda block: mix(block, key))
+        for first, end in itertools.pairwise(borders):
+            window = []
+            for turn, block in enumerate(permuted[first:end]):
+                salt, size = mix(block, key), sizes[block]
+                shuffled = sorted(range(size), key=lambda place: mix(place, salt) >> 9)
+                phase = mix(salt, 0) >> 32
+                for k, place in enumerate(shuffled):
+                    # the k-th of n is due at (k + phase) / n of the window; ties as they stand
+                    window.append((((k << 32) + phase) // size, turn, k, block, place))
+            wanted += [(block, place) for *_, block, place in sorted(window)]
+    order = SpreadOrder(np.array(sizes), SEED)
+    assert located(order, np.arange(3 * sum(sizes))) == wanted
+
+
+@pytest.mark.parametrize('name', ORDERS)
+@pytest.mark.parametrize('sizes', [[5], FEW, [256] * 256, [256] * 700 + [17]])
+def test_every_record_comes_once_an_epoch_and_any_row_can_be_sought(name, sizes):
+    order, records = ORDERS[name](np.array(sizes), SEED), sum(sizes)
+    rows = np.arange(2 * records)
+    every = located(order, rows)
+    whole = {(block, place) for block, size in enumerate(sizes) for place in range(size)}
+    assert set(every[:records]) == set(every[records:]) == whole
+    assert every[:records] != every[records:]
+
+    # In any turn, by an order that has answered nothing before.
+    some = np.random.default_rng(0).integers(0, 2 * records, 500)
+    fresh = ORDERS[name](np.array(sizes), SEED)
+    assert located(fresh, some) == [every[row] for row in some]
+    other = ORDERS[name](np.array(sizes), SEED + 1)
+    assert located(other, rows) != every
+
+
+def meeting_again(order: Order, batch: int, epoch: int) -> tuple[float, float]:
+    """Of the pairs of records that share a batch, how many share one in the next epoch.
+
+    Also how many would if epochs were permutations of all records.
+    """
+    # A pair meets twice where both its batches are the same, so pairs are counted by both.
+    rows = np.arange(order.records)
+    batches = []
+    for e in (epoch, epoch + 1):
+        blocks, places = order.locate(rows + e * order.records)
+        # of each record, the records in one fixed order
+        batches.append(rows[np.argsort(blocks * 256 + places)] // batch)
+    pairs = lambda counts: (counts * (counts - 1) // 2).sum()
+    once = pairs(np.unique(batches[0], return_counts=True)[1])
+    twice = pairs(np.unique(batches[0] * order.records + batches[1], return_counts=True)[1])
+    return twice / once, (batch - 1) / (order.records - 1)
+
+
+@pytest.mark.parametrize('blocks', [40, 300, 1100])
+@pytest.mark.parametrize('batch, within', [(32, 0.1), (256, 0.02)])
+def test_records_of_a_batch_meet_again_by_chance_alone(blocks, batch, within):
+    """For one window and for several, over three pairs of epochs: no more often and no less.
+
+    The fewer meet, the more their number varies.
+    """
+    sizes = np.full(blocks, 256)
+    sizes[::50] = 100
+    order = SpreadOrder(sizes, SEED)
+    shares, chances = zip(*(meeting_again(order, batch, epoch) for epoch in range(3)), strict=True)
+    assert np.mean(shares) == pytest.approx(chances[0], rel=within)
+
+
+def test_the_older_order_brings_half_of_a_batch_together_again():
+    """What the measure above says of it, so that one that finds nothing would be seen."""
+    share, chance = meeting_again(BlocksOrder(np.full(300, 256), SEED), 256, 0)
+    assert share > 0.4 > 100 * chance
+
+
+def test_rows_of_a_window_that_follow_each_other_are_of_different_blocks():
+    """So that nothing of what a batch holds depends on which records were written side by side."""
+    blocks, _ = SpreadOrder(np.full(600, 256), SEED).locate(np.arange(300 * 256))
+    for first in range(0, len(blocks) - 256, 97):
+        assert len(set(blocks[first : first + 256].tolist())) == 256
+    assert len(set(blocks.tolist())) == 300
