@@ -75,10 +75,10 @@ def main(argv: Sequence[str]) -> None:
 
 def bare(directory: str, stream: Any, batch_size: int) -> Iterator[dict[str, Any]]:
     """TensorFlow's reader over the training files of the stream's directory, again and again."""
-    from input_pipeline.records import parse_example
+    from input_pipeline.records import tf_data
 
     # The same features as ours, by the manifest; no shuffling, no options, one thread for parsing.
-    tf = parse_example.tensorflow()
+    tf = tf_data.tensorflow()
     spec = stream.manifest.spec_of('train')
     types = {'int': tf.int64, 'float': tf.float32}
     features = {f.name: tf.io.FixedLenFeature([f.length], types[f.kind]) for f in spec.features}

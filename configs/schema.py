@@ -160,7 +160,7 @@ class RuntimeConfig(Section):
     )
     decoder: Literal['auto', 'tfdata', 'numpy'] = setting(
         'auto',
-        "parser of the records; tfdata: TensorFlow's, auto: that where TensorFlow is installed",
+        'reader of TFRecords; auto: tf.data where TensorFlow is installed',
         kind='runtime',
     )
     log_every: int = setting(100, 'steps between log lines', kind='runtime', within=COUNT)

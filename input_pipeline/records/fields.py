@@ -11,13 +11,13 @@ the order in which records are read.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from input_pipeline.records import example_proto, parse_example
+from input_pipeline.records import example_proto, tf_data
 from input_pipeline.records.example_proto import BadRecord, Feature
 from input_pipeline.records.frames import FRAME_BYTES
 
@@ -137,20 +137,19 @@ def decode_numpy(spec: RecordSpec, payloads: Sequence[bytes]) -> dict[str, np.nd
     return _flat_labels(spec, example_proto.decode(spec.features, payloads))
 
 
-def decode_tensorflow(spec: RecordSpec, payloads: Sequence[bytes]) -> dict[str, np.ndarray]:
-    """`decode_numpy` by TensorFlow's parser."""
-    # What TensorFlow refuses, and numbers beyond 32 bits, are told by record and feature, or read
-    # after all, by the other one.
-    columns = parse_example.parse(spec.features, payloads)
-    if columns is None:
-        return decode_numpy(spec, payloads)
-    for feature in spec.features:
-        if feature.kind == 'int':
-            wide = columns[feature.name]
-            if wide.view(np.uint64).max(initial=0) >= 2**31:
-                return decode_numpy(spec, payloads)
-            columns[feature.name] = wide.astype(np.int32)
-    return _flat_labels(spec, columns)
+def decode_tensorflow(
+    spec: RecordSpec,
+    groups: range,
+    load: Callable[[int], list[bytes]],
+    at_once: int = 1,
+    ahead: int = 1,
+) -> Iterator[dict[str, np.ndarray] | None]:
+    """`decode_numpy` by TensorFlow, of the payloads that `load` gives for each of `groups`.
+
+    See tf_data.parsed.
+    """
+    for columns in tf_data.parsed(spec.features, groups, load, at_once, ahead):
+        yield None if columns is None else _flat_labels(spec, columns)
 
 
 def _flat_labels(spec: RecordSpec, columns: dict[str, Any]) -> dict[str, Any]:

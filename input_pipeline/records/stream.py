@@ -1,8 +1,7 @@
 """Records to batches: reading what each row of each step holds.
 
-Which record that is, is told by an order (order.py). Two parsers carry it out with equal results:
-TensorFlow's, and numpy where TensorFlow is absent. This file must not know what the batches are
-for.
+Which record that is, is told by an order (order.py). Two decoders carry it out with equal results:
+tf.data, and numpy where TensorFlow is absent. This file must not know what the batches are for.
 """
 
 from __future__ import annotations
@@ -30,6 +29,8 @@ _STEPS_AT_ONCE = 32  # but no more steps than so many, or the first batch would 
 _ENDLESS = 2**62  # steps: no run gets there
 # global rows [N] -> block and place of each
 _Locate = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+# first step of a group -> block and place of each of its rows
+_Located = Callable[[int], tuple[np.ndarray, np.ndarray]]
 _Columns = dict[str, np.ndarray]
 
 
@@ -49,8 +50,7 @@ class RecordStream:
       split: 'train' or 'eval'.
       batch_size: rows of a batch over all processes.
       seed: with the step, decides the order.
-      decoder: whose parser: 'tfdata' for TensorFlow's, 'numpy', or 'auto' for the first where it
-      is installed.
+      decoder: 'tfdata', 'numpy', or 'auto' for the first where TensorFlow is installed.
       rows: ranges [from, to) of each batch's rows that this process must supply; default all.
       order: in which order training batches hold the records: a name of order.py.
 
@@ -188,44 +188,63 @@ class RecordStream:
         # until a large block was freed once: this one, of which no page is touched.
         np.empty(31 << 20, np.uint8)
 
+        def located(first: int) -> tuple[np.ndarray, np.ndarray]:
+            """Blocks and places of the rows of the steps that are decoded together with `first`."""
+            # Global rows: step * batch_size + row, so a resumed run asks for the same ones.
+            group = np.arange(first, min(first + self._at_once, steps.stop))
+            return locate((group[:, None] * self._batch_size + self._rows).ravel())
+
+        # Groups of steps are decoded at once, and cut into batches again.
+        groups, size = range(steps.start, steps.stop, self._at_once), len(self._rows)
+        decode = self._by_tensorflow if self._tensorflow else self._by_numpy
+        for columns in decode(latest, located, groups):
+            for first in range(0, len(columns['input_ids']), size):
+                yield {name: column[first : first + size] for name, column in columns.items()}
+
+    def _by_tensorflow(
+        self, latest: LatestBlocks, located: _Located, groups: range
+    ) -> Iterator[_Columns]:
+        """The rows of each group, in their order."""
+        load = lambda first: latest.records(*located(first))
+        decoded = fields.decode_tensorflow(self._spec, groups, load, _DECODERS, _AHEAD)
+        for first, columns in zip(groups, decoded):
+            # What is not in order is told by the other decoder, which knows the record.
+            if columns is None or not self._in_range(columns):
+                columns = self._columns(latest, *located(first))
+            yield columns
+
+    def _by_numpy(
+        self, latest: LatestBlocks, located: _Located, groups: range
+    ) -> Iterator[_Columns]:
+        """`_by_tensorflow` without it."""
         # No shutdown: a dropped pool ends its threads, and at the exit of the interpreter there is
         # nothing left to shut it down with.
         pool = ThreadPoolExecutor(_DECODERS, thread_name_prefix='records')
 
-        # Groups of steps are decoded at once and cut into batches again, in the order of the steps
-        # whichever is ready first. The bound of the queue is what keeps the threads from running
-        # through the whole corpus.
+        # The bound of the queue is what keeps the threads from running through the whole corpus.
         ahead: collections.deque[Future[_Columns]] = collections.deque()
-        for first in range(steps.start, steps.stop, self._at_once):
-            group = range(first, min(first + self._at_once, steps.stop))
-            ahead.append(pool.submit(self._columns, latest, locate, group))
+        for first in groups:
+            ahead.append(pool.submit(lambda first=first: self._columns(latest, *located(first))))
             if len(ahead) > _AHEAD:
-                yield from self._batches(ahead.popleft().result())
+                yield ahead.popleft().result()
         while ahead:
-            yield from self._batches(ahead.popleft().result())
+            yield ahead.popleft().result()
 
-    def _batches(self, columns: _Columns) -> Iterator[_Columns]:
-        """The batches of a group of steps."""
-        size = len(self._rows)
-        for first in range(0, len(columns['input_ids']), size):
-            yield {name: column[first : first + size] for name, column in columns.items()}
+    def _columns(self, latest: LatestBlocks, blocks: np.ndarray, places: np.ndarray) -> _Columns:
+        """The records at those places of those blocks, decoded by numpy.
 
-    def _columns(self, latest: LatestBlocks, locate: _Locate, steps: range) -> _Columns:
-        """The decoded rows of a group of steps, one step after the other."""
-        # Global rows: step * batch_size + row, so a resumed run asks for the same ones.
-        rows = (np.array(steps)[:, None] * self._batch_size + self._rows).ravel()
-        blocks, places = locate(rows)
-        payloads = latest.records(blocks, places)
-        decode = fields.decode_tensorflow if self._tensorflow else fields.decode_numpy
-
-        # jax would take a number that is out of range for another one. The quick test of all
-        # first; which record it is, is found out only where there is one.
+        UserError, by file, record and byte, where one is not in order.
+        """
         try:
-            columns = decode(self._spec, payloads)
+            columns = fields.decode_numpy(self._spec, latest.records(blocks, places))
         except fields.BadRecord as error:
             row, reason = error.row, error.reason
         else:
-            if fields.in_range(self._spec, columns, self.manifest.vocab_size):
+            if self._in_range(columns):
                 return columns
             row, reason = fields.check(self._spec, columns, self.manifest.vocab_size)[0]
         raise self._blocks.fault(int(blocks[row]), int(places[row]), reason)
+
+    def _in_range(self, columns: _Columns) -> bool:
+        """Whether no number is out of range: jax would take it for another one."""
+        return fields.in_range(self._spec, columns, self.manifest.vocab_size)

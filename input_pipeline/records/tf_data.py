@@ -1,0 +1,89 @@
+"""tf.data: groups of serialised tf.train.Examples, read ahead and parsed in TensorFlow's threads.
+
+Owns how TensorFlow is imported and called here. It must not know which features a record has
+(records/fields.py does), nor where the records come from.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from input_pipeline.records.example_proto import Feature
+
+
+def parsed(
+    features: Sequence[Feature],
+    groups: range,
+    load: Callable[[int], list[bytes]],
+    at_once: int,
+    ahead: int,
+) -> Iterator[dict[str, np.ndarray] | None]:
+    """For each number of `groups`, in their order, what `load` gives for it, decoded.
+
+    Yields [N, length] int32 or float32 a feature, with the largest int32 for what is beyond 32
+    bits; None for a group that TensorFlow refuses, since it does not say which record is at fault.
+    load: called in TensorFlow's threads; what it raises is raised here. at_once: groups that are
+    decoded at a time. ahead: groups made ready before they are asked for.
+    """
+    tf = tensorflow()
+    types = {'int': tf.int64, 'float': tf.float32}  # parse_example knows no others
+    shapes = {f.name: tf.io.FixedLenFeature([f.length], types[f.kind]) for f in features}
+
+    # Raised below: TensorFlow would print the traceback, and raise an error of its own kind.
+    failed: dict[int, Exception] = {}
+
+    def payloads(number: np.int64) -> np.ndarray:
+        try:
+            return np.array(load(int(number)), object)
+        except Exception as error:
+            failed[int(number)] = error
+            return np.array([], object)
+
+    def decode(number: Any) -> dict[str, Any]:
+        # Shapes are lost on the way through Python, and parse_example wants to know the rank.
+        texts = tf.numpy_function(payloads, [number], tf.string, stateful=False)
+        columns = tf.io.parse_example(tf.ensure_shape(texts, [None]), shapes)
+        ints = {
+            f.name: tf.saturate_cast(columns[f.name], tf.int32) for f in features if f.kind == 'int'
+        }
+        return columns | ints
+
+    # In the order of the groups whichever is ready first, or a resumed run would see other batches.
+    dataset = tf.data.Dataset.range(groups.start, groups.stop, groups.step)
+    dataset = dataset.map(decode, num_parallel_calls=at_once, deterministic=True).prefetch(ahead)
+
+    # The iterator's threads call `load`. One that does so when the interpreter ends hangs or
+    # crashes it, so the iterator goes before, even where an exception still holds this frame.
+    alive = [dataset.as_numpy_iterator()]
+    atexit.register(alive.clear)
+    try:
+        for number in groups:
+            try:
+                columns = next(alive[0])
+            except tf.errors.OpError:
+                columns = None
+            if number in failed:
+                raise failed[number]
+            yield columns
+    finally:
+        alive.clear()
+        atexit.unregister(alive.clear)
+
+
+@functools.cache
+def tensorflow() -> Any:
+    """TensorFlow, kept off the accelerators: they belong to jax."""
+    os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+    # nothing is computed with it here, and it announces itself at every start
+    os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
+    import tensorflow as tf
+
+    for kind in ('GPU', 'TPU'):
+        tf.config.set_visible_devices([], kind)
+    return tf
