@@ -224,7 +224,7 @@ class RecordStream:
         # The bound of the queue is what keeps the threads from running through the whole corpus.
         ahead: collections.deque[Future[_Columns]] = collections.deque()
         for first in groups:
-            ahead.append(pool.submit(lambda first=first: self._columns(latest, *located(first))))
+            ahead.append(pool.submit(self._columns, latest, *located(first)))
             if len(ahead) > _AHEAD:
                 yield ahead.popleft().result()
         while ahead:
