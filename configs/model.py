@@ -175,6 +175,7 @@ class Family(NamedTuple):
     pairs: whether pre-training has a head that tells pairs of texts apart.
     pooler_of_task: whether the dense layer on the first token is a part of the classifier, so that
       each task begins with a fresh one and has dropout before it too.
+    masked_lm_act: the activation in the masked-LM head; None: that of the encoder.
     """
 
     name: str
@@ -182,13 +183,21 @@ class Family(NamedTuple):
     first_position: int = 0
     pairs: bool = True
     pooler_of_task: bool = False
+    masked_lm_act: str | None = None
 
 
 # RoBERTa: Liu et al. 2019; facebookresearch/fairseq models/roberta/model.py. Its positions count on
 # from the id of its padding token, 1.
 FAMILIES = {
     'bert': Family('BERT', ('wordpiece', 'sentencepiece', 'compiled')),
-    'roberta': Family('RoBERTa', ('byte_bpe',), first_position=2, pairs=False, pooler_of_task=True),
+    'roberta': Family(
+        'RoBERTa',
+        ('byte_bpe',),
+        first_position=2,
+        pairs=False,
+        pooler_of_task=True,
+        masked_lm_act='gelu_erf',
+    ),
 }
 
 

@@ -86,7 +86,8 @@ class MaskedLM(nn.Module):
         # V columns is one of the largest of the step.
         c = self.config
         x_BPH = jnp.take_along_axis(x_BTH, positions_BP[..., None], axis=1)
-        x_BPH = ACTIVATIONS[c.hidden_act](dense(c, c.hidden_size, self.dtype, 'transform')(x_BPH))
+        activate = ACTIVATIONS[c.traits.masked_lm_act or c.hidden_act]
+        x_BPH = activate(dense(c, c.hidden_size, self.dtype, 'transform')(x_BPH))
         x_BPH = LayerNorm(c.layer_norm_eps, name='norm')(x_BPH)
 
         # Rows of the table beyond the vocabulary must never win, nor count in the softmax: -inf.
