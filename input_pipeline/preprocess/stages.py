@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from input_pipeline.examples.across import rows_across
 from input_pipeline.examples.masking import MaskingRule, mask, prediction_counts
 from input_pipeline.examples.packing import join, pack
 from input_pipeline.examples.pairs import (
@@ -79,6 +80,7 @@ class Recipe:
     line_sample: int  # one distinct sentence in so many is watched for duplicates
     languages: tuple[str, ...] = ('',)
     passes: tuple[float, ...] = ()  # over each language's text, where they differ
+    across_documents: bool = False
 
     def spec_of(self, split: str) -> RecordSpec:
         """The schema of a split's records.
@@ -354,19 +356,24 @@ def make_records(
 
     # Pairs first, for all duplicates at once: an example is four offsets and a key, no text yet.
     name = (recipe.seed, split, buckets, number)
-    examples = make_examples(
-        documents,
-        recipe.objective,
-        spec.seq_len,
-        passes,
-        recipe.short_seq_prob,
-        Stream(*name, 'pairs'),
-        tokenizer.starts_word[documents.tokens] if recipe.objective == 'sop' else None,
-    )
+    tokens = documents.tokens
+    if recipe.across_documents:
+        longest = spec.seq_len - special_tokens(recipe.objective)
+        tokens, examples = rows_across(documents, longest, passes, tokenizer.sep_id)
+    else:
+        examples = make_examples(
+            documents,
+            recipe.objective,
+            spec.seq_len,
+            passes,
+            recipe.short_seq_prob,
+            Stream(*name, 'pairs'),
+            tokenizer.starts_word[tokens] if recipe.objective == 'sop' else None,
+        )
 
     # Sorted while they are that small: what follows is made and written a few rows at a time.
     examples = examples.take(np.argsort(examples.keys, kind='stable'))
-    make = _Columns(recipe, spec, tokenizer, documents.tokens, Stream(*name, 'masks'))
+    make = _Columns(recipe, spec, tokenizer, tokens, Stream(*name, 'masks'))
     keys, parts = (
         _packed(examples, make) if spec.packed else (examples.keys, _unpacked(examples, make))
     )
@@ -402,7 +409,8 @@ class _Columns:
         tokenizer, rule = self.tokenizer, self.recipe.rule
 
         # Laid out before masking: which places may be masked depends on where they stand.
-        rows = lay_out(self.tokens, examples, self.spec.seq_len, tokenizer.cls_id, tokenizer.sep_id)
+        special = (tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id)
+        rows = lay_out(self.tokens, examples, self.spec.seq_len, *special)
         columns = {
             'input_ids': rows.input_ids,
             'input_mask': rows.input_mask,

@@ -86,8 +86,8 @@ class Tokenizer:
 
     Attributes: kind ('wordpiece', 'sentencepiece', 'byte_bpe', or 'compiled', which is WordPiece by
     foreign rules), layout (how rows are made of texts), vocab_size, pad_id, unk_id, cls_id, sep_id,
-    mask_id, lower_case, strip_accents, fingerprint (sha256 of vocabulary and
-    casing), starts_word (bool [V], False for a piece that continues a word).
+    mask_id, special_ids (these five), lower_case, strip_accents, fingerprint (sha256 of vocabulary
+    and casing), starts_word (bool [V], False for a piece that continues a word).
     """
 
     def __init__(
@@ -153,6 +153,7 @@ class Tokenizer:
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
             index[token] for token in special_tokens
         )
+        self.special_ids = (self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id)
 
         # Only now, because the rules of WordPiece need the id of [UNK].
         if kind == 'wordpiece':

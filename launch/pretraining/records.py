@@ -64,6 +64,10 @@ class Records(NamedTuple):
                 options['whole_word'],
                 tokenizer.mask_id,
                 tokenizer.vocab_size,
+                tokenizer.sep_id,
+                # in the options of jobs that took another than BERT's
+                'roberta' if 'mask_rule' in options else 'bert',
+                tokenizer.special_ids,
             )
 
         # Both objectives label a pair; without one there is no second loss.

@@ -2,7 +2,7 @@
 
     python -m launch.train_vocab --model=byte_bpe --vocab_size=50265 --input=GLOB --output=DIR
     python -m launch.preprocess --input=GLOB --tokenizer=DIR --output=records512 --seq_len=512 \\
-        --objective=full_sentences --across_documents --masking=dynamic --mask_count=by_chance
+        --objective=full_sentences --across_documents --masking=dynamic --mask_rule=roberta
     python -m launch.pretrain --config=roberta_base --data=records512 --workdir=DIR
 
 125,288,025 in pre-training, where no loss reads the 590,592 of the pooler.
