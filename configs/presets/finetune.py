@@ -197,7 +197,12 @@ def recipe(
         }
         by_kind = {'span': SQUAD_V1, 'choice': SWAG, 'tagging': CONLL}
         return named.get(task) or by_kind.get(kind, GLUE)
-    known: Collection[str] = {'readme': _README, 'albert': _ALBERT, 'roberta': _ROBERTA}[source]
+    tables: dict[str, Collection[str]] = {
+        'readme': _README,
+        'albert': _ALBERT,
+        'roberta': _ROBERTA,
+    }
+    known = tables[source]
     if task not in known:
         raise UserError(f'--recipe={source}: it has none for {task}, only for {", ".join(known)}')
     if source == 'readme':

@@ -118,6 +118,15 @@ def recipe(options: PreprocessOptions, units: list[AnyUnit], eval_units: list[An
 # ---- what it does not do for
 
 
+def check_layout(options: PreprocessOptions, tokenizer: Tokenizer) -> None:
+    """Raises UserError for pairs by a tokenizer whose rows tell two texts apart by no segment."""
+    if options.objective != 'full_sentences' and not tokenizer.layout.second_segment:
+        raise UserError(
+            f'--objective={options.objective}: the rows of {options.tokenizer} have one segment'
+            ' (RoBERTa), and no pair to be told apart: add --objective=full_sentences'
+        )
+
+
 def least_documents(options: PreprocessOptions) -> int:
     """Documents that a split needs: a random B comes from another one."""
     return 2 if options.objective == 'nsp' else 1

@@ -42,6 +42,7 @@ from input_pipeline.preprocess.runs import (
     DOCUMENT,
     DocumentRun,
     RecordRun,
+    hash_sentences,
     key_range,
     load,
     save,
@@ -300,24 +301,6 @@ class _Side:
         # A sample by the hash itself: all copies of a sentence are in it, or none.
         hashes = hash_sentences(tokens, lengths)
         self._lines.append(hashes[hashes % np.uint64(self._recipe.line_sample) == 0])
-
-
-def hash_sentences(tokens: np.ndarray, lengths: np.ndarray, salt: int = 0) -> np.ndarray:
-    """uint64, a hash of each sentence's tokens in their order; each `salt` gives another."""
-    starts = np.cumsum(lengths) - lengths
-    hashes = np.empty(lengths.size, np.uint64)
-    step = 1 << 16  # sentences at once, so that the 64-bit arrays stay small
-    for first in range(0, lengths.size, step):
-        sizes = lengths[first : first + step].astype(np.int64)
-        begin = starts[first]
-        starts_here = np.cumsum(sizes) - sizes
-
-        # Each token mixed with its place in the sentence, so that their order counts in the sum.
-        batch = tokens[begin : begin + sizes.sum()].astype(np.uint64)
-        place = np.arange(batch.size) - np.repeat(starts_here, sizes)
-        mixed = mix(batch, place + (salt << 32))
-        hashes[first : first + step] = np.add.reduceat(mixed, starts_here)
-    return hashes
 
 
 # ---- 2: one bucket of documents -> encoded records, sorted by key

@@ -27,7 +27,7 @@ from input_pipeline.preprocess.options import PreprocessOptions
 from input_pipeline.records.shards import Manifest
 from input_pipeline.records.stream import RecordStream
 from input_pipeline.tasks import load_task
-from input_pipeline.tokenizer import Tokenizer, vocabulary
+from input_pipeline.tokenizer import Tokenizer, extension, vocabulary
 from input_pipeline.vocabulary_options import VocabularyOptions
 from launch import export
 from launch.finetuning import finetuner, machine
@@ -36,7 +36,8 @@ from launch.finetuning.task_data import TaskData, task_identity
 from launch.inference import Bert, Predictor
 from launch.inference.mask_filler import MaskFiller
 from launch.pretraining import held_out, train
-from launch.pretraining.records import Records, match_phases
+from launch.pretraining.record_checks import check_model_reads
+from launch.pretraining.records import match_phases
 from launch.sources import fitting, source
 
 pytestmark = pytest.mark.usefixtures('signal_handlers')
@@ -302,10 +303,13 @@ def test_a_tokenizer_of_the_other_family_is_one_line(folder, tmp_path):
 
 
 def test_what_a_roberta_has_no_place_for_is_one_line(folder, tmp_path):
-    made = make_records(folder, 'pairs', objective='nsp', across_documents=False)
-    records = Records(str(folder / 'pairs'), made)
+    with pytest.raises(UserError, match='and no pair to be told apart: add --objective=full_sen'):
+        make_records(folder, 'a', objective='nsp', across_documents=False, mask_rule='bert')
+    pairs = dataclasses.replace(Manifest.load(folder / 'records'), objective='nsp')
     with pytest.raises(UserError, match='a RoBERTa is not trained to tell apart: make the records'):
-        match_phases(CONFIG, [records.directory])
+        check_model_reads(MODEL, pairs, 'records')
+    with pytest.raises(UserError, match='byte-level BPE merges pairs in the order'):
+        extension.extend(Tokenizer.load(folder / 'tokenizer'), ['word'])
     pre = source.read_source(str(folder / 'pre')).bert
     with pytest.raises(UserError, match='BertForMaskedLM is none of the classes'):
         huggingface.write(tmp_path / 'a', pre._replace(architecture='BertForMaskedLM'))
