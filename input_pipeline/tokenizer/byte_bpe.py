@@ -13,48 +13,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from configs.errors import UserError
+from input_pipeline.tokenizer.byte_bpe_files import SPECIAL_TOKENS
 
-# In the order of settings.SPECIAL_TOKENS; their ids are the first, but that of the mask is the last
-# (fairseq's dictionary).
-SPECIAL_TOKENS = {
-    'pad_token': '<pad>',
-    'unk_token': '<unk>',
-    'cls_token': '<s>',
-    'sep_token': '</s>',
-    'mask_token': '<mask>',
-}
-FIRST_TOKENS = ('<s>', '<pad>', '</s>', '<unk>')
 # What Unicode calls white space, and so do the library's rules; str.isspace() has four more.
 _SPACES = '\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000'
 _STRETCH_RE = re.compile(f'[{_SPACES}]*[^{_SPACES}]+|[{_SPACES}]+')
-
-
-def content(
-    entries: Sequence[str],
-    merges: Iterable[Sequence[str]],
-    add_prefix_space: bool,
-    added_tokens: Sequence[Mapping[str, Any]] = (),
-) -> bytes:
-    """A vocabulary in one piece, the same bytes whatever files it came from.
-
-    entries: by id; merges: pairs of entries, the first merged first; add_prefix_space: whether a
-    text is encoded as if a space stood before it; added_tokens: as a tokenizer.json has them,
-    without the special ones.
-    """
-    parts = {
-        'entries': list(entries),
-        'merges': [list(pair) for pair in merges],
-        'add_prefix_space': add_prefix_space,
-        'added_tokens': [dict(token) for token in added_tokens],
-    }
-    return json.dumps(parts, ensure_ascii=False, sort_keys=True).encode()
 
 
 def stretches(text: str) -> list[str]:
@@ -85,7 +54,7 @@ class ByteBpe:
     """
 
     def __init__(self, vocabulary: bytes, special_tokens: Sequence[str], where: str):
-        """`vocabulary`: as `content` gives it; `where` names the files in errors."""
+        """`vocabulary`: as byte_bpe_files.content gives it; `where` names the files in errors."""
         parts = json.loads(vocabulary)
         self._entries, self._merges = parts['entries'], parts['merges']
         self._added, self.add_prefix_space = parts['added_tokens'], parts['add_prefix_space']

@@ -1,19 +1,19 @@
 """A directory of byte-level BPE: vocab.json and merges.txt, or a tokenizer.json that holds both.
 
-Owns how such a directory is known and read, ours or Hugging Face's, and what in it cannot be
-obeyed, which is refused by name. What any tokenizer directory has is settings.py's; how text is
-encoded is byte_bpe.py's.
+Owns how such a directory is known and read, ours or Hugging Face's, what in it cannot be obeyed,
+which is refused by name, and what a vocabulary is in one piece, whatever files it came from. What
+any tokenizer directory has is settings.py's; how text is encoded is byte_bpe.py's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from etils import epath
 
 from configs.errors import UserError
-from input_pipeline.tokenizer import byte_bpe
 from input_pipeline.tokenizer.settings import (
     Stated,
     added_tokens,
@@ -24,6 +24,16 @@ from input_pipeline.tokenizer.settings import (
 )
 from input_pipeline.tokenizer.wordpiece import Normalizer
 
+# In the order of settings.SPECIAL_TOKENS.
+SPECIAL_TOKENS = {
+    'pad_token': '<pad>',
+    'unk_token': '<unk>',
+    'cls_token': '<s>',
+    'sep_token': '</s>',
+    'mask_token': '<mask>',
+}
+# Those that a vocabulary begins with; the mask token ends it (fairseq's dictionary).
+FIRST_TOKENS = ('<s>', '<pad>', '</s>', '<unk>')
 # Classes of transformers that read such a directory, with or without Fast.
 _CLASSES = ('RobertaTokenizer', 'PreTrainedTokenizer', 'TokenizersBackend')
 # Of the library's model: settings that would give other ids, and what they are in RoBERTa.
@@ -34,6 +44,27 @@ _MODEL = {
     'byte_fallback': (False,),
     'ignore_merges': (False,),
 }
+
+
+def content(
+    entries: Sequence[str],
+    merges: Iterable[Sequence[str]],
+    add_prefix_space: bool,
+    added: Sequence[Mapping[str, Any]] = (),
+) -> bytes:
+    """A vocabulary in one piece, the same bytes whatever files it came from.
+
+    entries: by id; merges: pairs of entries, the first merged first; add_prefix_space: whether a
+    text is encoded as if a space stood before it; added: tokens besides the vocabulary's, as
+    a tokenizer.json has them, without the special ones.
+    """
+    parts = {
+        'entries': list(entries),
+        'merges': [list(pair) for pair in merges],
+        'add_prefix_space': add_prefix_space,
+        'added_tokens': [dict(token) for token in added],
+    }
+    return json.dumps(parts, ensure_ascii=False, sort_keys=True).encode()
 
 
 def is_directory(path: epath.Path) -> bool:
@@ -65,7 +96,7 @@ def read(path: epath.Path) -> Stated:
         )
 
     # Entries and merges, from one file or from two; then what stands beside them.
-    special = [special_token(config, name, path, byte_bpe.SPECIAL_TOKENS) for name in _NAMES]
+    special = [special_token(config, name, path, SPECIAL_TOKENS) for name in SPECIAL_TOKENS]
     fast = read_json(path / 'tokenizer.json')
     if fast:
         entries, merges = _of_one_file(fast, special, path)
@@ -73,12 +104,9 @@ def read(path: epath.Path) -> Stated:
         entries, merges = _of_two_files(path)
     older = read_json(path / 'added_tokens.json')
     added = added_tokens(config, fast, older, entries, special, path)
-    content = byte_bpe.content(entries, merges, _prefix_space(config, fast, path), added)
+    vocabulary = content(entries, merges, _prefix_space(config, fast, path), added)
     where = path / ('tokenizer.json' if fast else 'vocab.json')
-    return Stated('byte_bpe', content, Normalizer(False, False), special, str(where))
-
-
-_NAMES = tuple(byte_bpe.SPECIAL_TOKENS)
+    return Stated('byte_bpe', vocabulary, Normalizer(False, False), special, str(where))
 
 
 def _of_two_files(path: epath.Path) -> tuple[list[str], list[list[str]]]:

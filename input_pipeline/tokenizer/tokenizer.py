@@ -99,7 +99,7 @@ class Tokenizer:
         where: str = 'vocabulary',
     ):
         """`vocabulary`: the content of vocab.txt or spm.model, of tokenizer.json for `compiled`, or
-        for `byte_bpe` what byte_bpe.content makes.
+        for `byte_bpe` what byte_bpe_files.content makes.
 
         `special_tokens` in the order of SPECIAL_TOKENS; `where` names the file in errors.
         """

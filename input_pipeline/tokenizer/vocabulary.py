@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from configs.errors import UserError
-from input_pipeline.tokenizer import Tokenizer
+from input_pipeline.tokenizer import Tokenizer, byte_bpe_files
 from input_pipeline.tokenizer import byte_bpe as bytewise
 from input_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, words
 from input_pipeline.tokenizer.wordpiece import Normalizer
@@ -146,7 +146,7 @@ def train(texts: Iterable[str], options: VocabularyOptions) -> tuple[Tokenizer, 
     if wordpiece:
         tokenizer = Tokenizer('wordpiece', _train_wordpiece(counts, options), normalizer)
     elif byte_bpe:
-        special = tuple(bytewise.SPECIAL_TOKENS.values())
+        special = tuple(byte_bpe_files.SPECIAL_TOKENS.values())
         tokenizer = Tokenizer('byte_bpe', _train_byte_bpe(counts, options), normalizer, special)
     else:
         tokenizer = Tokenizer('sentencepiece', _train_sentencepiece(counts, options), normalizer)
@@ -243,7 +243,7 @@ def _running_text(counts: dict[str, int]) -> Iterator[str]:
 
 
 def _train_byte_bpe(counts: dict[str, int], options: VocabularyOptions) -> bytes:
-    """What byte_bpe.content makes of the entries.
+    """What byte_bpe_files.content makes of the entries.
 
     Special tokens, the 256 bytes, merged pieces by falling frequency, and the mask at the end.
     """
@@ -251,8 +251,8 @@ def _train_byte_bpe(counts: dict[str, int], options: VocabularyOptions) -> bytes
     from tokenizers import models, pre_tokenizers, trainers
 
     # Every byte has an entry, so that there is a spelling for any text.
-    mask = bytewise.SPECIAL_TOKENS['mask_token']
-    least = len(bytewise.FIRST_TOKENS) + 256 + 1
+    mask = byte_bpe_files.SPECIAL_TOKENS['mask_token']
+    least = len(byte_bpe_files.FIRST_TOKENS) + 256 + 1
     if options.vocab_size < least:
         raise UserError(
             f'--vocab_size={options.vocab_size}: --model=byte_bpe takes {least} or more, for the'
@@ -261,7 +261,7 @@ def _train_byte_bpe(counts: dict[str, int], options: VocabularyOptions) -> bytes
     trainer = trainers.BpeTrainer(
         vocab_size=options.vocab_size - 1,
         min_frequency=options.min_frequency,
-        special_tokens=list(bytewise.FIRST_TOKENS),
+        special_tokens=list(byte_bpe_files.FIRST_TOKENS),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -273,7 +273,7 @@ def _train_byte_bpe(counts: dict[str, int], options: VocabularyOptions) -> bytes
     # Its own file is the only place where the library tells the merges.
     model = json.loads(pipeline.to_str())['model']
     entries = [*sorted(model['vocab'], key=model['vocab'].__getitem__), mask]
-    return bytewise.content(entries, model['merges'], options.add_prefix_space)
+    return byte_bpe_files.content(entries, model['merges'], options.add_prefix_space)
 
 
 def _train_sentencepiece(counts: dict[str, int], options: VocabularyOptions) -> bytes:
