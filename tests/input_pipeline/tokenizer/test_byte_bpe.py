@@ -10,12 +10,14 @@ import shutil
 import unicodedata
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from configs.errors import UserError
 from input_pipeline.tasks.features import text_rows
 from input_pipeline.tasks.squad import SpanTask
 from input_pipeline.tasks.squad_files import SpanExample
+from input_pipeline.tasks.tagging import TaggedExample, TaggingTask
 from input_pipeline.tokenizer import Tokenizer, byte_bpe, vocabulary
 from input_pipeline.tokenizer.vocabulary import VocabularyOptions
 from launch.inference.answers import WithMasks, words_of
@@ -120,6 +122,16 @@ def test_ids_are_those_of_the_rules(tokenizer, folder):
         assert tokenizer.encode(text) == expected, repr(text)
         assert tokenizer.encode_with_offsets(text).ids.tolist() == expected
         assert tokenizer.decode(expected) == text
+
+
+def test_a_sign_that_python_takes_for_white_space_merges_with_others(folder):
+    letter = letters_of_bytes()[0x1C]
+    (folder / 'tokenizer.json').unlink()
+    entries = json.loads((folder / 'vocab.json').read_text())
+    (folder / 'vocab.json').write_text(json.dumps(entries | {f'?{letter}': 340}))
+    with (folder / 'merges.txt').open('a') as file:
+        file.write(f'? {letter}\n')
+    assert Tokenizer.load(folder).encode('?\x1c?') == [340, entries['?']]
 
 
 def test_special_tokens_stand_where_fairseq_has_them(tokenizer):
@@ -276,6 +288,18 @@ def test_an_answer_is_found_behind_two_separators(tokenizer):
     assert tokenizer.decode(ids) == ' Zürich'
     question = tokenizer.encode('the town')
     assert found['input_ids'][0, : len(question) + 3].tolist() == [0, *question, 2, 2]
+
+
+def test_tagged_words_have_their_spaces(tokenizer):
+    """The first piece of each word has its label, as in running text."""
+    example = TaggedExample('s', ('people', 'of', 'Zürich'), (1, 0, 1), 'd')
+    row = TaggingTask('t', ('O', 'B'), ('accuracy',), {}).features([example], tokenizer, 24)
+    words = [tokenizer.encode(f' {word}') for word in example.words]
+    ids = [0, *words[0], *words[1], *words[2], 2]
+    assert row['input_ids'][0, : len(ids)].tolist() == ids
+    first = [1, 1 + len(words[0]), 1 + len(words[0]) + len(words[1])]
+    assert np.flatnonzero(row['label_weights'][0]).tolist() == first
+    assert row['label_ids'][0, first].tolist() == [1, 0, 1]
 
 
 def test_a_mask_takes_the_space_before_it(tokenizer):
