@@ -1,10 +1,11 @@
 """Trains a vocabulary on text and writes a tokenizer directory.
 
   python -m launch.train_vocab --input=GLOB --output=DIR --vocab_size=30522 [--model=unigram]
+  python -m launch.train_vocab --input=GLOB --output=DIR --vocab_size=50265 --model=byte_bpe
   python -m launch.train_vocab --extend=DIR --input=GLOB --output=DIR --new_words=1000
   python -m launch.train_vocab --extend=DIR --words=FILE --output=DIR
 
-The second adds the words that save most pieces, the third those in a list, one a line. --extend
+The third adds the words that save most pieces, the fourth those in a list, one a line. --extend
 gives new words entries of their own in the vocabulary of a model that is there: in its
 [unused] slots first, then at its end. launch.pretrain --init_from goes on from that model with
 records made so.

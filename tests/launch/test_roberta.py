@@ -204,12 +204,16 @@ def finetune(folder: pathlib.Path, name: str, *changes: str) -> dict:
     return finetuner.FineTuner(FineTuning(data), ready).run(config, str(folder / name))[0]
 
 
+@pytest.mark.slow
 def test_each_task_begins_with_a_pooler_of_its_own(folder, tuned):
     """At a rate of almost nothing the pooler stays as it was made: not as the source has it."""
     finetune(folder, 'still', 'epochs=0.1', 'optimizer.peak_lr=1e-30')
     before, after = load_params(folder / 'pre')[0], load_params(folder / 'still')[0]
     same = jax.tree.map(np.array_equal, before['encoder'], after['encoder'])
     assert not same.pop('pooler')['kernel'] and jax.tree.all(same)
+
+
+def test_a_fresh_pooler_must_be_trained(folder, tuned):
     with pytest.raises(UserError, match=r'--set tuning\.pooler=trained'):
         finetune(folder, 'frozen', 'tuning.method=bitfit')
 
