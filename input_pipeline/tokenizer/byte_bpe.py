@@ -11,6 +11,7 @@ is remembered by the tokenizer, as words are of other vocabularies. No text is u
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -23,12 +24,19 @@ from input_pipeline.tokenizer.byte_bpe_files import SPECIAL_TOKENS
 
 # What Unicode calls white space, and so do the library's rules; str.isspace() has four more.
 _SPACES = '\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000'
+# Halves of a character, which a JSON file may hold and no byte string can.
+_HALVES_RE = re.compile('[\ud800-\udfff]')
 _STRETCH_RE = re.compile(f'[{_SPACES}]*[^{_SPACES}]+|[{_SPACES}]+')
 
 
 def stretches(text: str) -> list[str]:
     """A text cut before each run of white space; joined again they are the text."""
-    return _STRETCH_RE.findall(text)
+    return _STRETCH_RE.findall(_whole(text))
+
+
+def _whole(text: str) -> str:
+    """The text with U+FFFD for halves of characters."""
+    return text if text.isascii() else _HALVES_RE.sub('\ufffd', text)
 
 
 def words_of(stretch: str) -> list[str]:
@@ -70,9 +78,9 @@ class ByteBpe:
         # Added tokens stand behind the vocabulary's, and begin a word as special ones do.
         ids = self._engine.get_vocab(with_added_tokens=True)
         self.tokens = sorted(ids, key=ids.__getitem__)
-        whole = {*special_tokens, *(token['content'] for token in self._added)}
+        self._whole = {*special_tokens, *(token['content'] for token in self._added)}
         self.starts_word = np.array(
-            [token in whole or self.decode([token])[:1].isspace() for token in self.tokens]
+            [token in self._whole or self.decode([token])[:1].isspace() for token in self.tokens]
         )
 
     def _made(self, add_prefix_space: bool) -> Tokenizer:
@@ -100,12 +108,12 @@ class ByteBpe:
 
     def encode_batch(self, texts: Iterable[str]) -> list[np.ndarray]:
         """Ids of each text, int32."""
-        encodings = self._engine.encode_batch(list(texts), add_special_tokens=False)
+        encodings = self._engine.encode_batch(list(map(_whole, texts)), add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
     def trace(self, text: str) -> list[tuple[int, int, int]]:
         """(id, start, end) of each piece of a text: the place that it was made from, no space."""
-        encoding = self._engine.encode(text, add_special_tokens=False)
+        encoding = self._engine.encode(_whole(text), add_special_tokens=False)
         return [
             (piece, *place) for piece, place in zip(encoding.ids, encoding.offsets, strict=True)
         ]
@@ -115,7 +123,7 @@ class ByteBpe:
 
         That is its first piece which is more than the space before it.
         """
-        encoding = self._engine.encode(text, add_special_tokens=False)
+        encoding = self._engine.encode(_whole(text), add_special_tokens=False)
         begun: set[int | None] = set()
         starts = []
         for word, (start, end) in zip(encoding.word_ids, encoding.offsets, strict=True):
@@ -125,7 +133,10 @@ class ByteBpe:
 
     def decode(self, tokens: Sequence[str]) -> str:
         """The text of entries side by side; U+FFFD where they are a part of a character."""
-        return decoders.ByteLevel().decode(list(tokens))
+        # Added tokens are written as they are, not in letters for bytes.
+        parts = itertools.groupby(tokens, key=self._whole.__contains__)
+        spell = decoders.ByteLevel().decode
+        return ''.join(''.join(part) if whole else spell(list(part)) for whole, part in parts)
 
     def files(self, special_tokens: Sequence[str]) -> dict[str, bytes]:
         """{file: content} of a directory that RobertaTokenizer reads too.

@@ -134,6 +134,12 @@ def test_a_sign_that_python_takes_for_white_space_merges_with_others(folder):
     assert Tokenizer.load(folder).encode('?\x1c?') == [340, entries['?']]
 
 
+def test_half_a_character_is_the_sign_for_none(tokenizer):
+    text = 'the \ud83d town'
+    ids = tokenizer.encode('the \ufffd town')
+    assert tokenizer.encode(text) == ids == tokenizer.encode_with_offsets(text).ids.tolist()
+
+
 def test_special_tokens_stand_where_fairseq_has_them(tokenizer):
     assert tokenizer.tokens(range(4)) == ['<s>', '<pad>', '</s>', '<unk>']
     assert (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id) == (1, 0, 2)
@@ -188,11 +194,12 @@ def test_added_tokens_are_found_in_text(folder):
     file = folder / 'tokenizer.json'
     fast = json.loads(file.read_text())
     flags = dict.fromkeys(('single_word', 'lstrip', 'rstrip', 'normalized', 'special'), False)
-    fast['added_tokens'].append({'id': 340, 'content': 'Zürich town', **flags})
+    fast['added_tokens'].append({'id': 340, 'content': 'Zürich', **flags})
     file.write_text(json.dumps(fast))
     tokenizer = Tokenizer.load(folder)
     assert tokenizer.vocab_size == 341
-    assert 340 in tokenizer.encode('the Zürich town, people')
+    ids = tokenizer.encode('the Zürich town, people')
+    assert 340 in ids and tokenizer.decode(ids) == 'the Zürich town, people'
     tokenizer.save(folder.parent / 'b')
     assert Tokenizer.load(folder.parent / 'b').fingerprint == tokenizer.fingerprint
 
