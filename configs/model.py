@@ -1,8 +1,8 @@
-"""The shape of a model, and which of its weights fine-tuning changes.
+"""The shape of a model, its family, and which of its weights fine-tuning changes.
 
-Owns the settings of the encoder; the methods of parameter-efficient tuning by name, which options
-each of them reads, and those options' defaults. What a method adds to a block, and what of it is
-trained, is bert_jax/model/added.py's.
+Owns the settings of the encoder; by what the families of encoders differ; the methods of
+parameter-efficient tuning by name, which options each of them reads, and those options' defaults.
+What a method adds to a block, and what of it is trained, is bert_jax/model/added.py's.
 
 Sources of the methods: BitFit, Ben Zaken et al. 2022; LoRA, Hu et al. 2021 (microsoft/LoRA);
 houlsby, Houlsby et al. 2019 (google-research/adapter-bert); pfeiffer, Pfeiffer et al. 2021
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from configs.errors import UserError
 from configs.section import ABOVE_0, COUNT, COUNT_OR_0, RATE, Section, setting
@@ -165,6 +165,42 @@ class TuningConfig(Section):
 _NONE = TuningConfig()
 
 
+class Family(NamedTuple):
+    """What the encoders of a family have in common that no other setting says.
+
+    name: for messages.
+    tokenizers: the kinds of tokenizers whose rows it reads (input_pipeline/tokenizer).
+    first_position: the row of the position table that is of a text's first token; those before it
+      are of no text.
+    pairs: whether pre-training has a head that tells pairs of texts apart.
+    pooler_of_task: whether the dense layer on the first token is a part of the classifier, so that
+      each task begins with a fresh one and has dropout before it too.
+    masked_lm_act: the activation in the masked-LM head; None: that of the encoder.
+    """
+
+    name: str
+    tokenizers: tuple[str, ...]
+    first_position: int = 0
+    pairs: bool = True
+    pooler_of_task: bool = False
+    masked_lm_act: str | None = None
+
+
+# RoBERTa: Liu et al. 2019; facebookresearch/fairseq models/roberta/model.py. Its positions count on
+# from the id of its padding token, 1.
+FAMILIES = {
+    'bert': Family('BERT', ('wordpiece', 'sentencepiece', 'compiled')),
+    'roberta': Family(
+        'RoBERTa',
+        ('byte_bpe',),
+        first_position=2,
+        pairs=False,
+        pooler_of_task=True,
+        masked_lm_act='gelu_erf',
+    ),
+}
+
+
 @dataclass(frozen=True)
 class ModelConfig(Section):
     """The encoder (paper section 3; google-research/bert modeling.py:34-45)."""
@@ -181,7 +217,7 @@ class ModelConfig(Section):
         3072, 'width of the feed-forward layer, 4H in the paper', within=COUNT
     )
     max_position: int = setting(
-        512, 'rows of the position table: the longest sequence possible', within=COUNT
+        512, 'the longest sequence possible: a position has a row of a table', within=COUNT
     )
     type_vocab_size: int = setting(2, 'rows of the segment table', within=COUNT)
     hidden_act: Literal['gelu_tanh', 'gelu_erf', 'relu'] = setting(
@@ -219,6 +255,31 @@ class ModelConfig(Section):
         within='[1, 8]',
         is_later=True,
     )
+    family: Literal['bert', 'roberta'] = setting(
+        'bert',
+        'roberta: byte-level BPE, positions from the third row of their table on, no next-sentence'
+        ' head, a classifier of two layers',
+        is_later=True,
+    )
+
+    @property
+    def traits(self) -> Family:
+        """What its family has by which it differs from others."""
+        return FAMILIES[self.family]
+
+    @property
+    def position_rows(self) -> int:
+        """Rows of the position table: those of no text, then one for each position."""
+        return self.traits.first_position + self.max_position
+
+    def check_reads(self, tokenizer: str, where: str) -> None:
+        """UserError where it does not read rows of that kind of tokenizer, which `where` has."""
+        if tokenizer not in self.traits.tokenizers:
+            raise UserError(
+                f'{where}: its tokenizer is of kind {tokenizer}, and a {self.traits.name} reads'
+                f' {" or ".join(self.traits.tokenizers)}: take the tokenizer of such a model, or'
+                f' another model.family than {self.family}'
+            )
 
     @property
     def tuning(self) -> TuningConfig:

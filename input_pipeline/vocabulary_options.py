@@ -22,8 +22,9 @@ class VocabularyOptions:
         'entries, special tokens included',
         within='[7, 16777216]',  # five are special; more than 1 << 24 are a slip of the finger
     )
-    model: Literal['wordpiece', 'unigram', 'bpe'] = option(
-        'wordpiece', "BERT's own, or one of SentencePiece's"
+    model: Literal['wordpiece', 'unigram', 'bpe', 'byte_bpe'] = option(
+        'wordpiece',
+        "BERT's own; unigram, bpe: SentencePiece's; byte_bpe: RoBERTa's, of bytes, cased",
     )
     lower_case: bool = option(True, 'lower-case the text; the directory remembers it')
     strip_accents: bool | None = option(
@@ -36,7 +37,10 @@ class VocabularyOptions:
         within='(0, 1]',
     )
     min_frequency: int = option(
-        2, 'wordpiece: do not merge pairs seen less often', within='[1, 2147483647]'
+        2, 'wordpiece, byte_bpe: do not merge pairs seen less often', within='[1, 2147483647]'
+    )
+    add_prefix_space: bool = option(
+        False, 'byte_bpe: encode a text as if a space stood before it; RoBERTa does not'
     )
 
     def __post_init__(self) -> None:

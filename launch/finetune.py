@@ -41,7 +41,7 @@ class Options:
         False, 'print every name in --init_from and the array here that it holds'
     )
     workdir: str = required('folder of this run, or of all runs of a sweep')
-    recipe: Literal['paper', 'readme', 'albert'] = option(
+    recipe: Literal['paper', 'readme', 'albert', 'roberta'] = option(
         'paper', "whose settings for the task; the README is google-research/bert's"
     )
     sweep: str = option(

@@ -1,10 +1,11 @@
 """Trains a vocabulary on text and writes a tokenizer directory.
 
   python -m launch.train_vocab --input=GLOB --output=DIR --vocab_size=30522 [--model=unigram]
+  python -m launch.train_vocab --input=GLOB --output=DIR --vocab_size=50265 --model=byte_bpe
   python -m launch.train_vocab --extend=DIR --input=GLOB --output=DIR --new_words=1000
   python -m launch.train_vocab --extend=DIR --words=FILE --output=DIR
 
-The second adds the words that save most pieces, the third those in a list, one a line. --extend
+The third adds the words that save most pieces, the fourth those in a list, one a line. --extend
 gives new words entries of their own in the vocabulary of a model that is there: in its
 [unused] slots first, then at its end. launch.pretrain --init_from goes on from that model with
 records made so.
@@ -75,7 +76,7 @@ def main(argv: Sequence[str]) -> None:
             f'--output={output}: exists and is not an empty folder: remove it, or name another'
         )
     app.check_output('output', options.output)
-    check_flags(options)
+    check_flags(options, vocabulary.model)
 
     # Two jobs by one command: from nothing, or on from a vocabulary that models know.
     if options.extend:
@@ -84,14 +85,26 @@ def main(argv: Sequence[str]) -> None:
         train(vocabulary, options.input or (), text, output)
 
 
-def check_flags(options: Options) -> None:
-    """UserError for flags that contradict each other."""
+def check_flags(options: Options, model: str) -> None:
+    """UserError for flags that contradict each other; `model`: the kind to train."""
     # Each way by what it cannot take: a flag that has no effect would mislead.
     if not options.extend:
         if odd := flags.present('new_words', 'words'):
             raise UserError(f'{odd[0]} needs --extend=DIR, the tokenizer to add words to')
+        if model != 'byte_bpe' and (odd := flags.present('add_prefix_space')):
+            raise UserError(f'{odd[0]} is for --model=byte_bpe: leave it out')
+        of_characters = 'lower_case', 'strip_accents', 'character_coverage'
+        if model == 'byte_bpe' and (odd := flags.present(*of_characters)):
+            raise UserError(
+                f'{odd[0]} does not go with --model=byte_bpe, which spells every text as it stands'
+            )
     elif odd := flags.present(
-        'vocab_size', 'model', 'lower_case', 'strip_accents', 'character_coverage'
+        'vocab_size',
+        'model',
+        'lower_case',
+        'strip_accents',
+        'character_coverage',
+        'add_prefix_space',
     ):
         raise UserError(
             f'{odd[0]} does not go with --extend: kind and casing are those of the tokenizer there'

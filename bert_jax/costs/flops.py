@@ -32,7 +32,7 @@ def parameters(model: ModelConfig, pretraining: bool = True) -> dict[str, int]:
     # Computed vectors are no parameters.
     words = V * H if model.embedding == 'table' else 0
     parts = {
-        'embeddings': words + (model.max_position + model.type_vocab_size) * H + norm,
+        'embeddings': words + (model.position_rows + model.type_vocab_size) * H + norm,
         'layers': L * layer,
         'pooler': dense(H, H),
     }
@@ -42,7 +42,9 @@ def parameters(model: ModelConfig, pretraining: bool = True) -> dict[str, int]:
     # A decoder that is the word table is counted above: of its own it has a bias for each word.
     if pretraining:
         decoder = V * H - words
-        parts |= {'mlm_head': dense(H, H) + norm + decoder + V, 'nsp_head': dense(H, 2)}
+        parts['mlm_head'] = dense(H, H) + norm + decoder + V
+        if model.traits.pairs:
+            parts['nsp_head'] = dense(H, 2)
     return parts
 
 

@@ -178,6 +178,11 @@ def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
     """
     # First everything that their code could not read back: nothing is written then.
     left_out = parameters.left_out(model, str(where))
+    if model.config.family != 'bert':
+        raise UserError(
+            f'{where}: google-research/bert has no {model.config.traits.name}:'
+            ' --format=huggingface writes it'
+        )
     head = CLASSES[model.architecture]
     if not head.google:
         raise UserError(

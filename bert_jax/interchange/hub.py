@@ -19,6 +19,8 @@ _SETTINGS = [
     'config.json',
     'adapter_config.json',
     'vocab.txt',
+    'vocab.json',
+    'merges.txt',
     'tokenizer.json',
     'tokenizer_config.json',
     'added_tokens.json',

@@ -1,14 +1,17 @@
-"""Hugging Face BERT directories: config.json and safetensors, read and written.
+"""Hugging Face directories of BERT and its relatives: config.json and safetensors, in and out.
 
-Owns transformers' names, layouts, settings and files of weights. Must not know tokenizers, workdirs
-or what the weights are for; what any format has in common is interchange/parameters.py's.
+Owns transformers' layouts, settings and files of weights; what a family calls its arrays is
+interchange/families.py's. Must not know tokenizers, workdirs or what the weights are for; what any
+format has in common is interchange/parameters.py's.
 
-Theirs: kernels [out, in], and `bert.` before the encoder's names in every class but BertModel.
+Theirs: kernels [out, in], and the family's name before the encoder's in every class but that of the
+bare encoder, as in `bert.`.
 """
 
 from __future__ import annotations
 
 import collections
+import functools
 import json
 import os
 import re
@@ -22,6 +25,7 @@ import safetensors.numpy
 from etils import epath
 
 from bert_jax.interchange import parameters
+from bert_jax.interchange.families import NAMES, Names
 from bert_jax.interchange.parameters import (
     Model,
     Reading,
@@ -31,6 +35,7 @@ from bert_jax.train.task_heads import CLASSES, PARTS, of_task
 from configs.errors import UserError
 from configs.files.atomic import atomic_write
 from configs.files.json_object import read_object
+from configs.model import FAMILIES
 from configs.schema import ModelConfig
 
 # Settings: ours -> theirs. Where an old config.json leaves one out, transformers' default holds.
@@ -64,25 +69,6 @@ _FIXED = {
     'pruned_heads': ({}, None),
 }
 
-# Modules and single arrays: ours -> theirs, {} for the block's number.
-_NAMES = {
-    'encoder/embeddings/word': 'embeddings.word_embeddings.weight',
-    'encoder/embeddings/position': 'embeddings.position_embeddings.weight',
-    'encoder/embeddings/segment': 'embeddings.token_type_embeddings.weight',
-    'encoder/embeddings/norm': 'embeddings.LayerNorm',
-    'encoder/layers/query': 'encoder.layer.{}.attention.self.query',
-    'encoder/layers/key': 'encoder.layer.{}.attention.self.key',
-    'encoder/layers/value': 'encoder.layer.{}.attention.self.value',
-    'encoder/layers/attention_output': 'encoder.layer.{}.attention.output.dense',
-    'encoder/layers/attention_norm': 'encoder.layer.{}.attention.output.LayerNorm',
-    'encoder/layers/intermediate': 'encoder.layer.{}.intermediate.dense',
-    'encoder/layers/output': 'encoder.layer.{}.output.dense',
-    'encoder/layers/output_norm': 'encoder.layer.{}.output.LayerNorm',
-}
-for _part in PARTS.values():
-    _NAMES |= _part.hugging_face
-# A module's arrays: torch calls the scale of a norm its weight.
-_LEAVES = {'kernel': 'weight', 'scale': 'weight', 'bias': 'bias'}
 # The files of weights.
 _FILES = ('model.safetensors', 'pytorch_model.bin')
 # not learned; files of some versions hold them
@@ -121,22 +107,24 @@ def read(where: str | os.PathLike) -> Reading:
     """
     folder = epath.Path(where)
 
-    # Settings, then tensors by their names in the file, then by names without `bert.`, which differ
-    # by class and version.
+    # Settings, then tensors by their names in the file, then by names without that of the family,
+    # which differ by class and version.
     settings = _settings(folder)
     config = _model_config(settings, folder / 'config.json')
+    architecture, theirs = _architecture(settings, folder / 'config.json'), NAMES[config.family]
+    naming = naming_of(config.family, architecture)
     by_file_name, remarks = tensors_in(folder, *_FILES)
-    names = _canonical(by_file_name, folder)
+    names = _canonical(by_file_name, theirs, folder)
     tensors = {canonical: by_file_name[name] for canonical, name in names.items()}
 
     # What is no weight of ours goes: buffers that are counted, not learned, and the decoder's
     # copies of the word table and its bias.
-    ignored = tuple(names[n] for n in _BUFFERS if tensors.pop(n, None) is not None)
-    _untie(tensors, names, folder)
+    unused = (*_BUFFERS, *theirs.displaced(architecture))
+    ignored = tuple(names[n] for n in unused if tensors.pop(n, None) is not None)
+    _untie(tensors, names, naming, folder)
 
     # What stands on the encoder, and with how many outputs, decides which arrays must be there.
     parts = parameters.parts_of(tensors, config, PARTS, naming, str(folder / 'config.json'))
-    architecture = _architecture(settings, folder / 'config.json')
     labels = _labels(settings, folder)
     outputs = 1 if _scores_alone(architecture) else len(labels) or settings.get('num_labels', 2)
     wanted = parameters.places(config, parts, outputs, naming)
@@ -165,11 +153,13 @@ def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
     left_out = parameters.left_out(model, str(where))
     folder = epath.Path(where)
     folder.mkdir(parents=True, exist_ok=True)
+    naming = naming_of(model.config.family, model.architecture)
     wanted = parameters.places(
         model.config, CLASSES[model.architecture].parts, model.outputs, naming
     )
+    theirs = NAMES[model.config.family]
     tensors = {
-        full_name(n, model.architecture): a
+        theirs.full(model.architecture, n): a
         for n, a in parameters.to_tensors(wanted, model.params, model.config).items()
     }
     # Weights first: a folder whose config.json is there is whole.
@@ -178,17 +168,9 @@ def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
     return left_out
 
 
-def naming(path: str) -> tuple[str, bool]:
-    """(their name for the array at our path, without `bert.`; whether it lies transposed)."""
-    module, _, leaf = path.rpartition('/')
-    name = _NAMES[path] if path in _NAMES else f'{_NAMES[module]}.{_LEAVES[leaf]}'
-    return name, leaf == 'kernel'
-
-
-def full_name(name: str, architecture: str) -> str:
-    """The name in a class of transformers for one without `bert.`."""
-    encoder = name.startswith(('embeddings.', 'encoder.', 'pooler.'))
-    return f'bert.{name}' if encoder and architecture != 'BertModel' else name
+def naming_of(family: str, architecture: str) -> parameters.Naming:
+    """The names in a class of transformers, without that of the family around the encoder."""
+    return functools.partial(NAMES[family].naming, architecture)
 
 
 def _settings(folder: epath.Path) -> dict[str, Any]:
@@ -197,10 +179,11 @@ def _settings(folder: epath.Path) -> dict[str, Any]:
     settings = read_object(folder / 'config.json')
     kind = settings.get('model_type', 'bert')  # BERT's first files had none
     architecture = _architecture(settings, folder / 'config.json')
-    if kind != 'bert' or not architecture.startswith('Bert'):
+    if kind not in NAMES or not architecture.startswith(str(kind).capitalize()):
+        types = ' and '.join(f'"{known}"' for known in NAMES)
         raise UserError(
             f'{folder}: config.json describes {architecture} (model_type {kind!r}), which is not'
-            ' BERT: only model_type "bert" can be read'
+            f' BERT: only model_type {types} can be read'
         )
     return settings
 
@@ -239,33 +222,40 @@ def _scores_alone(architecture: str) -> bool:
 
 def _model_config(settings: Mapping[str, Any], file: epath.Path) -> ModelConfig:
     # What would change the model is refused, not ignored: better no answer than a wrong one.
-    for name, allowed in _FIXED.items():
+    family = settings.get('model_type', 'bert')
+    for name, allowed in {**_FIXED, **NAMES[family].fixed}.items():
         if name in settings and settings[name] not in allowed:
             raise UserError(
                 f'{file}: {name}={settings[name]!r} is not built here: only {allowed[0]!r} is'
             )
-    values = {ours: {**_DEFAULTS, **settings}[theirs] for ours, theirs in _SETTINGS.items()}
+    stated = {**_DEFAULTS, **NAMES[family].defaults, **settings}
+    values = {ours: stated[theirs] for ours, theirs in _SETTINGS.items()}
     if str(values['hidden_act']) not in _ACTIVATION_IN:
         raise UserError(
             f'{file}: hidden_act={values["hidden_act"]!r} is not built here: only'
             f' {", ".join(_ACTIVATION_IN)} are'
         )
+    if isinstance(values['max_position'], int):  # any other type is refused with its name
+        values['max_position'] -= FAMILIES[family].first_position
+    values |= {'hidden_act': _ACTIVATION_IN[values['hidden_act']], 'family': family}
     try:
-        return ModelConfig(**{**values, 'hidden_act': _ACTIVATION_IN[values['hidden_act']]})
+        return ModelConfig(**values)
     except UserError as error:
         raise UserError(f'{file}: {error}') from None
 
 
 def _their_settings(model: Model) -> dict[str, Any]:
     # Their class, our sizes, and what our model always is.
+    family = NAMES[model.config.family]
     ours = {theirs: getattr(model.config, name) for name, theirs in _SETTINGS.items()}
     settings = {
         'architectures': [model.architecture],
-        'model_type': 'bert',
+        'model_type': family.model_type,
         **ours,
+        'max_position_embeddings': model.config.position_rows,
         'hidden_act': _ACTIVATION_OUT[model.config.hidden_act],
         'position_embedding_type': 'absolute',
-        'pad_token_id': 0,
+        **family.settings,
         'tie_word_embeddings': True,
         'dtype': 'float32',
     }
@@ -412,13 +402,15 @@ def _read_pickle(file: epath.Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _canonical(in_file: Iterable[str], folder: epath.Path) -> dict[str, str]:
-    """{name without `bert.` and with weight and bias for gamma and beta: the name in the file}."""
+def _canonical(in_file: Iterable[str], theirs: Names, folder: epath.Path) -> dict[str, str]:
+    """{name without the family's and with weight and bias for gamma and beta: that in the file}."""
     old = {'gamma': 'weight', 'beta': 'bias'}
     names: dict[str, str] = {}
     for name in in_file:
         canonical = re.sub(
-            r'(?<=LayerNorm\.)(gamma|beta)$', lambda m: old[m.group()], name.removeprefix('bert.')
+            r'(?<=LayerNorm\.)(gamma|beta)$',
+            lambda m: old[m.group()],
+            name.removeprefix(f'{theirs.model_type}.'),
         )
         if canonical in names:
             raise UserError(
@@ -429,18 +421,21 @@ def _canonical(in_file: Iterable[str], folder: epath.Path) -> dict[str, str]:
     return names
 
 
-def _untie(tensors: dict[str, np.ndarray], names: dict[str, str], folder: epath.Path) -> None:
+def _untie(
+    tensors: dict[str, np.ndarray],
+    names: dict[str, str],
+    naming: parameters.Naming,
+    folder: epath.Path,
+) -> None:
     """Takes out the masked-LM decoder's own arrays: copies of the word table and the output bias.
 
     UserError where they differ from those.
     """
     # Tied arrays are one here. A copy that is equal goes; one that differs is another model; where
     # the copy alone is saved it stands for the original.
-    for copy, kept in (
-        ('decoder.weight', 'embeddings.word_embeddings.weight'),
-        ('decoder.bias', 'cls.predictions.bias'),
-    ):
-        copy = f'cls.predictions.{copy}'
+    table, bias = naming('encoder/embeddings/word')[0], naming('mlm/bias')[0]
+    head = bias.removesuffix('bias')
+    for copy, kept in ((f'{head}decoder.weight', table), (f'{head}decoder.bias', bias)):
         if copy in names and kept in names:
             if not np.array_equal(tensors[copy], tensors[kept]):
                 raise UserError(

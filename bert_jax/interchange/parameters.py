@@ -69,7 +69,7 @@ class Model(NamedTuple):
         names = {
             head.problem_type: name
             for name, head in HEADS.items()
-            if head.architecture == self.architecture
+            if head.class_in(self.config.family) == self.architecture
         }
         if self.problem_type in names and self.problem_type is not None:
             return names[self.problem_type]
@@ -290,9 +290,11 @@ def left_out(model: Model, where: str) -> tuple[str, ...]:
                 f"{where}: model.{name}={value} has no place in other programs' BERT: this model"
                 ' cannot be written for them'
             )
-    if model.architecture not in CLASSES:
+    family = model.config.family
+    classes = dict.fromkeys(head.class_in(family) for head in HEADS.values() if head.is_in(family))
+    if model.architecture not in classes:
         raise UserError(
-            f'{model.architecture} is none of the classes that can be written: {", ".join(CLASSES)}'
+            f'{model.architecture} is none of the classes that can be written: {", ".join(classes)}'
         )
     parts = CLASSES[model.architecture].parts
     # The opposite is no error: what the class has no place for is left out, and said.
@@ -313,9 +315,10 @@ def with_stored_words(model: Model, where: str) -> Model:
     if not computed_arrays(model.config):
         return model
     if model.architecture in CLASSES and 'mlm' in CLASSES[model.architecture].parts:
+        encoder = HEADS['encoder'].class_in(model.config.family)
         raise UserError(
             f'{where}: its masked-LM head has a decoder of its own, and that of'
-            f' {model.architecture} is the word table: --architecture=BertModel writes the encoder'
+            f' {model.architecture} is the word table: --architecture={encoder} writes the encoder'
         )
     default = ModelConfig()
     config = dataclasses.replace(

@@ -23,6 +23,7 @@ from etils import epath
 from flax import traverse_util
 
 from bert_jax.interchange import huggingface, parameters
+from bert_jax.interchange.families import NAMES
 from bert_jax.interchange.parameters import Model, Place, Reading, brief
 from bert_jax.model.added import is_added, neutral
 from bert_jax.train.task_heads import CLASSES, PARTS
@@ -72,10 +73,10 @@ _ENDS = {
     '_ia3/scale': '.ia3_l',
 }
 _END = re.compile('|'.join(f'{re.escape(end)}$' for end in _ENDS.values()))
+_bert = huggingface.naming_of('bert', 'BertModel')
 # Their module of a matrix, {} for the block's number.
 _MODULES = {
-    name: huggingface.naming(f'encoder/layers/{name}/kernel')[0].removesuffix('.weight')
-    for name in MATRICES
+    name: _bert(f'encoder/layers/{name}/kernel')[0].removesuffix('.weight') for name in MATRICES
 }
 # (IA)3 scales keys and values, as a column, and what these two read, as a row.
 _IA3_SHAPES = {'key': (-1, 1), 'value': (-1, 1), 'output': (1, -1), 'attention_output': (1, -1)}
@@ -122,6 +123,7 @@ def read(where: str | os.PathLike, base: Model) -> Reading:
 
     # The base's arrays under their names there, and the file's in their place; with them the size
     # of the head is known.
+    _check_family(base, str(file))
     architecture = _architecture(settings, base, file)
     parts = CLASSES[architecture].parts
     tensors = _tensors_of(base, parts)
@@ -164,6 +166,7 @@ def write(where: str | os.PathLike, model: Model, base: Model, name: str) -> tup
     """
     folder, tuning = epath.Path(where), model.config.tuning
     check_method(tuning)
+    _check_family(model, f'--format=peft: {where}')
     differ = [
         f'{setting} is {ours} and {getattr(base.config, setting)} there'
         for setting, ours in vars(model.config.tuned(TuningConfig())).items()
@@ -203,7 +206,7 @@ def write(where: str | os.PathLike, model: Model, base: Model, name: str) -> tup
         # What was a module's own lies one step deeper once peft has put its arrays beside it.
         module = n.removesuffix('.bias')
         there = f'{module}.base_layer.bias' if module in adapted else n
-        there = _PREFIX + huggingface.full_name(there, model.architecture)
+        there = _PREFIX + NAMES['bert'].full(model.architecture, there)
         arrays[there] = _as_theirs(n, tensors[n])
 
     # Arrays first: a folder whose adapter_config.json is there is whole.
@@ -228,6 +231,15 @@ def write(where: str | os.PathLike, model: Model, base: Model, name: str) -> tup
     return left_out
 
 
+def _check_family(model: Model, where: str) -> None:
+    """UserError for an encoder whose adapters are not built here."""
+    if model.config.family != 'bert':
+        raise UserError(
+            f'{where}: adapters of peft are built for BERT alone, and the model is a'
+            f' {model.config.traits.name}: --format=huggingface writes plain weights'
+        )
+
+
 def check_method(tuning: TuningConfig) -> None:
     """UserError where peft has no such method."""
     if tuning.method not in ('lora', 'spafit', 'ia3'):
@@ -247,18 +259,18 @@ def digest(model: Model) -> str:
 
 
 def _naming(path: str) -> tuple[str, bool]:
-    """As huggingface.naming, of the method's own arrays too."""
+    """As of plain models, of the method's own arrays too."""
     for end, theirs in _ENDS.items():
         if path.endswith(end):
             matrix = path.removesuffix(end).rpartition('/')[2]
             return _MODULES[matrix] + theirs, end != '_ia3/scale'
-    return huggingface.naming(path)
+    return _bert(path)
 
 
 def _tensors_of(model: Model, parts: Collection[str]) -> Tensors:
     """A plain model's arrays of the encoder and of these parts by their names there."""
     own = [part for part in model.parts if part in parts]
-    layout = parameters.places(model.config, own, model.outputs, huggingface.naming)
+    layout = parameters.places(model.config, own, model.outputs, _bert)
     return parameters.to_tensors(layout, model.params, model.config)
 
 

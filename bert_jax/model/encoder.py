@@ -28,6 +28,7 @@ from configs.schema import ModelConfig
 # Sites of dropout: 0 is the embeddings', block i has 1 + 3i + (0 probabilities, 1 attention output,
 # 2 block output).
 _SITES_PER_LAYER = 3
+POOLER_SITE = (1 << 20) + 1  # beyond those of any depth, and the head's
 
 
 def dense(config: ModelConfig, features: int, dtype: jnp.dtype, name: str) -> nn.Dense:
@@ -91,14 +92,15 @@ class Embeddings(nn.Module):
         # The three tables are float32 parameters; the sum becomes `dtype` after the norm.
         normal = jax.nn.initializers.truncated_normal(c.initializer_range)
         words_BTH, shared_VH = KINDS[c.embedding](c).look_up(self, input_ids_BT)
-        position_TH = self.param('position', normal, (c.max_position, c.hidden_size))
+        position_TH = self.param('position', normal, (c.position_rows, c.hidden_size))
         segment_2H = self.param('segment', normal, (c.type_vocab_size, c.hidden_size))
 
-        # Rows of one example take the first T positions, which is a slice and not a gather.
-        T = input_ids_BT.shape[1]
-        positions_BTH = (
-            position_TH[None, :T] if position_ids_BT is None else position_TH[position_ids_BT]
-        )
+        # Rows of one example take T positions in order, which is a slice and not a gather.
+        T, first = input_ids_BT.shape[1], c.traits.first_position
+        if position_ids_BT is None:
+            positions_BTH = position_TH[None, first : first + T]
+        else:
+            positions_BTH = position_TH[position_ids_BT + first]
         x_BTH = words_BTH + segment_2H[segment_ids_BT] + positions_BTH
         x_BTH = LayerNorm(c.layer_norm_eps, name='norm')(x_BTH).astype(self.dtype)
         # Rows are pinned to their devices here and after each block; without it XLA may
@@ -193,7 +195,8 @@ class Packing(NamedTuple):
 class Encoder(nn.Module):
     """Embeddings, L blocks and the pooler.
 
-    `remat`, `scan` and `kernel` change memory and speed, not the result.
+    `remat`, `scan` and `kernel` change memory and speed, not the result. `pooler_dropout`: rate of
+    dropout before the pooler.
     """
 
     config: ModelConfig
@@ -201,6 +204,7 @@ class Encoder(nn.Module):
     remat: str = 'none'
     scan: bool = False
     kernel: str = 'xla'
+    pooler_dropout: float = 0.0
 
     @nn.compact
     def __call__(
@@ -267,4 +271,5 @@ class Encoder(nn.Module):
             pooled = jnp.take_along_axis(x_BTH, last_B[:, None, None], axis=1)[:, 0]
         else:
             pooled = x_BTH[:, 0]
+        pooled = dropout(pooled, self.pooler_dropout, dropout_rng, POOLER_SITE)
         return x_BTH, jnp.tanh(dense(c, c.hidden_size, self.dtype, 'pooler')(pooled)), shared_VH

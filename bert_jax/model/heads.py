@@ -35,7 +35,7 @@ class EncoderModel(nn.Module):
     kernel: str = 'xla'
 
     def encode(
-        self, batch: Batch, dropout_rng: DropoutRng | None
+        self, batch: Batch, dropout_rng: DropoutRng | None, pooler_dropout: float = 0.0
     ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
         """The encoder's results for a batch: hidden states [B, T, H], pooled, and the word table
         [V, H] that it shares, if any.
@@ -43,7 +43,13 @@ class EncoderModel(nn.Module):
         pooled is [B, H] of the first token, of packed rows [B, K, H] of each example's.
         """
         encoder = Encoder(
-            self.config, self.dtype, self.remat, self.scan, self.kernel, name='encoder'
+            self.config,
+            self.dtype,
+            self.remat,
+            self.scan,
+            self.kernel,
+            pooler_dropout,
+            name='encoder',
         )
 
         # Rows of one example have a mask of their own; of packed rows it follows from the numbers
@@ -80,7 +86,8 @@ class MaskedLM(nn.Module):
         # V columns is one of the largest of the step.
         c = self.config
         x_BPH = jnp.take_along_axis(x_BTH, positions_BP[..., None], axis=1)
-        x_BPH = ACTIVATIONS[c.hidden_act](dense(c, c.hidden_size, self.dtype, 'transform')(x_BPH))
+        activate = ACTIVATIONS[c.traits.masked_lm_act or c.hidden_act]
+        x_BPH = activate(dense(c, c.hidden_size, self.dtype, 'transform')(x_BPH))
         x_BPH = LayerNorm(c.layer_norm_eps, name='norm')(x_BPH)
 
         # Rows of the table beyond the vocabulary must never win, nor count in the softmax: -inf.
@@ -97,15 +104,16 @@ class MaskedLM(nn.Module):
 
 
 class Pretraining(EncoderModel):
-    """Masked LM and next-sentence prediction."""
+    """Masked LM and, in families that tell pairs apart, next-sentence prediction."""
 
     @nn.compact
     def __call__(
         self, batch: Batch, dropout_rng: DropoutRng | None = None
-    ) -> tuple[jax.Array, jax.Array]:
+    ) -> tuple[jax.Array, jax.Array | None]:
         """-> (masked-LM logits [B, P, V], next-sentence logits [B, 2]), float32.
 
-        Next-sentence logits of packed rows are [B, K, 2]; class 1 means a random B.
+        Next-sentence logits of packed rows are [B, K, 2]; class 1 means a random B. Without pairs
+        they are None.
         """
         # Both losses come from one pass through the encoder.
         x_BTH, pooled, word_VH = self.encode(batch, dropout_rng)
@@ -116,6 +124,8 @@ class Pretraining(EncoderModel):
         if self.config.attention == 'left_to_right' and not self.config.bilstm:
             positions_BP = jnp.maximum(positions_BP - 1, 0)
         mlm_BPV = MaskedLM(self.config, self.dtype, name='mlm')(x_BTH, word_VH, positions_BP)
+        if not self.config.traits.pairs:
+            return mlm_BPV, None
         return mlm_BPV, dense(self.config, 2, self.dtype, 'nsp')(pooled).astype(jnp.float32)
 
 
@@ -153,7 +163,8 @@ class Classifier(EncoderModel):
     @nn.compact
     def __call__(self, batch: Batch, dropout_rng: DropoutRng | None = None) -> jax.Array:
         """-> logits [B, C]."""
-        _, pooled_BH, _ = self.encode(batch, dropout_rng)
+        before = self.head_dropout if self.config.traits.pooler_of_task else 0.0
+        _, pooled_BH, _ = self.encode(batch, dropout_rng, before)
         pooled_BH = dropout(pooled_BH, self.head_dropout, dropout_rng, HEAD_SITE)
         return dense(self.config, self.outputs, self.dtype, 'classifier')(pooled_BH).astype(
             jnp.float32

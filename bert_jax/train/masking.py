@@ -11,7 +11,7 @@ Dims: B rows, S positions, P predictions.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,10 @@ class DynamicMasking:
 
     probability: share of a row's tokens that are predicted, at most max_predictions of them; mix:
     the shares of predicted tokens that become [MASK], stay, and become a random entry of the
-    vocabulary; whole_word: words are masked whole.
+    vocabulary; whole_word: words are masked whole; separator: an id that is never predicted, in the
+    midst of a row either. rule: 'bert', as above; 'roberta': the number is rounded up with the
+    chance of its fraction, and random entries are none of special_ids (fairseq
+    data/mask_tokens_dataset.py; max_predictions must leave room for all).
     """
 
     probability: float
@@ -39,6 +42,9 @@ class DynamicMasking:
     whole_word: bool
     mask_id: int
     vocab_size: int
+    separator: int | None = None
+    rule: Literal['bert', 'roberta'] = 'bert'
+    special_ids: tuple[int, ...] = ()
 
     def draw(self, batch: Batch, key: jax.Array, rows_B: jax.Array) -> dict[str, jax.Array]:
         """The batch, masked: new input_ids, with masked_lm_positions, _ids and _weights [B, P].
@@ -70,13 +76,11 @@ class DynamicMasking:
         bits = jax.random.bits(jax.random.fold_in(key, row), (S + 2 * P,), jnp.uint32)
         # Without --whole_word every token of text is a word of its own.
         candidates_S = text_places(mask_S, segment_S)
+        if self.separator is not None:
+            candidates_S &= ids_S != self.separator
         starts_S = candidates_S & (starts_S > 0) if self.whole_word else candidates_S
-        # How many. By float64 on the host and not by float32 here: a product of 4.5 must round as
-        # the offline job rounds it.
-        wanted = np.clip(np.rint(np.arange(S + 1) * self.probability), 1, P).astype(np.int32)
-        chosen_S = choose_words(
-            bits[:S], candidates_S, starts_S, jnp.asarray(wanted)[jnp.sum(mask_S)]
-        )
+        count = self._count(jax.random.fold_in(key, row), jnp.sum(mask_S), S, P)
+        chosen_S = choose_words(bits[:S], candidates_S, starts_S, count)
 
         # top_k of the distances gives the first positions first; it also makes the number static,
         # which a boolean index could not.
@@ -89,7 +93,7 @@ class DynamicMasking:
         labels_P = jnp.where(is_real_P, ids_S[places_P], 0)
         # The upper 24 bits as a float in [0, 1): all that a float32 holds exactly.
         kind_P = (bits[S : S + P] >> 8).astype(jnp.float32) * 2.0**-24
-        random_P = (bits[S + P :] % jnp.uint32(self.vocab_size)).astype(ids_S.dtype)
+        random_P = self._random_ids(bits[S + P :]).astype(ids_S.dtype)
         share_mask, share_same, _ = self.mix
         shown_P = jnp.where(
             kind_P < share_mask,
@@ -103,6 +107,29 @@ class DynamicMasking:
             'masked_lm_ids': labels_P,
             'masked_lm_weights': is_real_P.astype(jnp.float32),
         }
+
+    def _count(self, key: jax.Array, length: jax.Array, S: int, P: int) -> jax.Array:
+        """How many tokens of a row of that length are predicted; S and P bound both."""
+        # By float64 on the host and not by float32 here: a product of 4.5 must round as the offline
+        # job rounds it.
+        wanted = np.arange(S + 1) * self.probability
+        if self.rule == 'bert':
+            return jnp.asarray(np.clip(np.rint(wanted), 1, P).astype(np.int32))[length]
+        # Another key than that of the row's other bits.
+        chance = jax.random.uniform(jax.random.fold_in(key, 1))
+        up = chance < jnp.asarray((wanted % 1).astype(np.float32))[length]
+        return jnp.asarray(wanted.astype(np.int32))[length] + up.astype(jnp.int32)
+
+    def _random_ids(self, bits_P: jax.Array) -> jax.Array:
+        """uint32 [P]: entries of the vocabulary, each as likely as any other."""
+        if self.rule == 'bert':
+            return bits_P % jnp.uint32(self.vocab_size)
+        # Of the others, counted without the special ones: each of these moves what is behind it on.
+        special = sorted(self.special_ids)
+        ids_P = bits_P % jnp.uint32(self.vocab_size - len(special))
+        for one in special:
+            ids_P += (ids_P >= one).astype(jnp.uint32)
+        return ids_P
 
 
 def text_places(mask_S: jax.Array, segment_S: jax.Array) -> jax.Array:

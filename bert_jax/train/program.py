@@ -69,7 +69,9 @@ def pretraining_program(
     # The kernel first: a setting that cannot be had is refused before anything is traced.
     runtime = config.runtime
     kernel = attention.choose(runtime, config.encoder, inputs.seq_len, inputs.packed, platform)
-    objective = losses.pretraining_objective(pretraining_model(config, kernel), inputs.nsp)
+    # A plan has no records; a family without pairs has no head to train on them.
+    nsp = inputs.nsp and config.model.traits.pairs
+    objective = losses.pretraining_objective(pretraining_model(config, kernel), nsp)
     step = make_train_step(
         objective, config.optimizer, runtime.accumulation, inputs.masking, runtime.dropout_rng
     )

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 
 from bert_jax.model import heads
 from bert_jax.train import losses
+from configs.model import FAMILIES
 from configs.schema import ModelConfig, RuntimeConfig
 
 
@@ -122,7 +123,7 @@ class Head:
     Attributes:
       module: the model; of `outputs` and `head_dropout` it takes what it has fields for.
       parts: names in PARTS of the weights that the model's results depend on.
-      architecture: transformers' class.
+      architecture: transformers' class for BERT; `class_in` has that of another family.
       outputs: what transformers calls each output -> what of the model's result it is, float32;
         logits are before any softmax.
       inputs: what the model reads -> its axes, as in 'b, t'.
@@ -144,6 +145,14 @@ class Head:
     objective: Callable[[Any], losses.Objective] | None = None
     decoded: Callable[[Any, losses.Batch, int], dict[str, jax.Array]] = _logits
     google: tuple[str, ...] = ()
+
+    def is_in(self, family: str) -> bool:
+        """Whether a family has such a head: not where it needs pairs of texts told apart."""
+        return FAMILIES[family].pairs or 'nsp' not in self.parts
+
+    def class_in(self, family: str) -> str:
+        """transformers' class for a family."""
+        return family.capitalize() + self.architecture.removeprefix('Bert')
 
     def model(
         self,
@@ -267,8 +276,18 @@ HEADS = {
         google=('pooler',),
     ),
 }
-# The same by the classes of transformers.
-CLASSES = {head.architecture: head for head in reversed(HEADS.values())}
+# The same by the classes of transformers, of all families.
+CLASSES = {
+    head.class_in(family): head
+    for family in FAMILIES
+    for head in reversed(HEADS.values())
+    if head.is_in(family)
+}
+
+
+def pretraining_head(config: ModelConfig) -> Head:
+    """The head that pre-training trains: of a family without pairs that for masked words alone."""
+    return HEADS['pretraining' if config.traits.pairs else 'masked_words']
 
 
 def of_task(parts: Iterable[str]) -> tuple[str, ...]:

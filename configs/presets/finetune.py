@@ -1,4 +1,4 @@
-"""Fine-tuning recipes: the paper's for every task (sections 4, 5.3, A.3), and two others by name.
+"""Fine-tuning recipes: the paper's for every task (sections 4, 5.3, A.3), and others by name.
 
     python -m launch.finetune --task=mrpc --data_dir=glue/MRPC --init_from=WORKDIR --workdir=DIR
     [--recipe=readme]
@@ -23,7 +23,7 @@ from configs.model import Method
 from configs.schema import FeatureConfig, FeatureSet, FinetuneConfig, OptimizerConfig, RuntimeConfig
 
 C = TypeVar('C', bound=FinetuneConfig)
-RECIPES = ('paper', 'readme', 'albert')
+RECIPES = ('paper', 'readme', 'albert', 'roberta')
 _RUNTIME = RuntimeConfig(log_every=50, keep_checkpoints=1)
 
 
@@ -94,6 +94,18 @@ _ALBERT = {
     'mnli': (3e-5, 10000, 128, 1000, 392702),
     'qnli': (1e-5, 33112, 32, 1986, 104743),
     'rte': (3e-5, 800, 32, 200, 2490),
+}
+# RoBERTa's, facebookresearch/fairseq examples/roberta/README.glue.md: learning rate, batch, and the
+# share of the steps that warm up; ten epochs each.
+_ROBERTA = {
+    'cola': (1e-5, 16, 0.06),
+    'sst2': (1e-5, 32, 0.06),
+    'mrpc': (1e-5, 16, 0.06),
+    'stsb': (2e-5, 16, 0.06),
+    'qqp': (1e-5, 32, 0.25),
+    'mnli': (1e-5, 32, 0.06),
+    'qnli': (1e-5, 32, 0.06),
+    'rte': (2e-5, 16, 0.06),
 }
 
 
@@ -169,7 +181,9 @@ def changed(config: C, changes: Iterable[str] = (), **of_other_flags: Iterable[s
 
 
 def recipe(
-    task: str, kind: str = 'classification', source: Literal['paper', 'readme', 'albert'] = 'paper'
+    task: str,
+    kind: str = 'classification',
+    source: Literal['paper', 'readme', 'albert', 'roberta'] = 'paper',
 ) -> FinetuneConfig:
     """The settings of `source` for a task; UserError where that source has none for it.
 
@@ -183,11 +197,28 @@ def recipe(
         }
         by_kind = {'span': SQUAD_V1, 'choice': SWAG, 'tagging': CONLL}
         return named.get(task) or by_kind.get(kind, GLUE)
-    known: Collection[str] = _README if source == 'readme' else _ALBERT
+    tables: dict[str, Collection[str]] = {
+        'readme': _README,
+        'albert': _ALBERT,
+        'roberta': _ROBERTA,
+    }
+    known = tables[source]
     if task not in known:
         raise UserError(f'--recipe={source}: it has none for {task}, only for {", ".join(known)}')
     if source == 'readme':
         return _README[task]
+    if source == 'roberta':
+        peak_lr, batch_size, warmup_fraction = _ROBERTA[task]
+        config = _config(source, peak_lr, batch_size, 10.0, 512, warmup_fraction=warmup_fraction)
+        adam = dataclasses.replace(
+            config.optimizer,
+            algorithm='adamw',
+            schedule='linear',
+            b2=0.98,
+            weight_decay=0.1,
+            clip_norm=None,
+        )
+        return dataclasses.replace(config, optimizer=adam)
 
     # ALBERT counts in steps; here runs are counted in epochs, and warm-up as a share.
     peak_lr, steps, batch_size, warmup, examples = _ALBERT[task]

@@ -43,8 +43,18 @@ class Rows:
         return starts & self.candidates
 
 
-def lay_out(tokens: np.ndarray, examples: Examples, seq_len: int, cls_id: int, sep_id: int) -> Rows:
-    """The rows of examples that were cut to length; an empty B gives [CLS] A [SEP] alone."""
+def lay_out(
+    tokens: np.ndarray,
+    examples: Examples,
+    seq_len: int,
+    cls_id: int,
+    sep_id: int,
+    pad_id: int = 0,
+) -> Rows:
+    """The rows of examples that were cut to length; an empty B gives [CLS] A [SEP] alone.
+
+    A may have [SEP] inside, between documents.
+    """
     # Where [SEP] stands: after A, and after B where there is one.
     count = examples.a.size
     length_a, length_b = examples.a_end - examples.a, examples.b_end - examples.b
@@ -63,20 +73,20 @@ def lay_out(tokens: np.ndarray, examples: Examples, seq_len: int, cls_id: int, s
     source += place
     np.clip(source, 0, tokens.size - 1, out=source)
 
-    # The text, zeros ([PAD]) behind the last [SEP], then the special tokens over it.
+    # The text, [PAD] behind the last [SEP], then the special tokens over it.
     ids = tokens[source].astype(np.int32)
     input_mask = place <= last_sep
     ids *= input_mask
+    if pad_id:
+        ids[~input_mask] = pad_id
     ids[:, 0] = cls_id
     row = np.arange(count)
     ids[row, first_sep[:, 0]] = sep_id
     ids[row, last_sep[:, 0]] = sep_id
 
     # What may be predicted: all that is neither padding nor special.
-    candidates = input_mask.copy()
+    candidates = input_mask & (ids != sep_id)
     candidates[:, 0] = False
-    candidates[row, first_sep[:, 0]] = False
-    candidates[row, last_sep[:, 0]] = False
 
     # Segment 1 begins behind the first [SEP], which belongs to A.
     return Rows(

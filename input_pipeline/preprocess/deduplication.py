@@ -19,8 +19,8 @@ from typing import Literal
 import numpy as np
 from etils import epath
 
-from input_pipeline.preprocess.runs import DocumentRun, key_range, load, save
-from input_pipeline.preprocess.stages import Recipe, Tokenised, hash_sentences
+from input_pipeline.preprocess.runs import DocumentRun, hash_sentences, key_range, load, save
+from input_pipeline.preprocess.stages import Recipe, Tokenised
 from input_pipeline.randomness import mix
 
 Kind = Literal['documents', 'lines']

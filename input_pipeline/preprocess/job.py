@@ -50,6 +50,7 @@ def preprocess(options: PreprocessOptions) -> Manifest:
     # What the job is, from names and sizes alone: text is read only when that is settled.
     start = time.monotonic()
     tokenizer = Tokenizer.load(options.tokenizer)
+    plan.check_layout(options, tokenizer)
     report = corpus.Report()
     units = plan.units_of('input', options.input, options.text, report)
     eval_units = []

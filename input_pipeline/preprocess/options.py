@@ -58,6 +58,12 @@ class PreprocessOptions:
         'static: masked here; dynamic: records keep the text and each training step draws its'
         ' masks',
     )
+    mask_rule: Literal['bert', 'roberta'] = option(
+        'bert',
+        'bert: as many tokens as the share comes to, rounded, and no more than --max_predictions;'
+        ' roberta, dynamic only: rounded up or down by chance, without a limit, and random tokens'
+        ' are no special ones',
+    )
     packing: bool = option(
         False,
         'put several short examples into one row (not readable by google-research/bert); held-out'
@@ -68,6 +74,11 @@ class PreprocessOptions:
         'nsp',
         'nsp: is B the next text or a random one; sop: are A and B in order; full_sentences: no'
         ' pair',
+    )
+    across_documents: bool = option(
+        False,
+        'full_sentences: rows are filled from the next document too, with a separator between'
+        ' (RoBERTa: FULL-SENTENCES; without it DOC-SENTENCES), and none is short',
     )
     dupe_factor: int | None = option(
         None,
@@ -137,6 +148,14 @@ class PreprocessOptions:
         # What does not go together.
         if self.packing and self.masking == 'dynamic':
             raise UserError('--packing is for --masking=static: leave one of them out')
+        if self.across_documents and self.objective != 'full_sentences':
+            raise UserError(
+                f'--across_documents is for --objective=full_sentences, not {self.objective}'
+            )
+        if self.mask_rule == 'roberta' and self.masking != 'dynamic':
+            raise UserError('--mask_rule=roberta draws in training: add --masking=dynamic')
+        if self.mask_rule == 'roberta' and self.max_predictions is not None:
+            raise UserError('--max_predictions: --mask_rule=roberta has no limit, leave it out')
         if self.eval_input is not None and self.eval_fraction:
             raise UserError(
                 '--eval_fraction and --eval_input both name the held-out split: give one of them'

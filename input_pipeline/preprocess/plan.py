@@ -62,14 +62,18 @@ def describe(
     Defaults are filled in; inputs are digests of the files' names and sizes and of the tokenizer.
     The text itself is not read here.
     """
-    # Without what changes no byte of the records: where they go, and who makes them. The options of
-    # text are added one by one below.
+    # Without what changes no byte of the records: where they go, and who makes them, and options
+    # that older jobs had not, where they are not used. The options of text are added one by one
+    # below.
     no_matter = ('output', 'workers', 'engine', 'beam_arguments', 'overwrite', 'text')
     described = {
         name: getattr(options, name)
         for name in (f.name for f in dataclasses.fields(options))
         if name not in no_matter
     }
+    for name in ('across_documents', 'mask_rule'):
+        if described[name] == getattr(PreprocessOptions, name):
+            del described[name]
 
     # As the job uses them, whether they were given or are the default.
     described |= {
@@ -102,6 +106,7 @@ def recipe(options: PreprocessOptions, units: list[AnyUnit], eval_units: list[An
         objective=options.objective,
         dupe_factor=options.passes,
         short_seq_prob=options.short_seq_prob,
+        across_documents=options.across_documents,
         rule=options.rule,
         seed=options.seed,
         eval_fraction=0.0 if eval_units else fraction,
@@ -111,6 +116,15 @@ def recipe(options: PreprocessOptions, units: list[AnyUnit], eval_units: list[An
 
 
 # ---- what it does not do for
+
+
+def check_layout(options: PreprocessOptions, tokenizer: Tokenizer) -> None:
+    """Raises UserError for pairs by a tokenizer whose rows tell two texts apart by no segment."""
+    if options.objective != 'full_sentences' and not tokenizer.layout.second_segment:
+        raise UserError(
+            f'--objective={options.objective}: the rows of {options.tokenizer} have one segment'
+            ' (RoBERTa), and no pair to be told apart: add --objective=full_sentences'
+        )
 
 
 def least_documents(options: PreprocessOptions) -> int:

@@ -23,6 +23,7 @@ from etils import epath
 from configs.errors import UserError
 from configs.files.atomic import atomic_file
 from input_pipeline.examples.pairs import Documents
+from input_pipeline.randomness import mix
 
 # What every file between the stages ends with: the version of the form, and the CRC-32 of all that
 # stands before.
@@ -37,6 +38,24 @@ def key_range(number: int, count: int) -> tuple[int, int]:
     """Part `number` of `count` equal parts of the 64-bit keys: [first key, end)."""
     # In Python's integers: (number + 1) << 64 does not fit into 64 bits.
     return (number << 64) // count, ((number + 1) << 64) // count
+
+
+def hash_sentences(tokens: np.ndarray, lengths: np.ndarray, salt: int = 0) -> np.ndarray:
+    """uint64, a hash of each sentence's tokens in their order; each `salt` gives another."""
+    starts = np.cumsum(lengths) - lengths
+    hashes = np.empty(lengths.size, np.uint64)
+    step = 1 << 16  # sentences at once, so that the 64-bit arrays stay small
+    for first in range(0, lengths.size, step):
+        sizes = lengths[first : first + step].astype(np.int64)
+        begin = starts[first]
+        starts_here = np.cumsum(sizes) - sizes
+
+        # Each token mixed with its place in the sentence, so that their order counts in the sum.
+        batch = tokens[begin : begin + sizes.sum()].astype(np.uint64)
+        place = np.arange(batch.size) - np.repeat(starts_here, sizes)
+        mixed = mix(batch, place + (salt << 32))
+        hashes[first : first + step] = np.add.reduceat(mixed, starts_here)
+    return hashes
 
 
 def _within(keys: np.ndarray, low: int, high: int) -> tuple[int, int]:

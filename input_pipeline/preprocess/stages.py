@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from input_pipeline.examples.across import rows_across
 from input_pipeline.examples.masking import MaskingRule, mask, prediction_counts
 from input_pipeline.examples.packing import join, pack
 from input_pipeline.examples.pairs import (
@@ -41,6 +42,7 @@ from input_pipeline.preprocess.runs import (
     DOCUMENT,
     DocumentRun,
     RecordRun,
+    hash_sentences,
     key_range,
     load,
     save,
@@ -79,6 +81,7 @@ class Recipe:
     line_sample: int  # one distinct sentence in so many is watched for duplicates
     languages: tuple[str, ...] = ('',)
     passes: tuple[float, ...] = ()  # over each language's text, where they differ
+    across_documents: bool = False
 
     def spec_of(self, split: str) -> RecordSpec:
         """The schema of a split's records.
@@ -300,24 +303,6 @@ class _Side:
         self._lines.append(hashes[hashes % np.uint64(self._recipe.line_sample) == 0])
 
 
-def hash_sentences(tokens: np.ndarray, lengths: np.ndarray, salt: int = 0) -> np.ndarray:
-    """uint64, a hash of each sentence's tokens in their order; each `salt` gives another."""
-    starts = np.cumsum(lengths) - lengths
-    hashes = np.empty(lengths.size, np.uint64)
-    step = 1 << 16  # sentences at once, so that the 64-bit arrays stay small
-    for first in range(0, lengths.size, step):
-        sizes = lengths[first : first + step].astype(np.int64)
-        begin = starts[first]
-        starts_here = np.cumsum(sizes) - sizes
-
-        # Each token mixed with its place in the sentence, so that their order counts in the sum.
-        batch = tokens[begin : begin + sizes.sum()].astype(np.uint64)
-        place = np.arange(batch.size) - np.repeat(starts_here, sizes)
-        mixed = mix(batch, place + (salt << 32))
-        hashes[first : first + step] = np.add.reduceat(mixed, starts_here)
-    return hashes
-
-
 # ---- 2: one bucket of documents -> encoded records, sorted by key
 
 
@@ -354,19 +339,24 @@ def make_records(
 
     # Pairs first, for all duplicates at once: an example is four offsets and a key, no text yet.
     name = (recipe.seed, split, buckets, number)
-    examples = make_examples(
-        documents,
-        recipe.objective,
-        spec.seq_len,
-        passes,
-        recipe.short_seq_prob,
-        Stream(*name, 'pairs'),
-        tokenizer.starts_word[documents.tokens] if recipe.objective == 'sop' else None,
-    )
+    tokens = documents.tokens
+    if recipe.across_documents:
+        longest = spec.seq_len - special_tokens(recipe.objective)
+        tokens, examples = rows_across(documents, longest, passes, tokenizer.sep_id)
+    else:
+        examples = make_examples(
+            documents,
+            recipe.objective,
+            spec.seq_len,
+            passes,
+            recipe.short_seq_prob,
+            Stream(*name, 'pairs'),
+            tokenizer.starts_word[tokens] if recipe.objective == 'sop' else None,
+        )
 
     # Sorted while they are that small: what follows is made and written a few rows at a time.
     examples = examples.take(np.argsort(examples.keys, kind='stable'))
-    make = _Columns(recipe, spec, tokenizer, documents.tokens, Stream(*name, 'masks'))
+    make = _Columns(recipe, spec, tokenizer, tokens, Stream(*name, 'masks'))
     keys, parts = (
         _packed(examples, make) if spec.packed else (examples.keys, _unpacked(examples, make))
     )
@@ -402,7 +392,8 @@ class _Columns:
         tokenizer, rule = self.tokenizer, self.recipe.rule
 
         # Laid out before masking: which places may be masked depends on where they stand.
-        rows = lay_out(self.tokens, examples, self.spec.seq_len, tokenizer.cls_id, tokenizer.sep_id)
+        special = (tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id)
+        rows = lay_out(self.tokens, examples, self.spec.seq_len, *special)
         columns = {
             'input_ids': rows.input_ids,
             'input_mask': rows.input_mask,

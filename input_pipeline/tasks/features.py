@@ -1,7 +1,8 @@
 """Features: texts as rows of ids, and the folder that keeps those that take long to make.
 
-A row is [CLS] a [SEP] or [CLS] a [SEP] b [SEP] (run_classifier.py:377-460). What is kept is named
-by all that decides it. Must not know any one task, nor what its arrays mean.
+A row is [CLS] a [SEP] or [CLS] a [SEP] b [SEP] (run_classifier.py:377-460), or what the tokenizer's
+layout has in their place. What is kept is named by all that decides it. Must not know any one task,
+nor what its arrays mean.
 """
 
 from __future__ import annotations
@@ -39,17 +40,22 @@ def text_rows(
     )
 
     # How much of each text fits beside its special tokens.
+    between, segment, _ = tokenizer.layout
     for row, (a, b) in enumerate(pieces):
         pair = second[row] is not None
-        a_length, b_length = truncated_lengths(len(a), len(b), max_seq_length - (3 if pair else 2))
+        a_length, b_length = truncated_lengths(
+            len(a), len(b), max_seq_length - (2 + between if pair else 2)
+        )
 
-        # [CLS] a [SEP], then b [SEP] in segment 1.
+        # [CLS] a [SEP], then b [SEP] in a segment of their own, if the layout has one.
         end = a_length + 2
         ids = features['input_ids'][row]
         ids[0], ids[1 : end - 1], ids[end - 1] = tokenizer.cls_id, a[:a_length], tokenizer.sep_id
         if pair:
+            ids[end : end + between - 1] = tokenizer.sep_id
+            end += between - 1
             ids[end : end + b_length], ids[end + b_length] = b[:b_length], tokenizer.sep_id
-            features['segment_ids'][row, end : end + b_length + 1] = 1
+            features['segment_ids'][row, end : end + b_length + 1] = segment
             end += b_length + 1
         features['input_mask'][row, :end] = 1
     return features

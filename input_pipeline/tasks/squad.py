@@ -150,6 +150,7 @@ class SpanTask(Task[SpanExample]):
         rows: dict[str, list[np.ndarray | int]] = {
             name: [] for name in ('example_index', *self.label_keys)
         }
+        between, segment, _ = tokenizer.layout
         questions = tokenizer.encode_batch([example.question for example in examples])
         contexts: dict[str, Any] = {}
         windows: list[tuple[np.ndarray, Any, slice, np.ndarray]] = []
@@ -159,8 +160,8 @@ class SpanTask(Task[SpanExample]):
             context = contexts[example.context]
             question = question[: self.max_query_length]
 
-            # [CLS] and two [SEP] take three places.
-            room = max_seq_length - len(question) - 3
+            # [CLS], the last [SEP] and those between take three places, or what the layout has.
+            room = max_seq_length - len(question) - 2 - between
             if room < 1:
                 raise UserError(
                     f'max_seq_length={max_seq_length}: question {example.id!r} leaves no room for'
@@ -171,7 +172,7 @@ class SpanTask(Task[SpanExample]):
             # points to [CLS], as for "no answer".
             first, last = _answer_pieces(example, context)
             for window, best in windows_of(len(context.ids), room, self.doc_stride):
-                shift = len(question) + 2 - window.start
+                shift = len(question) + 1 + between - window.start
                 inside = window.start <= first and last < window.stop
                 rows['example_index'].append(index)
                 rows['start_positions'].append(first + shift if inside else 0)
@@ -185,20 +186,17 @@ class SpanTask(Task[SpanExample]):
         features['input_ids'].fill(tokenizer.pad_id)
         features['best_context'] = np.zeros(shape, np.bool_)
 
-        # 3. Row by row: question in segment 0, window in segment 1, and for each piece of the
+        # 3. Row by row: the question as first text, the window as second, and for each piece of the
         # window where in the text it came from.
         for row, (question, context, window, best) in enumerate(windows):
-            begin = len(question) + 2
+            begin = len(question) + 1 + between
             end = begin + window.stop - window.start
             ids = features['input_ids'][row]
-            ids[0], ids[1 : begin - 1], ids[begin - 1] = (
-                tokenizer.cls_id,
-                question,
-                tokenizer.sep_id,
-            )
+            ids[0], ids[1 : begin - between] = tokenizer.cls_id, question
+            ids[begin - between : begin] = tokenizer.sep_id
             ids[begin:end], ids[end] = context.ids[window], tokenizer.sep_id
             features['input_mask'][row, : end + 1] = 1
-            features['segment_ids'][row, begin : end + 1] = 1
+            features['segment_ids'][row, begin : end + 1] = segment
             features['starts'][row, begin:end] = context.starts[window]
             features['ends'][row, begin:end] = context.ends[window]
             features['best_context'][row, begin:end] = best

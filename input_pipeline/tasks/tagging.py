@@ -211,7 +211,7 @@ class TaggingTask(Task[TaggedExample]):
         """
         # 1. All words of all sentences in one call, taken apart again in the same order.
         words = list(itertools.chain.from_iterable(example.words for example in examples))
-        pieces = iter(tokenizer.encode_batch(words))
+        pieces = iter(tokenizer.encode_words(words))
         rows: list[tuple[int, np.ndarray, int, np.ndarray]] = []
 
         # 2. Rows, document by document: neighbours in the list that are of one document are its

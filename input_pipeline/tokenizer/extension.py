@@ -42,12 +42,12 @@ def extend(tokenizer: Tokenizer, words: Iterable[str]) -> Extended:
     The words are as `normalize` gives them.
     """
     if tokenizer.kind != 'wordpiece':
-        why = (
-            'a SentencePiece model is trained as a whole'
-            if tokenizer.kind == 'sentencepiece'
-            else "this tokenizer.json has other rules than BERT's own"
-        )
-        raise UserError(f'only a WordPiece vocabulary can take new words: {why}')
+        why = {
+            'sentencepiece': 'a SentencePiece model is trained as a whole',
+            'byte_bpe': 'byte-level BPE merges pairs in the order of its training',
+            'compiled': "this tokenizer.json has other rules than BERT's own",
+        }
+        raise UserError(f'only a WordPiece vocabulary can take new words: {why[tokenizer.kind]}')
 
     # Slots first: the model's table of embeddings need not grow for these.
     entries = tokenizer.tokens(range(tokenizer.vocab_size))

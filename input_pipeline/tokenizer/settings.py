@@ -30,6 +30,8 @@ SPECIAL_TOKENS = {
     'sep_token': '[SEP]',
     'mask_token': '[MASK]',
 }
+# wordpiece, with or without its own rules (compiled); sentencepiece; byte_bpe, which RoBERTa has
+Kind = Literal['wordpiece', 'sentencepiece', 'compiled', 'byte_bpe']
 # Classes of transformers that are BERT's tokenizer under another name, with or without Fast.
 _BERT_CLASSES = ('BertTokenizer', 'DistilBertTokenizer', 'ElectraTokenizer', 'MobileBertTokenizer')
 _JSON_CLASSES = ('PreTrainedTokenizer', 'TokenizersBackend')
@@ -51,7 +53,7 @@ _PAIR = [*_SINGLE, ('B', 1), ('sep', 1)]
 class Stated(NamedTuple):
     """The arguments of Tokenizer, in their order; see there."""
 
-    kind: Literal['wordpiece', 'sentencepiece', 'compiled']
+    kind: Kind
     vocabulary: bytes
     normalizer: Normalizer
     special_tokens: list[str]
@@ -66,9 +68,9 @@ def read(path: epath.Path) -> Stated:
     # What the directory holds: settings, perhaps a tokenizer.json, special tokens.
     config = read_json(path / 'tokenizer_config.json')
     fast, file = read_json(path / 'tokenizer.json'), path / 'tokenizer.json'
-    _sections(fast, file)
+    sections(fast, file)
     model = fast.get('model') or {}
-    special = [_special_token(config, name, path) for name in SPECIAL_TOKENS]
+    special = [special_token(config, name, path, SPECIAL_TOKENS) for name in SPECIAL_TOKENS]
     bert_class = _check_settings(config, bool(fast), special, path / 'tokenizer_config.json')
 
     # 1. SentencePiece: all but the casing is inside of the model.
@@ -86,7 +88,7 @@ def read(path: epath.Path) -> Stated:
         )
     entries: list[str] | None = None
     if model.get('type') == 'WordPiece':  # the only file that newer Hugging Face versions write
-        entries = _entries(model.get('vocab'), file)
+        entries = entries_of(model.get('vocab'), file)
     if (path / 'vocab.txt').exists():
         listed = parse_vocab((path / 'vocab.txt').read_bytes(), str(path / 'vocab.txt'))
         if entries is not None and entries != listed[: len(entries)]:
@@ -99,7 +101,7 @@ def read(path: epath.Path) -> Stated:
 
     # 3. By which rules: our own where they are BERT's, else the library's.
     casing = _casing(config, fast, entries, file, bert_class)
-    added = _added_tokens(
+    added = added_tokens(
         config, fast, read_json(path / 'added_tokens.json'), entries, special, path
     )
     foreign = _foreign(fast, casing, special, path / 'tokenizer.json') if fast else []
@@ -152,19 +154,21 @@ def read_json(path: epath.Path) -> dict[str, Any]:
     return read_object(path) if path.exists() else {}
 
 
-def _sections(fast: Mapping[str, Any], file: epath.Path) -> None:
+def sections(fast: Mapping[str, Any], file: epath.Path) -> None:
     """Raises UserError where a part of a tokenizer.json is no object."""
     for name in ('model', 'normalizer', 'pre_tokenizer', 'post_processor', 'decoder'):
         if not isinstance(fast.get(name), dict | None):
             raise UserError(f'{file}: {name} is not a JSON object')
 
 
-def _special_token(config: Mapping[str, Any], name: str, path: epath.Path) -> str:
+def special_token(
+    config: Mapping[str, Any], name: str, path: epath.Path, defaults: Mapping[str, str]
+) -> str:
     """A special token's spelling.
 
     Hugging Face writes it as a string, or as an object with `content`.
     """
-    token = config.get(name) or SPECIAL_TOKENS[name]
+    token = config.get(name) or defaults[name]
     token = token.get('content') if isinstance(token, dict) else token
     if not isinstance(token, str):
         raise UserError(f'{path / "tokenizer_config.json"}: {name} is not a text')
@@ -210,7 +214,7 @@ def _check_settings(
     return plain in _BERT_CLASSES
 
 
-def _entries(ids: Any, file: epath.Path) -> list[str]:
+def entries_of(ids: Any, file: epath.Path) -> list[str]:
     """The vocabulary of a tokenizer.json, in the order of its ids."""
     # Ids must be 0, 1, 2, ...: the place in the list is the id.
     numbered = isinstance(ids, dict) and (
@@ -297,7 +301,7 @@ def _layout(
     return rows[0], rows[1]
 
 
-def _added_tokens(
+def added_tokens(
     config: Mapping[str, Any],
     fast: Mapping[str, Any],
     older: Mapping[str, Any],

@@ -16,18 +16,20 @@ import re
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from etils import epath
 
 from configs.errors import UserError, reading
 from configs.files.atomic import atomic_folder
+from input_pipeline.tokenizer import byte_bpe_files
 from input_pipeline.tokenizer import settings as tokenizer_settings
-from input_pipeline.tokenizer.settings import SPECIAL_TOKENS, parse_vocab
+from input_pipeline.tokenizer.settings import SPECIAL_TOKENS, Kind, parse_vocab
 from input_pipeline.tokenizer.wordpiece import Normalizer, WordPiece
 
 if TYPE_CHECKING:
+    from input_pipeline.tokenizer.byte_bpe import ByteBpe
     from input_pipeline.tokenizer.compiled import Compiled
     from input_pipeline.tokenizer.spm import SentencePiece
 
@@ -48,8 +50,24 @@ class Encoding(NamedTuple):
     word_starts: np.ndarray  # bool, False for pieces that continue a word
 
 
+class Layout(NamedTuple):
+    """How a row is made of one text or two: cls A sep, cls A sep B sep.
+
+    separators: how many stand between A and B; second_segment: that of B and the one behind it;
+    mask_takes_space: whether the mask token stands for a word with the space before it.
+    """
+
+    separators: int = 1
+    second_segment: int = 1
+    mask_takes_space: bool = False
+
+
+BERT_LAYOUT = Layout()
+ROBERTA_LAYOUT = Layout(separators=2, second_segment=0, mask_takes_space=True)
+
+
 class _Memo(dict):
-    """Whitespace word -> the bytes of its ids as int32; bounded."""
+    """A word, or what else texts are cut into -> the bytes of its ids as int32; bounded."""
 
     def __init__(self, ids_of: Callable[[str], list[int]]):
         super().__init__()
@@ -66,30 +84,35 @@ class _Memo(dict):
 class Tokenizer:
     """A vocabulary with its casing.
 
-    Attributes: kind ('wordpiece', 'sentencepiece' or 'compiled', which is WordPiece by foreign
-    rules), vocab_size, pad_id, unk_id, cls_id, sep_id, mask_id, lower_case, strip_accents,
-    fingerprint (sha256 of vocabulary and casing), starts_word (bool [V], False for a piece that
-    continues a word).
+    Attributes: kind ('wordpiece', 'sentencepiece', 'byte_bpe', or 'compiled', which is WordPiece by
+    foreign rules), layout (how rows are made of texts), vocab_size, pad_id, unk_id, cls_id, sep_id,
+    mask_id, special_ids (these five), lower_case, strip_accents, fingerprint (sha256 of vocabulary
+    and casing), starts_word (bool [V], False for a piece that continues a word).
     """
 
     def __init__(
         self,
-        kind: Literal['wordpiece', 'sentencepiece', 'compiled'],
+        kind: Kind,
         vocabulary: bytes,
         normalizer: Normalizer,
         special_tokens: Sequence[str] = tuple(SPECIAL_TOKENS.values()),
         where: str = 'vocabulary',
     ):
-        """`vocabulary`: the content of vocab.txt, spm.model or, for `compiled`, tokenizer.json.
+        """`vocabulary`: the content of vocab.txt or spm.model, of tokenizer.json for `compiled`, or
+        for `byte_bpe` what byte_bpe_files.content makes.
 
         `special_tokens` in the order of SPECIAL_TOKENS; `where` names the file in errors.
         """
         self.kind, self.normalizer, self.special_tokens = kind, normalizer, list(special_tokens)
         self.lower_case, self.strip_accents = normalizer.lower_case, normalizer.strip_accents
 
+        self.layout = ROBERTA_LAYOUT if kind == 'byte_bpe' else BERT_LAYOUT
+
         # The vocabulary by its kind: its entries, and which of them begin a word.
-        self._model: WordPiece | SentencePiece | Compiled
+        self._model: WordPiece | SentencePiece | Compiled | ByteBpe
         ids_of: Callable[[str], list[int]] | None = None  # foreign rules look at whole texts
+        self._cut: Callable[[str], list[str]] = words
+        self._byte_bpe: ByteBpe | None = None
         if kind == 'wordpiece':
             self._tokens = parse_vocab(vocabulary, where)
             vocabulary = ('\n'.join(self._tokens) + '\n').encode()
@@ -101,6 +124,15 @@ class Tokenizer:
             self._model, self._encode_texts = compiled, compiled.encode_batch
             self._tokens = compiled.tokens
             self.starts_word = compiled.starts_word
+        elif kind == 'byte_bpe':
+            from input_pipeline.tokenizer.byte_bpe import ByteBpe
+
+            merged = ByteBpe(vocabulary, special_tokens, where)
+            self._model, self._byte_bpe, self._encode_texts = merged, merged, merged.encode_batch
+            if merged.stretches_alone:
+                ids_of, self._cut = merged.ids, merged.stretches
+            self._tokens = merged.tokens
+            self.starts_word = merged.starts_word
         else:
             from input_pipeline.tokenizer.spm import SentencePiece
 
@@ -121,6 +153,7 @@ class Tokenizer:
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
             index[token] for token in special_tokens
         )
+        self.special_ids = (self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id)
 
         # Only now, because the rules of WordPiece need the id of [UNK].
         if kind == 'wordpiece':
@@ -149,9 +182,13 @@ class Tokenizer:
             path = epath.Path(directory)
             if not path.is_dir():
                 raise UserError(
-                    f'{path}: no such tokenizer directory (it holds vocab.txt or spm.model)'
+                    f'{path}: no such tokenizer directory (it holds vocab.txt,'
+                    ' spm.model or vocab.json)'
                 )
-            stated = tokenizer_settings.read(path)
+            if byte_bpe_files.is_directory(path):
+                stated = byte_bpe_files.read(path)
+            else:
+                stated = tokenizer_settings.read(path)
         return cls(*stated)
 
     def save(self, directory: str | os.PathLike) -> None:
@@ -172,7 +209,15 @@ class Tokenizer:
                 )
             return
 
-        # What is written is our own layout plus the keys that Hugging Face's classes read.
+        # A directory appears with all of its files.
+        model = self._byte_bpe
+        files = model.files(self.special_tokens) if model else self._files()
+        with atomic_folder(path) as folder:
+            for name, content in files.items():
+                (folder / name).write_bytes(content)
+
+    def _files(self) -> dict[str, bytes]:
+        """{file: content} of what `save` writes: our layout, with Hugging Face's keys."""
         plain = self.kind == 'wordpiece' and not self.normalizer.nfc
         config = {
             'type': self.kind,
@@ -189,11 +234,7 @@ class Tokenizer:
             files['tokenizer.json'] = self.tokenizer_json().encode()
         if self.kind != 'compiled':
             files['vocab.txt' if self.kind == 'wordpiece' else 'spm.model'] = self._vocabulary
-
-        # A directory appears with all of its files.
-        with atomic_folder(path) as folder:
-            for name, content in files.items():
-                (folder / name).write_bytes(content)
+        return files
 
     def tokenizer_json(self) -> str:
         """The content of a tokenizer.json, for programs that have that library but not this one."""
@@ -211,11 +252,18 @@ class Tokenizer:
         # The hot path: a word is worked out once and then is a look-up of bytes, joined without
         # making an int of any id.
         look_up = self._memo.__getitem__
-        return [np.frombuffer(b''.join(map(look_up, words(text))), np.int32) for text in texts]
+        return [np.frombuffer(b''.join(map(look_up, self._cut(text))), np.int32) for text in texts]
+
+    def encode_words(self, words: Iterable[str]) -> list[np.ndarray]:
+        """Ids of words that stand in running text by themselves, one after the other.
+
+        As `encode_batch`, but byte-level BPE has other entries for a word behind a space.
+        """
+        return self.encode_batch([f' {word}' for word in words] if self._byte_bpe else words)
 
     def encode_with_offsets(self, text: str) -> Encoding:
         """Ids as `encode` gives them, and for each the stretch of `text` that it was made from."""
-        if self._memo is None:
+        if self._memo is None or self._byte_bpe:
             pieces = self._model.trace(text)
         else:
             # Word by word again, but with places in the text; rare enough to do without a memo.
@@ -225,6 +273,9 @@ class Tokenizer:
                 for piece, start, end in self._model.trace(match.group())
             ]
         ids, starts, ends = np.array(pieces, np.int32).reshape(-1, 3).T
+        # A word at the start of a text, and a sign behind one, have no space in front.
+        if self._byte_bpe:
+            return Encoding(ids, starts, ends, self._byte_bpe.word_starts(text))
         return Encoding(ids, starts, ends, self.starts_word[ids])
 
     def spell(self, entry: str) -> list[int]:
@@ -239,6 +290,24 @@ class Tokenizer:
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """The entries of the vocabulary, with their `##` or SentencePiece word marks."""
         return [self._tokens[i] for i in ids]
+
+    def spelled(self, ids: Iterable[int]) -> list[str]:
+        """Each entry as it is read: of byte-level BPE as text, with the space before a word.
+
+        Those of other kinds as `tokens` has them.
+        """
+        tokens, model = self.tokens(ids), self._byte_bpe
+        return [model.decode([token]) for token in tokens] if model else tokens
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """Pieces that stand side by side as text: a space before each word, no marks."""
+        tokens = self.tokens(ids)
+        if self._byte_bpe:
+            return self._byte_bpe.decode(tokens)
+        return ''.join(
+            (' ' if self.starts_word[i] else '') + token.removeprefix('##').removeprefix('▁')
+            for i, token in zip(list(ids), tokens, strict=True)
+        )
 
 
 def words(text: str) -> list[str]:

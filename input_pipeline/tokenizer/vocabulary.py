@@ -1,7 +1,7 @@
-"""Vocabularies from text: WordPiece, and SentencePiece unigram and BPE.
+"""Vocabularies from text: WordPiece, SentencePiece unigram and BPE, byte-level BPE.
 
 Owns counting the words of a corpus and training on the counts; knows nothing of files of text
-(corpus.py gives the lines) or of tokenizer files (tokenizer.py writes them). All three kinds
+(corpus.py gives the lines) or of tokenizer files (tokenizer.py writes them). All kinds
 train on the same table of words and counts, made with the same `Normalizer` that the tokenizer
 then uses, so memory does not grow with the corpus and the result depends on the text alone.
 
@@ -12,13 +12,15 @@ published its own.
 from __future__ import annotations
 
 import io
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from configs.errors import UserError
-from input_pipeline.tokenizer import Tokenizer
+from input_pipeline.tokenizer import Tokenizer, byte_bpe_files
+from input_pipeline.tokenizer import byte_bpe as bytewise
 from input_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, words
 from input_pipeline.tokenizer.wordpiece import Normalizer
 from input_pipeline.vocabulary_options import VocabularyOptions
@@ -53,9 +55,16 @@ class Report:
 class WordTable:
     """Counts of normalised words; bounded."""
 
-    def __init__(self, normalize: Callable[[str], list[str]]):
-        """`normalize` gives the words to count of a whitespace word: basic tokens for WordPiece."""
-        self._normalize = normalize
+    def __init__(
+        self,
+        normalize: Callable[[str], list[str]],
+        cut: Callable[[str], list[str]] = words,
+    ):
+        """`normalize` gives the words to count of a whitespace word: basic tokens for WordPiece.
+
+        `cut` gives the whitespace words of a line.
+        """
+        self._normalize, self._cut = normalize, cut
 
         # Words as they stand are counted first and normalised once each, when the table is folded:
         # normalising every word of running text would be most of the work.
@@ -67,7 +76,7 @@ class WordTable:
 
     def add(self, text: str) -> None:
         """Counts the words of one line."""
-        self._raw.update(words(text))
+        self._raw.update(self._cut(text))
         if len(self._raw) > _RAW_WORDS:
             self.fold()
 
@@ -88,10 +97,12 @@ class WordTable:
 
 
 def normalizer_of(options: VocabularyOptions) -> Normalizer:
-    """The normaliser that the tokenizer will have.
+    """The normaliser that the tokenizer will have; byte-level BPE has none.
 
     NFC unless accents go (stripping decomposes), so that Hangul typed in parts meets its entries.
     """
+    if options.model == 'byte_bpe':
+        return Normalizer(False, False)
     strip_accents = options.lower_case if options.strip_accents is None else options.strip_accents
     return Normalizer(options.lower_case, strip_accents, nfc=not strip_accents)
 
@@ -105,10 +116,13 @@ def train(texts: Iterable[str], options: VocabularyOptions) -> tuple[Tokenizer, 
     """
     # 1. Count, with the normaliser that the tokenizer will have.
     normalizer = normalizer_of(options)
-    wordpiece = options.model == 'wordpiece'
-    table = WordTable(
-        normalizer.split if wordpiece else lambda word: normalizer.compose(word).split()
-    )
+    wordpiece, byte_bpe = options.model == 'wordpiece', options.model == 'byte_bpe'
+    if byte_bpe:
+        table = WordTable(bytewise.words_of, bytewise.stretches)
+    else:
+        table = WordTable(
+            normalizer.split if wordpiece else lambda word: normalizer.compose(word).split()
+        )
     for text in texts:
         table.add(text)
     table.fold()
@@ -131,6 +145,9 @@ def train(texts: Iterable[str], options: VocabularyOptions) -> tuple[Tokenizer, 
     counts = dict(sorted(table.counts.items()))
     if wordpiece:
         tokenizer = Tokenizer('wordpiece', _train_wordpiece(counts, options), normalizer)
+    elif byte_bpe:
+        special = tuple(byte_bpe_files.SPECIAL_TOKENS.values())
+        tokenizer = Tokenizer('byte_bpe', _train_byte_bpe(counts, options), normalizer, special)
     else:
         tokenizer = Tokenizer('sentencepiece', _train_sentencepiece(counts, options), normalizer)
 
@@ -225,6 +242,40 @@ def _running_text(counts: dict[str, int]) -> Iterator[str]:
     yield ''.join(chunk)
 
 
+def _train_byte_bpe(counts: dict[str, int], options: VocabularyOptions) -> bytes:
+    """What byte_bpe_files.content makes of the entries.
+
+    Special tokens, the 256 bytes, merged pieces by falling frequency, and the mask at the end.
+    """
+    from tokenizers import Tokenizer as Pipeline
+    from tokenizers import models, pre_tokenizers, trainers
+
+    # Every byte has an entry, so that there is a spelling for any text.
+    mask = byte_bpe_files.SPECIAL_TOKENS['mask_token']
+    least = len(byte_bpe_files.FIRST_TOKENS) + 256 + 1
+    if options.vocab_size < least:
+        raise UserError(
+            f'--vocab_size={options.vocab_size}: --model=byte_bpe takes {least} or more, for the'
+            ' bytes and the special tokens'
+        )
+    trainer = trainers.BpeTrainer(
+        vocab_size=options.vocab_size - 1,
+        min_frequency=options.min_frequency,
+        special_tokens=list(byte_bpe_files.FIRST_TOKENS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    pipeline = Pipeline(models.BPE())
+    pipeline.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    spelled = {bytewise.spelled_in_bytes(word): count for word, count in counts.items()}
+    pipeline.train_from_iterator(_running_text(spelled), trainer)
+
+    # Its own file is the only place where the library tells the merges.
+    model = json.loads(pipeline.to_str())['model']
+    entries = [*sorted(model['vocab'], key=model['vocab'].__getitem__), mask]
+    return byte_bpe_files.content(entries, model['merges'], options.add_prefix_space)
+
+
 def _train_sentencepiece(counts: dict[str, int], options: VocabularyOptions) -> bytes:
     """The content of an spm.model with the five special tokens first."""
     import sentencepiece
@@ -279,8 +330,8 @@ def measure(
     # Weighted by how often words occur, so that the figures are those of running text.
     entries = tokenizer.tokens(range(len(_SPECIALS), tokenizer.vocab_size))
     known = set(''.join(entry.removeprefix('##') for entry in entries))
-    characters = _characters(counts)
-    covered = sum(count for char, count in characters.items() if char in known)
+    characters, bytes_alone = _characters(counts), tokenizer.kind == 'byte_bpe'
+    covered = sum(n for char, n in characters.items() if bytes_alone or char in known)
     pieces = unknown = 0
     for word, count in counts.items():
         ids = tokenizer.encode(word)

@@ -127,6 +127,11 @@ class FineTuning:
             logging.info('%s: its BiLSTM is fresh', folder)
             encoder = {**encoder, 'bilstm': state.params['encoder']['bilstm']}
 
+        # Where it is of the task, the pooler is as fresh as the rest of its head.
+        of_task = source.model.traits.pooler_of_task
+        if of_task and 'pooler' in task_heads.HEADS[self.data.task.head].parts:
+            encoder = {**encoder, 'pooler': state.params['encoder']['pooler']}
+
         # The encoder alone: heads of the source, if any, answer another task.
         return load_encoder(state, encoder, config.encoder(source.model), name)
 

@@ -158,7 +158,7 @@ class MaskedWords(Answerer):
     def rows(self, records: Sequence[Record]) -> Arrays:
         """INPUT_KEYS, masked_lm_positions [N, 20], and masks [N]: how many of those are real."""
         # Rows as in fine-tuning, but a [MASK] written in the text becomes the token itself.
-        tokenizer = _WithMasks(self.tokenizer)
+        tokenizer = WithMasks(self.tokenizer)
         rows = text_rows(
             [r['text'] for r in records],
             [r.get('text_b') for r in records],
@@ -211,7 +211,7 @@ class MaskedWords(Answerer):
         for i, record in enumerate(records):
             # Only as many of the 20 as the text has.
             masks = range(rows['masks'][i])
-            tokens = [self.tokenizer.tokens(outputs['words'][i, m]) for m in masks]
+            tokens = [self.tokenizer.spelled(outputs['words'][i, m]) for m in masks]
             words = [
                 _ranked('token', t, outputs['probabilities'][i, m])
                 for m, t in zip(masks, tokens, strict=True)
@@ -244,10 +244,11 @@ class Spans(Answerer):
 
     def rows(self, records: Sequence[Record]) -> Arrays:
         """A row for each window of a context; `example_index` says whose."""
-        # Four places beside the question: [CLS], two [SEP], and a piece of the context at least.
+        # Beside the question: [CLS], [SEP] between and at the end, a piece of the context at least.
+        beside = 3 + self.tokenizer.layout.separators
         for question in self.tokenizer.encode_batch([r['question'] for r in records]):
             pieces = min(len(question), self.task.max_query_length)
-            if pieces > self.max_length - 4:
+            if pieces > self.max_length - beside:
                 raise UserError(
                     f'a question of {pieces} word pieces leaves no room for its context in a row of'
                     f' {self.max_length}; shorten it, or use a larger --max_seq_length'
@@ -401,23 +402,27 @@ def words_of(text: str, tokenizer: Tokenizer) -> list[str]:
     """
     # A word reaches from its first piece to the last one before the next word.
     encoding = tokenizer.encode_with_offsets(text)
-    if not len(encoding.ids):
-        return []
     begins = np.flatnonzero(encoding.word_starts)
+    if not len(begins):
+        return []
     ends = np.append(begins[1:], len(encoding.ids)) - 1
-    return [text[encoding.starts[a] : encoding.ends[b]] for a, b in zip(begins, ends, strict=True)]
+    places = zip(encoding.starts[begins], encoding.ends[ends], strict=True)
+    return [text[start:end].rstrip() for start, end in places]
 
 
-class _WithMasks:
+class WithMasks:
     """The tokenizer, but the mask token's spelling in a text is the token itself."""
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer, self._spelling = tokenizer, tokenizer.special_tokens[4]
         self.pad_id, self.cls_id, self.sep_id = tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id
+        self.layout = tokenizer.layout
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         # Between two masks the text is tokenised by itself, all texts in one call.
         parts = [text.split(self._spelling) for text in texts]
+        if self.layout.mask_takes_space:
+            parts = [[*(part.rstrip() for part in text[:-1]), text[-1]] for text in parts]
         pieces = iter(self._tokenizer.encode_batch(itertools.chain.from_iterable(parts)))
         mask = np.array([self._tokenizer.mask_id], np.int32)
 

@@ -27,7 +27,7 @@ from bert_jax.interchange.parameters import Model
 from bert_jax.model import heads
 from bert_jax.model.hidden_states import Pool
 from bert_jax.train.state import init_params
-from bert_jax.train.task_heads import HEADS
+from bert_jax.train.task_heads import HEADS, pretraining_head
 from configs.errors import UserError
 from configs.schema import ModelConfig
 from input_pipeline.tasks.features import input_rows
@@ -96,7 +96,7 @@ class Bert:
         make = jax.jit(lambda seed: init_params(heads.Pretraining(config), seed))
         params = jax.device_get(make(np.uint32(seed)))
         params = word_vectors.filled_in(params, config, tokenizer)
-        model = Model(config, params, HEADS['pretraining'].architecture)
+        model = Model(config, params, pretraining_head(config).class_in(config.family))
         return cls(Source(model, tokenizer, 'fresh', 0), compute_dtype)
 
     @property
@@ -182,7 +182,7 @@ class Bert:
         return jax.device_put(self.params)
 
     def _as(self, head: str) -> Model:
-        return self.source.bert._replace(architecture=HEADS[head].architecture)
+        return self.source.bert._replace(architecture=HEADS[head].class_in(self.config.family))
 
     def _made_extractor(self, layers: tuple[int, ...], pool: Pool, max_length: int) -> Extractor:
         return Extractor(self.source, layers, pool, max_length, self._dtype, 'float32')

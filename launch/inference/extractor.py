@@ -188,13 +188,16 @@ def row_of(
 ) -> Row:
     """The row [CLS] text [SEP], or [CLS] text [SEP] text_b [SEP], cut from the end of the longer.
 
-    A text may be a list of words.
+    With as many [SEP] between as the tokenizer's layout has. A text may be a list of words.
     """
     # Cut as in fine-tuning, so that features are those of the rows a model was trained on.
+    layout = tokenizer.layout
     sides = [_pieces(side, tokenizer) for side in (text, text_b) if side is not None]
     lengths = [len(encoding.ids) for encoding, _ in sides]
     kept = truncated_lengths(
-        lengths[0], lengths[1] if len(sides) > 1 else 0, max_seq_length - 1 - len(sides)
+        lengths[0],
+        lengths[1] if len(sides) > 1 else 0,
+        max_seq_length - (2 + layout.separators if len(sides) > 1 else 2),
     )
 
     # Column by column, in the order of Row's fields.
@@ -206,7 +209,10 @@ def row_of(
 
     # [CLS] text [SEP], then text_b [SEP] where there is one.
     add(tokenizer.cls_id, 0, -1, 0, 0)
-    for segment, ((encoding, words), length) in enumerate(zip(sides, kept, strict=False)):
+    for number, ((encoding, words), length) in enumerate(zip(sides, kept, strict=False)):
+        segment = number * layout.second_segment
+        for _ in range(number * (layout.separators - 1)):
+            add(tokenizer.sep_id, segment, -1, 0, 0)
         add(
             encoding.ids[:length],
             np.full(length, segment),

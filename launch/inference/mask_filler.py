@@ -12,6 +12,7 @@ from typing import Any
 
 from bert_jax.train.task_heads import HEADS
 from configs.errors import UserError
+from launch.inference.answers import WithMasks
 from launch.inference.predictor import Predictor
 from launch.sources.source import Source
 
@@ -37,7 +38,8 @@ class MaskFiller:
         self._mask = source.tokenizer.special_tokens[4]
 
         # That head alone: next to it others would be computed for nothing.
-        bert = source.bert._replace(architecture=HEADS['masked_words'].architecture)
+        architecture = HEADS['masked_words'].class_in(source.model.family)
+        bert = source.bert._replace(architecture=architecture)
         self._predictor = Predictor(source._replace(bert=bert), self._most, {}, top, compute_dtype)
 
     def __call__(self, text: str) -> dict[str, Any]:
@@ -63,10 +65,9 @@ class MaskFiller:
         if not isinstance(text, str):
             raise UserError(f'{_shown(text)}: must be a text')
         asked = text.replace(MASK, self._mask)
-        parts = asked.split(self._mask)
-        if len(parts) == 1:
+        if self._mask not in asked:
             raise UserError(f'{_shown(text)}: no {MASK} in it: write one in place of each word')
-        length = sum(map(len, self._tokenizer.encode_batch(parts))) + len(parts) - 1
+        length = len(WithMasks(self._tokenizer).encode_batch([asked])[0])
         if length + 2 > self._most:
             raise UserError(
                 f'{_shown(text)}: {length} word pieces, and this model reads {self._most - 2}:'

@@ -108,7 +108,8 @@ class Predictor:
         self.roles = (self._answerer.required, self._answerer.optional)
         computed, scored_as = source.bert, self._answerer.scored_as
         if scored_as is not None:
-            computed = computed._replace(architecture=HEADS[scored_as].architecture)
+            as_class = HEADS[scored_as].class_in(source.model.family)
+            computed = computed._replace(architecture=as_class)
 
         # Reduced on the device, within the same program: the whole vocabulary's scores stay there.
         forward = serving.forward(computed, jnp.dtype(compute_dtype))

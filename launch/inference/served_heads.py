@@ -80,9 +80,8 @@ SERVED = {
             _ONE,
             _BATCH,
             (
-                'inside = np.array(texts[0].type_ids) * (1 -'
-                ' np.array(texts[0].special_tokens_mask)) =='
-                " 1\nstart = int(np.where(inside, out['start_logits'][0], -1e9).argmax())\nend ="
+                'inside = np.array([side == 1 for side in texts[0].sequence_ids])'
+                "\nstart = int(np.where(inside, out['start_logits'][0], -1e9).argmax())\nend ="
                 " start + int(np.where(inside, out['end_logits'][0], -1e9)[start : start +"
                 ' 30].argmax())\nprint(words[1][texts[0].offsets[start][0] :'
                 ' texts[0].offsets[end][1]])'

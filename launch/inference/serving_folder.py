@@ -29,6 +29,7 @@ from bert_jax.model.embeddings import computed_arrays, padded_vocab
 from bert_jax.train.task_heads import CLASSES
 from configs.errors import UserError
 from input_pipeline.tokenizer import Tokenizer, spelling
+from input_pipeline.tokenizer.settings import SPECIAL_TOKENS
 from launch.inference.served_heads import script_of
 
 # Doubled braces stand for themselves; the single ones are filled in by head and by format.
@@ -153,7 +154,9 @@ def write(
         )
     else:
         serving.write_saved_model(folder, model)
-    (folder / 'serve.py').write_text(example(model, form))
+    # The example asks with the mask token that this tokenizer knows.
+    script = example(model, form).replace(SPECIAL_TOKENS['mask_token'], tokenizer.special_tokens[4])
+    (folder / 'serve.py').write_text(script)
     return left_out
 
 

@@ -146,21 +146,12 @@ def _hidden_word(row: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> Hidden 
         while last + 1 < min(len(ids), place + _AROUND) and ids[last + 1] not in special:
             last += 1
         before, after = (
-            _text(ids[first:place], tokenizer),
-            _text(ids[place + 1 : last + 1], tokenizer),
+            tokenizer.decode(ids[first:place]),
+            tokenizer.decode(ids[place + 1 : last + 1]),
         )
         if len(before) + len(after) < 20:
             continue  # nothing to guess by
         return Hidden(
-            f'{before.lstrip()} ', _text(ids[place : place + 1], tokenizer).strip(), after
+            f'{before.lstrip()} ', tokenizer.decode(ids[place : place + 1]).strip(), after
         )
     return None
-
-
-def _text(ids: np.ndarray, tokenizer: Tokenizer) -> str:
-    """Word pieces as text: a space before each word, and no marks of the vocabulary."""
-    pieces = zip(ids.tolist(), tokenizer.tokens(ids), strict=True)
-    return ''.join(
-        (' ' if tokenizer.starts_word[i] else '') + piece.removeprefix('##').removeprefix('▁')
-        for i, piece in pieces
-    )

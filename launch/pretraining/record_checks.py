@@ -26,6 +26,13 @@ def check_model_reads(model: schema.ModelConfig, manifest: Manifest, directory: 
                     f'--set model.{name}={wanted}, or make the records without --packing'
                 )
 
+    # Labels of pairs that no head reads would be trained on without a word.
+    if manifest.objective != 'full_sentences' and not model.traits.pairs:
+        raise UserError(
+            f'{flag} has pairs (--objective={manifest.objective}), which a {model.traits.name} is'
+            ' not trained to tell apart: make the records with --objective=full_sentences'
+        )
+
     # A segment's number is a row of the type table; jax clamps, so a missing row goes unnoticed.
     segments = 1 if manifest.objective == 'full_sentences' else 2
     if model.type_vocab_size < segments:  # jax would read the last row there is

@@ -64,6 +64,10 @@ class Records(NamedTuple):
                 options['whole_word'],
                 tokenizer.mask_id,
                 tokenizer.vocab_size,
+                tokenizer.sep_id,
+                # in the options of jobs that took another than BERT's
+                'roberta' if 'mask_rule' in options else 'bert',
+                tokenizer.special_ids,
             )
 
         # Both objectives label a pair; without one there is no second loss.
@@ -95,6 +99,8 @@ def match_phases(config: schema.PretrainConfig, directories: Sequence[str]) -> l
                 f'--set phases.0.seq_len={manifest.seq_len}, or leave it out'
             )
         check_model_reads(config.model, manifest, directory)
+        kind = Records(directory, manifest).tokenizer().kind
+        config.model.check_reads(kind, f'--data={directory}')
         if faults := check_files(directory, manifest.files):
             raise UserError(
                 f'--data={directory}: {faults[0]} ({len(faults)} such files): copy or make the'

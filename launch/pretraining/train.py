@@ -32,6 +32,7 @@ from bert_jax.train.state import (
 
 # Before anything is compiled; the mesh then, for what follows is checked against it.
 from bert_jax.train.step import use_compilation_cache
+from bert_jax.train.task_heads import pretraining_head
 from configs import schema
 from configs.errors import UserError
 from input_pipeline.records.stream import RecordStream
@@ -133,7 +134,8 @@ def starting_point(
 
     # The trained weights belong to these alone: as source.py reads them again with the workdir.
     start = source.load_plain(where, options.print_map)
-    fitting.check_pooler(start, config.tuning)
+    if 'pooler' in pretraining_head(model).parts:
+        fitting.check_pooler(start, config.tuning)
     if tokenizer.fingerprint != start.tokenizer.fingerprint:
         raise UserError(
             f'the vocabulary of --data is not that of {start.where}, and'
@@ -214,7 +216,7 @@ def _with_weights(state: TrainState, start: Source, encoder: schema.ModelConfig)
     name = f'--init_from={start.where}'
     state = load_encoder(state, start.params['encoder'], encoder, name)
     params = state.params
-    for head in ('mlm', 'nsp'):
+    for head in start.params.keys() - {'encoder'}:
         params = load_params_into(params, start.params, name, head)
     return state._replace(params=params)
 

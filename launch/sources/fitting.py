@@ -13,6 +13,7 @@ from absl import logging
 from flax import traverse_util
 
 from bert_jax.model.embeddings import computed_arrays, padded_vocab
+from bert_jax.train.task_heads import pretraining_head
 from configs import schema
 from configs.errors import UserError
 from configs.model import TuningConfig
@@ -58,7 +59,7 @@ def as_pretraining(
         )
 
     # Heads of a task have no place in pre-training; its own heads are made where they lack.
-    parts = ('pooler', 'mlm', 'nsp')
+    parts = tuple(dict.fromkeys(('pooler', *pretraining_head(config).parts)))
     if unused := [part for part in source.bert.parts if part not in parts]:
         logging.info('%s: its %s is not used', source.where, ', '.join(unused))
     source = complete(source, parts, seed)
@@ -66,7 +67,7 @@ def as_pretraining(
     # Only what the program knows: an unused head would not match the state's tree.
     return source._replace(
         bert=source.bert._replace(
-            params={name: source.params[name] for name in ('encoder', 'mlm', 'nsp')}
+            params={name: source.params[name] for name in ('encoder', *parts) if name != 'pooler'}
         )
     )
 
@@ -74,7 +75,7 @@ def as_pretraining(
 def check_pooler(source: Source, tuning: TuningConfig) -> None:
     """UserError where the pooler is fresh and tuning would leave it so."""
     stays = tuning.method != 'full' and tuning.option('pooler') == 'frozen'
-    if stays and 'pooler' in source.made:
+    if stays and ('pooler' in source.made or source.model.traits.pooler_of_task):
         raise UserError(
             f'{source.where} has no pooler, and a fresh one that stays as it is tells the'
             ' classifier nothing: --set tuning.pooler=trained'

@@ -3,7 +3,7 @@ any of five kinds of place.
 
   DIR                                a workdir of launch.pretrain or launch.finetune: its newest
                                      checkpoint; DIR/checkpoints/STEP: that one
-  DIR                                a Hugging Face BERT directory (config.json)
+  DIR                                a Hugging Face BERT or RoBERTa directory (config.json)
   DIR, or DIR/bert_model.ckpt        a Google TensorFlow checkpoint (bert_config.json)
   DIR                                an adapter of Hugging Face's peft (adapter_config.json), which
                                      names its base model: that may be any of the others
@@ -32,7 +32,7 @@ from bert_jax.mesh.sharding import path_of
 from bert_jax.model.heads import Pretraining
 from bert_jax.train.checkpoint import load_params
 from bert_jax.train.state import init_params
-from bert_jax.train.task_heads import HEADS
+from bert_jax.train.task_heads import HEADS, pretraining_head
 from configs import schema
 from configs.errors import UserError, reading
 from configs.model import TuningConfig
@@ -178,6 +178,7 @@ def _read_source(where: str, print_map: bool, encoder: Source | None = None) -> 
 
     # Another size means another vocabulary: ids would point at the wrong rows, or beyond the table.
     tokenizer, wanted = Tokenizer.load(folder), reading.model.config.vocab_size
+    reading.model.config.check_reads(tokenizer.kind, where)
     if tokenizer.vocab_size != wanted:
         more = wanted - tokenizer.vocab_size
         mend = f'restore the right one in {folder}'
@@ -298,13 +299,13 @@ def _read_workdir(
         rest = (encoder or _encoder_of(workdir)).params['encoder']
         params, model = assembled(rest, params, model, workdir.name)
     if isinstance(config, schema.PretrainConfig):
-        bert = Model(model, params, HEADS['pretraining'].architecture)
+        bert = Model(model, params, pretraining_head(model).class_in(model.family))
     else:
         data = workdir.data(head=str, labels=list)
         architecture, problem = data['head'], None  # a head that has no class: by its own name
         if data['head'] in HEADS:
             head = HEADS[data['head']]
-            architecture, problem = head.architecture, head.problem_type
+            architecture, problem = head.class_in(model.family), head.problem_type
         bert = Model(
             model, params, architecture, tuple(data['labels']), config.head_dropout, problem
         )

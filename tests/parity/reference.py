@@ -1,4 +1,4 @@
-"""transformers' BERT with random weights: the oracle of these tests.
+"""transformers' BERT and its relatives with random weights: the oracle of these tests.
 
 Also its inputs, and what it makes of them.
 """
@@ -18,16 +18,20 @@ def random_model(architecture: str, seed: int = 0, **settings) -> torch.nn.Modul
 
     Biases and norms included.
     """
-    config = transformers.BertConfig(**{'initializer_range': 0.1, **settings})
+    kind = getattr(transformers, architecture)
+    config = kind.config_class(**{'initializer_range': 0.1, **settings})
     torch.manual_seed(seed)
-    model = getattr(transformers, architecture)(config).eval()
+    model = kind(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.ndim == 1:
                 parameter += 0.1 * torch.randn_like(parameter)
-            elif 'word_embeddings' in name:
-                # transformers starts [PAD] at zero.
-                parameter[0] = 0.1 * torch.randn(parameter.shape[1])
+            elif 'word_embeddings' in name or (
+                'position_embeddings' in name and config.model_type == 'roberta'
+            ):
+                # transformers starts [PAD] at zero, and RoBERTa's position of it.
+                row = config.pad_token_id
+                parameter[row] = 0.1 * torch.randn(parameter.shape[1])
     return model
 
 

@@ -11,6 +11,7 @@ import unicodedata
 
 import pytest
 
+from input_pipeline.tasks import features
 from input_pipeline.tokenizer import Tokenizer, vocabulary
 from input_pipeline.tokenizer.wordpiece import Normalizer
 from tests.helpers import tokenizer_folders
@@ -66,6 +67,38 @@ def test_a_trained_vocabulary_that_is_written(tmp_path, model, lower):
     options = vocabulary.VocabularyOptions(200, model, lower_case=lower, character_coverage=1.0)
     vocabulary.train(PLAIN * 5, options)[0].save(tmp_path / 'a')
     same_ids(tmp_path / 'a', TEXTS[: 2 * len(PLAIN)])
+
+
+# Where RoBERTa's pattern ends words: after signs, before white space of each kind, at contractions.
+BYTES = [
+    "don't WE'LL  x's\x1c\x85\u3000y \n",
+    ' 한국어 😀 \U0010ffff ᄒ\u1161\u11ab',
+    '\u180e a\u200b b\ufeff 1٣x_-',
+]
+
+
+@pytest.mark.parametrize('prefix', [False, True])
+def test_byte_level_bpe_there_and_back(tmp_path, prefix):
+    options = vocabulary.VocabularyOptions(340, 'byte_bpe', add_prefix_space=prefix)
+    ours, _ = vocabulary.train([*PLAIN, *BYTES] * 5, options)
+    ours.save(tmp_path / 'ours')
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / 'ours')
+    assert isinstance(theirs, transformers.RobertaTokenizer)
+
+    # What they write of ours is the same again; with words of their own they are found in text.
+    theirs.save_pretrained(tmp_path / 'theirs')
+    assert Tokenizer.load(tmp_path / 'theirs').fingerprint == ours.fingerprint
+    theirs.add_tokens(['naïve café', 'words'])
+    theirs.save_pretrained(tmp_path / 'added')
+    for name in ('ours', 'theirs', 'added'):
+        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / name)
+        ours = Tokenizer.load(tmp_path / name)
+        for text in (*TEXTS, *BYTES):
+            assert ours.encode(text) == theirs.encode(text, add_special_tokens=False), text
+        rows = features.text_rows(TEXTS[:2], ['pair', None], ours, 64)
+        for row, pair in enumerate([(TEXTS[0], 'pair'), (TEXTS[1],)]):
+            length = rows['input_mask'][row].sum()
+            assert rows['input_ids'][row, :length].tolist() == theirs(*pair)['input_ids']
 
 
 @pytest.mark.parametrize('name', tokenizer_folders.FOREIGN)

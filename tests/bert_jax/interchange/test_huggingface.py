@@ -273,7 +273,7 @@ def test_labels_come_with_a_classifier(folder, tmp_path):
 @pytest.mark.parametrize(
     ('model_type', 'architecture'),
     [
-        ('roberta', 'RobertaForMaskedLM'),
+        ('xlm-roberta', 'XLMRobertaForMaskedLM'),
         ('modernbert', 'ModernBertModel'),
         ('gpt2', 'GPT2LMHeadModel'),
         ('bert', 'RobertaModel'),

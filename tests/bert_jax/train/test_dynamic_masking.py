@@ -197,3 +197,37 @@ def test_a_row_has_its_own_masks_wherever_it_lies():
     part = jax.jit(RULE.draw)(half, key, jnp.arange(4, 8, dtype=jnp.uint32))
     for name, x in part.items():
         np.testing.assert_array_equal(x, whole[name][4:], err_msg=name)
+
+
+def test_robertas_rule_rounds_by_chance_and_draws_no_special_word():
+    """The mean number is the share itself, where BERT's rounding is off by up to one half."""
+    rows, special = 6000, (0, 2, 3, MASK, 700)
+    ids = np.full((rows, 32), 10, np.int32)
+    ids[:, 9] = 3
+    mask_of = np.arange(32) < np.where(np.arange(rows) % 2, 30, 22)[:, None]
+    records = {
+        'input_ids': ids,
+        'input_mask': mask_of.astype(np.int32),
+        'segment_ids': np.zeros_like(ids),
+        'word_starts': np.zeros_like(ids),
+    }
+    rule = dataclasses.replace(
+        RULE, max_predictions=5, separator=3, rule='roberta', special_ids=special
+    )
+    drawn = draw(rule, records)
+    weights = drawn['masked_lm_weights'] > 0
+    counts = weights.sum(1)
+    # 0.15 of 22 tokens are 3.3, of 30 they are 4.5; a bound of four standard deviations.
+    for length, wanted in ((22, 3.3), (30, 4.5)):
+        of_length = counts[mask_of.sum(1) == length]
+        assert set(of_length.tolist()) == {int(wanted), int(wanted) + 1}
+        spread = 4 * 0.5 / np.sqrt(rows / 2)
+        assert of_length.mean() == pytest.approx(wanted, abs=spread)
+
+    # Not a separator in the midst of a row, and nothing special in the place of a word.
+    assert not (drawn['masked_lm_positions'][weights] == 9).any()
+    shown = drawn['input_ids'][np.arange(rows)[:, None], drawn['masked_lm_positions']][weights]
+    random = shown[(shown != MASK) & (shown != 10)]
+    assert random.size > 1500 and not np.isin(random, special).any()
+    assert random.min() == 1 and random.max() == VOCAB - 1
+    assert random.mean() == pytest.approx(VOCAB / 2, rel=0.05)

@@ -1,1 +1,0 @@
-"""EELBERT (Cohn et al. 2023): BERTs whose word vectors are computed from the pieces' spelling."""

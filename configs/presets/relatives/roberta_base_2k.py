@@ -1,0 +1,24 @@
+"""RoBERTa-base with 2,048 rows a step and 125,000 steps, as fairseq's own files train it.
+
+    python -m launch.pretrain --config=roberta_base_2k --data=records512 --workdir=DIR
+
+Shape and records: those of the preset roberta_base. Recipe: facebookresearch/fairseq
+examples/roberta/config/pretraining/base.yaml.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from configs.presets.relatives import roberta_base
+from configs.schema import Phase, PretrainConfig
+
+
+def get_config() -> PretrainConfig:
+    """The run described above."""
+    return dataclasses.replace(
+        roberta_base.get_config(),
+        name='roberta_base_2k',
+        phases=(Phase(seq_len=512, steps=125_000, batch_size=2048),),
+        optimizer=roberta_base.optimizer(peak_lr=5e-4, warmup_steps=10_000),
+    )

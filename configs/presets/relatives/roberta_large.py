@@ -1,0 +1,31 @@
+"""RoBERTa-large (24 layers, H=1024, A=16): 355,359,744 parameters with its pooler.
+
+    python -m launch.pretrain --config=roberta_large --data=records512 --workdir=DIR
+
+356,461,657 in pre-training, where no loss reads the 1,049,600 of the pooler.
+Records: as for the preset roberta_base. Recipe: that of the paper's final models (Liu et al. 2019,
+Table 9), 8,192 rows a step, written down from memory of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from configs.presets.relatives import roberta_base
+from configs.schema import PretrainConfig
+
+
+def get_config() -> PretrainConfig:
+    """The run described above."""
+    return dataclasses.replace(
+        roberta_base.get_config(),
+        name='roberta_large',
+        model=dataclasses.replace(
+            roberta_base.BASE,
+            hidden_size=1024,
+            num_layers=24,
+            num_heads=16,
+            intermediate_size=4096,
+        ),
+        optimizer=roberta_base.optimizer(peak_lr=4e-4, warmup_steps=30_000),
+    )

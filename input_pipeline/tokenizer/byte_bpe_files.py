@@ -1,0 +1,194 @@
+"""A directory of byte-level BPE: vocab.json and merges.txt, or a tokenizer.json that holds both.
+
+Owns how such a directory is known and read, ours or Hugging Face's, what in it cannot be obeyed,
+which is refused by name, and what a vocabulary is in one piece, whatever files it came from. What
+any tokenizer directory has is settings.py's; how text is encoded is byte_bpe.py's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from etils import epath
+
+from configs.errors import UserError
+from input_pipeline.tokenizer.settings import (
+    Stated,
+    added_tokens,
+    entries_of,
+    read_json,
+    sections,
+    special_token,
+)
+from input_pipeline.tokenizer.wordpiece import Normalizer
+
+# In the order of settings.SPECIAL_TOKENS.
+SPECIAL_TOKENS = {
+    'pad_token': '<pad>',
+    'unk_token': '<unk>',
+    'cls_token': '<s>',
+    'sep_token': '</s>',
+    'mask_token': '<mask>',
+}
+# Those that a vocabulary begins with; the mask token ends it (fairseq's dictionary).
+FIRST_TOKENS = ('<s>', '<pad>', '</s>', '<unk>')
+# Classes of transformers that read such a directory, with or without Fast.
+_CLASSES = ('RobertaTokenizer', 'PreTrainedTokenizer', 'TokenizersBackend')
+# Of the library's model: settings that would give other ids, and what they are in RoBERTa.
+_MODEL = {
+    'dropout': (None, 0.0),
+    'continuing_subword_prefix': (None, ''),
+    'end_of_word_suffix': (None, ''),
+    'byte_fallback': (False,),
+    'ignore_merges': (False,),
+}
+
+
+def content(
+    entries: Sequence[str],
+    merges: Iterable[Sequence[str]],
+    add_prefix_space: bool,
+    added: Sequence[Mapping[str, Any]] = (),
+) -> bytes:
+    """A vocabulary in one piece, the same bytes whatever files it came from.
+
+    entries: by id; merges: pairs of entries, the first merged first; add_prefix_space: whether a
+    text is encoded as if a space stood before it; added: tokens besides the vocabulary's, as
+    a tokenizer.json has them, without the special ones.
+    """
+    parts = {
+        'entries': list(entries),
+        'merges': [list(pair) for pair in merges],
+        'add_prefix_space': add_prefix_space,
+        'added_tokens': [dict(token) for token in added],
+    }
+    return json.dumps(parts, ensure_ascii=False, sort_keys=True).encode()
+
+
+def is_directory(path: epath.Path) -> bool:
+    """Whether the directory's files are of byte-level BPE, be they whole or not."""
+    # Others have a model of theirs, though a tokenizer.json beside it may say BPE.
+    if (path / 'spm.model').exists() or (path / 'vocab.txt').exists():
+        return False
+    model = read_json(path / 'tokenizer.json').get('model')
+    is_bpe = isinstance(model, dict) and model.get('type') == 'BPE'
+    return is_bpe or (path / 'vocab.json').exists() or (path / 'merges.txt').exists()
+
+
+def read(path: epath.Path) -> Stated:
+    """What the directory says.
+
+    UserError where a file is missing, they contradict each other, or ask for what cannot be done.
+    """
+    config = read_json(path / 'tokenizer_config.json')
+    name = config.get('tokenizer_class')
+    if name is not None and str(name).removesuffix('Fast') not in _CLASSES:
+        raise UserError(
+            f'{path / "tokenizer_config.json"}: tokenizer_class={name}, but the files beside it are'
+            f' of byte-level BPE, as RoBERTa has it: only {", ".join(_CLASSES)} read them here'
+        )
+    if config.get('do_lower_case'):
+        raise UserError(
+            f'{path / "tokenizer_config.json"}: do_lower_case is not built for byte-level BPE: only'
+            ' false is'
+        )
+
+    # Entries and merges, from one file or from two; then what stands beside them.
+    special = [special_token(config, name, path, SPECIAL_TOKENS) for name in SPECIAL_TOKENS]
+    fast = read_json(path / 'tokenizer.json')
+    if fast:
+        entries, merges = _of_one_file(fast, special, path)
+    else:
+        entries, merges = _of_two_files(path)
+    older = read_json(path / 'added_tokens.json')
+    added = added_tokens(config, fast, older, entries, special, path)
+    vocabulary = content(entries, merges, _prefix_space(config, fast, path), added)
+    where = path / ('tokenizer.json' if fast else 'vocab.json')
+    return Stated('byte_bpe', vocabulary, Normalizer(False, False), special, str(where))
+
+
+def _of_two_files(path: epath.Path) -> tuple[list[str], list[list[str]]]:
+    """(entries by id, merges) of vocab.json and merges.txt."""
+    for file, other in (('vocab.json', 'merges.txt'), ('merges.txt', 'vocab.json')):
+        if not (path / file).exists():
+            raise UserError(
+                f'{path}: no {file} beside {other}: byte-level BPE needs both, copy it too'
+            )
+    entries = entries_of(read_json(path / 'vocab.json'), path / 'vocab.json')
+
+    # The first line may be a remark on the version; `#` alone begins a merge as any other sign.
+    try:
+        lines = (path / 'merges.txt').read_text(encoding='utf-8').split('\n')
+    except UnicodeDecodeError as error:
+        raise UserError(f'{path / "merges.txt"}: not UTF-8 at byte {error.start}') from error
+    lines = lines[lines[0].startswith('#version') :]
+    merges = [line.rstrip('\r').split(' ') for line in lines if line.strip()]
+    return entries, _checked(merges, path / 'merges.txt')
+
+
+def _of_one_file(
+    fast: Mapping[str, Any], special: Sequence[str], path: epath.Path
+) -> tuple[list[str], list[list[str]]]:
+    """(entries by id, merges) of a tokenizer.json, whose rules must be those of RoBERTa."""
+    file = path / 'tokenizer.json'
+    sections(fast, file)
+    model, pre, post = (
+        fast.get(name) or {} for name in ('model', 'pre_tokenizer', 'post_processor')
+    )
+    foreign = [
+        f'{name} {model[name]!r}'
+        for name, ours in _MODEL.items()
+        if model.get(name, ours[0]) not in ours
+    ]
+    if model.get('type') != 'BPE':
+        foreign.append(f'model {model.get("type")}')
+    if fast.get('normalizer'):
+        foreign.append(f'normalizer {fast["normalizer"].get("type")}')
+    if pre.get('type') != 'ByteLevel' or not pre.get('use_regex', True):
+        foreign.append(f'pre_tokenizer {pre.get("type")}')
+    if foreign:
+        raise UserError(
+            f'{file}: {", ".join(foreign)} is not as in the byte-level BPE of RoBERTa, which alone'
+            ' is built here'
+        )
+
+    # The layout of rows is ours to make, so another one cannot be obeyed.
+    own = post.get('type') == 'RobertaProcessing'
+    own = own and [post['cls'][0], post['sep'][0]] == special[2:4]
+    if post and not own:
+        raise UserError(
+            f'{file}: its post_processor ({post.get("type")}) does not make rows of <s> A </s></s>'
+            ' B </s>, as a RoBERTa reads them'
+        )
+
+    # vocab.json beside it, if it is there, says the same.
+    entries = entries_of(model.get('vocab'), file)
+    if (path / 'vocab.json').exists():
+        listed = entries_of(read_json(path / 'vocab.json'), path / 'vocab.json')
+        if listed != entries:
+            raise UserError(
+                f'{file}: its entries are not those of vocab.json beside it: remove the wrong file'
+            )
+    merges = model.get('merges')
+    pairs = [merge.split(' ') if isinstance(merge, str) else merge for merge in merges or []]
+    return entries, _checked(pairs, file)
+
+
+def _checked(merges: list[list[str]], file: epath.Path) -> list[list[str]]:
+    """The merges, each of which must be of two entries."""
+    if wrong := [merge for merge in merges if not isinstance(merge, list) or len(merge) != 2]:
+        raise UserError(f'{file}: {wrong[0]!r} is no merge of two entries')
+    return merges
+
+
+def _prefix_space(config: Mapping[str, Any], fast: Mapping[str, Any], path: epath.Path) -> bool:
+    """Whether a text is encoded as with a space before it; false where nothing is said."""
+    stated = (fast.get('pre_tokenizer') or {}).get('add_prefix_space')
+    said = config.get('add_prefix_space')
+    for value, file in ((said, 'tokenizer_config.json'), (stated, 'tokenizer.json')):
+        if not isinstance(value, bool | None):
+            raise UserError(f'{path / file}: add_prefix_space={value!r}: must be true or false')
+    # As transformers: what is said to the class rules over the file that it loads.
+    return bool(stated if said is None else said)

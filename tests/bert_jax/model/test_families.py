@@ -1,0 +1,85 @@
+"""What a family has other than BERT: where positions begin, and dropout around its pooler."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.model import heads
+from bert_jax.model.dropout import DropoutRng, dropout
+from bert_jax.model.encoder import POOLER_SITE
+from configs.schema import ModelConfig
+
+CONFIG = ModelConfig(
+    vocab_size=40,
+    hidden_size=16,
+    num_layers=1,
+    num_heads=2,
+    intermediate_size=24,
+    max_position=8,
+    type_vocab_size=1,
+    hidden_dropout=0.0,
+    attention_dropout=0.0,
+    initializer_range=0.5,
+    family='roberta',
+)
+IDS = np.random.default_rng(0).integers(5, 40, (3, 8)).astype(np.int32)
+BATCH = {'input_ids': IDS, 'input_mask': np.ones_like(IDS), 'segment_ids': np.zeros_like(IDS)}
+
+
+def fresh(model):
+    batch = BATCH | {'masked_lm_positions': IDS[:, :1] * 0}
+    return jax.device_get(jax.jit(model.init)(jax.random.key(1), batch)['params'])
+
+
+def test_positions_begin_behind_the_rows_of_no_text():
+    """Rows 0 and 1 change nothing, rows 2 to 9 each one position and what attends to it."""
+    model = heads.EncoderOnly(CONFIG)
+    params = fresh(model)
+    table = params['encoder']['embeddings']['position']
+    assert table.shape == (10, 16)
+
+    def embedded(rows: slice) -> np.ndarray:
+        changed = table.copy()
+        changed[rows] += np.arange(16)
+        own = {**params['encoder']['embeddings'], 'position': changed}
+        found, _ = model.apply(
+            {'params': {'encoder': {**params['encoder'], 'embeddings': own}}}, BATCH
+        )
+        return np.asarray(found)
+
+    before = embedded(slice(0, 0))
+    np.testing.assert_array_equal(embedded(slice(0, 2)), before)
+    for row in (2, 9):
+        assert np.abs(embedded(slice(row, row + 1)) - before).max() > 1e-2
+
+
+def test_pre_training_has_no_pairs():
+    model = heads.Pretraining(CONFIG)
+    assert set(fresh(model)) == {'encoder', 'mlm'}
+    batch = BATCH | {'masked_lm_positions': IDS[:, :1] * 0}
+    assert model.apply({'params': fresh(model)}, batch)[1] is None
+
+
+def test_the_classifier_drops_before_both_of_its_layers():
+    """dropout, dense, tanh, dropout, projection, composed here of the encoder's first token."""
+    model = heads.Classifier(CONFIG, outputs=3, head_dropout=0.5)
+    params, rng = fresh(model), DropoutRng(jax.random.key(7), jnp.arange(3, dtype=jnp.uint32))
+    hidden, _ = heads.EncoderOnly(CONFIG).apply({'params': {'encoder': params['encoder']}}, BATCH)
+    layer = lambda x, of: x @ of['kernel'] + of['bias'][None]
+    x = dropout(hidden[:, 0], 0.5, rng, POOLER_SITE)
+    x = jnp.tanh(layer(x, params['encoder']['pooler']))
+    x = dropout(x, 0.5, rng, heads.HEAD_SITE)
+    found = model.apply({'params': params}, BATCH, rng)
+    np.testing.assert_allclose(found, layer(x, params['classifier']), atol=1e-5)
+
+    # BERT's has none before its pooler, which is the encoder's.
+    bert = dataclasses.replace(CONFIG, family='bert')
+    model = heads.Classifier(bert, outputs=3, head_dropout=0.5)
+    params = fresh(model)
+    _, pooled = heads.EncoderOnly(bert).apply({'params': {'encoder': params['encoder']}}, BATCH)
+    wanted = layer(dropout(pooled, 0.5, rng, heads.HEAD_SITE), params['classifier'])
+    np.testing.assert_allclose(model.apply({'params': params}, BATCH, rng), wanted, atol=1e-5)

@@ -1,0 +1,76 @@
+"""Rows that go on from one document into the next, against a walk from sentence to sentence."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from input_pipeline.examples.across import rows_across
+from input_pipeline.examples.pairs import Documents
+from input_pipeline.examples.rows import lay_out
+
+SEP = 3
+
+
+def make(texts: list[list[list[int]]]) -> Documents:
+    """Of documents of sentences of tokens."""
+    sentences = [sentence for document in texts for sentence in document]
+    ends = np.cumsum([0, *map(len, sentences)])
+    counts = np.cumsum([0, *map(len, texts)])
+    tokens = np.array([token for sentence in sentences for token in sentence], np.uint16)
+    return Documents(tokens, ends, counts, np.arange(len(texts), dtype=np.uint64) + 7)
+
+
+def walked(texts: list[list[list[int]]], longest: int) -> list[list[int]]:
+    """Rows, sentence after sentence; the first of a document has a separator before it."""
+    rows: list[list[int]] = [[]]
+    for number, document in enumerate(texts):
+        for place, sentence in enumerate(document):
+            unit = [SEP] * (place == 0 and number > 0) + sentence
+            for begin in range(0, len(unit), longest):
+                piece = unit[begin : begin + longest]
+                if len(rows[-1]) + len(piece) > longest:
+                    rows.append([])
+                rows[-1] += piece
+    return [row[row[0] == SEP :] for row in rows]
+
+
+def shown(documents: Documents, longest: int, passes=1) -> list[list[int]]:
+    tokens, examples = rows_across(documents, longest, passes, SEP)
+    assert len(set(examples.keys.tolist())) == examples.keys.size
+    return [tokens[a:b].tolist() for a, b in zip(examples.a, examples.a_end, strict=True)]
+
+
+@pytest.mark.parametrize('longest', [7, 16, 40])
+def test_rows_are_those_of_the_walk(longest):
+    rng = np.random.default_rng(longest)
+    texts = [
+        [rng.integers(10, 99, rng.integers(1, 20)).tolist() for _ in range(rng.integers(1, 6))]
+        for _ in range(60)
+    ]
+    rows = shown(make(texts), longest)
+    assert rows == walked(texts, longest)
+    assert all(row[0] != SEP != row[-1] for row in rows) and max(map(len, rows)) <= longest
+
+
+def test_a_short_example_by_hand():
+    texts = [[[11, 12], [13]], [[21]], [[31, 32, 33, 34, 35, 36]], [[41]]]
+    assert shown(make(texts), 5) == [
+        [11, 12, 13, SEP, 21],
+        [31, 32, 33, 34],  # with the separator that is not shown it was five
+        [35, 36, SEP, 41],
+    ]
+
+
+def test_passes_over_some_documents_are_of_these_alone():
+    texts = [[[11, 12]], [[21]], [[31]]]
+    rows = shown(make(texts), 9, np.array([3, 1, 2]))
+    assert rows == [[11, 12, SEP, 21, SEP, 31], [11, 12, SEP, 31], [11, 12]]
+
+
+def test_separators_are_not_predicted():
+    tokens, examples = rows_across(make([[[11, 12]], [[21]]]), 6, 1, SEP)
+    rows = lay_out(tokens, examples, 8, 0, SEP, 1)
+    assert rows.input_ids.tolist() == [[0, 11, 12, SEP, 21, SEP, 1, 1]]
+    assert np.flatnonzero(rows.candidates).tolist() == [1, 2, 4]
+    assert rows.input_mask.sum() == 6 and not rows.segment_ids.any()

@@ -1,0 +1,359 @@
+"""A RoBERTa from its text to its export: byte-level BPE, rows without pairs, a head of its own."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+import pathlib
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bert_jax.costs import flops
+from bert_jax.interchange import google, huggingface
+from bert_jax.train.checkpoint import load_params
+from configs import schema
+from configs.errors import UserError
+from configs.load import load
+from configs.overrides import apply
+from configs.presets.finetune import recipe
+from input_pipeline.preprocess.job import preprocess
+from input_pipeline.preprocess.options import PreprocessOptions
+from input_pipeline.records.shards import Manifest
+from input_pipeline.records.stream import RecordStream
+from input_pipeline.tasks import load_task
+from input_pipeline.tokenizer import Tokenizer, extension, vocabulary
+from input_pipeline.vocabulary_options import VocabularyOptions
+from launch import export
+from launch.finetuning import finetuner, machine
+from launch.finetuning.approach import FineTuning
+from launch.finetuning.task_data import TaskData, task_identity
+from launch.inference import Bert, Predictor
+from launch.inference.mask_filler import MaskFiller
+from launch.pretraining import held_out, train
+from launch.pretraining.record_checks import check_model_reads
+from launch.pretraining.records import match_phases
+from launch.sources import fitting, source
+
+pytestmark = pytest.mark.usefixtures('signal_handlers')
+GOOD, BAD = ('good', 'fine', 'great'), ('bad', 'poor', 'dull')
+THINGS = ('film', 'book', 'play', 'song')
+PAIR = {'text': 'the film', 'text_b': 'it was good'}
+
+
+def sentence(rng: np.random.Generator) -> str:
+    """A sentence whose last words agree: good and liked, bad and left."""
+    liked = rng.random() < 0.5
+    word = (GOOD if liked else BAD)[rng.integers(3)]
+    return f'the {THINGS[rng.integers(4)]} was {word}, so we {"liked" if liked else "left"} it.'
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory) -> pathlib.Path:
+    """A folder with a tokenizer, records across documents, and `pre`: 60 steps on them."""
+    folder, rng = tmp_path_factory.mktemp('roberta'), np.random.default_rng(0)
+    documents = [[sentence(rng) for _ in range(5)] for _ in range(100)]
+    (folder / 'text.txt').write_text('\n\n'.join('\n'.join(lines) for lines in documents) + '\n')
+    lines = [line for document in documents for line in document]
+    tokenizer, _ = vocabulary.train(lines, VocabularyOptions(300, 'byte_bpe'))
+    tokenizer.save(folder / 'tokenizer')
+    make_records(folder, 'records')
+    pretrain(folder, 'pre', 60)
+    return folder
+
+
+def make_records(folder: pathlib.Path, name: str, **changed) -> Manifest:
+    options = {
+        'objective': 'full_sentences',
+        'across_documents': True,
+        'masking': 'dynamic',
+        'mask_rule': 'roberta',
+        'seq_len': 32,
+        'eval_fraction': 0.1,
+        'workers': 1,
+        **changed,
+    }
+    text, out = str(folder / 'text.txt'), str(folder / name)
+    made = PreprocessOptions(text, str(folder / 'tokenizer'), out, **options)
+    preprocess(made)
+    return Manifest.load(out)
+
+
+MODEL = schema.ModelConfig(
+    vocab_size=300,
+    hidden_size=32,
+    num_layers=2,
+    num_heads=4,
+    intermediate_size=64,
+    max_position=32,
+    type_vocab_size=1,
+    hidden_act='gelu_erf',
+    layer_norm_eps=1e-5,
+    family='roberta',
+)
+
+
+CONFIG = schema.PretrainConfig(
+    model=MODEL,
+    phases=(schema.Phase(32, 60, 32),),
+    optimizer=schema.OptimizerConfig(
+        'adamw', 1e-2, 'constant', warmup_steps=0, b2=0.98, clip_norm=None
+    ),
+    runtime=schema.RuntimeConfig(decoder='numpy', log_every=20, checkpoint_every=20, eval_every=60),
+)
+
+
+def pretrain(folder: pathlib.Path, name: str, steps: int) -> None:
+    config = dataclasses.replace(CONFIG, phases=(schema.Phase(32, steps, 32),))
+    records = match_phases(config, [str(folder / 'records')])
+    assert train.run(config, records, train.Options(str(folder / name))) == 0
+
+
+def test_published_shapes_have_their_parameters():
+    """Counts of transformers' RobertaModel with its pooler, and of RobertaForMaskedLM without."""
+    for name, encoder, masked_lm in (
+        ('roberta_base', 124_645_632, 124_697_433),
+        ('roberta_large', 355_359_744, 355_412_057),
+    ):
+        parts = flops.parameters(load(name).model)
+        assert flops.parameter_count(load(name).model, pretraining=False) == encoder
+        assert sum(parts.values()) - parts['pooler'] == masked_lm
+
+
+def test_what_is_counted_is_what_is_trained(folder):
+    params, _ = load_params(folder / 'pre')
+    padded = (384 - 300) * (32 + 1)  # rows of the word table and the bias that no word has
+    count = sum(leaf.size for leaf in jax.tree.leaves(params)) - padded
+    assert set(params) == {'encoder', 'mlm'} and count == flops.parameter_count(MODEL)
+    assert params['encoder']['embeddings']['position'].shape == (34, 32)
+
+
+def test_rows_are_filled_across_documents(folder):
+    tokenizer = Tokenizer.load(folder / 'tokenizer')
+    stream = RecordStream(str(folder / 'records'), 'train', 16, 0, 'numpy')
+    batch = next(iter(stream.batches(0)))
+    ids, real = batch['input_ids'], batch['input_mask'] > 0
+    assert (ids[~real] == tokenizer.pad_id).all() and real.mean() > 0.7
+    inside = (ids[:, 1:-1] == tokenizer.sep_id) & real[:, 2:]
+    assert inside.any() and not batch['word_starts'][:, 1:-1][inside].any()
+    words = tokenizer.decode(ids[0][real[0]][1:-1]).replace('</s>', '')
+    assert words.count('the') and words.count('was')
+
+
+def test_it_learns_and_its_held_out_loss_says_so(folder):
+    found = held_out.evaluate(str(folder / 'pre'), str(folder / 'records'), 'eval')['metrics']
+    # Uniform over 300 entries is 5.70 nats; what a mask hides here is often certain.
+    assert found['mlm_loss'] < 2.5 and 'nsp_loss' not in found
+
+
+@pytest.mark.slow
+def test_a_run_that_goes_on_ends_with_the_same_bits(folder):
+    pretrain(folder, 'cut', 20)
+    pretrain(folder, 'cut', 60)
+    whole, cut = load_params(folder / 'pre')[0], load_params(folder / 'cut')[0]
+    assert jax.tree.all(jax.tree.map(np.array_equal, whole, cut))
+
+
+def test_masks_are_filled_with_words_and_their_spaces(folder):
+    bert = MaskFiller(source.read_source(str(folder / 'pre')), 3)
+    answer = bert('the film was good, so we [MASK] it.')
+    words = [found['token'] for found in answer['masks'][0]]
+    # 'liked' in whole or in part, with its space; never a half of a character.
+    assert any(word.strip() and ' liked'.startswith(word) for word in words), words
+    assert bert('the film was good, so we <mask> it.')['masks'] == answer['masks']
+
+
+@pytest.fixture(scope='module')
+def tuned(folder) -> pathlib.Path:
+    """`pre`, fine-tuned to tell whether two halves of a sentence agree."""
+    rng = np.random.default_rng(1)
+    for split, rows in (('train', 192), ('dev', 32)):
+        lines = []
+        for _ in range(rows):
+            word = (*GOOD, *BAD)[rng.integers(6)]
+            label = 'good' if word in GOOD else 'bad'
+            texts = {'text': f'the {THINGS[rng.integers(4)]}', 'text_b': f'it was {word}'}
+            lines.append(texts | {'label': label})
+        (folder / f'{split}.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in lines))
+    task = {
+        'kind': 'pair',
+        'files': {split: f'{split}.jsonl' for split in ('train', 'dev')},
+        'columns': {'text': 'text', 'text_b': 'text_b', 'label': 'label'},
+        'labels': ['bad', 'good'],
+    }
+    (folder / 'mood.json').write_text(json.dumps(task))
+    result = finetune(folder, 'tuned', 'epochs=6')
+    assert result['metrics']['accuracy'] > 0.9
+    return folder / 'tuned'
+
+
+def finetune(folder: pathlib.Path, name: str, *changes: str) -> dict:
+    settings = [
+        'batch_size=16', 'max_seq_length=24', 'optimizer.peak_lr=3e-3', 'optimizer.algorithm=adamw'
+    ]  # fmt: skip
+    config = apply(recipe('mood'), [*settings, *changes])
+    task_name, encoder = str(folder / 'mood.json'), source.load_source(str(folder / 'pre'))
+    task = load_task(task_name)
+    data = TaskData(task, encoder, task_identity(task, task_name, ''))
+    ready = machine.ready(config.runtime, encoder.model)
+    return finetuner.FineTuner(FineTuning(data), ready).run(config, str(folder / name))[0]
+
+
+@pytest.mark.slow
+def test_each_task_begins_with_a_pooler_of_its_own(folder, tuned):
+    """At a rate of almost nothing the pooler stays as it was made: not as the source has it."""
+    finetune(folder, 'still', 'epochs=0.1', 'optimizer.peak_lr=1e-30')
+    before, after = load_params(folder / 'pre')[0], load_params(folder / 'still')[0]
+    same = jax.tree.map(np.array_equal, before['encoder'], after['encoder'])
+    assert not same.pop('pooler')['kernel'] and jax.tree.all(same)
+
+
+def test_a_fresh_pooler_must_be_trained(folder, tuned):
+    with pytest.raises(UserError, match=r'--set tuning\.pooler=trained'):
+        finetune(folder, 'frozen', 'tuning.method=bitfit')
+
+
+def test_a_tuned_model_answers_as_the_run_did(tuned):
+    own = [
+        line.split('\t')[1]
+        for line in (tuned / 'predictions/dev/predictions.tsv').read_text().splitlines()[1:]
+    ]
+    rows = [json.loads(line) for line in (tuned.parent / 'dev.jsonl').read_text().splitlines()]
+    predict = Predictor.from_workdir(str(tuned))
+    assert [predict({'text': row['text'], 'text_b': row['text_b']})['label'] for row in rows] == own
+
+
+def test_the_export_answers_alike_and_is_read_again(folder, tuned, tmp_path):
+    whole = source.read_source(str(tuned))
+    export.export(whole.bert, whole.tokenizer, 'huggingface', str(tmp_path / 'hf'))
+    tensors = load_file(tmp_path / 'hf/model.safetensors')
+    assert {'classifier.dense.weight', 'classifier.out_proj.weight'} < set(tensors)
+    assert tensors['roberta.embeddings.position_embeddings.weight'].shape == (34, 32)
+    config = json.loads((tmp_path / 'hf/config.json').read_text())
+    assert (config['model_type'], config['max_position_embeddings']) == ('roberta', 34)
+    answers = [
+        Predictor.from_workdir(str(where))(PAIR)['probabilities']
+        for where in (tuned, tmp_path / 'hf')
+    ]
+    assert answers[0] == pytest.approx(answers[1], abs=1e-6)
+
+    pre = source.read_source(str(folder / 'pre'))
+    left_out = export.export(pre.bert, pre.tokenizer, 'huggingface', str(tmp_path / 'pre'))[1]
+    assert left_out == ('pooler',)
+    assert source.read_source(str(tmp_path / 'pre')).bert.architecture == 'RobertaForMaskedLM'
+
+
+def test_a_stablehlo_folder_serves_itself(tuned, tmp_path):
+    whole = source.read_source(str(tuned))
+    export.export(whole.bert, whole.tokenizer, 'stablehlo', str(tmp_path / 'out'))
+    said = subprocess.run(
+        [sys.executable, '-P', str(tmp_path / 'out/serve.py'), 'the film', 'it was good'],
+        capture_output=True,
+        text=True,
+        cwd='/',
+        env={'JAX_PLATFORMS': 'cpu'},
+        timeout=300,
+    )
+    assert said.returncode == 0, said.stderr
+    answer = Predictor.from_workdir(str(tuned))(PAIR)
+    assert ast.literal_eval(said.stdout) == pytest.approx(answer['probabilities'], abs=1e-4)
+
+
+def test_features_are_the_encoders(folder):
+    bert = Bert.load(str(folder / 'pre'))
+    text = 'the film was good'
+    rows = bert.tokenize([text])
+    np.testing.assert_allclose(bert.embed([text])[0], bert(rows).hidden[0].mean(0), atol=1e-5)
+
+
+def test_going_on_from_weights_elsewhere(folder, tmp_path):
+    """All weights but the pooler's, which no loss of pre-training reads."""
+    pre = source.read_source(str(folder / 'pre'))
+    export.export(pre.bert, pre.tokenizer, 'huggingface', str(tmp_path / 'hf'))
+    start = fitting.for_pretraining(str(tmp_path / 'hf'), pre.tokenizer, MODEL, 0)
+    same = jax.tree.map(np.array_equal, start.params, pre.params)
+    same['encoder'].pop('pooler')
+    assert set(start.params) == {'encoder', 'mlm'} and jax.tree.all(same)
+
+
+def write_wordpiece(folder: pathlib.Path) -> None:
+    folder.mkdir()
+    words = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *(f'word{c}' for c in 'abc')]
+    (folder / 'vocab.txt').write_text('\n'.join(words) + '\n')
+    (folder / 'tokenizer_config.json').write_text('{"do_lower_case": true}')
+
+
+def test_a_tokenizer_of_the_other_family_is_one_line(folder, tmp_path):
+    """Records and directories, RoBERTa's for BERT and the reverse."""
+    bert = dataclasses.replace(CONFIG, model=schema.ModelConfig(vocab_size=300))
+    with pytest.raises(UserError, match='tokenizer is of kind byte_bpe, and a BERT reads') as said:
+        match_phases(bert, [str(folder / 'records')])
+    assert '\n' not in str(said.value)
+
+    pre = source.read_source(str(folder / 'pre'))
+    export.export(pre.bert, pre.tokenizer, 'huggingface', str(tmp_path / 'hf'))
+    for file in ('vocab.json', 'merges.txt', 'tokenizer.json', 'tokenizer_config.json'):
+        (tmp_path / 'hf' / file).unlink()
+    write_wordpiece(tmp_path / 'words')
+    for file in (tmp_path / 'words').iterdir():
+        file.rename(tmp_path / 'hf' / file.name)
+    with pytest.raises(UserError, match='is of kind wordpiece, and a RoBERTa reads byte_bpe'):
+        source.read_source(str(tmp_path / 'hf'))
+
+
+def test_what_a_roberta_has_no_place_for_is_one_line(folder, tmp_path):
+    with pytest.raises(UserError, match='and no pair to be told apart: add --objective=full_sen'):
+        make_records(folder, 'a', objective='nsp', across_documents=False, mask_rule='bert')
+    pairs = dataclasses.replace(Manifest.load(folder / 'records'), objective='nsp')
+    with pytest.raises(UserError, match='a RoBERTa is not trained to tell apart: make the records'):
+        check_model_reads(MODEL, pairs, 'records')
+    with pytest.raises(UserError, match='byte-level BPE merges pairs in the order'):
+        extension.extend(Tokenizer.load(folder / 'tokenizer'), ['word'])
+    pre = source.read_source(str(folder / 'pre')).bert
+    with pytest.raises(UserError, match='BertForMaskedLM is none of the classes'):
+        huggingface.write(tmp_path / 'a', pre._replace(architecture='BertForMaskedLM'))
+    with pytest.raises(UserError, match='google-research/bert has no RoBERTa'):
+        google.write(tmp_path / 'b', pre)
+
+
+@pytest.mark.parametrize(
+    ('changed', 'said'),
+    [
+        ({'pad_token_id': 0}, 'pad_token_id=0 is not built here: only 1 is'),
+        ({'model_type': 'albert'}, 'which is not BERT: only model_type "bert" and "roberta"'),
+        ({'max_position_embeddings': 2}, 'max_position=0: must be in'),
+    ],
+)
+def test_settings_that_are_not_built_are_one_line(folder, tmp_path, changed, said):
+    pre = source.read_source(str(folder / 'pre'))
+    export.export(pre.bert, pre.tokenizer, 'huggingface', str(tmp_path / 'hf'))
+    file = tmp_path / 'hf/config.json'
+    file.write_text(json.dumps(json.loads(file.read_text()) | changed))
+    with pytest.raises(UserError, match=said):
+        huggingface.read(tmp_path / 'hf')
+
+
+def test_the_recipe_for_glue_is_fairseqs():
+    found = recipe('qqp', 'pair', 'roberta')
+    # README.glue.md: 28,318 of 113,272 steps warm up
+    assert (found.batch_size, found.epochs, found.warmup_fraction) == (32, 10, 0.25)
+    o = found.optimizer
+    assert (o.peak_lr, o.weight_decay, o.b2, o.clip_norm) == (1e-5, 0.1, 0.98, None)
+
+
+@pytest.mark.parametrize(
+    ('options', 'said'),
+    [
+        ({'objective': 'nsp'}, '--across_documents is for --objective=full_sentences'),
+        ({'masking': 'static'}, 'draws in training: add --masking=dynamic'),
+        ({'max_predictions': 4}, '--mask_rule=roberta has no limit, leave it out'),
+    ],
+)
+def test_options_that_exclude_each_other(tmp_path, options, said):
+    with pytest.raises(UserError, match=said):
+        make_records(tmp_path, 'out', **options)

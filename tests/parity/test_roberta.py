@@ -1,0 +1,154 @@
+"""RoBERTa against transformers from text to answer: its tokenizer, rows, positions and heads."""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import pytest
+
+from bert_jax.interchange import huggingface, serving
+from bert_jax.interchange.parameters import Model
+from input_pipeline.tokenizer import Tokenizer, vocabulary
+from input_pipeline.vocabulary_options import VocabularyOptions
+from launch import export
+from launch.inference.mask_filler import MaskFiller
+from launch.inference.predictor import Predictor
+from launch.sources import source
+
+_REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --parity'
+torch = pytest.importorskip('torch', reason=_REASON)
+transformers = pytest.importorskip('transformers', reason=_REASON)
+
+from tests.parity import reference
+
+# Warnings of torch and transformers are not ours to mend.
+pytestmark = pytest.mark.filterwarnings('default')
+TEXT = [
+    'The capital of France is Paris, on the Seine.',
+    'Zürich 2024: naïve café owners don\'t agree; "we\'ll see" 한국어 😀',
+    'Who wrote the book that the people of the town like?',
+]
+SHAPES = {
+    'tiny': {'hidden_size': 32, 'num_attention_heads': 4, 'num_hidden_layers': 2},
+    'odd': {'hidden_size': 27, 'num_attention_heads': 3, 'num_hidden_layers': 3},
+    'wide': {'hidden_size': 96, 'num_attention_heads': 2, 'num_hidden_layers': 1},
+}
+
+
+@pytest.fixture(scope='module')
+def tokenizer() -> Tokenizer:
+    return vocabulary.train(TEXT * 5, VocabularyOptions(330, 'byte_bpe'))[0]
+
+
+def served(
+    architecture: str, tokenizer: Tokenizer, folder: pathlib.Path, shape: str = 'tiny', **settings
+) -> tuple[pathlib.Path, Model]:
+    """A model of transformers with random weights, read here and written again with `tokenizer`."""
+    theirs = reference.random_model(
+        architecture,
+        vocab_size=tokenizer.vocab_size,
+        intermediate_size=50,
+        max_position_embeddings=130,
+        type_vocab_size=1,
+        layer_norm_eps=1e-5,
+        pad_token_id=1,
+        bos_token_id=0,
+        eos_token_id=2,
+        **SHAPES[shape],
+        **settings,
+    )
+    theirs.save_pretrained(folder / 'theirs')
+    model = huggingface.read(folder / 'theirs').model
+    export.export(model, tokenizer, 'huggingface', str(folder / 'ours'))
+    return folder / 'ours', model
+
+
+def pipeline(task: str, where: pathlib.Path, **options):
+    return transformers.pipeline(task, str(where), device='cpu', **options)
+
+
+@pytest.mark.parametrize('shape', SHAPES)
+def test_masked_words(tmp_path, tokenizer, shape):
+    where, _ = served('RobertaForMaskedLM', tokenizer, tmp_path, shape)
+    ours = MaskFiller(source.read_source(str(where)), 5)
+    for text in ('The capital of France is <mask>.', '<mask> people don\'t like "Zürich" 😀'):
+        wanted = pipeline('fill-mask', where)(text)
+        found = ours(text)['masks'][0]
+        assert [one['token'] for one in found] == [one['token_str'] for one in wanted]
+        np.testing.assert_allclose(
+            [one['probability'] for one in found], [one['score'] for one in wanted], atol=2e-5
+        )
+
+
+@pytest.mark.parametrize('shape', SHAPES)
+def test_classes_of_texts_and_pairs(tmp_path, tokenizer, shape):
+    labels = {'id2label': {0: 'no', 1: 'yes', 2: 'maybe'}}
+    where, _ = served('RobertaForSequenceClassification', tokenizer, tmp_path, shape, **labels)
+    ours = Predictor.from_workdir(str(where))
+    theirs = pipeline('text-classification', where, top_k=None)
+    pair = {'text': TEXT[0], 'text_b': TEXT[1]}
+    for found, wanted in (
+        (ours(TEXT[1]), theirs(TEXT[1])),
+        (ours(pair), theirs({'text': TEXT[0], 'text_pair': TEXT[1]})),
+    ):
+        wanted = wanted[0] if isinstance(wanted[0], list) else wanted
+        scores = {one['label']: one['score'] for one in wanted}
+        assert found['probabilities'] == pytest.approx(scores, abs=2e-5)
+
+
+def test_a_number(tmp_path, tokenizer):
+    where, model = served('RobertaForSequenceClassification', tokenizer, tmp_path, num_labels=1)
+    assert model.head == 'regressor'
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(where)
+    rows = transformers.AutoTokenizer.from_pretrained(where)(TEXT[0], return_tensors='pt')
+    wanted = theirs(**rows).logits.item()
+    assert Predictor.from_workdir(str(where))(TEXT[0])['value'] == pytest.approx(wanted, abs=2e-5)
+
+
+def test_tags_and_choices(tmp_path, tokenizer):
+    """Logits of rows as transformers' tokenizer makes them, padding included."""
+    theirs_of = transformers.AutoTokenizer.from_pretrained
+    for architecture, kind in (
+        ('RobertaForTokenClassification', transformers.AutoModelForTokenClassification),
+        ('RobertaForMultipleChoice', transformers.AutoModelForMultipleChoice),
+    ):
+        options = {'num_labels': 3} if 'Token' in architecture else {}
+        where, model = served(architecture, tokenizer, tmp_path / architecture, **options)
+        texts = TEXT[:2], TEXT[1:]
+        rows = theirs_of(where)(*texts, padding=True, return_tensors='np')
+        batch = {
+            'input_ids': rows['input_ids'].astype(np.int32),
+            'input_mask': rows['attention_mask'].astype(np.int32),
+            'segment_ids': np.zeros_like(rows['input_ids'], np.int32),
+        }
+        shape = (1, 2, -1) if 'Choice' in architecture else (2, -1)
+        batch = {name: array.reshape(shape) for name, array in batch.items()}
+        found = np.asarray(serving.forward(model)(model.params, batch)['logits'])
+        with torch.no_grad():
+            wanted = kind.from_pretrained(where)(
+                input_ids=torch.from_numpy(batch['input_ids']).long(),
+                attention_mask=torch.from_numpy(batch['input_mask']).long(),
+            ).logits.numpy()
+        real = batch['input_mask'] > 0 if 'Token' in architecture else ...
+        np.testing.assert_allclose(found[real], wanted[real], atol=2e-5, rtol=0)
+
+
+def test_answers_in_a_context(tmp_path, tokenizer):
+    where, _ = served('RobertaForQuestionAnswering', tokenizer, tmp_path)
+    asked = {'question': TEXT[2], 'context': TEXT[0]}
+    found = Predictor.from_workdir(str(where))(asked)
+    model = transformers.AutoModelForQuestionAnswering.from_pretrained(where)
+    rows = transformers.AutoTokenizer.from_pretrained(where)(
+        TEXT[2], TEXT[0], return_tensors='pt', return_offsets_mapping=True
+    )
+    places, sides = rows.pop('offset_mapping')[0].tolist(), rows.sequence_ids(0)
+    with torch.no_grad():
+        logits = model(**rows)
+    start, end = logits.start_logits[0].numpy(), logits.end_logits[0].numpy()
+
+    # The best pair of a start and an end within the context, at most 30 pieces long.
+    inside = [i for i, side in enumerate(sides) if side == 1]
+    pairs = [(start[a] + end[b], a, b) for a in inside for b in inside if a <= b < a + 30]
+    _, a, b = max(pairs)
+    assert found['answer'] == TEXT[0][places[a][0] : places[b][1]]
