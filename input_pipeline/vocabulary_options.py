@@ -22,8 +22,9 @@ class VocabularyOptions:
         'entries, special tokens included',
         within='[7, 16777216]',  # five are special; more than 1 << 24 are a slip of the finger
     )
-    model: Literal['wordpiece', 'unigram', 'bpe'] = option(
-        'wordpiece', "BERT's own, or one of SentencePiece's"
+    model: Literal['wordpiece', 'unigram', 'bpe', 'words'] = option(
+        'wordpiece',
+        "BERT's own, one of SentencePiece's, or whole words, for RETVec: the most frequent ones",
     )
     lower_case: bool = option(True, 'lower-case the text; the directory remembers it')
     strip_accents: bool | None = option(
@@ -37,6 +38,13 @@ class VocabularyOptions:
     )
     min_frequency: int = option(
         2, 'wordpiece: do not merge pairs seen less often', within='[1, 2147483647]'
+    )
+
+    known_words: int = option(
+        1 << 20,
+        'words: so many of the most frequent ones go into records by their characters; a rarer one'
+        ' is [UNK] there',
+        within='[7, 16777216]',
     )
 
     def __post_init__(self) -> None:

@@ -16,7 +16,7 @@ import re
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import numpy as np
 from etils import epath
@@ -30,6 +30,7 @@ from input_pipeline.tokenizer.wordpiece import Normalizer, WordPiece
 if TYPE_CHECKING:
     from input_pipeline.tokenizer.compiled import Compiled
     from input_pipeline.tokenizer.spm import SentencePiece
+    from input_pipeline.tokenizer.words import Words
 
 _MEMO_WORDS = 1 << 20  # words remembered: about 200 MB when full
 _MEMO_WORD_CHARS = 64  # longer ones (a Chinese sentence is one "word") hardly ever return
@@ -66,21 +67,23 @@ class _Memo(dict):
 class Tokenizer:
     """A vocabulary with its casing.
 
-    Attributes: kind ('wordpiece', 'sentencepiece' or 'compiled', which is WordPiece by foreign
-    rules), vocab_size, pad_id, unk_id, cls_id, sep_id, mask_id, lower_case, strip_accents,
+    Attributes: kind ('wordpiece', 'sentencepiece', 'words' or 'compiled', which is WordPiece by
+    foreign rules), vocab_size, known (ids below mean the same in every process: vocab_size, but
+    for 'words'), pad_id, unk_id, cls_id, sep_id, mask_id, lower_case, strip_accents,
     fingerprint (sha256 of vocabulary and casing), starts_word (bool [V], False for a piece that
     continues a word).
     """
 
     def __init__(
         self,
-        kind: Literal['wordpiece', 'sentencepiece', 'compiled'],
+        kind: Literal['wordpiece', 'sentencepiece', 'compiled', 'words'],
         vocabulary: bytes,
         normalizer: Normalizer,
         special_tokens: Sequence[str] = tuple(SPECIAL_TOKENS.values()),
         where: str = 'vocabulary',
     ):
-        """`vocabulary`: the content of vocab.txt, spm.model or, for `compiled`, tokenizer.json.
+        """`vocabulary`: the content of vocab.txt, spm.model, words.txt or, for `compiled`,
+        tokenizer.json.
 
         `special_tokens` in the order of SPECIAL_TOKENS; `where` names the file in errors.
         """
@@ -88,7 +91,7 @@ class Tokenizer:
         self.lower_case, self.strip_accents = normalizer.lower_case, normalizer.strip_accents
 
         # The vocabulary by its kind: its entries, and which of them begin a word.
-        self._model: WordPiece | SentencePiece | Compiled
+        self._model: WordPiece | SentencePiece | Compiled | Words
         ids_of: Callable[[str], list[int]] | None = None  # foreign rules look at whole texts
         if kind == 'wordpiece':
             self._tokens = parse_vocab(vocabulary, where)
@@ -101,6 +104,12 @@ class Tokenizer:
             self._model, self._encode_texts = compiled, compiled.encode_batch
             self._tokens = compiled.tokens
             self.starts_word = compiled.starts_word
+        elif kind == 'words':
+            from input_pipeline.tokenizer.words import Words
+
+            whole = Words(vocabulary, special_tokens[1], normalizer, where)
+            self._model, ids_of = whole, whole.ids
+            self._tokens, self.starts_word = whole.tokens, whole.starts_word
         else:
             from input_pipeline.tokenizer.spm import SentencePiece
 
@@ -110,8 +119,9 @@ class Tokenizer:
             self.starts_word = pieces.starts_word
 
         # Where each special token stands; a vocabulary without one is no BERT's.
-        self._vocabulary, self.vocab_size = vocabulary, len(self._tokens)
-        index = {token: i for i, token in enumerate(self._tokens)}
+        self._vocabulary, self.known = vocabulary, len(self._tokens)
+        self.vocab_size = whole.listed if kind == 'words' else self.known
+        index = {token: i for i, token in enumerate(self._tokens[: self.vocab_size])}
         missing = [token for token in special_tokens if token not in index]
         if missing:
             raise UserError(
@@ -149,7 +159,8 @@ class Tokenizer:
             path = epath.Path(directory)
             if not path.is_dir():
                 raise UserError(
-                    f'{path}: no such tokenizer directory (it holds vocab.txt or spm.model)'
+                    f'{path}: no such tokenizer directory (it holds vocab.txt, spm.model or'
+                    ' words.txt)'
                 )
             stated = tokenizer_settings.read(path)
         return cls(*stated)
@@ -174,6 +185,7 @@ class Tokenizer:
 
         # What is written is our own layout plus the keys that Hugging Face's classes read.
         plain = self.kind == 'wordpiece' and not self.normalizer.nfc
+        file = {'wordpiece': 'vocab.txt', 'words': 'words.txt'}.get(self.kind, 'spm.model')
         config = {
             'type': self.kind,
             'do_lower_case': self.lower_case,
@@ -185,10 +197,10 @@ class Tokenizer:
             **dict(zip(SPECIAL_TOKENS, self.special_tokens, strict=True)),
         }
         files = {'tokenizer_config.json': (json.dumps(config, indent=2) + '\n').encode()}
-        if not plain:
+        if not plain and self.kind != 'words':
             files['tokenizer.json'] = self.tokenizer_json().encode()
         if self.kind != 'compiled':
-            files['vocab.txt' if self.kind == 'wordpiece' else 'spm.model'] = self._vocabulary
+            files[file] = self._vocabulary
 
         # A directory appears with all of its files.
         with atomic_folder(path) as folder:
@@ -225,14 +237,36 @@ class Tokenizer:
                 for piece, start, end in self._model.trace(match.group())
             ]
         ids, starts, ends = np.array(pieces, np.int32).reshape(-1, 3).T
-        return Encoding(ids, starts, ends, self.starts_word[ids])
+        # Of whole words those that came up by themselves have no entry there; they begin one too.
+        return Encoding(ids, starts, ends, self.starts_word.take(ids, mode='clip'))
+
+    def close(self) -> Tokenizer:
+        """Itself, with ids below `known` alone from now on: what other words there are is [UNK].
+
+        For ids that another process will read.
+        """
+        if self.kind == 'words':
+            cast('Words', self._model).close()
+        return self
+
+    def listed(self, ids: np.ndarray) -> np.ndarray | bool:
+        """Whether a masked-LM head has an answer for them: bool, for all where there is one value.
+
+        Of whole words the list alone; [UNK] is no word there, as it stands for what has characters.
+        """
+        return (ids < self.vocab_size) & (ids != self.unk_id) if self.kind == 'words' else True
+
+    def characters(self, ids: np.ndarray) -> np.ndarray:
+        """int32 [..., 16]: the code points of words, of a tokenizer of the kind 'words'."""
+        return cast('Words', self._model).characters(ids)
 
     def spell(self, entry: str) -> list[int]:
         """Ids that together spell an entry of another vocabulary; empty where none do.
 
         `##` continues a word. WordPiece alone.
         """
-        assert isinstance(self._model, WordPiece), 'only WordPiece vocabularies are extended'
+        assert self.kind == 'wordpiece', 'only WordPiece vocabularies are extended'
+        assert isinstance(self._model, WordPiece)
         ids = [i for i, _ in self._model.pieces(entry.removeprefix('##'), entry.startswith('##'))]
         return [] if self.unk_id in ids else ids
 

@@ -1,0 +1,1 @@
+"""RETVec: encoders of whole words, and how their network is trained."""
