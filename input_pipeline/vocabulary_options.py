@@ -42,9 +42,9 @@ class VocabularyOptions:
 
     known_words: int = option(
         1 << 20,
-        'words: so many of the most frequent ones go into records by their characters; a rarer one'
+        'words: so many of the most frequent ones go into records, by their characters; a rarer one'
         ' is [UNK] there',
-        within='[7, 16777216]',
+        within='[1, 16777216]',
     )
 
     def __post_init__(self) -> None:

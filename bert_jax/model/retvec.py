@@ -31,7 +31,7 @@ _glorot = nn.initializers.glorot_uniform()
 
 def binarise(characters: jax.Array) -> jax.Array:
     """The bits of code points [..., C]: float32 [..., C, 24], each 0 or 1."""
-    shifts = jnp.arange(BITS - 1, -1, -1, dtype=jnp.int32)
+    shifts = jnp.arange(BITS - 1, -1, -1, dtype=jnp.int32).reshape(*(1,) * characters.ndim, BITS)
     return ((characters[..., None] >> shifts) & 1).astype(jnp.float32)
 
 

@@ -244,7 +244,7 @@ def similarity_objective(model: Any) -> Objective:
 
         # In full precision: the loss has the 40-fold of a difference in its exponent.
         cosines_NN = jnp.matmul(vectors_NW, vectors_NW.T, precision='highest')
-        alike_NN, real_NN = word_N[:, None] == word_N, weights_N[None, :] > 0
+        alike_NN, real_NN = word_N[:, None] == word_N[None], weights_N[None, :] > 0
         same_NN = alike_NN & ~jnp.eye(B * F, dtype=bool) & real_NN
         other_NN = ~alike_NN & real_NN
         nearest = lambda of: jnp.max(jnp.where(of, cosines_NN, -jnp.inf), -1)

@@ -246,8 +246,9 @@ def _choose_words(counts: dict[str, int], options: VocabularyOptions) -> bytes:
     first: Counter[str] = Counter()
     for word, count in counts.items():
         first[word[: words_file.CHARACTERS]] += count
-    order = sorted(first, key=lambda word: (-first[word], word))[: options.known_words]
     room = options.vocab_size - len(_SPECIALS)
+    most = max(room, options.known_words)
+    order = sorted(first, key=lambda word: (-first[word], word))[:most]
     return words_file.content([*_SPECIALS, *order[:room]], order[room:])
 
 
