@@ -42,11 +42,11 @@ def extend(tokenizer: Tokenizer, words: Iterable[str]) -> Extended:
     The words are as `normalize` gives them.
     """
     if tokenizer.kind != 'wordpiece':
-        why = (
-            'a SentencePiece model is trained as a whole'
-            if tokenizer.kind == 'sentencepiece'
-            else "this tokenizer.json has other rules than BERT's own"
-        )
+        why = {
+            'sentencepiece': 'a SentencePiece model is trained as a whole',
+            'words': 'whole words are known by their characters without being listed',
+            'compiled': "this tokenizer.json has other rules than BERT's own",
+        }[tokenizer.kind]
         raise UserError(f'only a WordPiece vocabulary can take new words: {why}')
 
     # Slots first: the model's table of embeddings need not grow for these.

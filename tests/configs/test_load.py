@@ -187,7 +187,8 @@ def test_presets_of_a_kind_are_offered_and_the_nearest_is_suggested():
         UserError, match=r'are finetune, quickstart_finetune \(did you mean finetune'
     ):
         load('fintune', schema.FinetuneConfig)
-    with pytest.raises(UserError, match=r'quickstart, retvec_tiny, uno_eelbert \(did you mean bert_tiny\?\)$'):
+    offered = r'quickstart, retvec_tiny, uno_eelbert \(did you mean bert_tiny\?\)$'
+    with pytest.raises(UserError, match=offered):
         load('BERT_tny', schema.PretrainConfig)
 
 

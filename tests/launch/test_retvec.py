@@ -312,7 +312,7 @@ def test_pairs_and_tags(folder):
         'labels': ['O', 'B-PER', 'I-PER'],
     }
     (folder / 'tags.json').write_text(json.dumps(tags))
-    scores = finetune(folder, 'tags.json', 'tags', 'epochs=6')['metrics']
+    scores = finetune(folder, 'tags.json', 'tags', 'epochs=20')['metrics']
     assert scores['entity_f1'] > 0.9
 
 
@@ -330,8 +330,25 @@ def test_what_is_not_served_is_refused_in_one_line(folder, tuned, binary):
         ),
         (
             'pretrain',
-            ('--config=retvec_tiny', f'--data={folder}/records', f'--workdir={folder}/none'),
+            (
+                '--config=retvec_tiny',
+                f'--data={folder}/records',
+                f'--workdir={folder}/none',
+                '--set=phases.0.seq_len=16',
+                f'--set=model.vocab_size={LISTED}',
+            ),
             'name the workdir of launch.train_retvec with --init_from',
+        ),
+        (
+            'pretrain',
+            (
+                '--config=bert_tiny',
+                f'--data={folder}/records',
+                f'--workdir={folder}/none',
+                '--set=phases.0.seq_len=16',
+                f'--set=model.vocab_size={LISTED}',
+            ),
+            'has whole words, which model.embedding=table has no vectors for',
         ),
     ):
         run = binary(name, *arguments)
