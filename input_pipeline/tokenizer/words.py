@@ -13,6 +13,7 @@ their characters alone. A word is what white space and signs separate (Normalize
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 import numpy as np
@@ -64,6 +65,7 @@ class Words(WordPiece):
         self._unk_id = self._ids.get(unk_token, 0)
         self.starts_word = np.ones(len(self.tokens), bool)
         self._spelled, self._spelled_since = spell(self.tokens), spell([])
+        self._lock = threading.Lock()  # of what came up since: a server answers in several threads
 
     def close(self) -> None:
         """From now on a word that the file lacks is [UNK]."""
@@ -74,9 +76,7 @@ class Words(WordPiece):
         word = token[:CHARACTERS]
         found = self._ids.get(word)
         if found is None:
-            found = self._unk_id if self._closed else self._ids.setdefault(word, len(self.tokens))
-            if found == len(self.tokens):
-                self.tokens.append(word)
+            found = self._unk_id if self._closed else self._new_id(word)
         return [(found, len(token))]
 
     def tokenizer_json(self, special_tokens: Sequence[str]) -> str:
@@ -86,9 +86,23 @@ class Words(WordPiece):
     def characters(self, ids: np.ndarray) -> np.ndarray:
         """int32 [..., 16]: the code points of words, 0 behind their ends."""
         known = len(self._spelled)
-        if len(self._spelled_since) < len(self.tokens) - known:
-            new = spell(self.tokens[known + len(self._spelled_since) :])
-            self._spelled_since = np.concatenate([self._spelled_since, new])
         found, since = self._spelled[np.minimum(ids, known - 1)], ids >= known
-        found[since] = self._spelled_since[ids[since] - known]
+        if since.any():
+            found[since] = self._since()[ids[since] - known]
         return found
+
+    def _new_id(self, word: str) -> int:
+        with self._lock:
+            found = self._ids.setdefault(word, len(self.tokens))
+            if found == len(self.tokens):
+                self.tokens.append(word)
+            return found
+
+    def _since(self) -> np.ndarray:
+        """The code points of all words that came up since."""
+        with self._lock:
+            spelled = len(self._spelled) + len(self._spelled_since)
+            if spelled < len(self.tokens):
+                new = spell(self.tokens[spelled:])
+                self._spelled_since = np.concatenate([self._spelled_since, new])
+            return self._spelled_since

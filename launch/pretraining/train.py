@@ -157,7 +157,8 @@ def _train(
     if start:
         state = _with_weights(state, start, config.encoder)
     elif not checkpoint.saved_steps(options.workdir) and word_network.is_workdir(options.init_from):
-        state = word_network.put_into(state, str(options.init_from))
+        network = word_network.put_into(state.params, str(options.init_from))
+        state = state._replace(params=network)
         logging.info('%s: its network of words; all else is fresh', options.init_from)
     elif state.frozen is not None:
         # Of a source they come with it; else they follow from the vocabulary alone.

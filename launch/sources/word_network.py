@@ -6,8 +6,11 @@ launch/pretraining/words.py's.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from bert_jax.train.checkpoint import load_params
-from bert_jax.train.state import TrainState, load_params_into
+from bert_jax.train.state import load_params_into
 from launch.workdir.workdir import Workdir
 
 
@@ -20,11 +23,13 @@ def is_workdir(where: str | None) -> bool:
     return workdir.data_file.exists() and 'words' in workdir.data()
 
 
-def put_into(state: TrainState, where: str) -> TrainState:
-    """A fresh state with the network of that workdir; UserError where it has no checkpoint yet."""
-    params, _ = load_params(where)
+def put_into(params: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A model's parameters with the network of that workdir, placed as they were.
+
+    UserError where it has no checkpoint yet.
+    """
+    network, _ = load_params(where)
     embeddings = load_params_into(
-        state.params['encoder']['embeddings'], params, f'--init_from={where}', 'retvec'
+        params['encoder']['embeddings'], network, f'--init_from={where}', 'retvec'
     )
-    encoder = {**state.params['encoder'], 'embeddings': embeddings}
-    return state._replace(params={**state.params, 'encoder': encoder})
+    return {**params, 'encoder': {**params['encoder'], 'embeddings': embeddings}}
