@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.mesh import sharding
 from bert_jax.train.checkpoint import load_params
 from configs import schema
 from configs.errors import UserError
@@ -29,11 +30,11 @@ from launch.finetuning import evaluation, finetuner, machine
 from launch.finetuning.approach import FineTuning
 from launch.finetuning.task_data import TaskData, task_identity
 from launch.inference import Bert, Predictor
-from launch.pretraining import held_out, train, words
+from launch.pretraining import dry_run, held_out, train, words
 from launch.pretraining.records import Records
 from launch.sources import source
-from tests.bert_jax.model.test_retvec import code_points, numpy_network
 from tests.helpers.numpy_bert import dense, numpy_forward
+from tests.helpers.numpy_retvec import code_points, numpy_network
 
 pytestmark = pytest.mark.usefixtures('signal_handlers')
 LISTED = 17  # twelve words with the special tokens
@@ -187,6 +188,19 @@ def test_held_out_loss_is_that_of_the_words_spelled(folder):
         weights = batch['masked_lm_weights'] * batch['example_weights'][:, None]
         total, weight = total + (losses * weights).sum(), weight + weights.sum()
     assert report['metrics']['mlm_loss'] == pytest.approx(total / weight, abs=1e-4)
+
+
+def test_a_dry_run_spells_its_batch(folder):
+    """A batch of its records is compiled for, which must be as in training."""
+    config = schema.PretrainConfig(
+        model=MODEL,
+        phases=(schema.Phase(16, 4, 8),),
+        optimizer=schema.OptimizerConfig(warmup_steps=0),
+        runtime=RUNTIME,
+    )
+    records = Records(str(folder / 'records'), shards.Manifest.load(folder / 'records'))
+    said = dry_run.report(config, config.phases[0], records, sharding.make_mesh(RUNTIME))
+    assert said.startswith('seq_len 16, batch 8, 4 steps') and 'a checkpoint' in said
 
 
 @pytest.mark.slow

@@ -23,7 +23,8 @@ from configs import schema
 from configs.errors import UserError
 from configs.load import load
 from configs.schema import ModelConfig, OptimizerConfig, RuntimeConfig
-from tests.helpers.numpy_bert import ACTIVATION, dense, make_batch, numpy_forward
+from tests.helpers.numpy_bert import dense, make_batch, numpy_forward
+from tests.helpers.numpy_retvec import code_points, numpy_network
 
 SMALL = ModelConfig(
     vocab_size=100,
@@ -38,10 +39,6 @@ SMALL = ModelConfig(
 )
 
 
-def code_points(*words: str) -> np.ndarray:
-    return np.array([[*map(ord, word), *[0] * (16 - len(word))] for word in words], np.int32)
-
-
 def noisy(model) -> dict:
     """Parameters away from their zeros and ones, so that every term shows."""
     rng = np.random.RandomState(0)
@@ -51,19 +48,6 @@ def noisy(model) -> dict:
         ),
         jax.eval_shape(lambda: init_params(model, 0)),
     )
-
-
-def numpy_network(p, characters: np.ndarray) -> np.ndarray:
-    """The published layers, word by word and character by character, in float64."""
-    gelu = ACTIVATION['gelu_erf']
-    vectors = []
-    for word in characters.reshape(-1, 16):
-        rows = []
-        for point in word:
-            bits = np.array([int(bit) for bit in format(point, '024b')], np.float64)
-            rows.append(gelu(dense(gelu(dense(bits, p['character_1'])), p['character_2'])))
-        vectors.append(np.tanh(dense(gelu(dense(np.concatenate(rows), p['word'])), p['output'])))
-    return np.array(vectors).reshape(*characters.shape[:-1], 256)
 
 
 def sizes(tree) -> int:
