@@ -243,10 +243,11 @@ class ModelConfig(Section):
         'a bidirectional LSTM on top of the last block, hidden_size / 2 in each direction (section'
         ' 5.1)',
     )
-    embedding: Literal['table', 'hashed'] = setting(
+    embedding: Literal['table', 'hashed', 'retvec'] = setting(
         'table',
         'vectors of word pieces; table: trained weights, which the masked-LM head shares (the'
-        ' paper); hashed: computed from their spelling, neither trained nor stored (EELBERT)',
+        ' paper); hashed: computed from their spelling, neither trained nor stored (EELBERT);'
+        ' retvec: of whole words, by a small network from their characters (RETVec)',
         is_later=True,
     )
     hash_ngrams: int = setting(
@@ -259,6 +260,11 @@ class ModelConfig(Section):
         'bert',
         'roberta: byte-level BPE, positions from the third row of their table on, no next-sentence'
         ' head, a classifier of two layers',
+        is_later=True,
+    )
+    retvec: Literal['frozen', 'trained'] = setting(
+        'frozen',
+        'retvec only: its network stays as launch.train_retvec left it (RETVec), or is trained on',
         is_later=True,
     )
 
@@ -298,11 +304,16 @@ class ModelConfig(Section):
             'hidden_size',
             'even, to be halved between the directions of model.bilstm',
         )
-        if self.embedding == 'table':
-            self._require(self.hash_ngrams == 3, 'hash_ngrams', 'left alone with embedding=table')
+        # A setting of another kind of embedding would be ignored.
+        for name, kind in (('hash_ngrams', 'hashed'), ('retvec', 'retvec')):
+            self._require(
+                self.embedding == kind or getattr(self, name) == getattr(ModelConfig, name),
+                name,
+                f'left alone with embedding={self.embedding}',
+            )
         columns = self.hash_ngrams * (self.hash_ngrams + 1) // 2
         self._require(
-            self.embedding == 'table' or self.hidden_size >= columns,
+            self.embedding != 'hashed' or self.hidden_size >= columns,
             'hidden_size',
             f'{columns} or more, to have columns for every hash up to'
             f' hash_ngrams={self.hash_ngrams}',

@@ -321,6 +321,11 @@ class FinetuneConfig(Section):
     bilstm: bool = setting(
         False, 'a fresh bidirectional LSTM on top, where the source has none (section 5.1)'
     )
+    retvec: Literal['frozen', 'trained'] | None = setting(
+        None,
+        'the network of words of an encoder with model.embedding=retvec; none: as the source',
+        is_later=True,
+    )
     length_buckets: int = setting(
         1,
         'static lengths that rows are cut to; 1: all as long as the longest (the paper); '
@@ -403,8 +408,8 @@ class FinetuneConfig(Section):
         """
         # The source's dropouts hold unless this run has its own; a BiLSTM that the source has
         # stays.
-        own = {name: getattr(self, name) for name in ('hidden_dropout', 'attention_dropout')}
-        own = {name: rate for name, rate in own.items() if rate is not None}
+        names = ('hidden_dropout', 'attention_dropout', 'retvec')
+        own = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         shape = dataclasses.replace(source, **own, bilstm=self.bilstm or source.bilstm)
         return shape.tuned(self.tuning)
 
@@ -434,7 +439,7 @@ class FeatureConfig(FinetuneConfig):
 
         # Settings inherited from fine-tuning that would have no effect on a frozen encoder are
         # refused rather than ignored.
-        for name in ('hidden_dropout', 'attention_dropout', 'bilstm', 'init'):
+        for name in ('hidden_dropout', 'attention_dropout', 'bilstm', 'retvec', 'init'):
             self._require(
                 getattr(self, name) == getattr(FinetuneConfig, name),
                 name,

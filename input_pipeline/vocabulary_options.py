@@ -22,9 +22,10 @@ class VocabularyOptions:
         'entries, special tokens included',
         within='[7, 16777216]',  # five are special; more than 1 << 24 are a slip of the finger
     )
-    model: Literal['wordpiece', 'unigram', 'bpe', 'byte_bpe'] = option(
+    model: Literal['wordpiece', 'unigram', 'bpe', 'byte_bpe', 'words'] = option(
         'wordpiece',
-        "BERT's own; unigram, bpe: SentencePiece's; byte_bpe: RoBERTa's, of bytes, cased",
+        "BERT's own; unigram, bpe: SentencePiece's; byte_bpe: RoBERTa's, of bytes, cased; words:"
+        ' whole ones, for RETVec, the most frequent',
     )
     lower_case: bool = option(True, 'lower-case the text; the directory remembers it')
     strip_accents: bool | None = option(
@@ -41,6 +42,13 @@ class VocabularyOptions:
     )
     add_prefix_space: bool = option(
         False, 'byte_bpe: encode a text as if a space stood before it; RoBERTa does not'
+    )
+
+    known_words: int = option(
+        1 << 20,
+        'words: so many of the most frequent ones go into records, by their characters; a rarer one'
+        ' is [UNK] there',
+        within='[1, 16777216]',
     )
 
     def __post_init__(self) -> None:

@@ -21,6 +21,7 @@ from launch import app
 COMMANDS = (
     'quickstart',
     'train_vocab',
+    'train_retvec',
     'preprocess',
     'verify_data',
     'adopt_records',

@@ -87,6 +87,11 @@ def main(argv: Sequence[str]) -> None:
     # As it is, without parts made up: an export must not hold weights that nobody trained. Other
     # programs know BERT's own weights; ours has adapters in it; peft's are apart from the encoder.
     source = read_source(options.model.where, options.print_map)
+    if source.model.embedding == 'retvec':
+        raise UserError(
+            f'{source.where} reads whole words by their characters (model.embedding=retvec), and no'
+            ' other program has its tokenizer: it answers by launch.predict and launch.inference'
+        )
     of_ours = options.format in ('stablehlo', 'saved_model')
     if options.format != 'peft':
         source = fold(source) if of_ours else plain(source)

@@ -14,6 +14,12 @@ from __future__ import annotations
 from bert_jax.model.added import added_by, trained_from
 from configs.schema import ModelConfig
 
+# RETVec's network (bert_jax/model/retvec.py): the width of its vectors, its parameters, and the
+# weights that are multiplied for a word, those of the first two layers for 16 characters.
+RETVEC_WIDTH = 256
+RETVEC = (24 + 1) * 32 + (32 + 1) * 32 + (16 * 32 + 1) * 256 + (256 + 1) * RETVEC_WIDTH
+RETVEC_PRODUCTS = 16 * (24 * 32 + 32 * 32) + 16 * 32 * 256 + 256 * RETVEC_WIDTH
+
 
 def parameters(model: ModelConfig, pretraining: bool = True) -> dict[str, int]:
     """Number of parameters of each part; without `pretraining` of the encoder and its pooler alone.
@@ -30,7 +36,8 @@ def parameters(model: ModelConfig, pretraining: bool = True) -> dict[str, int]:
     norm = 2 * H
     layer = 4 * dense(H, H) + norm + dense(H, F) + dense(F, H) + norm
     # Computed vectors are no parameters.
-    words = V * H if model.embedding == 'table' else 0
+    table = V * H if model.embedding == 'table' else 0
+    words = table + (RETVEC + dense(RETVEC_WIDTH, H) if model.embedding == 'retvec' else 0)
     parts = {
         'embeddings': words + (model.position_rows + model.type_vocab_size) * H + norm,
         'layers': L * layer,
@@ -41,7 +48,7 @@ def parameters(model: ModelConfig, pretraining: bool = True) -> dict[str, int]:
         parts['bilstm'] = 2 * 4 * (dense(H, H // 2) + (H // 2) ** 2)
     # A decoder that is the word table is counted above: of its own it has a bias for each word.
     if pretraining:
-        decoder = V * H - words
+        decoder = V * H - table
         parts['mlm_head'] = dense(H, H) + norm + decoder + V
         if model.traits.pairs:
             parts['nsp_head'] = dense(H, 2)
@@ -89,6 +96,13 @@ def training_flops(model: ModelConfig, seq_len: int, predictions: int) -> dict[s
         'mlm_head': predictions * (6 * H * H + (6 if whole else 4) * H * model.vocab_size),
         'pooler': pooler * H * H,
     }
+    # Of each word. A frozen network is only run forward; its first layer reads bits, which have no
+    # gradient.
+    if model.embedding == 'retvec':
+        projection, trained = RETVEC_WIDTH * H, whole and model.retvec == 'trained'
+        backward = 4 * RETVEC_PRODUCTS - 2 * 16 * 24 * 32 + 2 * projection if trained else 0
+        own = 2 * projection if whole else 0
+        parts['words'] = S * (2 * (RETVEC_PRODUCTS + projection) + own + backward)
     # As in `parameters`: two directions of four gates.
     if model.bilstm:
         parts['bilstm'] = 6 * 2 * 4 * (H * H // 2 + (H // 2) ** 2) * S

@@ -3,17 +3,20 @@
 Owns the word vectors of the encoder and what follows from their kind: whether the masked-LM head
 shares them, and which of a model's arrays are computed and so neither trained nor in a checkpoint.
 It must not know spellings: what is computed of them (input_pipeline/tokenizer/spelling.py) comes in
-as an array like any other.
+as an array like any other, and so do the characters of words.
 
-Dims: B batch, T position, H width, V vocabulary rounded up to a multiple of 128.
+Dims: B batch, T position, H width, V vocabulary rounded up to a multiple of 128, C characters.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from bert_jax.model.retvec import WordNetwork, binarise
 from configs.schema import ModelConfig
 
 
@@ -43,10 +46,12 @@ def table_init(config: ModelConfig):
 class WordTable:
     """A row of trained weights for each piece; the masked-LM head shares them (the paper).
 
-    computed: paths, in a model with a head, of the arrays that follow from the vocabulary alone.
+    computed: paths, in a model with a head, of the arrays that follow from the vocabulary alone;
+    reads: what of a batch the vectors are made from.
     """
 
     computed: frozenset[str] = frozenset()
+    reads = 'input_ids'
 
     def __init__(self, config: ModelConfig):
         self.config = config
@@ -77,7 +82,39 @@ class HashedWords(WordTable):
         return self._table(module, jax.nn.initializers.constant(jnp.nan))[input_ids_BT], None
 
 
-KINDS: dict[str, type[WordTable]] = {'table': WordTable, 'hashed': HashedWords}
+class WordCharacters(WordTable):
+    """A vector computed of each word's characters (RETVec), projected to the encoder's width.
+
+    The masked-LM head has a decoder of its own.
+    """
+
+    reads = 'characters'
+
+    def look_up(self, module: nn.Module, characters_BTC: jax.Array) -> tuple[jax.Array, None]:
+        """As of WordTable, of code points [B, T, 16]; nothing is shared."""
+        c, dtype = self.config, module.dtype
+        vectors = WordNetwork(dtype, name='retvec')(binarise(characters_BTC))
+        # No gradient, and no decay (train/optimizer.py): it stays as it is to the bit.
+        if c.retvec == 'frozen':
+            vectors = jax.lax.stop_gradient(vectors)
+        normal = jax.nn.initializers.truncated_normal(c.initializer_range)
+        project = nn.Dense(c.hidden_size, dtype=dtype, kernel_init=normal, name='projection')
+        return project(vectors).astype(jnp.float32), None
+
+
+KINDS: dict[str, type[WordTable]] = {
+    'table': WordTable,
+    'hashed': HashedWords,
+    'retvec': WordCharacters,
+}
+
+
+def words_of(batch: Mapping[str, jax.Array], config: ModelConfig) -> jax.Array:
+    """What of a batch the word vectors are made from: input_ids [B, T], or characters [B, T, 16].
+
+    The latter are put into a batch by launch/workdir/word_vectors.py.
+    """
+    return batch[KINDS[config.embedding].reads]
 
 
 def computed_arrays(config: ModelConfig) -> frozenset[str]:

@@ -78,25 +78,26 @@ class Embeddings(nn.Module):
     @nn.compact
     def __call__(
         self,
-        input_ids_BT: jax.Array,
+        words: jax.Array,
         segment_ids_BT: jax.Array,
         dropout_rng: DropoutRng | None,
         position_ids_BT: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
         """(embeddings [B, T, H], the word table [V, H] that the masked-LM head shares, if any).
 
-        Positions count from 0 unless given.
+        words: what config.embedding reads: input_ids [B, T], or characters [B, T, 16]. Positions
+        count from 0 unless given.
         """
         c = self.config
 
         # The three tables are float32 parameters; the sum becomes `dtype` after the norm.
         normal = jax.nn.initializers.truncated_normal(c.initializer_range)
-        words_BTH, shared_VH = KINDS[c.embedding](c).look_up(self, input_ids_BT)
+        words_BTH, shared_VH = KINDS[c.embedding](c).look_up(self, words)
         position_TH = self.param('position', normal, (c.position_rows, c.hidden_size))
         segment_2H = self.param('segment', normal, (c.type_vocab_size, c.hidden_size))
 
         # Rows of one example take T positions in order, which is a slice and not a gather.
-        T, first = input_ids_BT.shape[1], c.traits.first_position
+        T, first = segment_ids_BT.shape[1], c.traits.first_position
         if position_ids_BT is None:
             positions_BTH = position_TH[None, first : first + T]
         else:
@@ -209,7 +210,7 @@ class Encoder(nn.Module):
     @nn.compact
     def __call__(
         self,
-        input_ids_BT: jax.Array,
+        words: jax.Array,
         input_mask_BT: jax.Array,
         segment_ids_BT: jax.Array,
         dropout_rng: DropoutRng | None = None,
@@ -217,9 +218,9 @@ class Encoder(nn.Module):
     ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
         """(hidden states [B, T, H], pooled token [B, H], word table [V, H] to share, if any).
 
-        There is no dropout without `dropout_rng`. The pooled token is the first; left to right,
-        where that sees itself alone, the last that is no padding. With `packing` the first tokens
-        of all K examples of a row are pooled: [B, K, H].
+        words: as of Embeddings. There is no dropout without `dropout_rng`. The pooled token is the
+        first; left to right, where that sees itself alone, the last that is no padding. With
+        `packing` the first tokens of all K examples of a row are pooled: [B, K, H].
         """
         # An LSTM would run over the border between two examples; left to right the pooled token is
         # an example's last, and packed rows tell the first.
@@ -231,7 +232,7 @@ class Encoder(nn.Module):
             )
         position_ids_BT = packing.position_ids_BT if packing else None
         x_BTH, shared_VH = Embeddings(c, self.dtype, name='embeddings')(
-            input_ids_BT, segment_ids_BT, dropout_rng, position_ids_BT
+            words, segment_ids_BT, dropout_rng, position_ids_BT
         )
         # hidden_states[0] for transformers; the blocks add theirs (hidden_states.py reads both).
         self.sow('intermediates', 'hidden', x_BTH)

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.model.dropout import DropoutRng, dropout
-from bert_jax.model.embeddings import padded_vocab, table_init
+from bert_jax.model.embeddings import padded_vocab, table_init, words_of
 from bert_jax.model.encoder import ACTIVATIONS, Encoder, LayerNorm, Packing, dense
 from configs.schema import ModelConfig
 
@@ -54,13 +54,12 @@ class EncoderModel(nn.Module):
 
         # Rows of one example have a mask of their own; of packed rows it follows from the numbers
         # of the examples, where 0 is padding.
+        words = words_of(batch, self.config)
         if 'pack_ids' not in batch:
-            return encoder(
-                batch['input_ids'], batch['input_mask'], batch['segment_ids'], dropout_rng
-            )
+            return encoder(words, batch['input_mask'], batch['segment_ids'], dropout_rng)
         packing = Packing(batch['pack_ids'], batch['position_ids'], batch['cls_positions'])
         return encoder(
-            batch['input_ids'],
+            words,
             jnp.minimum(packing.pack_ids_BT, 1),
             batch['segment_ids'],
             dropout_rng,

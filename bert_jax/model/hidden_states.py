@@ -14,6 +14,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
+from bert_jax.model.embeddings import words_of
 from bert_jax.model.encoder import Encoder
 from configs.errors import UserError
 from configs.schema import ModelConfig
@@ -51,7 +52,7 @@ def make_features(
 
     def function(params: Any, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
         # The encoder sows what it computed: the embeddings once, the blocks stacked along L.
-        inputs = (batch['input_ids'], batch['input_mask'], batch['segment_ids'])
+        inputs = (words_of(batch, config), batch['input_mask'], batch['segment_ids'])
         _, state = encoder.apply({'params': params}, *inputs, mutable=['intermediates'])
         seen = state['intermediates']
         x_LBTH = jnp.concatenate([seen['hidden'][0][None], seen['layers']['hidden'][0]])

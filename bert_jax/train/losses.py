@@ -3,7 +3,7 @@
 Sums and weights are kept apart until everything has been added up, over micro-batches, devices and
 evaluation batches, so that a mean is always the mean over all examples (never a mean of means).
 
-Dims: B batch, P masked positions, V vocabulary, C classes, T positions.
+Dims: B batch, P masked positions, V vocabulary, C classes, T positions, F forms of a word.
 """
 
 from __future__ import annotations
@@ -211,3 +211,51 @@ def token_objective(model: Any) -> Objective:
         }
 
     return Objective(sums, lambda batch: {'loss': jnp.maximum(jnp.sum(weigh(batch)), 1.0)})
+
+
+def multi_similarity(cosines: jax.Array, same: jax.Array, other: jax.Array) -> jax.Array:
+    """The Multi-Similarity loss [N] of N vectors (Wang et al. 2019, section 4.2).
+
+    cosines [N, N], of each with each; same, other: bool [N, N], which pairs are alike and which are
+    not. Pairs that are told apart already by a margin do not count. 0 for a row without pairs.
+    """
+    # The values of RETVec (training/configs/models/retvec-base.json), in the paper's names.
+    alpha, beta, base, margin = 4.0, 40.0, 0.5, 0.1
+    least_same = jnp.min(jnp.where(same, cosines, jnp.inf), -1, keepdims=True)
+    most_other = jnp.max(jnp.where(other, cosines, -jnp.inf), -1, keepdims=True)
+    near, far = other & (cosines > least_same - margin), same & (cosines < most_other + margin)
+    pull = jnp.sum(jnp.where(far, jnp.exp(-alpha * (cosines - base)), 0.0), -1)
+    push = jnp.sum(jnp.where(near, jnp.exp(beta * (cosines - base)), 0.0), -1)
+    return jnp.log1p(pull) / alpha + jnp.log1p(push) / beta
+
+
+def similarity_objective(model: Any) -> Objective:
+    """Forms of one word are alike, and those of the other words of the batch are not.
+
+    model: gives unit vectors [B, F, W] of the forms of B words. Rows of example_weights 0 count
+    nowhere. nearest_is_same: how often the form nearest to one, among all others, is of its word.
+    """
+
+    def sums(params: Any, batch: Batch, dropout_rng: DropoutRng | None) -> MetricSums:
+        vectors_BFW = model.apply({'params': params}, batch, dropout_rng)
+        B, F, W = vectors_BFW.shape
+        vectors_NW, word_N = vectors_BFW.reshape(B * F, W), jnp.repeat(jnp.arange(B), F)
+        weights_N = jnp.repeat(batch['example_weights'], F)
+
+        # In full precision: the loss has the 40-fold of a difference in its exponent.
+        cosines_NN = jnp.matmul(vectors_NW, vectors_NW.T, precision='highest')
+        alike_NN, real_NN = word_N[:, None] == word_N[None], weights_N[None, :] > 0
+        same_NN = alike_NN & ~jnp.eye(B * F, dtype=bool) & real_NN
+        other_NN = ~alike_NN & real_NN
+        nearest = lambda of: jnp.max(jnp.where(of, cosines_NN, -jnp.inf), -1)
+        found_N = (nearest(same_NN) > nearest(other_NN)).astype(jnp.float32)
+        return {
+            'loss': _weighted(multi_similarity(cosines_NN, same_NN, other_NN), weights_N),
+            'nearest_is_same': _weighted(found_N, weights_N),
+        }
+
+    def weights(batch: Batch) -> dict[str, jax.Array]:
+        forms = batch['characters'].shape[1]
+        return {'loss': jnp.maximum(forms * jnp.sum(batch['example_weights']), 1.0)}
+
+    return Objective(sums, weights)

@@ -21,8 +21,9 @@ from bert_jax.train.schedule import Hparams, learning_rate
 from configs.errors import UserError
 from configs.schema import OptimizerConfig
 
-# Biases and layer norms (optimization.py:65); embeddings are decayed.
-NOT_DECAYED = re.compile(r'(bias|scale)$')
+# Biases and layer norms (optimization.py:65); embeddings are decayed, but not RETVec's network: its
+# own code trains it without, and frozen it must not move.
+NOT_DECAYED = re.compile(r'(bias|scale)$|(^|/)retvec/')
 # The encoder's own tree and a model's around it: 'embeddings/word', 'encoder/embeddings/word'.
 EMBEDDINGS = re.compile(r'(^|/)embeddings/')
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from bert_jax.mesh import sharding
 from bert_jax.model import attention, heads
+from bert_jax.model.retvec import CHARACTERS
 from bert_jax.train import losses
 from bert_jax.train.masking import DynamicMasking
 from bert_jax.train.schedule import Hparams, hparams_of
@@ -119,7 +120,7 @@ def argument_shapes(
     # The columns as the records' reader gives them (input_pipeline/records/fields.py), for a
     # program that is compiled where there are no records.
     B, T, P = batch_size, inputs.seq_len, inputs.predictions
-    columns = {
+    columns: dict[str, tuple[tuple[int, ...], Any]] = {
         'input_ids': ((B, T), jnp.int32),
         'input_mask': ((B, T), jnp.int32),
         'segment_ids': ((B, T), jnp.int32),
@@ -129,6 +130,8 @@ def argument_shapes(
         'next_sentence_labels': ((B,), jnp.int32),
         'example_weights': ((B,), jnp.float32),
     }
+    if config.model.embedding == 'retvec':
+        columns['characters'] = ((B, T, CHARACTERS), jnp.int32)
     # Every column is split by rows; scalars are on every device.
     batch = {
         name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding.batch_sharding(mesh))

@@ -17,6 +17,7 @@ from flax import traverse_util
 from bert_jax.mesh.sharding import path_of, shardings
 from bert_jax.model.added import is_added, neutral, trained_from
 from bert_jax.model.embeddings import computed_arrays, padded_vocab
+from bert_jax.model.retvec import CHARACTERS
 from bert_jax.train.optimizer import Optimizer, is_stacked, make_optimizer
 from bert_jax.train.schedule import Hparams
 from configs.errors import UserError
@@ -48,7 +49,8 @@ def init_params(model: Any, seed: Any, inputs: Mapping[str, Any] | None = None) 
     # one row of one token: shapes of parameters do not depend on the batch
     ids = np.zeros((1, 1), np.int32)
     names = ('input_ids', 'input_mask', 'segment_ids', 'masked_lm_positions')
-    batch = dict.fromkeys(names, ids) | dict(inputs or {})
+    characters = {'characters': np.zeros((1, 1, CHARACTERS), np.int32)}
+    batch = dict.fromkeys(names, ids) | characters | dict(inputs or {})
     return model.init(jax.random.key(seed), batch)['params']
 
 

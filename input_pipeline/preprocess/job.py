@@ -51,6 +51,11 @@ def preprocess(options: PreprocessOptions) -> Manifest:
     start = time.monotonic()
     tokenizer = Tokenizer.load(options.tokenizer)
     plan.check_layout(options, tokenizer)
+    if tokenizer.kind == 'words' and options.masking == 'dynamic':
+        raise UserError(
+            f'--masking=dynamic: the train step that draws masks cannot spell the words of'
+            f' {options.tokenizer}: leave it out, which masks them here'
+        )
     report = corpus.Report()
     units = plan.units_of('input', options.input, options.text, report)
     eval_units = []
@@ -162,6 +167,7 @@ class _Job:
             statistics=self._statistics(text, counts),
             files=tuple(shard_infos),
             max_packs=recipe.spec.max_packs,
+            known_words=self._tokenizer.known if self._tokenizer.kind == 'words' else 0,
         )
 
     # ---- stage 1

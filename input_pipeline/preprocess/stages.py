@@ -113,8 +113,9 @@ class Recipe:
 
 @functools.lru_cache(maxsize=1)
 def _tokenizer(directory: str) -> Tokenizer:
-    # One a process: a task carries the folder's name, not a vocabulary.
-    return Tokenizer.load(directory)
+    # One a process: a task carries the folder's name, not a vocabulary. Closed, as its ids go into
+    # files.
+    return Tokenizer.load(directory).close()
 
 
 # ---- 1: text -> tokenised documents
@@ -215,7 +216,7 @@ class _Side:
         self._tokenizer = tokenizer
         self._language = language
         self._path = path
-        self._token_type = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32
+        self._token_type = np.uint16 if tokenizer.known <= 1 << 16 else np.int32
         self._documents: list[
             tuple[int, np.ndarray, np.ndarray]
         ] = []  # key, sentence lengths, tokens
@@ -409,7 +410,7 @@ class _Columns:
         # The stream goes on from batch to batch, so batches have to come in their order.
         masked = mask(
             rows.input_ids,
-            rows.candidates,
+            rows.candidates & tokenizer.listed(rows.input_ids),
             rows.lengths,
             rows.word_starts(tokenizer.starts_word) if rule.by_words else None,
             rule,

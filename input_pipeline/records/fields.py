@@ -52,6 +52,8 @@ class RecordSpec:
     masking: Literal['static', 'dynamic']
     # examples a record holds at most; 1: not packed
     max_packs: int = 1
+    # ids that may be seen, beyond the vocabulary that is predicted; 0: the vocabulary's alone
+    known_words: int = 0
 
     @functools.cached_property
     def features(self) -> tuple[Feature, ...]:
@@ -164,7 +166,7 @@ def _limits(spec: RecordSpec, vocab_size: int) -> dict[str, tuple[int, str]]:
     # What a lookup or a gather is made with: beyond its end jax takes the last entry without a
     # word.
     limits = {
-        'input_ids': (vocab_size, 'the vocabulary'),
+        'input_ids': (max(vocab_size, spec.known_words), 'the vocabulary'),
         'segment_ids': (2, 'two segments'),
         'next_sentence_labels': (2, 'two labels'),
     }

@@ -150,6 +150,7 @@ class Manifest:
     # one a shard, in any order
     files: tuple[ShardInfo, ...]
     max_packs: int = 1  # examples that a training record may hold
+    known_words: int = 0  # of a tokenizer of whole words: how many its file has
 
     @property
     def spec(self) -> RecordSpec:
@@ -164,8 +165,10 @@ class Manifest:
         """
         # Scores of runs with other masks or packs are compared on the same held-out examples.
         if split == 'train':
-            return RecordSpec(self.seq_len, self.max_predictions, self.masking, self.max_packs)
-        return RecordSpec(self.seq_len, self.max_predictions, 'static')
+            masking, packs = self.masking, self.max_packs
+        else:
+            masking, packs = 'static', 1
+        return RecordSpec(self.seq_len, self.max_predictions, masking, packs, self.known_words)
 
     def shards(self, split: str) -> tuple[ShardInfo, ...]:
         """The shards of a split, in order of their names."""
@@ -187,6 +190,9 @@ class Manifest:
                 f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != 'files'
             },
         }
+        # Named where it says something, so that manifests of word pieces stay what they were.
+        if not self.known_words:
+            del data['known_words']
         shards = [dataclasses.asdict(shard) for shard in self.files]
 
         # As it will be read: tuples become lists on the way.
@@ -243,6 +249,7 @@ class Manifest:
             ('max_predictions', 0),
             ('vocab_size', 1),
             ('max_packs', 1),
+            ('known_words', 0),
         ):
             if getattr(manifest, name) < least:
                 raise ValueError(f'{name} is {getattr(manifest, name)}')

@@ -45,6 +45,7 @@ def extend(tokenizer: Tokenizer, words: Iterable[str]) -> Extended:
         why = {
             'sentencepiece': 'a SentencePiece model is trained as a whole',
             'byte_bpe': 'byte-level BPE merges pairs in the order of its training',
+            'words': 'whole words are known by their characters without being listed',
             'compiled': "this tokenizer.json has other rules than BERT's own",
         }
         raise UserError(f'only a WordPiece vocabulary can take new words: {why[tokenizer.kind]}')

@@ -30,8 +30,9 @@ SPECIAL_TOKENS = {
     'sep_token': '[SEP]',
     'mask_token': '[MASK]',
 }
-# wordpiece, with or without its own rules (compiled); sentencepiece; byte_bpe, which RoBERTa has
-Kind = Literal['wordpiece', 'sentencepiece', 'compiled', 'byte_bpe']
+# wordpiece, with or without its own rules (compiled); sentencepiece; byte_bpe, which RoBERTa has;
+# words, which RETVec has
+Kind = Literal['wordpiece', 'sentencepiece', 'compiled', 'byte_bpe', 'words']
 # Classes of transformers that are BERT's tokenizer under another name, with or without Fast.
 _BERT_CLASSES = ('BertTokenizer', 'DistilBertTokenizer', 'ElectraTokenizer', 'MobileBertTokenizer')
 _JSON_CLASSES = ('PreTrainedTokenizer', 'TokenizersBackend')
@@ -79,6 +80,12 @@ def read(path: epath.Path) -> Stated:
         casing = _casing(config, {}, [], path / 'spm.model', bert_class)
         return Stated('sentencepiece', vocabulary, casing, special, str(path / 'spm.model'))
 
+    # Whole words: the file is our own, and so is all that is said beside it.
+    if (path / 'words.txt').exists():
+        file = path / 'words.txt'
+        casing = _casing(config, {}, [], file, bert_class)
+        return Stated('words', file.read_bytes(), casing, special, str(file))
+
     # 2. WordPiece: its entries are in vocab.txt, in tokenizer.json, or in both, which then must
     # agree.
     if fast and model.get('type') != 'WordPiece' and (path / 'vocab.txt').exists():
@@ -97,7 +104,10 @@ def read(path: epath.Path) -> Stated:
             )
         entries, file = listed, path / 'vocab.txt'
     if entries is None:
-        raise UserError(f'{path}: neither vocab.txt nor spm.model in it: not a tokenizer directory')
+        raise UserError(
+            f'{path}: neither vocab.txt nor spm.model nor words.txt in it: not a tokenizer'
+            ' directory'
+        )
 
     # 3. By which rules: our own where they are BERT's, else the library's.
     casing = _casing(config, fast, entries, file, bert_class)

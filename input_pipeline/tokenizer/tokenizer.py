@@ -16,7 +16,7 @@ import re
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 from etils import epath
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from input_pipeline.tokenizer.byte_bpe import ByteBpe
     from input_pipeline.tokenizer.compiled import Compiled
     from input_pipeline.tokenizer.spm import SentencePiece
+    from input_pipeline.tokenizer.words import Words
 
 _MEMO_WORDS = 1 << 20  # words remembered: about 200 MB when full
 _MEMO_WORD_CHARS = 64  # longer ones (a Chinese sentence is one "word") hardly ever return
@@ -84,8 +85,9 @@ class _Memo(dict):
 class Tokenizer:
     """A vocabulary with its casing.
 
-    Attributes: kind ('wordpiece', 'sentencepiece', 'byte_bpe', or 'compiled', which is WordPiece by
-    foreign rules), layout (how rows are made of texts), vocab_size, pad_id, unk_id, cls_id, sep_id,
+    Attributes: kind ('wordpiece', 'sentencepiece', 'byte_bpe', 'words', or 'compiled', which is
+    WordPiece by foreign rules), layout (how rows are made of texts), vocab_size, known (ids below
+    mean the same in every process: vocab_size, but for 'words'), pad_id, unk_id, cls_id, sep_id,
     mask_id, special_ids (these five), lower_case, strip_accents, fingerprint (sha256 of vocabulary
     and casing), starts_word (bool [V], False for a piece that continues a word).
     """
@@ -98,8 +100,8 @@ class Tokenizer:
         special_tokens: Sequence[str] = tuple(SPECIAL_TOKENS.values()),
         where: str = 'vocabulary',
     ):
-        """`vocabulary`: the content of vocab.txt or spm.model, of tokenizer.json for `compiled`, or
-        for `byte_bpe` what byte_bpe_files.content makes.
+        """`vocabulary`: the content of vocab.txt, spm.model or words.txt, of tokenizer.json for
+        `compiled`, or for `byte_bpe` what byte_bpe_files.content makes.
 
         `special_tokens` in the order of SPECIAL_TOKENS; `where` names the file in errors.
         """
@@ -109,7 +111,7 @@ class Tokenizer:
         self.layout = ROBERTA_LAYOUT if kind == 'byte_bpe' else BERT_LAYOUT
 
         # The vocabulary by its kind: its entries, and which of them begin a word.
-        self._model: WordPiece | SentencePiece | Compiled | ByteBpe
+        self._model: WordPiece | SentencePiece | Compiled | ByteBpe | Words
         ids_of: Callable[[str], list[int]] | None = None  # foreign rules look at whole texts
         self._cut: Callable[[str], list[str]] = words
         self._byte_bpe: ByteBpe | None = None
@@ -133,6 +135,12 @@ class Tokenizer:
                 ids_of, self._cut = merged.ids, merged.stretches
             self._tokens = merged.tokens
             self.starts_word = merged.starts_word
+        elif kind == 'words':
+            from input_pipeline.tokenizer.words import Words
+
+            whole = Words(vocabulary, special_tokens[1], normalizer, where)
+            self._model, ids_of = whole, whole.ids
+            self._tokens, self.starts_word = whole.tokens, whole.starts_word
         else:
             from input_pipeline.tokenizer.spm import SentencePiece
 
@@ -142,8 +150,9 @@ class Tokenizer:
             self.starts_word = pieces.starts_word
 
         # Where each special token stands; a vocabulary without one is no BERT's.
-        self._vocabulary, self.vocab_size = vocabulary, len(self._tokens)
-        index = {token: i for i, token in enumerate(self._tokens)}
+        self._vocabulary, self.known = vocabulary, len(self._tokens)
+        self.vocab_size = whole.listed if kind == 'words' else self.known
+        index = {token: i for i, token in enumerate(self._tokens[: self.vocab_size])}
         missing = [token for token in special_tokens if token not in index]
         if missing:
             raise UserError(
@@ -182,8 +191,8 @@ class Tokenizer:
             path = epath.Path(directory)
             if not path.is_dir():
                 raise UserError(
-                    f'{path}: no such tokenizer directory (it holds vocab.txt,'
-                    ' spm.model or vocab.json)'
+                    f'{path}: no such tokenizer directory (it holds vocab.txt, spm.model, words.txt'
+                    ' or vocab.json)'
                 )
             if byte_bpe_files.is_directory(path):
                 stated = byte_bpe_files.read(path)
@@ -219,6 +228,7 @@ class Tokenizer:
     def _files(self) -> dict[str, bytes]:
         """{file: content} of what `save` writes: our layout, with Hugging Face's keys."""
         plain = self.kind == 'wordpiece' and not self.normalizer.nfc
+        file = {'wordpiece': 'vocab.txt', 'words': 'words.txt'}.get(self.kind, 'spm.model')
         config = {
             'type': self.kind,
             'do_lower_case': self.lower_case,
@@ -230,10 +240,10 @@ class Tokenizer:
             **dict(zip(SPECIAL_TOKENS, self.special_tokens, strict=True)),
         }
         files = {'tokenizer_config.json': (json.dumps(config, indent=2) + '\n').encode()}
-        if not plain:
+        if not plain and self.kind != 'words':
             files['tokenizer.json'] = self.tokenizer_json().encode()
         if self.kind != 'compiled':
-            files['vocab.txt' if self.kind == 'wordpiece' else 'spm.model'] = self._vocabulary
+            files[file] = self._vocabulary
         return files
 
     def tokenizer_json(self) -> str:
@@ -276,14 +286,36 @@ class Tokenizer:
         # A word at the start of a text, and a sign behind one, have no space in front.
         if self._byte_bpe:
             return Encoding(ids, starts, ends, self._byte_bpe.word_starts(text))
-        return Encoding(ids, starts, ends, self.starts_word[ids])
+        # Of whole words those that came up by themselves have no entry there; they begin one too.
+        return Encoding(ids, starts, ends, self.starts_word.take(ids, mode='clip'))
+
+    def close(self) -> Tokenizer:
+        """Itself, with ids below `known` alone from now on: what other words there are is [UNK].
+
+        For ids that another process will read.
+        """
+        if self.kind == 'words':
+            cast('Words', self._model).close()
+        return self
+
+    def listed(self, ids: np.ndarray) -> np.ndarray | bool:
+        """Whether a masked-LM head has an answer for them: bool, for all where there is one value.
+
+        Of whole words the list alone; [UNK] is no word there, as it stands for what has characters.
+        """
+        return (ids < self.vocab_size) & (ids != self.unk_id) if self.kind == 'words' else True
+
+    def characters(self, ids: np.ndarray) -> np.ndarray:
+        """int32 [..., 16]: the code points of words, of a tokenizer of the kind 'words'."""
+        return cast('Words', self._model).characters(ids)
 
     def spell(self, entry: str) -> list[int]:
         """Ids that together spell an entry of another vocabulary; empty where none do.
 
         `##` continues a word. WordPiece alone.
         """
-        assert isinstance(self._model, WordPiece), 'only WordPiece vocabularies are extended'
+        assert self.kind == 'wordpiece', 'only WordPiece vocabularies are extended'
+        assert isinstance(self._model, WordPiece)
         ids = [i for i, _ in self._model.pieces(entry.removeprefix('##'), entry.startswith('##'))]
         return [] if self.unk_id in ids else ids
 

@@ -1,4 +1,4 @@
-"""Vocabularies from text: WordPiece, SentencePiece unigram and BPE, byte-level BPE.
+"""Vocabularies from text: WordPiece, SentencePiece unigram and BPE, byte-level BPE, whole words.
 
 Owns counting the words of a corpus and training on the counts; knows nothing of files of text
 (corpus.py gives the lines) or of tokenizer files (tokenizer.py writes them). All kinds
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from configs.errors import UserError
 from input_pipeline.tokenizer import Tokenizer, byte_bpe_files
 from input_pipeline.tokenizer import byte_bpe as bytewise
+from input_pipeline.tokenizer import words as words_file
 from input_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, words
 from input_pipeline.tokenizer.wordpiece import Normalizer
 from input_pipeline.vocabulary_options import VocabularyOptions
@@ -29,6 +30,8 @@ from input_pipeline.vocabulary_options import VocabularyOptions
 _RAW_WORDS = 1 << 20
 _TABLE_WORDS = 1 << 22  # normalised words; when there are more, the rarest go (about 500 MB)
 _SPECIALS = tuple(SPECIAL_TOKENS.values())
+# Of the words, from which on such as are longer than what is read of one are no exception.
+_LONG_SHARE = 0.02
 _HANGUL_SHARE = 0.01  # of the words, from which on Hangul is more than a quotation
 _HANGUL = re.compile('[\u1100-\u11ff\u3130-\u318f\uac00-\ud7a3]')
 
@@ -43,12 +46,20 @@ class Report:
     unknown: float  # share of pieces that are [UNK]
     fertility: float  # pieces a whitespace word
     warnings: tuple[str, ...]
+    # Of whole words: the share of pieces that are in the list, and how many more are known.
+    listed: float = 1.0
+    more: int = 0
 
     def __str__(self) -> str:
         return (
             f'{self.vocab_size} entries from {self.words} words: {self.characters_covered:.4%} of'
             f' characters covered, {self.unknown:.4%} of pieces unknown, {self.fertility:.3f}'
             ' pieces a word'
+            + (
+                f'; {self.listed:.2%} of the pieces are in the list, {self.more} more are known'
+                if self.more
+                else ''
+            )
         )
 
 
@@ -116,10 +127,10 @@ def train(texts: Iterable[str], options: VocabularyOptions) -> tuple[Tokenizer, 
     """
     # 1. Count, with the normaliser that the tokenizer will have.
     normalizer = normalizer_of(options)
-    wordpiece, byte_bpe = options.model == 'wordpiece', options.model == 'byte_bpe'
+    wordpiece, byte_bpe = options.model in ('wordpiece', 'words'), options.model == 'byte_bpe'
     if byte_bpe:
         table = WordTable(bytewise.words_of, bytewise.stretches)
-    else:
+    else:  # whole words are those that WordPiece would cut
         table = WordTable(
             normalizer.split if wordpiece else lambda word: normalizer.compose(word).split()
         )
@@ -143,7 +154,11 @@ def train(texts: Iterable[str], options: VocabularyOptions) -> tuple[Tokenizer, 
         )
     # sorted: the trainers break ties by the order in which they see words
     counts = dict(sorted(table.counts.items()))
-    if wordpiece:
+    if options.model == 'words':
+        # Closed: what is measured is what records will hold.
+        tokenizer = Tokenizer('words', _choose_words(counts, options), normalizer).close()
+        warnings += _long_words(counts)
+    elif wordpiece:
         tokenizer = Tokenizer('wordpiece', _train_wordpiece(counts, options), normalizer)
     elif byte_bpe:
         special = tuple(byte_bpe_files.SPECIAL_TOKENS.values())
@@ -276,6 +291,32 @@ def _train_byte_bpe(counts: dict[str, int], options: VocabularyOptions) -> bytes
     return byte_bpe_files.content(entries, model['merges'], options.add_prefix_space)
 
 
+def _choose_words(counts: dict[str, int], options: VocabularyOptions) -> bytes:
+    """The content of a words.txt."""
+    # No more than that is looked at of a long word, and words that are alike so far are one.
+    first: Counter[str] = Counter()
+    for word, count in counts.items():
+        first[word[: words_file.CHARACTERS]] += count
+    room = options.vocab_size - len(_SPECIALS)
+    most = max(room, options.known_words)
+    order = sorted(first, key=lambda word: (-first[word], word))[:most]
+    return words_file.content([*_SPECIALS, *order[:room]], order[room:])
+
+
+def _long_words(counts: dict[str, int]) -> list[str]:
+    """A warning where words are so long that the text seems to have no spaces between them."""
+    most = words_file.CHARACTERS
+    long = sum(count for word, count in counts.items() if len(word) > most)
+    share = long / sum(counts.values())
+    if share <= _LONG_SHARE:
+        return []
+    return [
+        f'{share:.1%} of the words are longer than {most} characters, and only the first {most} are'
+        ' read: where a language has no spaces between words, a stretch without any is one word:'
+        ' divide the text into words before'
+    ]
+
+
 def _train_sentencepiece(counts: dict[str, int], options: VocabularyOptions) -> bytes:
     """The content of an spm.model with the five special tokens first."""
     import sentencepiece
@@ -328,15 +369,16 @@ def measure(
 ) -> Report:
     """Measures `tokenizer` on a text of these words."""
     # Weighted by how often words occur, so that the figures are those of running text.
-    entries = tokenizer.tokens(range(len(_SPECIALS), tokenizer.vocab_size))
+    entries = tokenizer.tokens(range(len(_SPECIALS), tokenizer.known))
     known = set(''.join(entry.removeprefix('##') for entry in entries))
     characters, bytes_alone = _characters(counts), tokenizer.kind == 'byte_bpe'
     covered = sum(n for char, n in characters.items() if bytes_alone or char in known)
-    pieces = unknown = 0
+    pieces = unknown = listed = 0
     for word, count in counts.items():
         ids = tokenizer.encode(word)
         pieces += count * len(ids)
         unknown += count * ids.count(tokenizer.unk_id)
+        listed += count * sum(i < tokenizer.vocab_size for i in ids)
     return Report(
         vocab_size=tokenizer.vocab_size,
         words=total_words,
@@ -344,4 +386,6 @@ def measure(
         unknown=unknown / pieces,
         fertility=pieces / total_words,
         warnings=tuple(warnings),
+        listed=(listed - unknown) / pieces,
+        more=tokenizer.known - tokenizer.vocab_size,
     )

@@ -22,6 +22,7 @@ from configs.schema import FinetuneConfig
 from input_pipeline.tasks.base import Arrays
 from launch.finetuning.task_data import TaskData
 from launch.sources.fitting import check_pooler
+from launch.workdir import word_vectors
 
 C = TypeVar('C', bound=FinetuneConfig, contravariant=True)
 
@@ -73,10 +74,16 @@ class FineTuning:
 
     def __init__(self, data: TaskData):
         self.data = data
+        self._inputs = word_vectors.inputs(data.source.model, data.source.tokenizer)
 
     def check(self, config: FinetuneConfig) -> None:
         """Raises UserError where the tuning does not fit the encoder's shape, or the task."""
-        encoder = config.encoder(self.data.source.model)
+        encoder, task = config.encoder(self.data.source.model), self.data.task
+        if encoder.embedding == 'retvec' and task.head in ('span', 'choice'):
+            raise UserError(
+                f'{task.name} ({task.kind}) is not for an encoder of whole words (model.embedding='
+                'retvec), which takes classification, pairs, regression and tagging'
+            )
         # Where it is not set it is left out for such tasks; asked for, it would be ignored.
         if config.tuning.consistency and task_heads.passes(self.data.task.head, encoder) == 1:
             raise UserError(
@@ -91,8 +98,8 @@ class FineTuning:
         return self.data.features(config.max_seq_length)
 
     def inputs(self, config: FinetuneConfig, split: str, batch: Arrays) -> Arrays:
-        """The batch as it is."""
-        return batch
+        """The batch, with the characters of its words where the encoder reads those."""
+        return self._inputs(batch)
 
     def models(self, config: FinetuneConfig) -> Models:
         """The encoder with a head; trained with the kernel that its rows' length allows."""

@@ -28,6 +28,7 @@ from input_pipeline.tasks.features import features_of
 from input_pipeline.text.whole_text import read_json
 from launch.finetuning.batch_runner import by_length, counted_jit, gather, run
 from launch.sources.source import Source, load_source
+from launch.workdir import word_vectors
 from launch.workdir.workdir import Workdir
 
 
@@ -187,6 +188,7 @@ class TrainedTask:
         )
         self._compilations: collections.Counter = collections.Counter()
         self._predict = SplitPredictor(task, model, mesh, self._compilations)
+        self._inputs = word_vectors.inputs(self._source.model, self._source.tokenizer)
 
     def predict(self, examples: Sequence[Example], cache: str = '') -> Predictions:
         """The answers to examples of the task; cache: folder for features that are slow to make."""
@@ -195,7 +197,7 @@ class TrainedTask:
         features = trim(features_of(self.task, examples, tokenizer, length, cache))
         check_segments(self.task, features, self._source)
         buckets = self.config.length_buckets
-        predictions = self._predict(self._params, examples, features, buckets)
+        predictions = self._predict(self._params, examples, features, buckets, self._inputs)
         logging.info('compilations: %s', dict(self._compilations))
         return predictions
 

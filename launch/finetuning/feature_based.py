@@ -34,6 +34,12 @@ class FeatureBased:
                 f' {data.task.kind}'
             )
 
+        if data.source.model.embedding == 'retvec':
+            raise UserError(
+                f'{data.source.where} reads whole words by their characters'
+                ' (model.embedding=retvec), and the feature-based approach takes word pieces'
+            )
+
         # By max_seq_length, then split: rows of another length give words other contexts.
         self.data, self._machine = data, machine
         self._words: dict[int, dict[str, WordStates]] = {}

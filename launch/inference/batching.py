@@ -16,6 +16,7 @@ import numpy as np
 from bert_jax.costs import memory
 from bert_jax.mesh import sharding
 from configs.schema import RuntimeConfig
+from input_pipeline.tasks.base import Arrays
 from launch.finetuning.batch_runner import PlannedBatch, Result, counted_jit, run
 
 # Doubling: at most half of a longer row is padding, and few programs are compiled.
@@ -62,9 +63,13 @@ class Buckets:
         params: Any,
         max_length: int,
         resident: Resident | None = None,
+        inputs: Callable[[Arrays], Arrays] | None = None,
     ):
-        """`resident` are arrays on the devices; those of `params` that are not yet are added."""
-        self.max_length = max_length
+        """`resident` are arrays on the devices; those of `params` that are not yet are added.
+
+        inputs: what makes of a batch of rows what the function reads, as batch_runner.run has it.
+        """
+        self.max_length, self._inputs = max_length, inputs
         self.compilations: collections.Counter[str] = collections.Counter()
 
         # All devices by default: what a model was trained on says nothing of where it serves.
@@ -84,7 +89,7 @@ class Buckets:
         """
         # A list, so that all batches are sent before anyone waits for the first.
         plan = self._plan(rows['input_mask'].sum(axis=1))
-        return list(run(self._function, self._params, rows, plan, self._mesh))
+        return list(run(self._function, self._params, rows, plan, self._mesh, self._inputs))
 
     def _plan(self, lengths: np.ndarray) -> Iterator[PlannedBatch]:
         """Batches of rows with these many tokens [N], shorter ones first; what a program takes is a

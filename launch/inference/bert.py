@@ -62,6 +62,7 @@ class Bert:
     def __init__(self, source: Source, compute_dtype: str = 'float32'):
         """`source` must have a pooler; compute_dtype: arithmetic of the layers, or 'bfloat16'."""
         self.source, self._dtype = source, compute_dtype
+        self._inputs = word_vectors.inputs(source.model, source.tokenizer)
         forward = lambda head: jax.jit(serving.forward(self._as(head), jnp.dtype(compute_dtype)))
         self._encode, self._mlm = forward('encoder'), forward('masked_words')
         # Each keeps its programs; those in use are few.
@@ -125,7 +126,7 @@ class Bert:
 
     def __call__(self, rows: Mapping[str, np.ndarray]) -> Outputs:
         """The encoder's results for `tokenize`'s rows."""
-        outputs = jax.device_get(self._encode(self._placed, dict(rows)))
+        outputs = jax.device_get(self._encode(self._placed, self._inputs(dict(rows))))
         return Outputs(outputs['last_hidden_state'], outputs['pooler_output'])
 
     def mlm_logits(
@@ -140,7 +141,7 @@ class Bert:
             B, T = rows['input_ids'].shape
             positions = np.tile(np.arange(T, dtype=np.int32), (B, 1))
         batch = {**rows, 'masked_lm_positions': np.asarray(positions, np.int32)}
-        return jax.device_get(self._mlm(self._placed, batch)['logits'])
+        return jax.device_get(self._mlm(self._placed, self._inputs(batch))['logits'])
 
     def embed(
         self,

@@ -24,6 +24,7 @@ from input_pipeline.tokenizer.tokenizer import Encoding
 from launch.finetuning.batch_runner import Result
 from launch.inference.batching import Buckets
 from launch.sources.source import Source
+from launch.workdir import word_vectors
 
 _CHUNK_TOKENS = 8192  # word pieces that go together: what bounds the memory
 
@@ -98,7 +99,8 @@ class Extractor:
         function = features.make_features(
             source.model, layers, pool, jnp.dtype(compute_dtype), jnp.dtype(dtype)
         )
-        self._buckets = Buckets(function, source.params['encoder'], max_seq_length)
+        inputs = word_vectors.inputs(source.model, source.tokenizer)
+        self._buckets = Buckets(function, source.params['encoder'], max_seq_length, inputs=inputs)
 
     def __call__(
         self,

@@ -32,6 +32,7 @@ from launch.inference.answers import Answerer
 from launch.inference.batching import Buckets, Resident, placed
 from launch.inference.served_heads import answerer
 from launch.sources.source import Source, read_source, read_tuned
+from launch.workdir import word_vectors
 from launch.workdir.workdir import Workdir
 
 _CHUNK = 512  # records that go together through `stream`
@@ -118,6 +119,7 @@ class Predictor:
             source.params,
             max_seq_length,
             resident,
+            word_vectors.inputs(source.model, source.tokenizer),
         )
         self.compilations = self._buckets.compilations
         self.added_bytes = self._buckets.added_bytes

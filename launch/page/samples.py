@@ -85,7 +85,10 @@ def _first_weights(
     config: schema.PretrainConfig, tokenizer: Tokenizer, init_from: str | None
 ) -> tuple[dict[str, Any], str]:
     """The weights that a run began with, made or read again, and what they are in words."""
-    if init_from:
+    from launch.sources import word_network
+
+    begun = word_network.is_workdir(init_from)
+    if init_from and not begun:
         from launch.sources.fitting import for_pretraining
 
         source = for_pretraining(init_from, tokenizer, config.model, config.seed)
@@ -99,9 +102,12 @@ def _first_weights(
 
     # A function of the seed alone, so that they are those of the run's step 0.
     make = jax.jit(lambda seed: init_params(Pretraining(config.model), seed))
-    fresh = jax.device_get(make(np.uint32(config.seed)))
-    fresh = word_vectors.filled_in(fresh, config.model, tokenizer)
-    return fresh, f'fresh weights of seed {config.seed}, as at step 0'
+    fresh, began = make(np.uint32(config.seed)), f'fresh weights of seed {config.seed}'
+    if begun:
+        fresh = word_network.put_into(fresh, str(init_from))
+        began += f' around the network of words of {init_from}'
+    fresh = word_vectors.filled_in(jax.device_get(fresh), config.model, tokenizer)
+    return fresh, f'{began}, as at step 0'
 
 
 def hidden_words(records: str, tokenizer: Tokenizer) -> Iterator[Hidden]:

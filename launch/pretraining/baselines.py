@@ -128,8 +128,10 @@ def token_counts(directory: str, tokenizer: Tokenizer, examples: int = 0) -> np.
         tokens = batch['pack_ids' if 'pack_ids' in batch else 'input_mask'] > 0
         is_record = batch['example_weights'] > 0
         of_records = ids[tokens & is_record[:, None]]
-        counts += np.bincount(of_records, minlength=tokenizer.vocab_size)
+        # Of whole words those that are known and in no list are beyond, and never an answer.
+        known = np.bincount(of_records, minlength=tokenizer.vocab_size)
+        counts += known[: tokenizer.vocab_size]
 
     # Special tokens are never masked, so to guess them would be a waste.
     counts[[tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]] = 0
-    return counts
+    return counts * tokenizer.listed(np.arange(len(counts)))

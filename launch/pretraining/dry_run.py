@@ -14,6 +14,7 @@ from bert_jax.train.program import pretraining_program
 from configs import schema
 from input_pipeline.records.stream import RecordStream
 from launch.pretraining.records import Records
+from launch.workdir import word_vectors
 
 
 def report(
@@ -31,7 +32,8 @@ def report(
             records.directory, 'train', phase.batch_size, config.seed, 'numpy', rows
         ).batches()
     )
-    batch = sharding.place(rows_read, mesh, phase.batch_size)
+    inputs = word_vectors.inputs(config.model, records.tokenizer())
+    batch = sharding.place(inputs(rows_read), mesh, phase.batch_size)
 
     # Compiled and not run: the state is a tree of shapes, which takes no memory.
     with jax.set_mesh(mesh):

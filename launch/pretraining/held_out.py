@@ -97,11 +97,14 @@ def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
         data, split, size, config.seed, config.runtime.decoder, sharding.local_rows(mesh, size)
     )
     params = jax.device_put(source.params, sharding.shardings(source.params, mesh))
+    inputs = word_vectors.inputs(config.model, tokenizer)
 
     # Every record once; the last batch is filled up with rows of weight 0.
     with jax.set_mesh(mesh):
         measures = measure(
-            eval_step, params, (sharding.place(batch, mesh, size) for batch in stream.evaluation())
+            eval_step,
+            params,
+            (sharding.place(inputs(batch), mesh, size) for batch in stream.evaluation()),
         )
 
     # Which weights, of which run: what a later reader must know to trust the numbers.

@@ -33,6 +33,18 @@ def check_model_reads(model: schema.ModelConfig, manifest: Manifest, directory: 
             ' not trained to tell apart: make the records with --objective=full_sentences'
         )
 
+    # Numbers of whole words are beyond every table, where jax would read its last row.
+    if manifest.known_words and model.embedding != 'retvec':
+        raise UserError(
+            f'{flag} has whole words, which model.embedding={model.embedding} has no vectors for:'
+            ' --set model.embedding=retvec, or make the records with a tokenizer of word pieces'
+        )
+    if model.embedding == 'retvec' and not manifest.known_words:
+        raise UserError(
+            f'{flag} has word pieces, and model.embedding=retvec reads whole words: make records'
+            ' with a tokenizer of launch.train_vocab --model=words'
+        )
+
     # A segment's number is a row of the type table; jax clamps, so a missing row goes unnoticed.
     segments = 1 if manifest.objective == 'full_sentences' else 2
     if model.type_vocab_size < segments:  # jax would read the last row there is

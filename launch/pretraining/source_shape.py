@@ -15,7 +15,7 @@ from bert_jax.train import checkpoint
 from configs import schema
 from configs.model import TuningConfig
 from input_pipeline.records.shards import Manifest
-from launch.sources import fitting, source
+from launch.sources import fitting, source, word_network
 from launch.workdir.workdir import Workdir
 
 
@@ -30,6 +30,10 @@ def shape_settings(init_from: str, data: Sequence[str], workdir: str | None) -> 
     # A checkpoint is further than the source, which may be gone by now.
     if workdir and checkpoint.saved_steps(workdir):
         shape = Workdir(workdir).model_config().tuned(TuningConfig())
+    elif word_network.is_workdir(init_from):
+        # It has no encoder: all but the kind of word vectors is the preset's.
+        vocabulary = [f'model.vocab_size={Manifest.load(data[0]).vocab_size}'] if data else []
+        return ['model.embedding=retvec', *vocabulary]
     else:
         shape = source.shape_of(init_from)
         if data:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -38,7 +39,7 @@ from configs.errors import UserError
 from input_pipeline.records.stream import RecordStream
 from launch.pretraining import baselines, dry_run, held_out, same_run
 from launch.pretraining.records import Records
-from launch.sources import fitting, source
+from launch.sources import fitting, source, word_network
 from launch.sources.source import Source
 from launch.workdir import notes, running, word_vectors
 from launch.workdir.workdir import Workdir
@@ -127,7 +128,8 @@ def starting_point(
     if not where:
         return None, {}
     if config.tuning.method == 'full':
-        if checkpoint.saved_steps(options.workdir):
+        # Nor is what has no encoder: `_train` takes its network.
+        if checkpoint.saved_steps(options.workdir) or word_network.is_workdir(where):
             return None, {'init_from': where}
         start = fitting.for_pretraining(where, tokenizer, model, config.seed, options.print_map)
         return start, {'init_from': where}
@@ -158,6 +160,10 @@ def _train(
     state, meter_state = fresh_state(config, mesh), None
     if start:
         state = _with_weights(state, start, config.encoder)
+    elif not checkpoint.saved_steps(options.workdir) and word_network.is_workdir(options.init_from):
+        network = word_network.put_into(state.params, str(options.init_from))
+        state = state._replace(params=network)
+        logging.info('%s: its network of words; all else is fresh', options.init_from)
     elif state.frozen is not None:
         # Of a source they come with it; else they follow from the vocabulary alone.
         computed = word_vectors.filled_in({}, config.model, records[0].tokenizer())
@@ -322,7 +328,11 @@ class PhaseTraining:
 
     def place(self, batch: dict[str, Any]) -> dict[str, jax.Array]:
         """A batch of this process's rows, on the devices as one of all rows."""
-        return sharding.place(batch, self.mesh, self.settings.batch_size)
+        return sharding.place(self._inputs(batch), self.mesh, self.settings.batch_size)
+
+    @functools.cached_property
+    def _inputs(self) -> Callable[[dict[str, Any]], dict[str, Any]]:
+        return word_vectors.inputs(self.config.model, self.records.tokenizer())
 
     def flops(self, length: int) -> int:
         """Model FLOPs of one row of so many tokens."""

@@ -295,6 +295,11 @@ def _read_workdir(
 
     # The head is found by the kind of run: pre-training has one, fine-tuning noted its own.
     params, step = load_params(workdir, step_named)
+    if 'encoder' not in params:
+        raise UserError(
+            f'{workdir} holds no encoder: a network of words (launch.train_retvec) is taken by'
+            ' launch.pretrain --init_from alone'
+        )
     if model.tuning.method != 'full':
         rest = (encoder or _encoder_of(workdir)).params['encoder']
         params, model = assembled(rest, params, model, workdir.name)

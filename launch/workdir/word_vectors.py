@@ -1,14 +1,14 @@
-"""Word vectors that are computed from a run's vocabulary, put in where they are neither trained nor
-stored.
+"""What of a model's word vectors follows from a run's vocabulary, put in where it is not stored.
 
-Owns the way from a tokenizer to those arrays of a model, and that a run keeps its vocabulary. Which
-arrays those are is bert_jax/model/embeddings.py's, how a spelling becomes a vector
+Owns the way from a tokenizer to the arrays of a model that are computed and to the characters that
+a batch needs, and that a run keeps its vocabulary. Which arrays those are, and who reads
+characters, is bert_jax/model/embeddings.py's, how a spelling becomes a vector
 input_pipeline/tokenizer/spelling.py's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,19 @@ def filled_in(
     table[: len(vectors)] = vectors
     whole = traverse_util.flatten_dict(dict(params), sep='/') | dict.fromkeys(paths, table)
     return traverse_util.unflatten_dict(whole, sep='/')
+
+
+def inputs(
+    config: ModelConfig, tokenizer: Tokenizer
+) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:
+    """What makes of a batch of a tokenizer's ids a batch that the model reads.
+
+    Where the model reads characters these are added, [..., 16] of ids [...]: any word has them,
+    also one that is in no vocabulary. Any other batch stays as it is.
+    """
+    if config.embedding != 'retvec':
+        return lambda batch: batch
+    return lambda batch: batch | {'characters': tokenizer.characters(batch['input_ids'])}
 
 
 def identity(config: ModelConfig, tokenizer: Tokenizer) -> dict[str, str]:

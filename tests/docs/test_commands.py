@@ -88,6 +88,8 @@ MODELS = [
 QUICK = ['epochs=1', 'max_seq_length=32', 'batch_size=8', 'train_examples=8']
 EXTRA = {  # what is added to a program's own flags
     'preprocess': '--workers=1 --dupe_factor=2 --eval_fraction=0.2',
+    'train_retvec': '--set phases.0.steps=8 --set phases.0.batch_size=8'
+    ' --set optimizer.warmup_steps=1',
     'plan': '--nocompile',
     'slurm': '--dry_run',
     'jobset': '--dry_run',

@@ -1,0 +1,108 @@
+"""Whole words as a tokenizer's entries: an id for each, and its characters for a model that spells.
+
+Owns the file words.txt and the numbers of words. Every word of a text has an id: one that stands in
+the file always the same, any other the next free number, which means that word in this process
+alone. So ids may go into a batch, where `characters` spells them, but into no file: whoever writes
+one closes the words first, and what words.txt lacks is [UNK] then. It must not know models.
+
+words.txt has two paragraphs, a word a line, both most frequent first: the list, special tokens in
+front, which a masked-LM head chooses from; and behind a blank line further words, that are known by
+their characters alone. A word is what white space and signs separate (Normalizer.split), cut after
+16 characters.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+
+from configs.errors import UserError
+from input_pipeline.tokenizer.wordpiece import Normalizer, WordPiece
+
+CHARACTERS = 16  # of a word that are looked at
+
+
+def content(listed: Sequence[str], known: Sequence[str]) -> bytes:
+    """The text of words.txt."""
+    return ('\n'.join(listed) + '\n\n' + ''.join(f'{word}\n' for word in known)).encode()
+
+
+def spell(words: Sequence[str]) -> np.ndarray:
+    """int32 [N, 16]: the code points of each word's first 16 characters, 0 behind its end."""
+    # numpy keeps texts of a fixed length as code points, filled up with zeros.
+    rows = np.array(words, f'U{CHARACTERS}')
+    return rows.view(np.uint32).reshape(len(rows), CHARACTERS).astype(np.int32)
+
+
+class Words(WordPiece):
+    """The words of words.txt, and those that came up since: WordPiece with a piece for each word.
+
+    Attributes: tokens (list, by id); listed: how many of them stand in the list; starts_word (bool,
+    of the words of the file).
+    """
+
+    def __init__(self, content: bytes, unk_token: str, normalizer: Normalizer, where: str):
+        """`content`: of words.txt; `where` names the file in errors. UserError where it is none."""
+        try:
+            listed, blank, known = content.decode().partition('\n\n')
+        except UnicodeDecodeError as error:
+            raise UserError(f'{where}: not UTF-8 at byte {error.start}: not words') from error
+        if not blank:
+            raise UserError(
+                f'{where}: no blank line in it, which ends the list of words that are predicted:'
+                ' restore the file'
+            )
+
+        # split, not splitlines: that also splits at U+2028 and the like.
+        self.tokens = [*listed.split('\n'), *known.split('\n')[:-1]]
+        self.listed = listed.count('\n') + 1
+        self._ids = {word: i for i, word in enumerate(self.tokens)}
+        if len(self._ids) < len(self.tokens) or '' in self._ids:
+            raise UserError(f'{where}: a word stands in it twice, or is empty: restore the file')
+        self._normalizer, self._closed = normalizer, False
+        self._unk_id = self._ids.get(unk_token, 0)
+        self.starts_word = np.ones(len(self.tokens), bool)
+        self._spelled, self._spelled_since = spell(self.tokens), spell([])
+        self._lock = threading.Lock()  # of what came up since: a server answers in several threads
+
+    def close(self) -> None:
+        """From now on a word that the file lacks is [UNK]."""
+        self._closed = True
+
+    def pieces(self, token: str, continues: bool = False) -> list[tuple[int, int]]:
+        """(id, characters) of the word, as a list of one."""
+        word = token[:CHARACTERS]
+        found = self._ids.get(word)
+        if found is None:
+            found = self._unk_id if self._closed else self._new_id(word)
+        return [(found, len(token))]
+
+    def tokenizer_json(self, special_tokens: Sequence[str]) -> str:
+        """UserError: the tokenizers library knows words of a table alone."""
+        raise UserError('a tokenizer of whole words has no tokenizer.json: it is read here alone')
+
+    def characters(self, ids: np.ndarray) -> np.ndarray:
+        """int32 [..., 16]: the code points of words, 0 behind their ends."""
+        known = len(self._spelled)
+        found, since = self._spelled[np.minimum(ids, known - 1)], ids >= known
+        if since.any():
+            found[since] = self._since()[ids[since] - known]
+        return found
+
+    def _new_id(self, word: str) -> int:
+        with self._lock:
+            found = self._ids.setdefault(word, len(self.tokens))
+            if found == len(self.tokens):
+                self.tokens.append(word)
+            return found
+
+    def _since(self) -> np.ndarray:
+        """The code points of all words that came up since."""
+        with self._lock:
+            spelled = len(self._spelled) + len(self._spelled_since)
+            if spelled < len(self.tokens):
+                new = spell(self.tokens[spelled:])
+                self._spelled_since = np.concatenate([self._spelled_since, new])
+            return self._spelled_since

@@ -1,0 +1,205 @@
+"""The training of RETVec's network: words and their forms with typos, and a run on them.
+
+Owns which words are trained on and held out, which forms of them a step reads, and the run. The
+network is bert_jax/model/retvec.py's, a typo input_pipeline/text/typos.py's. Must not know flags.
+
+Every form is a pure function of seed, step and word, so that a run that goes on reads the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import logging
+
+from bert_jax.mesh import sharding
+from bert_jax.model.retvec import WordSimilarity
+from bert_jax.train import checkpoint, loop, losses, schedule, state
+from bert_jax.train.step import jit_train_step, make_eval_step, make_train_step
+from configs.errors import UserError
+from configs.schema import PretrainConfig
+from input_pipeline.randomness import digest64
+from input_pipeline.tasks.base import Arrays
+from input_pipeline.tasks.batching import training_batches
+from input_pipeline.text.typos import KINDS, is_word, one_typo
+from input_pipeline.tokenizer import Tokenizer
+from input_pipeline.tokenizer.words import CHARACTERS, spell
+from launch.finetuning.batch_runner import place_global
+from launch.pretraining import held_out
+from launch.workdir import running
+from launch.workdir.own_run import own_run
+
+_LEAST = 8  # words to train on; with fewer there is nothing to tell apart
+
+
+@dataclass(frozen=True)
+class Forms:
+    """The forms of a word that a step reads: the word itself, and others with typos.
+
+    count: how many, the word among them; share: the most typos of a form, as a share of the word's
+    characters, one at least; kinds: of typos, names in KINDS.
+    """
+
+    count: int = 2
+    share: float = 0.25
+    kinds: tuple[str, ...] = tuple(KINDS)
+
+    def of(self, word: str, *name: int | str) -> list[str]:
+        """The forms of `word`, as they are drawn for that name; it may be equal to some of them."""
+        most, made = max(1, int(len(word) * self.share)), [word]
+        for form in range(1, self.count):
+            # From one typo to the most, every number alike.
+            changed = word
+            for number in range(1 + digest64('count', *name, form) % most):
+                changed = one_typo(changed, self.kinds, *name, form, number)
+            made.append(changed)
+        return made
+
+    def batch(self, words: list[str], *name: int | str) -> np.ndarray:
+        """int32 [B, F, 16]: the characters of all forms of B words."""
+        forms = [form for row, word in enumerate(words) for form in self.of(word, *name, row)]
+        return spell(forms).reshape(len(words), self.count, CHARACTERS)
+
+
+@dataclass(frozen=True)
+class WordList:
+    """The words of a tokenizer, those that are trained on and those that are held out."""
+
+    train: list[str]
+    eval: list[str]
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, held_out_share: float) -> WordList:
+        """Words with a letter or a digit, held out by a hash of their spelling.
+
+        UserError where the tokenizer has none, or too few.
+        """
+        if tokenizer.kind != 'words':
+            raise UserError(
+                'the tokenizer is one of word pieces, and has no list of words: make one by'
+                ' launch.train_vocab --model=words'
+            )
+        words = [word for word in tokenizer.tokens(range(tokenizer.known)) if is_word(word)]
+        words = [word for word in words if word not in tokenizer.special_tokens]
+        apart = [digest64('held out', word) < held_out_share * 2**64 for word in words]
+        made = cls(
+            [word for word, out in zip(words, apart, strict=True) if not out],
+            [word for word, out in zip(words, apart, strict=True) if out],
+        )
+        if len(made.train) < _LEAST:
+            raise UserError(
+                f'the tokenizer has {len(made.train)} words to train on, and {_LEAST} are the'
+                ' least: train it on more text'
+            )
+        return made
+
+
+def batches(
+    words: list[str], forms: Forms, batch_size: int, seed: int, start: int = 0
+) -> Iterator[Arrays]:
+    """Endless batches from step `start` on, every word once an epoch, in an order of its own."""
+    numbers = {'word': np.arange(len(words), dtype=np.int32)}
+    rows = training_batches(numbers, ['word'], batch_size, seed, start)
+    for step, batch in enumerate(rows, start):
+        chosen = [words[number] for number in batch['word']]
+        yield {
+            'input_ids': batch['word'],  # by which a step counts its rows
+            'characters': forms.batch(chosen, seed, step),
+            'example_weights': batch['example_weights'],
+        }
+
+
+def evaluation_batches(words: list[str], forms: Forms, batch_size: int) -> Iterator[Arrays]:
+    """Every word once, with the same typos each time; what fills up the last batch has weight 0."""
+    for first in range(0, len(words), batch_size):
+        part = words[first : first + batch_size]
+        filled = part + part[:1] * (batch_size - len(part))
+        yield {
+            'input_ids': np.zeros(batch_size, np.int32),
+            'characters': forms.batch(filled, 'evaluation', first),
+            'example_weights': (np.arange(batch_size) < len(part)).astype(np.float32),
+        }
+
+
+def train(
+    config: PretrainConfig,
+    tokenizer: Tokenizer,
+    held_out_share: float,
+    forms: Forms,
+    workdir: str,
+    profile_steps: int = 0,
+) -> int:
+    """Trains the network in `workdir`, from its newest checkpoint; returns the exit code.
+
+    UserError where the settings do not fit, or the folder holds another run.
+    """
+    check(config)
+    words, batch_size = WordList.of(tokenizer, held_out_share), config.phases[0].batch_size
+    mesh, steps = sharding.make_mesh(config.runtime), config.total_steps
+    model = WordSimilarity(jnp.dtype(config.runtime.compute_dtype))
+    objective = losses.similarity_objective(model)
+    fresh = state.create_state(
+        model, config.seed, config.optimizer, mesh, config.runtime.shard_optimizer
+    )
+    train_step = jit_train_step(make_train_step(objective, config.optimizer), fresh)
+    eval_step = jax.jit(make_eval_step(objective))
+
+    def place(batch: Arrays) -> dict[str, jax.Array]:
+        return place_global(batch, mesh, batch_size)
+
+    def evaluate(step: int, now: state.TrainState) -> loop.Verdict:
+        del step
+        rows = evaluation_batches(words.eval, forms, batch_size)
+        found = held_out.measure(eval_step, now.params, map(place, rows))
+        return loop.Verdict({'split': 'eval', **found}, score=(found['nearest_is_same'],))
+
+    # What decides the result beside the settings; `words` is the mark of such a folder.
+    reads = {
+        'words': tokenizer.fingerprint,
+        'eval_words': held_out_share,
+        'forms': forms.count,
+        'typos': forms.share,
+        'kinds': list(forms.kinds),
+    }
+    logging.info('%d words to train on, %d held out', len(words.train), len(words.eval))
+    with own_run(workdir, config, fresh, mesh, tokenizer, reads, profile_steps=profile_steps) as (
+        run,
+        begin,
+    ):
+        ended = loop.train(
+            run,
+            train_step,
+            begin,
+            loop.prefetch(
+                batches(words.train, forms, batch_size, config.seed, int(begin.step)), place
+            ),
+            schedule.hparams_of(config.optimizer, config.seed, steps),
+            steps,
+            name='words',
+            evaluation=loop.Evaluation(config.runtime.eval_every, evaluate) if words.eval else None,
+        )
+    done = int(ended.state.step)
+    if done < steps and ended.signal is not None:
+        return running.exit_code(ended.signal, checkpoint.standing(workdir, done))
+    logging.info('done: %d steps', done)
+    return 0
+
+
+def check(config: PretrainConfig) -> None:
+    """UserError for settings of pre-training that this run has no place for."""
+    if len(config.phases) != 1 or config.phases[0].seq_len != CHARACTERS:
+        raise UserError(
+            f'phases: words have one, of seq_len={CHARACTERS} characters: change its steps and'
+            ' batch_size alone'
+        )
+    if config.runtime.accumulation > 1:
+        raise UserError(
+            'runtime.accumulation: every word of a batch is compared with all others: leave it at'
+            ' 1, and lower phases.0.batch_size where memory is short'
+        )
+    if config.tuning.method != 'full':
+        raise UserError(f'tuning.method={config.tuning.method}: a network of words has no blocks')

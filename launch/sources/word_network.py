@@ -1,0 +1,35 @@
+"""The network of a run of launch.train_retvec, as an encoder begins with it.
+
+Owns how such a workdir is told from others, and its weights put into a model. How it is trained is
+launch/pretraining/words.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bert_jax.train.checkpoint import load_params
+from bert_jax.train.state import load_params_into
+from launch.workdir.workdir import Workdir
+
+
+def is_workdir(where: str | None) -> bool:
+    """Whether that is a workdir of launch.train_retvec."""
+    if not where:
+        return False
+    # Of the workdirs those alone have words in their data.json.
+    workdir = Workdir(where)
+    return workdir.data_file.exists() and 'words' in workdir.data()
+
+
+def put_into(params: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A model's parameters with the network of that workdir, placed as they were.
+
+    UserError where it has no checkpoint yet.
+    """
+    network, _ = load_params(where)
+    embeddings = load_params_into(
+        params['encoder']['embeddings'], network, f'--init_from={where}', 'retvec'
+    )
+    return {**params, 'encoder': {**params['encoder'], 'embeddings': embeddings}}

@@ -1,0 +1,87 @@
+"""Trains the network that makes a vector of a word's characters (RETVec): a word and its forms with
+typos are to be alike.
+
+  python -m launch.train_vocab --model=words --input=GLOB --output=TOKENIZER --nolower_case
+  python -m launch.train_retvec --tokenizer=TOKENIZER --workdir=DIR [--set phases.0.steps=20000]
+  python -m launch.pretrain --config=retvec_tiny --init_from=DIR --data=RECORDS --workdir=DIR2
+
+The words are those of the tokenizer, of whatever script; some are held out by a hash of their
+spelling. Resumes by itself when the workdir holds a checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bert_jax.mesh import determinism
+from configs.errors import UserError
+from configs.options import check_intervals, option, required
+from configs.overrides import apply
+from configs.presets.relatives.words import recipe
+from configs.schema import PretrainConfig
+from launch import app, flags
+
+app.define_config_flags()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Whose words are trained on, and how they are misspelt."""
+
+    tokenizer: str = required('tokenizer directory of launch.train_vocab --model=words')
+    workdir: str = required('folder of this run: configuration, checkpoints, metrics')
+    forms: int = option(
+        2, 'forms of a word in a batch: itself, and others with typos', within='[2, 16]'
+    )
+    typos: float = option(
+        0.25, "most typos of a form, as a share of the word's characters; one at least",
+        within='(0, 1]',
+    )  # fmt: skip
+    kinds: tuple[str, ...] | None = option(
+        None,
+        'of insertion, deletion, swap, keyboard, homoglyph and leet; default: all of them',
+        commas=True,
+    )
+    eval_words: float = option(
+        0.01, 'share of the words that is held out, to measure on', within='[0, 0.5]'
+    )
+    deterministic: bool = option(False, determinism.HELP)
+    profile: int = option(
+        0, 'trace so many steps, after the first ten, into WORKDIR/profile', bounds=(0, None)
+    )
+
+    def __post_init__(self) -> None:
+        check_intervals(self)
+
+
+flags.define(Options)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Trains to the last step; returns 0, or 128 + the signal that asked it to save and stop."""
+    del argv
+    options = flags.read(Options)
+    if options.deterministic:
+        determinism.demand()
+    config = apply(app.config_named(PretrainConfig, recipe()), app.changes())
+
+    # What can be refused, before jax is imported.
+    from input_pipeline.text.typos import KINDS
+    from input_pipeline.tokenizer import Tokenizer
+
+    kinds = tuple(KINDS) if options.kinds is None else options.kinds
+    if unknown := [kind for kind in kinds if kind not in KINDS]:
+        raise UserError(f'--kinds: {unknown[0]!r} is none of {", ".join(KINDS)}')
+    tokenizer = Tokenizer.load(options.tokenizer)
+
+    from launch.pretraining import words
+
+    forms = words.Forms(options.forms, options.typos, kinds)
+    return words.train(
+        config, tokenizer, options.eval_words, forms, options.workdir, options.profile
+    )
+
+
+if __name__ == '__main__':
+    app.run(main, settings=PretrainConfig)

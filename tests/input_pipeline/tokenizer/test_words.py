@@ -1,0 +1,139 @@
+"""Tokenizers of whole words: which ids and characters words have, and how their list is chosen."""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import pytest
+
+from configs.errors import UserError
+from input_pipeline.text.typos import one_typo
+from input_pipeline.tokenizer import Tokenizer, words
+from input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
+from input_pipeline.tokenizer.wordpiece import Normalizer
+
+SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
+CASED = Normalizer(lower_case=False, strip_accents=False, nfc=True)
+
+
+def made(listed=('the', 'cat', ','), known=('Straße', '한국어')) -> Tokenizer:
+    return Tokenizer('words', words.content([*SPECIAL, *listed], known), CASED)
+
+
+def code_points(word: str) -> list[int]:
+    return [*map(ord, word[:16]), *[0] * (16 - len(word[:16]))]
+
+
+def test_every_word_has_an_id_and_its_characters():
+    """Those of the file their line, others the next free number, each time the same."""
+    tokenizer = made()
+    assert (tokenizer.vocab_size, tokenizer.known) == (8, 10)
+    ids = tokenizer.encode('the Straße, naïve cat 漢字 naïve')
+    assert ids == [5, 8, 7, 10, 6, 11, 12, 10]
+    assert tokenizer.tokens(ids)[3:] == ['naïve', 'cat', '漢', '字', 'naïve']
+    spelled = tokenizer.characters(np.array([ids, [0, 4, *ids[:6]]]))
+    assert spelled.dtype == np.int32 and spelled.shape == (2, 8, 16)
+    entries = ['the', 'Straße', ',', 'naïve', 'cat', '漢', '字', 'naïve']
+    assert spelled[0].tolist() == [code_points(word) for word in entries]
+    assert spelled[1, :2].tolist() == [code_points('[PAD]'), code_points('[MASK]')]
+    # Words that come up after the first were spelled.
+    later = tokenizer.encode('zebra')
+    assert tokenizer.characters(np.array(later)).tolist() == [code_points('zebra')]
+
+
+def test_the_first_sixteen_characters_are_the_word():
+    tokenizer = made(listed=['internationaliza'])
+    both = tokenizer.encode('internationalization internationalizes')
+    assert both[0] == 5 and tokenizer.tokens(both) == ['internationaliza', 'internationalize']
+    assert tokenizer.characters(np.array(both))[0].tolist() == code_points('internationaliza')
+
+
+def test_closed_ids_are_those_of_the_file():
+    """For files that other processes read: what they could not spell is [UNK]."""
+    tokenizer = made().close()
+    assert tokenizer.encode('the Straße naïve') == [5, 8, 1]
+    listed = tokenizer.listed(np.array([5, 8, 1, 7]))
+    assert listed.tolist() == [True, False, False, True]
+
+
+def test_places_in_the_text():
+    """Of words after signs, composed characters and words that are cut."""
+    text = 'A\u0308pfel, (the internationalizations)'
+    found = made().encode_with_offsets(text)
+    parts = [text[a:b] for a, b in zip(found.starts, found.ends, strict=True)]
+    assert parts == ['A\u0308pfel', ',', '(', 'the', 'internationalizations', ')']
+    assert found.word_starts.all() and found.ids[1] == 7
+    assert made().tokens([found.ids[1]]) == [',']
+
+
+def test_a_folder_keeps_the_list_and_the_rest_apart(tmp_path):
+    tokenizer = made()
+    tokenizer.encode('unseen words are in no file')
+    tokenizer.save(tmp_path / 'words')
+    assert sorted(path.name for path in (tmp_path / 'words').iterdir()) == [
+        'tokenizer_config.json', 'words.txt'
+    ]  # fmt: skip
+    read = Tokenizer.load(tmp_path / 'words')
+    assert (read.kind, read.vocab_size, read.known) == ('words', 8, 10)
+    assert read.fingerprint == tokenizer.fingerprint
+    assert (
+        read.fingerprint != made(listed=['the', 'cat'], known=[',', 'Straße', '한국어']).fingerprint
+    )
+    assert read.tokens(range(10)) == [*SPECIAL, 'the', 'cat', ',', 'Straße', '한국어']
+
+
+@pytest.mark.parametrize(
+    ('content', 'said'),
+    [
+        ('[PAD]\n[UNK]\nthe\n', 'no blank line in it, which ends the list'),
+        ('[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n\nthe\n', 'a word stands in it twice'),
+        ('[PAD]\n[UNK]\n\nthe\n', r'no \[CLS\] \[SEP\] \[MASK\] among its 2 entries'),
+    ],
+    ids=['no border', 'twice', 'no special tokens'],
+)
+def test_a_damaged_file_is_refused(tmp_path: pathlib.Path, content, said):
+    (tmp_path / 'words.txt').write_text(content)
+    (tmp_path / 'tokenizer_config.json').write_text('{"do_lower_case": false}')
+    with pytest.raises(UserError, match=said):
+        Tokenizer.load(tmp_path)
+
+
+def test_the_list_holds_the_most_frequent_words():
+    """Ties by spelling; the rest is known up to a number, and what is beyond counted as unknown."""
+    text = ['red red red red, blue blue blue green green', 'Red b a c', 'red,']
+    options = VocabularyOptions(vocab_size=8, model='words', lower_case=False, known_words=6)
+    tokenizer, report = train(text, options)
+    assert tokenizer.tokens(range(tokenizer.known)) == [
+        *SPECIAL, 'red', 'blue', ',', 'green', 'Red', 'a'
+    ]  # fmt: skip
+    # Of 16 words 10 are listed, 4 known besides, b and c are not.
+    assert (tokenizer.vocab_size, report.more, report.words) == (8, 3, 14)
+    assert report.listed == pytest.approx(10 / 16) and report.unknown == pytest.approx(2 / 16)
+    assert '62.50% of the pieces are in the list, 3 more are known' in str(report)
+
+
+def test_the_list_depends_on_the_words_alone():
+    text = ['some words and more words', 'and some more', 'of them']
+    options = VocabularyOptions(vocab_size=9, model='words')
+    prints = {train(lines, options)[0].fingerprint for lines in (text, text[::-1])}
+    assert len(prints) == 1
+
+
+def test_text_without_spaces_is_said():
+    """Thai, a sentence a word; Chinese has a word for each character, and Korean its spaces."""
+    options = VocabularyOptions(vocab_size=50, model='words', lower_case=False)
+    thai = ['ภาษาไทยไม่มีช่องว่างระหว่างคำ และเขียนติดกันไปเรื่อยๆจนจบประโยค'] * 3
+    _, report = train(thai, options)
+    assert '100.0% of the words are longer than 16 characters' in report.warnings[0]
+    assert 'a stretch without any is one word: divide the text' in report.warnings[0]
+    for text in ('漢字仮名交じり文を書く人がたくさんいます', '한국어 사전을 학습합니다'):
+        assert not any('longer' in said for said in train([text], options)[1].warnings)
+
+
+def test_a_single_typo_is_of_a_kind_that_can_change_the_word():
+    """Every kind comes up, and a word that none can change stays."""
+    made = {one_typo('cat', ['deletion', 'swap'], seed) for seed in range(60)}
+    assert made == {'at', 'ct', 'ca', 'act', 'cta'}
+    assert {one_typo('한국', ['leet', 'deletion'], seed) for seed in range(20)} == {'한', '국'}
+    assert one_typo('한국', ['leet'], 0) == '한국'

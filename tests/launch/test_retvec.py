@@ -1,0 +1,417 @@
+"""An encoder of whole words, from the text of its words to scores with typos."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.mesh import sharding
+from bert_jax.train.checkpoint import load_params
+from configs import schema
+from configs.errors import UserError
+from configs.overrides import apply
+from configs.presets.finetune import recipe
+from configs.presets.relatives import words as words_preset
+from input_pipeline.preprocess.job import preprocess
+from input_pipeline.preprocess.options import PreprocessOptions
+from input_pipeline.records import shards
+from input_pipeline.records.stream import RecordStream
+from input_pipeline.tasks import load_task
+from input_pipeline.text.typos import Typos
+from input_pipeline.tokenizer import Tokenizer
+from input_pipeline.tokenizer.vocabulary import VocabularyOptions
+from input_pipeline.tokenizer.vocabulary import train as train_vocabulary
+from launch.finetuning import evaluation, finetuner, machine
+from launch.finetuning.approach import FineTuning
+from launch.finetuning.task_data import TaskData, task_identity
+from launch.inference import Bert, Predictor
+from launch.pretraining import dry_run, held_out, train, words
+from launch.pretraining.records import Records
+from launch.sources import source
+from tests.helpers.numpy_bert import dense, numpy_forward
+from tests.helpers.numpy_retvec import code_points, numpy_network
+
+pytestmark = pytest.mark.usefixtures('signal_handlers')
+LISTED = 17  # twelve words with the special tokens
+MODEL = schema.ModelConfig(
+    vocab_size=LISTED,
+    hidden_size=24,
+    num_layers=1,
+    num_heads=2,
+    intermediate_size=32,
+    max_position=32,
+    embedding='retvec',
+)
+RUNTIME = schema.RuntimeConfig(decoder='numpy', log_every=2, eval_every=3, checkpoint_every=3)
+GOOD, BAD = ('wonderful', 'excellent', 'pleasant'), ('terrible', 'miserable', 'dreadful')
+
+
+def lines(count: int) -> list[str]:
+    """Sentences of frequent words and of rarer names, which the list has no room for."""
+    rng = np.random.default_rng(0)
+    names = [f'{a}{b}' for a in ('Bar', 'Kol', 'Mün', 'Tre') for b in ('ton', 'wald', 'sk', 'été')]
+    choose = lambda of: of[rng.integers(len(of))]
+    return [
+        f'the {choose(("film", "book"))} of {choose(names)} was {choose((*GOOD, *BAD))} .'
+        for _ in range(count)
+    ]
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory) -> pathlib.Path:
+    """A folder with a tokenizer, `records` of it, a network of `words`, and `pre`, on both."""
+    folder = tmp_path_factory.mktemp('retvec')
+    text = lines(480)
+    (folder / 'text.txt').write_text(
+        '\n\n'.join('\n'.join(text[first : first + 6]) for first in range(0, len(text), 6))
+    )
+    options = VocabularyOptions(LISTED, 'words', lower_case=False, known_words=24)
+    train_vocabulary(text, options)[0].save(folder / 'tokenizer')
+    preprocess(records_options(folder, 'records'))
+    train_words(folder, 'words', 48)
+    pretrain(folder, 'pre', 6)
+    return folder
+
+
+def records_options(folder: pathlib.Path, name: str, **others) -> PreprocessOptions:
+    given = {'seq_len': 16, 'dupe_factor': 2, 'eval_fraction': 0.1, 'workers': 1, **others}
+    return PreprocessOptions(
+        input=f'{folder}/text.txt',
+        tokenizer=f'{folder}/tokenizer',
+        output=f'{folder}/{name}',
+        **given,
+    )
+
+
+def train_words(folder: pathlib.Path, name: str, steps: int) -> int:
+    config = dataclasses.replace(
+        words_preset.recipe(),
+        phases=(schema.Phase(16, steps, 8),),
+        optimizer=schema.OptimizerConfig(
+            algorithm='adamw', peak_lr=3e-3, warmup_steps=0, schedule='constant', clip_norm=None
+        ),
+        runtime=dataclasses.replace(RUNTIME, eval_every=24, log_every=12, checkpoint_every=24),
+    )
+    tokenizer = Tokenizer.load(folder / 'tokenizer')
+    return words.train(config, tokenizer, 0.2, words.Forms(), str(folder / name))
+
+
+def pretrain(folder: pathlib.Path, name: str, steps: int, **model) -> None:
+    config = schema.PretrainConfig(
+        model=dataclasses.replace(MODEL, **model),
+        phases=(schema.Phase(16, steps, 8),),
+        optimizer=schema.OptimizerConfig(peak_lr=1e-2, warmup_steps=0, schedule='constant'),
+        runtime=RUNTIME,
+    )
+    records = Records(str(folder / 'records'), shards.Manifest.load(folder / 'records'))
+    asked = train.Options(str(folder / name), str(folder / 'words'))
+    assert train.run(config, [records], asked) == 0
+
+
+def batches(folder: pathlib.Path, split: str) -> list[dict[str, np.ndarray]]:
+    return list(RecordStream(str(folder / 'records'), split, 32, 0, 'numpy').evaluation())
+
+
+def test_records_hold_words_beyond_the_list_and_never_ask_for_them(folder):
+    """24 words are known, 12 of them in the list: the others are seen, and stay as they are."""
+    tokenizer = Tokenizer.load(folder / 'tokenizer')
+    assert (tokenizer.vocab_size, tokenizer.known) == (17, 29)
+    manifest = shards.Manifest.load(folder / 'records')
+    assert (manifest.vocab_size, manifest.known_words) == (17, 29)
+    assert not shards.verify(folder / 'records').faults
+    seen, asked = [], []
+    for batch in batches(folder, 'train'):
+        seen.append(batch['input_ids'][batch['example_weights'] > 0])
+        asked.append(batch['masked_lm_ids'][batch['masked_lm_weights'] > 0])
+    seen, asked = np.concatenate(seen), np.concatenate(asked)
+    names = {entry for entry in tokenizer.tokens(np.unique(seen)) if entry[0].isupper()}
+    assert len(names) == 12 and {17, 28} < set(seen.ravel().tolist()) and 29 not in seen
+    assert set(asked.tolist()) == set(range(5, 17))
+    # the four of sixteen names that are not known are [UNK], and never asked for either
+    assert 0.02 < (seen == tokenizer.unk_id).mean() < 0.06
+
+
+def test_dynamic_masks_are_refused(folder):
+    with pytest.raises(UserError, match='--masking=dynamic: the train step .* cannot spell'):
+        preprocess(records_options(folder, 'dynamic', masking='dynamic'))
+
+
+def test_forms_are_the_word_and_others_with_typos():
+    """The same for a name; no more typos than a share of the characters, one at least."""
+    forms = words.Forms(count=3, share=0.25, kinds=('deletion',))
+    first, second, third = forms.of('language', 7, 0)
+    assert first == 'language' and forms.of('language', 7, 0)[1:] == [second, third]
+    assert {8 - len(form) for n in range(30) for form in forms.of('language', n, 0)[1:]} == {1, 2}
+    assert {len(form) for n in range(10) for form in forms.of('cat', n, 0)[1:]} == {2}
+    found = forms.batch(['language', 'cat'], 7)
+    assert found.shape == (2, 3, 16)
+    assert np.array_equal(found[1], code_points(*forms.of('cat', 7, 1)))
+
+
+def test_words_are_held_out_by_their_spelling(folder):
+    """None is in both parts, signs in neither; those of any other list fall alike."""
+    tokenizer = Tokenizer.load(folder / 'tokenizer')
+    found = words.WordList.of(tokenizer, 0.2)
+    known = set(tokenizer.tokens(range(5, 29))) - {'.'}
+    assert set(found.train) | set(found.eval) == known and not set(found.train) & set(found.eval)
+    assert found.eval and len(found.train) > 2 * len(found.eval)
+    every = [word for batch in words.evaluation_batches(found.eval, words.Forms(), 4)
+             for word in batch['characters'][batch['example_weights'] > 0, 0].tolist()]  # fmt: skip
+    assert every == code_points(*found.eval).tolist()
+
+
+def test_an_encoder_begins_with_the_network_and_keeps_it(folder):
+    given = load_params(folder / 'words')[0]['retvec']
+    kept = load_params(folder / 'pre')[0]['encoder']['embeddings']['retvec']
+    assert jax.tree.all(jax.tree.map(np.array_equal, given, kept))
+
+
+def test_held_out_loss_is_that_of_the_words_spelled(folder):
+    """The forward pass in numpy, on vectors of words that are spelled from words.txt here."""
+    report = held_out.evaluate(str(folder / 'pre'), str(folder / 'records'), 'eval')
+    params, _ = load_params(folder / 'pre')
+    entries = (folder / 'tokenizer/words.txt').read_text().replace('\n\n', '\n').split('\n')[:-1]
+    embeddings = params['encoder']['embeddings']
+    vectors = numpy_network(embeddings['retvec'], code_points(*entries))
+    embeddings['word'] = dense(vectors, embeddings['projection'])
+    total = weight = 0.0
+    for batch in batches(folder, 'eval'):
+        logits = numpy_forward(params, MODEL, batch)[2]
+        losses = np.log(np.exp(logits).sum(-1)) - np.take_along_axis(
+            logits, batch['masked_lm_ids'][..., None], -1
+        ).squeeze(-1)
+        weights = batch['masked_lm_weights'] * batch['example_weights'][:, None]
+        total, weight = total + (losses * weights).sum(), weight + weights.sum()
+    assert report['metrics']['mlm_loss'] == pytest.approx(total / weight, abs=1e-4)
+
+
+def test_a_dry_run_spells_its_batch(folder):
+    """A batch of its records is compiled for, which must be as in training."""
+    config = schema.PretrainConfig(
+        model=MODEL,
+        phases=(schema.Phase(16, 4, 8),),
+        optimizer=schema.OptimizerConfig(warmup_steps=0),
+        runtime=RUNTIME,
+    )
+    records = Records(str(folder / 'records'), shards.Manifest.load(folder / 'records'))
+    said = dry_run.report(config, config.phases[0], records, sharding.make_mesh(RUNTIME))
+    assert said.startswith('seq_len 16, batch 8, 4 steps') and 'a checkpoint' in said
+
+
+@pytest.mark.slow
+def test_runs_that_go_on_end_with_the_same_bits(folder):
+    """Of words and of the encoder, which may be trained with its network too."""
+    train_words(folder, 'cut', 24)
+    train_words(folder, 'cut', 48)
+    same = lambda a, b: jax.tree.all(
+        jax.tree.map(np.array_equal, load_params(folder / a)[0], load_params(folder / b)[0])
+    )
+    assert same('words', 'cut')
+    pretrain(folder, 'pre_cut', 3)
+    pretrain(folder, 'pre_cut', 6)
+    assert same('pre', 'pre_cut')
+    pretrain(folder, 'trained', 3, retvec='trained')
+    embeddings = load_params(folder / 'trained')[0]['encoder']['embeddings']
+    given = load_params(folder / 'words')[0]['retvec']
+    assert not np.array_equal(given['output']['kernel'], embeddings['retvec']['output']['kernel'])
+
+
+def test_any_word_is_read_by_its_characters(folder):
+    """Bert.load: rows of words that are in no file differ by their spelling alone."""
+    bert = Bert.load(str(folder / 'pre'))
+    first, second, third = bert.embed(['the Quux was', 'the Quux was', 'the Quuz was'])
+    assert np.array_equal(first, second) and not np.array_equal(first, third)
+    answers = bert.fill_mask('the film was [MASK] .', top=LISTED - 5)[0]
+    entries = (folder / 'tokenizer/words.txt').read_text().split('\n')[5:LISTED]
+    assert {answer['token'] for answer in answers} <= {*entries, *bert.tokenizer.special_tokens}
+
+
+@pytest.fixture(scope='module')
+def tuned(folder) -> pathlib.Path:
+    """`pre`, fine-tuned to tell good from bad, beside the files of the task."""
+    rng = np.random.default_rng(0)
+    for split, rows in (('train', 48), ('dev', 16)):
+        made = []
+        for _ in range(rows):
+            word = (*GOOD, *BAD)[rng.integers(6)]
+            made.append(
+                {'text': f'the film was {word}', 'label': 'good' if word in GOOD else 'bad'}
+            )
+        (folder / f'{split}.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in made))
+    task = {
+        'kind': 'classification',
+        'files': {split: f'{split}.jsonl' for split in ('train', 'dev')},
+        'columns': {'text': 'text', 'label': 'label'},
+        'labels': ['bad', 'good'],
+    }
+    (folder / 'mood.json').write_text(json.dumps(task))
+    finetune(folder, 'mood.json', 'tuned', 'epochs=20')
+    return folder / 'tuned'
+
+
+def finetune(folder: pathlib.Path, task_name: str, name: str, *changes: str) -> dict:
+    settings = [
+        'batch_size=16', 'max_seq_length=16', 'optimizer.peak_lr=1e-2', 'optimizer.algorithm=adamw'
+    ]  # fmt: skip
+    config = apply(recipe('mood'), [*settings, *changes])
+    encoder, place = source.load_source(str(folder / 'pre')), str(folder / task_name)
+    task = load_task(place)
+    data = TaskData(task, encoder, task_identity(task, place, ''))
+    ready = machine.ready(config.runtime, encoder.model)
+    return finetuner.FineTuner(FineTuning(data), ready).run(config, str(folder / name))[0]
+
+
+def test_a_fine_tuned_model_keeps_the_network_and_scores_typos(folder, tuned):
+    """Scores without noise are the run's own, and those with it are recomputed text by text."""
+    given = load_params(folder / 'words')[0]['retvec']
+    kept = load_params(tuned)[0]['encoder']['embeddings']['retvec']
+    assert jax.tree.all(jax.tree.map(np.array_equal, given, kept))
+
+    own = [
+        line.split('\t')[1]
+        for line in (tuned / 'predictions/dev/predictions.tsv').read_text().splitlines()[1:]
+    ]
+    rows = [json.loads(line) for line in (folder / 'dev.jsonl').read_text().splitlines()]
+    predict = Predictor.from_workdir(str(tuned))
+    assert [predict(row['text'])['label'] for row in rows] == own
+    assert np.mean([row['label'] == label for row, label in zip(rows, own, strict=True)]) > 0.7
+
+    # Words that nobody has seen, through the way of a split and one by one.
+    trained, typos = evaluation.TrainedTask(str(tuned), None, None, None), Typos(1.0, 3)
+    texts = [typos.text(row['text'], number) for number, row in enumerate(rows)]
+    noisy = [dataclasses.replace(e, text=t) for e, t in zip(trained.examples, texts, strict=True)]
+    answers = trained.predict(noisy).answers
+    assert list(answers.values()) == [predict(text)['label'] for text in texts]
+
+
+@pytest.mark.slow
+def test_a_network_that_is_trained_on_moves(folder, tuned):
+    finetune(folder, 'mood.json', 'moved', 'epochs=1', 'retvec=trained')
+    given = load_params(folder / 'words')[0]['retvec']
+    moved = load_params(folder / 'moved')[0]['encoder']['embeddings']['retvec']
+    assert not np.array_equal(given['word']['kernel'], moved['word']['kernel'])
+    assert source.load_source(str(folder / 'moved')).model.retvec == 'trained'
+
+
+@pytest.mark.slow
+def test_pairs_and_tags(folder):
+    """Tags are learnt of words that stand in no list, by how they begin."""
+    (folder / 'pairs.jsonl').write_text(
+        ''.join(
+            json.dumps({'a': f'the {a}', 'b': f'the {b}', 'label': str(int(a == b))}) + '\n'
+            for a in GOOD for b in GOOD for _ in range(6)
+        )
+    )  # fmt: skip
+    pairs = {
+        'kind': 'classification',
+        'files': dict.fromkeys(('train', 'dev'), 'pairs.jsonl'),
+        'columns': {'text': 'a', 'text_b': 'b', 'label': 'label'},
+        'labels': ['0', '1'],
+    }
+    (folder / 'pairs.json').write_text(json.dumps(pairs))
+    assert 'accuracy' in finetune(folder, 'pairs.json', 'pairs', 'epochs=1')['metrics']
+    sentences = []
+    for number in range(60):
+        name = f'{"AEIOU"[number % 5]}{"rstvw"[number % 4]}olina'
+        sentences.append(f'the O\nfilm O\nof O\n{name} B-PER\n. O\n')
+    (folder / 'tags.txt').write_text('\n'.join(sentences))
+    tags = {
+        'kind': 'tagging',
+        'files': dict.fromkeys(('train', 'dev'), 'tags.txt'),
+        'labels': ['O', 'B-PER', 'I-PER'],
+    }
+    (folder / 'tags.json').write_text(json.dumps(tags))
+    scores = finetune(folder, 'tags.json', 'tags', 'epochs=20')['metrics']
+    assert scores['entity_f1'] > 0.9
+
+
+def test_what_is_not_served_is_refused_in_one_line(folder, tuned, binary):
+    for name, arguments, said in (
+        ('export', (f'--workdir={tuned}', f'--output={folder}/out'), 'no other program has its'),
+        (
+            'finetune',
+            (
+                f'--task={folder}/mood.json',
+                f'--init_from={folder}/words',
+                f'--workdir={folder}/none',
+            ),
+            'holds no encoder: a network of words',
+        ),
+        (
+            'pretrain',
+            (
+                '--config=retvec_tiny',
+                f'--data={folder}/records',
+                f'--workdir={folder}/none',
+                '--set=phases.0.seq_len=16',
+                f'--set=model.vocab_size={LISTED}',
+            ),
+            'name the workdir of launch.train_retvec with --init_from',
+        ),
+        (
+            'pretrain',
+            (
+                '--config=bert_tiny',
+                f'--data={folder}/records',
+                f'--workdir={folder}/none',
+                '--set=phases.0.seq_len=16',
+                f'--set=model.vocab_size={LISTED}',
+            ),
+            'has whole words, which model.embedding=table has no vectors for',
+        ),
+    ):
+        run = binary(name, *arguments)
+        assert run.returncode == 2 and said in run.stderr.splitlines()[-1], run.stderr
+    assert not (folder / 'none').exists()
+
+
+def test_tasks_of_spans_are_refused(folder):
+    task = {
+        'kind': 'span',
+        'files': dict.fromkeys(('train', 'dev'), 'span.json'),
+    }
+    answer = {'text': 'Barton', 'answer_start': 12}
+    paragraph = {
+        'context': 'the film of Barton was pleasant .',
+        'qas': [{'id': str(n), 'question': 'whose film', 'answers': [answer]} for n in range(8)],
+    }
+    data = {'version': '1.1', 'data': [{'title': 'one', 'paragraphs': [paragraph]}]}
+    (folder / 'span.json').write_text(json.dumps(data))
+    (folder / 'spans.json').write_text(json.dumps(task))
+    with pytest.raises(UserError, match='is not for an encoder of whole words'):
+        finetune(folder, 'spans.json', 'none', 'batch_size=8')
+
+
+@pytest.mark.slow
+def test_the_command_trains_words_and_says_what_is_wrong(folder, tmp_path, binary):
+    small = ('phases.0.steps=4', 'phases.0.batch_size=8', 'optimizer.warmup_steps=1',
+             'runtime.eval_every=2', 'runtime.log_every=2')  # fmt: skip
+    settings = [f'--set={change}' for change in small]
+    tokenizer, workdir = f'--tokenizer={folder}/tokenizer', f'--workdir={tmp_path}/run'
+    run = binary('train_retvec', tokenizer, workdir, '--eval_words=0.2', *settings)
+    assert run.returncode == 0, run.stderr
+    written = [
+        json.loads(line) for line in (tmp_path / 'run/metrics.jsonl').read_text().splitlines()
+    ]
+    assert [line['step'] for line in written if line['split'] == 'eval'] == [2, 4]
+    assert all(0 <= line['nearest_is_same'] <= 1 for line in written)
+
+    # Another share of typos is another run.
+    for arguments, said in (
+        (('--eval_words=0.2', '--typos=0.5', *settings), 'holds another run'),
+        (('--kinds=swap,typo',), "--kinds: 'typo' is none of insertion"),
+        (('--set=runtime.accumulation=2', *settings), 'every word of a batch is compared'),
+        (('--set=phases.0.seq_len=32', *settings), 'of seq_len=16 characters'),
+    ):
+        run = binary('train_retvec', tokenizer, workdir, *arguments)
+        assert run.returncode == 2 and said in run.stderr.splitlines()[-1], run.stderr
+    (tmp_path / 'pieces').mkdir()
+    (tmp_path / 'pieces/vocab.txt').write_text('[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n')
+    (tmp_path / 'pieces/tokenizer_config.json').write_text('{"do_lower_case": true}')
+    run = binary('train_retvec', f'--tokenizer={tmp_path}/pieces', f'--workdir={tmp_path}/other')
+    assert run.returncode == 2 and 'has no list of words' in run.stderr.splitlines()[-1]
