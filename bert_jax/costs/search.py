@@ -20,6 +20,7 @@ from absl import logging
 
 from bert_jax.costs import flops, memory, plan
 from bert_jax.costs.chips import Topology
+from bert_jax.mesh import sharding
 from bert_jax.model import attention
 from bert_jax.model.embeddings import padded_vocab
 from configs.errors import UserError
@@ -173,6 +174,7 @@ def grid(task: Task, knobs: Sequence[str]) -> Iterator[tuple[dict[str, Any], Est
     knobs: names of 'accumulation', 'remat', 'fsdp', 'model_parallel', 'shard_optimizer'.
     """
     chips, runtime = task.topology.chips, task.config.runtime
+    is_sharded = sharding.shards_update(runtime.shard_optimizer, task.topology.chip.platform)
     # Powers of two alone: they divide most topologies and the widths of most models.
     powers = [2**i for i in range(chips.bit_length()) if chips % 2**i == 0]
     choices = {
@@ -181,7 +183,7 @@ def grid(task: Task, knobs: Sequence[str]) -> Iterator[tuple[dict[str, Any], Est
         'fsdp': powers,
         # Above 8 the products of one chip are narrow even in BERT-large.
         'model_parallel': [n for n in powers if n <= 8 and task.config.model.num_heads % n == 0],
-        'shard_optimizer': [False, True],
+        'shard_optimizer': [runtime.shard_optimizer, not is_sharded],
     }
     for values in itertools.product(*(choices[knob] for knob in knobs)):
         changes = {

@@ -71,7 +71,12 @@ def pretraining_program(
     kernel = attention.choose(runtime, config.encoder, inputs.seq_len, inputs.packed, platform)
     objective = losses.pretraining_objective(pretraining_model(config, kernel), inputs.nsp)
     step = make_train_step(
-        objective, config.optimizer, runtime.accumulation, inputs.masking, runtime.dropout_rng
+        objective,
+        config.optimizer,
+        runtime.accumulation,
+        inputs.masking,
+        runtime.dropout_rng,
+        runtime.shard_optimizer,
     )
     # The state's shardings are known without computing it; the jitted step gives its result the
     # same.

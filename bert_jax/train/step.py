@@ -55,6 +55,7 @@ def make_train_step(
     accumulation: int = 1,
     masking: DynamicMasking | None = None,
     dropout_rng: str = 'threefry',
+    shard_optimizer: bool | None = False,
 ) -> Callable[[TrainState, Batch, Hparams], tuple[TrainState, MetricSums]]:
     """-> step(state, batch, hparams) -> (state, metrics as (sum, weight) pairs).
 
@@ -108,7 +109,8 @@ def make_train_step(
         if accumulation == 1:
             grads, sums = gradient(*fixed, (batch, rows_B))
         else:  # rbg draws one array for all rows of a micro-batch, so it must see them all
-            reduce_once = per_data_shard(total) if dropout_rng == 'threefry' else total
+            one_sum = per_data_shard(total, state.params, shard_optimizer)
+            reduce_once = one_sum if dropout_rng == 'threefry' else total
             grads, sums = reduce_once(fixed, _split((batch, rows_B), accumulation))
 
         # Of the whole batch: the loss, the norm of the gradient before it is clipped, and whether
@@ -180,12 +182,6 @@ def warn_of_recompilation(step: Any, at: int, programs: int = 1) -> None:
             step._cache_size(),
             at,
         )
-
-
-def use_compilation_cache(folder: str | None) -> None:
-    """Keeps compiled programs in `folder` and takes them from there; with None nothing is kept."""
-    if folder is not None:
-        jax.config.update('jax_compilation_cache_dir', folder)
 
 
 def make_eval_step(objective: Objective) -> Callable[[Any, Batch], MetricSums]:

@@ -299,6 +299,7 @@ class FineTuner(Generic[C]):
             fixed,
             runtime.accumulation,
             dropout_rng=runtime.dropout_rng,
+            shard_optimizer=runtime.shard_optimizer,
         )
 
         # The state is donated: the step writes over the old one, which is not needed any more.

@@ -17,7 +17,7 @@ from absl import logging
 
 from bert_jax.costs import flops
 from bert_jax.costs.throughput import StepCosts
-from bert_jax.mesh import determinism, processes, sharding
+from bert_jax.mesh import determinism, processes, program_cache, sharding
 from bert_jax.model import attention, splits
 from bert_jax.train import checkpoint, loop
 from bert_jax.train.program import PretrainingProgram, fresh_state, pretraining_program
@@ -29,9 +29,6 @@ from bert_jax.train.state import (
     load_params_into,
     parameter_count,
 )
-
-# Before anything is compiled; the mesh then, for what follows is checked against it.
-from bert_jax.train.step import use_compilation_cache
 from configs import schema
 from configs.errors import UserError
 from input_pipeline.records.stream import RecordStream
@@ -58,7 +55,8 @@ class Options(NamedTuple):
 
 def prepare(config: schema.PretrainConfig, records: list[Records]) -> jax.sharding.Mesh:
     """The mesh of the run. UserError where the settings or the records do not fit the devices."""
-    use_compilation_cache(config.runtime.compilation_cache)
+    # Before anything is compiled; the mesh then, for what follows is checked against it.
+    program_cache.use(config.runtime.compilation_cache)
     mesh = sharding.make_mesh(config.runtime)
     for warning in splits.left_whole(config.model, config.runtime):
         logging.warning('%s', warning)
