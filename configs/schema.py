@@ -158,8 +158,8 @@ class RuntimeConfig(Section):
     )
     compilation_cache: str | None = setting(
         'auto',
-        "folder that keeps compiled programs for later runs; auto: the user's cache, in a run of one"
-        ' process; none: they are not kept',
+        "folder that keeps compiled programs for later runs; auto: the user's cache, but not for"
+        ' several processes; none: they are not kept',
         kind='runtime',
     )
     decoder: Literal['auto', 'tfdata', 'numpy'] = setting(

@@ -174,7 +174,7 @@ def grid(task: Task, knobs: Sequence[str]) -> Iterator[tuple[dict[str, Any], Est
     knobs: names of 'accumulation', 'remat', 'fsdp', 'model_parallel', 'shard_optimizer'.
     """
     chips, runtime = task.topology.chips, task.config.runtime
-    is_sharded = sharding.shards_update(runtime.shard_optimizer, task.topology.chip.platform)
+    is_sharded = sharding.shards_update(runtime, plan.abstract_mesh(task.config, task.topology))
     # Powers of two alone: they divide most topologies and the widths of most models.
     powers = [2**i for i in range(chips.bit_length()) if chips % 2**i == 0]
     choices = {

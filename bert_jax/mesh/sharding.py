@@ -11,7 +11,7 @@ own.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -119,52 +119,6 @@ def constrain_rows(x: jax.Array) -> jax.Array:
     return jax.lax.with_sharding_constraint(x, P(axes, *(None,) * (x.ndim - 1)))
 
 
-def per_data_shard(
-    total: Callable[..., Any], params: Any, shard_optimizer: bool | None = False
-) -> Callable[..., Any]:
-    """`total(fixed, rows)` -> (gradients, sums), with one reduction over the mesh axis `data`.
-
-    It stands at the end: each part of `data` sums its own share of rows ([*, B, ...] leaves, split
-    along B) by a program of its own. Left to itself XLA reduces inside the loops of `total`, once a
-    turn. params: what the gradients are of; where `shard_optimizer` splits them over `data`, each
-    part of `data` is left with its own share of the sum.
-    """
-    # Without a split of `data` there is nothing to reduce.
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.shape['data'] == 1:
-        return total
-    places = shardings({'params': params}, mesh, shard_optimizer)['params']
-    axes = jax.tree.map(_axis_over_data, places)
-
-    def local(fixed, rows):
-        gradients, sums = total(fixed, rows)
-        return jax.tree.map(_reduced, gradients, axes), jax.lax.psum(sums, 'data')
-
-    # Parameters and keys are whole on each part (P()); rows are [micro-batches, B, ...], cut along
-    # B.
-    scattered = jax.tree.map(lambda axis: P() if axis < 0 else P(*(None,) * axis, 'data'), axes)
-    return jax.shard_map(
-        local,
-        in_specs=(P(), P(None, 'data')),
-        out_specs=(scattered, P()),
-        axis_names={'data'},
-        check_vma=False,
-    )
-
-
-def _axis_over_data(place: NamedSharding) -> int:
-    """The axis of an array that is split over `data`, -1 where none is."""
-    split = [i for i, axes in enumerate(place.spec) if axes == 'data' or 'data' in (axes or ())]
-    return split[0] if split else -1
-
-
-def _reduced(x: jax.Array, axis: int) -> jax.Array:
-    """The sum of x over the parts of `data`, each part keeping its share along `axis` (-1: all)."""
-    if axis < 0:
-        return jax.lax.psum(x, 'data')
-    return jax.lax.psum_scatter(x, 'data', scatter_dimension=axis, tiled=True)
-
-
 def _spec(
     path: str,
     shape: tuple[int, ...],
@@ -173,38 +127,31 @@ def _spec(
 ) -> P:
     """The first rule's PartitionSpec for the leaf at `path`, without axes that do not divide.
 
-    over_data: what a rule splits over `fsdp` is split over `data` as well.
+    over_data: matrices are split over `data` too, along their first axis.
     """
     for pattern, spec in RULES:
         if re.search(pattern, path):
+            wanted = list(spec)
+            # `data` is the outermost: exchange.py cuts along it before all others.
+            wider = ('data', *names_of(spec[0]))
+            if over_data and len(spec) > 1 and shape[-len(spec)] % _size(mesh, wider) == 0:
+                wanted[0] = wider
             # Right-aligned: stacked leaves have a leading L that no rule names.
-            full = (None,) * (len(shape) - len(spec)) + tuple(spec)
+            full = (*(None,) * (len(shape) - len(spec)), *wanted)
             # Axis by axis: what divides is split even where its neighbour does not.
             pairs = zip(full, shape, strict=True)
-            return P(*(_dividing(axes, size, mesh, over_data) for axes, size in pairs))
+            return P(*(axes if size % _size(mesh, axes) == 0 else None for axes, size in pairs))
     return P()
 
 
-def _dividing(
-    axes: str | tuple[str, ...] | None,
-    size: int,
-    mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
-    over_data: bool,
-) -> str | tuple[str, ...] | None:
-    """The mesh axes of a rule, with `data` before them where that divides `size`, or None."""
-    if axes is None:
-        return None
-    names = (axes,) if isinstance(axes, str) else axes
-    # `data` is the outermost, as of the mesh: `per_data_shard` cuts along it before all others.
-    if over_data and 'fsdp' in names and size % _size(mesh, ('data', *names)) == 0:
-        return ('data', *names)
-    return axes if size % _size(mesh, axes) == 0 else None
+def names_of(axes: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    """The mesh axes of an entry of a PartitionSpec."""
+    return (axes,) if isinstance(axes, str) else axes or ()
 
 
-def _size(mesh: jax.sharding.Mesh, axes: str | tuple[str, ...]) -> int:
+def _size(mesh: jax.sharding.Mesh, axes: str | tuple[str, ...] | None) -> int:
     """The number of parts that an array's axis has when it is split over these mesh axes."""
-    names = (axes,) if isinstance(axes, str) else axes
-    return int(np.prod([mesh.shape[name] for name in names]))
+    return int(np.prod([mesh.shape[name] for name in names_of(axes)]))
 
 
 def path_of(key_path: tuple[Any, ...]) -> str:
@@ -215,29 +162,36 @@ def path_of(key_path: tuple[Any, ...]) -> str:
 def shardings(
     tree: Any,
     mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
-    shard_optimizer: bool | None = False,
+    shard_optimizer: bool = False,
 ) -> Any:
     """A NamedSharding for every leaf of a tree of arrays or ShapeDtypeStructs, by RULES.
 
-    An axis that does not divide stays whole. With `shard_optimizer` (None: on TPUs) the weights and
-    moments of a train state are split over `data` too (Xu et al. 2020, weight-update sharding);
-    what is frozen has no update, and is not.
+    An axis that does not divide stays whole. With `shard_optimizer` the weights and moments of a
+    train state are split over `data` too (Xu et al. 2020, weight-update sharding); what is frozen
+    has no update, and is not.
     """
-    device = mesh.abstract_mesh.abstract_device
-    over_data = shards_update(shard_optimizer, device.platform if device else 'cpu')
 
     # Moments end in their parameter's path, so the same rules meet them.
     def sharding_of(key_path, leaf):
         path = path_of(key_path)
         has_update = path.startswith(('params/', 'opt_state/'))
-        return NamedSharding(mesh, _spec(path, leaf.shape, mesh, over_data and has_update))
+        return NamedSharding(mesh, _spec(path, leaf.shape, mesh, shard_optimizer and has_update))
 
     return jax.tree_util.tree_map_with_path(sharding_of, tree)
 
 
-def shards_update(shard_optimizer: bool | None, platform: str) -> bool:
-    """What runtime.shard_optimizer means on 'cpu', 'gpu' or 'tpu': None is yes on TPUs alone."""
-    return platform == 'tpu' if shard_optimizer is None else shard_optimizer
+def shards_update(
+    runtime: RuntimeConfig, mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh
+) -> bool:
+    """Whether weights and moments are split over `data`: runtime.shard_optimizer, or on TPUs.
+
+    Not by itself under rbg, whose masks are drawn for a whole batch: the exchange is XLA's affair
+    then, and moves more.
+    """
+    if runtime.shard_optimizer is not None:
+        return runtime.shard_optimizer
+    device = mesh.abstract_mesh.abstract_device
+    return device is not None and device.platform == 'tpu' and runtime.dropout_rng == 'threefry'
 
 
 def batch_sharding(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> NamedSharding:

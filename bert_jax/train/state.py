@@ -118,7 +118,7 @@ def create_state(
     seed: int,
     config: Optimizer,
     mesh: jax.sharding.Mesh,
-    shard_optimizer: bool | None = False,
+    shard_optimizer: bool = False,
     encoder: ModelConfig | None = None,
 ) -> TrainState:
     """A fresh state, made on the mesh: no device ever holds what is not its part.
@@ -138,7 +138,7 @@ def abstract_state(
     model: Any,
     config: Optimizer,
     mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
-    shard_optimizer: bool | None = False,
+    shard_optimizer: bool = False,
     encoder: ModelConfig | None = None,
 ) -> TrainState:
     """What create_state would make, as ShapeDtypeStructs with their places: nothing is computed."""

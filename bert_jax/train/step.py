@@ -14,8 +14,10 @@ import jax
 import jax.numpy as jnp
 import optax
 from absl import logging
+from jax.sharding import PartitionSpec as P
 
-from bert_jax.mesh.sharding import constrain_rows, per_data_shard
+from bert_jax.mesh.exchange import per_data_shard
+from bert_jax.mesh.sharding import constrain_rows
 from bert_jax.model.dropout import DropoutRng
 from bert_jax.train.losses import Batch, MetricSums, Objective
 from bert_jax.train.masking import DynamicMasking
@@ -55,7 +57,8 @@ def make_train_step(
     accumulation: int = 1,
     masking: DynamicMasking | None = None,
     dropout_rng: str = 'threefry',
-    shard_optimizer: bool | None = False,
+    shard_optimizer: bool = False,
+    dtype: jnp.dtype = jnp.float32,
 ) -> Callable[[TrainState, Batch, Hparams], tuple[TrainState, MetricSums]]:
     """-> step(state, batch, hparams) -> (state, metrics as (sum, weight) pairs).
 
@@ -98,20 +101,22 @@ def make_train_step(
         gradient = jax.grad(loss, has_aux=True)
 
         # Gradients and metric sums of all micro-batches, one after the other; zeros of the right
-        # shapes are where the sums begin. `fixed`: what all micro-batches have in common.
-        def total(fixed, micros):
+        # shapes are where the sums begin. `shared`: what all micro-batches have in common.
+        def total(params, shared, micros):
+            # In float32, whatever a single gradient is.
+            fixed = jax.tree.map(lambda x: x.astype(jnp.float32), params), shared
             first_micro = jax.tree.map(lambda x: x[0], micros)
             zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(gradient, *fixed, first_micro))
             add_next = lambda sofar, micro: (_add(sofar, gradient(*fixed, micro)), None)
             return jax.lax.scan(add_next, zeros, micros)[0]
 
-        fixed = state.params, (key, denominators, state.frozen)
-        if accumulation == 1:
-            grads, sums = gradient(*fixed, (batch, rows_B))
-        else:  # rbg draws one array for all rows of a micro-batch, so it must see them all
-            one_sum = per_data_shard(total, state.params, shard_optimizer)
-            reduce_once = one_sum if dropout_rng == 'threefry' else total
-            grads, sums = reduce_once(fixed, _split((batch, rows_B), accumulation))
+        summed, rows, cut = gradient, (batch, rows_B), P('data')
+        if accumulation > 1:
+            summed, rows, cut = total, _split(rows, accumulation), P(None, 'data')
+        # rbg draws one array for all rows of a micro-batch, so it must see them all.
+        if dropout_rng == 'threefry' and (accumulation > 1 or shard_optimizer):
+            summed = per_data_shard(summed, state.params, cut, shard_optimizer, dtype)
+        grads, sums = summed(state.params, (key, denominators, state.frozen), rows)
 
         # Of the whole batch: the loss, the norm of the gradient before it is clipped, and whether
         # both are numbers. One NaN anywhere reaches the loss or the norm.
