@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import pathlib
+import platform
 import tempfile
+import zlib
 
 import jax
 from absl import logging
@@ -34,7 +36,7 @@ def use(folder: str | None) -> None:
         jax.config.update('jax_compilation_cache_dir', folder)
     # A program that one process has and another must compile could leave them waiting for each
     # other: on GPUs they share out the timing of kernels.
-    elif jax.process_count() == 1 and jax.config.jax_compilation_cache_dir is None:
+    elif jax.process_count() == 1 and jax.config.values['jax_compilation_cache_dir'] is None:
         _use_own()
 
 
@@ -54,7 +56,7 @@ def _make(folder: str) -> None:
 def _use_own() -> None:
     """Switches on the user's own cache; a line and nothing where it cannot be written."""
     base = pathlib.Path(os.environ.get('XDG_CACHE_HOME') or '~/.cache').expanduser()
-    folder = base / 'bert_jax' / 'programs'
+    folder = base / 'bert_jax' / 'programs' / _kind_of_host()
     try:
         # What lies there is run: nobody else may write it.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -63,5 +65,19 @@ def _use_own() -> None:
         logging.info('compiled programs are not kept: %s: %s', folder, error.strerror)
         return
     jax.config.update('jax_compilation_cache_dir', str(folder))
-    if jax.config.jax_compilation_cache_max_size == -1:
+    if jax.config.values['jax_compilation_cache_max_size'] == -1:
         jax.config.update('jax_compilation_cache_max_size', _MOST_BYTES)
+
+
+def _kind_of_host() -> str:
+    """A name for machines whose processors run the same instructions.
+
+    A home may be shared by several machines, and what XLA compiles for one CPU can end a process on
+    another.
+    """
+    try:
+        lines = pathlib.Path('/proc/cpuinfo').read_text().splitlines()
+    except OSError:  # no Linux: such homes are of one machine
+        return platform.machine()
+    features = {line for line in lines if line.startswith(('flags', 'Features'))}
+    return f'{platform.machine()}-{zlib.crc32(" ".join(sorted(features)).encode()):08x}'

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from absl import logging
 from jax.experimental import mesh_utils
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from configs.errors import UserError
@@ -87,7 +87,7 @@ def _arranged(shape: tuple[int, ...], devices: list[Any]) -> np.ndarray:
 
 
 def check_divides(
-    mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
+    mesh: Mesh | AbstractMesh,
     batch_size: int,
     accumulation: int,
     setting: str,
@@ -122,7 +122,7 @@ def constrain_rows(x: jax.Array) -> jax.Array:
 def _spec(
     path: str,
     shape: tuple[int, ...],
-    mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
+    mesh: Mesh | AbstractMesh,
     over_data: bool = False,
 ) -> P:
     """The first rule's PartitionSpec for the leaf at `path`, without axes that do not divide.
@@ -149,7 +149,7 @@ def names_of(axes: str | tuple[str, ...] | None) -> tuple[str, ...]:
     return (axes,) if isinstance(axes, str) else axes or ()
 
 
-def _size(mesh: jax.sharding.Mesh, axes: str | tuple[str, ...] | None) -> int:
+def _size(mesh: Mesh | AbstractMesh, axes: str | tuple[str, ...] | None) -> int:
     """The number of parts that an array's axis has when it is split over these mesh axes."""
     return int(np.prod([mesh.shape[name] for name in names_of(axes)]))
 
@@ -161,7 +161,7 @@ def path_of(key_path: tuple[Any, ...]) -> str:
 
 def shardings(
     tree: Any,
-    mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
+    mesh: Mesh | AbstractMesh,
     shard_optimizer: bool = False,
 ) -> Any:
     """A NamedSharding for every leaf of a tree of arrays or ShapeDtypeStructs, by RULES.
@@ -180,9 +180,7 @@ def shardings(
     return jax.tree_util.tree_map_with_path(sharding_of, tree)
 
 
-def shards_update(
-    runtime: RuntimeConfig, mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh
-) -> bool:
+def shards_update(runtime: RuntimeConfig, mesh: Mesh | AbstractMesh) -> bool:
     """Whether weights and moments are split over `data`: runtime.shard_optimizer, or on TPUs.
 
     Not by itself under rbg, whose masks are drawn for a whole batch: the exchange is XLA's affair
@@ -194,17 +192,17 @@ def shards_update(
     return device is not None and device.platform == 'tpu' and runtime.dropout_rng == 'threefry'
 
 
-def batch_sharding(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> NamedSharding:
+def batch_sharding(mesh: Mesh | AbstractMesh) -> NamedSharding:
     """The sharding of a batch: rows over `data` and `fsdp`, other axes whole."""
     return NamedSharding(mesh, P(BATCH))
 
 
-def replicated(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> NamedSharding:
+def replicated(mesh: Mesh | AbstractMesh) -> NamedSharding:
     """The sharding of what is whole on every device."""
     return NamedSharding(mesh, P())
 
 
-def local_rows(mesh: jax.sharding.Mesh, batch_size: int) -> tuple[tuple[int, int], ...]:
+def local_rows(mesh: Mesh, batch_size: int) -> tuple[tuple[int, int], ...]:
     """The ranges [start, stop) of global rows that this process must supply, in order, merged."""
     # Where `model` spans processes, several of them supply the same rows; devices of one process
     # that lie along it have the same range, and neighbours along the batch touch.
@@ -219,9 +217,7 @@ def local_rows(mesh: jax.sharding.Mesh, batch_size: int) -> tuple[tuple[int, int
     return tuple(merged)
 
 
-def place(
-    batch: Mapping[str, np.ndarray], mesh: jax.sharding.Mesh, batch_size: int
-) -> dict[str, jax.Array]:
+def place(batch: Mapping[str, np.ndarray], mesh: Mesh, batch_size: int) -> dict[str, jax.Array]:
     """Puts this process's rows of a batch on its devices, as global arrays of `batch_size` rows."""
     # Each process has only its own rows; jax puts them together without any of them moving.
     sharding = batch_sharding(mesh)

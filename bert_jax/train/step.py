@@ -65,6 +65,9 @@ def make_train_step(
     optimizer: its settings, or an optax one of your own, whose schedule counts the steps that were
       not discarded.
     masking: where given, the batch comes unmasked, and each step draws its own masks.
+    shard_optimizer: whether the state's weights and moments are split over `data`, as
+      sharding.shards_update says; dtype: of the objective's arithmetic, in which weights are then
+      gathered.
     Among the metrics are loss, grad_norm, param_norm and bad_steps, and of an optimizer by settings
     learning_rate; loss is what is minimised, and takes the place of an objective's own `loss`. The
     batch has `input_ids` [B, ...], by which its rows are counted.
@@ -103,13 +106,14 @@ def make_train_step(
         # Gradients and metric sums of all micro-batches, one after the other; zeros of the right
         # shapes are where the sums begin. `shared`: what all micro-batches have in common.
         def total(params, shared, micros):
-            # In float32, whatever a single gradient is.
-            fixed = jax.tree.map(lambda x: x.astype(jnp.float32), params), shared
+            # In the dtype of the weights, whatever they were gathered in.
+            fixed = jax.tree.map(lambda x, own: x.astype(own.dtype), params, state.params), shared
             first_micro = jax.tree.map(lambda x: x[0], micros)
             zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(gradient, *fixed, first_micro))
             add_next = lambda sofar, micro: (_add(sofar, gradient(*fixed, micro)), None)
             return jax.lax.scan(add_next, zeros, micros)[0]
 
+        # Rows lie along the first axis, [B, ...], or below the micro-batches' [n, B / n, ...].
         summed, rows, cut = gradient, (batch, rows_B), P('data')
         if accumulation > 1:
             summed, rows, cut = total, _split(rows, accumulation), P(None, 'data')
