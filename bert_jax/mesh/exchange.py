@@ -48,14 +48,19 @@ def per_data_shard(
         gather = lambda one: jax.lax.all_gather(one, 'data', tiled=True)
         return x if axis < 0 else _layer_by_layer(gather, sent, axis)
 
-    def reduced(x, axis):
+    device = mesh.abstract_device
+    is_cpu = device is None or device.platform == 'cpu'
+
+    def reduced(x, param, axis):
+        # XLA for CPUs ends the process over a scatter of bfloat16 (jaxlib 0.10.2).
+        x = x.astype(param.dtype) if is_cpu else x
         scatter = lambda one: jax.lax.psum_scatter(one, 'data', tiled=True)
         return jax.lax.psum(x, 'data') if axis < 0 else _layer_by_layer(scatter, x, axis)
 
     def local(params, shared, rows):
         whole = jax.tree_util.tree_map_with_path(gathered, params, axes)
         gradients, sums = summed(whole, shared, rows)
-        gradients = jax.tree.map(reduced, gradients, axes)
+        gradients = jax.tree.map(reduced, gradients, params, axes)
         wide = jax.tree.map(lambda gradient, x: gradient.astype(x.dtype), gradients, params)
         return wide, jax.lax.psum(sums, 'data')
 

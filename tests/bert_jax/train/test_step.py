@@ -199,14 +199,15 @@ def test_weights_and_moments_are_split_over_data_too_where_asked():
 
 
 @pytest.mark.slow
-def test_a_sharded_update_in_bfloat16_differs_by_the_order_of_sums_alone():
+def test_a_sharded_update_in_bfloat16_differs_by_rounding_alone():
     """Kernels are gathered, and their gradients added up, in the dtype that they are used in."""
     whole, shared = (
         run(RuntimeConfig(compute_dtype='bfloat16', shard_optimizer=shards), steps=4)
         for shards in (False, True)
     )
-    # Step 0 has the same weights, step 1 too (its rate was 0): nothing was rounded on the way.
-    np.testing.assert_allclose(shared[1][:2], whole[1][:2], rtol=1e-6)
+    # The rate of step 0 is 0: two steps with the same weights, which XLA fuses otherwise. A
+    # bfloat16 has 8 bits, and one of a mean is far less.
+    np.testing.assert_allclose(shared[1][:2], whole[1][:2], rtol=5e-5)
     np.testing.assert_allclose(shared[1], whole[1], rtol=2e-3)
     assert {leaf.dtype for leaf in jax.tree.leaves(shared[0].params)} == {np.dtype('float32')}
 
