@@ -117,8 +117,11 @@ class RuntimeConfig(Section):
     fsdp: int = setting(
         1, 'devices over which parameters and moments are split', kind='runtime', within=COUNT
     )
-    shard_optimizer: bool = setting(
-        False, "the optimizer's moments are split over `data` too", kind='runtime'
+    shard_optimizer: bool | None = setting(
+        None,
+        'weights and moments are split over `data` too, and each device updates its share; none: on'
+        ' TPUs',
+        kind='runtime',
     )
     model_parallel: int = setting(
         1, 'devices over which each layer is split', kind='runtime', within=COUNT
@@ -154,8 +157,9 @@ class RuntimeConfig(Section):
         ' runtime.accumulation',
     )
     compilation_cache: str | None = setting(
-        None,
-        'folder that keeps compiled programs for later runs; none: they are not kept',
+        'auto',
+        "folder that keeps compiled programs for later runs; auto: the user's cache, but not for"
+        ' several processes; none: they are not kept',
         kind='runtime',
     )
     decoder: Literal['auto', 'tfdata', 'numpy'] = setting(

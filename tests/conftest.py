@@ -18,6 +18,8 @@ from tests.helpers.encoder import ENCODER_WORDS
 os.environ['JAX_PLATFORMS'] = 'cpu'
 os.environ['JAX_NUM_CPU_DEVICES'] = '8'
 os.environ['JAX_NUMPY_RANK_PROMOTION'] = 'raise'
+# No test may find what another has compiled, nor leave anything in the user's cache.
+os.environ['JAX_ENABLE_COMPILATION_CACHE'] = 'false'
 # Compiling is most of what the tests do; the binaries that they start are compiled as users have
 # them.
 os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')

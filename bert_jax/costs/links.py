@@ -2,7 +2,7 @@
 
 Owns the collectives of a program's text and the notations of their groups, and the price of the
 bytes by the links of a topology. A collective that XLA has cut into steps
-(async_collective_fusion) is known by its channel and counts once. It must not know what else a step
+(async_collective_fusion) is known by its chain and counts once. It must not know what else a step
 does, nor whether it does that at the same time.
 """
 
@@ -70,7 +70,7 @@ def collectives(text: str, mesh_shape: Mapping[str, int]) -> list[Collective]:
         for i in computation.instructions.values()
         if i.opcode.endswith('-done') and i.operands
     }
-    by_channel: dict[tuple[str, str], Collective] = {}
+    by_chain: dict[tuple[str, str], Collective] = {}
     for name, computation in computations.items():
         for i in computation.instructions.values():
             kind = i.opcode.removesuffix('-start')
@@ -86,13 +86,15 @@ def collectives(text: str, mesh_shape: Mapping[str, int]) -> list[Collective]:
             elif kind == 'reduce-scatter':
                 array_bytes *= size
             one = Collective(kind, axes, size, array_bytes, runs[name], plain(shape), i.origin)
-            # The steps of one collective share its channel, and some of them may run beside every
-            # turn of a loop: the one that runs least often runs once for each collective.
+            # The steps of one collective share a chain and a channel, which others may have too.
+            # Some of them may run beside every turn of a loop: the one that runs least often runs
+            # once for each collective.
+            chain = re.search(r'chain_id="(\d+)"', i.rest)
             channel = re.search(r'channel_id=(\d+)', i.rest)
-            key = (kind, channel[1] if channel else i.name)
-            if key not in by_channel or by_channel[key].count > one.count:
-                by_channel[key] = one
-    return list(by_channel.values())
+            key = (kind, f'{chain[1]} {channel and channel[1]}' if chain else i.name)
+            if key not in by_chain or by_chain[key].count > one.count:
+                by_chain[key] = one
+    return list(by_chain.values())
 
 
 def added_up(collectives: Iterable[Collective]) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-from jax.sharding import AbstractMesh
+from jax.sharding import AbstractDevice, AbstractMesh
 
 from bert_jax.costs import flops, hlo, links, memory, overheads, prices, reading
 from bert_jax.costs.chips import Topology
@@ -79,7 +79,11 @@ def abstract_mesh(config: PretrainConfig, topology: Topology) -> AbstractMesh:
         )
     # Raises where an axis would split nothing. What it warns of the run itself says.
     splits.left_whole(config.model, runtime)
-    mesh = AbstractMesh((data, runtime.fsdp, runtime.model_parallel), ('data', 'fsdp', 'model'))
+    mesh = AbstractMesh(
+        (data, runtime.fsdp, runtime.model_parallel),
+        ('data', 'fsdp', 'model'),
+        abstract_device=AbstractDevice(topology.chip.name, None, topology.chip.platform),
+    )
     for i, phase in enumerate(config.phases):
         sharding.check_divides(
             mesh, phase.batch_size, runtime.accumulation, f'phases.{i}.batch_size'

@@ -20,6 +20,7 @@ from absl import logging
 
 from bert_jax.costs import flops, memory, plan
 from bert_jax.costs.chips import Topology
+from bert_jax.mesh import sharding
 from bert_jax.model import attention
 from bert_jax.model.embeddings import padded_vocab
 from configs.errors import UserError
@@ -87,17 +88,19 @@ class Estimate(NamedTuple):
         return (needs - self.known) / self.guessed if math.isfinite(needs) else 1.0
 
 
-def kept(model: ModelConfig, scores: int, remat: str, width: int) -> float:
+def kept(model: ModelConfig, scores: int, remat: str, width: int, scanned: bool = False) -> float:
     """Bytes that a layer keeps of one token for the backward pass.
 
     width: bytes of an activation; scores: numbers of attention scores that are kept of a token. As
     libtpu compiles the step: with 'none' query, key, value, context, the outputs of the other
-    products, two dropout masks of a byte, and probabilities with their mask; what is between is
-    made again. With 'dots' the products' outputs, with 'full' the layer's input.
+    products, probabilities, and, where layers are not scanned, masks of a byte for two dropouts and
+    the probabilities'; what is between is made again. With 'dots' the products' outputs, with
+    'full' the layer's input.
     """
     H, F = model.hidden_size, model.intermediate_size
+    masks = 0 if scanned else 2 * H + scores
     return {
-        'none': width * (6 * H + F) + 2 * H + (width + 1) * scores,
+        'none': width * (6 * H + F + scores) + masks,
         'dots': width * (6 * H + F),
         'full': width * H,
     }[remat]
@@ -118,8 +121,11 @@ def estimate(task: Task) -> Estimate:
     model, runtime, chip = config.model, config.runtime, topology.chip
     mesh = plan.abstract_mesh(config, topology).shape
     # Remat and accumulation change nothing of what shapes alone tell: counted once for all of them.
-    counted = _analytic(task.changed({'remat': 'none', 'accumulation': 1}))
+    plain = {'remat': 'none', 'accumulation': 1}
+    counted = _analytic(task.changed(plain))
     state = counted['memory']
+    # A sharded update keeps a share of the weights; the step has all of them nevertheless.
+    weights = _analytic(task.changed(plain | {'shard_optimizer': False}))['memory']['parameters']
     width = 2 if runtime.compute_dtype == 'bfloat16' else 4  # bytes of an activation
     rows = plan.rows_at_a_time(config, phase, mesh)
     tokens, split = rows * phase.seq_len, mesh['model']
@@ -128,11 +134,15 @@ def estimate(task: Task) -> Estimate:
     # the embeddings with their norm's input in float32, and the logits in float32 and in `width`.
     fused = attention.choose(runtime, model, phase.seq_len, platform=chip.platform) != 'xla'
     scores = 0 if fused else model.num_heads * phase.seq_len
-    of_all = model.num_layers * kept(model, scores, runtime.remat, width)
-    again = kept(model, scores, 'none', width) if runtime.remat != 'none' else 0
+    of_all = model.num_layers * kept(model, scores, runtime.remat, width, runtime.scan_layers)
+    again = (
+        kept(model, scores, 'none', width, runtime.scan_layers) if runtime.remat != 'none' else 0
+    )
     activations = tokens * ((of_all + again) / split + (5 + width) * model.hidden_size)
     logits = rows * predictions * padded_vocab(model.vocab_size) * (4 + width) / split
-    gradients = state['parameters'] * (2 if runtime.accumulation > 1 else 1)
+    gradients = weights * (2 if runtime.accumulation > 1 else 1)
+    if weights > state['parameters']:  # gathered, in the dtype of the arithmetic
+        gradients += weights * width / 4
 
     # Compute: remat repeats of the forward pass, a third of all, what it does not keep.
     of_sequence = flops.training_flops(model, phase.seq_len, predictions)
@@ -148,10 +158,10 @@ def estimate(task: Task) -> Estimate:
     # outputs of two products a layer, forward and backward.
     # Of n chips in a ring each sends (n - 1) / n of an array to scatter or to gather it.
     ring = lambda n: (n - 1) / n
-    of_fsdp = state['parameters'] * mesh['fsdp']  # parameters of one part of `model`
+    of_fsdp = weights * mesh['fsdp']  # parameters of one part of `model`
     of_layer = 4 * 2 * ring(split) * tokens * model.hidden_size * width
     sent = (
-        2 * ring(mesh['data']) * state['parameters']
+        2 * ring(mesh['data']) * weights
         + ring(mesh['fsdp']) * of_fsdp * (1 + 2 * runtime.accumulation * width / 4)
         + runtime.accumulation * model.num_layers * of_layer
     )
@@ -173,6 +183,7 @@ def grid(task: Task, knobs: Sequence[str]) -> Iterator[tuple[dict[str, Any], Est
     knobs: names of 'accumulation', 'remat', 'fsdp', 'model_parallel', 'shard_optimizer'.
     """
     chips, runtime = task.topology.chips, task.config.runtime
+    is_sharded = sharding.shards_update(runtime, plan.abstract_mesh(task.config, task.topology))
     # Powers of two alone: they divide most topologies and the widths of most models.
     powers = [2**i for i in range(chips.bit_length()) if chips % 2**i == 0]
     choices = {
@@ -181,7 +192,7 @@ def grid(task: Task, knobs: Sequence[str]) -> Iterator[tuple[dict[str, Any], Est
         'fsdp': powers,
         # Above 8 the products of one chip are narrow even in BERT-large.
         'model_parallel': [n for n in powers if n <= 8 and task.config.model.num_heads % n == 0],
-        'shard_optimizer': [False, True],
+        'shard_optimizer': [runtime.shard_optimizer, not is_sharded],
     }
     for values in itertools.product(*(choices[knob] for knob in knobs)):
         changes = {

@@ -11,14 +11,14 @@ own.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
 from absl import logging
 from jax.experimental import mesh_utils
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from configs.errors import UserError
@@ -87,7 +87,7 @@ def _arranged(shape: tuple[int, ...], devices: list[Any]) -> np.ndarray:
 
 
 def check_divides(
-    mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
+    mesh: Mesh | AbstractMesh,
     batch_size: int,
     accumulation: int,
     setting: str,
@@ -119,42 +119,39 @@ def constrain_rows(x: jax.Array) -> jax.Array:
     return jax.lax.with_sharding_constraint(x, P(axes, *(None,) * (x.ndim - 1)))
 
 
-def per_data_shard(total: Callable[..., Any]) -> Callable[..., Any]:
-    """`total(fixed, rows)`, a sum over rows, with one reduction over the mesh axis `data`.
+def _spec(
+    path: str,
+    shape: tuple[int, ...],
+    mesh: Mesh | AbstractMesh,
+    over_data: bool = False,
+) -> P:
+    """The first rule's PartitionSpec for the leaf at `path`, without axes that do not divide.
 
-    It stands at the end of the sum: each part of `data` sums its own share of rows ([*, B, ...]
-    leaves, split along B) by a program of its own. Left to itself XLA reduces inside the loops of
-    `total`, once a turn.
+    over_data: matrices are split over `data` too, along their first axis.
     """
-    # Without a split of `data` there is nothing to reduce.
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.shape['data'] == 1:
-        return total
-    # Parameters and keys are whole on each part (P()); rows are [micro-batches, B, ...], cut along
-    # B.
-    local = lambda fixed, rows: jax.lax.psum(total(fixed, rows), 'data')
-    return jax.shard_map(
-        local, in_specs=(P(), P(None, 'data')), out_specs=P(), axis_names={'data'}, check_vma=False
-    )
-
-
-def _spec(path: str, shape: tuple[int, ...], mesh: jax.sharding.Mesh) -> P:
-    """The first rule's PartitionSpec for the leaf at `path`, without axes that do not divide."""
     for pattern, spec in RULES:
         if re.search(pattern, path):
+            wanted = list(spec)
+            # `data` is the outermost: exchange.py cuts along it before all others.
+            wider = ('data', *names_of(spec[0]))
+            if over_data and len(spec) > 1 and shape[-len(spec)] % _size(mesh, wider) == 0:
+                wanted[0] = wider
             # Right-aligned: stacked leaves have a leading L that no rule names.
-            full = (None,) * (len(shape) - len(spec)) + tuple(spec)
-            divides = lambda size, axes: axes is None or size % _size(mesh, axes) == 0
+            full = (*(None,) * (len(shape) - len(spec)), *wanted)
             # Axis by axis: what divides is split even where its neighbour does not.
             pairs = zip(full, shape, strict=True)
-            return P(*(axes if divides(size, axes) else None for axes, size in pairs))
+            return P(*(axes if size % _size(mesh, axes) == 0 else None for axes, size in pairs))
     return P()
 
 
-def _size(mesh: jax.sharding.Mesh, axes: str | tuple[str, ...]) -> int:
+def names_of(axes: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    """The mesh axes of an entry of a PartitionSpec."""
+    return (axes,) if isinstance(axes, str) else axes or ()
+
+
+def _size(mesh: Mesh | AbstractMesh, axes: str | tuple[str, ...] | None) -> int:
     """The number of parts that an array's axis has when it is split over these mesh axes."""
-    names = (axes,) if isinstance(axes, str) else axes
-    return int(np.prod([mesh.shape[name] for name in names]))
+    return int(np.prod([mesh.shape[name] for name in names_of(axes)]))
 
 
 def path_of(key_path: tuple[Any, ...]) -> str:
@@ -163,46 +160,49 @@ def path_of(key_path: tuple[Any, ...]) -> str:
 
 
 def shardings(
-    tree: Any, mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh, shard_optimizer: bool = False
+    tree: Any,
+    mesh: Mesh | AbstractMesh,
+    shard_optimizer: bool = False,
 ) -> Any:
     """A NamedSharding for every leaf of a tree of arrays or ShapeDtypeStructs, by RULES.
 
-    An axis that does not divide stays whole. With `shard_optimizer` the moments of a train state
-    are split over `data` too (Xu et al. 2020, weight-update sharding).
+    An axis that does not divide stays whole. With `shard_optimizer` the weights and moments of a
+    train state are split over `data` too (Xu et al. 2020, weight-update sharding); what is frozen
+    has no update, and is not.
     """
 
     # Moments end in their parameter's path, so the same rules meet them.
     def sharding_of(key_path, leaf):
         path = path_of(key_path)
-        spec = _spec(path, leaf.shape, mesh)
-        if shard_optimizer and path.startswith('opt_state/'):
-            spec = _also_over_data(spec, leaf.shape, mesh)
-        return NamedSharding(mesh, spec)
+        has_update = path.startswith(('params/', 'opt_state/'))
+        return NamedSharding(mesh, _spec(path, leaf.shape, mesh, shard_optimizer and has_update))
 
     return jax.tree_util.tree_map_with_path(sharding_of, tree)
 
 
-def _also_over_data(spec: P, shape: tuple[int, ...], mesh: jax.sharding.Mesh) -> P:
-    """`spec` with `data` added to the first axis that divides by it; else `spec` itself."""
-    full = [*spec, *(None,) * (len(shape) - len(spec))]
-    for i, (axes, size) in enumerate(zip(full, shape, strict=True)):
-        wider = (*((axes,) if isinstance(axes, str) else axes or ()), 'data')
-        if size % _size(mesh, wider) == 0:
-            return P(*full[:i], wider, *full[i + 1 :])
-    return spec
+def shards_update(runtime: RuntimeConfig, mesh: Mesh | AbstractMesh) -> bool:
+    """Whether weights and moments are split over `data`: runtime.shard_optimizer, or on TPUs.
+
+    Not by itself under rbg, whose masks are drawn for a whole batch: the exchange is XLA's affair
+    then, and moves more.
+    """
+    if runtime.shard_optimizer is not None:
+        return runtime.shard_optimizer
+    device = mesh.abstract_mesh.abstract_device
+    return device is not None and device.platform == 'tpu' and runtime.dropout_rng == 'threefry'
 
 
-def batch_sharding(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> NamedSharding:
+def batch_sharding(mesh: Mesh | AbstractMesh) -> NamedSharding:
     """The sharding of a batch: rows over `data` and `fsdp`, other axes whole."""
     return NamedSharding(mesh, P(BATCH))
 
 
-def replicated(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> NamedSharding:
+def replicated(mesh: Mesh | AbstractMesh) -> NamedSharding:
     """The sharding of what is whole on every device."""
     return NamedSharding(mesh, P())
 
 
-def local_rows(mesh: jax.sharding.Mesh, batch_size: int) -> tuple[tuple[int, int], ...]:
+def local_rows(mesh: Mesh, batch_size: int) -> tuple[tuple[int, int], ...]:
     """The ranges [start, stop) of global rows that this process must supply, in order, merged."""
     # Where `model` spans processes, several of them supply the same rows; devices of one process
     # that lie along it have the same range, and neighbours along the batch touch.
@@ -217,9 +217,7 @@ def local_rows(mesh: jax.sharding.Mesh, batch_size: int) -> tuple[tuple[int, int
     return tuple(merged)
 
 
-def place(
-    batch: Mapping[str, np.ndarray], mesh: jax.sharding.Mesh, batch_size: int
-) -> dict[str, jax.Array]:
+def place(batch: Mapping[str, np.ndarray], mesh: Mesh, batch_size: int) -> dict[str, jax.Array]:
     """Puts this process's rows of a batch on its devices, as global arrays of `batch_size` rows."""
     # Each process has only its own rows; jax puts them together without any of them moving.
     sharding = batch_sharding(mesh)

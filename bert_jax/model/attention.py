@@ -155,8 +155,7 @@ def attend(
         past_TS = jnp.tri(q_BTND.shape[1], k_BSND.shape[1], dtype=bool)
         bias_B1TS = jnp.where(past_TS[None, None], bias_B1TS, MASKED)
     probs_BNTS = _softmax(scores_BNTS + bias_B1TS, v_BSND.dtype)
-    # Named 'kept', like the dropout masks: what REMAT_POLICIES in encoder.py keeps for the backward
-    # pass.
+    # Named 'kept': what REMAT_POLICIES in encoder.py keeps for the backward pass.
     return checkpoint_name(
         jnp.einsum('BNTS,BSND->BTND', dropout(probs_BNTS, rate, dropout_rng, site), v_BSND), 'kept'
     )

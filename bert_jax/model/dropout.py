@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
 
 from bert_jax.model.threefry import threefry
 
@@ -54,7 +53,6 @@ def dropout(
         kept = jax.random.bits(batch_key, x.shape, jnp.uint16).astype(jnp.uint32) < keep
     else:
         kept = _kept(jax.random.key_data(site_key), dropout_rng.rows_B, x.shape, keep)
-    kept = checkpoint_name(kept, 'kept')
     # Scaled by the exact share that is kept, not by 1 / (1 - rate).
     return jnp.where(kept, x * jnp.asarray(_STEPS / keep, x.dtype), jnp.zeros((), x.dtype))
 

@@ -16,6 +16,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from bert_jax.mesh.exchange import look_up
 from bert_jax.model.retvec import WordNetwork, binarise
 from configs.schema import ModelConfig
 
@@ -64,7 +65,7 @@ class WordTable:
         module: the embeddings, whose parameter the table is.
         """
         word_VH = self._table(module, table_init(self.config))
-        return word_VH[input_ids_BT], word_VH
+        return look_up(word_VH, input_ids_BT), word_VH
 
     def _table(self, module: nn.Module, init: jax.nn.initializers.Initializer) -> jax.Array:
         c = self.config

@@ -169,8 +169,8 @@ class Layer(nn.Module):
 
 
 # What the forward pass of a block keeps for the backward pass; all else is made again. With 'none'
-# that is what costs a product or random bits: outputs of the matrix products, attention's
-# probabilities, and the masks of dropout.
+# that is what costs a product: outputs of the matrix products, and attention's probabilities. Masks
+# of dropout are drawn again: across a loop a TPU draws them faster than it stores and reads them.
 REMAT_POLICIES = {
     'none': jax.checkpoint_policies.save_from_both_policies(
         jax.checkpoint_policies.dots_with_no_batch_dims_saveable,

@@ -74,7 +74,13 @@ def pretraining_program(
     nsp = inputs.nsp and config.model.traits.pairs
     objective = losses.pretraining_objective(pretraining_model(config, kernel), nsp)
     step = make_train_step(
-        objective, config.optimizer, runtime.accumulation, inputs.masking, runtime.dropout_rng
+        objective,
+        config.optimizer,
+        runtime.accumulation,
+        inputs.masking,
+        runtime.dropout_rng,
+        sharding.shards_update(runtime, mesh),
+        jnp.dtype(runtime.compute_dtype),
     )
     # The state's shardings are known without computing it; the jitted step gives its result the
     # same.
@@ -99,15 +105,18 @@ def pretraining_model(config: PretrainConfig, kernel: str = 'xla') -> heads.Pret
 
 def fresh_state(config: PretrainConfig, mesh: jax.sharding.Mesh) -> TrainState:
     """The state that a run of `config` begins with, made on the mesh."""
-    model, shard_optimizer = pretraining_model(config), config.runtime.shard_optimizer
-    return create_state(model, config.seed, config.optimizer, mesh, shard_optimizer, config.encoder)
+    shards = sharding.shards_update(config.runtime, mesh)
+    model = pretraining_model(config)
+    return create_state(model, config.seed, config.optimizer, mesh, shards, config.encoder)
 
 
 def state_shapes(config: PretrainConfig, mesh: Mesh) -> TrainState:
     """What `fresh_state` would make, as ShapeDtypeStructs with their shardings."""
     # No runtime setting changes a shape; without them the shapes of one model are traced once.
-    model, shard_optimizer = heads.Pretraining(config.encoder), config.runtime.shard_optimizer
-    return abstract_state(model, config.optimizer, mesh, shard_optimizer, config.encoder)
+    shards = sharding.shards_update(config.runtime, mesh)
+    return abstract_state(
+        heads.Pretraining(config.encoder), config.optimizer, mesh, shards, config.encoder
+    )
 
 
 def argument_shapes(

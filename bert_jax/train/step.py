@@ -14,8 +14,10 @@ import jax
 import jax.numpy as jnp
 import optax
 from absl import logging
+from jax.sharding import PartitionSpec as P
 
-from bert_jax.mesh.sharding import constrain_rows, per_data_shard
+from bert_jax.mesh.exchange import per_data_shard
+from bert_jax.mesh.sharding import constrain_rows
 from bert_jax.model.dropout import DropoutRng
 from bert_jax.train.losses import Batch, MetricSums, Objective
 from bert_jax.train.masking import DynamicMasking
@@ -55,12 +57,17 @@ def make_train_step(
     accumulation: int = 1,
     masking: DynamicMasking | None = None,
     dropout_rng: str = 'threefry',
+    shard_optimizer: bool = False,
+    dtype: jnp.dtype = jnp.float32,
 ) -> Callable[[TrainState, Batch, Hparams], tuple[TrainState, MetricSums]]:
     """-> step(state, batch, hparams) -> (state, metrics as (sum, weight) pairs).
 
     optimizer: its settings, or an optax one of your own, whose schedule counts the steps that were
       not discarded.
     masking: where given, the batch comes unmasked, and each step draws its own masks.
+    shard_optimizer: whether the state's weights and moments are split over `data`, as
+      sharding.shards_update says; dtype: of the objective's arithmetic, in which weights are then
+      gathered.
     Among the metrics are loss, grad_norm, param_norm and bad_steps, and of an optimizer by settings
     learning_rate; loss is what is minimised, and takes the place of an objective's own `loss`. The
     batch has `input_ids` [B, ...], by which its rows are counted.
@@ -97,19 +104,23 @@ def make_train_step(
         gradient = jax.grad(loss, has_aux=True)
 
         # Gradients and metric sums of all micro-batches, one after the other; zeros of the right
-        # shapes are where the sums begin. `fixed`: what all micro-batches have in common.
-        def total(fixed, micros):
+        # shapes are where the sums begin. `shared`: what all micro-batches have in common.
+        def total(params, shared, micros):
+            # In the dtype of the weights, whatever they were gathered in.
+            fixed = jax.tree.map(lambda x, own: x.astype(own.dtype), params, state.params), shared
             first_micro = jax.tree.map(lambda x: x[0], micros)
             zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(gradient, *fixed, first_micro))
             add_next = lambda sofar, micro: (_add(sofar, gradient(*fixed, micro)), None)
             return jax.lax.scan(add_next, zeros, micros)[0]
 
-        fixed = state.params, (key, denominators, state.frozen)
-        if accumulation == 1:
-            grads, sums = gradient(*fixed, (batch, rows_B))
-        else:  # rbg draws one array for all rows of a micro-batch, so it must see them all
-            reduce_once = per_data_shard(total) if dropout_rng == 'threefry' else total
-            grads, sums = reduce_once(fixed, _split((batch, rows_B), accumulation))
+        # Rows lie along the first axis, [B, ...], or below the micro-batches' [n, B / n, ...].
+        summed, rows, cut = gradient, (batch, rows_B), P('data')
+        if accumulation > 1:
+            summed, rows, cut = total, _split(rows, accumulation), P(None, 'data')
+        # rbg draws one array for all rows of a micro-batch, so it must see them all.
+        if dropout_rng == 'threefry' and (accumulation > 1 or shard_optimizer):
+            summed = per_data_shard(summed, state.params, cut, shard_optimizer, dtype)
+        grads, sums = summed(state.params, (key, denominators, state.frozen), rows)
 
         # Of the whole batch: the loss, the norm of the gradient before it is clipped, and whether
         # both are numbers. One NaN anywhere reaches the loss or the norm.
@@ -180,12 +191,6 @@ def warn_of_recompilation(step: Any, at: int, programs: int = 1) -> None:
             step._cache_size(),
             at,
         )
-
-
-def use_compilation_cache(folder: str | None) -> None:
-    """Keeps compiled programs in `folder` and takes them from there; with None nothing is kept."""
-    if folder is not None:
-        jax.config.update('jax_compilation_cache_dir', folder)
 
 
 def make_eval_step(objective: Objective) -> Callable[[Any, Batch], MetricSums]:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from absl import logging
 
@@ -286,6 +287,7 @@ class FineTuner(Generic[C]):
         """See `programs`; nothing is compiled yet."""
         # Seeds come as an argument, so that a sweep over them compiles `init` once.
         mesh, head, runtime = self._machine.mesh, self.data.task.head, config.runtime
+        shards = sharding.shards_update(runtime, mesh)
 
         def init(seed: Any) -> TrainState:
             params, frozen = self.approach.split(config, init_params(model, seed, token))
@@ -293,12 +295,14 @@ class FineTuner(Generic[C]):
 
         # Shapes alone, without memory: what the shardings are made of.
         state = jax.eval_shape(init, np.uint32(0))
-        shardings = sharding.shardings(state, mesh, runtime.shard_optimizer)
+        shardings = sharding.shardings(state, mesh, shards)
         step = make_train_step(
             task_heads.make_objective(head, trained),
             fixed,
             runtime.accumulation,
             dropout_rng=runtime.dropout_rng,
+            shard_optimizer=shards,
+            dtype=jnp.dtype(runtime.compute_dtype),
         )
 
         # The state is donated: the step writes over the old one, which is not needed any more.

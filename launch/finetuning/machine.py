@@ -11,9 +11,8 @@ from typing import NamedTuple
 import jax
 from absl import logging
 
-from bert_jax.mesh import determinism, heap, processes, sharding
+from bert_jax.mesh import determinism, heap, processes, program_cache, sharding
 from bert_jax.model import splits
-from bert_jax.train.step import use_compilation_cache
 from configs import schema
 from configs.errors import UserError
 
@@ -63,7 +62,7 @@ class Machine(NamedTuple):
 def ready(runtime: schema.RuntimeConfig, model: schema.ModelConfig) -> Machine:
     """This machine for runs with such settings; from here on a signal is not the process's end."""
     # Before anything is compiled.
-    use_compilation_cache(runtime.compilation_cache)
+    program_cache.use(runtime.compilation_cache)
     if jax.default_backend() == 'cpu':
         heap.keep_freed_memory()
     mesh = sharding.make_mesh(runtime)

@@ -31,7 +31,8 @@ _PACKAGES = ('configs', 'bert_jax', 'input_pipeline', 'launch')
 # Where a process stands, and what it keeps or prints on its own host.
 _FREE_VARIABLES = (
     'JAX_COORDINATOR_', 'JAX_LOCAL_DEVICE_IDS', 'JAX_PROCESS_', 'JAX_NUM_PROCESSES',
-    'JAX_COMPILATION_CACHE_', 'JAX_DUMP_', 'JAX_LOG', 'JAX_DEBUG_LOG', 'JAX_TRACEBACK_FILTERING',
+    'JAX_COMPILATION_CACHE_', 'JAX_ENABLE_COMPILATION_CACHE', 'JAX_PERSISTENT_CACHE_',
+    'JAX_DUMP_', 'JAX_LOG', 'JAX_DEBUG_LOG', 'JAX_TRACEBACK_FILTERING',
     'JAX_CUDA_VISIBLE_DEVICES', 'JAX_ROCM_VISIBLE_DEVICES',
 )  # fmt: skip
 

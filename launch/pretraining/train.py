@@ -18,7 +18,7 @@ from absl import logging
 
 from bert_jax.costs import flops
 from bert_jax.costs.throughput import StepCosts
-from bert_jax.mesh import determinism, heap, processes, sharding
+from bert_jax.mesh import determinism, heap, processes, program_cache, sharding
 from bert_jax.model import attention, splits
 from bert_jax.train import checkpoint, loop
 from bert_jax.train.program import PretrainingProgram, fresh_state, pretraining_program
@@ -30,9 +30,6 @@ from bert_jax.train.state import (
     load_params_into,
     parameter_count,
 )
-
-# Before anything is compiled; the mesh then, for what follows is checked against it.
-from bert_jax.train.step import use_compilation_cache
 from bert_jax.train.task_heads import pretraining_head
 from configs import schema
 from configs.errors import UserError
@@ -60,7 +57,8 @@ class Options(NamedTuple):
 
 def prepare(config: schema.PretrainConfig, records: list[Records]) -> jax.sharding.Mesh:
     """The mesh of the run. UserError where the settings or the records do not fit the devices."""
-    use_compilation_cache(config.runtime.compilation_cache)
+    # Before anything is compiled; the mesh then, for what follows is checked against it.
+    program_cache.use(config.runtime.compilation_cache)
     if jax.default_backend() == 'cpu':
         heap.keep_freed_memory()
     mesh = sharding.make_mesh(config.runtime)

@@ -13,10 +13,9 @@ from typing import Any
 
 import jax
 
-from bert_jax.mesh import processes, sharding
+from bert_jax.mesh import processes, program_cache, sharding
 from bert_jax.train import loop
 from bert_jax.train.state import TrainState
-from bert_jax.train.step import use_compilation_cache
 from configs.schema import PretrainConfig
 from input_pipeline.tokenizer import Tokenizer
 from launch.workdir import running, word_vectors
@@ -60,7 +59,7 @@ def own_run(
     for number, phase in enumerate(config.phases):
         setting = f'phases.{number}.batch_size'
         sharding.check_divides(mesh, phase.batch_size, config.runtime.accumulation, setting)
-    use_compilation_cache(config.runtime.compilation_cache)
+    program_cache.use(config.runtime.compilation_cache)
     folder, leads = Workdir(workdir), processes.is_lead_process()
     with folder.lock() if leads else contextlib.nullcontext():
         # The claim comes first: from here on the folder is this run's or the call has failed.

@@ -66,7 +66,13 @@ def optimised():
 
 @pytest.fixture(scope='module')
 def accumulated(optimised) -> Program:
-    return Program('runtime.accumulation=4')
+    return Program('runtime.accumulation=4', 'runtime.shard_optimizer=false')
+
+
+@pytest.fixture(scope='module', params=[1, 4], ids='accumulation={}'.format)
+def sharded(optimised, request) -> Program:
+    """As users have it on a TPU: the update is sharded without being asked for."""
+    return Program(f'runtime.accumulation={request.param}')
 
 
 @pytest.fixture(scope='module')
@@ -135,6 +141,10 @@ def test_the_state_is_updated_in_place_under_fsdp(fsdp):
     assert moved(fsdp) == []
 
 
+def test_the_state_is_updated_in_place_where_the_update_is_sharded(sharded):
+    assert moved(sharded) == []
+
+
 def test_counted_state_is_what_the_compiler_allots(program):
     memory = plan.analytic(program.config, program.phase, PREDICTIONS, WHERE)['memory']
     arguments = program.compiled.memory_analysis().argument_size_in_bytes
@@ -155,6 +165,29 @@ def test_what_is_reduced_is_the_gradient_and_nothing_else(accumulated):
     # Its gradient is reduced twice: as a look-up and as the head's matrix.
     table = math.prod(accumulated.shapes['encoder/embeddings/word'])
     assert whole <= elements <= 1.02 * (whole + table)  # and the sums of the metrics
+
+
+def test_a_sharded_update_scatters_gradients_and_gathers_weights_once_a_step(sharded):
+    """Together they move what one all-reduce of the same arrays does."""
+    assert {c.axes for c in sharded.collectives} == {('data',)}
+    assert [c for c in sharded.collectives if c.count > 1] == []
+    moments = jax.tree_util.tree_flatten_with_path(sharded.arguments[0].opt_state[1].mu)[0]
+    shares = {path_of(path): leaf.sharding.shard_shape(leaf.shape) for path, leaf in moments}
+    parts = collections.Counter()
+    for path, shape in sharded.shapes.items():
+        kind = 'kernels' if path.endswith('kernel') else 'tables'
+        parts[kind if shares[path] != shape else 'whole'] += math.prod(shape)
+    assert parts['whole'] < 0.05 * (parts['tables'] + parts['kernels'])
+
+    # Kernels in bfloat16, but for gradients that were added up in float32; the rest in float32.
+    moved = collections.Counter()
+    for c in sharded.collectives:
+        moved[c.kind] += c.bytes
+    width = 2 if sharded.config.runtime.accumulation == 1 else 4
+    assert moved['all-gather'] == 4 * parts['tables'] + 2 * parts['kernels']
+    scattered = 4 * parts['tables'] + width * parts['kernels']
+    assert moved['reduce-scatter'] == pytest.approx(scattered, rel=0.02)  # rows may be padded
+    assert moved['all-reduce'] == pytest.approx(4 * parts['whole'], rel=0.05)  # and the metrics
 
 
 @pytest.mark.parametrize('change', ['runtime.accumulation=2', 'runtime.model_parallel=2'])
@@ -192,6 +225,13 @@ def test_fsdp_gathers_parameters_for_the_model_and_never_for_the_optimizer(fsdp)
     moments = jax.tree.leaves(fsdp.arguments[0].opt_state)
     share = sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in moments)
     assert share < 0.2 * sum(math.prod(leaf.shape) for leaf in moments)
+
+
+def test_fsdp_scatters_the_gradient_of_the_word_table(fsdp):
+    """It came whole to each chip, to be cut there: an all-reduce, or a scatter and a gather."""
+    table = math.prod(fsdp.shapes['encoder/embeddings/word'])
+    whole = [c for c in fsdp.collectives if math.prod(max(arrays(c.shape), key=math.prod)) >= table]
+    assert [c.kind for c in whole if c.kind != 'reduce-scatter'] == ['all-gather']
 
 
 def test_hidden_states_are_never_gathered(fsdp):

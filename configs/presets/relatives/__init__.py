@@ -1,3 +1,3 @@
-"""BERT's relatives: EELBERT (Cohn et al. 2023) and RETVec (Bursztein et al. 2023), whose word vectors
+"""BERT's relatives: EELBERT (Cohn et al. 2023) and RETVec (Bursztein et al. 2023), whose vectors
 are computed from spelling and from characters, and RoBERTa (Liu et al. 2019).
 """

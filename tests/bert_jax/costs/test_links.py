@@ -131,18 +131,21 @@ def test_origin_and_shape(found):
     assert found['all-reduce 48'].shape == '(f32[8], bf16[4,2])'
 
 
-def test_pieces_of_one_collective_count_once():
-    piece = (
-        '  %{name} = f32[32] all-gather(%x), channel_id=7, replica_groups=[1,8]<=[8],'
-        ' dimensions={{0}}\n'
+@pytest.mark.parametrize(
+    ('chains', 'count'),
+    [('00', 1), ('01', 2), ('  ', 2)],
+    ids=['steps of one', 'two with steps', 'two without'],
+)
+def test_steps_of_one_collective_count_once(chains, count):
+    """What jax.shard_map writes has one channel for all collectives; a chain is of one."""
+    text = ''.join(
+        f'  %gather.{number} = f32[32] all-gather(%x), channel_id=1, replica_groups=[1,8]<=[8],'
+        ' dimensions={0}'
+        + (f', frontend_attributes={{chain_id="{chain}"}}\n' if chain.strip() else '\n')
+        for number, chain in enumerate(chains)
     )
-    text = (
-        'ENTRY %main (x: f32[4]) -> f32[4] {\n'
-        + piece.format(name='a')
-        + piece.format(name='b')
-        + '}\n'
-    )
-    assert [c.count for c in links.collectives(text, MESH)] == [1]
+    text = f'ENTRY %main (x: f32[4]) -> f32[4] {{\n{text}}}\n'
+    assert [c.count for c in links.collectives(text, MESH)] == [1] * count
 
 
 @pytest.mark.parametrize(

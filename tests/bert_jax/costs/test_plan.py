@@ -21,6 +21,7 @@ from configs.overrides import apply
 from configs.schema import ModelConfig, PretrainConfig, RuntimeConfig
 
 BASE = 110_106_428
+WHOLE = 'runtime.shard_optimizer=false'  # each chip has all of the state
 PADDING = 70 * 768 + 70  # 30592 rows for 30522 entries: in the table and in the head's bias
 
 
@@ -38,7 +39,7 @@ def test_state_of_base_on_one_chip():
 
 def test_fsdp_divides_the_matrices_and_nothing_else():
     whole, split = (
-        phase_of('bert_base', 'v5e:4x4', f'runtime.fsdp={n}')['memory'] for n in (1, 16)
+        phase_of('bert_base', 'v5e:4x4', f'runtime.fsdp={n}', WHOLE)['memory'] for n in (1, 16)
     )
     H, F, L = 768, 3072, 12
     # Word table, layers, pooler and the head's transform.
@@ -50,8 +51,19 @@ def test_fsdp_divides_the_matrices_and_nothing_else():
     assert split['batch'] == whole['batch']
 
 
+def test_tpus_share_out_the_update_over_all_chips_and_gpus_do_not():
+    fsdp, whole = (
+        phase_of('bert_base', 'v5e:4x4', n, WHOLE)['memory']
+        for n in ('runtime.fsdp=16', 'runtime.fsdp=1')
+    )
+    assert phase_of('bert_base', 'v5e:4x4')['memory'] == pytest.approx(fsdp, rel=0.01)
+    assert phase_of('bert_base', 'v5e:4x4', 'runtime.dropout_rng=rbg')['memory'] == whole
+    gpus = phase_of('bert_base', 'h100:8')['memory']
+    assert (gpus['parameters'], gpus['optimizer']) == (whole['parameters'], whole['optimizer'])
+
+
 def test_flops_and_floors_of_base():
-    phase = phase_of('bert_base', 'v5e:4x4')
+    phase = phase_of('bert_base', 'v5e:4x4', WHOLE)
     # GFLOP a sequence, as published (test_flops.py).
     assert round(phase['flops_per_step'] / 256e9, 1) == 69.9
     assert phase['flops_per_token'] * 128 * 256 == pytest.approx(phase['flops_per_step'])
@@ -251,7 +263,7 @@ class Compiler:
 
 
 def large(*changes: str) -> search.Task:
-    config = apply(load('bert_large'), ['phases.0.batch_size=256', *changes])
+    config = apply(load('bert_large'), ['phases.0.batch_size=256', WHOLE, *changes])
     return search.Task(config, config.phases[0], 20, topology('v5e:2x4'))
 
 
@@ -426,6 +438,7 @@ def test_the_command_without_compiling(binary, tmp_path):
         '--config=bert_large',
         '--topology=v5e:16x16',
         '--nocompile',
+        f'--set={WHOLE}',
         f'--json={tmp_path / "plan.json"}',
     )
     assert (result.returncode, result.stderr) == (0, '')
@@ -539,7 +552,7 @@ def test_a_plan_of_scanned_layers_says_what_they_cost(monkeypatch):
     options = planning.Options('v5e:2x4', mfu=0.5)
 
     def text(*changes: str) -> str:
-        config = apply(load('bert_large'), ['phases.0.batch_size=256', *changes])
+        config = apply(load('bert_large'), ['phases.0.batch_size=256', WHOLE, *changes])
         report, refusals = planning.make_plan(config, topology('v5e:2x4'), options, compiling=True)
         assert refusals == []
         return '\n'.join(plan_text.lines(report))

@@ -43,12 +43,21 @@ def run(
     model = heads.Pretraining(
         CONFIG, jnp.dtype(runtime.compute_dtype), runtime.remat, runtime.scan_layers
     )
-    state = create_state(model, 7, OPTIMIZER, mesh, runtime.shard_optimizer)
+    shards = sharding.shards_update(runtime, mesh)
+    state = create_state(model, 7, OPTIMIZER, mesh, shards)
     if resume:
         state, _ = resume.restore(state)
     objective, rng = losses.pretraining_objective(model, nsp=True), runtime.dropout_rng
     step = jit_train_step(
-        make_train_step(objective, OPTIMIZER, runtime.accumulation, dropout_rng=rng), state
+        make_train_step(
+            objective,
+            OPTIMIZER,
+            runtime.accumulation,
+            dropout_rng=rng,
+            shard_optimizer=shards,
+            dtype=model.dtype,
+        ),
+        state,
     )
     scalars, found = hparams_of(OPTIMIZER, 7, 100), []
     with jax.set_mesh(mesh):
@@ -175,10 +184,32 @@ def test_rbg_masks_do_not_depend_on_the_mesh():
     np.testing.assert_allclose(one, other, rtol=2e-6)
 
 
-def test_moments_are_split_over_data_too_where_asked():
+def test_weights_and_moments_are_split_over_data_too_where_asked():
     state, _ = run(RuntimeConfig(fsdp=2, model_parallel=2, shard_optimizer=True), steps=1)
-    word = lambda tree: tree['encoder']['embeddings']['word'].sharding.shard_shape((384, 32))
-    assert (word(state.params), word(state.opt_state[1].mu)) == ((96, 32), (48, 32))
+    both = state.params['encoder'], state.opt_state[1].mu['encoder']
+    share = lambda leaf: leaf.sharding.shard_shape(leaf.shape)
+    for tree in both:
+        layers = tree['layers']
+        # Of [384, 32]; [2, 32, 64] by width and model; [2, 64, 32] by model and fsdp: along the
+        # first axis of the matrix, never along the layers.
+        assert share(tree['embeddings']['word']) == (48, 32)
+        assert share(layers['intermediate']['kernel']) == (2, 8, 32)
+        assert share(layers['output']['kernel']) == (2, 16, 16)
+        assert share(layers['intermediate']['bias']) == (2, 32)  # small: on every part of data
+
+
+@pytest.mark.slow
+def test_a_sharded_update_in_bfloat16_differs_by_rounding_alone():
+    """Kernels are gathered, and their gradients added up, in the dtype that they are used in."""
+    whole, shared = (
+        run(RuntimeConfig(compute_dtype='bfloat16', shard_optimizer=shards), steps=4)
+        for shards in (False, True)
+    )
+    # The rate of step 0 is 0: two steps with the same weights, which XLA fuses otherwise. A
+    # bfloat16 has 8 bits, and one of a mean is far less.
+    np.testing.assert_allclose(shared[1][:2], whole[1][:2], rtol=5e-5)
+    np.testing.assert_allclose(shared[1], whole[1], rtol=2e-3)
+    assert {leaf.dtype for leaf in jax.tree.leaves(shared[0].params)} == {np.dtype('float32')}
 
 
 def test_losses_fall_and_dropout_is_on(baseline):

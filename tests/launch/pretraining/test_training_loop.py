@@ -87,7 +87,9 @@ TIMES = (
 )
 
 
-def pretrain(folder: pathlib.Path, *runs: tuple[int, str, list[str]]) -> tuple[list[str], str]:
+def pretrain(
+    folder: pathlib.Path, *runs: tuple[int, str, list[str]], **environment: str
+) -> tuple[list[str], str]:
     """Makes runs one after the other; what each ended with, and the log.
 
     A run is (where to stop it, name of its workdir, changed settings and other flags).
@@ -101,7 +103,7 @@ def pretrain(folder: pathlib.Path, *runs: tuple[int, str, list[str]]) -> tuple[l
         [sys.executable, '-c', DRIVER],
         input='\n'.join(lines),
         cwd=ROOT,
-        env={**os.environ, 'JAX_NUM_CPU_DEVICES': '1'},
+        env={**os.environ, 'JAX_NUM_CPU_DEVICES': '1', **environment},
         capture_output=True,
         text=True,
         timeout=300,
@@ -243,6 +245,28 @@ except UserError:
         '--xla_gpu_deterministic_ops=true',
         '--xla_gpu_exclude_nondeterministic_ops=true',
     ]
+
+
+@pytest.mark.slow
+def test_programs_that_an_earlier_run_compiled_make_the_same_run(folder, tmp_path):
+    """The same weights and moments, and the same said of memory; nothing is compiled again."""
+    cached = {
+        'JAX_ENABLE_COMPILATION_CACHE': 'true',
+        'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
+        'XDG_CACHE_HOME': str(tmp_path),
+    }
+    kept, memory, saved = [], [], []
+    for name, environment in (('uncached', {}), ('cold', cached), ('warm', cached)):
+        ended, log = pretrain(folder, (0, name, []), **environment)
+        assert ended == ['0'], log
+        kept.append({path.name for path in tmp_path.rglob('*-cache')})
+        memory.append(re.findall(r'on each of 1 device.*', log))
+        metadata = folder / name / 'checkpoints/20/meta/metadata'
+        saved.append(json.loads(metadata.read_text())['fingerprints'])
+    assert kept[0] == set() and kept[1] == kept[2]
+    assert any(program.startswith('jit_train_step-') for program in kept[1])
+    assert saved[0] == saved[1] == saved[2]
+    assert len(memory[0]) == 1 and memory[0] == memory[1] == memory[2]
 
 
 def test_the_log_says_whether_a_resumed_run_is_the_same_to_the_bit(monkeypatch):

@@ -1,0 +1,110 @@
+"""What the parts of a mesh send each other of weights and gradients, where XLA is not left to it.
+
+Owns the exchange over `data` (gradients added up, and, where the update is sharded, scattered, and
+weights gathered) and the look-up in a table that is split over `fsdp`. Where things lie is
+sharding.py's; what is computed is the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from bert_jax.mesh.sharding import free_axes, names_of, path_of, shardings
+
+
+def per_data_shard(
+    summed: Callable[..., Any],
+    params: Any,
+    rows: P,
+    shard_optimizer: bool = False,
+    dtype: jnp.dtype = jnp.float32,
+) -> Callable[..., Any]:
+    """`summed(params, shared, rows)` -> (gradients, sums), with one exchange over the axis `data`.
+
+    Each part of `data` sums its own share of the batch by a program of its own, and the parts are
+    added up at the end. Left to itself XLA reduces inside the loops of `summed`, once a turn.
+
+    params: what the gradients are of; rows: how the leaves of a batch are cut over `data`. Where
+    `shard_optimizer` splits params over `data`, `summed` is given them whole, and each part is left
+    with its own share of their gradients: together that moves what adding up whole gradients does.
+    dtype: of the arithmetic. Kernels are used in no other, so they are gathered in it; a gradient
+    is added up in the dtype that `summed` gives it.
+    """
+    # Without a split of `data` there is nothing to exchange.
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.shape['data'] == 1:
+        return summed
+    places = shardings({'params': params}, mesh, shard_optimizer)['params']
+    axes = jax.tree.map(_axis_over_data, places)
+
+    def gathered(path, x, axis):
+        sent = x.astype(dtype) if path_of(path).endswith('kernel') else x
+        gather = lambda one: jax.lax.all_gather(one, 'data', tiled=True)
+        return x if axis < 0 else _layer_by_layer(gather, sent, axis)
+
+    device = mesh.abstract_device
+    is_cpu = device is None or device.platform == 'cpu'
+
+    def reduced(x, param, axis):
+        # XLA for CPUs ends the process over a scatter of bfloat16 (jaxlib 0.10.2).
+        x = x.astype(param.dtype) if is_cpu else x
+        scatter = lambda one: jax.lax.psum_scatter(one, 'data', tiled=True)
+        return jax.lax.psum(x, 'data') if axis < 0 else _layer_by_layer(scatter, x, axis)
+
+    def local(params, shared, rows):
+        whole = jax.tree_util.tree_map_with_path(gathered, params, axes)
+        gradients, sums = summed(whole, shared, rows)
+        gradients = jax.tree.map(reduced, gradients, params, axes)
+        wide = jax.tree.map(lambda gradient, x: gradient.astype(x.dtype), gradients, params)
+        return wide, jax.lax.psum(sums, 'data')
+
+    split = jax.tree.map(lambda axis: P() if axis < 0 else P(*(None,) * axis, 'data'), axes)
+    return jax.shard_map(
+        local,
+        in_specs=(split, P(), rows),
+        out_specs=(split, P()),
+        axis_names={'data'},
+        check_vma=False,
+    )
+
+
+def _axis_over_data(place: NamedSharding) -> int:
+    """The axis of an array that is split over `data`; -1 where none is."""
+    return next((i for i, axes in enumerate(place.spec) if 'data' in names_of(axes)), -1)
+
+
+def _layer_by_layer(exchange: Callable[..., Any], x: jax.Array, axis: int) -> jax.Array:
+    """`exchange` of x along `axis`: of each block by itself where that is not the first.
+
+    libtpu scatters along a first axis alone; along another it adds up the whole and cuts. And what
+    is gathered block by block arrives while the blocks below are computed.
+    """
+    return exchange(x) if axis == 0 else jnp.stack([exchange(block) for block in x])
+
+
+def look_up(table_VH: jax.Array, ids_BT: jax.Array) -> jax.Array:
+    """Rows of a table [V, H] by their numbers [B, T]: [B, T, H].
+
+    Of a table that is split over `fsdp` each part gathers the whole and scatters its gradient back.
+    Left to itself XLA adds up the whole gradient on each device, and cuts.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    parts = mesh.shape['fsdp'] if 'fsdp' in free_axes() else 1
+    # One row (a model's first shapes) or a table that does not divide is whole on each device.
+    if parts == 1 or table_VH.shape[0] % parts or ids_BT.shape[0] % parts:
+        return table_VH[ids_BT]
+    local = lambda part, ids: jax.lax.all_gather(part, 'fsdp', tiled=True)[ids]
+    by_rows = P('fsdp')
+    return jax.shard_map(
+        local,
+        in_specs=(by_rows, by_rows),
+        out_specs=by_rows,
+        axis_names={'fsdp'},
+        check_vma=False,
+    )(table_VH, ids_BT)
