@@ -142,9 +142,10 @@ def train(
     mesh, steps = sharding.make_mesh(config.runtime), config.total_steps
     model = WordSimilarity(jnp.dtype(config.runtime.compute_dtype))
     objective = losses.similarity_objective(model)
-    fresh = state.create_state(
-        model, config.seed, config.optimizer, mesh, config.runtime.shard_optimizer
-    )
+    # The loss compares words of the whole batch, which no device sums a share of by itself: the
+    # update is sharded where that is asked for, and the exchange is XLA's affair.
+    shards = bool(config.runtime.shard_optimizer)
+    fresh = state.create_state(model, config.seed, config.optimizer, mesh, shards)
     train_step = jit_train_step(make_train_step(objective, config.optimizer), fresh)
     eval_step = jax.jit(make_eval_step(objective))
 
