@@ -280,11 +280,13 @@ class ModelConfig(Section):
 
     def check_reads(self, tokenizer: str, where: str) -> None:
         """UserError where it does not read rows of that kind of tokenizer, which `where` has."""
-        if tokenizer not in self.traits.tokenizers:
+        # Whole words are read by their characters, in every family.
+        kinds = ('words',) if self.embedding == 'retvec' else self.traits.tokenizers
+        if tokenizer not in kinds:
             raise UserError(
-                f'{where}: its tokenizer is of kind {tokenizer}, and a {self.traits.name} reads'
-                f' {" or ".join(self.traits.tokenizers)}: take the tokenizer of such a model, or'
-                f' another model.family than {self.family}'
+                f'{where}: its tokenizer is of kind {tokenizer}, and this {self.traits.name}'
+                f' (model.family={self.family}, model.embedding={self.embedding}) reads'
+                f' {" or ".join(kinds)}: take the tokenizer of such a model, or another model'
             )
 
     @property

@@ -120,7 +120,7 @@ class RuntimeConfig(Section):
     shard_optimizer: bool | None = setting(
         None,
         'weights and moments are split over `data` too, and each device updates its share; none: on'
-        ' TPUs',
+        ' TPUs, where no other axis splits the mesh',
         kind='runtime',
     )
     model_parallel: int = setting(

@@ -42,7 +42,7 @@ class Options:
     )
     workdir: str = required('folder of this run, or of all runs of a sweep')
     recipe: Literal['paper', 'readme', 'albert', 'roberta'] = option(
-        'paper', "whose settings for the task; the README is google-research/bert's"
+        'paper', "whose settings for the task (readme: those of google's own code)"
     )
     sweep: str = option(
         '',

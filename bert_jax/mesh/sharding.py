@@ -183,13 +183,15 @@ def shardings(
 def shards_update(runtime: RuntimeConfig, mesh: Mesh | AbstractMesh) -> bool:
     """Whether weights and moments are split over `data`: runtime.shard_optimizer, or on TPUs.
 
-    Not by itself under rbg, whose masks are drawn for a whole batch: the exchange is XLA's affair
-    then, and moves more.
+    Not by itself where `fsdp` or `model` splits the mesh too: weights and moments are shared out
+    then as it is, and a kernel of attention could not be had. Nor under rbg, whose masks are drawn
+    for a whole batch: the exchange is XLA's affair then, and moves more.
     """
     if runtime.shard_optimizer is not None:
         return runtime.shard_optimizer
-    device = mesh.abstract_mesh.abstract_device
-    return device is not None and device.platform == 'tpu' and runtime.dropout_rng == 'threefry'
+    device, data_alone = mesh.abstract_mesh.abstract_device, mesh.size == mesh.shape['data']
+    is_tpu = device is not None and device.platform == 'tpu'
+    return is_tpu and data_alone and runtime.dropout_rng == 'threefry'
 
 
 def batch_sharding(mesh: Mesh | AbstractMesh) -> NamedSharding:

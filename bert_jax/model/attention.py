@@ -93,6 +93,12 @@ def _obstacle(
             f'needs model.num_heads={model.num_heads} to divide by'
             f' runtime.model_parallel={runtime.model_parallel}'
         )
+    if name == 'tpu_flash' and _is_in_parts_of_data(runtime):
+        return (
+            'cannot be split over `fsdp` or `model` inside a step that sums gradients by parts of'
+            ' `data` (XLA ends the process): set runtime.accumulation=1 and'
+            ' runtime.shard_optimizer=false'
+        )
     if model.attention == 'left_to_right':
         return 'lets every token see all others: it is not for model.attention=left_to_right'
     if model.attention_dropout > 0:
@@ -111,6 +117,15 @@ def _obstacle(
     elif seq_len % _TPU_BLOCK:
         return f'needs sequences of a multiple of {_TPU_BLOCK} tokens, not {seq_len}'
     return None
+
+
+def _is_in_parts_of_data(runtime: RuntimeConfig) -> bool:
+    """Whether a step sums by parts of `data` (mesh/exchange.py) that other axes split further."""
+    mesh = jax.sharding.get_abstract_mesh()
+    by_parts = runtime.accumulation > 1 or runtime.shard_optimizer
+    split = runtime.fsdp > 1 or runtime.model_parallel > 1
+    one_part = not mesh.empty and mesh.shape['data'] == 1
+    return bool(by_parts) and split and runtime.dropout_rng == 'threefry' and not one_part
 
 
 def attend(

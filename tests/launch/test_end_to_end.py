@@ -189,7 +189,7 @@ def test_text_to_score_with_kills_on_the_way(folder, binary):
     shown = (folder / 'disturbed/report.html').read_text()
     assert shown.count('<mark>') == 2 and f'{held_out[-1]["mlm_loss"]:.4f} ({unigram:.4f})' in shown
 
-    settings = ['--set=epochs=30', '--set=optimizer.peak_lr=2e-3', '--set=max_seq_length=16']
+    settings = ['--set=epochs=30', '--set=optimizer.peak_lr=1e-3', '--set=max_seq_length=16']
     ok(
         binary(
             'finetune',

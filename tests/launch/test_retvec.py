@@ -235,7 +235,7 @@ def test_any_word_is_read_by_its_characters(folder):
 def tuned(folder) -> pathlib.Path:
     """`pre`, fine-tuned to tell good from bad, beside the files of the task."""
     rng = np.random.default_rng(0)
-    for split, rows in (('train', 48), ('dev', 16)):
+    for split, rows in (('train', 96), ('dev', 16)):
         made = []
         for _ in range(rows):
             word = (*GOOD, *BAD)[rng.integers(6)]

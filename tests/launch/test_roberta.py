@@ -163,8 +163,10 @@ def test_masks_are_filled_with_words_and_their_spaces(folder):
     bert = MaskFiller(source.read_source(str(folder / 'pre')), 3)
     answer = bert('the film was good, so we [MASK] it.')
     words = [found['token'] for found in answer['masks'][0]]
-    # 'liked' in whole or in part, with its space; never a half of a character.
-    assert any(word.strip() and ' liked'.startswith(word) for word in words), words
+    # One of the two that stand there, in whole or in part, with its space; never a half of a
+    # character.
+    verbs = (' liked', ' left')
+    assert any(word.strip() and verb.startswith(word) for word in words for verb in verbs), words
     assert bert('the film was good, so we <mask> it.')['masks'] == answer['masks']
 
 
@@ -291,7 +293,9 @@ def write_wordpiece(folder: pathlib.Path) -> None:
 def test_a_tokenizer_of_the_other_family_is_one_line(folder, tmp_path):
     """Records and directories, RoBERTa's for BERT and the reverse."""
     bert = dataclasses.replace(CONFIG, model=schema.ModelConfig(vocab_size=300))
-    with pytest.raises(UserError, match='tokenizer is of kind byte_bpe, and a BERT reads') as said:
+    with pytest.raises(
+        UserError, match='tokenizer is of kind byte_bpe, and this BERT .* reads'
+    ) as said:
         match_phases(bert, [str(folder / 'records')])
     assert '\n' not in str(said.value)
 
@@ -302,7 +306,7 @@ def test_a_tokenizer_of_the_other_family_is_one_line(folder, tmp_path):
     write_wordpiece(tmp_path / 'words')
     for file in (tmp_path / 'words').iterdir():
         file.rename(tmp_path / 'hf' / file.name)
-    with pytest.raises(UserError, match='is of kind wordpiece, and a RoBERTa reads byte_bpe'):
+    with pytest.raises(UserError, match='is of kind wordpiece, and this RoBERTa .* reads byte_bpe'):
         source.read_source(str(tmp_path / 'hf'))
 
 

@@ -11,7 +11,6 @@ from bert_jax.interchange import huggingface, serving
 from bert_jax.interchange.parameters import Model
 from input_pipeline.tokenizer import Tokenizer, vocabulary
 from input_pipeline.vocabulary_options import VocabularyOptions
-from launch import export
 from launch.inference.mask_filler import MaskFiller
 from launch.inference.predictor import Predictor
 from launch.sources import source
@@ -60,7 +59,8 @@ def served(
     )
     theirs.save_pretrained(folder / 'theirs')
     model = huggingface.read(folder / 'theirs').model
-    export.export(model, tokenizer, 'huggingface', str(folder / 'ours'))
+    tokenizer.save(folder / 'ours')
+    huggingface.write(folder / 'ours', model)
     return folder / 'ours', model
 
 

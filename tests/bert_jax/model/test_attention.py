@@ -39,6 +39,8 @@ def pick(
         ({'platform': 'tpu', 'seq_len': 128}, 'xla'),
         ({'platform': 'gpu', 'packed': True}, 'xla'),
         ({'platform': 'tpu', 'packed': True}, 'tpu_flash'),
+        ({'platform': 'tpu', 'fsdp': 2, 'shard_optimizer': True}, 'xla'),
+        ({'platform': 'tpu', 'accumulation': 2, 'shard_optimizer': True}, 'tpu_flash'),
         ({'platform': 'gpu', 'dtype': 'float32'}, 'xla'),
         ({'platform': 'gpu', 'model': ModelConfig()}, 'xla'),
         ({'platform': 'tpu', 'seq_len': 600}, 'xla'),
@@ -93,6 +95,14 @@ def test_the_kernel_follows_shape_and_device_unless_named(case, want):
         (
             {'name': 'tpu_flash', 'platform': 'tpu', 'model_parallel': 8},
             'num_heads=12 to divide by runtime.model_parallel=8',
+        ),
+        (
+            {'name': 'tpu_flash', 'platform': 'tpu', 'model_parallel': 2, 'accumulation': 2},
+            'set runtime.accumulation=1',
+        ),
+        (
+            {'name': 'tpu_flash', 'platform': 'tpu', 'fsdp': 2, 'shard_optimizer': True},
+            'and runtime.shard_optimizer=false',
         ),
     ],
     ids=str,
