@@ -43,7 +43,6 @@ class VocabularyOptions:
     add_prefix_space: bool = option(
         False, 'byte_bpe: encode a text as if a space stood before it; RoBERTa does not'
     )
-
     known_words: int = option(
         1 << 20,
         'words: so many of the most frequent ones go into records, by their characters; a rarer one'

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec as P
 
+from bert_jax.mesh.exchange import is_by_parts
 from bert_jax.mesh.sharding import BATCH, free_axes
 from bert_jax.model.dropout import DropoutRng, dropout
 from configs.errors import UserError
@@ -121,11 +122,11 @@ def _obstacle(
 
 def _is_in_parts_of_data(runtime: RuntimeConfig) -> bool:
     """Whether a step sums by parts of `data` (mesh/exchange.py) that other axes split further."""
-    mesh = jax.sharding.get_abstract_mesh()
-    by_parts = runtime.accumulation > 1 or runtime.shard_optimizer
+    mesh, shards = jax.sharding.get_abstract_mesh(), bool(runtime.shard_optimizer)
     split = runtime.fsdp > 1 or runtime.model_parallel > 1
     one_part = not mesh.empty and mesh.shape['data'] == 1
-    return bool(by_parts) and split and runtime.dropout_rng == 'threefry' and not one_part
+    by_parts = is_by_parts(runtime.accumulation, shards, runtime.dropout_rng)
+    return by_parts and split and not one_part
 
 
 def attend(

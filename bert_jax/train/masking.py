@@ -73,13 +73,14 @@ class DynamicMasking:
 
         # All bits of the row at once: S scores of words, P draws of what is shown (kind_P), P
         # random words.
-        bits = jax.random.bits(jax.random.fold_in(key, row), (S + 2 * P,), jnp.uint32)
+        row_key = jax.random.fold_in(key, row)
+        bits = jax.random.bits(row_key, (S + 2 * P,), jnp.uint32)
         # Without --whole_word every token of text is a word of its own.
         candidates_S = text_places(mask_S, segment_S)
         if self.separator is not None:
             candidates_S &= ids_S != self.separator
         starts_S = candidates_S & (starts_S > 0) if self.whole_word else candidates_S
-        count = self._count(jax.random.fold_in(key, row), jnp.sum(mask_S), S, P)
+        count = self._count(row_key, jnp.sum(mask_S), S, P)
         chosen_S = choose_words(bits[:S], candidates_S, starts_S, count)
 
         # top_k of the distances gives the first positions first; it also makes the number static,

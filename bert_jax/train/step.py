@@ -16,7 +16,7 @@ import optax
 from absl import logging
 from jax.sharding import PartitionSpec as P
 
-from bert_jax.mesh.exchange import per_data_shard
+from bert_jax.mesh.exchange import is_by_parts, per_data_shard
 from bert_jax.mesh.sharding import constrain_rows
 from bert_jax.model.dropout import DropoutRng
 from bert_jax.train.losses import Batch, MetricSums, Objective
@@ -117,8 +117,7 @@ def make_train_step(
         summed, rows, cut = gradient, (batch, rows_B), P('data')
         if accumulation > 1:
             summed, rows, cut = total, _split(rows, accumulation), P(None, 'data')
-        # rbg draws one array for all rows of a micro-batch, so it must see them all.
-        if dropout_rng == 'threefry' and (accumulation > 1 or shard_optimizer):
+        if is_by_parts(accumulation, shard_optimizer, dropout_rng):
             summed = per_data_shard(summed, state.params, cut, shard_optimizer, dtype)
         grads, sums = summed(state.params, (key, denominators, state.frozen), rows)
 

@@ -50,12 +50,7 @@ def preprocess(options: PreprocessOptions) -> Manifest:
     # What the job is, from names and sizes alone: text is read only when that is settled.
     start = time.monotonic()
     tokenizer = Tokenizer.load(options.tokenizer)
-    plan.check_layout(options, tokenizer)
-    if tokenizer.kind == 'words' and options.masking == 'dynamic':
-        raise UserError(
-            f'--masking=dynamic: the train step that draws masks cannot spell the words of'
-            f' {options.tokenizer}: leave it out, which masks them here'
-        )
+    plan.check_tokenizer(options, tokenizer)
     report = corpus.Report()
     units = plan.units_of('input', options.input, options.text, report)
     eval_units = []

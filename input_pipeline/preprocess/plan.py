@@ -118,12 +118,20 @@ def recipe(options: PreprocessOptions, units: list[AnyUnit], eval_units: list[An
 # ---- what it does not do for
 
 
-def check_layout(options: PreprocessOptions, tokenizer: Tokenizer) -> None:
-    """Raises UserError for pairs by a tokenizer whose rows tell two texts apart by no segment."""
+def check_tokenizer(options: PreprocessOptions, tokenizer: Tokenizer) -> None:
+    """Raises UserError for records that cannot be made, or read, with such a tokenizer.
+
+    Pairs by one whose rows tell two texts apart by no segment; words whole that a step would mask.
+    """
     if options.objective != 'full_sentences' and not tokenizer.layout.second_segment:
         raise UserError(
             f'--objective={options.objective}: the rows of {options.tokenizer} have one segment'
             ' (RoBERTa), and no pair to be told apart: add --objective=full_sentences'
+        )
+    if tokenizer.kind == 'words' and options.masking == 'dynamic':
+        raise UserError(
+            '--masking=dynamic: the train step that draws masks cannot spell the words of'
+            f' {options.tokenizer}: leave it out, which masks them here'
         )
 
 

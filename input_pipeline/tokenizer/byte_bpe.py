@@ -111,25 +111,22 @@ class ByteBpe:
         encodings = self._engine.encode_batch(list(map(_whole, texts)), add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
-    def trace(self, text: str) -> list[tuple[int, int, int]]:
-        """(id, start, end) of each piece of a text: the place that it was made from, no space."""
-        encoding = self._engine.encode(_whole(text), add_special_tokens=False)
-        return [
-            (piece, *place) for piece, place in zip(encoding.ids, encoding.offsets, strict=True)
-        ]
+    def trace(self, text: str) -> list[tuple[int, int, int, bool]]:
+        """(id, start, end, whether a word begins there) of each piece of a text.
 
-    def word_starts(self, text: str) -> np.ndarray:
-        """bool, for each piece of `trace`: whether a word (`words_of`) begins there.
-
-        That is its first piece which is more than the space before it.
+        The place that it was made from has no space; a word (`words_of`) begins with its first
+        piece that is more than the space before it.
         """
         encoding = self._engine.encode(_whole(text), add_special_tokens=False)
         begun: set[int | None] = set()
-        starts = []
-        for word, (start, end) in zip(encoding.word_ids, encoding.offsets, strict=True):
-            starts.append(end > start and word not in begun)
-            begun |= {word} if starts[-1] else set()
-        return np.array(starts, bool)
+        pieces = []
+        for piece, word, (start, end) in zip(
+            encoding.ids, encoding.word_ids, encoding.offsets, strict=True
+        ):
+            begins = end > start and word not in begun
+            begun |= {word} if begins else set()
+            pieces.append((piece, start, end, begins))
+        return pieces
 
     def decode(self, tokens: Sequence[str]) -> str:
         """The text of entries side by side; U+FFFD where they are a part of a character."""

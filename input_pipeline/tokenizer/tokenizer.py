@@ -111,7 +111,7 @@ class Tokenizer:
         self.layout = ROBERTA_LAYOUT if kind == 'byte_bpe' else BERT_LAYOUT
 
         # The vocabulary by its kind: its entries, and which of them begin a word.
-        self._model: WordPiece | SentencePiece | Compiled | ByteBpe | Words
+        self._model: WordPiece | SentencePiece | Compiled | Words  # of all kinds but byte_bpe
         ids_of: Callable[[str], list[int]] | None = None  # foreign rules look at whole texts
         self._cut: Callable[[str], list[str]] = words
         self._byte_bpe: ByteBpe | None = None
@@ -130,7 +130,7 @@ class Tokenizer:
             from input_pipeline.tokenizer.byte_bpe import ByteBpe
 
             merged = ByteBpe(vocabulary, special_tokens, where)
-            self._model, self._byte_bpe, self._encode_texts = merged, merged, merged.encode_batch
+            self._byte_bpe, self._encode_texts = merged, merged.encode_batch
             if merged.stretches_alone:
                 ids_of, self._cut = merged.ids, merged.stretches
             self._tokens = merged.tokens
@@ -248,7 +248,7 @@ class Tokenizer:
 
     def tokenizer_json(self) -> str:
         """The content of a tokenizer.json, for programs that have that library but not this one."""
-        return self._model.tokenizer_json(self.special_tokens)
+        return (self._byte_bpe or self._model).tokenizer_json(self.special_tokens)
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text`, without special tokens."""
@@ -273,7 +273,11 @@ class Tokenizer:
 
     def encode_with_offsets(self, text: str) -> Encoding:
         """Ids as `encode` gives them, and for each the stretch of `text` that it was made from."""
-        if self._memo is None or self._byte_bpe:
+        if self._byte_bpe:
+            traced = np.array(self._byte_bpe.trace(text), np.int32).reshape(-1, 4)
+            ids, starts, ends, begins = traced.T
+            return Encoding(ids, starts, ends, begins > 0)
+        if self._memo is None:
             pieces = self._model.trace(text)
         else:
             # Word by word again, but with places in the text; rare enough to do without a memo.
@@ -283,9 +287,6 @@ class Tokenizer:
                 for piece, start, end in self._model.trace(match.group())
             ]
         ids, starts, ends = np.array(pieces, np.int32).reshape(-1, 3).T
-        # A word at the start of a text, and a sign behind one, have no space in front.
-        if self._byte_bpe:
-            return Encoding(ids, starts, ends, self._byte_bpe.word_starts(text))
         # Of whole words those that came up by themselves have no entry there; they begin one too.
         return Encoding(ids, starts, ends, self.starts_word.take(ids, mode='clip'))
 

@@ -61,6 +61,13 @@ class Machine(NamedTuple):
 
 def ready(runtime: schema.RuntimeConfig, model: schema.ModelConfig) -> Machine:
     """This machine for runs with such settings; from here on a signal is not the process's end."""
+    mesh = mesh_of(runtime, model)
+    logging.info('%s', determinism.described(jax.default_backend()))
+    return Machine(runtime, mesh, processes.StopSignal(), collections.Counter())
+
+
+def mesh_of(runtime: schema.RuntimeConfig, model: schema.ModelConfig) -> jax.sharding.Mesh:
+    """The mesh for runs with such settings; UserError where the devices cannot be had so."""
     # Before anything is compiled.
     program_cache.use(runtime.compilation_cache)
     if jax.default_backend() == 'cpu':
@@ -70,5 +77,4 @@ def ready(runtime: schema.RuntimeConfig, model: schema.ModelConfig) -> Machine:
     # What the mesh leaves whole is no mistake, but costs memory: said once, not with each run.
     for warning in splits.left_whole(model, runtime):
         logging.warning('%s', warning)
-    logging.info('%s', determinism.described(jax.default_backend()))
-    return Machine(runtime, mesh, processes.StopSignal(), collections.Counter())
+    return mesh

@@ -32,7 +32,7 @@ def report(
             records.directory, 'train', phase.batch_size, config.seed, 'numpy', rows
         ).batches()
     )
-    inputs = word_vectors.inputs(config.model, records.tokenizer())
+    inputs = word_vectors.inputs(config.model, records.tokenizer)
     batch = sharding.place(inputs(rows_read), mesh, phase.batch_size)
 
     # Compiled and not run: the state is a tree of shapes, which takes no memory.

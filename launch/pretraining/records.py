@@ -6,10 +6,12 @@ once.
 
 from __future__ import annotations
 
+import functools
 import os
 import zlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from etils import epath
 
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
     from bert_jax.train.program import InputKind
 
 
-class Records(NamedTuple):
+@dataclass(frozen=True)
+class Records:
     """A --data directory and its manifest."""
 
     directory: str
@@ -43,6 +46,7 @@ class Records(NamedTuple):
         """The directory as it can be found from other folders too."""
         return self.directory if '://' in self.directory else os.path.abspath(self.directory)
 
+    @functools.cached_property
     def tokenizer(self) -> Tokenizer:
         """The copy of the tokenizer that the records were made with."""
         return Tokenizer.load(epath.Path(self.directory) / 'tokenizer')
@@ -56,7 +60,7 @@ class Records(NamedTuple):
         # the records were made with, and with the ids of their tokenizer.
         masking, manifest = None, self.manifest
         if manifest.masking == 'dynamic':
-            options, tokenizer = manifest.options, self.tokenizer()
+            options, tokenizer = manifest.options, self.tokenizer
             masking = DynamicMasking(
                 options['masked_lm_prob'],
                 manifest.max_predictions,
@@ -85,7 +89,8 @@ def match_phases(config: schema.PretrainConfig, directories: Sequence[str]) -> l
 
     # Each directory by itself: may this model read it, does a phase want it, are its files whole.
     candidates = [Records(d, Manifest.load(d)) for d in directories]
-    for directory, manifest in candidates:
+    for records in candidates:
+        directory, manifest = records.directory, records.manifest
         if manifest.vocab_size != config.model.vocab_size:
             raise UserError(
                 f'--data={directory} was made with a vocabulary of {manifest.vocab_size} entries,'
@@ -99,8 +104,7 @@ def match_phases(config: schema.PretrainConfig, directories: Sequence[str]) -> l
                 f'--set phases.0.seq_len={manifest.seq_len}, or leave it out'
             )
         check_model_reads(config.model, manifest, directory)
-        kind = Records(directory, manifest).tokenizer().kind
-        config.model.check_reads(kind, f'--data={directory}')
+        config.model.check_reads(records.tokenizer.kind, f'--data={directory}')
         if faults := check_files(directory, manifest.files):
             raise UserError(
                 f'--data={directory}: {faults[0]} ({len(faults)} such files): copy or make the'

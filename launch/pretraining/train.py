@@ -18,8 +18,8 @@ from absl import logging
 
 from bert_jax.costs import flops
 from bert_jax.costs.throughput import StepCosts
-from bert_jax.mesh import determinism, heap, processes, program_cache, sharding
-from bert_jax.model import attention, splits
+from bert_jax.mesh import determinism, processes, sharding
+from bert_jax.model import attention
 from bert_jax.train import checkpoint, loop
 from bert_jax.train.program import PretrainingProgram, fresh_state, pretraining_program
 from bert_jax.train.state import (
@@ -34,6 +34,7 @@ from bert_jax.train.task_heads import pretraining_head
 from configs import schema
 from configs.errors import UserError
 from input_pipeline.records.stream import RecordStream
+from launch.finetuning.machine import mesh_of
 from launch.pretraining import baselines, dry_run, held_out, same_run
 from launch.pretraining.records import Records
 from launch.sources import fitting, source, word_network
@@ -57,13 +58,8 @@ class Options(NamedTuple):
 
 def prepare(config: schema.PretrainConfig, records: list[Records]) -> jax.sharding.Mesh:
     """The mesh of the run. UserError where the settings or the records do not fit the devices."""
-    # Before anything is compiled; the mesh then, for what follows is checked against it.
-    program_cache.use(config.runtime.compilation_cache)
-    if jax.default_backend() == 'cpu':
-        heap.keep_freed_memory()
-    mesh = sharding.make_mesh(config.runtime)
-    for warning in splits.left_whole(config.model, config.runtime):
-        logging.warning('%s', warning)
+    # The mesh first, for what follows is checked against it.
+    mesh = mesh_of(config.runtime, config.model)
 
     # Both raise for what does not go: rows that the devices cannot share, a kernel that they lack.
     for i, phase in enumerate(config.phases):
@@ -100,7 +96,7 @@ def run(config: schema.PretrainConfig, records: list[Records], options: Options)
 
         # The first process claims the workdir, and all others must find its claim: what they write
         # later (their parts of a checkpoint) must come together in one folder.
-        tokenizer = records[0].tokenizer()
+        tokenizer = records[0].tokenizer
         identity = {'records': [r.identity() for r in records], **identity}
         identity |= word_vectors.identity(config.model, tokenizer)
         processes.broadcast_from_lead(lambda: workdir.create_or_resume(config, identity))
@@ -122,7 +118,7 @@ def starting_point(
     """
     # A checkpoint is further than the source: the weights are not read, nor is it asked for. But
     # what tuning leaves alone is in no checkpoint.
-    where, tokenizer, model = options.init_from, records[0].tokenizer(), config.model
+    where, tokenizer, model = options.init_from, records[0].tokenizer, config.model
     if not where:
         return None, {}
     if config.tuning.method == 'full':
@@ -164,7 +160,7 @@ def _train(
         logging.info('%s: its network of words; all else is fresh', options.init_from)
     elif state.frozen is not None:
         # Of a source they come with it; else they follow from the vocabulary alone.
-        computed = word_vectors.filled_in({}, config.model, records[0].tokenizer())
+        computed = word_vectors.filled_in({}, config.model, records[0].tokenizer)
         state = load_frozen(state, computed, 'word vectors')
     checkpoints = running.checkpoints_of(options.workdir, config.runtime)
     if resumed := running.resumed(options.workdir, checkpoints, state, config.total_steps):
@@ -330,7 +326,7 @@ class PhaseTraining:
 
     @functools.cached_property
     def _inputs(self) -> Callable[[dict[str, Any]], dict[str, Any]]:
-        return word_vectors.inputs(self.config.model, self.records.tokenizer())
+        return word_vectors.inputs(self.config.model, self.records.tokenizer)
 
     def flops(self, length: int) -> int:
         """Model FLOPs of one row of so many tokens."""

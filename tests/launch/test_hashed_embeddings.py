@@ -19,22 +19,17 @@ from safetensors.numpy import load_file
 from bert_jax.train.checkpoint import load_params
 from configs import schema
 from configs.errors import UserError
-from configs.overrides import apply
-from configs.presets.finetune import recipe
 from input_pipeline.records import fields, shards
 from input_pipeline.records.fields import RecordSpec
 from input_pipeline.records.stream import RecordStream
-from input_pipeline.tasks import load_task
 from input_pipeline.text.typos import Typos
 from input_pipeline.tokenizer import Tokenizer, spelling
 from launch import export
-from launch.finetuning import finetuner, machine
-from launch.finetuning.approach import FineTuning
-from launch.finetuning.task_data import TaskData, task_identity
 from launch.inference import Bert, Predictor
 from launch.pretraining import held_out, train
 from launch.pretraining.records import Records
 from launch.sources import fitting, source
+from tests.helpers import finetuning
 from tests.helpers.numpy_bert import numpy_forward
 from tests.helpers.records import example_columns
 
@@ -213,12 +208,8 @@ def finetune(folder: pathlib.Path, name: str, *changes: str) -> dict:
     settings = [
         'batch_size=16', 'max_seq_length=16', 'optimizer.peak_lr=1e-2', 'optimizer.algorithm=adamw'
     ]  # fmt: skip
-    config = apply(recipe('mood'), [*settings, *changes])
-    task_name, encoder = str(folder / 'mood.json'), source.load_source(str(folder / 'pre'))
-    task = load_task(task_name)
-    data = TaskData(task, encoder, task_identity(task, task_name, ''))
-    ready = machine.ready(config.runtime, encoder.model)
-    return finetuner.FineTuner(FineTuning(data), ready).run(config, str(folder / name))[0]
+    task, workdir = folder / 'mood.json', folder / name
+    return finetuning.finetune(folder / 'pre', task, workdir, *settings, *changes)
 
 
 def test_a_fine_tuned_model_is_small_and_whole_again_when_read(tuned):

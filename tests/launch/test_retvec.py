@@ -14,25 +14,21 @@ from bert_jax.mesh import sharding
 from bert_jax.train.checkpoint import load_params
 from configs import schema
 from configs.errors import UserError
-from configs.overrides import apply
-from configs.presets.finetune import recipe
 from configs.presets.relatives import words as words_preset
 from input_pipeline.preprocess.job import preprocess
 from input_pipeline.preprocess.options import PreprocessOptions
 from input_pipeline.records import shards
 from input_pipeline.records.stream import RecordStream
-from input_pipeline.tasks import load_task
 from input_pipeline.text.typos import Typos
 from input_pipeline.tokenizer import Tokenizer
 from input_pipeline.tokenizer.vocabulary import VocabularyOptions
 from input_pipeline.tokenizer.vocabulary import train as train_vocabulary
-from launch.finetuning import evaluation, finetuner, machine
-from launch.finetuning.approach import FineTuning
-from launch.finetuning.task_data import TaskData, task_identity
+from launch.finetuning import evaluation
 from launch.inference import Bert, Predictor
 from launch.pretraining import dry_run, held_out, train, words
 from launch.pretraining.records import Records
 from launch.sources import source
+from tests.helpers import finetuning
 from tests.helpers.numpy_bert import dense, numpy_forward
 from tests.helpers.numpy_retvec import code_points, numpy_network
 
@@ -258,12 +254,8 @@ def finetune(folder: pathlib.Path, task_name: str, name: str, *changes: str) -> 
     settings = [
         'batch_size=16', 'max_seq_length=16', 'optimizer.peak_lr=1e-2', 'optimizer.algorithm=adamw'
     ]  # fmt: skip
-    config = apply(recipe('mood'), [*settings, *changes])
-    encoder, place = source.load_source(str(folder / 'pre')), str(folder / task_name)
-    task = load_task(place)
-    data = TaskData(task, encoder, task_identity(task, place, ''))
-    ready = machine.ready(config.runtime, encoder.model)
-    return finetuner.FineTuner(FineTuning(data), ready).run(config, str(folder / name))[0]
+    task, workdir = folder / task_name, folder / name
+    return finetuning.finetune(folder / 'pre', task, workdir, *settings, *changes)
 
 
 def test_a_fine_tuned_model_keeps_the_network_and_scores_typos(folder, tuned):

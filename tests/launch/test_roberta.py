@@ -20,25 +20,21 @@ from bert_jax.train.checkpoint import load_params
 from configs import schema
 from configs.errors import UserError
 from configs.load import load
-from configs.overrides import apply
 from configs.presets.finetune import recipe
 from input_pipeline.preprocess.job import preprocess
 from input_pipeline.preprocess.options import PreprocessOptions
 from input_pipeline.records.shards import Manifest
 from input_pipeline.records.stream import RecordStream
-from input_pipeline.tasks import load_task
 from input_pipeline.tokenizer import Tokenizer, extension, vocabulary
 from input_pipeline.vocabulary_options import VocabularyOptions
 from launch import export
-from launch.finetuning import finetuner, machine
-from launch.finetuning.approach import FineTuning
-from launch.finetuning.task_data import TaskData, task_identity
 from launch.inference import Bert, Predictor
 from launch.inference.mask_filler import MaskFiller
 from launch.pretraining import held_out, train
 from launch.pretraining.record_checks import check_model_reads
 from launch.pretraining.records import match_phases
 from launch.sources import fitting, source
+from tests.helpers import finetuning
 
 pytestmark = pytest.mark.usefixtures('signal_handlers')
 GOOD, BAD = ('good', 'fine', 'great'), ('bad', 'poor', 'dull')
@@ -198,12 +194,8 @@ def finetune(folder: pathlib.Path, name: str, *changes: str) -> dict:
     settings = [
         'batch_size=16', 'max_seq_length=24', 'optimizer.peak_lr=3e-3', 'optimizer.algorithm=adamw'
     ]  # fmt: skip
-    config = apply(recipe('mood'), [*settings, *changes])
-    task_name, encoder = str(folder / 'mood.json'), source.load_source(str(folder / 'pre'))
-    task = load_task(task_name)
-    data = TaskData(task, encoder, task_identity(task, task_name, ''))
-    ready = machine.ready(config.runtime, encoder.model)
-    return finetuner.FineTuner(FineTuning(data), ready).run(config, str(folder / name))[0]
+    task, workdir = folder / 'mood.json', folder / name
+    return finetuning.finetune(folder / 'pre', task, workdir, *settings, *changes)
 
 
 @pytest.mark.slow
