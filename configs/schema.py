@@ -85,6 +85,11 @@ class OptimizerConfig(Section):
     b1: float = setting(0.9, 'decay of the first moment', within=RATE)
     b2: float = setting(0.999, 'decay of the second moment', within=RATE)
     eps: float = setting(1e-6, 'added to the root of the second moment', within=ABOVE_0)
+    moments: Literal['float32', 'bfloat16'] = setting(
+        'float32',
+        'how both moments are kept; bfloat16, rounded at random, takes half of the memory',
+        is_later=True,
+    )
     weight_decay: float = setting(
         0.01, 'decoupled decay of all but biases and layer norms', within=FROM_0
     )
@@ -102,6 +107,10 @@ class OptimizerConfig(Section):
 
     def check(self) -> None:
         self._require(self.end_lr <= self.peak_lr, 'end_lr', f'at most peak_lr={self.peak_lr}')
+
+
+# What draws the bits of dropout (bert_jax/model/dropout.py).
+Generator = Literal['threefry', 'threefry13', 'threefry_8bit', 'threefry13_8bit', 'rbg']
 
 
 @dataclass(frozen=True)
@@ -145,16 +154,18 @@ class RuntimeConfig(Section):
         'loop over the layers instead of unrolling them: compiles faster, runs slower',
         kind='runtime',
     )
-    attention: Literal['auto', 'xla', 'cudnn', 'tpu_flash'] = setting(
+    attention: Literal['auto', 'xla', 'cudnn', 'tpu_flash', 'tpu_fused'] = setting(
         'auto',
         'what computes attention; cudnn (GPU) and tpu_flash (TPU) are fused kernels without dropout'
-        ' on probabilities; auto: one of them from 512 tokens on where it can be had, else xla',
+        ' on probabilities; auto: one of them from 512 tokens on where it can be had, else xla;'
+        ' tpu_fused: a kernel with dropout, which no TPU has run yet',
         kind='runtime',
     )
-    dropout_rng: Literal['threefry', 'rbg'] = setting(
+    dropout_rng: Generator = setting(
         'threefry',
-        "generator of dropout's bits; rbg may be faster, and its masks change with"
-        ' runtime.accumulation',
+        "generator of dropout's bits: threefry13 has 13 rounds instead of 20; 8bit: of 8 bits a"
+        ' place instead of 16, so that a rate of 0.1 is 26/256; rbg may be faster, and its masks'
+        ' change with runtime.accumulation',
     )
     compilation_cache: str | None = setting(
         'auto',

@@ -33,8 +33,8 @@ BASES = {
     'libtpu': "libtpu's estimate",
     'elementwise': "libtpu's estimate of elementwise work, known to be too high, or a third of it",
     'bytes': 'without an estimate: bytes at the speed of the memory, up to 4 times that (a guess)',
-    'kernel': 'without an estimate: FLOPs of kernels at the peak, or as their heads fill the units'
-    ' (a guess)',
+    'kernel': 'without an estimate: kernels by the units that they need most, or by all of them one'
+    ' after the other, filled as their heads do (a guess)',
     'copy': 'without an estimate: copies beside other work, free or at the speed of the memory',
 }
 ESTIMATED = ('libtpu', 'elementwise')
@@ -149,27 +149,36 @@ def _price(text: str, i: Instruction, computation: Computation, chip: Chip) -> _
 def _kernel(i: Instruction, shapes: Sequence[str], chip: Chip) -> _Price:
     """A kernel by its FLOPs, as it states them or as attention of its arrays has them, and bytes.
 
-    At best at the peak, at worst with so much of the matrix units as the width of a head fills, and
-    the bytes moved at the same time or not.
+    At best at the peak, at worst with so much of the matrix units as the width of a head fills;
+    what it states as transcendentals are operations of the vector units, at worst twice as long.
+    These and the bytes at the same time, or one after the other.
     """
     called = f'kernel {re.sub(r"[.][0-9]+$", "", i.name)}'
     least = sum(map(size_of, shapes)) / chip.hbm_bandwidth
     arrays = collections.Counter(dims for shape in shapes for dims in dimensions(shape))
     [(heads, _)] = arrays.most_common(1) or [((), 0)]
-    stated = re.search(r'"cost_estimate":\{[^}]*"flops":"?(\d+)', i.rest)
-    if stated:
-        flops = int(stated[1])
-    elif len(heads) == 4:
+    flops, operations = _stated(i, 'flops'), _stated(i, 'transcendentals')
+    if not flops:
+        if len(heads) != 4:
+            return _Price(least, SLOWEST * least, called, 'bytes')
         # Arrays of [rows, heads, tokens, width]. What states nothing is of a backward pass: scores
         # and their gradient, and a product for each gradient that it returns.
         rows, count, tokens, width = heads
         products = 2 + dimensions(i.shape).count(heads)
         flops = 2 * products * rows * count * tokens * tokens * width
-    else:
-        return _Price(least, SLOWEST * least, called, 'bytes')
-    filled = min(heads[-1] / (_UNIT_V6E if chip.name == 'v6e' else _UNIT), 1) if heads else 1
-    low = max(flops / chip.peak_flops, least)
-    return _Price(low, flops / (filled * chip.peak_flops) + least, called, 'kernel')
+    # Heads that lie side by side do not show their width: that of all published BERTs is 64.
+    width = heads[-1] if len(heads) == 4 else 64
+    filled = min(width / (_UNIT_V6E if chip.name == 'v6e' else _UNIT), 1)
+    clock = chip.peak_flops / chip.flops_per_cycle
+    product, vector = flops / chip.peak_flops, operations / (chip.vector_ops_per_cycle * clock)
+    high = product / filled + 2 * vector + least
+    return _Price(max(product, vector, least), high, called, 'kernel')
+
+
+def _stated(kernel: Instruction, name: str) -> int:
+    """What a kernel states of its own cost, 0 for nothing."""
+    stated = re.search(rf'"cost_estimate":\{{[^}}]*"{name}":"?(\d+)', kernel.rest)
+    return int(stated[1]) if stated else 0
 
 
 def _moved(i: Instruction, operands: Sequence[str]) -> int:

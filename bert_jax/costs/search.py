@@ -21,7 +21,7 @@ from absl import logging
 from bert_jax.costs import flops, memory, plan
 from bert_jax.costs.chips import Topology
 from bert_jax.mesh import sharding
-from bert_jax.model import attention
+from bert_jax.model.attention import attention
 from bert_jax.model.embeddings import padded_vocab
 from configs.errors import UserError
 from configs.schema import ModelConfig, Phase, PretrainConfig

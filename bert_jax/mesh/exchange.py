@@ -21,7 +21,7 @@ from bert_jax.mesh.sharding import free_axes, names_of, path_of, shardings
 def is_by_parts(accumulation: int, shard_optimizer: bool, dropout_rng: str) -> bool:
     """Whether a step with such settings takes its gradients by `per_data_shard`."""
     # rbg draws one array for all rows of a micro-batch, so it must see them all.
-    return dropout_rng == 'threefry' and (accumulation > 1 or shard_optimizer)
+    return dropout_rng != 'rbg' and (accumulation > 1 or shard_optimizer)
 
 
 def per_data_shard(

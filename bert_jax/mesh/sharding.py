@@ -191,7 +191,7 @@ def shards_update(runtime: RuntimeConfig, mesh: Mesh | AbstractMesh) -> bool:
         return runtime.shard_optimizer
     device, data_alone = mesh.abstract_mesh.abstract_device, mesh.size == mesh.shape['data']
     is_tpu = device is not None and device.platform == 'tpu'
-    return is_tpu and data_alone and runtime.dropout_rng == 'threefry'
+    return is_tpu and data_alone and runtime.dropout_rng != 'rbg'
 
 
 def batch_sharding(mesh: Mesh | AbstractMesh) -> NamedSharding:

@@ -12,18 +12,63 @@ all rows of a micro-batch, named by the first: equal on any mesh, but not for an
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 
-from bert_jax.model.threefry import threefry
-
-# Masks are drawn from 16 random bits: a quarter of the generator's work, rates exact to 1/65536.
-_STEPS = 1 << 16
+from bert_jax.model.threefry import FEWER_ROUNDS, ROUNDS, threefry
+from configs.errors import UserError
 
 
-class DropoutRng(NamedTuple):
+class Generator(NamedTuple):
+    """What draws the bits of masks.
+
+    implementation: of the key, as jax calls it. bits: for each place, so that a rate is exact to
+    1 / 2**bits. rounds: of threefry.
+    """
+
+    implementation: str = 'threefry2x32'
+    bits: int = 16
+    rounds: int = ROUNDS
+
+    @property
+    def parts(self) -> int:
+        """For how many places one evaluation of threefry, two words of 32 bits, has numbers."""
+        return 64 // self.bits
+
+    def keeps(self, rate: float) -> int:
+        """How many of 2**bits equally likely numbers keep their place, at the rate next to `rate`.
+
+        16 bits make of 0.1 a rate of 6554/65536, 8 bits 26/256. UserError where the next is 0 or 1.
+        """
+        equal = 1 << self.bits
+        keep = round((1 - rate) * equal)
+        if keep in (0, equal):
+            raise UserError(
+                f'a dropout of {rate:g} cannot be had of {self.bits} random bits, which make of it'
+                f' {1 - keep / equal:g}: use another rate, or runtime.dropout_rng=threefry'
+            )
+        return keep
+
+    def scale(self, rate: float) -> float:
+        """What the places that are kept are multiplied by: exact, and not 1 / (1 - rate)."""
+        return (1 << self.bits) / self.keeps(rate)
+
+
+# The values of runtime.dropout_rng.
+GENERATORS = {
+    'threefry': Generator(),
+    'threefry13': Generator(rounds=FEWER_ROUNDS),
+    'threefry_8bit': Generator(bits=8),
+    'threefry13_8bit': Generator(bits=8, rounds=FEWER_ROUNDS),
+    'rbg': Generator('rbg'),
+}
+
+
+@flax.struct.dataclass
+class DropoutRng:
     """The random names of a step's dropout: its key, and each example's row in the global batch.
 
     rows_B: uint32 [B].
@@ -31,6 +76,7 @@ class DropoutRng(NamedTuple):
 
     key: jax.Array
     rows_B: jax.Array
+    generator: Generator = flax.struct.field(pytree_node=False, default=Generator())
 
 
 def dropout(
@@ -44,37 +90,51 @@ def dropout(
     if dropout_rng is None or rate == 0:
         return x
 
-    # Of 65536 equally likely numbers those below `keep` keep their element.
-    keep = round((1 - rate) * _STEPS)
+    # Of 2**bits equally likely numbers those below `keep` keep their element.
+    generator = dropout_rng.generator
+    keep, scale = generator.keeps(rate), generator.scale(rate)
     site_key = jax.random.fold_in(dropout_rng.key, site)
     # rbg's bits are one stream for an array, and cannot be named row by row (see above).
     if jax.random.key_impl(dropout_rng.key) == 'rbg':
         batch_key = jax.random.fold_in(site_key, dropout_rng.rows_B[0])
         kept = jax.random.bits(batch_key, x.shape, jnp.uint16).astype(jnp.uint32) < keep
     else:
-        kept = _kept(jax.random.key_data(site_key), dropout_rng.rows_B, x.shape, keep)
-    # Scaled by the exact share that is kept, not by 1 / (1 - rate).
-    return jnp.where(kept, x * jnp.asarray(_STEPS / keep, x.dtype), jnp.zeros((), x.dtype))
+        kept = _kept(jax.random.key_data(site_key), dropout_rng, x.shape, keep)
+    return jnp.where(kept, x * jnp.asarray(scale, x.dtype), jnp.zeros((), x.dtype))
 
 
-def _kept(key: jax.Array, rows_B: jax.Array, shape: tuple[int, ...], keep: int) -> jax.Array:
-    """A mask of `shape` [B, ...], true for a share of `keep` / _STEPS, named by key and row.
+def _kept(key: jax.Array, rng: DropoutRng, shape: tuple[int, ...], keep: int) -> jax.Array:
+    """A mask of `shape` [B, ...], true for a share of `keep` / 2**bits, named by key and row.
 
-    Each evaluation of Threefry gives four times 16 bits, one for each quarter of the last axis but
-    one: the tokens, which are not split over devices. Every operation is elementwise, so the
-    compiler computes the bits in whatever order in memory the masked array has; parts side by side,
-    as they lie in the words, had to be put in order, which took nine tenths of a TPU's train step
-    (docs/plan.md).
+    Each evaluation of Threefry gives a number to each of some parts of the last axis but one: the
+    tokens, which are not split over devices. Every operation is elementwise, so the compiler
+    computes the bits in whatever order in memory the masked array has; places side by side, as
+    their bits lie in the words, had to be put in order, which took nine tenths of a TPU's train
+    step (docs/plan.md).
     """
-    # The mask is computed as four quarters of the axis of tokens; rounded up, and cut at the end.
+    # The mask is computed as parts of the axis of tokens; rounded up, and cut at the end.
     axis = max(len(shape) - 2, 1)
-    quarter = (*shape[:axis], -(-shape[axis] // 4), *shape[axis + 1 :])
-    # Each element's place within its row of the quarter: row-major, the same wherever it lies.
+    part = (*shape[:axis], -(-shape[axis] // rng.generator.parts), *shape[axis + 1 :])
+    # Each element's place within its row of the part: row-major, the same wherever it lies.
     place = sum(
-        jax.lax.broadcasted_iota(jnp.uint32, quarter, i) * jnp.uint32(math.prod(quarter[i + 1 :]))
-        for i in range(1, len(quarter))
+        jax.lax.broadcasted_iota(jnp.uint32, part, i) * jnp.uint32(math.prod(part[i + 1 :]))
+        for i in range(1, len(part))
     )
-    # The counter is (place, global row). Two words of 32 bits, four numbers of 16 below _STEPS.
-    words = threefry(key, (place, rows_B.reshape(-1, *(1 for _ in quarter[1:]))))
-    quarters = [half < keep for word in words for half in (word & (_STEPS - 1), word >> 16)]
-    return jax.lax.slice_in_dim(jnp.concatenate(quarters, axis), 0, shape[axis], axis=axis)
+    rows = rng.rows_B.reshape(-1, *(1 for _ in part[1:]))
+    kept = parts_kept(key, place, rows, keep, rng.generator)
+    return jax.lax.slice_in_dim(jnp.concatenate(kept, axis), 0, shape[axis], axis=axis)
+
+
+def parts_kept(
+    key: Any, place: jax.Array, row: jax.Array, keep: int, generator: Generator
+) -> list[jax.Array]:
+    """Masks of all parts, each with the shape of `place`: which numbers are below `keep`.
+
+    key: two words. The counter is (place within a row of the part, global row), both uint32.
+    """
+    words, bits = threefry(key, (place, row), generator.rounds), generator.bits
+    below = jnp.uint32((1 << bits) - 1)
+    # The highest bits of a word need no mask: nothing stands above them.
+    shifted = [word >> shift if shift else word for word in words for shift in range(0, 32, bits)]
+    numbers = [n if (i + 1) * bits % 32 == 0 else n & below for i, n in enumerate(shifted)]
+    return [number < jnp.uint32(keep) for number in numbers]

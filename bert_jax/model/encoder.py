@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from bert_jax.mesh.sharding import constrain_rows
 from bert_jax.model.added import ACTIVATIONS, Place, added_by
-from bert_jax.model.attention import AttentionMask, attend
+from bert_jax.model.attention.attention import AttentionMask, attend
 from bert_jax.model.bilstm import BiLSTM
 from bert_jax.model.dropout import DropoutRng, dropout
 from bert_jax.model.embeddings import KINDS

@@ -9,6 +9,7 @@ Dims: as in model/encoder.py; P masked positions, C classes or choices, R = B C 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 import flax.linen as nn
@@ -217,7 +218,7 @@ class Choice(EncoderModel):
         }
         if dropout_rng is not None:  # every input is a row of its own to dropout
             numbers_BC = dropout_rng.rows_B[:, None] * C + jnp.arange(C, dtype=jnp.uint32)[None]
-            dropout_rng = DropoutRng(dropout_rng.key, numbers_BC.reshape(-1))
+            dropout_rng = dataclasses.replace(dropout_rng, rows_B=numbers_BC.reshape(-1))
         _, pooled_RH, _ = self.encode(rows, dropout_rng)
         pooled_RH = dropout(pooled_RH, self.head_dropout, dropout_rng, HEAD_SITE)
         scores_R1 = dense(self.config, 1, self.dtype, 'classifier')(pooled_RH).astype(jnp.float32)

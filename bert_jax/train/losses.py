@@ -8,6 +8,7 @@ Dims: B batch, P masked positions, V vocabulary, C classes, T positions, F forms
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -145,7 +146,9 @@ def classification_objective(model: Any) -> Objective:
         }
         # Outside of training nothing is drawn, and a second pass would answer the same.
         if consistent and dropout_rng is not None:
-            anew = dropout_rng._replace(key=jax.random.fold_in(dropout_rng.key, _SECOND_PASS))
+            anew = dataclasses.replace(
+                dropout_rng, key=jax.random.fold_in(dropout_rng.key, _SECOND_PASS)
+            )
             others_BC = model.apply({'params': params}, batch, anew)
             metrics['consistency_loss'] = _weighted(disagreement(logits_BC, others_BC), rows_B)
         return metrics

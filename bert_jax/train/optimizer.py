@@ -8,6 +8,7 @@ ratios, rates and freezing act on each block's slice. The learning rate itself i
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any, NamedTuple, TypeAlias
 
@@ -17,6 +18,7 @@ import numpy as np
 import optax
 
 from bert_jax.mesh.sharding import path_of
+from bert_jax.model.threefry import FEWER_ROUNDS, threefry
 from bert_jax.train.schedule import Hparams, learning_rate
 from configs.errors import UserError
 from configs.schema import OptimizerConfig
@@ -75,6 +77,53 @@ def scale_by_bert_adam(b1: float, b2: float, eps: float) -> optax.GradientTransf
         return updates, optax.ScaleByAdamState(state.count + 1, mu, nu)
 
     return optax.GradientTransformation(init, update)
+
+
+def _in_bfloat16(
+    adam: optax.GradientTransformation, h: Hparams, step: Any
+) -> optax.GradientTransformation:
+    """`adam` with its moments kept in bfloat16, and computed in float32.
+
+    They are rounded up or down at random, each as likely as it is near: to the nearest, a second
+    moment that should fall by a thousandth a step (b2=0.999) would not move at all, a step of
+    bfloat16 being 1/256 of it. The random bits are named by seed, step and place, so that neither
+    the mesh nor an interruption changes a moment.
+    """
+    key = (jnp.asarray(h.seed, jnp.uint32), jnp.asarray(step, jnp.uint32))
+
+    def kept(moments: Any, first: int) -> Any:
+        leaves, tree = jax.tree.flatten(moments)
+        rounded = [_rounded(x, key, first + 2 * i) for i, x in enumerate(leaves)]
+        return jax.tree.unflatten(tree, rounded)
+
+    def init(params):
+        state = adam.init(params)
+        narrow = lambda moments: jax.tree.map(lambda x: x.astype(jnp.bfloat16), moments)
+        return state._replace(mu=narrow(state.mu), nu=narrow(state.nu))
+
+    def update(grads, state, params=None):
+        wide = lambda moments: jax.tree.map(lambda x: x.astype(jnp.float32), moments)
+        updates, state = adam.update(
+            grads, state._replace(mu=wide(state.mu), nu=wide(state.nu)), params
+        )
+        return updates, state._replace(mu=kept(state.mu, 0), nu=kept(state.nu, 1))
+
+    return optax.GradientTransformation(init, update)
+
+
+def _rounded(x: jax.Array, key: tuple[jax.Array, jax.Array], leaf: int) -> jax.Array:
+    """x, float32, as bfloat16: up or down with chances that leave its mean as it is."""
+    # A place's number counts row-major, wherever the place lies.
+    place = sum(
+        jax.lax.broadcasted_iota(jnp.uint32, x.shape, i) * jnp.uint32(math.prod(x.shape[i + 1 :]))
+        for i in range(x.ndim)
+    )
+    word, _ = threefry(key, (jnp.asarray(place, jnp.uint32), jnp.uint32(leaf)), FEWER_ROUNDS)
+    # bfloat16 is the upper half of float32: a random lower half carries into it, or does not. What
+    # is no number stays what it is.
+    bits = jax.lax.bitcast_convert_type(x, jnp.uint32) + (word >> 16)
+    upper = jax.lax.bitcast_convert_type((bits >> 16).astype(jnp.uint16), jnp.bfloat16)
+    return jnp.where(jnp.isfinite(x), upper, x.astype(jnp.bfloat16))
 
 
 def _trust_ratio(variant: _Lamb, weight_decay: Any) -> optax.GradientTransformation:
@@ -170,7 +219,8 @@ def make_optimizer(config: Optimizer, h: Hparams, step: Any) -> optax.GradientTr
 
     # Decay is decoupled: it comes after Adam's direction, and the moments do not see it. LAMB's
     # ratio has both in the update that it measures.
-    chain.append((optax.scale_by_adam if corrected else scale_by_bert_adam)(**constants))
+    adam = (optax.scale_by_adam if corrected else scale_by_bert_adam)(**constants)
+    chain.append(_in_bfloat16(adam, h, step) if config.moments == 'bfloat16' else adam)
     chain.append(optax.add_decayed_weights(h.weight_decay, mask=decay_mask))
     if lamb:
         chain.append(_trust_ratio(lamb, h.weight_decay))

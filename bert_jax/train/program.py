@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.mesh import sharding
-from bert_jax.model import attention, heads
+from bert_jax.model import heads
+from bert_jax.model.attention import attention
 from bert_jax.model.retvec import CHARACTERS
 from bert_jax.train import losses
 from bert_jax.train.masking import DynamicMasking

@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 
 from bert_jax.mesh.exchange import is_by_parts, per_data_shard
 from bert_jax.mesh.sharding import constrain_rows
-from bert_jax.model.dropout import DropoutRng
+from bert_jax.model.dropout import GENERATORS, DropoutRng
 from bert_jax.train.losses import Batch, MetricSums, Objective
 from bert_jax.train.masking import DynamicMasking
 from bert_jax.train.optimizer import Optimizer, make_optimizer
@@ -29,7 +29,6 @@ from configs.schema import OptimizerConfig
 # Initialisation uses the seed's own key; everything else folds in a stream first.
 _DROPOUT_STREAM = 1
 _MASKING_STREAM = 2
-_GENERATORS = {'threefry': 'threefry2x32', 'rbg': 'rbg'}  # as jax calls them
 
 
 def _key(seed: Any, stream: int, step: Any, generator: str = 'threefry2x32') -> jax.Array:
@@ -77,7 +76,8 @@ def make_train_step(
         # What is drawn in this step: a mask of dropout and of tokens is named by (seed, stream,
         # step, row), so nothing random is carried from step to step, and a resumed run draws the
         # same.
-        key = _key(h.seed, _DROPOUT_STREAM, state.step, _GENERATORS[dropout_rng])
+        generator = GENERATORS[dropout_rng]
+        key = _key(h.seed, _DROPOUT_STREAM, state.step, generator.implementation)
         rows_B = jnp.arange(batch['input_ids'].shape[0], dtype=jnp.uint32)
 
         # Masks come before the micro-batches are cut: which tokens are predicted must not depend on
@@ -97,7 +97,7 @@ def make_train_step(
             sums = objective.sums(
                 joined(params, frozen),
                 jax.tree.map(constrain_rows, rows),
-                DropoutRng(key, row_numbers),
+                DropoutRng(key, row_numbers, generator),
             )
             return sum(sums[name][0] / weight for name, weight in denominators.items()), sums
 

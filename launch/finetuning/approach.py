@@ -14,7 +14,7 @@ from absl import logging
 
 from bert_jax.costs.flops import training_flops_per_sequence
 from bert_jax.costs.throughput import StepCosts
-from bert_jax.model import attention
+from bert_jax.model.attention import attention
 from bert_jax.train import task_heads
 from bert_jax.train.state import TrainState, load_encoder, load_frozen, split
 from configs.errors import UserError

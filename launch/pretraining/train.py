@@ -19,7 +19,7 @@ from absl import logging
 from bert_jax.costs import flops
 from bert_jax.costs.throughput import StepCosts
 from bert_jax.mesh import determinism, processes, sharding
-from bert_jax.model import attention
+from bert_jax.model.attention import attention
 from bert_jax.train import checkpoint, loop
 from bert_jax.train.program import PretrainingProgram, fresh_state, pretraining_program
 from bert_jax.train.state import (

@@ -17,7 +17,7 @@ import pytest
 
 from bert_jax.interchange import huggingface
 from bert_jax.model import hidden_states
-from bert_jax.model.attention import AttentionMask
+from bert_jax.model.attention.attention import AttentionMask
 from bert_jax.model.encoder import Embeddings, Layer
 from configs.errors import UserError
 from input_pipeline.text.record_files import BadRecord

@@ -295,20 +295,26 @@ def test_a_small_search(optimised):
 
 @pytest.mark.parametrize(
     'setting',
-    ['attention=tpu_flash', 'dropout_rng=rbg'],
+    ['attention=tpu_flash', 'attention=tpu_fused', 'dropout_rng=rbg'],
 )
 def test_what_libtpu_does_not_price_is_listed_and_added(optimised, setting):
-    sizes = ('model.max_position=128', 'phases.0.seq_len=128', 'model.attention_dropout=0')
+    # The one kernel with dropout has it.
+    rate = 0.1 if setting == 'attention=tpu_fused' else 0
+    sizes = ('model.max_position=128', 'phases.0.seq_len=128', f'model.attention_dropout={rate}')
     program = Program(
         *sizes, 'model.num_layers=1', 'runtime.compute_dtype=bfloat16', f'runtime.{setting}'
     )
     expected = prices.expected(prices.costs(program.text, WHERE.chip), (0.0, 0.0))
     added = {row['opcode']: row for row in expected['unpriced']}
-    kinds = {'attention=tpu_flash': 'kernel flash', 'dropout_rng=rbg': 'rng-bit-generator'}
+    kinds = {
+        'attention=tpu_flash': 'kernel flash',
+        'attention=tpu_fused': 'kernel fused_attention',
+        'dropout_rng=rbg': 'rng-bit-generator',
+    }
     found = [row for opcode, row in added.items() if opcode.startswith(kinds[setting])]
     assert found and all(0 < row['low_s'] < row['high_s'] for row in found)
     # Nothing of any size is left that the price list does not know.
-    assert set(added) <= {opcode for opcode in added if opcode.startswith('kernel flash')} | {
+    assert set(added) <= {opcode for opcode in added if opcode.startswith('kernel f')} | {
         'rng-bit-generator', 'gather', 'scatter', 'sort', 'reshape', 'asynchronous copy',
         'asynchronous slice', 'copy',
     }  # fmt: skip

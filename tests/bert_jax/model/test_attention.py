@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.model.attention import AttentionMask, attend, choose
+from bert_jax.model.attention.attention import AttentionMask, attend, choose
 from bert_jax.model.dropout import DropoutRng, dropout
 from configs.errors import UserError
 from configs.schema import ModelConfig, RuntimeConfig

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.model.dropout import DropoutRng, dropout
+from bert_jax.model.dropout import GENERATORS, DropoutRng, dropout
 from bert_jax.model.threefry import threefry
+from configs.errors import UserError
 
 
 def test_dropout_depends_on_step_site_and_row_alone():
@@ -44,41 +45,66 @@ def test_dropout_depends_on_step_site_and_row_alone():
         (2, 8, 63, 64),
     ],
 )
-def test_all_parts_of_the_random_words_drop_their_share_and_none_tells_of_another(shape):
+@pytest.mark.parametrize('name', [name for name in GENERATORS if name != 'rbg'])
+def test_all_parts_of_the_random_words_drop_their_share_and_none_tells_of_another(shape, name):
+    generator = GENERATORS[name]
     dropped = (
         np.asarray(
             dropout(
                 jnp.ones(shape),
                 0.25,
-                DropoutRng(jax.random.key(0), jnp.arange(2, dtype=jnp.uint32)),
+                DropoutRng(jax.random.key(0), jnp.arange(2, dtype=jnp.uint32), generator),
                 1,
             )
         )
         == 0
     )
     axis = max(len(shape) - 2, 1)
-    size = -(-shape[axis] // 4)
+    size = -(-shape[axis] // generator.parts)
     parts = [
         np.moveaxis(part, axis, 0)
         for part in np.split(dropped, range(size, shape[axis], size), axis)
     ]
-    assert len(parts) == min(4, shape[axis])
+    # Rounded up, so many places a part may leave nothing for the last ones.
+    assert len(parts) == -(-shape[axis] // size)
     for part in parts:
-        # 8,000 draws or more: 4 standard deviations.
-        assert part.mean() == pytest.approx(0.25, abs=0.02)
+        # 4,000 draws or more: 4 standard deviations.
+        assert part.mean() == pytest.approx(0.25, abs=4 * (0.1875 / part.size) ** 0.5)
     for one, other in itertools.combinations(parts, 2):
-        assert (one[: len(other)] == other).mean() == pytest.approx(0.25**2 + 0.75**2, abs=0.02)
+        agree = 0.25**2 + 0.75**2
+        near = pytest.approx(agree, abs=4 * (agree * (1 - agree) / other.size) ** 0.5)
+        assert (one[: len(other)] == other).mean() == near
 
 
 @pytest.mark.parametrize(
-    ('key', 'counter', 'words'),
+    ('name', 'share'), [('threefry', 6554 / 65536), ('threefry13_8bit', 26 / 256)]
+)
+def test_a_rate_is_exact_to_the_bits_and_the_mean_stays(name, share):
+    rng = DropoutRng(jax.random.key(0), jnp.arange(64, dtype=jnp.uint32), GENERATORS[name])
+    out = np.asarray(dropout(jnp.ones((64, 64, 512)), 0.1, rng, 1))
+    # 2 million draws: the two shares are 7 standard deviations apart.
+    assert (out == 0).mean() == pytest.approx(share, abs=3 * (0.09 / out.size) ** 0.5)
+    assert set(np.unique(out)) == {np.float32(0), np.float32(1 / (1 - share))}
+
+
+def test_a_rate_that_eight_bits_cannot_tell_from_none_is_refused():
+    rng = DropoutRng(jax.random.key(0), jnp.zeros(1, jnp.uint32), GENERATORS['threefry_8bit'])
+    with pytest.raises(UserError, match=r'dropout of 0\.001 cannot be had of 8 random bits'):
+        dropout(jnp.ones((1, 8)), 0.001, rng, 1)
+
+
+@pytest.mark.parametrize(
+    ('rounds', 'key', 'counter', 'words'),
     [
-        ((0, 0), (0, 0), (0x6B200159, 0x99BA4EFE)),
-        ((0xFFFFFFFF, 0xFFFFFFFF), (0xFFFFFFFF, 0xFFFFFFFF), (0x1CB996FC, 0xBB002BE7)),
-        ((0x13198A2E, 0x03707344), (0x243F6A88, 0x85A308D3), (0xC4923A9C, 0x483DF7A0)),
+        (20, (0, 0), (0, 0), (0x6B200159, 0x99BA4EFE)),
+        (20, (0xFFFFFFFF, 0xFFFFFFFF), (0xFFFFFFFF, 0xFFFFFFFF), (0x1CB996FC, 0xBB002BE7)),
+        (20, (0x13198A2E, 0x03707344), (0x243F6A88, 0x85A308D3), (0xC4923A9C, 0x483DF7A0)),
+        (13, (0, 0), (0, 0), (0x9D1C5EC6, 0x8BD50731)),
+        (13, (0xFFFFFFFF, 0xFFFFFFFF), (0xFFFFFFFF, 0xFFFFFFFF), (0xFD36D048, 0x2D17272C)),
+        (13, (0x13198A2E, 0x03707344), (0x243F6A88, 0x85A308D3), (0xBA3E4725, 0xF27D669E)),
     ],
 )
-def test_threefry_gives_the_words_that_its_authors_published(key, counter, words):
-    """Of Random123's known answers for threefry2x32 with 20 rounds."""
-    found = threefry(jnp.array(key, jnp.uint32), tuple(jnp.uint32(c) for c in counter))
+def test_threefry_gives_the_words_that_its_authors_published(rounds, key, counter, words):
+    """Of Random123's known answers for threefry2x32."""
+    found = threefry(jnp.array(key, jnp.uint32), tuple(jnp.uint32(c) for c in counter), rounds)
     assert tuple(int(word) for word in found) == words

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -147,6 +148,37 @@ def test_optimizers_equal_numpy_on_a_list_of_layers(change):
                 atol=2e-6 * max(1, np.abs(want[name]).max()),
                 err_msg=f'{name}, step {t}',
             )
+
+
+def test_moments_in_bfloat16_keep_their_mean():
+    """A second moment falls by a thousandth a step, and nearest rounding would never move it."""
+    config = OptimizerConfig(moments='bfloat16', schedule='constant', warmup_steps=0)
+    params = {'pooler/kernel': np.zeros((64, 64), np.float32)}
+    ones, zeros = ({'pooler/kernel': np.full((64, 64), x, np.float32)} for x in (1.0, 0.0))
+
+    @jax.jit
+    def update(grads, state, step):
+        h = schedule.hparams_of(config, 7, 1000)
+        return make_optimizer(config, h, step).update(grads, state, params)[1]
+
+    adam = lambda state: next(s for s in state if hasattr(s, 'mu'))
+    state = make_optimizer(config, schedule.hparams_of(config, 7, 1000), 0).init(params)
+    assert {x.dtype for x in jax.tree.leaves((adam(state).mu, adam(state).nu))} == {
+        jnp.dtype('bfloat16')
+    }
+    # One gradient, scaled to the norm 1, then none: both decay, from 0.1 / 64 and 0.001 / 64**2.
+    for step in range(101):
+        state = update(zeros if step else ones, state, step)
+        moments = adam(state)
+        mean_m, mean_v = (
+            float(np.asarray(x['pooler/kernel'], np.float64).mean())
+            for x in (moments.mu, moments.nu)
+        )
+        if step in (1, 10):
+            assert mean_m == pytest.approx(0.1 / 64 * 0.9**step, rel=1e-3)
+    assert mean_v == pytest.approx(0.001 / 64**2 * 0.999**100, rel=2e-3)
+    # Drawn for each place and each step.
+    assert len(np.unique(np.asarray(moments.nu['pooler/kernel'], np.float32))) > 3
 
 
 MODEL = ModelConfig(vocab_size=300, hidden_size=8, num_layers=4, num_heads=2, intermediate_size=16)

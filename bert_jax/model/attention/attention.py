@@ -1,7 +1,8 @@
 """Scaled dot-product attention: one function, whatever computes it, and the choice of what does.
 
-`xla` is plain jax, on every device. `cudnn` (GPU) and `tpu_flash` (TPU) are fused kernels that
-never write the scores to memory; they have no dropout on probabilities.
+`xla` is plain jax, on every device. The others are fused kernels that never write the scores to
+memory: `cudnn` (GPU) and `tpu_flash` (TPU) are others' and have no dropout on probabilities,
+`tpu_fused` is our own and has (tpu_fused.py).
 
 Dims: B batch, T query position, S key position, N heads, D width of a head.
 """
@@ -9,6 +10,7 @@ Dims: B batch, T query position, S key position, N heads, D width of a head.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -18,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 
 from bert_jax.mesh.exchange import is_by_parts
 from bert_jax.mesh.sharding import BATCH, free_axes
-from bert_jax.model.dropout import DropoutRng, dropout
+from bert_jax.model.dropout import DropoutRng, Generator, dropout
 from configs.errors import UserError
 from configs.schema import ModelConfig, RuntimeConfig
 
@@ -47,6 +49,15 @@ class AttentionMask(NamedTuple):
             seen_BTS = seen_BTS & (self.packs_BS[:, :, None] == self.packs_BS[:, None, :])
         return jnp.where(seen_BTS, 0.0, MASKED)[:, None]
 
+    def numbers(self) -> tuple[jax.Array, jax.Array]:
+        """The same as numbers of queries and of keys [B, S]: a query sees keys of its number.
+
+        Without packs every query sees what is no padding.
+        """
+        if self.packs_BS is not None:
+            return self.packs_BS, self.packs_BS
+        return jnp.ones_like(self.keys_BS), self.keys_BS
+
 
 def choose(
     runtime: RuntimeConfig,
@@ -55,7 +66,7 @@ def choose(
     packed: bool = False,
     platform: str | None = None,
 ) -> str:
-    """What computes the attention of rows of `seq_len` tokens: 'xla', 'cudnn' or 'tpu_flash'.
+    """What computes the attention of rows of `seq_len` tokens, as runtime.attention names it.
 
     The one that runtime.attention names; for 'auto' a fused kernel where one can be had and
     sequences are long. UserError where the named one cannot be had. platform: 'cpu', 'gpu' or
@@ -85,7 +96,7 @@ def _obstacle(
 
     # Device first, then the model, then what is one kernel's alone: the message names the first
     # obstacle, which is the one to be removed first.
-    wanted = {'cudnn': 'gpu', 'tpu_flash': 'tpu'}[name]
+    wanted = {'cudnn': 'gpu', 'tpu_flash': 'tpu', 'tpu_fused': 'tpu'}[name]
     if platform != wanted:
         return f'needs a {wanted.upper()}, and the devices here are of kind {platform}'
     if model.num_heads % runtime.model_parallel:
@@ -94,12 +105,19 @@ def _obstacle(
             f'needs model.num_heads={model.num_heads} to divide by'
             f' runtime.model_parallel={runtime.model_parallel}'
         )
-    if name == 'tpu_flash' and _is_in_parts_of_data(runtime):
+    if wanted == 'tpu' and _is_in_parts_of_data(runtime):
         return (
             'cannot be split over `fsdp` or `model` inside a step that sums gradients by parts of'
             ' `data` (XLA ends the process): set runtime.accumulation=1 and'
             ' runtime.shard_optimizer=false'
         )
+    if name == 'tpu_fused':
+        from bert_jax.model.attention import tpu_fused
+
+        if runtime.dropout_rng == 'rbg' and model.attention_dropout > 0:
+            return 'draws masks by their names: set runtime.dropout_rng=threefry'
+        parts = runtime.model_parallel
+        return tpu_fused.obstacle(seq_len, model.hidden_size // parts, model.num_heads // parts)
     if model.attention == 'left_to_right':
         return 'lets every token see all others: it is not for model.attention=left_to_right'
     if model.attention_dropout > 0:
@@ -143,8 +161,8 @@ def attend(
     """Attention's output [B, T, N, D]; scores and softmax are float32.
 
     Paper section 3; modeling.py:694-749. `rate` is the dropout on probabilities; with
-    `left_to_right` a query sees nothing right of it either. The fused kernels have neither;
-    `kernel` is one of `choose`.
+    `left_to_right` a query sees nothing right of it either. `kernel` is one of `choose`; cudnn and
+    tpu_flash have neither.
     """
     if kernel == 'cudnn':
         # cuDNN takes lengths and no mask: right because padding always comes last.
@@ -155,6 +173,9 @@ def attend(
     # Batches of short texts in fine-tuning may be narrower than a block: xla takes those.
     if kernel == 'tpu_flash' and q_BTND.shape[1] % _TPU_BLOCK == 0:
         return _tpu_flash(q_BTND, k_BSND, v_BSND, attention_mask)
+    if kernel == 'tpu_fused' and q_BTND.shape[1] % _TPU_BLOCK == 0:
+        rng = dropout_rng if rate else None
+        return _tpu_fused(q_BTND, k_BSND, v_BSND, attention_mask, rate, rng, site, left_to_right)
 
     # What the kernels fuse, step by step. Scores come out of the product in float32: in bfloat16 a
     # sum over D loses what softmax is to compare.
@@ -219,20 +240,68 @@ def _tpu_flash(
         )
         return jnp.swapaxes(out_BNTD, 1, 2)
 
-    # A key is seen where its number is the query's. Without packs every query sees what is no
-    # padding, as under xla.
-    keys_BS = attention_mask.keys_BS if attention_mask.packs_BS is None else attention_mask.packs_BS
-    queries_BT = jnp.ones_like(keys_BS) if attention_mask.packs_BS is None else keys_BS
+    return _on_each_device(local)(q_BTND, k_BSND, v_BSND, *attention_mask.numbers())
 
-    # Each device runs the kernel on its own rows (batch axes) and heads (`model`); nothing moves.
-    if axes := free_axes():
-        batch = tuple(axis for axis in BATCH if axis in axes)
-        heads, rows = P(batch, None, 'model'), P(batch)
-        local = jax.shard_map(
+
+def _tpu_fused(
+    q_BTND: jax.Array,
+    k_BSND: jax.Array,
+    v_BSND: jax.Array,
+    attention_mask: AttentionMask,
+    rate: float,
+    dropout_rng: DropoutRng | None,
+    site: int | jax.Array,
+    left_to_right: bool,
+) -> jax.Array:
+    """Attention's output [B, T, N, D] by our own kernel, each device with its own rows and heads.
+
+    There is dropout where there is a `dropout_rng`.
+    """
+    from bert_jax.model.attention.tpu_fused import Fused, Names, fused_attention
+
+    # Where nothing is dropped the names are zeros that nothing reads.
+    key_2, rows_B = jnp.zeros(2, jnp.uint32), jnp.zeros(len(q_BTND), jnp.uint32)
+    if dropout_rng is not None:
+        key_2 = jax.random.key_data(jax.random.fold_in(dropout_rng.key, site))
+        rows_B = dropout_rng.rows_B
+    rate, generator = (rate, dropout_rng.generator) if dropout_rng else (0.0, Generator())
+
+    heads_are_split = 'model' in free_axes()
+
+    def local(q_BTND, k_BSND, v_BSND, queries_BT, keys_BS, rows_B, key_2):
+        B, T, N, D = q_BTND.shape
+        # Masks are named by the number of a head among all, wherever it is computed.
+        here = jax.lax.axis_index('model') if heads_are_split else 0
+        names = Names(key_2, rows_B, jnp.full(1, here * N, jnp.int32))
+        q, k, v = (x.reshape(B, T, N * D) for x in (q_BTND, k_BSND, v_BSND))
+        fused = Fused(N, MASKED, rate, generator, left_to_right)
+        return fused_attention(fused, q, k, v, queries_BT, keys_BS, names).reshape(B, T, N, D)
+
+    run = _on_each_device(local, rows=3)
+    numbers = attention_mask.numbers()
+    return checkpoint_name(run(q_BTND, k_BSND, v_BSND, *numbers, rows_B, key_2), 'kept')
+
+
+def _on_each_device(local: Callable[..., jax.Array], rows: int = 2) -> Callable[..., jax.Array]:
+    """`local` on each device's own rows (batch axes) and heads (`model`); nothing moves.
+
+    local: of query, key and value [B, T, N, D], of arrays [B, ...], so many as `rows` says, and of
+    what is whole everywhere; gives back [B, T, N, D].
+    """
+    axes = free_axes()
+    if not axes:
+        return local
+    batch = tuple(axis for axis in BATCH if axis in axes)
+    heads = P(batch, None, 'model')
+
+    def run(*arrays: jax.Array) -> jax.Array:
+        whole = len(arrays) - 3 - rows
+        return jax.shard_map(
             local,
-            in_specs=(heads, heads, heads, rows, rows),
+            in_specs=(heads,) * 3 + (P(batch),) * rows + (P(),) * whole,
             out_specs=heads,
             axis_names=set(axes),
             check_vma=False,
-        )
-    return local(q_BTND, k_BSND, v_BSND, queries_BT, keys_BS)
+        )(*arrays)
+
+    return run

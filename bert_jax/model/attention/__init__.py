@@ -1,0 +1,1 @@
+"""Attention: what it computes, what can compute it, and the kernel of our own."""

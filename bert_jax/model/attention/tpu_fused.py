@@ -1,0 +1,258 @@
+"""Attention with dropout on its probabilities as one TPU kernel, forward and backward.
+
+Neither scores nor probabilities nor masks are written to memory: a program of the kernel holds the
+scores of whole rows, head by head, in the chip's vector memory. Masks are those of dropout.py bit
+for bit, being named by (site, example, place) and drawn where they are used, so that the kernel
+gives what plain attention gives, on any mesh. The backward pass keeps no more than query, key and
+value, and makes scores and masks again.
+
+Dims: B batch, T query position, S key position (as many), H width of all heads here, N heads, D
+width of a head, P width of the heads of one program.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from bert_jax.model.dropout import Generator, parts_kept
+
+# Arrays in a chip's memory are tiles of 8 times 128: programs take whole ones.
+_LANES, _SUBLANES = 128, 8
+# A longer row's scores, a few arrays of T times S float32, leave no room in vector memory.
+MOST_TOKENS = 512
+# Short rows: so many tokens of different heads in a program, which costs some time to start.
+_TOKENS = 2048
+# Operations of the vector units for each probability, counted in the code below: the softmax;
+# what the backward pass has besides; taking a number from a word and making a multiplier of it.
+_SOFTMAX, _THROUGH_IT, _MULTIPLIER = 11, 9, 4
+# Those of the generator for each evaluation: five a round, keys and counters besides.
+_ROUND, _EVALUATION = 5, 17
+
+
+class Fused(NamedTuple):
+    """What the kernel is compiled for.
+
+    heads: how many there are here. masked: what is added to the scores of keys that are not seen.
+    rate: of dropout, 0 for none; generator: of its bits. left_to_right: a query sees nothing right
+    of it.
+    """
+
+    heads: int
+    masked: float
+    rate: float
+    generator: Generator
+    left_to_right: bool
+
+
+class Names(NamedTuple):
+    """The random names of a call: the site's key, uint32 [2]; the examples' rows in the global
+    batch, uint32 [B]; the number of the first head here among all, int32 [1].
+    """
+
+    key_2: jax.Array
+    rows_B: jax.Array
+    first_head_1: jax.Array
+
+
+def obstacle(tokens: int, hidden_size: int, heads: int) -> str | None:
+    """Why the kernel cannot take rows of so many tokens, as the end of a sentence; None if it can.
+
+    hidden_size, heads: of one device.
+    """
+    if tokens % _LANES or tokens > MOST_TOKENS:
+        return f'needs sequences of a multiple of {_LANES} tokens up to {MOST_TOKENS}, not {tokens}'
+    if heads % _fewest(hidden_size // heads):
+        return (
+            f'needs heads that fill {_LANES} columns together on each device, not {heads} of width'
+            f' {hidden_size // heads}'
+        )
+    return None
+
+
+def _fewest(width: int) -> int:
+    """How many heads of such a width fill whole tiles together."""
+    return _LANES // math.gcd(_LANES, width)
+
+
+def _together(heads: int, width: int, tokens: int) -> int:
+    """How many heads a program has: those that fill whole tiles, and more of them of short rows."""
+    fewest = _fewest(width)
+    fits = [n for n in range(fewest, heads + 1, fewest) if heads % n == 0 and n * tokens <= _TOKENS]
+    return max(fits, default=fewest)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def fused_attention(
+    fused: Fused,
+    q_BTH: jax.Array,
+    k_BSH: jax.Array,
+    v_BSH: jax.Array,
+    queries_BT: jax.Array,
+    keys_BS: jax.Array,
+    names: Names,
+) -> jax.Array:
+    """Attention's output [B, T, H], heads side by side as in q, k and v.
+
+    A query sees the keys whose number in keys_BS, int32, is its own in queries_BT. Paper section 3;
+    scores and softmax are float32 whatever the inputs are.
+    """
+    return _forward(fused, q_BTH, k_BSH, v_BSH, queries_BT, keys_BS, names)[0]
+
+
+def _forward(fused, q_BTH, k_BSH, v_BSH, queries_BT, keys_BS, names):
+    call = _call(_forward_program, fused, 1, q_BTH)
+    (out_BTH,) = call(q_BTH, k_BSH, v_BSH, queries_BT, keys_BS, names)
+    return out_BTH, (q_BTH, k_BSH, v_BSH, queries_BT, keys_BS, names)
+
+
+def _backward(fused, kept, gradient_BTH):
+    q_BTH, k_BSH, v_BSH, queries_BT, keys_BS, names = kept
+    call = _call(_backward_program, fused, 3, q_BTH)
+    gradients = call(q_BTH, k_BSH, v_BSH, queries_BT, keys_BS, names, gradient_BTH)
+    return *gradients, None, None, Names(None, None, None)
+
+
+fused_attention.defvjp(_forward, _backward)
+
+
+def _call(program: Any, fused: Fused, outputs: int, like_BTH: jax.Array) -> Any:
+    """`program` over a grid of (rows, groups of heads), as a function of arrays and names."""
+    B, T, H = like_BTH.shape
+    width = H // fused.heads
+    together = _together(fused.heads, width, T)
+    backward = outputs > 1
+
+    # A program sees one row, of its group's columns; names lie where numbers lie, not arrays.
+    group = pl.BlockSpec((1, T, together * width), lambda row, group, *_: (row, 0, group))
+    queries = pl.BlockSpec((1, T, 1), lambda row, *_: (row, 0, 0))
+    keys = pl.BlockSpec((1, 1, T), lambda row, *_: (row, 0, 0))
+    scores = B * fused.heads * T * T
+    call = pl.pallas_call(
+        functools.partial(program, fused=fused, together=together),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=3,
+            grid=(B, fused.heads // together),
+            in_specs=[group, group, group, queries, keys, *[group] * backward],
+            out_specs=[group] * outputs,
+            scratch_shapes=[pltpu.VMEM((T, T), jnp.float32)],
+        ),
+        out_shape=[jax.ShapeDtypeStruct(like_BTH.shape, like_BTH.dtype)] * outputs,
+        # launch.plan reads these: products of matrices, and what the vector units do.
+        cost_estimate=pl.CostEstimate(
+            flops=2 * (5 if backward else 2) * scores * width,
+            transcendentals=round(scores * _vector_operations(fused, backward)),
+            bytes_accessed=(4 + 3 * backward) * like_BTH.size * like_BTH.dtype.itemsize,
+        ),
+        name='fused_attention_backward' if backward else 'fused_attention',
+    )
+
+    def run(q, k, v, queries_BT, keys_BS, names, *gradient):
+        return call(*names, q, k, v, queries_BT[..., None], keys_BS[:, None], *gradient)
+
+    return run
+
+
+def _vector_operations(fused: Fused, backward: bool) -> float:
+    """How many operations a probability costs the vector units."""
+    generator = fused.generator
+    drawn = (_ROUND * generator.rounds + _EVALUATION) / generator.parts + _MULTIPLIER
+    return _SOFTMAX + _THROUGH_IT * backward + drawn * (fused.rate > 0)
+
+
+def _forward_program(key, rows, first_head, q, k, v, queries, keys, out, kept, *, fused, together):
+    """One row, the heads of one group: out = dropout(softmax(scores)) v."""
+    bias_TS, width = _bias(queries, keys, fused), q.shape[-1] // together
+    for head in range(together):
+        at = slice(head * width, (head + 1) * width)
+        probs_TS = _probs(q[0, :, at], k[0, :, at], bias_TS)
+        if fused.rate:
+            _draw(kept, key, rows, first_head, head, fused, together)
+            probs_TS = probs_TS * kept[...]
+        out[0, :, at] = _product(probs_TS, v[0, :, at]).astype(out.dtype)
+
+
+def _backward_program(
+    key, rows, first_head, q, k, v, queries, keys, gradient, dq, dk, dv, kept, *, fused, together
+):
+    """One row, the heads of one group: gradients of q, k and v."""
+    bias_TS, width = _bias(queries, keys, fused), q.shape[-1] // together
+    for head in range(together):
+        at = slice(head * width, (head + 1) * width)
+        q_TD, k_SD, v_SD, g_TD = (ref[0, :, at] for ref in (q, k, v, gradient))
+        probs_TS = _probs(q_TD, k_SD, bias_TS)
+
+        # Through the product with the values, and dropout.
+        d_TS = _product(g_TD, v_SD, (1, 1))
+        dropped_TS = probs_TS
+        if fused.rate:
+            _draw(kept, key, rows, first_head, head, fused, together)
+            dropped_TS, d_TS = probs_TS * kept[...], d_TS * kept[...]
+        dv[0, :, at] = _product(dropped_TS, g_TD, (0, 0)).astype(dv.dtype)
+
+        # Through the softmax: p * (d - sum(p d)); then the product of queries and keys.
+        d_TS = probs_TS * (d_TS - jnp.sum(probs_TS * d_TS, axis=-1, keepdims=True))
+        d_TS = d_TS * width**-0.5
+        dq[0, :, at] = _product(d_TS, k_SD).astype(dq.dtype)
+        dk[0, :, at] = _product(d_TS, q_TD, (0, 0)).astype(dk.dtype)
+
+
+def _product(a: jax.Array, b: jax.Array, axes: tuple[int, int] = (1, 0)) -> jax.Array:
+    """Products of matrices over an axis of each, summed in float32; in the type of b."""
+    precision = jax.lax.Precision.HIGHEST if b.dtype == jnp.float32 else None
+    return jax.lax.dot_general(
+        a.astype(b.dtype),
+        b,
+        (((axes[0],), (axes[1],)), ((), ())),
+        precision=precision,
+        preferred_element_type=jnp.float32,
+    )
+
+
+def _bias(queries: Any, keys: Any, fused: Fused) -> jax.Array:
+    """What is added to the scores of a row [T, S]: 0 where a query sees a key."""
+    seen_TS = queries[0] == keys[0]
+    if fused.left_to_right:
+        query, key = (jax.lax.broadcasted_iota(jnp.int32, seen_TS.shape, i) for i in (0, 1))
+        seen_TS = seen_TS & (key <= query)
+    return jnp.where(seen_TS, 0.0, fused.masked)
+
+
+def _probs(q_TD: jax.Array, k_SD: jax.Array, bias_TS: jax.Array) -> jax.Array:
+    """Softmax of the scores [T, S], float32."""
+    scores_TS = _product(q_TD, k_SD, (1, 1)) * q_TD.shape[-1] ** -0.5 + bias_TS
+    over_TS = jnp.exp(scores_TS - jnp.max(scores_TS, axis=-1, keepdims=True))
+    return over_TS / jnp.sum(over_TS, axis=-1, keepdims=True)
+
+
+def _draw(
+    kept: Any, key: Any, rows: Any, first_head: Any, head: int, fused: Fused, together: int
+) -> None:
+    """Writes into `kept` [T, S] what dropout multiplies by: 0, or the inverse of the share kept.
+
+    The numbers of dropout.py for heads [B, N, T, S]. An evaluation of the generator serves one
+    place in each part of the rows; eight rows at a time, so that all of it stays in registers.
+    """
+    tokens = kept.shape[0]
+    part = tokens // fused.generator.parts
+    number = first_head[0] + pl.program_id(1) * together + head
+    row, key_words = rows[pl.program_id(0)], (key[0], key[1])
+    keep, scale = fused.generator.keeps(fused.rate), jnp.float32(fused.generator.scale(fused.rate))
+    # Places within eight rows; the first of them is added where it is known.
+    places = [jax.lax.broadcasted_iota(jnp.int32, (_SUBLANES, tokens), i) for i in (0, 1)]
+    place = places[0] * tokens + places[1]
+
+    def some(i: jax.Array, _: None) -> None:
+        first = i * _SUBLANES
+        at_place = (place + (number * part + first) * tokens).astype(jnp.uint32)
+        masks = parts_kept(key_words, at_place, row, keep, fused.generator)
+        for n, mask in enumerate(masks):
+            kept[pl.ds(n * part + first, _SUBLANES), :] = jnp.where(mask, scale, jnp.float32(0))
+
+    jax.lax.fori_loop(0, part // _SUBLANES, some, None)
