@@ -91,8 +91,9 @@ def check_flags(options: Options, model: str) -> None:
     if not options.extend:
         if odd := flags.present('new_words', 'words'):
             raise UserError(f'{odd[0]} needs --extend=DIR, the tokenizer to add words to')
-        if model != 'byte_bpe' and (odd := flags.present('add_prefix_space')):
-            raise UserError(f'{odd[0]} is for --model=byte_bpe: leave it out')
+        for kind, its in (('byte_bpe', 'add_prefix_space'), ('words', 'known_words')):
+            if model != kind and (odd := flags.present(its)):
+                raise UserError(f'{odd[0]} is for --model={kind}: leave it out')
         of_characters = 'lower_case', 'strip_accents', 'character_coverage'
         if model == 'byte_bpe' and (odd := flags.present(*of_characters)):
             raise UserError(
@@ -105,6 +106,7 @@ def check_flags(options: Options, model: str) -> None:
         'strip_accents',
         'character_coverage',
         'add_prefix_space',
+        'known_words',
     ):
         raise UserError(
             f'{odd[0]} does not go with --extend: kind and casing are those of the tokenizer there'

@@ -226,8 +226,8 @@ def identity(config: schema.PretrainConfig) -> dict[str, Any]:
             for name, value in plain[section].items()
             if kinds[f'{section}.{name}'] != 'runtime'
         }
-    # Only where a row has another than all: steps from before there was a choice keep their names.
-    if config.record_order != schema.PretrainConfig.record_order:
+    # Absent where it is the order from before there was a choice: such steps keep their names.
+    if 'record_order' in plain:
         decided['record_order'] = config.record_order
     del decided['model.vocab_size']  # the vocabulary's, which the records stand for
     return decided

@@ -407,3 +407,8 @@ def test_the_command_trains_words_and_says_what_is_wrong(folder, tmp_path, binar
     (tmp_path / 'pieces/tokenizer_config.json').write_text('{"do_lower_case": true}')
     run = binary('train_retvec', f'--tokenizer={tmp_path}/pieces', f'--workdir={tmp_path}/other')
     assert run.returncode == 2 and 'has no list of words' in run.stderr.splitlines()[-1]
+
+
+def test_known_words_without_words_are_refused(tmp_path, binary):
+    run = binary('train_vocab', '--input=none', f'--output={tmp_path}/out', '--known_words=9')
+    assert run.returncode == 2 and '--known_words is for --model=words' in run.stderr

@@ -13,7 +13,7 @@ from configs.studies import study
 from configs.studies.study import Column, HeldOut, Row, Study
 from launch.studies import estimate, inputs
 from launch.studies.inputs import Input, Inputs
-from launch.studies.plan import Plan, check_records, flags_of
+from launch.studies.plan import Plan, check_records, flags_of, identity
 from launch.studies.steps import Folder
 from tests.helpers import pages
 
@@ -56,6 +56,14 @@ def test_settings_that_change_no_result_change_no_folder(tmp_path):
     chatty = plan_of(tmp_path, Row('a', pretraining={'runtime.log_every': 7, 'name': 'x'}))
     other = plan_of(tmp_path, Row('a', pretraining={'optimizer.b2': 0.9}))
     assert list(chatty.steps) == list(base.steps) != list(other.steps)
+
+
+def test_steps_of_the_order_before_there_was_a_choice_keep_their_names(tmp_path):
+    """A study's folder from then has it in no name, and must not be taken for the order of today."""
+    then = dataclasses.replace(BASE, record_order='blocks')
+    settings = [identity(config) for config in (then, BASE)]
+    assert 'record_order' not in settings[0]
+    assert settings[1]['record_order'] == 'spread'
 
 
 def test_only_and_seeds_choose_steps_and_what_they_need(tmp_path):
