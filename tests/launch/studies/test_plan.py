@@ -59,7 +59,7 @@ def test_settings_that_change_no_result_change_no_folder(tmp_path):
 
 
 def test_steps_of_the_order_before_there_was_a_choice_keep_their_names(tmp_path):
-    """A study's folder from then has it in no name, and must not be taken for the order of today."""
+    """A folder of a study from then has it in no name, and is not taken for one of today."""
     then = dataclasses.replace(BASE, record_order='blocks')
     settings = [identity(config) for config in (then, BASE)]
     assert 'record_order' not in settings[0]
