@@ -7,7 +7,7 @@ gives what plain attention gives, on any mesh. The backward pass keeps no more t
 value, and makes scores and masks again.
 
 Dims: B batch, T query position, S key position (as many), H width of all heads here, N heads, D
-width of a head, P width of the heads of one program.
+width of a head.
 """
 
 from __future__ import annotations

@@ -47,6 +47,16 @@ def pick(
         ({'platform': 'tpu', 'model_parallel': 8}, 'xla'),
         ({'platform': 'gpu', 'seq_len': 128, 'name': 'cudnn'}, 'cudnn'),
         ({'platform': 'gpu', 'name': 'xla'}, 'xla'),
+        ({'platform': 'tpu', 'model': ModelConfig()}, 'xla'),
+        (
+            {'platform': 'tpu', 'name': 'tpu_fused', 'model': ModelConfig(), 'packed': True},
+            'tpu_fused',
+        ),
+        (
+            {'platform': 'tpu', 'name': 'tpu_fused', 'model_parallel': 2, 'seq_len': 384},
+            'tpu_fused',
+        ),
+        ({'platform': 'tpu', 'name': 'tpu_fused', 'dropout_rng': 'rbg'}, 'tpu_fused'),
     ],
     ids=str,
 )
@@ -102,6 +112,26 @@ def test_the_kernel_follows_shape_and_device_unless_named(case, want):
         ),
         (
             {'name': 'tpu_flash', 'platform': 'tpu', 'fsdp': 2, 'shard_optimizer': True},
+            'and runtime.shard_optimizer=false',
+        ),
+        ({'name': 'tpu_fused', 'platform': 'cpu'}, 'attention=tpu_fused needs a TPU'),
+        ({'name': 'tpu_fused', 'platform': 'tpu', 'seq_len': 640}, 'up to 512, not 640'),
+        ({'name': 'tpu_fused', 'platform': 'tpu', 'seq_len': 192}, 'multiple of 128 tokens'),
+        (
+            {'name': 'tpu_fused', 'platform': 'tpu', 'model_parallel': 4},
+            'fill 128 columns together on each device, not 3 of width 64',
+        ),
+        (
+            {
+                'name': 'tpu_fused',
+                'platform': 'tpu',
+                'model': ModelConfig(),
+                'dropout_rng': 'rbg',
+            },
+            'set runtime.dropout_rng=threefry',
+        ),
+        (
+            {'name': 'tpu_fused', 'platform': 'tpu', 'fsdp': 2, 'shard_optimizer': True},
             'and runtime.shard_optimizer=false',
         ),
     ],
