@@ -187,7 +187,8 @@ def _google(
         )
     tokenizer.save(folder)  # tokenizer_config.json too, which keeps the casing for whoever reads it
     left_out = google.write(folder, model)
-    return google.read(str(folder / google.CHECKPOINT)), left_out
+    written = google.RELEASES[model.config.family].checkpoint
+    return google.read(str(folder / written)), left_out
 
 
 def _peft(

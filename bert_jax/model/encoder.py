@@ -249,8 +249,8 @@ class Encoder(nn.Module):
         # Unrolled, XLA sees by itself what is cheaper made again than kept, but not across a loop.
         if self.scan or self.remat != 'none':
             layer = nn.remat(Layer, policy=REMAT_POLICIES[self.remat], prevent_cse=not self.scan)
-        # The blocks of a group are one block's weights, gone through again and again: an inner loop,
-        # through which their gradients are summed.
+        # The blocks of a group are one block's weights, gone through again and again: an inner
+        # loop, through which their gradients are summed.
         size = c.num_layers // c.own_blocks
         if c.num_groups:
             layer = nn.scan(

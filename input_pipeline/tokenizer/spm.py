@@ -133,7 +133,8 @@ def albert_json(
 ) -> str:
     """The content of a tokenizer.json by the rules of ALBERT (transformers' AlbertTokenizer).
 
-    charsmap: the model's own table of characters, empty where it has none.
+    charsmap: the model's own table of characters, empty where it has none. Unlike SentencePiece the
+    library does not compose by it what NFKD has taken apart (Hangul).
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 

@@ -86,10 +86,11 @@ class Tokenizer:
     """A vocabulary with its casing.
 
     Attributes: kind ('wordpiece', 'sentencepiece', 'byte_bpe', 'words', or 'compiled', which is
-    WordPiece by foreign rules, or ALBERT's pieces), layout (how rows are made of texts), vocab_size, known (ids below
-    mean the same in every process: vocab_size, but for 'words'), pad_id, unk_id, cls_id, sep_id,
-    mask_id, special_ids (these five), lower_case, strip_accents, fingerprint (sha256 of vocabulary
-    and casing), starts_word (bool [V], False for a piece that continues a word).
+    WordPiece by foreign rules, or ALBERT's pieces), layout (how rows are made of texts),
+    vocab_size, known (ids below mean the same in every process: vocab_size, but for 'words'),
+    pad_id, unk_id, cls_id, sep_id, mask_id, special_ids (these five), lower_case, strip_accents,
+    fingerprint (sha256 of vocabulary and casing), starts_word (bool [V], False for a piece that
+    continues a word).
     """
 
     def __init__(
@@ -191,8 +192,8 @@ class Tokenizer:
             path = epath.Path(directory)
             if not path.is_dir():
                 raise UserError(
-                    f'{path}: no such tokenizer directory (it holds vocab.txt, spm.model, words.txt,'
-                    ' spiece.model or vocab.json)'
+                    f'{path}: no such tokenizer directory (it holds vocab.txt, spm.model, words.txt'
+                    ', spiece.model or vocab.json)'
                 )
             if byte_bpe_files.is_directory(path):
                 stated = byte_bpe_files.read(path)

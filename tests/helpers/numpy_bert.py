@@ -116,7 +116,7 @@ def numpy_forward(p, c: ModelConfig, batch, linear=None, residual=None):
     B, T, H = x.shape
     D = H // c.num_heads
     for i in range(c.num_layers):
-        # google-research/albert modeling.py:1089-1110: the group of block i, of those that there are.
+        # The group of block i (google-research/albert modeling.py:1089-1110).
         layer = jax.tree.map(lambda w, i=i: w[i * len(w) // c.num_layers], layers)
         q, k, v = (
             linear(layer, n, x).reshape(B, T, c.num_heads, D).transpose(0, 2, 1, 3)
