@@ -160,9 +160,14 @@ def _huggingface(
     # The tokenizer first, then the weights under the names of transformers' class.
     tokenizer.save(folder)
     settings = folder / 'tokenizer_config.json'
-    # transformers cuts longer texts there
-    longest = {'model_max_length': model.config.max_position}
-    settings.write_text(json.dumps(json.loads(settings.read_text()) | longest, indent=2) + '\n')
+    stated = json.loads(settings.read_text())
+    # transformers cuts longer texts there ...
+    stated |= {'model_max_length': model.config.max_position}
+    # ... and gives the second text of a pair its segment where a tokenizer asks for that, as by
+    # itself the class of BERT does alone.
+    if tokenizer.layout.second_segment and stated['tokenizer_class'] != 'BertTokenizer':
+        stated |= {'model_input_names': ['input_ids', 'token_type_ids', 'attention_mask']}
+    settings.write_text(json.dumps(stated, indent=2) + '\n')
     left_out = huggingface.write(folder, model)
 
     # Read back: names, shapes and finite numbers are proved on the files themselves.

@@ -14,6 +14,7 @@ from bert_jax.model import heads
 from bert_jax.train import losses
 from input_pipeline.tokenizer import Tokenizer, vocabulary
 from input_pipeline.vocabulary_options import VocabularyOptions
+from launch import export
 from launch.inference.mask_filler import MaskFiller
 from launch.inference.predictor import Predictor
 from launch.sources import source
@@ -70,8 +71,7 @@ def served(
     """Such a model, read here and written again with `tokenizer`."""
     made(architecture, shape, tokenizer.vocab_size, **settings).save_pretrained(folder / 'theirs')
     model = huggingface.read(folder / 'theirs').model
-    tokenizer.save(folder / 'ours')
-    huggingface.write(folder / 'ours', model)
+    export.export(model, tokenizer, 'huggingface', str(folder / 'ours'))
     return folder / 'ours', model
 
 
