@@ -11,7 +11,8 @@ a Hugging Face BERT directory, of any age:
 huggingface: loads in transformers under the class that its config.json names: BertForPreTraining
 after pre-training, and after fine-tuning BertForSequenceClassification, BertForQuestionAnswering,
 BertForTokenClassification or BertForMultipleChoice.
-google: bert_config.json, vocab.txt and bert_model.ckpt, as google-research/bert reads them.
+google: bert_config.json, vocab.txt and bert_model.ckpt, as google-research/bert reads them; of an
+ALBERT albert_config.json, vocab.txt and model.ckpt-best.
 peft: what tuning has added to an encoder, and the head, as Hugging Face's peft loads them onto it.
 stablehlo, saved_model: a folder that serves the model without this project, with jax or TensorFlow
 (docs/serving.md).

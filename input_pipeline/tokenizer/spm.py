@@ -147,11 +147,9 @@ def albert_json(
         + [normalizers.Lowercase()] * lower_case
         + ([normalizers.Precompiled(charsmap)] if charsmap else [])
     )
-    marked = {'replacement': WORD_MARK, 'prepend_scheme': 'always'}
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(**marked)]
-    )
-    tokenizer.decoder = decoders.Metaspace(**marked)
+    marked = pre_tokenizers.Metaspace(WORD_MARK, prepend_scheme='always')
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), marked])
+    tokenizer.decoder = decoders.Metaspace(WORD_MARK, prepend_scheme='always')
     return tokenizer_json.content(tokenizer, special_tokens)
 
 
