@@ -172,7 +172,8 @@ class Family(NamedTuple):
     tokenizers: the kinds of tokenizers whose rows it reads (input_pipeline/tokenizer).
     first_position: the row of the position table that is of a text's first token; those before it
       are of no text.
-    pairs: whether pre-training has a head that tells pairs of texts apart.
+    pairs: the heads that tell pairs of texts apart, as transformers' classes end; pre-training has
+      pairs where there are any.
     pooler_of_task: whether the dense layer on the first token is a part of the classifier, so that
       each task begins with a fresh one and has dropout before it too.
     masked_lm_act: the activation in the masked-LM head; None: that of the encoder.
@@ -181,20 +182,24 @@ class Family(NamedTuple):
     name: str
     tokenizers: tuple[str, ...]
     first_position: int = 0
-    pairs: bool = True
+    pairs: tuple[str, ...] = ('ForPreTraining', 'ForNextSentencePrediction')
     pooler_of_task: bool = False
     masked_lm_act: str | None = None
 
 
+_PIECES = ('wordpiece', 'sentencepiece', 'compiled')
 # RoBERTa: Liu et al. 2019; facebookresearch/fairseq models/roberta/model.py. Its positions count on
-# from the id of its padding token, 1.
+# from the id of its padding token, 1. ALBERT: Lan et al. 2020; google-research/albert modeling.py.
+# Its narrow table and shared blocks are settings of their own; transformers has no class of it for
+# pairs alone.
 FAMILIES = {
-    'bert': Family('BERT', ('wordpiece', 'sentencepiece', 'compiled')),
+    'bert': Family('BERT', _PIECES),
+    'albert': Family('ALBERT', _PIECES, pairs=('ForPreTraining',)),
     'roberta': Family(
         'RoBERTa',
         ('byte_bpe',),
         first_position=2,
-        pairs=False,
+        pairs=(),
         pooler_of_task=True,
         masked_lm_act='gelu_erf',
     ),
@@ -256,10 +261,24 @@ class ModelConfig(Section):
         within='[1, 8]',
         is_later=True,
     )
-    family: Literal['bert', 'roberta'] = setting(
+    family: Literal['bert', 'albert', 'roberta'] = setting(
         'bert',
         'roberta: byte-level BPE, positions from the third row of their table on, no next-sentence'
-        ' head, a classifier of two layers',
+        " head, a classifier of two layers; albert: goes out under ALBERT's names",
+        is_later=True,
+    )
+    embedding_size: int | None = setting(
+        None,
+        'width E of the vectors of words, positions and segments, which a dense layer brings to'
+        ' hidden_size (ALBERT: 128); none: they are hidden_size wide, without such a layer',
+        within=COUNT,
+        is_later=True,
+    )
+    num_groups: int | None = setting(
+        None,
+        'groups of neighbouring blocks that share their weights (ALBERT: 1); none: each block has'
+        ' its own',
+        within=COUNT,
         is_later=True,
     )
     retvec: Literal['frozen', 'trained'] = setting(
@@ -277,6 +296,29 @@ class ModelConfig(Section):
     def position_rows(self) -> int:
         """Rows of the position table: those of no text, then one for each position."""
         return self.traits.first_position + self.max_position
+
+    @property
+    def embedding_width(self) -> int:
+        """Width E of the vectors of words, positions and segments."""
+        return self.embedding_size or self.hidden_size
+
+    @property
+    def own_blocks(self) -> int:
+        """Blocks that have weights of their own: all of them, or one for each group."""
+        return self.num_groups or self.num_layers
+
+    def of_depth(self, layers: int) -> ModelConfig:
+        """The same with so many blocks; where blocks share their weights, all of one group."""
+        return dataclasses.replace(self, num_layers=layers, num_groups=self.num_groups and 1)
+
+    def check_apart(self, layer_decay: float, freeze_layers: int) -> None:
+        """UserError where blocks are to be trained at rates of their own, and share weights."""
+        if self.num_groups and (layer_decay, freeze_layers) != (1.0, 0):
+            raise UserError(
+                f'optimizer.layer_decay={layer_decay}, freeze_layers={freeze_layers} tell blocks'
+                f' apart, and here they share their weights (model.num_groups={self.num_groups}):'
+                ' leave them out'
+            )
 
     def check_reads(self, tokenizer: str, where: str) -> None:
         """UserError where it does not read rows of that kind of tokenizer, which `where` has."""
@@ -302,6 +344,11 @@ class ModelConfig(Section):
             f'a divisor of hidden_size={self.hidden_size}',
         )
         self._require(
+            self.num_layers % self.own_blocks == 0,
+            'num_groups',
+            f'a divisor of num_layers={self.num_layers}',
+        )
+        self._require(
             self.hidden_size % 2 == 0 or not self.bilstm,
             'hidden_size',
             'even, to be halved between the directions of model.bilstm',
@@ -315,8 +362,8 @@ class ModelConfig(Section):
             )
         columns = self.hash_ngrams * (self.hash_ngrams + 1) // 2
         self._require(
-            self.embedding != 'hashed' or self.hidden_size >= columns,
-            'hidden_size',
+            self.embedding != 'hashed' or self.embedding_width >= columns,
+            'embedding_size' if self.embedding_size else 'hidden_size',
             f'{columns} or more, to have columns for every hash up to'
             f' hash_ngrams={self.hash_ngrams}',
         )
@@ -326,7 +373,14 @@ class ModelConfig(Section):
         shape = {one.name: getattr(self, one.name) for one in dataclasses.fields(ModelConfig)}
         if tuning.method == 'full':
             return ModelConfig(**shape)
-        return TunedModelConfig(**shape, tuning=tuning.fitted(self.num_layers, self.hidden_size))
+        fitted = tuning.fitted(self.num_layers, self.hidden_size)
+        if self.num_groups and (fitted.frozen_layers or fitted.bias_layers):
+            raise UserError(
+                f'tuning.method={tuning.method}: frozen_layers={fitted.frozen_layers},'
+                f' bias_layers={fitted.bias_layers} tell blocks apart, and here they share their'
+                f' weights (model.num_groups={self.num_groups}): take lora, or leave them out'
+            )
+        return TunedModelConfig(**shape, tuning=fitted)
 
 
 @dataclass(frozen=True)

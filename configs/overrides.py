@@ -38,6 +38,7 @@ _ELSEWHERE = {
     'max_seq_length': 'seq_len',
     'max_position_embeddings': 'max_position',
     'num_hidden_layers': 'num_layers',
+    'num_hidden_groups': 'num_groups',
     'num_attention_heads': 'num_heads',
     'hidden_dropout_prob': 'hidden_dropout',
     'attention_probs_dropout_prob': 'attention_dropout',

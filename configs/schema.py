@@ -295,6 +295,7 @@ class PretrainConfig(Section):
             )
         check_tuned(self.tuning, self.optimizer)
         self.model.tuned(self.tuning)  # which must fit its shape
+        self.model.check_apart(self.optimizer.layer_decay, self.optimizer.freeze_layers)
         if self.optimizer.freeze_layers > self.model.num_layers:
             raise UserError(
                 f'optimizer.freeze_layers={self.optimizer.freeze_layers} is more than'
@@ -424,6 +425,7 @@ class FinetuneConfig(Section):
         names = ('hidden_dropout', 'attention_dropout', 'retvec')
         own = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         shape = dataclasses.replace(source, **own, bilstm=self.bilstm or source.bilstm)
+        shape.check_apart(self.optimizer.layer_decay, self.optimizer.freeze_layers)
         return shape.tuned(self.tuning)
 
 

@@ -11,7 +11,8 @@ a Hugging Face BERT directory, of any age:
 huggingface: loads in transformers under the class that its config.json names: BertForPreTraining
 after pre-training, and after fine-tuning BertForSequenceClassification, BertForQuestionAnswering,
 BertForTokenClassification or BertForMultipleChoice.
-google: bert_config.json, vocab.txt and bert_model.ckpt, as google-research/bert reads them.
+google: bert_config.json, vocab.txt and bert_model.ckpt, as google-research/bert reads them; of an
+ALBERT albert_config.json, vocab.txt and model.ckpt-best.
 peft: what tuning has added to an encoder, and the head, as Hugging Face's peft loads them onto it.
 stablehlo, saved_model: a folder that serves the model without this project, with jax or TensorFlow
 (docs/serving.md).
@@ -160,9 +161,14 @@ def _huggingface(
     # The tokenizer first, then the weights under the names of transformers' class.
     tokenizer.save(folder)
     settings = folder / 'tokenizer_config.json'
-    # transformers cuts longer texts there
-    longest = {'model_max_length': model.config.max_position}
-    settings.write_text(json.dumps(json.loads(settings.read_text()) | longest, indent=2) + '\n')
+    stated = json.loads(settings.read_text())
+    # transformers cuts longer texts there ...
+    stated |= {'model_max_length': model.config.max_position}
+    # ... and gives the second text of a pair its segment where a tokenizer asks for that, as by
+    # itself the class of BERT does alone.
+    if tokenizer.layout.second_segment and stated['tokenizer_class'] != 'BertTokenizer':
+        stated |= {'model_input_names': ['input_ids', 'token_type_ids', 'attention_mask']}
+    settings.write_text(json.dumps(stated, indent=2) + '\n')
     left_out = huggingface.write(folder, model)
 
     # Read back: names, shapes and finite numbers are proved on the files themselves.
@@ -187,7 +193,8 @@ def _google(
         )
     tokenizer.save(folder)  # tokenizer_config.json too, which keeps the casing for whoever reads it
     left_out = google.write(folder, model)
-    return google.read(str(folder / google.CHECKPOINT)), left_out
+    written = google.RELEASES[model.config.family].checkpoint
+    return google.read(str(folder / written)), left_out
 
 
 def _peft(

@@ -5,7 +5,7 @@ model; what tuning adds and leaves alone is model/added.py's. Counts are logical
 the vocabulary table for the hardware are no parameters, and the decoder tied to the word embeddings
 is counted once.
 
-    H hidden_size   L num_layers   F intermediate_size   V vocab_size
+    H hidden_size   L num_layers   F intermediate_size   V vocab_size   E embedding_size, or H
     S seq_len       P masked positions a sequence, gathered before the vocabulary projection
 """
 
@@ -26,21 +26,28 @@ def parameters(model: ModelConfig, pretraining: bool = True) -> dict[str, int]:
 
     Shapes: google-research/bert modeling.py:150-234, run_pretraining.py:243-305.
     """
-    H, L, F, V = model.hidden_size, model.num_layers, model.intermediate_size, model.vocab_size
+    H, F, V, E = (
+        model.hidden_size,
+        model.intermediate_size,
+        model.vocab_size,
+        model.embedding_width,
+    )
 
     def dense(inputs: int, outputs: int) -> int:
         return inputs * outputs + outputs
 
     # scale and bias; then of a block: query, key, value and output, a norm, the feed-forward part,
     # a norm.
-    norm = 2 * H
+    norm, narrow_norm = 2 * H, 2 * E
     layer = 4 * dense(H, H) + norm + dense(H, F) + dense(F, H) + norm
     # Computed vectors are no parameters.
-    table = V * H if model.embedding == 'table' else 0
-    words = table + (RETVEC + dense(RETVEC_WIDTH, H) if model.embedding == 'retvec' else 0)
+    table = V * E if model.embedding == 'table' else 0
+    words = table + (RETVEC + dense(RETVEC_WIDTH, E) if model.embedding == 'retvec' else 0)
+    to_hidden = dense(E, H) if model.embedding_size else 0
+    rows = model.position_rows + model.type_vocab_size
     parts = {
-        'embeddings': words + (model.position_rows + model.type_vocab_size) * H + norm,
-        'layers': L * layer,
+        'embeddings': words + rows * E + narrow_norm + to_hidden,
+        'layers': model.own_blocks * layer,
         'pooler': dense(H, H),
     }
     # Two directions of four gates, each of H / 2 from H inputs and the H / 2 of its own state.
@@ -48,8 +55,8 @@ def parameters(model: ModelConfig, pretraining: bool = True) -> dict[str, int]:
         parts['bilstm'] = 2 * 4 * (dense(H, H // 2) + (H // 2) ** 2)
     # A decoder that is the word table is counted above: of its own it has a bias for each word.
     if pretraining:
-        decoder = V * H - table
-        parts['mlm_head'] = dense(H, H) + norm + decoder + V
+        decoder = V * E - table
+        parts['mlm_head'] = dense(H, E) + narrow_norm + decoder + V
         if model.traits.pairs:
             parts['nsp_head'] = dense(H, 2)
     return parts
@@ -72,9 +79,9 @@ def training_flops(model: ModelConfig, seq_len: int, predictions: int) -> dict[s
     that is trained has none at all. Embedding look-ups, norms, softmax, dropout, scales and the NSP
     classifier (4H) are left out, and so is what rematerialisation repeats: this is the convention
     of model FLOPs utilisation. Left-to-right attention counts in full, because the masked half is
-    multiplied too.
+    multiplied too. Blocks that share their weights count each for itself: sharing saves no time.
     """
-    H, L, S = model.hidden_size, model.num_layers, seq_len
+    H, L, S, E = model.hidden_size, model.num_layers, seq_len, model.embedding_width
     whole = model.tuning.method == 'full'
     lowest = 0 if whole else model.tuning.option('frozen_layers')
 
@@ -93,13 +100,17 @@ def training_flops(model: ModelConfig, seq_len: int, predictions: int) -> dict[s
     parts = {
         'layers': layers,
         'attention': attention,
-        'mlm_head': predictions * (6 * H * H + (6 if whole else 4) * H * model.vocab_size),
+        'mlm_head': predictions * (6 * H * E + (6 if whole else 4) * E * model.vocab_size),
         'pooler': pooler * H * H,
     }
+    # Below it lie the embeddings: where those are left alone it is only run forward.
+    if model.embedding_size:
+        backward = 4 if whole else 2 * embedded
+        parts['to_hidden'] = (2 + backward) * E * H * S
     # Of each word. A frozen network is only run forward; its first layer reads bits, which have no
     # gradient.
     if model.embedding == 'retvec':
-        projection, trained = RETVEC_WIDTH * H, whole and model.retvec == 'trained'
+        projection, trained = RETVEC_WIDTH * E, whole and model.retvec == 'trained'
         backward = 4 * RETVEC_PRODUCTS - 2 * 16 * 24 * 32 + 2 * projection if trained else 0
         own = 2 * projection if whole else 0
         parts['words'] = S * (2 * (RETVEC_PRODUCTS + projection) + own + backward)

@@ -25,7 +25,7 @@ from bert_jax.mesh import sharding
 from bert_jax.model import splits
 from bert_jax.train.program import InputKind, argument_shapes, pretraining_program
 from configs.errors import UserError
-from configs.schema import Phase, PretrainConfig
+from configs.schema import ModelConfig, Phase, PretrainConfig
 
 INSTALL = "pip install -c constraints.txt '.[plan]'"
 _DEEP = 4  # layers from which two shallow programs take less time to compile than the whole
@@ -317,17 +317,18 @@ def _read(
     """What the compiled step tells; of many unrolled layers as it follows from one and two."""
     mesh, layers = dict(abstract_mesh(config, topology).shape), config.model.num_layers
 
-    def read(count: int) -> reading.Reading:
-        model = dataclasses.replace(config.model, num_layers=count)
+    def read(model: ModelConfig) -> reading.Reading:
         shallow = dataclasses.replace(config, model=model)
         program = compile_step(shallow, phase, predictions, topology)
-        return reading.read(program, mesh, topology, count)
+        return reading.read(program, mesh, topology, model.num_layers)
 
-    # A loop holds one layer whatever their number. Frozen layers cost less than the others.
-    as_it_is = config.runtime.scan_layers or layers < _DEEP or config.optimizer.freeze_layers
+    # A loop holds one layer whatever their number. Frozen layers cost less than the others, and the
+    # first of a group that shares its weights costs more.
+    runtime, groups = config.runtime, config.model.num_groups or 1
+    as_it_is = runtime.scan_layers or layers < _DEEP or config.optimizer.freeze_layers or groups > 1
     if all_layers or as_it_is or topology.chip.platform != 'tpu':
-        return read(layers)
-    return reading.deeper(read(1), read(2), layers)
+        return read(config.model)
+    return reading.deeper(read(config.model.of_depth(1)), read(config.model.of_depth(2)), layers)
 
 
 def random_bits_of_others(drawn: Sequence[tuple[tuple[int, ...], int]], own: int) -> list[str]:

@@ -46,7 +46,10 @@ class Names:
       bare: the class of the bare encoder.
       names: modules and single arrays, ours -> theirs, where they are not BERT's.
       in_class: class -> such names that it alone has.
+      shape: settings of the shape that BERT has not, ours -> theirs.
       settings: further settings of config.json that we write.
+      head_dropout: how it calls the dropout before a classifier, and what that is where it is not
+        stated; None: the encoder's own.
       fixed: setting -> the values of it that are built here.
       defaults: settings that a config.json may leave out, where they are not BERT's.
     """
@@ -55,7 +58,9 @@ class Names:
     bare: str
     names: Mapping[str, str] = field(default_factory=dict)
     in_class: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    shape: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    head_dropout: tuple[str, float | None] = ('classifier_dropout', None)
     fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
@@ -83,8 +88,46 @@ class Names:
         )
 
 
+# The one block of a group of ALBERT's.
+_GROUP = 'encoder.albert_layer_groups.{}.albert_layers.0.'
 NAMES = {
     'bert': Names('bert', 'BertModel', settings={'pad_token_id': 0}),
+    'albert': Names(
+        'albert',
+        'AlbertModel',
+        names={
+            'encoder/embeddings/to_hidden': 'encoder.embedding_hidden_mapping_in',
+            'encoder/layers/query': f'{_GROUP}attention.query',
+            'encoder/layers/key': f'{_GROUP}attention.key',
+            'encoder/layers/value': f'{_GROUP}attention.value',
+            'encoder/layers/attention_output': f'{_GROUP}attention.dense',
+            'encoder/layers/attention_norm': f'{_GROUP}attention.LayerNorm',
+            'encoder/layers/intermediate': f'{_GROUP}ffn',
+            'encoder/layers/output': f'{_GROUP}ffn_output',
+            'encoder/layers/output_norm': f'{_GROUP}full_layer_layer_norm',
+            'encoder/pooler': 'pooler',
+            'mlm/transform': 'predictions.dense',
+            'mlm/norm': 'predictions.LayerNorm',
+            'mlm/bias': 'predictions.bias',
+            'nsp': 'sop_classifier.classifier',
+        },
+        shape={'embedding_size': 'embedding_size', 'num_groups': 'num_hidden_groups'},
+        settings={'pad_token_id': 0, 'bos_token_id': 2, 'eos_token_id': 3, 'inner_group_num': 1},
+        head_dropout=('classifier_dropout_prob', 0.1),
+        # A group of several blocks is gone through as a whole, which is not built here.
+        fixed={'inner_group_num': (1,)},
+        defaults={
+            'vocab_size': 30000,
+            'embedding_size': 128,
+            'hidden_size': 4096,
+            'num_attention_heads': 64,
+            'num_hidden_groups': 1,
+            'intermediate_size': 16384,
+            'hidden_act': 'gelu_new',
+            'hidden_dropout_prob': 0.0,
+            'attention_probs_dropout_prob': 0.0,
+        },
+    ),
     'roberta': Names(
         'roberta',
         'RobertaModel',

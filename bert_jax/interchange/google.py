@@ -1,22 +1,26 @@
-"""Google's BERT checkpoints (google-research/bert, TensorFlow 1), read and written.
+"""Google's BERT and ALBERT checkpoints (google-research/bert and albert, TensorFlow 1), read and
+written.
 
-They are bert_config.json and bert_model.ckpt. Owns the reference's variable names and settings.
-Must not know tokenizers, workdirs or what the weights are for; the bytes of the files are
-tensor_bundle.py's, and what any format has in common interchange/parameters.py's.
+They are bert_config.json and bert_model.ckpt; of ALBERT albert_config.json and model.ckpt-best.
+Owns the references' variable names and settings, a row of RELEASES for each. Must not know
+tokenizers, workdirs or what the weights are for; the bytes of the files are tensor_bundle.py's, and
+what any format has in common interchange/parameters.py's.
 
 Theirs: kernels [in, out] as ours, but the weights of NSP, classifier and span heads [out, in];
 `gelu` is the tanh form, and the epsilon of layer normalisation is 1e-12, which no file says
 (modeling.py:264, :362). Sources of the names: modeling.py, run_pretraining.py:243-305,
-run_classifier.py:597-605, run_squad.py:573-579.
+run_classifier.py:597-605, run_squad.py:573-579; of ALBERT modeling.py:1083-1110, whose heads are
+BERT's.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
 
 from etils import epath
 
@@ -31,8 +35,6 @@ from configs.files.atomic import atomic_write
 from configs.files.json_object import read_object
 from configs.schema import ModelConfig
 
-CONFIG = 'bert_config.json'
-CHECKPOINT = 'bert_model.ckpt'
 # Settings: ours -> theirs, and the reference's default (modeling.py:34-45).
 _SETTINGS = {
     'vocab_size': ('vocab_size', None),
@@ -50,7 +52,7 @@ _SETTINGS = {
 # the end of a file's name after the prefix
 _FILE = re.compile(r'(?<=.)\.(index|meta|data-\d{5}-of-\d{5})$')
 _ACTIVATIONS = {'gelu_tanh': 'gelu', 'relu': 'relu'}
-# Not in bert_config.json: their code has it as a constant (modeling.py:362).
+# In no file of settings: their code has it as a constant (modeling.py:362).
 _LAYER_NORM_EPS = 1e-12
 
 # Modules and single arrays: ours -> theirs, {} for the block's number.
@@ -70,6 +72,73 @@ _NAMES = {
 }
 for _part in PARTS.values():
     _NAMES |= _part.google
+# ALBERT's block, which is the first of its group and stands in a scope of its own.
+_GROUP = 'bert/encoder/transformer/group_{}/inner_group_0/'
+_ALBERT_NAMES = _NAMES | {
+    'encoder/embeddings/to_hidden': 'bert/encoder/embedding_hidden_mapping_in',
+    'encoder/layers/query': f'{_GROUP}attention_1/self/query',
+    'encoder/layers/key': f'{_GROUP}attention_1/self/key',
+    'encoder/layers/value': f'{_GROUP}attention_1/self/value',
+    'encoder/layers/attention_output': f'{_GROUP}attention_1/output/dense',
+    'encoder/layers/attention_norm': f'{_GROUP}LayerNorm',
+    'encoder/layers/intermediate': f'{_GROUP}ffn_1/intermediate/dense',
+    'encoder/layers/output': f'{_GROUP}ffn_1/intermediate/output/dense',
+    'encoder/layers/output_norm': f'{_GROUP}LayerNorm_1',
+}
+# Its own defaults (modeling.py's AlbertConfig), and what BERT has not.
+_ALBERT_SETTINGS = _SETTINGS | {
+    'hidden_size': ('hidden_size', 4096),
+    'num_heads': ('num_attention_heads', 64),
+    'intermediate_size': ('intermediate_size', 16384),
+    'type_vocab_size': ('type_vocab_size', 2),
+    'hidden_dropout': ('hidden_dropout_prob', 0),
+    'attention_dropout': ('attention_probs_dropout_prob', 0),
+    'embedding_size': ('embedding_size', 128),
+    'num_groups': ('num_hidden_groups', 1),
+}
+
+
+class Release(NamedTuple):
+    """What a family's code calls its files, variables and settings.
+
+    names: modules and single arrays, ours -> theirs; settings: ours -> (theirs, its default there);
+    fixed: settings that change the model in ways that are not built here, and what they must be.
+    """
+
+    code: str
+    config: str
+    checkpoint: str
+    names: Mapping[str, str]
+    settings: Mapping[str, tuple[str, Any]]
+    fixed: Mapping[str, Any]
+
+    def naming(self, path: str) -> tuple[str, bool]:
+        """Their name for the array at our path, and whether it lies transposed there."""
+        # Names of single arrays, tables or kernels that lie [out, in] there, stand in the table
+        # themselves; all others are a module's name and a leaf's.
+        if path in self.names:
+            return self.names[path], path.endswith('/kernel')
+        module, _, leaf = path.rpartition('/')
+        # Their norms call scale and bias gamma and beta.
+        if 'LayerNorm' in self.names[module]:
+            leaf = {'scale': 'gamma', 'bias': 'beta'}[leaf]
+        return f'{self.names[module]}/{leaf}', False
+
+
+# By the families of configs/model.py.
+RELEASES = {
+    'bert': Release(
+        'google-research/bert', 'bert_config.json', 'bert_model.ckpt', _NAMES, _SETTINGS, {}
+    ),
+    'albert': Release(
+        'google-research/albert',
+        'albert_config.json',
+        'model.ckpt-best',
+        _ALBERT_NAMES,
+        _ALBERT_SETTINGS,
+        {'inner_group_num': 1},
+    ),
+}
 # Those of our parts that the reference has names for.
 _PARTS = [name for name, part in PARTS.items() if part.google]
 # State of the optimizer: that of the reference's Adam and of TensorFlow's own, and numbers by
@@ -88,10 +157,10 @@ _SLOT_OF = re.compile(
 def prefix_of(where: str | os.PathLike) -> str | None:
     """The checkpoint that a path names, as its files' common beginning; None where it names none.
 
-    `where`: a folder with a bert_config.json, the beginning of the files' names
-    (DIR/bert_model.ckpt), or one of the files. A bert_config.json beside a config.json and no
+    `where`: a folder with a bert_config.json or albert_config.json, the beginning of the files'
+    names (DIR/bert_model.ckpt), or one of the files. Such a file beside a config.json and no
     checkpoint is left over, as in folders of the Hub. UserError where a folder has several
-    checkpoints, none of them bert_model.ckpt.
+    checkpoints, none of them bert_model.ckpt or model.ckpt-best.
     """
     # The most exact reading first: one of the files, or their common beginning; then a folder.
     path = epath.Path(where)
@@ -99,10 +168,12 @@ def prefix_of(where: str | os.PathLike) -> str | None:
     path = path.with_name(_FILE.sub('', path.name)) if path.name else path
     if path.name and path.with_name(path.name + '.index').exists():
         return str(path)
-    if not (path / CONFIG).exists():
+    family = _family_in(path)
+    if family is None:
         return None
-    if (path / f'{CHECKPOINT}.index').exists():
-        return str(path / CHECKPOINT)
+    usual = RELEASES[family].checkpoint
+    if (path / f'{usual}.index').exists():
+        return str(path / usual)
 
     # A folder with a checkpoint of another name: right if it is the only one.
     stems = sorted(
@@ -113,23 +184,38 @@ def prefix_of(where: str | os.PathLike) -> str | None:
     if len(stems) != 1:
         listed = ', '.join(stems) or 'no .index file'
         raise UserError(
-            f'{path}: {len(stems)} checkpoints in it ({listed}): name one, as {path}/{CHECKPOINT}'
+            f'{path}: {len(stems)} checkpoints in it ({listed}): name one, as {path}/{usual}'
         )
     return str(path / stems[0])
 
 
+def _family_in(folder: epath.Path) -> str | None:
+    """The family whose file of settings is in a folder."""
+    found = (name for name, release in RELEASES.items() if (folder / release.config).exists())
+    return next(found, None)
+
+
 def shape(prefix: str) -> ModelConfig:
-    """The encoder's shape, by the bert_config.json beside the checkpoint `prefix` alone."""
-    return _model_config(epath.Path(prefix).parent / CONFIG)
+    """The encoder's shape, by the file of settings beside the checkpoint `prefix` alone."""
+    folder = epath.Path(prefix).parent
+    family = _family_in(folder)
+    if family is None:
+        first, *others = (release.config for release in RELEASES.values())
+        raise UserError(
+            f'{folder / first}: no such file, nor {", ".join(others)}: copy the one (and the'
+            ' vocabulary) that the checkpoint was trained with beside it'
+        )
+    return _model_config(folder / RELEASES[family].config, family)
 
 
 def read(prefix: str) -> Reading:
-    """Reads the checkpoint `prefix` with the bert_config.json beside it.
+    """Reads the checkpoint `prefix` with the file of settings beside it.
 
     UserError, in one line, where anything does not fit.
     """
     # Settings before weights: shapes are checked against them.
     config = shape(prefix)
+    release = RELEASES[config.family]
     bundle = tensor_bundle.Bundle(prefix)
     if any('.ATTRIBUTES/' in name for name in bundle.variables):
         raise UserError(
@@ -145,17 +231,18 @@ def read(prefix: str) -> Reading:
     # What stands on the encoder follows from the names that are there; a task's number of outputs
     # from its bias; shapes from both.
     parts = parameters.parts_of(
-        tensors, config, _PARTS, _naming, str(epath.Path(prefix).with_name(CONFIG))
+        tensors, config, _PARTS, release.naming, str(epath.Path(prefix).with_name(release.config))
     )
     outputs = tensors['output_bias'].size if 'output_bias' in tensors else 2
-    wanted = parameters.places(config, parts, outputs, _naming)
+    wanted = parameters.places(config, parts, outputs, release.naming)
     params = parameters.to_tree(
-        wanted, tensors, config, {name: name for name in tensors}, prefix, CONFIG
+        wanted, tensors, config, {name: name for name in tensors}, prefix, release.config
     )
 
     # The first head whose parts are all there; weights of an encoder alone are BertModel's.
-    known = (head for head in HEADS.values() if head.google and set(head.google) <= set(parts))
-    architecture = next(known, HEADS['encoder']).architecture
+    family = [head for head in HEADS.values() if head.is_in(config.family)]
+    known = (head for head in family if head.google and set(head.google) <= set(parts))
+    architecture = next(known, HEADS['encoder']).class_in(config.family)
 
     # What was changed on the way is told.
     dtypes = {str(array.dtype) for array in tensors.values()} - {'float32'}
@@ -171,51 +258,71 @@ def read(prefix: str) -> Reading:
 
 
 def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
-    """Writes bert_config.json and bert_model.ckpt into a directory.
+    """Writes the file of settings and the checkpoint into a directory.
 
     Returns the parts that the model's class has no place for, which are left out. UserError where
     the reference's code has no such head or activation, or another epsilon.
     """
     # First everything that their code could not read back: nothing is written then.
-    left_out = parameters.left_out(model, str(where))
-    if model.config.family != 'bert':
+    if model.config.family not in RELEASES:
         raise UserError(
             f'{where}: google-research/bert has no {model.config.traits.name}:'
             ' --format=huggingface writes it'
         )
+    release = RELEASES[model.config.family]
+    left_out = parameters.left_out(model, str(where), release.settings)
+    config = _stated(model.config, str(where))
     head = CLASSES[model.architecture]
     if not head.google:
+        alone = HEADS['encoder'].class_in(model.config.family)
         raise UserError(
-            f'{model.architecture} cannot be written for google-research/bert, which has no such'
-            ' head: --architecture=BertModel writes the encoder alone'
+            f'{model.architecture} cannot be written for {release.code}, which has no such head:'
+            f' --architecture={alone} writes the encoder alone'
         )
     if model.config.hidden_act not in _ACTIVATIONS:
         raise UserError(
-            f'hidden_act={model.config.hidden_act} cannot be written for google-research/bert,'
+            f'hidden_act={model.config.hidden_act} cannot be written for {release.code},'
             ' whose gelu is the tanh form: --hidden_act=gelu_tanh writes that instead, which moves'
             ' each activation by up to 5e-4'
         )
     if model.config.layer_norm_eps != _LAYER_NORM_EPS:
         raise UserError(
-            f'layer_norm_eps={model.config.layer_norm_eps} cannot be written for'
-            ' google-research/bert, which has 1e-12'
+            f'layer_norm_eps={model.config.layer_norm_eps} cannot be written for {release.code},'
+            ' which has 1e-12'
         )
 
     # Weights before settings: a folder whose config is there is whole.
     folder = epath.Path(where)
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = parameters.places(model.config, head.parts, model.outputs, _naming)
+    wanted = parameters.places(model.config, head.parts, model.outputs, release.naming)
     # every checkpoint of the reference has one
     if 'encoder/pooler/kernel' not in wanted and 'pooler' in model.parts:
-        wanted |= parameters.places(model.config, ('pooler',), 2, _naming)
+        wanted |= parameters.places(model.config, ('pooler',), 2, release.naming)
         left_out = tuple(part for part in left_out if part != 'pooler')
     tensor_bundle.write(
-        str(folder / CHECKPOINT), parameters.to_tensors(wanted, model.params, model.config)
+        str(folder / release.checkpoint), parameters.to_tensors(wanted, model.params, model.config)
     )
-    settings = {theirs: getattr(model.config, ours) for ours, (theirs, _) in _SETTINGS.items()}
-    settings |= {'hidden_act': _ACTIVATIONS[model.config.hidden_act]}
-    atomic_write(folder / CONFIG, json.dumps(settings, indent=2, sort_keys=True) + '\n')
+    settings = {theirs: getattr(config, ours) for ours, (theirs, _) in release.settings.items()}
+    settings |= {**release.fixed, 'hidden_act': _ACTIVATIONS[model.config.hidden_act]}
+    atomic_write(folder / release.config, json.dumps(settings, indent=2, sort_keys=True) + '\n')
     return left_out
+
+
+def _stated(config: ModelConfig, where: str) -> ModelConfig:
+    """A shape as its release says it: all that is none here by its number.
+
+    UserError where the release has no such encoder.
+    """
+    if config.family == 'bert':
+        return config
+    if config.embedding_size == config.hidden_size:
+        raise UserError(
+            f'{where}: model.embedding_size={config.embedding_size} is as wide as the blocks, and'
+            ' google-research/albert has no layer between them then: --format=huggingface writes it'
+        )
+    return dataclasses.replace(
+        config, embedding_size=config.embedding_width, num_groups=config.own_blocks
+    )
 
 
 def _is_slot(name: str, names: Collection[str]) -> bool:
@@ -226,30 +333,17 @@ def _is_slot(name: str, names: Collection[str]) -> bool:
     return bool(_SLOTS.fullmatch(name) or (of in names and _SLOT_OF.fullmatch(last)))
 
 
-def _naming(path: str) -> tuple[str, bool]:
-    """Their name for the array at our path, and whether it lies transposed there."""
-    # Names of single arrays, tables or kernels that lie [out, in] there, stand in the table
-    # themselves; all others are a module's name and a leaf's.
-    if path in _NAMES:
-        return _NAMES[path], path.endswith('/kernel')
-    module, _, leaf = path.rpartition('/')
-    # Their norms call scale and bias gamma and beta.
-    if _NAMES[module].endswith('LayerNorm'):
-        leaf = {'scale': 'gamma', 'bias': 'beta'}[leaf]
-    return f'{_NAMES[module]}/{leaf}', False
-
-
-def _model_config(file: epath.Path) -> ModelConfig:
-    if not file.exists():
-        raise UserError(
-            f'{file}: no such file: copy the {CONFIG} (and vocab.txt) that the checkpoint was'
-            ' trained with beside it'
-        )
-    settings = read_object(file)
+def _model_config(file: epath.Path, family: str) -> ModelConfig:
+    settings, release = read_object(file), RELEASES[family]
+    for name, wanted in release.fixed.items():
+        if name in settings and settings[name] != wanted:
+            raise UserError(
+                f'{file}: {name}={settings[name]!r} is not built here: only {wanted!r} is'
+            )
 
     # What the file leaves out has the default of their code, not ours.
     values: dict[str, Any] = {
-        ours: settings.get(theirs, default) for ours, (theirs, default) in _SETTINGS.items()
+        ours: settings.get(theirs, default) for ours, (theirs, default) in release.settings.items()
     }
     ours = {theirs: ours for ours, theirs in _ACTIVATIONS.items()}
     if str(values['hidden_act']) not in ours:
@@ -257,9 +351,12 @@ def _model_config(file: epath.Path) -> ModelConfig:
             f'{file}: hidden_act={values["hidden_act"]!r} is not built here: only'
             f' {", ".join(ours)} are'
         )
+    # Their ALBERT has no layer between two equal widths.
+    if family == 'albert' and values['embedding_size'] == values['hidden_size']:
+        values['embedding_size'] = None
     # ModelConfig refuses what does not fit; the file's name goes before its words.
     try:
-        values['hidden_act'] = ours[values['hidden_act']]
+        values |= {'hidden_act': ours[values['hidden_act']], 'family': family}
         return ModelConfig(**values, layer_norm_eps=_LAYER_NORM_EPS)
     except UserError as error:
         raise UserError(f'{file}: {error}') from None

@@ -26,6 +26,7 @@ _SETTINGS = [
     'added_tokens.json',
     'special_tokens_map.json',
     'spm.model',
+    'spiece.model',
 ]
 # {ending: patterns}, in the order of preference.
 _WEIGHTS = {

@@ -133,7 +133,7 @@ def read(where: str | os.PathLike) -> Reading:
         parameters.to_tree(wanted, tensors, config, names, str(folder), 'config.json'),
         architecture,
         labels if of_task(parts) else (),
-        settings.get('classifier_dropout'),
+        settings.get(*theirs.head_dropout),
         settings.get('problem_type') if of_task(parts) else None,
     )
     return Reading(
@@ -150,14 +150,20 @@ def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
     Returns the parts that the model's class has no place for, which are left out. UserError where
     the class needs a part that the model lacks.
     """
-    left_out = parameters.left_out(model, str(where))
+    theirs = NAMES[model.config.family]
+    left_out = parameters.left_out(model, str(where), theirs.shape)
+    for name in theirs.shape:
+        if getattr(model.config, name) is None:
+            raise UserError(
+                f"{where}: transformers' {model.config.traits.name} has a {theirs.shape[name]}, and"
+                f' this model no model.{name}: it cannot be written for them'
+            )
     folder = epath.Path(where)
     folder.mkdir(parents=True, exist_ok=True)
     naming = naming_of(model.config.family, model.architecture)
     wanted = parameters.places(
         model.config, CLASSES[model.architecture].parts, model.outputs, naming
     )
-    theirs = NAMES[model.config.family]
     tensors = {
         theirs.full(model.architecture, n): a
         for n, a in parameters.to_tensors(wanted, model.params, model.config).items()
@@ -180,7 +186,7 @@ def _settings(folder: epath.Path) -> dict[str, Any]:
     kind = settings.get('model_type', 'bert')  # BERT's first files had none
     architecture = _architecture(settings, folder / 'config.json')
     if kind not in NAMES or not architecture.startswith(str(kind).capitalize()):
-        types = ' and '.join(f'"{known}"' for known in NAMES)
+        types = ', '.join(f'"{known}"' for known in NAMES)
         raise UserError(
             f'{folder}: config.json describes {architecture} (model_type {kind!r}), which is not'
             f' BERT: only model_type {types} can be read'
@@ -191,7 +197,8 @@ def _settings(folder: epath.Path) -> dict[str, Any]:
 def _architecture(settings: Mapping[str, Any], file: epath.Path) -> str:
     """The class of transformers."""
     # Absent in files of an encoder alone.
-    named = settings.get('architectures') or ['BertModel']
+    family = NAMES.get(settings.get('model_type', 'bert'), NAMES['bert'])
+    named = settings.get('architectures') or [family.bare]
     if not isinstance(named, list) or not isinstance(named[0], str):
         raise UserError(f'{file}: architectures={named!r}: must be a list of the names of classes')
     return named[0]
@@ -229,7 +236,8 @@ def _model_config(settings: Mapping[str, Any], file: epath.Path) -> ModelConfig:
                 f'{file}: {name}={settings[name]!r} is not built here: only {allowed[0]!r} is'
             )
     stated = {**_DEFAULTS, **NAMES[family].defaults, **settings}
-    values = {ours: stated[theirs] for ours, theirs in _SETTINGS.items()}
+    named = {**_SETTINGS, **NAMES[family].shape}
+    values = {ours: stated[theirs] for ours, theirs in named.items()}
     if str(values['hidden_act']) not in _ACTIVATION_IN:
         raise UserError(
             f'{file}: hidden_act={values["hidden_act"]!r} is not built here: only'
@@ -247,7 +255,8 @@ def _model_config(settings: Mapping[str, Any], file: epath.Path) -> ModelConfig:
 def _their_settings(model: Model) -> dict[str, Any]:
     # Their class, our sizes, and what our model always is.
     family = NAMES[model.config.family]
-    ours = {theirs: getattr(model.config, name) for name, theirs in _SETTINGS.items()}
+    named = {**_SETTINGS, **family.shape}
+    ours = {theirs: getattr(model.config, name) for name, theirs in named.items()}
     settings = {
         'architectures': [model.architecture],
         'model_type': family.model_type,
@@ -266,7 +275,11 @@ def _their_settings(model: Model) -> dict[str, Any]:
         if not _scores_alone(model.architecture):
             settings['id2label'] = {str(i): label for i, label in enumerate(labels)}
             settings['label2id'] = {label: i for i, label in enumerate(labels)}
-        settings |= {'classifier_dropout': model.head_dropout, 'problem_type': model.problem_type}
+        called, default = family.head_dropout
+        rate = model.head_dropout
+        if rate is None and default is not None:  # where null would not be the encoder's own
+            rate = model.config.hidden_dropout
+        settings |= {called: rate, 'problem_type': model.problem_type}
     return settings
 
 

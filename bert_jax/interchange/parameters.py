@@ -30,6 +30,8 @@ from bert_jax.train.task_heads import CLASSES, HEADS, PARTS, of_task
 from configs.errors import UserError
 from configs.schema import ModelConfig
 
+# Settings of the shape that BERT has not, ALBERT's.
+SHAPE = ('embedding_size', 'num_groups')
 _VOCABULARY = ('encoder/embeddings/word', 'mlm/bias')  # arrays whose first axis is the vocabulary
 
 
@@ -124,7 +126,7 @@ def places(
     encoder = _shapes(HEADS['encoder'].model(config, dtype, outputs))
     shapes = {path: shape for path, shape in encoder.items() if not path.startswith(beside)}
     # what stands on the blocks is the same on one block as on all, and that is sooner traced
-    shallow = dataclasses.replace(config, num_layers=1)
+    shallow = config.of_depth(1)
     for name, part in PARTS.items():
         if name in wanted:
             head = next(head for head in HEADS.values() if name in head.parts)
@@ -174,9 +176,9 @@ def parts_of(
     )
     if max(sizes) >= 2**31:
         raise UserError(f'{settings}: a size of {max(sizes)}: it is damaged')
-    if config.num_layers > len(names):  # before a name is made for each array of each
+    if config.own_blocks > len(names):  # before a name is made for each array of each
         raise UserError(
-            f'{settings}: {config.num_layers} blocks, but there are {len(names)} arrays: it is of'
+            f'{settings}: {config.own_blocks} blocks, but there are {len(names)} arrays: it is of'
             ' another model'
         )
 
@@ -277,18 +279,18 @@ def own_names(layout: Mapping[str, Place]) -> dict[str, str]:
     }
 
 
-def left_out(model: Model, where: str) -> tuple[str, ...]:
+def left_out(model: Model, where: str, shape: Collection[str] = ()) -> tuple[str, ...]:
     """The parts of a model that its class has no place for.
 
-    UserError where the class needs a part that the model lacks, and where its encoder is none that
-    other programs have.
+    shape: those of SHAPE that its format has. UserError where the class needs a part that the model
+    lacks, and where its encoder is none that other programs have.
     """
     # What other programs' BERT has not: a causal mask, a BiLSTM.
-    for name in ('attention', 'bilstm'):
+    for name in ('attention', 'bilstm', *(name for name in SHAPE if name not in shape)):
         if (value := getattr(model.config, name)) != getattr(ModelConfig(), name):
             raise UserError(
-                f"{where}: model.{name}={value} has no place in other programs' BERT: this model"
-                ' cannot be written for them'
+                f"{where}: model.{name}={value} has no place in other programs'"
+                f' {model.config.traits.name}: this model cannot be written for them'
             )
     family = model.config.family
     classes = dict.fromkeys(head.class_in(family) for head in HEADS.values() if head.is_in(family))

@@ -35,7 +35,7 @@ def assembled(
     for path, leaf in traverse_util.flatten_dict(tuned, sep='/').items():
         leaf = np.asarray(leaf)
         if '/layers/' in path:
-            below = config.num_layers - leaf.shape[0]
+            below = config.own_blocks - leaf.shape[0]
             if is_added(path):
                 before = np.full((below, *leaf.shape[1:]), neutral(path), leaf.dtype)
             else:

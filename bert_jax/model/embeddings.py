@@ -5,7 +5,7 @@ shares them, and which of a model's arrays are computed and so neither trained n
 It must not know spellings: what is computed of them (input_pipeline/tokenizer/spelling.py) comes in
 as an array like any other, and so do the characters of words.
 
-Dims: B batch, T position, H width, V vocabulary rounded up to a multiple of 128, C characters.
+Dims: B batch, T position, E width, V vocabulary rounded up to a multiple of 128, C characters.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def padded_vocab(vocab_size: int) -> int:
 
 
 def table_init(config: ModelConfig):
-    """Initialiser of a [V, H] table: truncated normal, zero in the rows that pad the vocabulary.
+    """Initialiser of a [V, E] table: truncated normal, zero in the rows that pad the vocabulary.
 
     Those rows are never read and never updated.
     """
@@ -60,16 +60,16 @@ class WordTable:
     def look_up(
         self, module: nn.Module, input_ids_BT: jax.Array
     ) -> tuple[jax.Array, jax.Array | None]:
-        """(word vectors [B, T, H], the [V, H] table that the masked-LM head shares, if any).
+        """(word vectors [B, T, E], the [V, E] table that the masked-LM head shares, if any).
 
         module: the embeddings, whose parameter the table is.
         """
-        word_VH = self._table(module, table_init(self.config))
-        return look_up(word_VH, input_ids_BT), word_VH
+        word_VE = self._table(module, table_init(self.config))
+        return look_up(word_VE, input_ids_BT), word_VE
 
     def _table(self, module: nn.Module, init: jax.nn.initializers.Initializer) -> jax.Array:
         c = self.config
-        return module.param('word', init, (padded_vocab(c.vocab_size), c.hidden_size))
+        return module.param('word', init, (padded_vocab(c.vocab_size), c.embedding_width))
 
 
 class HashedWords(WordTable):
@@ -99,7 +99,7 @@ class WordCharacters(WordTable):
         if c.retvec == 'frozen':
             vectors = jax.lax.stop_gradient(vectors)
         normal = jax.nn.initializers.truncated_normal(c.initializer_range)
-        project = nn.Dense(c.hidden_size, dtype=dtype, kernel_init=normal, name='projection')
+        project = nn.Dense(c.embedding_width, dtype=dtype, kernel_init=normal, name='projection')
         return project(vectors).astype(jnp.float32), None
 
 

@@ -1,10 +1,12 @@
 """The BERT encoder (Devlin et al., 2019, section 3), in Linen, used functionally.
 
 Owns embeddings, Transformer blocks and pooler, and the layout of their parameters; heads are in
-heads.py. The blocks' parameters are stacked: every leaf under `layers` has a leading axis L.
+heads.py. The blocks' parameters are stacked: every leaf under `layers` has a leading axis L, or G
+where blocks share them (ALBERT; Lan et al. 2020).
 
-Dims: B batch, T position, H width, N heads, D width of a head, I feed-forward width, L layers,
-K examples packed into a row, V vocabulary rounded up to a multiple of 128.
+Dims: B batch, T position, H width, E that of the word table, N heads, D width of a head, I
+feed-forward width, L layers, G groups of them, K examples packed into a row, V vocabulary rounded
+up to a multiple of 128.
 """
 
 from __future__ import annotations
@@ -67,9 +69,10 @@ class LayerNorm(nn.Module):
 
 
 class Embeddings(nn.Module):
-    """Word + segment + position embeddings, then layer norm, then dropout.
+    """Word + segment + position embeddings, then layer norm, dropout, and where they are narrower
+    than the blocks a dense layer to their width.
 
-    modeling.py:408-520, :362.
+    modeling.py:408-520, :362; google-research/albert modeling.py:1083-1086.
     """
 
     config: ModelConfig
@@ -83,7 +86,7 @@ class Embeddings(nn.Module):
         dropout_rng: DropoutRng | None,
         position_ids_BT: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """(embeddings [B, T, H], the word table [V, H] that the masked-LM head shares, if any).
+        """(embeddings [B, T, H], the word table [V, E] that the masked-LM head shares, if any).
 
         words: what config.embedding reads: input_ids [B, T], or characters [B, T, 16]. Positions
         count from 0 unless given.
@@ -92,21 +95,24 @@ class Embeddings(nn.Module):
 
         # The three tables are float32 parameters; the sum becomes `dtype` after the norm.
         normal = jax.nn.initializers.truncated_normal(c.initializer_range)
-        words_BTH, shared_VH = KINDS[c.embedding](c).look_up(self, words)
-        position_TH = self.param('position', normal, (c.position_rows, c.hidden_size))
-        segment_2H = self.param('segment', normal, (c.type_vocab_size, c.hidden_size))
+        words_BTE, shared_VE = KINDS[c.embedding](c).look_up(self, words)
+        position_TE = self.param('position', normal, (c.position_rows, c.embedding_width))
+        segment_2E = self.param('segment', normal, (c.type_vocab_size, c.embedding_width))
 
         # Rows of one example take T positions in order, which is a slice and not a gather.
         T, first = segment_ids_BT.shape[1], c.traits.first_position
         if position_ids_BT is None:
-            positions_BTH = position_TH[None, first : first + T]
+            positions_BTE = position_TE[None, first : first + T]
         else:
-            positions_BTH = position_TH[position_ids_BT + first]
-        x_BTH = words_BTH + segment_2H[segment_ids_BT] + positions_BTH
-        x_BTH = LayerNorm(c.layer_norm_eps, name='norm')(x_BTH).astype(self.dtype)
+            positions_BTE = position_TE[position_ids_BT + first]
+        x_BTE = words_BTE + segment_2E[segment_ids_BT] + positions_BTE
+        x_BTE = LayerNorm(c.layer_norm_eps, name='norm')(x_BTE).astype(self.dtype)
         # Rows are pinned to their devices here and after each block; without it XLA may
         # lay the result out like the table, and move rows later.
-        return dropout(constrain_rows(x_BTH), c.hidden_dropout, dropout_rng, 0), shared_VH
+        x_BTE = dropout(constrain_rows(x_BTE), c.hidden_dropout, dropout_rng, 0)
+        if c.embedding_size is None:
+            return x_BTE, shared_VE
+        return dense(c, c.hidden_size, self.dtype, 'to_hidden')(x_BTE), shared_VE
 
 
 class Layer(nn.Module):
@@ -216,7 +222,7 @@ class Encoder(nn.Module):
         dropout_rng: DropoutRng | None = None,
         packing: Packing | None = None,
     ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
-        """(hidden states [B, T, H], pooled token [B, H], word table [V, H] to share, if any).
+        """(hidden states [B, T, H], pooled token [B, H], word table [V, E] to share, if any).
 
         words: as of Embeddings. There is no dropout without `dropout_rng`. The pooled token is the
         first; left to right, where that sees itself alone, the last that is no padding. With
@@ -231,7 +237,7 @@ class Encoder(nn.Module):
                 ' make them without --packing'
             )
         position_ids_BT = packing.position_ids_BT if packing else None
-        x_BTH, shared_VH = Embeddings(c, self.dtype, name='embeddings')(
+        x_BTH, shared_VE = Embeddings(c, self.dtype, name='embeddings')(
             words, segment_ids_BT, dropout_rng, position_ids_BT
         )
         # hidden_states[0] for transformers; the blocks add theirs (hidden_states.py reads both).
@@ -243,6 +249,19 @@ class Encoder(nn.Module):
         # Unrolled, XLA sees by itself what is cheaper made again than kept, but not across a loop.
         if self.scan or self.remat != 'none':
             layer = nn.remat(Layer, policy=REMAT_POLICIES[self.remat], prevent_cse=not self.scan)
+        # The blocks of a group are one block's weights, gone through again and again: an inner
+        # loop, through which their gradients are summed.
+        size = c.num_layers // c.own_blocks
+        if c.num_groups:
+            layer = nn.scan(
+                layer,
+                variable_axes={'intermediates': 0},
+                variable_broadcast='params',
+                split_rngs={'params': False},
+                in_axes=(0, nn.broadcast, nn.broadcast),
+                length=size,
+                unroll=1 if self.scan else size,
+            )
         # The lowest blocks in a stack of their own where tuning leaves them alone: nothing there is
         # differentiated then, and nothing kept for a backward pass.
         below, plain = c.tuning.frozen_layers or 0, c.tuned(TuningConfig())
@@ -250,17 +269,20 @@ class Encoder(nn.Module):
         for name, first, last in (('below_layers', 0, below), ('layers', below, c.num_layers)):
             if first == last:
                 continue
+            stacked = (last - first) // size
             layers = nn.scan(
                 layer,
                 variable_axes={'params': 0, 'intermediates': 0},
                 split_rngs={'params': True},
                 in_axes=(0, nn.broadcast, nn.broadcast),
-                length=last - first,
-                unroll=1 if self.scan else last - first,
+                length=stacked,
+                unroll=1 if self.scan else stacked,
             )(plain if name == 'below_layers' else c, self.dtype, self.kernel, name=name)
             # In the order of in_axes: `index` is split over the layers, mask and random names go to
             # each.
-            x_BTH, _ = layers(x_BTH, jnp.arange(first, last), mask, dropout_rng)
+            numbers = jnp.arange(first, last)
+            numbers = numbers.reshape(stacked, size) if c.num_groups else numbers
+            x_BTH, _ = layers(x_BTH, numbers, mask, dropout_rng)
         if c.bilstm:
             x_BTH = BiLSTM(c.hidden_size // 2, self.dtype, name='bilstm')(x_BTH, input_mask_BT)
 
@@ -273,4 +295,4 @@ class Encoder(nn.Module):
         else:
             pooled = x_BTH[:, 0]
         pooled = dropout(pooled, self.pooler_dropout, dropout_rng, POOLER_SITE)
-        return x_BTH, jnp.tanh(dense(c, c.hidden_size, self.dtype, 'pooler')(pooled)), shared_VH
+        return x_BTH, jnp.tanh(dense(c, c.hidden_size, self.dtype, 'pooler')(pooled)), shared_VE

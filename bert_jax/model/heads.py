@@ -39,7 +39,7 @@ class EncoderModel(nn.Module):
         self, batch: Batch, dropout_rng: DropoutRng | None, pooler_dropout: float = 0.0
     ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
         """The encoder's results for a batch: hidden states [B, T, H], pooled, and the word table
-        [V, H] that it shares, if any.
+        [V, E] that it shares, if any.
 
         pooled is [B, H] of the first token, of packed rows [B, K, H] of each example's.
         """
@@ -76,29 +76,29 @@ class MaskedLM(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x_BTH: jax.Array, word_VH: jax.Array | None, positions_BP: jax.Array
+        self, x_BTH: jax.Array, word_VE: jax.Array | None, positions_BP: jax.Array
     ) -> jax.Array:
         """-> logits [B, P, V] in float32; those of the table's padding rows are -inf.
 
-        word_VH: the word table that the encoder shares; None: a decoder of its own is trained.
+        word_VE: the word table that the encoder shares; None: a decoder of its own is trained.
         """
         # Only the masked positions go on to the vocabulary: P of T, 20 of 128, and the product with
         # V columns is one of the largest of the step.
         c = self.config
         x_BPH = jnp.take_along_axis(x_BTH, positions_BP[..., None], axis=1)
         activate = ACTIVATIONS[c.traits.masked_lm_act or c.hidden_act]
-        x_BPH = activate(dense(c, c.hidden_size, self.dtype, 'transform')(x_BPH))
-        x_BPH = LayerNorm(c.layer_norm_eps, name='norm')(x_BPH)
+        x_BPE = activate(dense(c, c.embedding_width, self.dtype, 'transform')(x_BPH))
+        x_BPE = LayerNorm(c.layer_norm_eps, name='norm')(x_BPE)
 
         # Rows of the table beyond the vocabulary must never win, nor count in the softmax: -inf.
         V = padded_vocab(c.vocab_size)
         bias_V = self.param('bias', nn.initializers.zeros, (V,))
         bias_V = jnp.where(jnp.arange(V) < c.vocab_size, bias_V, -jnp.inf)
         # The word table again, transposed: input and output embeddings are tied where it is shared.
-        if word_VH is None:
-            word_VH = self.param('decoder', table_init(c), (V, c.hidden_size))
+        if word_VE is None:
+            word_VE = self.param('decoder', table_init(c), (V, c.embedding_width))
         logits_BPV = jnp.einsum(
-            'BPH,VH->BPV', x_BPH, word_VH.astype(self.dtype), preferred_element_type=jnp.float32
+            'BPE,VE->BPV', x_BPE, word_VE.astype(self.dtype), preferred_element_type=jnp.float32
         )
         return logits_BPV + bias_V[None, None]
 
@@ -116,14 +116,14 @@ class Pretraining(EncoderModel):
         they are None.
         """
         # Both losses come from one pass through the encoder.
-        x_BTH, pooled, word_VH = self.encode(batch, dropout_rng)
+        x_BTH, pooled, word_VE = self.encode(batch, dropout_rng)
 
         # A left-to-right language model says the next token: it is read from the state before the
         # token, which has not seen it (section 5.1). A BiLSTM on top has seen both sides.
         positions_BP = batch['masked_lm_positions']
         if self.config.attention == 'left_to_right' and not self.config.bilstm:
             positions_BP = jnp.maximum(positions_BP - 1, 0)
-        mlm_BPV = MaskedLM(self.config, self.dtype, name='mlm')(x_BTH, word_VH, positions_BP)
+        mlm_BPV = MaskedLM(self.config, self.dtype, name='mlm')(x_BTH, word_VE, positions_BP)
         if not self.config.traits.pairs:
             return mlm_BPV, None
         return mlm_BPV, dense(self.config, 2, self.dtype, 'nsp')(pooled).astype(jnp.float32)

@@ -55,7 +55,10 @@ def make_features(
         inputs = (words_of(batch, config), batch['input_mask'], batch['segment_ids'])
         _, state = encoder.apply({'params': params}, *inputs, mutable=['intermediates'])
         seen = state['intermediates']
-        x_LBTH = jnp.concatenate([seen['hidden'][0][None], seen['layers']['hidden'][0]])
+        embedded = seen['hidden'][0]
+        # Of groups that share weights the blocks are two axes: groups, and blocks in each.
+        blocks = seen['layers']['hidden'][0].reshape(-1, *embedded.shape)
+        x_LBTH = jnp.concatenate([embedded[None], blocks])
         # Python's modulo makes -1 the last of count + 1 entries.
         x_KBTH = jnp.stack([x_LBTH[layer % (count + 1)] for layer in layers]).astype(jnp.float32)
         # [1, B, T, 1], beside [K, B, T, H].

@@ -2,7 +2,8 @@
 
 Sources: google-research/bert optimization.py; ALBERT lamb_optimizer.py; MLPerf training
 lamb_optimizer_v1.py; NVIDIA apex FusedLAMB; Clark et al. 2020 for layer-wise rates. Blocks are
-stacked in this model, a leaf under `layers` being [L, ...], and nothing here may show it: trust
+stacked in this model, a leaf under `layers` being [L, ...] (of blocks that share their weights one
+for each group, which is one variable in ALBERT's code too), and nothing here may show it: trust
 ratios, rates and freezing act on each block's slice. The learning rate itself is schedule.py's.
 """
 

@@ -147,8 +147,9 @@ class Head:
     google: tuple[str, ...] = ()
 
     def is_in(self, family: str) -> bool:
-        """Whether a family has such a head: not where it needs pairs of texts told apart."""
-        return FAMILIES[family].pairs or 'nsp' not in self.parts
+        """Whether a family has such a head: not each has those that tell pairs of texts apart."""
+        named = self.architecture.removeprefix('Bert')
+        return 'nsp' not in self.parts or named in FAMILIES[family].pairs
 
     def class_in(self, family: str) -> str:
         """transformers' class for a family."""

@@ -78,12 +78,14 @@ def make_examples(
     short_seq_prob: float,
     stream: Stream,
     word_starts: np.ndarray | None = None,
+    noisy: bool = False,
 ) -> Examples:
     """All examples of some passes over the documents, already cut to length.
 
     `passes`: over all, or int [D] over each document. `word_starts` [T] bool is needed for sop
     only, which cuts a chunk of one sentence at a word; there a chunk of one word makes no example.
-    Raises UserError when nsp has no other document to draw from.
+    `noisy` sop pairs a chunk of one sentence with a random B instead, and tells it as swapped.
+    Raises UserError when a random B has no other document to be drawn from.
     """
     # A row for each document and pass over it: all of them advance together, a chunk a turn.
     passes = np.broadcast_to(passes, documents.names.shape)
@@ -104,6 +106,8 @@ def make_examples(
     take_turn: _Nsp | _Sop | _FullSentences
     if objective == 'nsp':
         take_turn = _Nsp(documents, stream)
+    elif objective == 'sop' and noisy:
+        take_turn = _NoisySop(documents, stream)
     elif objective == 'sop':
         assert word_starts is not None, 'sop cuts chunks at words'
         take_turn = _Sop(documents, stream, word_starts)
@@ -175,8 +179,8 @@ class _Nsp:
         if count < 2:
             raise UserError(
                 'one document only: next sentence prediction is impossible, for a random B comes'
-                ' from another document; use --objective=full_sentences or --objective=sop, or give'
-                ' documents separated by blank lines'
+                ' from another document; use --objective=full_sentences or --objective=sop (without'
+                ' --sop_noise), or give documents separated by blank lines'
             )
 
         # B is drawn from so many documents, A's among them, from this one on.
@@ -239,6 +243,27 @@ class _Nsp:
         b = offsets[sentence]
         last = np.searchsorted(offsets, b + np.maximum(room, 1), 'left')
         return b, offsets[np.minimum(last, starts[other + 1])]
+
+
+class _NoisySop(_Nsp):
+    """One chunk of each document into two neighbouring segments, half of them swapped (label 1).
+
+    As google-research/albert has released it (create_pretraining_data.py:299-349): beside a chunk
+    of one sentence stands a random B, with label 1 too.
+    """
+
+    def __call__(self, document, place, end, target):
+        offsets, stream = self._documents.sentences, self._stream
+        chunk_end, a_sentences = _chunk(offsets, place, end, target, stream)
+        single = chunk_end - place == 1
+        swapped = stream.chance(0.5, place.size) & ~single
+        first, cut, last = offsets[place], offsets[place + a_sentences], offsets[chunk_end]
+        a, a_end = np.where(swapped, cut, first), np.where(swapped, last, cut)
+        b, b_end = np.where(swapped, first, cut), np.where(swapped, cut, last)
+
+        rows = np.flatnonzero(single)
+        b[rows], b_end[rows] = self._random_b(document[rows], (target - (a_end - a))[rows])
+        return a, a_end, b, b_end, swapped | single, chunk_end
 
 
 class _Sop:

@@ -75,6 +75,11 @@ class PreprocessOptions:
         'nsp: is B the next text or a random one; sop: are A and B in order; full_sentences: no'
         ' pair',
     )
+    sop_noise: bool = option(
+        False,
+        'sop: a text of one sentence stands beside a random one and is told as swapped, as the'
+        ' released code of ALBERT has it; without, it is cut in two',
+    )
     across_documents: bool = option(
         False,
         'full_sentences: rows are filled from the next document too, with a separator between'
@@ -148,6 +153,13 @@ class PreprocessOptions:
         # What does not go together.
         if self.packing and self.masking == 'dynamic':
             raise UserError('--packing is for --masking=static: leave one of them out')
+        if self.ngram > 1 and self.masking == 'dynamic':
+            raise UserError(
+                f'--ngram={self.ngram} is for --masking=static: the train step draws single tokens,'
+                ' or words (--whole_word); leave one of them out'
+            )
+        if self.sop_noise and self.objective != 'sop':
+            raise UserError(f'--sop_noise is for --objective=sop, not {self.objective}')
         if self.across_documents and self.objective != 'full_sentences':
             raise UserError(
                 f'--across_documents is for --objective=full_sentences, not {self.objective}'

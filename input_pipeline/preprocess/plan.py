@@ -71,7 +71,7 @@ def describe(
         for name in (f.name for f in dataclasses.fields(options))
         if name not in no_matter
     }
-    for name in ('across_documents', 'mask_rule'):
+    for name in ('across_documents', 'mask_rule', 'sop_noise'):
         if described[name] == getattr(PreprocessOptions, name):
             del described[name]
 
@@ -107,6 +107,7 @@ def recipe(options: PreprocessOptions, units: list[AnyUnit], eval_units: list[An
         dupe_factor=options.passes,
         short_seq_prob=options.short_seq_prob,
         across_documents=options.across_documents,
+        sop_noise=options.sop_noise,
         rule=options.rule,
         seed=options.seed,
         eval_fraction=0.0 if eval_units else fraction,
@@ -137,7 +138,7 @@ def check_tokenizer(options: PreprocessOptions, tokenizer: Tokenizer) -> None:
 
 def least_documents(options: PreprocessOptions) -> int:
     """Documents that a split needs: a random B comes from another one."""
-    return 2 if options.objective == 'nsp' else 1
+    return 2 if options.objective == 'nsp' or options.sop_noise else 1
 
 
 def require_documents(options: PreprocessOptions, train: int, held_out: int) -> None:
@@ -151,9 +152,12 @@ def require_documents(options: PreprocessOptions, train: int, held_out: int) -> 
         )
     if train + held_out < needed:
         raise UserError(
-            f'{options.inputs}: one document only: next sentence prediction is impossible, for'
-            ' a random B comes from another document; use --objective=full_sentences or'
-            ' --objective=sop, or give documents separated by blank lines'
+            f'{options.inputs}: one document only: '
+            + ('--sop_noise' if options.sop_noise else 'next sentence prediction')
+            + ' is impossible, for a random B comes from another document; use'
+            ' --objective=full_sentences or --objective=sop'
+            + (' without it' if options.sop_noise else '')
+            + ', or give documents separated by blank lines'
         )
 
     # Enough text, and the held-out side took too much of it.

@@ -82,6 +82,7 @@ class Recipe:
     languages: tuple[str, ...] = ('',)
     passes: tuple[float, ...] = ()  # over each language's text, where they differ
     across_documents: bool = False
+    sop_noise: bool = False
 
     def spec_of(self, split: str) -> RecordSpec:
         """The schema of a split's records.
@@ -353,6 +354,7 @@ def make_records(
             recipe.short_seq_prob,
             Stream(*name, 'pairs'),
             tokenizer.starts_word[tokens] if recipe.objective == 'sop' else None,
+            recipe.sop_noise,
         )
 
     # Sorted while they are that small: what follows is made and written a few rows at a time.

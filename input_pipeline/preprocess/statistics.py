@@ -122,7 +122,7 @@ def report(manifest: Manifest, split: str) -> None:
     # The rows: how full, how many predictions, and the balance of what pairs are told by.
     label = {
         'nsp': ', random next {:.1%} (label 1)',
-        'sop': ', swapped {:.1%} (label 1)',
+        'sop': f', swapped{" or random" * ("sop_noise" in manifest.options)} {{:.1%}} (label 1)',
         'full_sentences': '',
     }[manifest.objective]
     packed = (

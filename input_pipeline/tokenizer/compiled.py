@@ -1,4 +1,5 @@
-"""A WordPiece tokenizer.json whose rules are not BERT's own, run by the tokenizers library.
+"""A tokenizer.json that the tokenizers library runs: WordPiece by other rules than BERT's own, and
+the unigram pieces of ALBERT.
 
 Owns the one place that encodes through that library: other normalizers, pre-tokenizers and
 prefixes, and added tokens, which are found in the text before anything is split. Slower than the
@@ -15,6 +16,8 @@ import numpy as np
 import tokenizers
 
 from configs.errors import UserError
+
+_WORD_MARK = '\u2581'  # begins the pieces of a unigram model that begin a word
 
 
 class Compiled:
@@ -33,6 +36,13 @@ class Compiled:
             t for t in about['added_tokens'] if t['content'] not in special_tokens
         ]
         about['post_processor'] = None
+        is_unigram = about['model'].get('type') == 'Unigram'
+        own = [piece for piece, _ in about['model']['vocab']] if is_unigram else []
+        if is_unigram:  # else `<pad>` in a text would be that piece: its copy begins as no text can
+            about['model']['vocab'] = [
+                ['\n' * (piece in special_tokens) + piece, score]
+                for piece, score in about['model']['vocab']
+            ]
         try:
             self._engine = tokenizers.Tokenizer.from_str(json.dumps(about, ensure_ascii=False))
         except Exception as error:  # the library has no kind of its own
@@ -41,13 +51,17 @@ class Compiled:
         # Ids in order; added tokens stand behind the vocabulary's.
         ids = self._engine.get_vocab(with_added_tokens=True)
         self.tokens = sorted(ids, key=ids.__getitem__)
+        self.tokens[: len(own)] = own
 
-        # An added token begins a word even where its text begins like a continuing piece.
+        # Added and special tokens begin a word even where their text begins like a piece within.
         prefix = about['model'].get('continuing_subword_prefix', '##')
-        added = {token['content'] for token in about['added_tokens']}
-        self.starts_word = np.array(
-            [not token.startswith(prefix) or token in added for token in self.tokens]
+        begins = (
+            (lambda token: token.startswith(_WORD_MARK))
+            if is_unigram
+            else (lambda token: not token.startswith(prefix))
         )
+        added = {*special_tokens, *(token['content'] for token in about['added_tokens'])}
+        self.starts_word = np.array([begins(token) or token in added for token in self.tokens])
 
     def encode_batch(self, texts: Iterable[str]) -> list[np.ndarray]:
         """Ids of each text, int32."""

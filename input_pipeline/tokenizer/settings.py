@@ -35,7 +35,7 @@ SPECIAL_TOKENS = {
 Kind = Literal['wordpiece', 'sentencepiece', 'compiled', 'byte_bpe', 'words']
 # Classes of transformers that are BERT's tokenizer under another name, with or without Fast.
 _BERT_CLASSES = ('BertTokenizer', 'DistilBertTokenizer', 'ElectraTokenizer', 'MobileBertTokenizer')
-_JSON_CLASSES = ('PreTrainedTokenizer', 'TokenizersBackend')
+JSON_CLASSES = ('PreTrainedTokenizer', 'TokenizersBackend')
 # Settings that only Python tokenizers of transformers obey, and what they must be.
 _FIXED = {
     'do_basic_tokenize': True,
@@ -105,8 +105,8 @@ def read(path: epath.Path) -> Stated:
         entries, file = listed, path / 'vocab.txt'
     if entries is None:
         raise UserError(
-            f'{path}: neither vocab.txt nor spm.model nor words.txt in it: not a tokenizer'
-            ' directory'
+            f'{path}: neither vocab.txt nor spm.model nor words.txt in it, nor spiece.model: not a'
+            ' tokenizer directory'
         )
 
     # 3. By which rules: our own where they are BERT's, else the library's.
@@ -195,7 +195,7 @@ def _check_settings(
     # A class that is not BERT's is fine where a tokenizer.json says what it does.
     name = config.get('tokenizer_class')
     plain = str(name).removesuffix('Fast')
-    if name is not None and plain not in (*_BERT_CLASSES, *_JSON_CLASSES) and not fast:
+    if name is not None and plain not in (*_BERT_CLASSES, *JSON_CLASSES) and not fast:
         raise UserError(
             f'{file}: tokenizer_class={name} is not built here: only {", ".join(_BERT_CLASSES)} are'
         )
@@ -257,14 +257,14 @@ def _foreign(
     try:
         rules, nfc = _rules(fast)
         model, pre = fast['model'], fast.get('pre_tokenizer') or {}
-        layout, decoder = _layout(fast.get('post_processor'), special), fast.get('decoder')
+        own_rows, decoder = makes_rows(fast.get('post_processor'), special), fast.get('decoder')
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UserError(
             f'{file}: not a tokenizer.json of the tokenizers library ({error!r})'
         ) from error
 
     # The layout of rows is ours to make, so another one cannot be obeyed at all.
-    if layout is not None and layout != (_SINGLE, _PAIR):
+    if not own_rows:
         raise UserError(
             f'{file}: its post_processor ({fast["post_processor"].get("type")}) does not make rows'
             ' of [CLS] A [SEP] B [SEP], as a BERT reads them'
@@ -286,6 +286,11 @@ def _foreign(
     if decoder is not None and (decoder.get('type'), decoder.get('prefix')) != ('WordPiece', '##'):
         foreign.append(f'decoder {decoder.get("type")}')
     return foreign
+
+
+def makes_rows(processor: Mapping[str, Any] | None, special: Sequence[str]) -> bool:
+    """Whether a post_processor, if there is one, makes rows of [CLS] A [SEP] B [SEP]."""
+    return _layout(processor, special) in (None, (_SINGLE, _PAIR))
 
 
 def _layout(

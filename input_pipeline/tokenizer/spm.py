@@ -18,7 +18,7 @@ from input_pipeline.tokenizer import tokenizer_json
 from input_pipeline.tokenizer.wordpiece import Normalizer, segments
 from input_pipeline.wire import fields, spans
 
-_BPE = 2  # sentencepiece_model.proto: TrainerSpec.ModelType
+_UNIGRAM, _BPE = 1, 2  # sentencepiece_model.proto: TrainerSpec.ModelType
 WORD_MARK = '\u2581'  # stands for the space before a word
 
 
@@ -105,14 +105,62 @@ class SentencePiece:
         return tokenizer_json.content(tokenizer, special_tokens)
 
 
+def pieces_of(model: bytes) -> tuple[list[tuple[str, float]], bytes]:
+    """The pieces of a model with their scores, by id, and its table of characters.
+
+    ValueError where it is none, or not of the unigram kind.
+    """
+    kind, charsmap = _settings(model)
+    pieces = []
+    for _, piece in fields(model, 1):
+        text, score = '', 0.0
+        for number, value in fields(piece, 1, 2):
+            text, score = (
+                (value.decode(), score) if number == 1 else (text, *struct.unpack('<f', value))
+            )
+        pieces.append((text, score))
+    if kind != _UNIGRAM or not pieces:
+        raise ValueError('not a unigram model')
+    return pieces, charsmap
+
+
+def albert_json(
+    pieces: Sequence[tuple[str, float]],
+    charsmap: bytes,
+    lower_case: bool,
+    strip_accents: bool,
+    special_tokens: Sequence[str],
+) -> str:
+    """The content of a tokenizer.json by the rules of ALBERT (transformers' AlbertTokenizer).
+
+    charsmap: the model's own table of characters, empty where it has none. Unlike SentencePiece the
+    library does not compose by it what NFKD has taken apart (Hangul).
+    """
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    unknown = [piece for piece, _ in pieces].index(special_tokens[1])
+    tokenizer = Tokenizer(models.Unigram(list(pieces), unk_id=unknown, byte_fallback=False))
+    # Quotes as typewriters have them; accents apart from their letters, and away; then the case.
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Replace('``', '"'), normalizers.Replace("''", '"')]
+        + [normalizers.NFKD(), normalizers.StripAccents()] * strip_accents
+        + [normalizers.Lowercase()] * lower_case
+        + ([normalizers.Precompiled(charsmap)] if charsmap else [])
+    )
+    marked = pre_tokenizers.Metaspace(WORD_MARK, prepend_scheme='always')
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), marked])
+    tokenizer.decoder = decoders.Metaspace(WORD_MARK, prepend_scheme='always')
+    return tokenizer_json.content(tokenizer, special_tokens)
+
+
 def _settings(model: bytes) -> tuple[int, bytes]:
     """The kind of a model, and its table of characters.
 
     trainer_spec.model_type and normalizer_spec.precompiled_charsmap.
     """
     # Fields 2 and 3 of ModelProto; in them field 3 (the type) and field 2 (the table). No type
-    # means unigram, which is 1.
-    kind, charsmap = 1, b''
+    # means unigram.
+    kind, charsmap = _UNIGRAM, b''
     for number, spec in fields(model, 2, 3):
         for _, value in fields(spec, 3 if number == 2 else 2):
             kind, charsmap = (value[0], charsmap) if number == 2 else (kind, value)

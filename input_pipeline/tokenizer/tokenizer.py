@@ -23,8 +23,8 @@ from etils import epath
 
 from configs.errors import UserError, reading
 from configs.files.atomic import atomic_folder
-from input_pipeline.tokenizer import byte_bpe_files
 from input_pipeline.tokenizer import settings as tokenizer_settings
+from input_pipeline.tokenizer.directories import albert_files, byte_bpe_files
 from input_pipeline.tokenizer.settings import SPECIAL_TOKENS, Kind, parse_vocab
 from input_pipeline.tokenizer.wordpiece import Normalizer, WordPiece
 
@@ -86,10 +86,11 @@ class Tokenizer:
     """A vocabulary with its casing.
 
     Attributes: kind ('wordpiece', 'sentencepiece', 'byte_bpe', 'words', or 'compiled', which is
-    WordPiece by foreign rules), layout (how rows are made of texts), vocab_size, known (ids below
-    mean the same in every process: vocab_size, but for 'words'), pad_id, unk_id, cls_id, sep_id,
-    mask_id, special_ids (these five), lower_case, strip_accents, fingerprint (sha256 of vocabulary
-    and casing), starts_word (bool [V], False for a piece that continues a word).
+    WordPiece by foreign rules, or ALBERT's pieces), layout (how rows are made of texts),
+    vocab_size, known (ids below mean the same in every process: vocab_size, but for 'words'),
+    pad_id, unk_id, cls_id, sep_id, mask_id, special_ids (these five), lower_case, strip_accents,
+    fingerprint (sha256 of vocabulary and casing), starts_word (bool [V], False for a piece that
+    continues a word).
     """
 
     def __init__(
@@ -192,10 +193,12 @@ class Tokenizer:
             if not path.is_dir():
                 raise UserError(
                     f'{path}: no such tokenizer directory (it holds vocab.txt, spm.model, words.txt'
-                    ' or vocab.json)'
+                    ', spiece.model or vocab.json)'
                 )
             if byte_bpe_files.is_directory(path):
                 stated = byte_bpe_files.read(path)
+            elif albert_files.is_directory(path):
+                stated = albert_files.read(path)
             else:
                 stated = tokenizer_settings.read(path)
         return cls(*stated)

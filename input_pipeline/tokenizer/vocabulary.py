@@ -19,9 +19,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from configs.errors import UserError
-from input_pipeline.tokenizer import Tokenizer, byte_bpe_files
+from input_pipeline.tokenizer import Tokenizer
 from input_pipeline.tokenizer import byte_bpe as bytewise
 from input_pipeline.tokenizer import words as words_file
+from input_pipeline.tokenizer.directories import byte_bpe_files
 from input_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, words
 from input_pipeline.tokenizer.wordpiece import Normalizer
 from input_pipeline.vocabulary_options import VocabularyOptions

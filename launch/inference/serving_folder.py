@@ -98,7 +98,7 @@ def write(
     UserError for a damaged or unfit model.
     """
     # Refused before anything is written: parts without a place, and numbers that are none.
-    left_out = parameters.left_out(model, f'--architecture={model.architecture}')
+    left_out = parameters.left_out(model, f'--architecture={model.architecture}', parameters.SHAPE)
     weights = serving.used_weights(model)
     if bad := [name for name, array in weights.items() if not np.isfinite(array).all()]:
         raise UserError(

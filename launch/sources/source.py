@@ -3,8 +3,9 @@ any of five kinds of place.
 
   DIR                                a workdir of launch.pretrain or launch.finetune: its newest
                                      checkpoint; DIR/checkpoints/STEP: that one
-  DIR                                a Hugging Face BERT or RoBERTa directory (config.json)
-  DIR, or DIR/bert_model.ckpt        a Google TensorFlow checkpoint (bert_config.json)
+  DIR                                a Hugging Face BERT, ALBERT or RoBERTa directory (config.json)
+  DIR, or DIR/bert_model.ckpt        a Google TensorFlow checkpoint (bert_config.json; of ALBERT
+                                     model.ckpt-best, albert_config.json)
   DIR                                an adapter of Hugging Face's peft (adapter_config.json), which
                                      names its base model: that may be any of the others
   google-bert/bert-base-uncased      a model on the Hugging Face Hub, or an adapter, downloaded once

@@ -36,7 +36,7 @@ def filled_in(
     if not paths:
         return dict(params)
     pieces = tokenizer.tokens(range(tokenizer.vocab_size))
-    vectors = spelling.vectors(pieces, config.hidden_size, config.hash_ngrams)
+    vectors = spelling.vectors(pieces, config.embedding_width, config.hash_ngrams)
     if groups := spelling.alike(pieces, vectors):
         logging.info(
             'hashed embeddings: %d of %d pieces have the vector of another: %s%s',
@@ -47,7 +47,7 @@ def filled_in(
         )
 
     # Rows that pad the vocabulary are zero, as those of a trained table.
-    table = np.zeros((padded_vocab(config.vocab_size), config.hidden_size), np.float32)
+    table = np.zeros((padded_vocab(config.vocab_size), config.embedding_width), np.float32)
     table[: len(vectors)] = vectors
     whole = traverse_util.flatten_dict(dict(params), sep='/') | dict.fromkeys(paths, table)
     return traverse_util.unflatten_dict(whole, sep='/')

@@ -175,7 +175,7 @@ def test_the_ends_of_an_interval():
 
 def test_no_such_configuration():
     with pytest.raises(
-        UserError, match='neither a file nor a preset; the presets are bert_base, bert_large'
+        UserError, match='neither a file nor a preset; the presets are albert_base, albert_large'
     ):
         load('bert_huge')
 

@@ -112,10 +112,12 @@ def numpy_forward(p, c: ModelConfig, batch, linear=None, residual=None):
         + e['position'][: batch['input_ids'].shape[1]]
     )
     x = norm(x, e['norm'], c.layer_norm_eps)
+    x = dense(x, e['to_hidden']) if 'to_hidden' in e else x
     B, T, H = x.shape
     D = H // c.num_heads
     for i in range(c.num_layers):
-        layer = jax.tree.map(lambda w, i=i: w[i], layers)
+        # The group of block i (google-research/albert modeling.py:1089-1110).
+        layer = jax.tree.map(lambda w, i=i: w[i * len(w) // c.num_layers], layers)
         q, k, v = (
             linear(layer, n, x).reshape(B, T, c.num_heads, D).transpose(0, 2, 1, 3)
             for n in ('query', 'key', 'value')

@@ -321,7 +321,10 @@ def test_what_a_roberta_has_no_place_for_is_one_line(folder, tmp_path):
     ('changed', 'said'),
     [
         ({'pad_token_id': 0}, 'pad_token_id=0 is not built here: only 1 is'),
-        ({'model_type': 'albert'}, 'which is not BERT: only model_type "bert" and "roberta"'),
+        (
+            {'model_type': 'deberta'},
+            'which is not BERT: only model_type "bert", "albert", "roberta"',
+        ),
         ({'max_position_embeddings': 2}, 'max_position=0: must be in'),
     ],
 )

@@ -86,12 +86,13 @@ def gradients(
     labels = np.full(batch['input_ids'].shape, -100, np.int64)
     rows, places = np.nonzero(batch['masked_lm_weights'])
     labels[rows, batch['masked_lm_positions'][rows, places]] = batch['masked_lm_ids'][rows, places]
+    order = 'sentence_order' if model.config.model_type == 'albert' else 'next_sentence'
     loss = model(
         input_ids=torch.from_numpy(batch['input_ids']).long(),
         attention_mask=torch.from_numpy(batch['input_mask']).long(),
         token_type_ids=torch.from_numpy(batch['segment_ids']).long(),
         labels=torch.from_numpy(labels),
-        next_sentence_label=torch.from_numpy(batch['next_sentence_labels']).long(),
+        **{f'{order}_label': torch.from_numpy(batch['next_sentence_labels']).long()},
     ).loss
     loss.backward()
     with torch.no_grad():

@@ -178,7 +178,8 @@ def our_logits(model: huggingface.Model, batch) -> dict[str, np.ndarray]:
             'prediction_logits' if a == 'BertForPreTraining' else 'logits': mlm[..., : c.vocab_size]
         }
     if 'nsp' in p:
-        found['seq_relationship_logits' if 'mlm' in p else 'logits'] = (
+        of_both = 'sop_logits' if c.family == 'albert' else 'seq_relationship_logits'
+        found[of_both if 'mlm' in p else 'logits'] = (
             pooled @ p['nsp']['kernel'] + p['nsp']['bias'][None]
         )
     return found

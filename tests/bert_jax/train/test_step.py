@@ -36,6 +36,7 @@ def run(
     resume: Checkpoints | None = None,
     batch: dict | None = None,
     optimizer: OptimizerConfig = OPTIMIZER,
+    config: ModelConfig = CONFIG,
 ) -> tuple[TrainState, list[float]]:
     """The state and the losses after a few steps on one batch, with dropout on.
 
@@ -43,7 +44,7 @@ def run(
     """
     mesh = sharding.make_mesh(runtime)
     model = heads.Pretraining(
-        CONFIG, jnp.dtype(runtime.compute_dtype), runtime.remat, runtime.scan_layers
+        config, jnp.dtype(runtime.compute_dtype), runtime.remat, runtime.scan_layers
     )
     shards = sharding.shards_update(runtime, mesh)
     state = create_state(model, 7, optimizer, mesh, shards)
@@ -63,7 +64,7 @@ def run(
     )
     scalars, found = hparams_of(optimizer, 7, 100), []
     with jax.set_mesh(mesh):
-        batch = sharding.place(batch or make_batch(CONFIG, rows), mesh, rows)
+        batch = sharding.place(batch or make_batch(config, rows), mesh, rows)
         for _ in range(steps):
             state, metrics = step(state, batch, scalars)
             found.append(float(metrics['loss'][0]))
@@ -127,6 +128,22 @@ def equal_losses(baseline, change, capfd):
 )
 def test_losses_do_not_depend_on_mesh_accumulation_scan_or_remat(baseline, change, capfd):
     equal_losses(baseline, change, capfd)
+
+
+@pytest.mark.parametrize(
+    'change',
+    [
+        {'fsdp': 2, 'model_parallel': 2, 'accumulation': 2},
+        pytest.param({'shard_optimizer': True, 'scan_layers': True}, marks=pytest.mark.slow),
+        pytest.param({'fsdp': 4, 'model_parallel': 2, 'remat': 'full'}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_nor_where_blocks_share_their_weights(change, capfd):
+    shared = dataclasses.replace(CONFIG, num_layers=4, num_groups=2, embedding_size=24)
+    found = [run(RuntimeConfig(**one), 3, config=shared)[1] for one in ({}, change)]
+    np.testing.assert_allclose(found[1], found[0], rtol=2e-6)
+    assert 'Involuntary full rematerialization' not in capfd.readouterr().err
 
 
 @pytest.mark.slow

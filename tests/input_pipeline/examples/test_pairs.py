@@ -186,6 +186,23 @@ def test_sop_pairs_neighbours_and_swaps_half():
     assert 0.45 < swapped.mean() < 0.55
 
 
+def test_noisy_sop_tells_single_sentences_beside_a_random_one_as_swapped():
+    """ALBERT's released code: neighbours half of which are swapped, but for chunks of one."""
+    documents = make_documents(count=40, most_sentences=3, most_tokens=8)
+    examples = make_examples(documents, 'sop', 24, 50, 0.5, Stream(7), noisy=True)
+    starts = documents.sentences[documents.documents]
+    of = lambda token: np.searchsorted(starts, token, 'right') - 1
+    neighbours = of(examples.a) == of(examples.b)
+    assert (examples.labels[~neighbours] == 1).all() and 0.1 < (~neighbours).mean() < 0.9
+    one_sentence = np.searchsorted(documents.sentences, examples.a_end - 1, 'right') == (
+        np.searchsorted(documents.sentences, examples.a, 'right')
+    )
+    assert one_sentence[~neighbours].all()
+    assert 0.45 < examples.labels[neighbours].mean() < 0.55
+    in_order = examples.a < examples.b
+    np.testing.assert_array_equal(in_order[neighbours], examples.labels[neighbours] == 0)
+
+
 def test_sop_cuts_a_single_sentence_at_a_word():
     tokens = np.arange(60, dtype=np.int32)
     starts = np.arange(60) % 3 == 0

@@ -391,6 +391,20 @@ def test_one_document_cannot_have_next_sentence_prediction(tmp_path, vocabulary)
     assert {path.name for path in tmp_path.iterdir()} == {'a.txt'}
 
 
+def test_the_noise_of_released_alberts_is_asked_for_by_name(tmp_path, vocabulary, capsys):
+    write_text(tmp_path / 'a.txt', vocabulary[2][:100], sentences=(1, 4))
+    plain = run(tmp_path, vocabulary, objective='sop', seq_len=16)
+    noisy = run(
+        tmp_path, vocabulary, objective='sop', seq_len=16, sop_noise=True, output=f'{tmp_path}/b'
+    )
+    assert 'sop_noise' not in plain.options and noisy.options['sop_noise'] is True
+    clean, found = (read(tmp_path / name)[0]['next_sentence_labels'] for name in ('out', 'b'))
+    assert abs(clean.mean() - 0.5) < 0.1 and found.mean() > 0.6
+    assert 'swapped or random' in capsys.readouterr().out
+    with pytest.raises(UserError, match='--sop_noise is for --objective=sop, not nsp'):
+        run(tmp_path, vocabulary, sop_noise=True)
+
+
 def test_too_little_to_hold_out(tmp_path, vocabulary, capsys):
     write_text(tmp_path / 'a.txt', vocabulary[2][:5])
     manifest = run(tmp_path, vocabulary)  # by default: a warning, and all is trained on
@@ -605,6 +619,7 @@ def test_a_large_shard_sorted_in_pieces_has_the_same_bytes(tmp_path, vocabulary,
         {'mask_mix': (2.0, -1.0, 0.0)},
         {'max_predictions': 65},
         {'ngram': 0},
+        {'ngram': 3, 'masking': 'dynamic'},
         {'short_seq_prob': float('nan')},
         {'eval_fraction': float('nan')},
         {'input': ''},

@@ -1,0 +1,43 @@
+"""ALBERT-base, version 1 (12 layers, H=768, E=128): 11,683,584 parameters with its pooler.
+
+    python -m launch.train_vocab --model=unigram --vocab_size=30000 --input=GLOB --output=DIR
+    python -m launch.preprocess --input=GLOB --tokenizer=DIR --output=records512 --seq_len=512 \\
+        --objective=sop --ngram=3
+    python -m launch.pretrain --config=albert_base --data=records512 --workdir=DIR
+
+11,813,810 in pre-training. One block is gone through twelve times: sharing saves memory, and no
+FLOPs (bert_jax/costs/flops.py).
+Recipe: google-research/albert run_pretraining.py: LAMB without bias correction, rate 1.76e-3, 4,096
+rows a step, 125,000 steps of which 3,125 warm up, decay 0.01, rows of 512 tokens, a tenth of
+them shorter. Dropout 0.1, as in
+version 1; version 2 has none (--set model.hidden_dropout=0 --set model.attention_dropout=0) and
+10 million steps.
+Hardware: none of these runs has been made here; a batch of 4,096 wants runtime.accumulation on
+less than a pod.
+"""
+
+from __future__ import annotations
+
+from configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig, RuntimeConfig
+
+BASE = ModelConfig(
+    vocab_size=30000,
+    hidden_size=768,
+    num_layers=12,
+    num_heads=12,
+    intermediate_size=3072,
+    family='albert',
+    embedding_size=128,
+    num_groups=1,
+)
+
+
+def get_config() -> PretrainConfig:
+    """The run described above."""
+    return PretrainConfig(
+        name='albert_base',
+        model=BASE,
+        phases=(Phase(seq_len=512, steps=125_000, batch_size=4096),),
+        optimizer=OptimizerConfig('lamb_albert', 1.76e-3, warmup_steps=3125),
+        runtime=RuntimeConfig(compute_dtype='bfloat16'),
+    )

@@ -1,0 +1,29 @@
+"""ALBERT-xlarge, version 1 (24 layers, H=2048, E=128): 58,724,864 parameters with its pooler.
+
+    python -m launch.pretrain --config=albert_xlarge --data=records512 --workdir=DIR
+
+59,021,490 in pre-training. Records and recipe: as for the preset albert_base. The number of
+heads is written down from memory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from configs.presets.relatives.albert import albert_base
+from configs.schema import PretrainConfig
+
+
+def get_config() -> PretrainConfig:
+    """The run described above."""
+    return dataclasses.replace(
+        albert_base.get_config(),
+        name='albert_xlarge',
+        model=dataclasses.replace(
+            albert_base.BASE,
+            hidden_size=2048,
+            num_layers=24,
+            num_heads=16,
+            intermediate_size=8192,
+        ),
+    )

@@ -1,0 +1,31 @@
+"""ALBERT-xxlarge, version 1 (12 layers, H=4096, E=128): 222,595,584 parameters with its pooler.
+
+    python -m launch.pretrain --config=albert_xxlarge --data=records512 --workdir=DIR
+
+223,158,450 in pre-training. Records and recipe: as for the preset albert_base, but without
+dropout: in version 1 too, and in this size alone. The number of heads is transformers' default.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from configs.presets.relatives.albert import albert_base
+from configs.schema import PretrainConfig
+
+
+def get_config() -> PretrainConfig:
+    """The run described above."""
+    return dataclasses.replace(
+        albert_base.get_config(),
+        name='albert_xxlarge',
+        model=dataclasses.replace(
+            albert_base.BASE,
+            hidden_size=4096,
+            num_layers=12,
+            num_heads=64,
+            intermediate_size=16384,
+            hidden_dropout=0.0,
+            attention_dropout=0.0,
+        ),
+    )

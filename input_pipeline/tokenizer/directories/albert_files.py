@@ -1,0 +1,154 @@
+"""A directory of ALBERT's tokenizer: a tokenizer.json of unigram pieces, or a SentencePiece model.
+
+Owns how such a directory is known and read, and what in it cannot be obeyed, which is refused by
+name. What any tokenizer directory has is settings.py's; what the rules are is spm.py's, and
+compiled.py runs them.
+
+As in transformers the class AlbertTokenizer has rules of its own, and of a tokenizer.json beside it
+the pieces alone count; under any other class, that file is the tokenizer.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+from etils import epath
+
+from configs.errors import UserError
+from input_pipeline.tokenizer import settings
+from input_pipeline.tokenizer.settings import (
+    JSON_CLASSES,
+    Stated,
+    added_tokens,
+    makes_rows,
+    read_json,
+    sections,
+    special_token,
+)
+from input_pipeline.tokenizer.wordpiece import Normalizer
+
+_CLASS = 'AlbertTokenizer'
+# In the order of settings.SPECIAL_TOKENS.
+SPECIAL_TOKENS = settings.SPECIAL_TOKENS | {'pad_token': '<pad>', 'unk_token': '<unk>'}
+# SentencePiece's own file, as transformers and as Google's folders call it.
+_FILES = ('spiece.model', '30k-clean.model')
+# Settings of the class, some of older versions, and the values of them that are built here.
+_FIXED: dict[str, tuple[Any, ...]] = {
+    'remove_space': (True, None),
+    'add_prefix_space': (True, None),
+    'sp_model_kwargs': ({}, None),
+    'do_lower_case': (True, False, None),
+    'keep_accents': (False, True, None),
+}
+
+
+def is_directory(path: epath.Path) -> bool:
+    """Whether the directory's files are of unigram pieces, and not our own spm.model."""
+    if (path / 'spm.model').exists() or (path / 'vocab.txt').exists():
+        return False
+    model = read_json(path / 'tokenizer.json').get('model')
+    if isinstance(model, dict):
+        return model.get('type') == 'Unigram'
+    return any((path / name).exists() for name in _FILES)
+
+
+def read(path: epath.Path) -> Stated:
+    """What the directory says.
+
+    UserError where it contradicts itself, is damaged, or asks for what cannot be done.
+    """
+    # Imported here: SentencePiece is loaded for its own models alone.
+    from input_pipeline.tokenizer.spm import albert_json
+
+    config, fast = read_json(path / 'tokenizer_config.json'), read_json(path / 'tokenizer.json')
+    file = path / 'tokenizer_config.json'
+    name = str(config.get('tokenizer_class') or _CLASS).removesuffix('Fast')
+    if name not in (_CLASS, *JSON_CLASSES):
+        raise UserError(
+            f'{file}: tokenizer_class={name} is not built here: of unigram pieces only'
+            f' {", ".join((_CLASS, *JSON_CLASSES))} are'
+        )
+    for setting, allowed in _FIXED.items():
+        if config.get(setting, allowed[0]) not in allowed:
+            raise UserError(
+                f'{file}: {setting}={config[setting]!r} is not built here: only {allowed[0]!r} is'
+            )
+    sections(fast, path / 'tokenizer.json')
+    special = [special_token(config, name, path, SPECIAL_TOKENS) for name in SPECIAL_TOKENS]
+    found = [path / name for name in ('tokenizer.json', *_FILES) if (path / name).exists()]
+    source = found[0]
+    pieces, charsmap = _pieces_of_json(fast, source) if fast else _pieces_of_model(source)
+    entries = [piece for piece, _ in pieces]
+    if missing := [token for token in special if token not in entries]:
+        raise UserError(
+            f'{source}: no {" ".join(missing)} among its {len(entries)} entries: not the vocabulary'
+            ' of an ALBERT'
+        )
+    try:
+        own_rows = makes_rows(fast.get('post_processor'), special)
+    except (KeyError, TypeError, AttributeError, ValueError):
+        own_rows = False
+    if not own_rows:
+        raise UserError(
+            f'{source}: its post_processor does not make rows of [CLS] A [SEP] B [SEP], as an'
+            ' ALBERT reads them'
+        )
+
+    # Accents are settled by one setting of the class, and by another one in what is saved here.
+    is_class = name == _CLASS
+    strips = config.get('keep_accents') is not True
+    strips = strips if is_class else config.get('strip_accents') is not False
+    casing = Normalizer(config.get('do_lower_case') is not False, strips)
+    own = json.loads(
+        albert_json(pieces, charsmap, casing.lower_case, casing.strip_accents, special)
+    )
+    older = read_json(path / 'added_tokens.json')
+    added = added_tokens(config, fast, older, entries, special, path)
+    parts = (own if is_class else fast) | {
+        'truncation': None,
+        'padding': None,
+        'post_processor': own['post_processor'],
+        'added_tokens': [*own['added_tokens'], *added],
+    }
+    content = json.dumps(parts, ensure_ascii=False, sort_keys=True).encode()
+    return Stated('compiled', content, casing, special, str(source))
+
+
+def _pieces_of_json(
+    fast: Mapping[str, Any], file: epath.Path
+) -> tuple[list[tuple[str, float]], bytes]:
+    """(pieces with their scores, the table of characters) of a tokenizer.json."""
+    rules = fast.get('normalizer') or {}
+    try:
+        pieces = [(str(piece), float(score)) for piece, score in fast['model']['vocab']]
+        steps = rules['normalizers'] if rules.get('type') == 'Sequence' else [rules]
+        tables = [
+            base64.b64decode(step['precompiled_charsmap'])
+            for step in steps
+            if step.get('type') == 'Precompiled'
+        ]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(
+            f'{file}: not a tokenizer.json of unigram pieces and their scores ({error!r})'
+        ) from error
+    return pieces, tables[0] if tables else b''
+
+
+def _pieces_of_model(file: epath.Path) -> tuple[list[tuple[str, float]], bytes]:
+    """(pieces with their scores, the table of characters) of a SentencePiece model of ALBERT's.
+
+    A piece of digits and a comma is all but ruled out, as in the tokenizer.json files of released
+    ALBERTs: Google's own code takes such a piece apart again (tokenization.py, encode_pieces).
+    """
+    from input_pipeline.tokenizer.spm import pieces_of
+
+    try:
+        pieces, charsmap = pieces_of(file.read_bytes())
+    except (ValueError, struct.error) as error:
+        raise UserError(f'{file}: not a SentencePiece model of unigram pieces ({error})') from error
+    is_number = lambda piece: len(piece) > 1 and piece[-1] == ',' and piece[-2].isdigit()
+    return [(piece, score - 100.0 * is_number(piece)) for piece, score in pieces], charsmap

@@ -1,0 +1,147 @@
+"""Blocks that share their weights, and a narrow word table (ALBERT).
+
+Numbers are compared with numpy's, gradients and dropout with those of a model in which each block
+has a copy of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.costs import flops
+from bert_jax.model import heads
+from bert_jax.model.dropout import DropoutRng
+from bert_jax.model.hidden_states import make_features
+from configs.errors import UserError
+from configs.load import load
+from configs.schema import (
+    FinetuneConfig,
+    ModelConfig,
+    OptimizerConfig,
+    PretrainConfig,
+    TuningConfig,
+)
+from tests.helpers.numpy_bert import make_batch, noisy_params, numpy_forward
+
+SHARED = ModelConfig(
+    vocab_size=60,
+    hidden_size=16,
+    num_layers=4,
+    num_heads=2,
+    intermediate_size=32,
+    max_position=16,
+    family='albert',
+    embedding_size=6,
+    num_groups=2,
+)
+APART = dataclasses.replace(SHARED, num_groups=None)
+
+
+def copied(params):
+    """Parameters of APART, where each block has what it shares in SHARED."""
+    layers = jax.tree.map(lambda leaf: np.repeat(leaf, 2, axis=0), params['encoder']['layers'])
+    return {**params, 'encoder': {**params['encoder'], 'layers': layers}}
+
+
+@pytest.mark.parametrize('groups', [1, 2, 4, None])
+def test_forward_equals_numpy(groups):
+    config = dataclasses.replace(SHARED, num_groups=groups)
+    model, batch = heads.Pretraining(config), make_batch(config)
+    params = noisy_params(model)
+    assert params['encoder']['layers']['query']['kernel'].shape == (groups or 4, 16, 16)
+    mlm, order = jax.jit(model.apply)({'params': params}, batch)
+    _, _, want_mlm, want_order = numpy_forward(params, config, batch)
+    np.testing.assert_allclose(mlm[..., :60], want_mlm, atol=5e-5)
+    np.testing.assert_allclose(order, want_order, atol=2e-5)
+
+
+@pytest.mark.parametrize(('remat', 'scan'), [('none', False), ('dots', True), ('full', False)])
+def test_gradients_are_summed_over_the_blocks_and_dropout_tells_them_apart(remat, scan):
+    """As those of copies in all blocks, whose dropout has a name for each block."""
+    batch, params = make_batch(SHARED), noisy_params(heads.Pretraining(SHARED))
+    rng = DropoutRng(jax.random.key(7), jnp.arange(4, dtype=jnp.uint32))
+
+    def gradients(config, params, *how):
+        def loss(params):
+            mlm, order = heads.Pretraining(config, jnp.float32, *how).apply(
+                {'params': params}, batch, rng
+            )
+            return jnp.square(mlm[..., :60]).mean() + jnp.square(order).mean()
+
+        return jax.jit(jax.value_and_grad(loss))(params)
+
+    found, of_shared = gradients(SHARED, params, remat, scan)
+    wanted, of_copies = gradients(APART, copied(params))
+    assert found == pytest.approx(float(wanted), rel=1e-5)
+    summed = jax.tree.map(
+        lambda leaf: leaf.reshape(2, 2, *leaf.shape[1:]).sum(1), of_copies['encoder'].pop('layers')
+    )
+    of_copies['encoder']['layers'] = summed
+    for got, want in zip(jax.tree.leaves(of_shared), jax.tree.leaves(of_copies), strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+def test_features_of_each_block_in_order():
+    batch, params = make_batch(SHARED), noisy_params(heads.Pretraining(SHARED))
+    rows = {name: batch[name] for name in ('input_ids', 'input_mask', 'segment_ids')}
+    layers, kind = range(5), jnp.dtype(jnp.float32)
+    features = lambda config, params: make_features(config, layers, 'none', kind, kind)(
+        params['encoder'], rows
+    )['features']
+    found = features(SHARED, params)
+    assert found.shape == (4, 16, 5, 16)
+    np.testing.assert_allclose(found, features(APART, copied(params)), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ('name', 'encoder'),
+    [
+        ('albert_base', 11_683_584),
+        ('albert_large', 17_683_968),
+        ('albert_xlarge', 58_724_864),
+        ('albert_xxlarge', 222_595_584),
+    ],
+)
+def test_published_shapes_have_their_parameters(name, encoder):
+    """Counts of Google's checkpoints with their poolers."""
+    config = load(name)
+    assert flops.parameter_count(config.model, pretraining=False) == encoder
+    o = config.optimizer
+    assert (o.algorithm, o.peak_lr, o.warmup_steps) == ('lamb_albert', 1.76e-3, 3125)
+
+
+def test_what_is_counted_is_what_is_trained():
+    params = noisy_params(heads.Pretraining(SHARED))
+    padded = (128 - 60) * (6 + 1)
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) - padded == flops.parameter_count(
+        SHARED
+    )
+
+
+def test_sharing_saves_parameters_and_no_flops():
+    assert flops.parameters(APART)['layers'] == 2 * flops.parameters(SHARED)['layers']
+    assert flops.training_flops(APART, 16, 3) == flops.training_flops(SHARED, 16, 3)
+    # By hand: forward, and twice as much backward, of E -> H for 16 tokens, and of 3 predictions.
+    parts = flops.training_flops(SHARED, 16, 3)
+    assert parts['to_hidden'] == 6 * 6 * 16 * 16
+    assert parts['mlm_head'] == 3 * (6 * 16 * 6 + 6 * 6 * 60)
+
+
+def test_what_tells_blocks_apart_is_one_line():
+    for tuning in (TuningConfig('lora', frozen_layers=1), TuningConfig('spafit', bias_layers=1)):
+        with pytest.raises(UserError, match='tell blocks apart, and here they share') as said:
+            SHARED.tuned(tuning)
+        assert '\n' not in str(said.value)
+    for changed in ({'layer_decay': 0.9}, {'freeze_layers': 1}):
+        optimizer = OptimizerConfig(warmup_steps=0, **changed)
+        with pytest.raises(UserError, match='tell blocks apart, and here they share'):
+            PretrainConfig(model=dataclasses.replace(SHARED, max_position=512), optimizer=optimizer)
+        with pytest.raises(UserError, match='tell blocks apart, and here they share'):
+            FinetuneConfig(optimizer=optimizer).encoder(SHARED)
+    with pytest.raises(UserError, match=r'num_groups=3: must be a divisor of num_layers=4'):
+        dataclasses.replace(SHARED, num_groups=3)

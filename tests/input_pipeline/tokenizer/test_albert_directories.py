@@ -1,0 +1,208 @@
+"""Directories of ALBERT's tokenizer against the rules of google-research/albert, written here from
+its tokenization.py (preprocess_text, encode_pieces), on SentencePiece itself.
+
+One thing is transformers' way and not Google's: what NFKD has taken apart and is no accent, Hangul,
+is not put together again. The released vocabularies have none.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pathlib
+import unicodedata
+
+import numpy as np
+import pytest
+import sentencepiece
+
+from configs.errors import UserError
+from input_pipeline.tasks import features
+from input_pipeline.tokenizer import Tokenizer
+
+WORDS = 'winter summer autumn spring nobody everybody morning evening'.split()
+TEXT = [
+    'The capital of France is Paris, and that of Finland is Helsinki.',
+    'In 1990, 1,000,000 people (or more) lived there; in 2000, fewer did.',
+    '"Who said so?" - "Nobody did, as far as we know."',
+    'Zürich und Köln sind Städte, naïve cafés are elsewhere.',
+    'written 中国語 and 日本語, мир and mir',
+]
+# So that `0,` becomes a piece, and enough others do.
+NUMBERS = [f'since {year}0, when {word} came' for year in range(150, 200) for word in WORDS]
+NASTY = [
+    "``Quotes'' of ''LaTeX`` ",
+    '  a\t b\n\n c  ',
+    'Ünïcödé ﬁ ﬂ Å e\u0301 ½ ① ﷺ',
+    '1990, 3, 1,2,3, x9, 9',
+    '\u200b\ufeff\u00a0x\u3000y \u2581 \u2581a',
+    '😀👨\u200d👩\u200d👧 İstanbul ΣΑΣ ß ᄒ\u1161\u11ab',
+    'नमस्ते हिन्दी नص عربي',
+    'z' * 300,
+    '',
+    ' ',
+]
+
+
+def train(folder: pathlib.Path, name: str = 'spiece.model', **changed) -> pathlib.Path:
+    """A folder with a SentencePiece model, trained by the options of ALBERT's README."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        **{
+            'sentence_iterator': iter([text.lower() for text in (*TEXT, *NUMBERS)] * 5),
+            'model_writer': model,
+            'model_type': 'unigram',
+            'vocab_size': 100,
+            'pad_id': 0,
+            'unk_id': 1,
+            'bos_id': -1,
+            'eos_id': -1,
+            'control_symbols': '[CLS],[SEP],[MASK]',
+            'user_defined_symbols': '(,),",-,.,–,£,€',
+            'character_coverage': 0.99995,
+            'minloglevel': 2,
+            **changed,
+        }
+    )
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_bytes(model.getvalue())
+    return folder
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory) -> pathlib.Path:
+    return train(tmp_path_factory.mktemp('albert') / 'folder')
+
+
+def google(model: sentencepiece.SentencePieceProcessor, text: str, lower=True, accents=False):
+    """Ids as google-research/albert gives them."""
+    text = ' '.join(text.strip().split()).replace('``', '"').replace("''", '"')
+    if not accents:
+        text = unicodedata.normalize('NFKD', text)
+        text = ''.join(char for char in text if not unicodedata.combining(char))
+    pieces: list[str] = []
+    for piece in model.encode_as_pieces(text.lower() if lower else text):
+        if len(piece) > 1 and piece[-1] == ',' and piece[-2].isdigit():
+            parts = model.encode_as_pieces(piece[:-1].replace('▁', ''))
+            if piece[0] != '▁' and parts[0][0] == '▁':
+                parts = parts[1:] if len(parts[0]) == 1 else [parts[0][1:], *parts[1:]]
+            pieces += [*parts, ',']
+        else:
+            pieces.append(piece)
+    return [model.piece_to_id(piece) for piece in pieces]
+
+
+def processor(folder: pathlib.Path) -> sentencepiece.SentencePieceProcessor:
+    return sentencepiece.SentencePieceProcessor(str(folder / 'spiece.model'))
+
+
+def test_ids_are_googles(folder):
+    ours, theirs = Tokenizer.load(folder), processor(folder)
+    for text in (*TEXT, *NASTY):
+        assert ours.encode(text) == google(theirs, text), text
+    assert ours.vocab_size == theirs.get_piece_size()
+
+
+@pytest.mark.parametrize('settings', [{'do_lower_case': False}, {'keep_accents': True}])
+def test_casing_is_what_the_class_is_told(folder, tmp_path, settings):
+    (tmp_path / 'spiece.model').write_bytes((folder / 'spiece.model').read_bytes())
+    (tmp_path / 'tokenizer_config.json').write_text(
+        json.dumps({'tokenizer_class': 'AlbertTokenizer', **settings})
+    )
+    ours, theirs = Tokenizer.load(tmp_path), processor(folder)
+    how = {'lower': 'do_lower_case' not in settings, 'accents': 'keep_accents' in settings}
+    for text in (*TEXT, *NASTY[:5]):
+        assert ours.encode(text) == google(theirs, text, **how), text
+    ours.save(tmp_path / 'again')
+    assert Tokenizer.load(tmp_path / 'again').fingerprint == ours.fingerprint
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('corpus', ['wiki_en_small.txt', 'wiki_ko.txt', 'hard_wrapped_de.txt'])
+def test_ids_are_googles_on_real_text(folder, test_data, corpus):
+    ours, theirs = Tokenizer.load(folder), processor(folder)
+    with open(test_data / 'corpora' / corpus, encoding='utf-8') as lines:
+        for _, line in zip(range(2000), lines, strict=False):
+            assert ours.encode(line) == google(theirs, line), line
+
+
+def test_numbers_give_up_their_commas(folder):
+    """A piece such as `0,` is in the vocabulary, and is not used."""
+    ours = Tokenizer.load(folder)
+    assert any(piece[-2:] == '0,' for piece in ours.tokens(range(ours.vocab_size)))
+    assert ours.tokens(ours.encode('in 2000, fewer'))[-2:-1] != ['0,']
+
+
+def test_special_tokens_are_not_searched_for_in_text(folder):
+    ours = Tokenizer.load(folder)
+    ids = ours.encode('<pad> <unk> [CLS] [SEP] [MASK]')
+    assert set(ids) & set(ours.special_ids) <= {ours.unk_id}
+    assert ours.tokens(ours.special_ids) == ['<pad>', '<unk>', '[CLS]', '[SEP]', '[MASK]']
+    assert all(ours.starts_word[list(ours.special_ids)])
+
+
+def test_rows_places_and_words(folder):
+    ours = Tokenizer.load(folder)
+    rows = features.text_rows(['The capital'], ['of France'], ours, 24)
+    length = rows['input_mask'][0].sum()
+    ids = rows['input_ids'][0, :length].tolist()
+    a, b = ours.encode('the capital'), ours.encode('of france')
+    assert ids == [ours.cls_id, *a, ours.sep_id, *b, ours.sep_id]
+    assert rows['segment_ids'][0, :length].tolist() == [0] * (len(a) + 2) + [1] * (len(b) + 1)
+
+    text = 'Köln  and Zürich'
+    found = ours.encode_with_offsets(text)
+    assert found.ids.tolist() == ours.encode(text)
+    begins = found.starts[found.word_starts]
+    assert [text[start:].split()[0] for start in begins] == ['Köln', 'and', 'Zürich']
+    assert ours.decode(ours.encode('the capital of france')) == ' the capital of france'
+
+
+def test_saved_it_is_the_same_again(folder, tmp_path):
+    ours = Tokenizer.load(folder)
+    ours.save(tmp_path / 'again')
+    again = Tokenizer.load(tmp_path / 'again')
+    assert again.fingerprint == ours.fingerprint
+    np.testing.assert_array_equal(again.starts_word, ours.starts_word)
+    for text in (*TEXT, *NASTY):
+        assert again.encode(text) == ours.encode(text)
+
+
+@pytest.mark.parametrize(
+    ('config', 'said'),
+    [
+        ({'tokenizer_class': 'T5Tokenizer'}, 'tokenizer_class=T5Tokenizer is not built here'),
+        ({'remove_space': False}, 'remove_space=False is not built here: only True is'),
+        ({'do_lower_case': 'no'}, "do_lower_case='no' is not built here: only True is"),
+        ({'sp_model_kwargs': {'enable_sampling': True}}, 'sp_model_kwargs=.* is not built here'),
+        ({'mask_token': '<mask>'}, 'no <mask> among its 100 entries: not the vocabulary of an AL'),
+    ],
+)
+def test_what_cannot_be_obeyed_is_one_line(folder, tmp_path, config, said):
+    (tmp_path / 'spiece.model').write_bytes((folder / 'spiece.model').read_bytes())
+    (tmp_path / 'tokenizer_config.json').write_text(json.dumps(config))
+    refused(tmp_path, said)
+
+
+def refused(where: pathlib.Path, said: str) -> None:
+    with pytest.raises(UserError, match=said) as caught:
+        Tokenizer.load(where)
+    assert '\n' not in str(caught.value)
+
+
+def test_other_models_are_one_line(folder, tmp_path):
+    refused(
+        train(tmp_path / 'bpe', model_type='bpe'), 'not a SentencePiece model of unigram pieces'
+    )
+    (tmp_path / 'bpe/spiece.model').write_bytes(b'\x0a\x7f no')
+    refused(tmp_path / 'bpe', 'not a SentencePiece model of unigram pieces')
+
+    Tokenizer.load(folder).save(tmp_path / 'saved')
+    file = tmp_path / 'saved/tokenizer.json'
+    about = json.loads(file.read_text())
+    about['post_processor'] = {'type': 'RobertaProcessing'}
+    file.write_text(json.dumps(about))
+    refused(tmp_path / 'saved', r'does not make rows of \[CLS\] A \[SEP\] B \[SEP\]')
+    about['model']['vocab'] = {'a': 1}
+    file.write_text(json.dumps(about))
+    refused(tmp_path / 'saved', 'not a tokenizer.json of unigram pieces and their scores')

@@ -1,0 +1,196 @@
+"""ALBERT against transformers from text to answer: its tokenizer, shapes and heads."""
+
+from __future__ import annotations
+
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.interchange import huggingface
+from bert_jax.interchange.parameters import Model
+from bert_jax.model import heads
+from bert_jax.train import losses
+from input_pipeline.tokenizer import Tokenizer, vocabulary
+from input_pipeline.vocabulary_options import VocabularyOptions
+from launch import export
+from launch.inference.mask_filler import MaskFiller
+from launch.inference.predictor import Predictor
+from launch.sources import source
+
+_REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --parity'
+torch = pytest.importorskip('torch', reason=_REASON)
+transformers = pytest.importorskip('transformers', reason=_REASON)
+
+from tests.input_pipeline.tokenizer import test_albert_directories as directories
+from tests.parity import reference
+
+# Warnings of torch and transformers are not ours to mend.
+pytestmark = pytest.mark.filterwarnings('default')
+TEXT = [*directories.TEXT, *directories.NASTY, '한국어 사전을 학습합니다.']
+SHAPES = {
+    'tiny': {'hidden_size': 32, 'num_attention_heads': 4, 'num_hidden_layers': 3},
+    'odd': {
+        'hidden_size': 27,
+        'num_attention_heads': 3,
+        'num_hidden_layers': 2,
+        'embedding_size': 41,
+        'hidden_act': 'gelu',
+        'type_vocab_size': 3,
+        'layer_norm_eps': 1e-5,
+    },
+    'groups': {
+        'hidden_size': 32,
+        'num_attention_heads': 2,
+        'num_hidden_layers': 6,
+        'num_hidden_groups': 3,
+        'embedding_size': 32,
+        'hidden_act': 'relu',
+    },
+}
+
+
+def made(architecture: str, shape: str, vocab_size: int = 100, **settings):
+    """A model of transformers with random weights."""
+    sizes = {'embedding_size': 12, 'intermediate_size': 50, 'max_position_embeddings': 130}
+    return reference.random_model(
+        architecture, vocab_size=vocab_size, **{**sizes, **SHAPES[shape], **settings}
+    )
+
+
+@pytest.fixture(scope='module')
+def tokenizer() -> Tokenizer:
+    text = [*directories.TEXT, *directories.NUMBERS] * 5
+    return vocabulary.train(text, VocabularyOptions(120, 'unigram', character_coverage=1.0))[0]
+
+
+def served(
+    architecture: str, tokenizer: Tokenizer, folder: pathlib.Path, shape: str = 'tiny', **settings
+) -> tuple[pathlib.Path, Model]:
+    """Such a model, read here and written again with `tokenizer`."""
+    made(architecture, shape, tokenizer.vocab_size, **settings).save_pretrained(folder / 'theirs')
+    model = huggingface.read(folder / 'theirs').model
+    export.export(model, tokenizer, 'huggingface', str(folder / 'ours'))
+    return folder / 'ours', model
+
+
+@pytest.mark.parametrize('shape', SHAPES)
+def test_pre_training_and_its_gradients(tmp_path, shape):
+    """Both losses, and the slopes of all weights, of the shared ones summed over the blocks."""
+    theirs = made('AlbertForPreTraining', shape)
+    theirs.save_pretrained(tmp_path / 'weights')
+    model = huggingface.read(tmp_path / 'weights').model
+    batch = reference.inputs(model.config.vocab_size, rows=6, length=32)
+    objective = losses.pretraining_objective(heads.Pretraining(model.config), nsp=True)
+
+    def loss(params):
+        sums, weights = objective.sums(params, batch, None), objective.weights(batch)
+        return sum(sums[name][0] / weight for name, weight in weights.items())
+
+    value, found = jax.jit(jax.value_and_grad(loss))(model.params)
+    wanted_value, slopes = reference.gradients(theirs, batch)
+    assert abs(float(value) - wanted_value) < 2e-5
+    slopes.save_pretrained(tmp_path / 'gradients')
+    wanted = huggingface.read(tmp_path / 'gradients').model.params
+    norm = np.sqrt(sum(np.square(w).sum() for w in jax.tree.leaves(wanted)))
+    bound = jax.tree.map(lambda w: 1e-4 * max(np.abs(w).max(), 1e-3 * norm), wanted)
+    fits = jax.tree.map(lambda g, w, b: bool(np.abs(g - w).max() <= b), found, wanted, bound)
+    assert jax.tree.all(fits), fits
+
+
+def pipeline(task: str, where: pathlib.Path):
+    return transformers.pipeline(task, str(where), device='cpu')
+
+
+@pytest.mark.parametrize('shape', SHAPES)
+def test_masked_words(tmp_path, tokenizer, shape):
+    where, _ = served('AlbertForMaskedLM', tokenizer, tmp_path, shape)
+    ours = MaskFiller(source.read_source(str(where)), 5)
+    for text in ('The capital of [MASK] is Paris, and', '[MASK] did, as far as we know'):
+        wanted = pipeline('fill-mask', where)(text)
+        found = ours(text)['masks'][0]
+        np.testing.assert_allclose(
+            [one['probability'] for one in found], [one['score'] for one in wanted], atol=2e-5
+        )
+
+
+@pytest.mark.parametrize('shape', SHAPES)
+def test_classes_of_texts_and_pairs(tmp_path, tokenizer, shape):
+    labels = {'id2label': {0: 'no', 1: 'yes', 2: 'maybe'}}
+    where, _ = served('AlbertForSequenceClassification', tokenizer, tmp_path, shape, **labels)
+    ours = Predictor.from_workdir(str(where))
+    theirs = transformers.pipeline('text-classification', str(where), device='cpu', top_k=None)
+    pair = {'text': TEXT[0], 'text_b': TEXT[1]}
+    for found, wanted in (
+        (ours(TEXT[1]), theirs(TEXT[1])),
+        (ours(pair), theirs({'text': TEXT[0], 'text_pair': TEXT[1]})),
+    ):
+        wanted = wanted[0] if isinstance(wanted[0], list) else wanted
+        scores = {one['label']: one['score'] for one in wanted}
+        assert found['probabilities'] == pytest.approx(scores, abs=2e-5)
+
+
+def test_a_number(tmp_path, tokenizer):
+    where, model = served('AlbertForSequenceClassification', tokenizer, tmp_path, num_labels=1)
+    assert model.head == 'regressor'
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(where)
+    rows = transformers.AutoTokenizer.from_pretrained(where)(TEXT[0], return_tensors='pt')
+    wanted = theirs(**rows).logits.item()
+    assert Predictor.from_workdir(str(where))(TEXT[0])['value'] == pytest.approx(wanted, abs=2e-5)
+
+
+def test_answers_in_a_context(tmp_path, tokenizer):
+    where, _ = served('AlbertForQuestionAnswering', tokenizer, tmp_path)
+    asked = {'question': TEXT[2], 'context': TEXT[0]}
+    found = Predictor.from_workdir(str(where))(asked)
+    model = transformers.AutoModelForQuestionAnswering.from_pretrained(where)
+    rows = transformers.AutoTokenizer.from_pretrained(where)(TEXT[2], TEXT[0], return_tensors='pt')
+    with torch.no_grad():
+        logits = model(**rows)
+    start, end = logits.start_logits[0].numpy(), logits.end_logits[0].numpy()
+    encoding = Tokenizer.load(where).encode_with_offsets(TEXT[0])
+    first = rows['input_ids'].shape[1] - 1 - len(encoding.ids)
+    inside = range(first, first + len(encoding.ids))
+    pairs = [(start[a] + end[b], a, b) for a in inside for b in inside if a <= b < a + 30]
+    _, a, b = max(pairs)
+    assert found['answer'] == TEXT[0][encoding.starts[a - first] : encoding.ends[b - first]]
+
+
+def test_settings_of_transformers_own_default_are_read(tmp_path):
+    """A config.json that states little: ALBERT-xxlarge's shape and dropouts."""
+    (tmp_path / 'config.json').write_text('{"model_type": "albert", "num_hidden_groups": 4}')
+    config = huggingface.shape(tmp_path)
+    theirs = transformers.AlbertConfig(num_hidden_groups=4)
+    assert (config.hidden_size, config.num_heads) == (4096, theirs.num_attention_heads)
+    assert (config.embedding_size, config.num_groups, config.num_layers) == (128, 4, 12)
+    assert (config.hidden_dropout, config.hidden_act) == (0.0, 'gelu_tanh')
+
+
+@pytest.mark.parametrize('settings', [{}, {'do_lower_case': False}, {'keep_accents': True}])
+def test_ids_of_their_tokenizer(tmp_path, settings):
+    """Of a directory that transformers has written; user-defined signs are added tokens there."""
+    directories.train(tmp_path / 'spiece')
+    theirs = transformers.AlbertTokenizer.from_pretrained(tmp_path / 'spiece', **settings)
+    theirs.save_pretrained(tmp_path / 'theirs')
+    ours = Tokenizer.load(tmp_path / 'theirs')
+    for text in TEXT:
+        assert ours.encode(text) == theirs.encode(text, add_special_tokens=False), text
+        if text:
+            ids = theirs(text, text)['input_ids']
+            both = [*ours.encode(text), ours.sep_id]
+            assert ids == [ours.cls_id, *both, *both]
+    ours.save(tmp_path / 'again')
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / 'again')
+    for text in TEXT:
+        assert ours.encode(text) == again.encode(text, add_special_tokens=False), text
+
+
+def test_ids_of_a_sentencepiece_model(tmp_path):
+    """Without signs of the user's own, which transformers makes added tokens of."""
+    directories.train(tmp_path, user_defined_symbols='')
+    theirs, ours = (
+        kind(tmp_path) for kind in (transformers.AlbertTokenizer.from_pretrained, Tokenizer.load)
+    )
+    for text in (text for text in TEXT if not any(c.isdigit() for c in text)):
+        assert ours.encode(text) == theirs.encode(text, add_special_tokens=False), text
