@@ -34,6 +34,7 @@ COMMANDS = (
     'feature_based',
     'study',
     'evaluate',
+    'transfer',
     'report',
     'predict',
     'fill_mask',
