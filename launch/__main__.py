@@ -35,6 +35,7 @@ COMMANDS = (
     'study',
     'evaluate',
     'transfer',
+    'translations',
     'report',
     'predict',
     'fill_mask',

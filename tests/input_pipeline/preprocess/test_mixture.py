@@ -241,3 +241,21 @@ def test_sizes_that_are_taken_in_proportion(tmp_path, vocabulary, texts):
     assert ratio == pytest.approx(1, rel=0.1)
     pairs = itertools.pairwise(sorted(found))
     assert all(found[a]['passes'] < found[b]['passes'] for a, b in pairs)
+
+
+def test_a_sentence_and_its_translation_stand_in_one_row(tmp_path, vocabulary, texts):
+    """A document of two lines, by a code of its own: half of the rows are pairs, half are not."""
+    pairs = list(zip(vocabulary[2][200:260], vocabulary[2][300:360], strict=True))
+    (tmp_path / 'pairs.txt').write_text(
+        '\n\n'.join(f'{one} waa wab\n{other} wff wgg' for one, other in pairs) + '\n'
+    )
+    given = (*texts[0], f'de-ko={tmp_path}/pairs.txt')
+    manifest = run(
+        tmp_path, vocabulary, input=given, eval_fraction=0, language_repeats=('de-ko=1',)
+    )
+    assert manifest.statistics['text']['train']['languages']['de-ko']['documents'] == 60
+    ids = [(vocabulary[1][one], vocabulary[1][other]) for one, other in pairs]
+    rows, _ = rows_of(tmp_path / 'out', 'train')
+    whole = {pair for row in rows.tolist() for pair in ids if row[1] == pair[0] and pair[1] in row}
+    seen = {pair for row in rows.tolist() for pair in ids if row[1] == pair[0]}
+    assert len(seen) == 60 and 45 < len(whole) < 60  # of three passes, at least one keeps the pair
