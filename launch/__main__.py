@@ -34,6 +34,8 @@ COMMANDS = (
     'feature_based',
     'study',
     'evaluate',
+    'transfer',
+    'translations',
     'report',
     'predict',
     'fill_mask',

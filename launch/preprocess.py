@@ -19,9 +19,10 @@ from configs.errors import UserError
 from input_pipeline.preprocess.options import PreprocessOptions
 from launch import app, flags
 
-# --help has the exponent beside the inputs that it is about; the manifest has it after the others.
-flags.define(PreprocessOptions, only=('input', 'language_exponent'))
-flags.define(PreprocessOptions, without=('input', 'language_exponent'))
+# --help has the mixture beside the inputs that it is about; the manifest has it after the others.
+_OF_INPUTS = ('input', 'language_exponent', 'language_repeats')
+flags.define(PreprocessOptions, only=_OF_INPUTS)
+flags.define(PreprocessOptions, without=_OF_INPUTS)
 
 
 def main(argv: Sequence[str]) -> None:

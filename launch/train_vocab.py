@@ -4,11 +4,13 @@
   python -m launch.train_vocab --input=GLOB --output=DIR --vocab_size=50265 --model=byte_bpe
   python -m launch.train_vocab --extend=DIR --input=GLOB --output=DIR --new_words=1000
   python -m launch.train_vocab --extend=DIR --words=FILE --output=DIR
+  python -m launch.train_vocab --input=de=GLOB --input=ko=GLOB --output=DIR --nolower_case
 
 The third adds the words that save most pieces, the fourth those in a list, one a line. --extend
 gives new words entries of their own in the vocabulary of a model that is there: in its
 [unused] slots first, then at its end. launch.pretrain --init_from goes on from that model with
-records made so.
+records made so. The last counts text of several languages in the mixture that launch.preprocess
+makes records of (docs/languages.md).
 
 Prints how many entries were made, the share of characters they cover, the share of unknown pieces
 and the pieces a word takes. Hugging Face reads the directory as it is.
@@ -16,7 +18,8 @@ and the pieces a word takes. Hugging Face reads the directory as it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,7 +34,10 @@ from launch import app, flags
 if TYPE_CHECKING:
     from etils import epath
 
+    from input_pipeline.progress import Progress
     from input_pipeline.text.corpus import Report
+    from input_pipeline.text.inputs.units import AnyUnit
+    from input_pipeline.tokenizer.vocabulary import WordTable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +47,20 @@ class Options:
     input: tuple[str, ...] | None = option(
         None,
         'text files: a file, a folder, a glob in quotes, or several with commas between; '
-        'or tfds:NAME/SPLIT, or hf:NAME:SPLIT. Give the flag as often as there are inputs, '
-        'also as LANGUAGE=PATTERN; all text counts alike',
+        'or tfds:NAME/SPLIT, or hf:NAME:SPLIT; or these as LANGUAGE=PATTERN. Give the flag as often'
+        ' as there are inputs',
+    )
+    language_exponent: float | None = option(
+        None,
+        'with --input=LANGUAGE=PATTERN: the share of each language, in bytes, is raised to this'
+        ' power, as by launch.preprocess; by default 0.7',
+        within='[0, 1]',
+    )
+    language_repeats: tuple[str, ...] = option(
+        (),
+        "in place of it: how often a language's text is counted, as in ko=4,en=0.5; 1 where it is"
+        ' not named',
+        commas=True,
     )
     output: str = required('tokenizer directory to make')
     extend: str | None = option(None, 'tokenizer directory of a model, WordPiece, to add words to')
@@ -53,9 +71,10 @@ class Options:
 
 
 # In this order the help is read: what for, how large, in place of what, and then the details.
-flags.define(Options, only=('input', 'output'))
+_FIRST = ('input', 'language_exponent', 'language_repeats', 'output')
+flags.define(Options, only=_FIRST)
 flags.define(VocabularyOptions, only=('vocab_size',))
-flags.define(Options, without=('input', 'output'))
+flags.define(Options, without=_FIRST)
 flags.define(VocabularyOptions, without=('vocab_size',))
 flags.define(TextOptions, without=('segment', 'language'))
 
@@ -82,11 +101,18 @@ def main(argv: Sequence[str]) -> None:
     if options.extend:
         extend(options.extend, options, vocabulary.min_frequency, text, output)
     else:
-        train(vocabulary, options.input or (), text, output)
+        train(vocabulary, options, text, output)
 
 
 def check_flags(options: Options, model: str) -> None:
     """UserError for flags that contradict each other; `model`: the kind to train."""
+    from configs.options import check_intervals
+    from input_pipeline.preprocess.languages import check_mixture, split_inputs
+
+    check_intervals(options)
+    languages = split_inputs('input', options.input or ())
+    check_mixture(options.language_exponent, options.language_repeats, languages or {'': ()})
+
     # Each way by what it cannot take: a flag that has no effect would mislead.
     if not options.extend:
         if odd := flags.present('new_words', 'words'):
@@ -118,18 +144,28 @@ def check_flags(options: Options, model: str) -> None:
 
 
 def train(
-    options: VocabularyOptions, patterns: Sequence[str], text: TextOptions, output: epath.Path
+    vocabulary: VocabularyOptions, options: Options, text: TextOptions, output: epath.Path
 ) -> None:
     """Reads, trains, writes, reports."""
     from input_pipeline.text.corpus import Report
-    from input_pipeline.tokenizer import vocabulary
+    from input_pipeline.tokenizer.vocabulary import counted, measure, train_on
 
     # One pass: lines are counted as they are read, and `read` adds up what was left out.
     read = Report()
-    tokenizer, report = vocabulary.train(lines(patterns, text, read), options)
+    tables, repeats = count(options, text, read, lambda lines: counted(lines, vocabulary))
+    tokenizer, report = train_on(mixed(tables, repeats), vocabulary)
     tokenizer.save(output)
     say_what_was_read(read, report.warnings)
-    print(f'{output}: {options.model}, {report}')
+
+    # Of each language how well it fared, beside the others and by itself.
+    for language, table in tables.items() if repeats else ():
+        fit = measure(tokenizer, table.counts, table.words, [])
+        print(
+            f'{language}: {fit.words} words, counted {repeats[language]:.2f} times:'
+            f' {fit.characters_covered:.4%} of characters covered, {fit.unknown:.4%} of pieces'
+            f' unknown, {fit.fertility:.3f} pieces a word'
+        )
+    print(f'{output}: {vocabulary.model}, {report}')
 
 
 def extend(
@@ -159,10 +195,16 @@ def extend(
         extended = extension.extend(tokenizer, extension.normalize(tokenizer, listed, str(file)))
     else:
         # Counted as the tokenizer sees them, casing and all: its own words are compared.
-        read, table = Report(), vocabulary.WordTable(tokenizer.normalizer.split)
-        for line in lines(options.input or (), text, read):
-            table.add(line)
-        table.fold()
+        read = Report()
+
+        def counted(lines: Iterable[str]) -> WordTable:
+            table = vocabulary.WordTable(tokenizer.normalizer.split)
+            for line in lines:
+                table.add(line)
+            table.fold()
+            return table
+
+        table = mixed(*count(options, text, read, counted))
 
         # Fewer than asked for is said, and no fault: the text has no more that would save a piece.
         chosen = extension.worthwhile(tokenizer, table.counts, options.new_words, min_frequency)
@@ -189,26 +231,73 @@ def extend(
     print(f'{output}: {extended}{fit}')
 
 
-def lines(patterns: Sequence[str], text: TextOptions, read: Report) -> Iterator[str]:
-    """The lines of --input, with progress; what was read is added up in `read`."""
-    from input_pipeline.preprocess.languages import split_inputs
+def count(
+    options: Options,
+    text: TextOptions,
+    read: Report,
+    counted: Callable[[Iterable[str]], WordTable],
+) -> tuple[dict[str, WordTable], dict[str, float]]:
+    """(the words of each language of --input, how often each is taken); {} where none is named.
+
+    What was read is added up in `read`.
+    """
+    from input_pipeline.preprocess import plan
+    from input_pipeline.preprocess.languages import mixture, too_often
     from input_pipeline.progress import Progress
+    from input_pipeline.text.corpus import Report
+
+    units = plan.units_of('input', options.input or (), text, read)
+    tables, sizes, begun = {}, {}, 0
+    with Progress('reading text', sum(unit.bytes for unit in units), 'MB', 1e6) as progress:
+        # In the order of languages, those of one side by side.
+        for language, group in itertools.groupby(units, lambda unit: unit.language):
+            members, found = list(group), Report()
+            tables[language] = counted(lines(members, text, found, progress, begun))
+            sizes[language] = found.bytes
+            begun += sum(unit.bytes for unit in members)
+            read.merge(found)
+    logging.info('counted')
+    if '' in tables:
+        return tables, {}
+    for language, table in tables.items():
+        if not table.counts:
+            raise UserError(
+                f'--input={language}=...: no words in the text of {language}: leave the language'
+                ' out, or give it other text'
+            )
+
+    # By bytes: the pieces that records are weighed by are not there yet, and bytes are nearest to
+    # them over scripts (about five a piece).
+    repeats = mixture(sizes, options.language_exponent, options.language_repeats)
+    for warning in too_often(repeats):
+        print(f'warning: {warning}')
+    return tables, repeats
+
+
+def mixed(tables: dict[str, WordTable], repeats: dict[str, float]) -> WordTable:
+    """One table of all languages."""
+    from input_pipeline.tokenizer.vocabulary import WordTable
+
+    if not repeats:
+        return tables['']
+    return WordTable.mixed([(table, repeats[language]) for language, table in tables.items()])
+
+
+def lines(
+    units: Sequence[AnyUnit], text: TextOptions, read: Report, progress: Progress, done: int
+) -> Iterator[str]:
+    """The lines of some units; what was read is added up in `read`.
+
+    done: bytes that were read before, of those of `progress`.
+    """
     from input_pipeline.text import corpus
 
-    # every language alike
-    # A vocabulary has no share by language: texts are simply read one after another.
-    patterns = [pattern for given in split_inputs('input', patterns).values() for pattern in given]
-    units = corpus.units(patterns, text, report=read)
-
     # By bytes of whole units: a unit is a file, or a stretch of one.
-    done = 0
-    with Progress('reading text', sum(unit.bytes for unit in units), 'MB', 1e6) as progress:
-        for unit in units:
-            for document in corpus.read_unit(unit, text, read):
-                yield from document.sentences
-            done += unit.bytes
-            progress.update(done)
-    logging.info('counted')
+    for unit in units:
+        for document in corpus.read_unit(unit, text, read):
+            yield from document.sentences
+        done += unit.bytes
+        progress.update(done)
 
 
 def say_what_was_read(read: Report, warnings: Sequence[str]) -> None:

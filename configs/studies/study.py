@@ -64,11 +64,21 @@ class HeldOut:
 
     bits_per_sentence is mlm_loss in bits, times the word pieces that a sentence has: rows with
     other vocabularies cut the same sentences into other pieces, so a loss a piece compares nothing.
+    language: of its held-out records alone, where the texts of the rows name languages; mlm_loss
+    and mlm_accuracy.
     """
 
     metric: Literal['mlm_perplexity', 'mlm_loss', 'mlm_accuracy', 'bits_per_sentence']
     name: str
     factor: float = 1.0
+    language: str = ''
+
+    def __post_init__(self) -> None:
+        if self.language and self.metric not in ('mlm_loss', 'mlm_accuracy'):
+            raise UserError(
+                f'column {self.name!r}: {self.metric} is not measured by language: take mlm_loss or'
+                ' mlm_accuracy'
+            )
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ duplicates advance together, one chunk a turn.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,6 +38,14 @@ class Documents:
     names: np.ndarray
     languages: np.ndarray | None = None
 
+    @property
+    def language_numbers(self) -> np.ndarray:
+        """int16 [T], the language of each token; 0 where they have none."""
+        if self.languages is None:
+            return np.zeros(self.tokens.size, np.int16)
+        lengths = np.diff(self.sentences[self.documents])
+        return np.repeat(self.languages, lengths).astype(np.int16)
+
 
 @dataclass(frozen=True)
 class Examples:
@@ -57,6 +66,16 @@ class Examples:
     def tokens(self) -> np.ndarray:
         """int64 [N], the tokens of A and B together."""
         return self.a_end - self.a + self.b_end - self.b
+
+    def count_of(self, chosen: np.ndarray) -> Counter[str]:
+        """How many examples begin in the chosen tokens [T] bool, and how many of these they have.
+
+        By the names 'examples' and 'example_tokens'.
+        """
+        # Of a stretch of tokens as many are chosen as are up to its end, less those before it.
+        before = np.concatenate([[0], np.cumsum(chosen, dtype=np.int64)])
+        tokens = before[self.a_end] - before[self.a] + before[self.b_end] - before[self.b]
+        return Counter(examples=int(chosen[self.a].sum()), example_tokens=int(tokens.sum()))
 
     def take(self, rows: np.ndarray | slice) -> Examples:
         """These rows only."""

@@ -20,7 +20,7 @@ import numpy as np
 from etils import epath
 
 from input_pipeline.preprocess.runs import DocumentRun, hash_sentences, key_range, load, save
-from input_pipeline.preprocess.stages import Recipe, Tokenised
+from input_pipeline.preprocess.stages import SUMS_OF_LANGUAGE, Recipe, Tokenised
 from input_pipeline.randomness import mix
 
 Kind = Literal['documents', 'lines']
@@ -167,10 +167,11 @@ def drop_copies(
     # All documents of a run have the language of their unit.
     languages = {
         recipe.languages[documents['language'][0]]: Counter(
-            {name: sums[name] for name in ('documents', 'tokens')}
+            {name: sums[name] for name in SUMS_OF_LANGUAGE}
         )
     }
-    return Tokenised([to], sums, languages, lines[lines % np.uint64(recipe.line_sample) == 0])
+    watched = lines[lines % np.uint64(recipe.line_sample) == 0]
+    return Tokenised([to], sums, languages, lines=watched)
 
 
 def _of_run(copies: np.ndarray, number: int) -> np.ndarray:

@@ -23,7 +23,6 @@ from input_pipeline.preprocess import job_directory, plan, runs, stages, statist
 from input_pipeline.preprocess.beam_engine import BeamEngine
 from input_pipeline.preprocess.deduplication import Kind, deduplicate
 from input_pipeline.preprocess.kept_results import KeptResults
-from input_pipeline.preprocess.languages import EXPONENT, language_passes
 from input_pipeline.preprocess.local_engine import LocalEngine
 from input_pipeline.preprocess.options import PreprocessOptions
 from input_pipeline.preprocess.stages import Recipe, Tokenised
@@ -139,15 +138,20 @@ class _Job:
         # A text that makes no records is refused here, before the long part of the work.
         documents = (text[split].sums['documents'] for split in ('train', 'eval'))
         plan.require_documents(options, *documents)
+        plan.require_languages(options, units, text['train'].languages)
         for doubt in statistics.doubts(options, text):
             self._warn(doubt)
-        recipe = self._weigh(recipe, text['train'].languages)
+        recipe, warnings = plan.weigh(options, recipe, text['train'].languages)
+        for warning in warnings:
+            self._warn(warning)
 
         # A split without documents has no files.
-        counts, shard_infos = {}, []
+        counts: dict[str, dict[str, Any]] = {}
+        shard_infos: list = []
         for split in ('train', 'eval'):
             if text[split].runs:
-                counts[split], infos = self._records(recipe, split, text[split])
+                found, infos = self._split(recipe, split, text[split])
+                counts |= {split: found} if infos else {}
                 shard_infos += infos
 
         return Manifest(
@@ -206,12 +210,21 @@ class _Job:
             runs.save(excluded, Tokenised.merged(parts['eval']).held_out)
         self._tokenise_units(recipe, units, 'train' if eval_units else None, name, excluded, parts)
         text = {side: Tokenised.merged(side_parts) for side, side_parts in parts.items()}
+        pieces_a_word = {
+            side: {name: of['tokens'] / max(1, of['words']) for name, of in read.languages.items()}
+            for side, read in text.items()
+        }
 
         # Each split by itself: what --eval_fraction holds out is not compared with the rest.
         dedup = self._options.dedup
         if dedup != 'none':
             for side in (side for side in text if text[side].runs):
                 self._drop_copies(dedup, text[side], recipe, f'{name}-{side}')
+
+        # Of the text as it was read: of what is left when copies are gone only tokens are known.
+        for side, rates in pieces_a_word.items():
+            for language, of in text[side].languages.items():
+                of['pieces_a_word'] = rates[language]  # type: ignore[assignment]  # no count
         return text
 
     def _drop_copies(self, kind: Kind, text: Tokenised, recipe: Recipe, name: str) -> None:
@@ -229,6 +242,7 @@ class _Job:
         # What stage 1 counted of dropped documents stays; the sums of the text are replaced.
         unique, dropped = deduplicate(kind, text.runs, recipe, self._tokenizer.unk_id, engine)
         text.runs, text.lines, text.languages = unique.runs, unique.lines, unique.languages
+        text.runs_of = unique.runs_of
         text.sums = Counter({**text.sums, **unique.sums, 'duplicates_dropped': dropped})
 
     def _tokenise_units(
@@ -271,7 +285,7 @@ class _Job:
             report.merge(unit_report)
             for side, part in sides.items():
                 part.languages[unit.language] = Counter(
-                    {name: part.sums[name] for name in ('documents', 'tokens')}
+                    {name: part.sums[name] for name in stages.SUMS_OF_LANGUAGE}
                 )
                 parts[side].append(part)
         for line in report.lines():
@@ -279,43 +293,48 @@ class _Job:
         if report.bad_records:
             self._bad_records['eval_input' if split == 'eval' else 'input'] = report.bad_records
 
-    def _weigh(self, recipe: Recipe, languages: dict[str, Counter]) -> Recipe:
-        """With the passes over each language, where languages are named."""
-        if '' in languages:
-            return recipe
-
-        # The passes over a language: as many as give it its share, dupe_factor on average.
-        exponent = self._options.language_exponent
-        if exponent is None:
-            exponent = EXPONENT
-        each = language_passes(
-            {language: sums['tokens'] for language, sums in languages.items()},
-            exponent,
-            recipe.dupe_factor,
-        )
-
-        # Fewer than one: documents that no pass takes are text that the user would miss.
-        for language, count in each.items():
-            languages[language]['passes'] = count  # type: ignore[assignment]  # a share of a pass too
-            if count < 1:
-                self._warn(
-                    f'{language}: {1 - count:.0%} of its documents are left out: '
-                    f'--language_exponent and --dupe_factor give {count:.2f} passes over them'
-                )
-
-        # In the order of recipe.languages, by whose numbers the documents name theirs.
-        return dataclasses.replace(
-            recipe, passes=tuple(each.get(language, 0.0) for language in recipe.languages)
-        )
-
     # ---- stages 2 and 3
 
-    def _records(self, recipe: Recipe, split: str, text: Tokenised) -> tuple[dict[str, Any], list]:
+    def _split(self, recipe: Recipe, split: str, text: Tokenised) -> tuple[dict[str, Any], list]:
         """The sums over a split's records, and its shards."""
+        if split == 'train' or '' in text.languages:
+            return self._records(recipe, split, split, text, text.runs, text.sums)
+
+        # Held-out text has shards for each language, so that a model is measured on each.
+        counts: dict[str, Any] = {}
+        infos: list = []
+        for language, runs_of_it in sorted(text.runs_of.items()):
+            sums = text.languages[language]
+            if sums['documents'] < plan.least_documents(self._options):
+                self._warn(
+                    f'{language}: {statistics.plural(sums["documents"], "document")} held out, too'
+                    ' few for pairs: it has no held-out records; raise --eval_fraction, or give'
+                    f' --eval_input={language}=PATTERN'
+                )
+                continue
+            name = f'{split}-{language}'
+            found, shards = self._records(recipe, split, name, text, runs_of_it, sums)
+            fields.add_counts(counts, found)
+            infos += shards
+        return counts, infos
+
+    def _records(
+        self,
+        recipe: Recipe,
+        split: str,
+        called: str,
+        text: Tokenised,
+        inputs: list[str],
+        sums: Counter[str],
+    ) -> tuple[dict[str, Any], list]:
+        """The sums over records of a split, and their shards.
+
+        `inputs`: the runs that they are made of, whose sums are `sums`; `called`: how the names of
+        their files begin.
+        """
         # Stage 2. A bucket is a range of hashed names, so any has documents of every unit.
-        sums, inputs = text.sums, text.runs
         buckets = plan.plan_buckets(sums['tokens'], sums['documents'])
-        paths = [str(self._scratch / f'bucket-{split}-{i:05}') for i in range(buckets)]
+        paths = [str(self._scratch / f'bucket-{called}-{i:05}') for i in range(buckets)]
         name = 'making examples' if split == 'train' else 'making held-out examples'
         tokens = sums['tokens'] * recipe.dupe_factor_of(split)
 
@@ -328,11 +347,14 @@ class _Job:
             making,
             [tokens / buckets] * buckets,
             progress,
-            self._kept(f'records-{split}'),
+            self._kept(f'records-{called}'),
         )
 
         for bucket in in_buckets:
             fields.add_counts(counts, bucket.counts)
+            for language, of_language in bucket.languages.items():
+                if language in text.languages:
+                    text.languages[language].update(of_language)
         if not counts:
             raise UserError(
                 f'{self._options.inputs}: no example could be made: the documents are too short for'
@@ -353,7 +375,7 @@ class _Job:
         final = self._scratch / 'final'
         full = [path for path, bucket in zip(paths, in_buckets) if bucket.records]
         writing = [
-            (i, count, pieces, full, str(final / f'{split}-{i:05}-of-{count:05}.tfrecord'))
+            (i, count, pieces, full, str(final / f'{called}-{i:05}-of-{count:05}.tfrecord'))
             for i in range(count)
         ]
 
@@ -363,10 +385,10 @@ class _Job:
             writing,
             [size / count] * count,
             Progress(name, size, 'MB', 1e6),
-            self._kept(f'shards-{split}'),
+            self._kept(f'shards-{called}'),
         )
 
-        for path in self._scratch.glob(f'bucket-{split}-*'):
+        for path in self._scratch.glob(f'bucket-{called}-*'):
             path.unlink()
         return counts, infos
 

@@ -1,23 +1,28 @@
 """Corpora of several languages: which text is of which, and how often each is gone through.
 
-This file owns `LANGUAGE=PATTERN` and the sampling of multilingual BERT (google-research/bert
-multilingual.md): a language's share P of the text becomes P ** S, over the sum of these, so
-that small languages are seen more often than their text is long. It must not know files,
-tokens or how documents become examples.
+This file owns `LANGUAGE=PATTERN`, the sampling of multilingual BERT (google-research/bert
+multilingual.md), where a language's share P of the text becomes P ** S, over the sum of these, so
+that small languages are seen more often than their text is long, and the mixture that says for each
+language how often its text is repeated. A vocabulary is counted and records are made by the same
+rule. It must not know files, tokens or how documents become examples.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from configs.errors import UserError
+from configs.errors import UserError, did_you_mean
 from input_pipeline.randomness import digest64, mix
 
 EXPONENT = 0.7  # multilingual BERT's S
+# From which on a text that is repeated teaches less each time: as often as Poro's Finnish, and in
+# Muennighoff et al. 2023 (section 5) the last that was worth almost as much as new text.
+MOST_REPEATS = 4.0
 # en=..., ko=..., zh-Hant=...: two or three letters, so that a path with = in it is rarely one.
 _NAMED = re.compile('([a-z]{2,3}(?:-[A-Za-z]+)*)=(.*)', re.DOTALL)
 
@@ -36,7 +41,12 @@ def split_inputs(flag: str, given: str | Sequence[str]) -> dict[str, tuple[str, 
         if not pattern.strip(' ,'):
             raise UserError(f'--{flag}={text}: is empty: name a file, a folder or a glob')
 
-        # A language may be named several times: its patterns add up.
+        # A language may be named several times: its patterns add up, but none counts twice.
+        if language and pattern in by_language.get(language, ()):
+            raise UserError(
+                f'--{flag}={text}: is given twice, and would be read once: '
+                f'--language_repeats={language}=2 takes a text twice'
+            )
         by_language[language] = (*by_language.get(language, ()), pattern)
 
     # Text of no language could not be weighed against the others.
@@ -49,8 +59,77 @@ def split_inputs(flag: str, given: str | Sequence[str]) -> dict[str, tuple[str, 
     return dict(sorted(by_language.items()))
 
 
+def split_repeats(flag: str, given: Sequence[str], languages: Collection[str]) -> dict[str, float]:
+    """What --FLAG=ko=4,en=1 says of each of the languages; 1 for those that it does not name.
+
+    Raises UserError for what is no such list, and for a language that no input names.
+    """
+    repeats = dict.fromkeys(languages, 1.0)
+    for text in given:
+        language, _, number = text.partition('=')
+        if language not in repeats:
+            known = ', '.join(sorted(repeats))
+            raise UserError(
+                f'--{flag}={text}: no input is named {language!r}: the languages are {known}'
+                f'{did_you_mean(language, repeats)}'
+            )
+        try:
+            repeats[language] = float(number)
+        except ValueError:
+            repeats[language] = math.nan
+        if not 0 < repeats[language] <= 10000:
+            raise UserError(
+                f'--{flag}={text}: expected how often the text is taken, above 0 and up to 10000,'
+                f' as in {language}=4'
+            )
+    if len({text.partition('=')[0] for text in given}) < len(given):
+        raise UserError(f'--{flag}={",".join(given)}: names a language twice')
+    return repeats
+
+
+def check_mixture(
+    exponent: float | None, repeats: Sequence[str], languages: Collection[str]
+) -> None:
+    """Raises UserError for flags about languages where none are named, or that contradict."""
+    flags = [
+        *([f'--language_exponent={exponent}'] if exponent is not None else []),
+        *([f'--language_repeats={",".join(repeats)}'] if repeats else []),
+    ]
+    if flags and '' in languages:
+        raise UserError(
+            f'{flags[0]}: is for text in several languages: name them, as'
+            ' in --input=en=PATTERN --input=ko=PATTERN'
+        )
+    if len(flags) > 1:
+        raise UserError(f'{flags[0]} and {flags[1]} both say how often a text is taken: give one')
+    split_repeats('language_repeats', repeats, languages)
+
+
+def mixture(
+    sizes: Mapping[str, float], exponent: float | None, repeats: Sequence[str]
+) -> dict[str, float]:
+    """How often the text of each language is taken: 1 for each would be as much as there is.
+
+    sizes: how much text there is of each, in any unit. exponent, repeats: the options of that name;
+    without either, multilingual BERT's S.
+    """
+    if repeats:
+        return split_repeats('language_repeats', repeats, sizes)
+    return language_passes(sizes, EXPONENT if exponent is None else exponent, 1)
+
+
+def too_often(repeats: Mapping[str, float]) -> list[str]:
+    """A warning for each language whose text is taken more often than is known to help."""
+    return [
+        f'{language}: its text is repeated {count:.2f} times: what comes after'
+        f' {MOST_REPEATS:g} times is worth less and less (docs/languages.md)'
+        for language, count in repeats.items()
+        if count > MOST_REPEATS
+    ]
+
+
 def language_passes(
-    tokens: Mapping[str, int], exponent: float, dupe_factor: int
+    tokens: Mapping[str, float], exponent: float, dupe_factor: int
 ) -> dict[str, float]:
     """How often each language's text is gone through.
 

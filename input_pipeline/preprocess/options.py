@@ -113,6 +113,12 @@ class PreprocessOptions:
         '(1: as much as there is; 0: all alike); by default 0.7',
         within='[0, 1]',
     )
+    language_repeats: tuple[str, ...] = option(
+        (),
+        "with --input=LANGUAGE=PATTERN, in place of --language_exponent: how often a language's"
+        ' text is taken, as in ko=4,en=0.5; 1 where it is not named. Above 4 a warning says so',
+        commas=True,
+    )
     num_shards: int | None = option(
         None, 'training files to write; by default one for each 64 MB', within='[1, 99999]'
     )
@@ -136,7 +142,7 @@ class PreprocessOptions:
     text: TextOptions = dataclasses.field(default_factory=TextOptions)
 
     def __post_init__(self) -> None:
-        from input_pipeline.preprocess.languages import split_inputs
+        from input_pipeline.preprocess.languages import check_mixture, split_inputs
 
         # Each by itself: its interval, then what an interval cannot say.
         check_intervals(self)
@@ -172,12 +178,8 @@ class PreprocessOptions:
             raise UserError(
                 '--eval_fraction and --eval_input both name the held-out split: give one of them'
             )
-        exponent = self.language_exponent
-        if exponent is not None and '' in split_inputs('input', self.input):
-            raise UserError(
-                f'--language_exponent={exponent}: is for text in several languages: name them, as'
-                ' in --input=en=PATTERN --input=ko=PATTERN'
-            )
+        languages = split_inputs('input', self.input)
+        check_mixture(self.language_exponent, self.language_repeats, languages)
         if self.beam_arguments and self.engine != 'beam':
             raise UserError(f'{self.beam_arguments[0]}: pipeline options are for --engine=beam')
         if '://' in self.output and self.engine == 'local':

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from configs.errors import UserError
-from input_pipeline.preprocess.languages import EXPONENT, split_inputs
+from input_pipeline.preprocess.languages import EXPONENT, mixture, split_inputs, too_often
 from input_pipeline.preprocess.options import PreprocessOptions
 from input_pipeline.preprocess.stages import Recipe
 from input_pipeline.preprocess.statistics import plural
@@ -40,15 +43,31 @@ def units_of(
     """The units of an input; where languages are named, each in its own folder of names.
 
     `flag` is the flag's name in errors. What is left out of an input is added to `report`. Raises
-    UserError where no file matches, or one cannot be read.
+    UserError where no file matches, one cannot be read, or one is given as text of two languages.
     """
-    # A unit's name is what its documents' keys come from: with the language in it, the same file
-    # under two languages gives two sets of documents.
+    # A unit's name is what its documents' keys come from: with the language in it, files that have
+    # one name in the folders of two languages are two.
     named = []
     for language, patterns in split_inputs(flag, given).items():
         of_one = corpus.units(patterns, text, report=report)
         named += [unit.of_language(language) for unit in of_one] if language else of_one
+    _refuse_two_languages(flag, named)
     return named
+
+
+def _refuse_two_languages(flag: str, units: list[AnyUnit]) -> None:
+    """Raises UserError for a file that two languages name: its text would count for both."""
+    if len({unit.language for unit in units}) < 2:
+        return
+    languages: dict[tuple[str, int], str] = {}
+    for file in (file for unit in units for file in unit.files()):
+        # A file may come in several units of one language; the first is always at its start.
+        path = file.path if '://' in file.path else os.path.abspath(file.path)
+        if (other := languages.setdefault((path, file.start), file.language)) != file.language:
+            raise UserError(
+                f'--{flag}: {file.path} is named as {other} and as {file.language}: leave one out;'
+                ' to take its text more often there is --language_repeats'
+            )
 
 
 def describe(
@@ -88,8 +107,13 @@ def describe(
         described[name] = (
             list(described[name]) if isinstance(described[name], tuple) else described[name]
         )
-    if described['language_exponent'] is None and any(unit.language for unit in units):
-        described['language_exponent'] = EXPONENT
+    # Which mixture it is: the one that is given, or the default, where languages are named.
+    if described['language_repeats']:
+        described['language_repeats'] = list(described['language_repeats'])
+    else:
+        del described['language_repeats']
+        if described['language_exponent'] is None and any(unit.language for unit in units):
+            described['language_exponent'] = EXPONENT
     described |= options.text.described()
     return described | {
         'input_digest': digest.listing_digest(units, eval_units),
@@ -134,6 +158,57 @@ def check_tokenizer(options: PreprocessOptions, tokenizer: Tokenizer) -> None:
             '--masking=dynamic: the train step that draws masks cannot spell the words of'
             f' {options.tokenizer}: leave it out, which masks them here'
         )
+
+
+def require_languages(
+    options: PreprocessOptions, units: list[AnyUnit], found: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Raises UserError for a language of which there is nothing to train on.
+
+    `found` [language]: the sums over what is left to train on.
+    """
+    for language in sorted({unit.language for unit in units if unit.language}):
+        if language not in found or not found[language]['tokens']:
+            inputs = ','.join(split_inputs('input', options.input)[language])
+            raise UserError(
+                f'--input={language}={inputs}: nothing is left of {language} to train on: every'
+                ' document is empty, a copy (--dedup, --eval_input) or held out (--eval_fraction):'
+                ' leave the language out, or give it more text'
+            )
+
+
+def weigh(
+    options: PreprocessOptions, recipe: Recipe, languages: dict[str, Counter]
+) -> tuple[Recipe, list[str]]:
+    """The recipe with the passes over each language, where they are named; and warnings.
+
+    `languages`: the sums over the text of each, to which the passes are added.
+    """
+    if '' in languages:
+        return recipe, []
+
+    # As often as its text is taken: dupe_factor on average, unless the repeats are given.
+    repeats = mixture(
+        {language: sums['tokens'] for language, sums in languages.items()},
+        options.language_exponent,
+        options.language_repeats,
+    )
+    each = {language: count * recipe.dupe_factor for language, count in repeats.items()}
+    warnings = too_often(repeats)
+
+    # Fewer than one: documents that no pass takes are text that the user would miss.
+    given = '--language_repeats' if options.language_repeats else '--language_exponent'
+    for language, count in each.items():
+        languages[language]['passes'] = count  # type: ignore[assignment]  # a share of a pass too
+        if count < 1:
+            warnings.append(
+                f'{language}: {1 - count:.0%} of its documents are left out: '
+                f'{given} and --dupe_factor give {count:.2f} passes over them'
+            )
+
+    # In the order of recipe.languages, by whose numbers the documents name theirs.
+    passes = tuple(each.get(language, 0.0) for language in recipe.languages)
+    return dataclasses.replace(recipe, passes=passes), warnings
 
 
 def least_documents(options: PreprocessOptions) -> int:

@@ -14,6 +14,7 @@ tensorflow nor jax.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import mmap
@@ -63,6 +64,8 @@ RUN_TOKENS = 1 << 24
 SENTENCES = 1024
 # Examples laid out, masked and encoded at once: their arrays stay in the processor's cache
 ROWS = 1024
+# What is counted of each language; the words only as the text is read
+SUMS_OF_LANGUAGE = ('documents', 'tokens', 'unknown_tokens', 'words')
 _NOT_LETTERS = bytes(set(range(128)) - set(range(ord('a'), ord('z') + 1)))
 
 
@@ -152,6 +155,8 @@ class Tokenised:
     runs: list[str] = field(default_factory=list)  # paths of DocumentRuns
     sums: Counter[str] = field(default_factory=Counter)
     languages: dict[str, Counter[str]] = field(default_factory=dict)
+    # the runs of each language, where such sums are; of one unit they are all of its language
+    runs_of: dict[str, list[str]] = field(default_factory=dict)
     # uint64 both: of sentences, and of documents
     lines: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
     held_out: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
@@ -164,6 +169,7 @@ class Tokenised:
             together.sums.update(part.sums)
             for language, sums in part.languages.items():
                 together.languages.setdefault(language, Counter()).update(sums)
+                together.runs_of.setdefault(language, []).extend(part.runs)
         together.lines = np.concatenate([together.lines, *(part.lines for part in parts)])
         together.held_out = np.concatenate([together.held_out, *(part.held_out for part in parts)])
         return together
@@ -260,6 +266,9 @@ class _Side:
         self.sums.update(
             documents=1, sentences=all_lengths.size, one_sentence_documents=all_lengths.size == 1
         )
+        # Only languages are compared by how many pieces a word takes.
+        if self._recipe.languages[self._language]:
+            self.sums.update(words=sum(len(text.split()) for text in document.sentences))
 
     def finished(self) -> Tokenised:
         """Writes what is left, and returns what all of it was."""
@@ -270,9 +279,8 @@ class _Side:
         return Tokenised(
             self._runs,
             sums,
-            {},
-            np.concatenate([np.zeros(0, np.uint64), *self._lines]),
-            np.array(self._identities, np.uint64),
+            lines=np.concatenate([np.zeros(0, np.uint64), *self._lines]),
+            held_out=np.array(self._identities, np.uint64),
         )
 
     def _write(self) -> None:
@@ -310,11 +318,16 @@ class _Side:
 
 @dataclass(frozen=True)
 class Bucket:
-    """One bucket's records: the sums of `fields.count` over them, their number and their bytes."""
+    """One bucket's records: the sums of `fields.count` over them, their number and their bytes.
+
+    `languages`: of each, how many examples begin in its text and how many tokens are of its text.
+    """
 
     counts: dict[str, Any]
     records: int = 0
     bytes: int = 0
+    # 'examples' and 'example_tokens' of each language, where languages are named
+    languages: dict[str, Counter[str]] = field(default_factory=dict)
 
 
 def make_records(
@@ -344,7 +357,8 @@ def make_records(
     tokens = documents.tokens
     if recipe.across_documents:
         longest = spec.seq_len - special_tokens(recipe.objective)
-        tokens, examples = rows_across(documents, longest, passes, tokenizer.sep_id)
+        across = functools.partial(rows_across, longest=longest, passes=passes)
+        tokens, examples = across(documents, separator=tokenizer.sep_id)
     else:
         examples = make_examples(
             documents,
@@ -356,6 +370,15 @@ def make_records(
             tokenizer.starts_word[tokens] if recipe.objective == 'sop' else None,
             recipe.sop_noise,
         )
+
+    # The same places hold languages in place of tokens, to be counted.
+    languages: dict[str, Counter[str]] = {}
+    if any(recipe.languages):
+        numbers = documents.language_numbers
+        if recipe.across_documents:
+            numbers, _ = across(dataclasses.replace(documents, tokens=numbers), separator=-1)
+        for number, language in enumerate(recipe.languages):
+            languages[language] = examples.count_of(numbers == number)
 
     # Sorted while they are that small: what follows is made and written a few rows at a time.
     examples = examples.take(np.argsort(examples.keys, kind='stable'))
@@ -378,7 +401,7 @@ def make_records(
     # Sizes became known only as the records were written; their sums say where each begins.
     offsets = np.cumsum(np.concatenate(sizes))
     save(f'{path}.offsets.npy', offsets)
-    return Bucket(counts, keys.size, int(offsets[-1]))
+    return Bucket(counts, keys.size, int(offsets[-1]), languages)
 
 
 @dataclass(frozen=True)

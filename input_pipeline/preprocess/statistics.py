@@ -75,7 +75,24 @@ def of_split(text: Tokenised, records: Mapping[str, Any], seq_len: int) -> dict[
         'duplicate_line_rate': duplicates,
         'random_next_share': records['random_next'] / records['examples'],
         'fill': records['tokens'] / records['records'] / seq_len,
-        'languages': {name: dict(of) for name, of in sorted(text.languages.items()) if name},
+        'languages': {
+            name: _of_language(of) for name, of in sorted(text.languages.items()) if name
+        },
+    }
+
+
+def _of_language(sums: Mapping[str, Any]) -> dict[str, Any]:
+    """What the manifest says of a language: its text, and what the examples have of it."""
+    # Words are no entry: of copies that were dropped they are not known.
+    counted = {name: sums[name] for name in ('documents', 'tokens', 'unknown_tokens')}
+    passes = {name: sums[name] for name in ('passes',) if name in sums}
+    return {
+        **counted,
+        'unknown_rate': sums['unknown_tokens'] / max(1, sums['tokens']),
+        'pieces_a_word': sums['pieces_a_word'],
+        **passes,
+        'examples': sums['examples'],
+        'example_tokens': sums['example_tokens'],
     }
 
 
@@ -108,11 +125,14 @@ def report(manifest: Manifest, split: str) -> None:
         f' ({text["unknown_rate"]:.2%} unknown, {text["duplicate_line_rate"]:.1%} duplicate lines)'
         f' -> {plural(sums["records"], "record")} in {plural(files, "file")}'
     )
+    in_examples = sum(of['example_tokens'] for of in text['languages'].values())
     for language, of in text['languages'].items():
         weighed = f', {of["passes"]:.2f} passes' if 'passes' in of else ''
         print(
             f'{split}: {language}: {plural(of["documents"], "document")},'
-            f' {of["tokens"] / text["tokens"]:.1%} of the tokens{weighed}'
+            f' {of["tokens"] / text["tokens"]:.1%} of the tokens ({of["unknown_rate"]:.2%} unknown,'
+            f' {of["pieces_a_word"]:.3f} pieces a word){weighed} -> {of["example_tokens"]:,} tokens'
+            f' in {plural(of["examples"], "example")}, {of["example_tokens"] / in_examples:.1%}'
         )
     if text['duplicates_dropped']:
         print(

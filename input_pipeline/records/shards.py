@@ -13,6 +13,7 @@ import dataclasses
 import itertools
 import json
 import mmap
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -47,6 +48,12 @@ class ShardInfo:
     bytes: int
     crc32c: int
     index: tuple[int, ...]
+
+    @property
+    def language(self) -> str:
+        """What its name says of it: held-out records of named languages lie apart; else ''."""
+        named = re.fullmatch(r'eval-(.+)-\d{5}-of-\d{5}\.tfrecord', self.file)
+        return named[1] if named else ''
 
     def check(self) -> None:
         """Raises ValueError where the numbers contradict each other."""
@@ -103,7 +110,7 @@ def write_shard(path: epath.PathLike, payload: bytes | mmap.mmap, offsets: np.nd
     """Writes one TFRecord file, whole or not at all.
 
     Args:
-      path: SPLIT-00000-of-00008.tfrecord; the split is read off the name.
+      path: SPLIT-00000-of-00008.tfrecord, or SPLIT-LANGUAGE-...; the split is read off the name.
       payload: the serialised records one after the other, and
       offsets: int64 [N + 1], where each begins (both as `fields.encode` gives them).
     """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import importlib.util
+import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Literal
@@ -123,25 +124,41 @@ class RecordStream:
         for batch in self._read(self._order.locate, steps, self._order.open_blocks):
             yield {**batch, 'example_weights': weights}
 
-    def evaluation(self, max_batches: int = 0) -> Iterator[dict[str, np.ndarray]]:
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Those that the split has records apart of, in the order of the files; else ('',)."""
+        return tuple(dict.fromkeys(shard.language for shard in self._shards))
+
+    def evaluation(
+        self, max_batches: int = 0, language: str = ''
+    ) -> Iterator[dict[str, np.ndarray]]:
         """Every record once in the order of the files, in at most `max_batches` batches (0: all).
 
-        The last batch is filled with copies of the last record whose weights are all 0.
+        `language`: only the records of that one of `languages`. The last batch is filled with
+        copies of the last record whose weights are all 0.
         """
+        # The files of a language stand side by side, for it is in their names.
+        first = sum(
+            shard.records
+            for shard in itertools.takewhile(lambda one: one.language != language, self._shards)
+            if language
+        )
+        records = sum(s.records for s in self._shards if language in ('', s.language))
+
         # No permutation here: global row r is record r of the files.
         ends = np.cumsum(self._blocks.sizes)
 
         def locate(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            rows = np.minimum(rows, self.records - 1)
+            rows = first + np.minimum(rows, records - 1)
             blocks = np.searchsorted(ends, rows, side='right')
             return blocks, rows - (ends - self._blocks.sizes)[blocks]
 
         # What is beyond the last record is a copy: masked out by weight, once as an example and
         # once for its masked tokens, which are summed apart.
-        count = -(-self.records // self._batch_size)
+        count = -(-records // self._batch_size)
         count = min(count, max_batches) if max_batches else count
         for step, batch in enumerate(self._read(locate, range(count), 1)):
-            weights = (step * self._batch_size + self._rows < self.records).astype(np.float32)
+            weights = (step * self._batch_size + self._rows < records).astype(np.float32)
             if 'masked_lm_weights' in batch:
                 batch = {
                     **batch,

@@ -156,8 +156,9 @@ class TaggingTask(Task[TaggedExample]):
 
     def _sentences(self, split: str) -> Iterator[tuple[str, entities.Sentence, str]]:
         """(id, sentence, document) of every file of a split."""
-        # Two kinds of files: column files know documents by -DOCSTART-, tables by a column. The
-        # number of the file is part of a document's name, so files share none.
+        # Three kinds of files: column files know documents by -DOCSTART-, CoNLL-U by # newdoc,
+        # tables by a column. The number of the file is part of a document's name, so files share
+        # none.
         test = split.startswith('test')
         lines: dict[str, str] = {}
         for number, table in enumerate(self.files[split]):
@@ -175,6 +176,17 @@ class TaggingTask(Task[TaggedExample]):
                         sentence,
                         f'{number}:{sentence.document}',
                     )
+                continue
+            if table.format == 'conllu':
+                tag = entities.UPOS
+                for column in table.columns.values():
+                    assert isinstance(column, int)  # `_with_format` has refused any other
+                    tag = column
+                for sentence in entities.read_conllu(table.path, tag):
+                    if sentence.tags is None and not test:
+                        raise UserError(f'{sentence.where}: no word of the sentence has a tag')
+                    place = f'{number}:{sentence.document}'
+                    yield unique_id({}, sentence.where, lines), sentence, place
                 continue
 
             # In tables a row is a sentence; without a column of documents it is its own.
@@ -429,24 +441,33 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tag
     The file is an object of:
       kind      "tagging"
       files     as for classification; a .txt, .tsv, .conll or .bio file is a column file ("format":
-                "conll"): a word a line, a blank line after each sentence
+                "conll"): a word a line, a blank line after each sentence; a .conllu file ("conllu")
+                is one of Universal Dependencies
       columns   of column files {"tokens", "tags"}: the columns of word and tag, 0 and -1 if not
-                given; of others {"tokens", "tags", "document", "id"}, where tokens and tags are
-                lists (JSON) or texts with blanks between; neighbours of the same "document" are
-                context for each other
-      labels    list of all tags; O, B-X and I-X for entities
+                given; of CoNLL-U {"tags"}: 3 if not given, the universal part of speech, or 4, the
+                treebank's own; of others {"tokens", "tags", "document", "id"}, where tokens and
+                tags are lists (JSON) or texts with blanks between; neighbours of the same
+                "document" are context for each other
+      labels    list of all tags; O, B-X and I-X for entities; not needed for the 17 universal parts
+                of speech of CoNLL-U
       metrics   entity_f1 (the default for such labels), accuracy (of words); the first selects
       document_context  optional, false: fill each row with the sentences around it (-DOCSTART-
-                        lines part documents)
+                        and # newdoc lines part documents)
       comment   optional: lines of a column file that begin with it are left out
     """
-    require_entries(name, description, _SETTINGS, ('files', 'labels'))
+    require_entries(name, description, _SETTINGS, ('files',))
     roles = {'tokens': False, 'tags': False, 'document': False, 'id': False}
-    tables = tables_of(name, description, folder, roles, ('conll', *FORMATS), ('tokens', 'tags'))
+    formats = ('conll', 'conllu', *FORMATS)
+    tables = tables_of(name, description, folder, roles, formats, ('tokens', 'tags'))
     files = {}
     for split, listed in tables.items():
         files[split] = tuple(_with_format(name, split, table) for table in listed)
-    labels = tuple(str(label) for label in description['labels'])
+
+    # Only the universal parts of speech are known beforehand.
+    every = [table for listed in files.values() for table in listed]
+    if not all(table.format == 'conllu' and not table.columns for table in every):
+        require_entries(name, description, _SETTINGS, ('labels',))
+    labels = tuple(str(label) for label in description.get('labels') or entities.PARTS_OF_SPEECH)
     metrics = tuple(
         description.get('metrics') or (['entity_f1'] if entities.is_bio(labels) else ['accuracy'])
     )
@@ -465,6 +486,17 @@ def _with_format(name: str, split: str, table: Table) -> Table:
     # By its suffix; a .tsv with words is meant as columns here, not as a table.
     if not table.format and not table.tfds and plain_name(table.path).endswith(_COLUMN_FILES):
         table = dataclasses.replace(table, format='conll')
+    if not table.format and not table.tfds and plain_name(table.path).endswith('.conllu'):
+        table = dataclasses.replace(table, format='conllu')
+    if table.format == 'conllu':
+        if table.columns and not (
+            table.columns.keys() == {'tags'} and table.columns['tags'] in (3, 4)
+        ):
+            raise UserError(
+                f'task {name}: "columns" of a CoNLL-U file is {{"tags": 3}}, the universal part of'
+                f' speech, or {{"tags": 4}}, the treebank\'s own, not {table.columns}'
+            )
+        return table
     for role, column in table.columns.items() if table.format == 'conll' else ():
         if role not in ('tokens', 'tags') or type(column) is not int:
             raise UserError(

@@ -15,7 +15,7 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from configs.errors import UserError
@@ -92,6 +92,22 @@ class WordTable:
         if len(self._raw) > _RAW_WORDS:
             self.fold()
 
+    @classmethod
+    def mixed(cls, tables: Sequence[tuple[WordTable, float]]) -> WordTable:
+        """The counts of several folded tables, each taken as often as the number beside it says.
+
+        Rounded to the next whole number, a half upwards: what is below is not there.
+        """
+        times = lambda count, often: int(count * often + 0.5)
+        mixture = cls(tables[0][0]._normalize, tables[0][0]._cut)
+        for table, often in tables:
+            mixture.words += times(table.words, often)
+            mixture.hangul += times(table.hangul, often)
+            mixture.pruned = max(mixture.pruned, table.pruned)
+            mixture.counts.update({w: times(count, often) for w, count in table.counts.items()})
+        mixture.counts = +mixture.counts  # without zeros
+        return mixture
+
     def fold(self) -> None:
         """Moves what was counted as it stands into the table."""
         for word, count in self._raw.items():
@@ -126,22 +142,33 @@ def train(texts: Iterable[str], options: VocabularyOptions) -> tuple[Tokenizer, 
     corpus has over 4 million different words, when rare ones may be forgotten). Raises UserError
     where the text has no words, or vocab_size cannot even hold its characters.
     """
-    # 1. Count, with the normaliser that the tokenizer will have.
+    return train_on(counted(texts, options), options)
+
+
+def counted(texts: Iterable[str], options: VocabularyOptions) -> WordTable:
+    """The words of lines of text, by the normaliser that the tokenizer will have."""
     normalizer = normalizer_of(options)
-    wordpiece, byte_bpe = options.model in ('wordpiece', 'words'), options.model == 'byte_bpe'
-    if byte_bpe:
+    if options.model == 'byte_bpe':
         table = WordTable(bytewise.words_of, bytewise.stretches)
     else:  # whole words are those that WordPiece would cut
+        by_piece = options.model in ('wordpiece', 'words')
         table = WordTable(
-            normalizer.split if wordpiece else lambda word: normalizer.compose(word).split()
+            normalizer.split if by_piece else lambda word: normalizer.compose(word).split()
         )
     for text in texts:
         table.add(text)
     table.fold()
+    return table
+
+
+def train_on(table: WordTable, options: VocabularyOptions) -> tuple[Tokenizer, Report]:
+    """`train` on words that are counted already."""
     if not table.counts:
         raise UserError('no words in the text: nothing to train a vocabulary on')
+    normalizer = normalizer_of(options)
+    wordpiece, byte_bpe = options.model in ('wordpiece', 'words'), options.model == 'byte_bpe'
 
-    # 2. What the user should hear of before a model is trained on it.
+    # What the user should hear of before a model is trained on it.
     warnings = []
     if wordpiece and normalizer.strip_accents and table.hangul > _HANGUL_SHARE * table.words:
         warnings.append(

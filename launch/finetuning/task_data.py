@@ -50,15 +50,24 @@ class TaskData:
       identity: all of it in JSON values, for the runs' data.json.
     """
 
-    def __init__(self, task: Task, source: Source, named: dict[str, Any], cache: str = ''):
+    def __init__(
+        self,
+        task: Task,
+        source: Source,
+        named: dict[str, Any],
+        cache: str = '',
+        train: list[Any] | None = None,
+    ):
         """`named` is the task's part of data.json (`task_identity`).
 
+        train: examples to train on in place of the task's own, as of several languages.
         UserError where the scored split has no labels.
         """
         # Both splits are read now, so that a fault in either is told before anything is computed.
         self.task, self.source, self.cache = task, source, cache
         self.split = task.selection_split
-        self.train, self.scored = task.examples('train'), task.examples(self.split)
+        self.train = task.examples('train') if train is None else train
+        self.scored = task.examples(self.split)
 
         # A run is judged by this split, so it must have labels.
         if not task.labelled(self.scored):

@@ -46,7 +46,7 @@ class Baselines:
 
 
 def baselines(directory: str, examples: int = 0, train_examples: int = 0) -> Baselines:
-    """The baselines over the first `examples` held-out records, in the order of evaluation.
+    """The baselines over the first `examples` held-out records of each language, as evaluated.
 
     Frequencies are those of the first `train_examples` training records, which are a sample of all
     because records lie in the order of a hash. 0 stands for all records, in both.
@@ -59,19 +59,19 @@ def baselines(directory: str, examples: int = 0, train_examples: int = 0) -> Bas
     # Held-out records are masked once, at writing, so every model is asked for the same tokens; -1
     # marks places of a row that hold no mask.
     masked_ids, labels = [], []
-    for batch in RecordStream(directory, 'eval', _BATCH, 0, 'numpy').evaluation(
-        -(-examples // _BATCH)
-    ):
-        # Evaluation fills its last batch with rows of weight 0.
-        real = batch['example_weights'] > 0
-        labels.append(batch['next_sentence_labels'][real])
-        ids_or_none = np.where(batch['masked_lm_weights'] > 0, batch['masked_lm_ids'], -1)
-        masked_ids.append(ids_or_none[real])
+    held_out = RecordStream(directory, 'eval', _BATCH, 0, 'numpy')
+    for language in held_out.languages:
+        left = examples or held_out.records
+        for batch in held_out.evaluation(-(-examples // _BATCH), language):
+            # Evaluation fills its last batch with rows of weight 0; no more than `examples` count.
+            real = np.flatnonzero(batch['example_weights'] > 0)[:left]
+            left -= real.size
+            labels.append(batch['next_sentence_labels'][real])
+            ids_or_none = np.where(batch['masked_lm_weights'] > 0, batch['masked_lm_ids'], -1)
+            masked_ids.append(ids_or_none[real])
 
-    # Down to `examples` rows first, and only then to the places with a mask.
+    # Only then down to the places with a mask.
     ids, label = np.concatenate(masked_ids), np.concatenate(labels)
-    if examples:
-        ids, label = ids[:examples], label[:examples]
     ids = ids[ids >= 0]
 
     # The best constant answer: its accuracy is the commoner label's share, and its loss, where it

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -31,15 +31,29 @@ from launch.workdir.workdir import Workdir
 
 
 def measure(
-    eval_step: Callable[[Any, Batch], MetricSums], params: Any, batches: Iterable[Batch]
+    eval_step: Callable[[Any, Batch], MetricSums],
+    params: Any,
+    batches: Iterable[tuple[str, Batch]],
 ) -> dict[str, float]:
-    """Means over all batches; `masked` and `examples` are counts, `mlm_perplexity` of the loss."""
+    """Means over all batches, each with its language ('': not named).
+
+    `masked` and `examples` are counts, `mlm_perplexity` of the loss. mlm_loss_LANGUAGE and
+    mlm_accuracy_LANGUAGE are those of one language.
+    """
     # Sums and weights are added, and divided once at the end: a mean of the batches' means would
     # count a short last batch too much.
     total: dict[str, list[float]] = {}
-    for sums in (jax.device_get(eval_step(params, batch)) for batch in batches):
+    by_language: dict[str, dict[str, list[float]]] = {}
+    for language, batch in batches:
+        sums = jax.device_get(eval_step(params, batch))
         add_sums(total, sums)
+        add_sums(by_language.setdefault(language, {}), sums)
     measures = means(total)
+    for language, of_language in by_language.items():
+        if language:
+            found = means(of_language)
+            names = ('mlm_loss', 'mlm_accuracy')
+            measures |= {f'{name}_{language}': found[name] for name in names if name in found}
 
     # exp(700) is about the largest float there is; a diverged model should not end in an error.
     if 'mlm_loss' in measures:
@@ -48,6 +62,13 @@ def measure(
     if 'nsp_loss' in measures:
         measures['examples'] = total['nsp_loss'][1]
     return measures
+
+
+def by_language(stream: RecordStream, max_batches: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Held-out batches, each with its language: at most `max_batches` of each (0: all)."""
+    for language in stream.languages:
+        for batch in stream.evaluation(max_batches, language):
+            yield language, batch
 
 
 def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
@@ -104,7 +125,10 @@ def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
         measures = measure(
             eval_step,
             params,
-            (sharding.place(inputs(batch), mesh, size) for batch in stream.evaluation()),
+            (
+                (language, sharding.place(inputs(batch), mesh, size))
+                for language, batch in by_language(stream)
+            ),
         )
 
     # Which weights, of which run: what a later reader must know to trust the numbers.

@@ -285,10 +285,10 @@ class PhaseTraining:
             notes.note_guess(self.workdir, notes.Guess(self.first, scores, self.records.place()))
 
         # Batches of the evaluation, with a sign of life for each.
-        def watched() -> Iterator[dict[str, jax.Array]]:
-            for batch in stream.evaluation(batches):
+        def watched() -> Iterator[tuple[str, dict[str, jax.Array]]]:
+            for language, batch in held_out.by_language(stream, batches):
                 run.beat()  # an evaluation may take longer than runtime.stall_minutes
-                yield self.place(batch)
+                yield language, self.place(batch)
 
         def evaluate(step: int, state: TrainState) -> loop.Verdict:
             del step

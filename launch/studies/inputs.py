@@ -147,6 +147,7 @@ def remember(folder: Path, study: Study, inputs: Inputs) -> None:
 
 def _texts(study: Study, corpus: Sequence[str], needed: bool) -> dict[str, Input]:
     """The texts that the rows name."""
+    from input_pipeline.preprocess.languages import split_inputs
     from input_pipeline.text.inputs.listing import matching
 
     names = {row.text for row in study.rows}
@@ -160,10 +161,15 @@ def _texts(study: Study, corpus: Sequence[str], needed: bool) -> dict[str, Input
     texts = {}
     for name in names:
         if name in patterns:
-            listing = matching(patterns[name])
-            identity = [[n, s] for n, s in zip(listing.names, listing.sizes, strict=True)]
+            identity, size = [], 0
+            for language, given in split_inputs('corpus', patterns[name]).items():
+                listing = matching(given)
+                at = f'{language}/' if language else ''
+                files = zip(listing.names, listing.sizes, strict=True)
+                identity += [[at + file, bytes_] for file, bytes_ in files]
+                size += sum(listing.sizes)
             flags = tuple(f'--input={pattern}' for pattern in patterns[name])
-            texts[name] = Input(identity, flags, size=sum(listing.sizes))
+            texts[name] = Input(identity, flags, size=size)
         elif needed:
             raise UserError(f'--corpus={f"{name}=" if name else ""}GLOB is required: the text')
         else:

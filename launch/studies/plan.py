@@ -269,8 +269,16 @@ def _built(options: Mapping[str, Any], seq_len: int) -> PreprocessOptions:
     """The options of records, which check themselves."""
     of_text = {name: value for name, value in options.items() if name in _names(TextOptions)}
     rest = {name: value for name, value in options.items() if name not in of_text}
+
+    # Which languages the text has is known when it is given; until then those that are named.
+    given: str | tuple[str, ...] = '-'
+    if 'language_repeats' in rest:
+        rest['language_repeats'] = tuple(rest['language_repeats'].split(','))
+        given = tuple(f'{repeats.partition("=")[0]}=-' for repeats in rest['language_repeats'])
+    elif 'language_exponent' in rest:
+        given = ('en=-',)
     return PreprocessOptions(
-        input='-', tokenizer='-', output='-', seq_len=seq_len, text=TextOptions(**of_text), **rest
+        input=given, tokenizer='-', output='-', seq_len=seq_len, text=TextOptions(**of_text), **rest
     )
 
 

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from configs.errors import UserError
 from configs.files.json_object import read_object
 from configs.schema import PretrainConfig
 from configs.studies.study import Column, HeldOut
@@ -190,7 +191,13 @@ def _held_out(
 ) -> float:
     """A measure of the held-out records of a line."""
     if column.metric != 'bits_per_sentence':
-        return metrics[column.metric]
+        name = f'{column.metric}_{column.language}' if column.language else column.metric
+        if name not in metrics:
+            raise UserError(
+                f'row {line.row.name!r} has no held-out text of {column.language!r}: name it in'
+                f' --corpus={line.row.text}={column.language}=GLOB'
+            )
+        return metrics[name]
     records = plan.folder.of(list(plan.pretraining[line.row.name, seed].records.values())[-1])
     text = read_object(records / 'manifest.json')['statistics']['text']['eval']
     return metrics['mlm_loss'] / math.log(2) * text['tokens'] / text['sentences']

@@ -73,13 +73,13 @@ class Curve(NamedTuple):
     """A line of a chart, in the unit of the chart.
 
     kind: the main ones are drawn with their points where these are few; thin ones stand behind
-    them; what guessing scores is dotted. colour: a place in COLOURS, which
+    them; points stand alone; what guessing scores is dotted. colour: a place in COLOURS, which
     begin again behind the last; None: the common one.
     """
 
     label: str
     points: Points
-    kind: Literal['main', 'thin', 'guessing']
+    kind: Literal['main', 'thin', 'points', 'guessing']
     colour: int | None
 
 
@@ -100,12 +100,17 @@ class Chart(NamedTuple):
                 *zip(*curve.points, strict=True),
                 label=curve.label,
                 color=COMMON if curve.colour is None else COLOURS[curve.colour % len(COLOURS)],
-                marker='.' if (few and curve.kind == 'main') or len(curve.points) == 1 else None,
-                linestyle=':' if curve.kind == 'guessing' else '-',
+                marker=self._marker(curve, few),
+                linestyle={'guessing': ':', 'points': ''}.get(curve.kind, '-'),
                 linewidth=0.9 if curve.kind == 'thin' else 1.6,
                 alpha=0.55 if curve.kind == 'thin' else 1,
             )
         axes.set(xlabel=self.across, ylabel=self.unit)
+
+    def _marker(self, curve: Curve, few: bool) -> str | None:
+        if curve.kind == 'points':
+            return 'o'
+        return '.' if (few and curve.kind == 'main') or len(curve.points) == 1 else None
 
 
 class Spread(NamedTuple):

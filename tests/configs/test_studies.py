@@ -90,15 +90,28 @@ def test_files_of_ones_own(tmp_path):
         study.load('maskin')
 
 
-def test_every_shipped_study_is_there_at_both_scales():
-    assert study.names() == [
-        'feature_based',
-        'masking',
-        'model_size',
-        'pretraining_tasks',
-        'steps',
+def test_every_shipped_study_of_the_paper_is_there_at_both_scales():
+    papers = ['feature_based', 'masking', 'model_size', 'pretraining_tasks', 'steps']
+    assert study.names() == sorted([*papers, 'small_language'])
+    assert all(set(study.load(name)) == {'cpu', 'paper'} for name in papers)
+
+
+def test_a_small_language_beside_large_ones():
+    """The same steps for each row; only the mixture differs, and it is judged on Korean alone."""
+    made = study.load('small_language')['cpu']
+    assert len({tuple(made.config(row).phases) for row in made.rows}) == 1
+    mixtures = [row.records for row in made.rows]
+    assert [row.text for row in made.rows] == ['alone'] * 2 + ['among'] * 6
+    assert [m['language_exponent'] for m in mixtures if 'language_exponent' in m] == [
+        0.3,
+        0.5,
+        0.7,
+        1,
     ]
-    assert all(set(study.load(name)) == {'cpu', 'paper'} for name in study.names())
+    assert all('ko=4' in m['language_repeats'] for m in mixtures[1:4])
+    assert {column.language for column in made.columns} == {'ko'}
+    with pytest.raises(UserError, match='mlm_perplexity is not measured by language'):
+        study.HeldOut('mlm_perplexity', 'ppl', language='ko')
 
 
 @pytest.mark.parametrize('name', ['feature_based', 'masking', 'pretraining_tasks', 'steps'])

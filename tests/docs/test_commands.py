@@ -94,6 +94,7 @@ EXTRA = {  # what is added to a program's own flags
     'slurm': '--dry_run',
     'jobset': '--dry_run',
     'finetune': ' '.join(f'--set {change}' for change in QUICK),
+    'transfer': ' '.join(f'--set {change}' for change in QUICK),
     'feature_based': ' '.join(f'--set {change}' for change in QUICK)
     + ' --approaches=last --set_bilstm lstm_width=8',
 }
@@ -282,6 +283,14 @@ def write_files(home: pathlib.Path) -> None:
     paragraph = {'context': ' '.join(words[:9]), 'qas': [answer]}
     put('squad/dev-v1.1.json', json.dumps({'data': [{'title': 't', 'paragraphs': [paragraph]}]}))
     put('predictions.json', json.dumps({'1': words[0]}))
+    for name in ('en_lines-ud-train', 'en_lines-ud-dev', 'en_pud-ud-test', 'de_pud-ud-test'):
+        lines = ['\t'.join(['1', word, '_', 'NOUN', *'______']) for word in words[:9]]
+        rows = [f'# text = {sentence()}\n{line}' for line in lines]
+        put(f'pos/{name}.conllu', '\n\n'.join(rows) + '\n')
+    english = {'train': 'en_lines-ud-train', 'dev': 'en_lines-ud-dev', 'test': 'en_pud-ud-test'}
+    for name, files in (('en', english), ('de', {'test': 'de_pud-ud-test'})):
+        files = {split: f'{file}.conllu' for split, file in files.items()}
+        put(f'pos/{name}.json', json.dumps({'kind': 'tagging', 'files': files}))
 
 
 class Shell:

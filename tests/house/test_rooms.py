@@ -21,7 +21,7 @@ FLOORS = {
         {'sources'},
         {'finetuning'},
         {'pretraining', 'inference', 'robustness'},
-        {'page'},
+        {'page', 'crosslingual'},
         {'demo'},
         {'studies'},
     ),

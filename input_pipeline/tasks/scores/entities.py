@@ -1,9 +1,10 @@
-"""The CoNLL shared tasks' column files, their B-/I- tags, and entity scores.
+"""The CoNLL shared tasks' column files and CoNLL-U, B-/I- tags, and entity scores.
 
 The figures are those of conlleval.
 
-This file owns the format (a word a line with its tags beside it, a blank line after each sentence,
--DOCSTART- before a document) and what counts as an entity. It must not know models or tasks.
+This file owns both formats (a word a line with its tags beside it, a blank line after each
+sentence, -DOCSTART- or # newdoc before a document) and what counts as an entity. It must not know
+models or tasks.
 """
 
 from __future__ import annotations
@@ -17,6 +18,12 @@ from configs.errors import UserError
 from input_pipeline.text.whole_text import read_utf8
 
 _BLANKS = re.compile('[ \t]+')
+_CONLLU_ID = re.compile(r'\d+([-.]\d+)?')
+UPOS = 3  # the column of CoNLL-U with the universal part of speech
+# The universal parts of speech (universaldependencies.org/u/pos), in the order of their names.
+PARTS_OF_SPEECH = (
+    'ADJ ADP ADV AUX CCONJ DET INTJ NOUN NUM PART PRON PROPN PUNCT SCONJ SYM VERB X'.split()
+)
 
 
 class Sentence(NamedTuple):
@@ -79,6 +86,44 @@ def read_columns(
             )
         words.append(cells[word])
         tags.append(None if bare else cells[tag])
+
+
+def read_conllu(path: str, tag: int = UPOS) -> Iterator[Sentence]:
+    """Yields the sentences of a CoNLL-U file, as Universal Dependencies distributes them.
+
+    Words are the syntactic ones, which have tags: the ranges (3-4, as French "du" for "de le") and
+    the empty nodes (5.1) between them are left out. Documents begin at "# newdoc". A sentence whose
+    tags are all "_" has none. `tag`: the column, from 0; 3 is the universal part of speech.
+
+    Raises UserError for a line that is none of the format.
+    """
+    # A blank line is added at the end, so that the last sentence ends like any other.
+    document, begin = 0, 0
+    words: list[str] = []
+    tags: list[str] = []
+    for number, line in enumerate([*read_utf8(path).split('\n'), ''], start=1):
+        line = line.removesuffix('\r')
+        if line.startswith('#'):
+            document += line.startswith('# newdoc')
+            continue
+        if not line.strip():
+            if words:
+                known = None if set(tags) == {'_'} else tags
+                yield Sentence(f'{path}:{begin}', words, known, document)
+            words, tags = [], []
+            continue
+
+        # Ten columns, of which the first says what the line is.
+        cells = line.split('\t')
+        if len(cells) != 10 or not _CONLLU_ID.fullmatch(cells[0]):
+            raise UserError(
+                f'{path}:{number}: {len(cells)} columns, the first {cells[0][:20]!r}; a line of'
+                ' CoNLL-U has 10 with tabs between, and begins with the number of a word'
+            )
+        if cells[0].isdecimal():
+            begin = begin if words else number
+            words.append(cells[1])
+            tags.append(cells[tag])
 
 
 def as_bio(tags: Sequence[str]) -> list[str]:

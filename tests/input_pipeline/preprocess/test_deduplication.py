@@ -136,11 +136,12 @@ def test_bytes_do_not_depend_on_workers_nor_on_where_files_are_cut(
 
 
 def test_languages_are_counted_without_copies(text, vocabulary, tmp_path):
-    """The same file as two languages: the copies are dropped from one or the other."""
+    """A text and its copy as two languages: the copies go from one or the other."""
+    (tmp_path / 'de.txt').write_bytes((text[0] / '0.txt').read_bytes())
     manifest = run(
         text[0],
         vocabulary,
-        input=(f'en={text[0]}/0.txt', f'de={text[0]}/0.txt'),
+        input=(f'en={text[0]}/0.txt', f'de={tmp_path}/de.txt'),
         dedup='documents',
         eval_fraction=0,
         output=str(tmp_path / 'out'),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import pathlib
 from collections import Counter
 
 import numpy as np
@@ -365,3 +367,64 @@ def test_real_conll2003_has_its_published_counts(test_data, tmp_path, caplog):
     assert (
         old.examples('test') == task.examples('test') and 'I-X that begin an entity' in caplog.text
     )
+
+
+def conllu(*words):
+    """A sentence: (number, form, part of speech, tag of the treebank) a line."""
+    lines = ['\t'.join([n, form, '_', part, tag, *'_____']) for n, form, part, tag in words]
+    return '\n'.join(lines) + '\n\n'
+
+
+def test_conllu_files_are_read_as_their_syntactic_words(tmp_path):
+    text = (
+        '# newdoc id = one\n# sent_id = 1\n'
+        + conllu(
+            ('1-2', 'du', '_', '_'),
+            ('1', 'de', 'ADP', 'P'),
+            ('2', 'le', 'DET', 'D'),
+            ('2.1', 'dropped', 'VERB', 'V'),
+            ('3', '#', 'SYM', 'S'),
+        )
+        + '# newdoc id = two\n'
+        + conllu(('1', 'ab cd', 'NOUN', 'N')).rstrip('\n')
+    )
+    task = task_file(tmp_path, text, 'train.conllu', labels=[])
+    assert read(task) == [('0', 'de le #', 'ADP DET SYM', '0:1'), ('1', 'ab cd', 'NOUN', '0:2')]
+    # The 17 of universaldependencies.org, by accuracy of words.
+    assert len(task.labels) == 17 and task.metric == 'accuracy' and 'X' in task.labels
+
+    own = task_file(tmp_path, text, 'train.conllu', labels=[*'PDSN'], columns={'tags': 4})
+    assert [tags for _, _, tags, _ in read(own)] == ['P D S', 'N']
+
+
+@pytest.mark.parametrize(
+    ('text', 'changes', 'said'),
+    [
+        ('1\ta\tb\n', {}, 'train.conllu:1: 3 columns'),
+        (conllu(('x', 'a', 'NOUN', 'N')), {}, "train.conllu:1: 10 columns, the first 'x'"),
+        (conllu(('1', 'a', 'VERBS', 'N')), {}, "unknown label 'VERBS'"),
+        (conllu(('1', 'a', '_', 'N')), {}, 'train.conllu:1: no word of the sentence has a tag'),
+        (conllu(('1', 'a', 'X', 'N')), {'columns': {'tags': 4}}, "missing entries ['labels']"),
+        (conllu(('1', 'a', 'X', 'N')), {'columns': {'tags': 5}}, '{"tags": 3}'),
+        (conllu(('1', 'a', 'X', 'N')), {'columns': {'tokens': 1}}, '{"tags": 3}'),
+        ('# nothing\n\n', {}, 'no sentences'),
+    ],
+    ids=['columns', 'number', 'label', 'untagged', 'labels', 'place', 'tokens', 'empty'],
+)
+def test_what_is_no_conllu_is_one_line(tmp_path, text, changes, said):
+    with pytest.raises(UserError) as raised:
+        task_file(tmp_path, text, 'train.conllu', **{'labels': [], **changes}).examples('train')
+    assert said in str(raised.value) and '\n' not in str(raised.value)
+
+
+def test_real_treebanks():
+    """PUD has 1,000 sentences in each language; words as `grep -cP '^[0-9]+\\t'` counts them."""
+    if 'BERT_JAX_TEST_DATA' not in os.environ:
+        pytest.skip('BERT_JAX_TEST_DATA is not set: it names a folder of real corpora and tasks')
+    folder = pathlib.Path(os.environ['BERT_JAX_TEST_DATA']) / 'pos'
+    for language, words in (('en', 21_180), ('de', 21_332), ('ko', 16_584)):
+        file = folder / f'{language}_pud-ud-test.conllu'
+        sentences = list(entities.read_conllu(str(file)))
+        assert len(sentences) == 1000
+        assert sum(len(sentence.words) for sentence in sentences) == words
+        assert {tag for one in sentences for tag in one.tags} <= set(entities.PARTS_OF_SPEECH)

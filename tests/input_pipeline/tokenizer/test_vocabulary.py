@@ -344,3 +344,66 @@ def test_every_input_is_trained_on_and_not_the_last_alone(tmp_path, language):
     assert '2 documents, 100 lines' in done.stdout
     tokenizer = Tokenizer.load(tmp_path / 'v')
     assert {'zebra', 'quagga'} <= set(tokenizer.tokens(range(tokenizer.vocab_size)))
+
+
+def test_words_of_several_texts_are_counted_as_often_as_is_said():
+    tables = []
+    for text in ('a a a b b c', 'a d d d d'):
+        tables.append(vocabulary.counted([text], VocabularyOptions()))
+    mixed = vocabulary.WordTable.mixed([(tables[0], 0.5), (tables[1], 1.5)])
+    # 3 x 0.5 and 1 x 1.5 are 2 each, rounded half up one by one; c is 1 x 0.5, which is 1.
+    assert dict(mixed.counts) == {'a': 4, 'b': 1, 'c': 1, 'd': 6}
+    assert mixed.words == int(6 * 0.5 + 0.5) + int(5 * 1.5 + 0.5)
+    few = vocabulary.WordTable.mixed([(tables[0], 0.2)])
+    assert dict(few.counts) == {'a': 1}  # 0.6, and 0.4 and 0.2, which are no word
+
+
+def test_a_vocabulary_of_several_languages(tmp_path):
+    """The mixture decides whose words have entries of their own, and each is reported on."""
+    (tmp_path / 'de.txt').write_text('alpha beta gamma delta\n' * 400)
+    (tmp_path / 'ko.txt').write_text('여우 사자 호랑이\n' * 20)
+    root = str(pathlib.Path(__file__).parents[3])
+
+    def run(name, *flags):
+        inputs = [f'--input={code}={tmp_path}/{code}.txt' for code in ('ko', 'de')]
+        command = [sys.executable, '-m', 'launch.train_vocab', *inputs, '--nolower_case', *flags]
+        return subprocess.run(
+            [*command, f'--output={tmp_path}/{name}', '--vocab_size=64'],
+            cwd=root, capture_output=True, text=True,
+        )  # fmt: skip
+
+    sizes = {code: (tmp_path / f'{code}.txt').stat().st_size for code in ('de', 'ko')}
+    total = sum(sizes.values())
+    raised = {code: (size / total) ** 0.7 for code, size in sizes.items()}
+    done = run('default')
+    for code, size in sizes.items():
+        # (P ** S / sum of these) / P: how often its text counts beside the whole
+        often = raised[code] / sum(raised.values()) / (size / total)
+        words = 1600 if code == 'de' else 60
+        assert f'{code}: {words} words, counted {often:.2f} times: ' in done.stdout, done.stderr
+    assert '0.0000% of pieces unknown' in done.stdout
+
+    # One entry may be left: it is a merge of the language that is counted more often.
+    entries = {}
+    for repeats in ('de=1,ko=1', 'de=0.01,ko=2'):
+        assert not run(repeats, f'--language_repeats={repeats}').returncode
+        tokenizer = Tokenizer.load(tmp_path / repeats)
+        entries[repeats] = set(tokenizer.tokens(range(tokenizer.vocab_size)))
+    assert 'alpha' in entries['de=1,ko=1'] and '호랑이' in entries['de=0.01,ko=2']
+    same = run('same', '--language_exponent=1')
+    assert not same.returncode  # and S=1 is the text as it stands
+    assert (tmp_path / 'same' / 'vocab.txt').read_bytes() == (
+        tmp_path / 'de=1,ko=1' / 'vocab.txt'
+    ).read_bytes()
+
+    (tmp_path / 'none.txt').write_text('\n\n')
+    for flags, said in (
+        (['--language_repeats=fr=2'], "no input is named 'fr': the languages are de, ko"),
+        (['--language_exponent=2'], '--language_exponent=2.0: must be from 0 to 1'),
+        (['--language_exponent=1', '--language_repeats=ko=2'], 'both say how often'),
+        ([f'--input=fr={tmp_path}/none.txt'], '--input=fr=...: no words in the text of fr'),
+        ([f'--input=fr={tmp_path}/ko.txt'], 'is named as fr and as ko'),
+    ):
+        failed = run('no', *flags)
+        assert failed.returncode == 2 and said in failed.stderr, failed.stderr
+        assert 'Traceback' not in failed.stderr and not (tmp_path / 'no').exists()

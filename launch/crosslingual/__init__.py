@@ -1,0 +1,1 @@
+"""What a model of several languages carries over from one to another."""

@@ -1,0 +1,122 @@
+"""A task in several languages: its files by language, and what is refused of them.
+
+Owns LANGUAGE=TASK and LANGUAGE+LANGUAGE, and whether the tasks of all languages are one task. A
+language is a name of a task's files here, whatever is written in them. It must not know models.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from configs.errors import UserError, did_you_mean
+from input_pipeline.tasks import Example, Task, load_task
+
+
+class Language(NamedTuple):
+    """The task of one language, the names by which it was given, and the split that is scored."""
+
+    name: str
+    task: Task
+    given: str
+    data_dir: str
+    split: str
+
+
+def languages_of(
+    tasks: Sequence[str], data_dirs: Sequence[str], split: str | None
+) -> dict[str, Language]:
+    """The languages of --task=LANGUAGE=TASK and --data_dir=LANGUAGE=FOLDER, in their order.
+
+    `split`: which one is scored; None: dev, or test where a language has no dev.
+    Raises UserError for what is no such list, and for tasks that no model could have in common.
+    """
+    given, folders = _named('task', tasks), _named('data_dir', data_dirs)
+    for name in folders:
+        if name not in given:
+            raise _unknown('data_dir', f'{name}={folders[name]}', name, given)
+    languages = {}
+    for name, text in given.items():
+        folder = folders[name] if name in folders else ''  # noqa: SIM401  nothing is guessed
+        task = load_task(text, folder)
+        task.require_split(split or task.selection_split)
+        languages[name] = Language(name, task, text, folder, split or task.selection_split)
+
+    # One head answers in all of them, so its labels are those of all.
+    first, *others = languages.values()
+    for other in others:
+        one, same = (
+            (language.task.head, list(language.task.labels)) for language in (first, other)
+        )
+        if one != same:
+            raise UserError(
+                f'--task={other.name}={other.given}: its head and labels, {same[0]} {same[1]}, are'
+                f' not those of {first.name}, {one[0]} {one[1]}: one model answers in all languages'
+            )
+    return languages
+
+
+def rows_of(train: Sequence[str], languages: Mapping[str, Language]) -> list[tuple[str, ...]]:
+    """The languages that each model is fine-tuned on, of --train=en --train=de+ko.
+
+    By default each that has a split to train on, by itself.
+    """
+    trainable = [name for name, one in languages.items() if 'train' in one.task.splits]
+    rows = [tuple(text.split('+')) for text in train] or [(name,) for name in trainable]
+    if not rows:
+        raise UserError('--task: no language has a train split: give one to a task')
+    for row in rows:
+        for name in row:
+            if name not in languages:
+                raise _unknown('train', '+'.join(row), name, languages)
+            if name not in trainable:
+                raise UserError(
+                    f'--train={"+".join(row)}: task {languages[name].given} of {name} has no train'
+                    ' split'
+                )
+        if len(set(row)) < len(row) or rows.count(row) > 1:
+            raise UserError(f'--train={"+".join(row)}: names a language twice')
+    return rows
+
+
+def training_examples(row: Sequence[str], languages: Mapping[str, Language]) -> list[Example]:
+    """The examples to train on of all languages of a row, ids and documents told apart."""
+    if len(row) == 1:
+        return languages[row[0]].task.examples('train')
+    return [
+        _of_language(name, example)
+        for name in row
+        for example in languages[name].task.examples('train')
+    ]
+
+
+def _of_language(name: str, example: Any) -> Example:
+    # Sentences of one document are each other's context; the first documents of two files have one
+    # name.
+    names = {field.name for field in dataclasses.fields(example)} & {'id', 'document'}
+    return dataclasses.replace(
+        example, **{field: f'{name}/{getattr(example, field)}' for field in names}
+    )
+
+
+def _named(flag: str, given: Sequence[str]) -> dict[str, str]:
+    """{name: value} of what is given as NAME=VALUE."""
+    named: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition('=')
+        if not equals or not name.isidentifier() or not value:
+            raise UserError(
+                f'--{flag}={text}: name its language, as in --{flag}=de={value or name or "..."}'
+            )
+        if name in named:
+            raise UserError(f'--{flag}={text}: {name} is named twice')
+        named[name] = value
+    return named
+
+
+def _unknown(flag: str, given: str, name: str, known: Mapping[str, Any]) -> UserError:
+    return UserError(
+        f'--{flag}={given}: no --task is named {name!r}: there are {", ".join(known)}'
+        f'{did_you_mean(name, known)}'
+    )

@@ -1,0 +1,69 @@
+"""Parallel texts: files in which text N of one language is the translation of text N of the others.
+
+Owns which files those are and whether they go together. It must not know models.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from configs.errors import UserError
+from input_pipeline.text.whole_text import plain_name, read_json, read_utf8
+
+
+def read_parallel(given: Sequence[str]) -> dict[str, list[str]]:
+    """The texts of --input=LANGUAGE=FILE, by language, in their order.
+
+    A file ending in .conllu has its sentences (the lines "# text = ..."), one in .json its
+    paragraphs (SQuAD's format, as of XQuAD), any other a text a line. Raises UserError for fewer
+    than two languages, and for files that do not have as many texts.
+    """
+    texts: dict[str, list[str]] = {}
+    for one in given:
+        language, equals, path = one.partition('=')
+        if not equals or not language.isidentifier() or not path:
+            raise UserError(f'--input={one}: name its language, as in --input=de={path or one}')
+        if language in texts:
+            raise UserError(f'--input={one}: {language} is named twice')
+        texts[language] = _texts(path)
+    if len(texts) < 2:
+        raise UserError('--input: name the files of two languages or more')
+
+    # One by one, so they must be as many; what an empty line would stand for nobody knows.
+    (first, of_first), *others = texts.items()
+    for language, found in others:
+        if len(found) != len(of_first):
+            raise UserError(
+                f'--input={language}: {len(found)} texts, and {first} has {len(of_first)}: the Nth'
+                ' text of a file must be the translation of the Nth of the others'
+            )
+    for language, found in texts.items():
+        if empty := [number for number, text in enumerate(found, start=1) if not text.strip()]:
+            raise UserError(
+                f'--input={language}: text {empty[0]} is empty: leave it out of all files'
+            )
+    if len(of_first) < 2:
+        raise UserError(f'--input={first}: one text only: there is nothing to choose from')
+    return texts
+
+
+def _texts(path: str) -> list[str]:
+    """The texts of a file."""
+    if plain_name(path).endswith('.json'):
+        try:
+            articles = read_json(path)['data']
+            return [paragraph['context'] for one in articles for paragraph in one['paragraphs']]
+        except (LookupError, TypeError):
+            raise UserError(
+                f'{path}: has no paragraphs: expected the format of SQuAD (data, paragraphs,'
+                ' context)'
+            ) from None
+    lines = read_utf8(path).removesuffix('\n').split('\n')
+    if plain_name(path).endswith('.conllu'):
+        mark = '# text = '
+        found = [line.rstrip('\r').removeprefix(mark) for line in lines if line.startswith(mark)]
+        if not found:
+            raise UserError(f'{path}: no line begins with {json.dumps(mark)}')
+        return found
+    return [line.rstrip('\r') for line in lines]

@@ -1,0 +1,101 @@
+"""Fine-tunes on one or several languages and scores on all: a matrix, with word pieces in common.
+
+  python -m launch.transfer --task=en=pos_en.json --task=de=pos_de.json --task=ko=pos_ko.json \\
+      --init_from=WORKDIR --workdir=DIR [--train=en --train=en+de] [--seeds=0,1,2]
+  python -m launch.transfer --task=en=stsb --data_dir=en=glue/STS-B --task=ko=korsts.json ...
+
+A language is a name for a task and its files: classification, pairs, spans, choices or tagging,
+with the same labels in all. Without --train each language that has a train split is a row. The
+table and transfer.json, transfer.md and transfer.png are in the workdir, the runs below it. What is
+done is taken as it is, so the same command goes on after an interruption.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bert_jax.mesh import determinism
+from configs import schema
+from configs.errors import UserError
+from configs.options import option, required
+from launch import app, flags
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What is fine-tuned and scored, beside the configuration of the runs."""
+
+    task: tuple[str, ...] = required(
+        "LANGUAGE=TASK for each language: a task's name (mnli, stsb, ...) or a path ending in .json"
+    )
+    data_dir: tuple[str, ...] = option(
+        (), "LANGUAGE=FOLDER: the folder that holds that language's files"
+    )
+    train: tuple[str, ...] = option(
+        (),
+        'a language to fine-tune on, or several with + between, once for each row; by default each'
+        ' that has a train split',
+    )
+    split: str | None = option(
+        None, 'the split to score; default: dev, or test where a language has no dev'
+    )
+    init_from: str = required(
+        'the encoder to start from: a workdir of launch.pretrain, a Hugging Face directory or name,'
+        ' or a Google checkpoint'
+    )
+    workdir: str = required('folder of the matrix and of all its runs')
+    seeds: tuple[int, ...] = option((0,), 'a run of each row for each of them', commas=True)
+    deterministic: bool = option(False, determinism.HELP)
+
+
+flags.define(Options)
+
+app.define_config_flags()
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs what is left to run; returns 0, or 128 + the signal that asked it to save and stop."""
+    del argv
+    options = flags.read(Options)
+    if options.deterministic:
+        determinism.demand()
+    from configs import sweep
+    from configs.presets.finetune import changed, recipe
+    from launch.crosslingual.languages import languages_of, rows_of
+
+    # Tasks and settings first: most mistakes are in them, and to find them needs no jax.
+    languages = languages_of(options.task, options.data_dir, options.split)
+    rows = rows_of(options.train, languages)
+    task = languages[rows[0][0]].task
+    if not options.seeds or len(set(options.seeds)) < len(options.seeds):
+        raise UserError(f'--seeds={",".join(map(str, options.seeds))}: name one or more, each once')
+    begin = app.config_named(schema.FinetuneConfig, recipe(task.name, task.kind))
+    change = functools.partial(changed, changes=app.changes())
+    points = sweep.grid(begin, f'seed={",".join(map(str, options.seeds))}', change)
+
+    from launch.crosslingual import matrix, transfer
+    from launch.finetuning import machine
+    from launch.sources import source
+    from launch.workdir import running
+    from launch.workdir.workdir import Workdir
+
+    # The folder is this command's. A row is written when it is there, so that a run that is stopped
+    # shows the rows before.
+    with Workdir(options.workdir).lock():
+        encoder = source.load_plain(options.init_from)
+        ready = machine.ready(points[0].config.runtime, encoder.model)
+        cells: list[transfer.Cell] = []
+        try:
+            for row in rows:
+                cells += transfer.make_row(row, languages, encoder, points, ready, options.workdir)
+                said = matrix.write(options.workdir, task.metric, cells)
+        except machine.Stopped as stopped:
+            return running.exit_code(stopped.signal_number, stopped.said)
+    print(said)
+    return 0
+
+
+if __name__ == '__main__':
+    app.run(main, settings=schema.FinetuneConfig)

@@ -1,0 +1,126 @@
+"""Held-out measures by language: of a model in training, and of a workdir."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from bert_jax.costs import flops
+from configs import load
+from input_pipeline.records.stream import RecordStream
+from launch.pretraining import baselines, held_out
+from launch.workdir.metrics import read_metrics
+from tests.helpers.tiny_models import tokenizer
+
+ROOT = pathlib.Path(__file__).parents[3]
+WORDS = {'de': ['paris', 'is', 'the', 'capital', 'of'], 'ko': ['good', 'bad', 'film', 'un', 'a']}
+SETTINGS = [
+    'model.hidden_size=16',
+    'model.num_layers=1',
+    'model.num_heads=2',
+    'model.intermediate_size=32',
+    f'model.vocab_size={tokenizer().vocab_size}',
+    'model.max_position=32',
+    'phases.0.seq_len=32',
+    'phases.0.steps=4',
+    'phases.0.batch_size=8',
+    'optimizer.warmup_steps=1',
+    'runtime.eval_every=2',
+    'runtime.eval_batches=2',
+    'runtime.decoder=numpy',
+]
+
+
+def run(command: str, *arguments: str) -> str:
+    """What a command prints."""
+    done = subprocess.run(
+        [sys.executable, '-m', f'launch.{command}', *arguments],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope='module')
+def records(tmp_path_factory) -> str:
+    """Records of two languages, the held-out ones of ko fewer than two batches."""
+    folder = tmp_path_factory.mktemp('languages')
+    rng = np.random.default_rng(0)
+    for language, words in WORDS.items():
+        documents = 200 if language == 'de' else 60
+        text = [
+            '\n'.join(' '.join(rng.choice(words, rng.integers(4, 9))) for _ in range(6))
+            for _ in range(documents)
+        ]
+        (folder / f'{language}.txt').write_text('\n\n'.join(text) + '\n')
+    tokenizer().save(folder / 'vocab')
+    run(
+        'preprocess',
+        *(f'--input={language}={folder}/{language}.txt' for language in WORDS),
+        f'--tokenizer={folder}/vocab',
+        f'--output={folder}/records',
+        '--seq_len=32',
+        '--dupe_factor=1',
+        '--workers=1',
+        '--eval_fraction=0.2',
+    )
+    return str(folder / 'records')
+
+
+def test_each_language_has_its_own_loss(records, tmp_path):
+    """The loss of all is the mean over all masked tokens, so those of the languages add up to it.
+
+    Both by the same batches: at most runtime.eval_batches of each.
+    """
+    workdir = str(tmp_path / 'run')
+    changes = [f'--set={change}' for change in SETTINGS]
+    run('pretrain', '--config=bert_tiny', *changes, f'--data={records}', f'--workdir={workdir}')
+    lines = [one for one in read_metrics(f'{workdir}/metrics.jsonl') if one['split'] == 'eval']
+    assert [line['step'] for line in lines] == [2, 4]
+
+    # How many masked tokens count, from the records: two batches of eight of each language.
+    stream = RecordStream(records, 'eval', 8, 0, 'numpy')
+    masked = {}
+    for language in WORDS:
+        batches = list(stream.evaluation(0, language))
+        masked[language] = sum(batch['masked_lm_weights'].sum() for batch in batches[:2])
+        assert len(batches) >= 2
+    for line in lines:
+        mean = sum(masked[name] * line[f'mlm_loss_{name}'] for name in WORDS)
+        assert line['masked'] == sum(masked.values())
+        assert line['mlm_loss'] == pytest.approx(mean / line['masked'], rel=1e-5)
+        assert line['mlm_loss_de'] != line['mlm_loss_ko']
+        assert 0 <= line['mlm_accuracy_ko'] <= 1
+
+    # Guessing is measured on the same records.
+    guess = baselines.baselines(records, 16)
+    assert guess.masked == sum(masked.values())
+
+    # launch.evaluate reads all of them.
+    found = json.loads(run('evaluate', f'--workdir={workdir}', f'--data={records}'))['metrics']
+    assert {'mlm_loss_de', 'mlm_loss_ko'} <= found.keys() and found['masked'] > guess.masked
+
+
+def test_what_is_of_no_language_is_measured_as_before():
+    sums = iter([{'mlm_loss': (6.0, 2.0), 'mlm_accuracy': (1.0, 2.0)}] * 2)
+    measures = held_out.measure(lambda params, batch: next(sums), None, [('', {}), ('', {})])
+    assert measures.keys() == {'mlm_loss', 'mlm_accuracy', 'mlm_perplexity', 'masked'}
+    assert measures['mlm_loss'] == 3 and measures['masked'] == 4
+
+
+def test_the_published_shape_of_multilingual_bert():
+    """multi_cased_L-12_H-768_A-12: embeddings, encoder and pooler, counted by hand.
+
+    (119,547 + 512 + 2) x 768 + 2 x 768, twelve blocks of 7,087,872, and 768 x 768 + 768; with the
+    heads of pre-training 768 x 768 + 3 x 768 + 119,547 and 2 x 768 + 2 more.
+    """
+    config = load.load('bert_multilingual')
+    encoder = (119_547 + 512 + 2) * 768 + 2 * 768 + 12 * 7_087_872 + 768 * 768 + 768
+    heads = 768 * 768 + 3 * 768 + 119_547 + 2 * 768 + 2
+    assert encoder == 177_853_440
+    assert flops.parameter_count(config.model) == encoder + heads
