@@ -137,12 +137,15 @@ def table(result: dict[str, Any]) -> str:
     """The rows of a result as text, and by how much its metric is above or below the first."""
     metric, rows = result['metric'], result['rows']
     names = [metric, *(name for name in rows[0]['metrics'] if name != metric)]
-    lines = [f'{"typos":>7}{"changed":>9}' + ''.join(f'{name:>12}' for name in names) + '  change']
+    # A name may be longer than its numbers: entity_precision_ORG.
+    widths = {name: max(12, len(name) + 2) for name in names}
+    heads = ''.join(f'{name:>{width}}' for name, width in widths.items())
+    lines = [f'{"typos":>7}{"changed":>9}{heads}  change']
     for row in rows:
         scores = row['metrics']
         lines.append(
             f'{row["share"]:7.1%}{row["changed"]:9.1%}'
-            + ''.join(f'{scores[name]:12.4f}' for name in names)
+            + ''.join(f'{scores[name]:{width}.4f}' for name, width in widths.items())
             + f'{scores[metric] - rows[0]["metrics"][metric]:+8.4f}'
         )
     return '\n'.join(lines)

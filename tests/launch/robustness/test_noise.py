@@ -86,9 +86,10 @@ def test_every_word_keeps_its_tag(tmp_path):
 
 def test_the_table_tells_how_much_is_lost():
     rows = [
-        {'share': 0.0, 'changed': 0.0, 'metrics': {'accuracy': 0.9, 'f1': 0.8}},
-        {'share': 0.1, 'changed': 0.08, 'metrics': {'accuracy': 0.7, 'f1': 0.6}},
+        {'share': 0.0, 'changed': 0.0, 'metrics': {'entity_precision': 0.9, 'f1': 0.8}},
+        {'share': 0.1, 'changed': 0.08, 'metrics': {'entity_precision': 0.7, 'f1': 0.6}},
     ]
     lines = table({'metric': 'f1', 'rows': rows}).splitlines()
-    assert lines[0].split() == ['typos', 'changed', 'f1', 'accuracy', 'change']
+    assert lines[0].split() == ['typos', 'changed', 'f1', 'entity_precision', 'change']
     assert lines[2].split() == ['10.0%', '8.0%', '0.6000', '0.7000', '-0.2000']
+    assert len({len(line) for line in lines}) == 1  # columns stand below their names
