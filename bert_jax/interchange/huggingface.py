@@ -155,8 +155,8 @@ def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
     for name in theirs.shape:
         if getattr(model.config, name) is None:
             raise UserError(
-                f"{where}: transformers' {model.config.traits.name} has a {theirs.shape[name]}, and"
-                f' this model no model.{name}: it cannot be written for them'
+                f"{where}: transformers' {model.config.traits.name} needs {theirs.shape[name]}, and"
+                f' this model has no model.{name}: it cannot be written for them'
             )
     folder = epath.Path(where)
     folder.mkdir(parents=True, exist_ok=True)
@@ -197,7 +197,7 @@ def _settings(folder: epath.Path) -> dict[str, Any]:
 def _architecture(settings: Mapping[str, Any], file: epath.Path) -> str:
     """The class of transformers."""
     # Absent in files of an encoder alone.
-    family = NAMES.get(settings.get('model_type', 'bert'), NAMES['bert'])
+    family = NAMES.get(str(settings.get('model_type')), NAMES['bert'])
     named = settings.get('architectures') or [family.bare]
     if not isinstance(named, list) or not isinstance(named[0], str):
         raise UserError(f'{file}: architectures={named!r}: must be a list of the names of classes')

@@ -123,7 +123,9 @@ def places(
     # one.
     dtype, wanted = jnp.dtype(jnp.float32), set(parts)
     beside = tuple(part.path for part in PARTS.values())
-    encoder = _shapes(HEADS['encoder'].model(config, dtype, outputs))
+    # Blocks that share their weights once, however often a file says that they are gone through.
+    own = dataclasses.replace(config, num_layers=config.own_blocks)
+    encoder = _shapes(HEADS['encoder'].model(own, dtype, outputs))
     shapes = {path: shape for path, shape in encoder.items() if not path.startswith(beside)}
     # what stands on the blocks is the same on one block as on all, and that is sooner traced
     shallow = config.of_depth(1)

@@ -38,7 +38,10 @@ def shape_settings(init_from: str, data: Sequence[str], workdir: str | None) -> 
         shape = source.shape_of(init_from)
         if data:
             shape = dataclasses.replace(shape, vocab_size=Manifest.load(data[0]).vocab_size)
-    values = schema.to_dict(shape).items()
-    settings = [f'model.{name}={value}' for name, value in values if name not in fitting.FREE]
+    # All of them: what a saved file leaves out as a default the preset may have otherwise.
+    names = [field.name for field in dataclasses.fields(schema.ModelConfig)]
+    settings = [
+        f'model.{name}={getattr(shape, name)}' for name in names if name not in fitting.FREE
+    ]
     logging.info('%s: %s', init_from, ', '.join(settings))
     return settings

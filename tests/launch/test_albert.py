@@ -266,10 +266,8 @@ def test_what_an_albert_has_no_place_for_is_one_line(folder, tmp_path):
     with pytest.raises(UserError, match='tokenizer is SentencePiece, and google-research/bert'):
         whole = source.read_source(str(folder / 'pre'))
         export.export(whole.bert, whole.tokenizer, 'google', str(tmp_path / 'b'))
-    shape = dataclasses.replace(pre.config, family='roberta')
-    roberta = dataclasses.replace(CONFIG, model=shape)
-    with pytest.raises(UserError, match='is of kind sentencepiece, and this RoBERTa .* reads byte'):
-        match_phases(roberta, [str(folder / 'records')])
+    with pytest.raises(UserError, match='is of kind byte_bpe, and this ALBERT .* reads wordpiece'):
+        pre.config.check_reads('byte_bpe', 'records')
 
 
 @pytest.mark.parametrize(

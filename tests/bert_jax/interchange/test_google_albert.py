@@ -243,7 +243,7 @@ def test_without_a_narrow_table_there_is_no_layer_to_the_blocks(released):
     google.write(released / 'again', model)
     again = tensor_bundle.Bundle(str(released / 'again/model.ckpt-best'))
     assert set(again.variables) == set(wide)
-    with pytest.raises(UserError, match='has a embedding_size, and this model no model.embedding'):
+    with pytest.raises(UserError, match='needs embedding_size, and this model has no model.embed'):
         huggingface.write(released / 'hf', model)
 
 

@@ -19,8 +19,9 @@ GOLDEN = str(ROOT / 'tests/golden/huggingface')
 SHORT = 'phases.0.seq_len=12'  # as many positions as the golden model has
 
 
-def test_the_model_is_that_of_the_source_but_for_what_training_may_choose(caplog):
-    preset, there = load('bert_mini'), huggingface.read(GOLDEN).model.config
+@pytest.mark.parametrize('name', ['bert_mini', 'albert_base', 'roberta_base'])
+def test_the_model_is_that_of_the_source_but_for_what_training_may_choose(caplog, name):
+    preset, there = load(name), huggingface.read(GOLDEN).model.config
     with caplog.at_level('INFO'):
         settings = shape_settings(GOLDEN, [], None)
     config = apply(preset, [*settings, SHORT])
