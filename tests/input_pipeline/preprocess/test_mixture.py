@@ -157,7 +157,7 @@ def test_a_language_with_one_held_out_document_has_no_pairs_there(
     write_text(tmp_path / 'one.txt', vocabulary[2][210:211])
     given = (f'de={tmp_path}/held.txt', f'ko={tmp_path}/one.txt')
     manifest = run(tmp_path, vocabulary, input=texts[0], eval_input=given)
-    assert 'ko: 1 document held out, too few for pairs' in capsys.readouterr().err
+    assert 'ko: 1 document held out, which is too few' in capsys.readouterr().err
     assert {shard.language for shard in manifest.shards('eval')} == {'de'}
 
 
