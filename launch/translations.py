@@ -1,5 +1,6 @@
-"""Finds each text's translation by the states of an encoder, layer by layer: how often the nearest
-text of another language is it.
+"""Finds the translations of texts by an encoder's hidden states, layer by layer.
+
+Prints how often the nearest text of another language is the translation:
 
   python -m launch.translations --input=en=en_pud-ud-test.conllu --input=de=de_pud-ud-test.conllu \\
       --init_from=WORKDIR --output=DIR

@@ -306,10 +306,10 @@ class _Job:
         for language, runs_of_it in sorted(text.runs_of.items()):
             sums = text.languages[language]
             if sums['documents'] < plan.least_documents(self._options):
+                few = statistics.plural(sums['documents'], 'document')
                 self._warn(
-                    f'{language}: {statistics.plural(sums["documents"], "document")} held out, too'
-                    ' few for pairs: it has no held-out records; raise --eval_fraction, or give'
-                    f' --eval_input={language}=PATTERN'
+                    f'{language}: {few} held out, which is too few: it has no held-out records;'
+                    f' raise --eval_fraction, or give --eval_input={language}=PATTERN'
                 )
                 continue
             name = f'{split}-{language}'

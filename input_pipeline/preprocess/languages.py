@@ -20,8 +20,8 @@ from configs.errors import UserError, did_you_mean
 from input_pipeline.randomness import digest64, mix
 
 EXPONENT = 0.7  # multilingual BERT's S
-# From which on a text that is repeated teaches less each time: as often as Poro's Finnish, and in
-# Muennighoff et al. 2023 (section 5) the last that was worth almost as much as new text.
+# From which on a text that is repeated teaches less each time: as often as Poro's Finnish, and with
+# Muennighoff et al. 2023 the last that was worth almost as much as new text.
 MOST_REPEATS = 4.0
 # en=..., ko=..., zh-Hant=...: two or three letters, so that a path with = in it is rarely one.
 _NAMED = re.compile('([a-z]{2,3}(?:-[A-Za-z]+)*)=(.*)', re.DOTALL)

@@ -64,8 +64,7 @@ RUN_TOKENS = 1 << 24
 SENTENCES = 1024
 # Examples laid out, masked and encoded at once: their arrays stay in the processor's cache
 ROWS = 1024
-# What is counted of each language; the words only as the text is read
-SUMS_OF_LANGUAGE = ('documents', 'tokens', 'unknown_tokens', 'words')
+SUMS_OF_LANGUAGE = ('documents', 'tokens', 'unknown_tokens', 'words')  # words as they are read
 _NOT_LETTERS = bytes(set(range(128)) - set(range(ord('a'), ord('z') + 1)))
 
 
@@ -139,11 +138,6 @@ def fingerprint(sentences: Sequence[str]) -> int:
     )
 
 
-def is_held_out(fingerprint: int, fraction: float) -> bool:
-    """Whether a document with this fingerprint belongs to the held-out `fraction`."""
-    return fingerprint < fraction * 2**64
-
-
 @dataclass
 class Tokenised:
     """What one unit of input gave.
@@ -201,11 +195,7 @@ def tokenise(
     # tokenizer moves a document to the other side.
     for document in documents:
         identity = fingerprint(document.sentences)
-        side = split or (
-            'eval'
-            if recipe.eval_fraction and is_held_out(identity, recipe.eval_fraction)
-            else 'train'
-        )
+        side = split or ('eval' if identity < recipe.eval_fraction * 2**64 else 'train')
         if split == 'train' and identity in known:
             sides['train'].sums['copies_of_held_out_dropped'] += 1
             continue
@@ -318,15 +308,12 @@ class _Side:
 
 @dataclass(frozen=True)
 class Bucket:
-    """One bucket's records: the sums of `fields.count` over them, their number and their bytes.
-
-    `languages`: of each, how many examples begin in its text and how many tokens are of its text.
-    """
+    """One bucket's records: the sums of `fields.count` over them, their number and their bytes."""
 
     counts: dict[str, Any]
     records: int = 0
     bytes: int = 0
-    # 'examples' and 'example_tokens' of each language, where languages are named
+    # where they are named: how many examples begin in the text of each, and tokens are of it
     languages: dict[str, Counter[str]] = field(default_factory=dict)
 
 

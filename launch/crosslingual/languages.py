@@ -7,6 +7,7 @@ language is a name of a task's files here, whatever is written in them. It must 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ def languages_of(
     `split`: which one is scored; None: dev, or test where a language has no dev.
     Raises UserError for what is no such list, and for tasks that no model could have in common.
     """
-    given, folders = _named('task', tasks), _named('data_dir', data_dirs)
+    given, folders = named('task', tasks), named('data_dir', data_dirs)
     for name in folders:
         if name not in given:
             raise _unknown('data_dir', f'{name}={folders[name]}', name, given)
@@ -100,19 +101,19 @@ def _of_language(name: str, example: Any) -> Example:
     )
 
 
-def _named(flag: str, given: Sequence[str]) -> dict[str, str]:
-    """{name: value} of what is given as NAME=VALUE."""
-    named: dict[str, str] = {}
+def named(flag: str, given: Sequence[str]) -> dict[str, str]:
+    """{language: value} of what is given as LANGUAGE=VALUE, each language once; else UserError."""
+    values: dict[str, str] = {}
     for text in given:
         name, equals, value = text.partition('=')
-        if not equals or not name.isidentifier() or not value:
+        if not equals or not value or not re.fullmatch(r'[A-Za-z][\w-]*', name):
             raise UserError(
                 f'--{flag}={text}: name its language, as in --{flag}=de={value or name or "..."}'
             )
-        if name in named:
+        if name in values:
             raise UserError(f'--{flag}={text}: {name} is named twice')
-        named[name] = value
-    return named
+        values[name] = value
+    return values
 
 
 def _unknown(flag: str, given: str, name: str, known: Mapping[str, Any]) -> UserError:

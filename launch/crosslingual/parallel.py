@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from configs.errors import UserError
 from input_pipeline.text.whole_text import plain_name, read_json, read_utf8
+from launch.crosslingual.languages import named
 
 
 def read_parallel(given: Sequence[str]) -> dict[str, list[str]]:
@@ -19,14 +20,7 @@ def read_parallel(given: Sequence[str]) -> dict[str, list[str]]:
     paragraphs (SQuAD's format, as of XQuAD), any other a text a line. Raises UserError for fewer
     than two languages, and for files that do not have as many texts.
     """
-    texts: dict[str, list[str]] = {}
-    for one in given:
-        language, equals, path = one.partition('=')
-        if not equals or not language.isidentifier() or not path:
-            raise UserError(f'--input={one}: name its language, as in --input=de={path or one}')
-        if language in texts:
-            raise UserError(f'--input={one}: {language} is named twice')
-        texts[language] = _texts(path)
+    texts = {language: _texts(path) for language, path in named('input', given).items()}
     if len(texts) < 2:
         raise UserError('--input: name the files of two languages or more')
 

@@ -31,14 +31,20 @@ from launch.workdir.workdir import Workdir
 
 
 def measure(
+    eval_step: Callable[[Any, Batch], MetricSums], params: Any, batches: Iterable[Batch]
+) -> dict[str, float]:
+    """Means over all batches; `masked` and `examples` are counts, `mlm_perplexity` of the loss."""
+    return measure_languages(eval_step, params, (('', batch) for batch in batches))
+
+
+def measure_languages(
     eval_step: Callable[[Any, Batch], MetricSums],
     params: Any,
     batches: Iterable[tuple[str, Batch]],
 ) -> dict[str, float]:
-    """Means over all batches, each with its language ('': not named).
+    """`measure` of batches that each come with their language ('': not named).
 
-    `masked` and `examples` are counts, `mlm_perplexity` of the loss. mlm_loss_LANGUAGE and
-    mlm_accuracy_LANGUAGE are those of one language.
+    mlm_loss_LANGUAGE and mlm_accuracy_LANGUAGE are those of one language.
     """
     # Sums and weights are added, and divided once at the end: a mean of the batches' means would
     # count a short last batch too much.
@@ -122,7 +128,7 @@ def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
 
     # Every record once; the last batch is filled up with rows of weight 0.
     with jax.set_mesh(mesh):
-        measures = measure(
+        measures = measure_languages(
             eval_step,
             params,
             (

@@ -296,7 +296,7 @@ class PhaseTraining:
             params = joined(state.params, state.frozen)
 
             # Best is the lowest masked-LM loss; a loss that is not finite can be no best.
-            measures = held_out.measure(program.eval_step, params, watched())
+            measures = held_out.measure_languages(program.eval_step, params, watched())
             loss = measures['mlm_loss']
             # losses of different lengths do not compare: a later phase's are always better
             score = (float(self.number), -loss) if math.isfinite(loss) else None

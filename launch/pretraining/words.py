@@ -155,7 +155,7 @@ def train(
     def evaluate(step: int, now: state.TrainState) -> loop.Verdict:
         del step
         rows = evaluation_batches(words.eval, forms, batch_size)
-        found = held_out.measure(eval_step, now.params, (('', place(row)) for row in rows))
+        found = held_out.measure(eval_step, now.params, map(place, rows))
         return loop.Verdict({'split': 'eval', **found}, score=(found['nearest_is_same'],))
 
     # What decides the result beside the settings; `words` is the mark of such a folder.

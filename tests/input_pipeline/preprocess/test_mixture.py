@@ -157,7 +157,7 @@ def test_a_language_with_one_held_out_document_has_no_pairs_there(
     write_text(tmp_path / 'one.txt', vocabulary[2][210:211])
     given = (f'de={tmp_path}/held.txt', f'ko={tmp_path}/one.txt')
     manifest = run(tmp_path, vocabulary, input=texts[0], eval_input=given)
-    assert 'ko: 1 document held out, too few for pairs' in capsys.readouterr().err
+    assert 'ko: 1 document held out, which is too few' in capsys.readouterr().err
     assert {shard.language for shard in manifest.shards('eval')} == {'de'}
 
 
@@ -259,3 +259,13 @@ def test_a_sentence_and_its_translation_stand_in_one_row(tmp_path, vocabulary, t
     whole = {pair for row in rows.tolist() for pair in ids if row[1] == pair[0] and pair[1] in row}
     seen = {pair for row in rows.tolist() for pair in ids if row[1] == pair[0]}
     assert len(seen) == 60 and 45 < len(whole) < 60  # of three passes, at least one keeps the pair
+
+
+def test_held_out_records_do_not_depend_on_the_other_languages(tmp_path, vocabulary, texts):
+    """So a model of one language and one of several are measured on the same masked words."""
+    options = {'eval_fraction': 0.2, 'language_repeats': ('ko=2',)}
+    run(tmp_path, vocabulary, input=texts[0], output=f'{tmp_path}/both', **options)
+    run(tmp_path, vocabulary, input=texts[0][1:], output=f'{tmp_path}/alone', **options)
+    both, alone = digests(tmp_path / 'both'), digests(tmp_path / 'alone')
+    name = 'eval-ko-00000-of-00001.tfrecord'
+    assert both[name] == alone[name]

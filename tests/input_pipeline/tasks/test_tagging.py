@@ -108,7 +108,7 @@ def test_tables_of_sentences(tmp_path):
         ('a O\n', {'labels': ['O']}, 'two or more'),
         ('a O\n', {'document_context': 'yes'}, '"document_context" is true or false'),
         ('a O\n', {'format': 'csv'}, r"does not say which column of train is \['tokens', 'tags'\]"),
-        ('a O\n', {'format': 'xml'}, "format 'xml' is none of conll, tsv"),
+        ('a O\n', {'format': 'xml'}, "format 'xml' is none of conll, conllu, tsv"),
     ],
 )
 def test_bad_input_is_refused(tmp_path, text, changes, message):

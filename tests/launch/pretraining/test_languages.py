@@ -108,7 +108,7 @@ def test_each_language_has_its_own_loss(records, tmp_path):
 
 def test_what_is_of_no_language_is_measured_as_before():
     sums = iter([{'mlm_loss': (6.0, 2.0), 'mlm_accuracy': (1.0, 2.0)}] * 2)
-    measures = held_out.measure(lambda params, batch: next(sums), None, [('', {}), ('', {})])
+    measures = held_out.measure(lambda params, batch: next(sums), None, [{}, {}])
     assert measures.keys() == {'mlm_loss', 'mlm_accuracy', 'mlm_perplexity', 'masked'}
     assert measures['mlm_loss'] == 3 and measures['masked'] == 4
 
