@@ -156,35 +156,13 @@ class TaggingTask(Task[TaggedExample]):
 
     def _sentences(self, split: str) -> Iterator[tuple[str, entities.Sentence, str]]:
         """(id, sentence, document) of every file of a split."""
-        # Three kinds of files: column files know documents by -DOCSTART-, CoNLL-U by # newdoc,
-        # tables by a column. The number of the file is part of a document's name, so files share
-        # none.
+        # Column files know documents by -DOCSTART- or # newdoc, tables by a column. The number of
+        # the file is part of a document's name, so files share none.
         test = split.startswith('test')
         lines: dict[str, str] = {}
         for number, table in enumerate(self.files[split]):
-            if table.format == 'conll':
-                # Words first and tags last, unless the task says otherwise.
-                columns = {'tokens': 0, 'tags': -1}
-                for role, column in table.columns.items():
-                    if isinstance(column, int):  # `_with_format` has refused any other
-                        columns[role] = column
-                for sentence in entities.read_columns(
-                    table.path, columns['tokens'], columns['tags'], self.comment, untagged=test
-                ):
-                    yield (
-                        unique_id({}, sentence.where, lines),
-                        sentence,
-                        f'{number}:{sentence.document}',
-                    )
-                continue
-            if table.format == 'conllu':
-                tag = entities.UPOS
-                for column in table.columns.values():
-                    assert isinstance(column, int)  # `_with_format` has refused any other
-                    tag = column
-                for sentence in entities.read_conllu(table.path, tag):
-                    if sentence.tags is None and not test:
-                        raise UserError(f'{sentence.where}: no word of the sentence has a tag')
+            if table.format in ('conll', 'conllu'):
+                for sentence in self._in_columns(table, untagged=test):
                     place = f'{number}:{sentence.document}'
                     yield unique_id({}, sentence.where, lines), sentence, place
                 continue
@@ -202,6 +180,19 @@ class TaggingTask(Task[TaggedExample]):
                     entities.Sentence(where, words, tags, 0),
                     f'{number}:{row.get("document", name)}',
                 )
+
+    def _in_columns(self, table: Table, untagged: bool) -> Iterator[entities.Sentence]:
+        """The sentences of a column file or a CoNLL-U file."""
+        # Words first and tags last, unless the task says otherwise; CoNLL-U has places of its own.
+        conllu = table.format == 'conllu'
+        columns = {'tokens': 0, 'tags': entities.UPOS if conllu else -1}
+        for role, column in table.columns.items():
+            if isinstance(column, int):  # `_with_format` has refused any other
+                columns[role] = column
+        word, tag = columns['tokens'], columns['tags']
+        if conllu:
+            return entities.read_conllu(table.path, tag, untagged)
+        return entities.read_columns(table.path, word, tag, self.comment, untagged)
 
     def respelled(self, example: TaggedExample, respell: Callable[[str], str]) -> TaggedExample:
         """Every word, which keeps its tag."""
@@ -484,14 +475,11 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tag
 def _with_format(name: str, split: str, table: Table) -> Table:
     """The table with its format settled. UserError where columns are missing."""
     # By its suffix; a .tsv with words is meant as columns here, not as a table.
-    if not table.format and not table.tfds and plain_name(table.path).endswith(_COLUMN_FILES):
-        table = dataclasses.replace(table, format='conll')
-    if not table.format and not table.tfds and plain_name(table.path).endswith('.conllu'):
-        table = dataclasses.replace(table, format='conllu')
+    for form, endings in (('conll', _COLUMN_FILES), ('conllu', ('.conllu',))):
+        if not table.format and not table.tfds and plain_name(table.path).endswith(endings):
+            table = dataclasses.replace(table, format=form)
     if table.format == 'conllu':
-        if table.columns and not (
-            table.columns.keys() == {'tags'} and table.columns['tags'] in (3, 4)
-        ):
+        if table.columns not in ({}, {'tags': 3}, {'tags': 4}):
             raise UserError(
                 f'task {name}: "columns" of a CoNLL-U file is {{"tags": 3}}, the universal part of'
                 f' speech, or {{"tags": 4}}, the treebank\'s own, not {table.columns}'

@@ -88,12 +88,15 @@ def read_columns(
         tags.append(None if bare else cells[tag])
 
 
-def read_conllu(path: str, tag: int = UPOS) -> Iterator[Sentence]:
+def read_conllu(path: str, tag: int = UPOS, untagged: bool = False) -> Iterator[Sentence]:
     """Yields the sentences of a CoNLL-U file, as Universal Dependencies distributes them.
 
     Words are the syntactic ones, which have tags: the ranges (3-4, as French "du" for "de le") and
-    the empty nodes (5.1) between them are left out. Documents begin at "# newdoc". A sentence whose
-    tags are all "_" has none. `tag`: the column, from 0; 3 is the universal part of speech.
+    the empty nodes (5.1) between them are left out. Documents begin at "# newdoc".
+
+    Args:
+      tag: the column of the tags, from 0; 3 is the universal part of speech.
+      untagged: a sentence whose tags are all "_" is accepted, as words without tags.
 
     Raises UserError for a line that is none of the format.
     """
@@ -109,6 +112,8 @@ def read_conllu(path: str, tag: int = UPOS) -> Iterator[Sentence]:
         if not line.strip():
             if words:
                 known = None if set(tags) == {'_'} else tags
+                if known is None and not untagged:
+                    raise UserError(f'{path}:{begin}: no word of the sentence has a tag')
                 yield Sentence(f'{path}:{begin}', words, known, document)
             words, tags = [], []
             continue
