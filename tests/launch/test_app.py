@@ -137,7 +137,7 @@ def test_help_shows_the_binarys_own_flags(program):
                 ' bytes.): take a smaller batch_size'
             ),
         ),
-        (['--data=config'], '--config is required: a preset (bert_base, '),
+        (['--data=config'], '--config is required: a preset (albert_base, '),
         (
             ['--data=config', '--config=none_such'],
             '--config=none_such: neither a file nor a preset',

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pathlib
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -14,7 +16,6 @@ from bert_jax.model import heads
 from bert_jax.train import losses
 from input_pipeline.tokenizer import Tokenizer, vocabulary
 from input_pipeline.vocabulary_options import VocabularyOptions
-from launch import export
 from launch.inference.mask_filler import MaskFiller
 from launch.inference.predictor import Predictor
 from launch.sources import source
@@ -69,10 +70,13 @@ def served(
     architecture: str, tokenizer: Tokenizer, folder: pathlib.Path, shape: str = 'tiny', **settings
 ) -> tuple[pathlib.Path, Model]:
     """Such a model, read here and written again with `tokenizer`."""
-    made(architecture, shape, tokenizer.vocab_size, **settings).save_pretrained(folder / 'theirs')
-    model = huggingface.read(folder / 'theirs').model
-    export.export(model, tokenizer, 'huggingface', str(folder / 'ours'))
-    return folder / 'ours', model
+    theirs, ours = folder / 'theirs', folder / 'ours'
+    tokenizer.save(theirs)
+    made(architecture, shape, tokenizer.vocab_size, **settings).save_pretrained(theirs)
+    # By the command, whose flags another module of this suite has too.
+    command = [sys.executable, '-m', 'launch.export', f'--init_from={theirs}', f'--output={ours}']
+    subprocess.run(command, cwd=pathlib.Path(__file__).parents[2], check=True)
+    return ours, huggingface.read(theirs).model
 
 
 @pytest.mark.parametrize('shape', SHAPES)
