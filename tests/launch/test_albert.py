@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import json
 import pathlib
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -31,6 +28,7 @@ from launch.pretraining import held_out, train
 from launch.pretraining.records import match_phases
 from launch.sources import fitting, source
 from tests.helpers import finetuning
+from tests.helpers.serving import serves_itself
 
 pytestmark = pytest.mark.usefixtures('signal_handlers')
 GOOD, BAD = ('good', 'fine', 'great'), ('bad', 'poor', 'dull')
@@ -235,19 +233,7 @@ def test_the_export_answers_alike_and_is_read_again(folder, tuned, tmp_path):
 
 
 def test_a_stablehlo_folder_serves_itself(tuned, tmp_path):
-    whole = source.read_source(str(tuned))
-    export.export(whole.bert, whole.tokenizer, 'stablehlo', str(tmp_path / 'out'))
-    said = subprocess.run(
-        [sys.executable, '-P', str(tmp_path / 'out/serve.py'), 'the film', 'it was good'],
-        capture_output=True,
-        text=True,
-        cwd='/',
-        env={'JAX_PLATFORMS': 'cpu'},
-        timeout=300,
-    )
-    assert said.returncode == 0, said.stderr
-    answer = Predictor.from_workdir(str(tuned))(PAIR)
-    assert ast.literal_eval(said.stdout) == pytest.approx(answer['probabilities'], abs=1e-4)
+    serves_itself(tuned, tmp_path / 'out', *PAIR.values())
 
 
 def test_features_are_the_encoders(folder):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import json
 import pathlib
 import shutil
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -24,7 +21,6 @@ from input_pipeline.records.fields import RecordSpec
 from input_pipeline.records.stream import RecordStream
 from input_pipeline.text.typos import Typos
 from input_pipeline.tokenizer import Tokenizer, spelling
-from launch import export
 from launch.inference import Bert, Predictor
 from launch.pretraining import held_out, train
 from launch.pretraining.records import Records
@@ -32,6 +28,7 @@ from launch.sources import fitting, source
 from tests.helpers import finetuning
 from tests.helpers.numpy_bert import numpy_forward
 from tests.helpers.records import example_columns
+from tests.helpers.serving import serves_itself
 
 pytestmark = pytest.mark.usefixtures('signal_handlers')
 ENTRIES = [
@@ -244,21 +241,9 @@ def test_the_control_of_random_weights_has_the_vectors(folder, tuned):
 
 
 def test_a_stablehlo_folder_is_small_and_computes_the_vectors(tuned, tmp_path):
-    whole = source.read_source(str(tuned))
-    export.export(whole.bert, whole.tokenizer, 'stablehlo', str(tmp_path / 'out'))
+    serves_itself(tuned, tmp_path / 'out', 'the film was great')
     weights = load_file(tmp_path / 'out/weights.safetensors')
     assert 'encoder/embeddings/word' not in weights
-    said = subprocess.run(
-        [sys.executable, '-P', str(tmp_path / 'out/serve.py'), 'the film was great'],
-        capture_output=True,
-        text=True,
-        cwd='/',
-        env={'JAX_PLATFORMS': 'cpu'},
-        timeout=300,
-    )
-    assert said.returncode == 0, said.stderr
-    answer = Predictor.from_workdir(str(tuned))('the film was great')
-    assert ast.literal_eval(said.stdout) == pytest.approx(answer['probabilities'], abs=1e-4)
 
 
 def test_elsewhere_it_is_a_bert_with_a_table(folder, tuned, tmp_path, binary):

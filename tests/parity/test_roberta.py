@@ -19,7 +19,7 @@ _REASON = 'PyTorch and transformers are not installed: bash launch/test.sh --par
 torch = pytest.importorskip('torch', reason=_REASON)
 transformers = pytest.importorskip('transformers', reason=_REASON)
 
-from tests.parity import reference
+from tests.parity import answers, reference
 
 # Warnings of torch and transformers are not ours to mend.
 pytestmark = pytest.mark.filterwarnings('default')
@@ -64,16 +64,12 @@ def served(
     return folder / 'ours', model
 
 
-def pipeline(task: str, where: pathlib.Path, **options):
-    return transformers.pipeline(task, str(where), device='cpu', **options)
-
-
 @pytest.mark.parametrize('shape', SHAPES)
 def test_masked_words(tmp_path, tokenizer, shape):
     where, _ = served('RobertaForMaskedLM', tokenizer, tmp_path, shape)
     ours = MaskFiller(source.read_source(str(where)), 5)
     for text in ('The capital of France is <mask>.', '<mask> people don\'t like "Zürich" 😀'):
-        wanted = pipeline('fill-mask', where)(text)
+        wanted = answers.pipeline('fill-mask', where)(text)
         found = ours(text)['masks'][0]
         assert [one['token'] for one in found] == [one['token_str'] for one in wanted]
         np.testing.assert_allclose(
@@ -85,25 +81,13 @@ def test_masked_words(tmp_path, tokenizer, shape):
 def test_classes_of_texts_and_pairs(tmp_path, tokenizer, shape):
     labels = {'id2label': {0: 'no', 1: 'yes', 2: 'maybe'}}
     where, _ = served('RobertaForSequenceClassification', tokenizer, tmp_path, shape, **labels)
-    ours = Predictor.from_workdir(str(where))
-    theirs = pipeline('text-classification', where, top_k=None)
-    pair = {'text': TEXT[0], 'text_b': TEXT[1]}
-    for found, wanted in (
-        (ours(TEXT[1]), theirs(TEXT[1])),
-        (ours(pair), theirs({'text': TEXT[0], 'text_pair': TEXT[1]})),
-    ):
-        wanted = wanted[0] if isinstance(wanted[0], list) else wanted
-        scores = {one['label']: one['score'] for one in wanted}
-        assert found['probabilities'] == pytest.approx(scores, abs=2e-5)
+    answers.same_classes(where, *TEXT[:2])
 
 
 def test_a_number(tmp_path, tokenizer):
     where, model = served('RobertaForSequenceClassification', tokenizer, tmp_path, num_labels=1)
     assert model.head == 'regressor'
-    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(where)
-    rows = transformers.AutoTokenizer.from_pretrained(where)(TEXT[0], return_tensors='pt')
-    wanted = theirs(**rows).logits.item()
-    assert Predictor.from_workdir(str(where))(TEXT[0])['value'] == pytest.approx(wanted, abs=2e-5)
+    answers.same_number(where, TEXT[0])
 
 
 def test_tags_and_choices(tmp_path, tokenizer):
