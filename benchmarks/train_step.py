@@ -261,19 +261,19 @@ def bare(config: Any, seq_len: int, size: int) -> Program:
     import jax
     import jax.numpy as jnp
 
-    from bert_jax.model.dropout import DropoutRng
+    from bert_jax.model.dropout import GENERATORS, DropoutRng
 
     program, state, batch = built(config, seq_len, size)
     objective, params = program.objective, state.params
     rows = jnp.arange(size, dtype=jnp.uint32)
     denominators = objective.weights(batch)
-    generator = {'threefry': 'threefry2x32', 'rbg': 'rbg'}[config.runtime.dropout_rng]
+    generator = GENERATORS[config.runtime.dropout_rng]
 
     @jax.jit
     # A fresh key each time, as in training: constant masks could be computed once for all.
     def gradient(params: Any, number: jax.Array) -> Any:
-        key = jax.random.fold_in(jax.random.key(0, impl=generator), number)
-        dropout_rng = DropoutRng(key, rows)
+        key = jax.random.fold_in(jax.random.key(0, impl=generator.implementation), number)
+        dropout_rng = DropoutRng(key, rows, generator)
 
         def loss(params: Any) -> jax.Array:
             sums = objective.sums(params, batch, dropout_rng)

@@ -21,11 +21,11 @@ from input_pipeline.tasks.features import text_rows
 from input_pipeline.tasks.predictions import complete, number, read_labels, write_labels
 from input_pipeline.tasks.scores.constant_baseline import entropy
 from input_pipeline.tasks.scores.labels import LABEL_METRICS, NUMBER_METRICS
-from input_pipeline.tasks.task_file import require_entries, tables_of
+from input_pipeline.tasks.task_file import TABLE_ENTRIES, require_entries, tables_of
 from input_pipeline.text.tables import Table, unique_id
 
 KINDS = ('classification', 'pair', 'regression')
-_SETTINGS = ('kind', 'files', 'columns', 'labels', 'metrics', 'header', 'format', 'skip_bad_rows')
+_SETTINGS = ('kind', 'files', 'labels', 'metrics', *TABLE_ENTRIES)
 
 
 @dataclass(frozen=True)
@@ -232,6 +232,8 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tex
       header    optional, true: whether the first line names the columns
       format    optional, tsv, csv or jsonl: otherwise by suffix
       skip_bad_rows  optional, false: leave out rows of a wrong width
+      only      optional: column -> what stands in it in the rows to be read, as in
+                {"language": "de"}
     """
     # From the file's entries to a task, refused at the first that is not as the family has it.
     kind = description['kind']

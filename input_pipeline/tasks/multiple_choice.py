@@ -22,12 +22,12 @@ from input_pipeline.tasks.base import Arrays, Example, Predictions, Task
 from input_pipeline.tasks.features import text_rows
 from input_pipeline.tasks.predictions import complete, read_labels, write_labels
 from input_pipeline.tasks.scores.labels import accuracy
-from input_pipeline.tasks.task_file import require_entries, tables_of
+from input_pipeline.tasks.task_file import TABLE_ENTRIES, require_entries, tables_of
 from input_pipeline.text.tables import Column, Table, unique_id
 
 KINDS = ('choice',)
 NAMES = ('swag', 'codah')
-_SETTINGS = ('kind', 'files', 'columns', 'labels', 'metrics', 'header', 'format', 'skip_bad_rows')
+_SETTINGS = ('kind', 'files', 'labels', 'metrics', *TABLE_ENTRIES)
 _FOUR = ('0', '1', '2', '3')
 
 

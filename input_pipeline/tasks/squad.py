@@ -24,7 +24,7 @@ from input_pipeline.tasks.predictions import require_labels
 from input_pipeline.tasks.scores import squad
 from input_pipeline.tasks.scores.constant_baseline import entropy
 from input_pipeline.tasks.squad_files import SpanExample
-from input_pipeline.tasks.task_file import require_entries, tables_of
+from input_pipeline.tasks.task_file import TABLE_ENTRIES, require_entries, tables_of
 from input_pipeline.text.tables import FORMATS, Table
 
 KINDS = ('span',)
@@ -38,7 +38,7 @@ _OPTIONS = (
     'null_threshold',
     'scorer',
 )
-_SETTINGS = ('kind', 'files', 'columns', 'header', 'format', 'skip_bad_rows', *_OPTIONS)
+_SETTINGS = ('kind', 'files', *TABLE_ENTRIES, *_OPTIONS)
 _FILES = {
     'squad_v1': ('train-v1.1.json', 'dev-v1.1.json'),
     'squad_v2': ('train-v2.0.json', 'dev-v2.0.json'),

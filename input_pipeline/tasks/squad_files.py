@@ -52,6 +52,8 @@ def with_format(task: str, table: Table) -> Table:
     """
     if not table.format and not table.tfds and not table.columns:
         table = dataclasses.replace(table, format='squad')
+    if table.only and table.format == 'squad':
+        raise UserError(f'task {task}: {table.where}: "only" is for tables with columns')
     if table.format != 'squad' and (
         missing := [role for role in ('question', 'context', 'answer') if role not in table.columns]
     ):

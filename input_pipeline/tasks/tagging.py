@@ -24,24 +24,13 @@ from input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, Predictions, 
 from input_pipeline.tasks.predictions import complete
 from input_pipeline.tasks.scores import entities
 from input_pipeline.tasks.scores.constant_baseline import entropy
-from input_pipeline.tasks.task_file import require_entries, tables_of
+from input_pipeline.tasks.task_file import TABLE_ENTRIES, require_entries, tables_of
 from input_pipeline.text.tables import FORMATS, Cell, Table, unique_id
 from input_pipeline.text.whole_text import located, plain_name
 
 KINDS = ('tagging',)
 NAMES = ('conll2003', 'conll2003_sentences')
-_SETTINGS = (
-    'kind',
-    'files',
-    'columns',
-    'labels',
-    'metrics',
-    'header',
-    'format',
-    'skip_bad_rows',
-    'document_context',
-    'comment',
-)
+_SETTINGS = ('kind', 'files', 'labels', 'metrics', *TABLE_ENTRIES, 'document_context', 'comment')
 _METRICS = ('entity_f1', 'accuracy')
 _COLUMN_FILES = ('.txt', '.tsv', '.conll', '.bio', '.iob', '.iob2')
 _KINDS_2003 = ('PER', 'LOC', 'ORG', 'MISC')
@@ -478,6 +467,8 @@ def _with_format(name: str, split: str, table: Table) -> Table:
     for form, endings in (('conll', _COLUMN_FILES), ('conllu', ('.conllu',))):
         if not table.format and not table.tfds and plain_name(table.path).endswith(endings):
             table = dataclasses.replace(table, format=form)
+    if table.only and table.format in ('conll', 'conllu'):
+        raise UserError(f'task {name}: files.{split}: "only" is for tables, not for {table.path}')
     if table.format == 'conllu':
         if table.columns not in ({}, {'tags': 3}, {'tags': 4}):
             raise UserError(

@@ -78,6 +78,9 @@ def _flag(value: Any) -> bool:
     return type(value) is bool
 
 
+# How a file is read: of the whole task, or of one file in an object of its own.
+TABLE_ENTRIES = ('columns', 'header', 'format', 'skip_bad_rows', 'only')
+
 # Entry -> (what it must be, the same in words).
 _TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     'kind': (_text, 'a text'),
@@ -91,6 +94,10 @@ _TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
             'an object of what -> the name or the place of its column, as in '
             '{"text": "sentence", "label": 1}'
         ),
+    ),
+    'only': (
+        lambda value: isinstance(value, dict) and all(map(_scalar, value.values())),
+        'an object of column -> what stands there in the rows to be read, as in {"language": "de"}',
     ),
     'labels': (
         lambda value: value == [] or _listed(_scalar, value),
@@ -138,7 +145,7 @@ def tables_of(
     """The `files` of a JSON task file: split -> its tables, read one after the other.
 
     `files` maps a split to a file, a list of files, or an object {"file"} or {"tfds", "split"} that
-    may also override `columns`, `header`, `format` and `skip_bad_rows` of the description for it.
+    may also have TABLE_ENTRIES of its own, in place of the description's.
 
     Args:
       name: the task, for errors.
@@ -150,7 +157,7 @@ def tables_of(
     where = f'task {name}'
     shared = {
         entry: description[entry]
-        for entry in ('columns', 'header', 'format', 'skip_bad_rows')
+        for entry in TABLE_ENTRIES
         if entry in description
     }
     files: dict[str, tuple[Table, ...]] = {}
@@ -173,7 +180,7 @@ def tables_of(
             # tensorflow-datasets have a split and a folder of their own; files have none
             source = {'file', 'tfds'} & set(settings)
             own = {'tfds', 'split', 'data_dir', 'class_names'} if 'tfds' in source else {'file'}
-            known = {*shared, 'columns', 'header', 'format', 'skip_bad_rows', *own}
+            known = {*TABLE_ENTRIES, *own}
             if len(source) != 1 or set(settings) - known:
                 raise UserError(
                     f'{where}: files.{split}={json.dumps(entry)}: expected a file name, a list of'
@@ -186,6 +193,8 @@ def tables_of(
                     f'{where}: format {settings["format"]!r} is none of {", ".join(formats)}'
                 )
             columns = settings.pop('columns', {})
+            # Labels and these may be numbers in JSON; in the files they are text.
+            only = {name: str(value) for name, value in settings.pop('only', {}).items()}
             if unknown := sorted(set(columns) - set(roles)):
                 raise UserError(
                     f'{where}: unknown columns {unknown}; columns are {", ".join(roles)}'
@@ -201,6 +210,6 @@ def tables_of(
             # 3. The table. Names are relative to `folder`; for a data set it is where data sets
             # lie, if told.
             path = settings.pop('file', None) or settings.pop('data_dir', '')
-            tables.append(Table(os.path.join(folder, path) if path else '', columns, **settings))
+            tables.append(Table(os.path.join(folder, path) if path else '', columns, only=only, **settings))
         files[split] = tuple(tables)
     return files

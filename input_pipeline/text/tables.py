@@ -8,8 +8,10 @@ length to be answered, where a bad row is a record of its own.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +39,7 @@ class Table:
       format: tsv, csv or jsonl; '' goes by the file's suffix.
       skip_bad_rows: leave out rows of another width than the header's, and say how many, instead of
       refusing the file.
+      only: column -> what stands in it in the rows that are wanted; the others are passed over.
       tfds: a tensorflow-datasets name, to be read instead of a file.
       split: which split of `tfds`.
       class_names: of `tfds`, whether a class label is given by its name, or else as a number.
@@ -47,6 +50,7 @@ class Table:
     header: bool = True
     format: str = ''
     skip_bad_rows: bool = False
+    only: Mapping[str, str] = dataclasses.field(default_factory=dict)
     tfds: str = ''
     split: str = 'train'
     class_names: bool = True
@@ -55,6 +59,16 @@ class Table:
     def where(self) -> str:
         """What errors call it."""
         return f'tfds:{self.tfds}' if self.tfds else self.path
+
+    @property
+    def _read(self) -> dict[str, Column | list[Column]]:
+        """Role -> column of all that is read of a row, and so also what `only` looks at."""
+        # Without a header it is a place, which is a text too where it names an entry of JSON.
+        place = {
+            name: name if self.header or not re.fullmatch(r'-?\d+', name) else int(name)
+            for name in self.only
+        }
+        return {**self.columns, **{_only(name): column for name, column in place.items()}}
 
     def rows(
         self, optional: frozenset[str] = frozenset(), lists: frozenset[str] = frozenset()
@@ -65,8 +79,11 @@ class Table:
         list of texts, in JSON and tensorflow-datasets. Raises UserError for a missing file or
         column, bytes that are not UTF-8, and malformed rows.
         """
-        # A list under a role that takes one text would be trained on as its Python spelling.
+        wanted = {_only(column): value for column, value in self.only.items()}
         for where, row in self._rows(optional):
+            if any(str(row.pop(role)) != value for role, value in wanted.items()):
+                continue
+            # A list under a role that takes one text would be trained on as its Python spelling.
             if wrong := [
                 role for role, cell in row.items() if isinstance(cell, list) and role not in lists
             ]:
@@ -143,7 +160,7 @@ class Table:
 
         # A role may be several columns (the endings of a choice); then it is there only with all of
         # them.
-        for role, wanted in self.columns.items():
+        for role, wanted in self._read.items():
             several = wanted if isinstance(wanted, list) else [wanted]
             each = [self._place(column, first) for column in several]
             present = [place for place in each if place is not None]
@@ -194,8 +211,13 @@ class Table:
         """The columns wanted of each record."""
         for where, record in records:
             with _refusing(where):
-                row = rows.cells_of(record, self.columns, optional)
+                row = rows.cells_of(record, self._read, optional)
             yield where, row
+
+
+def _only(column: str) -> str:
+    """The role of a column that `only` looks at, which no task has."""
+    return f'only {column}'
 
 
 @contextlib.contextmanager

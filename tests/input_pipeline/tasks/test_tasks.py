@@ -101,6 +101,41 @@ def test_several_files_and_columns_by_place_from_either_end(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    ('name', 'text', 'entries'),
+    [
+        (
+            'all.tsv',
+            'language\ttext\tlabel\nen\ta\tpos\nde\tb\tneg\nde\tc\tpos\n',
+            {'only': {'language': 'de'}},
+        ),
+        (
+            'all.jsonl',
+            '{"text": "a", "label": "pos", "of": {"no": 1}}\n'
+            '{"text": "b", "label": "neg", "of": {"no": 2}}\n'
+            '{"text": "c", "label": "pos", "of": {"no": 2}}\n',
+            {'only': {'of.no': 2}},
+        ),
+        (
+            'bare.csv',
+            'en,a,pos\nde,b,neg\nde,c,pos\n',
+            {'header': False, 'columns': {'text': 1, 'label': -1}, 'only': {'0': 'de'}},
+        ),
+    ],
+)
+def test_only_some_rows_of_a_file_are_read(tmp_path, name, text, entries):
+    write(tmp_path, text, name)
+    shared = load_task(task_file(tmp_path, files={'train': name}, **entries))
+    own = load_task(task_file(tmp_path, files={'train': {'file': name, **entries}}))
+    for task in (shared, own):
+        read = [(e.id, e.text, task.labels[e.label]) for e in task.examples('train')]
+        assert read == [('0', 'b', 'neg'), ('1', 'c', 'pos')]
+
+    missing = {'files': {'train': name}, **entries, 'only': {'9': 'de'}}
+    with pytest.raises(UserError, match=f'{name}.*only 9'):
+        load_task(task_file(tmp_path, **missing)).examples('train')
+
+
 def test_data_dir_takes_the_place_of_the_folder_of_the_json(tmp_path):
     (tmp_path / 'data').mkdir()
     write(tmp_path / 'data', 'text\tlabel\na\tpos\n')
@@ -139,6 +174,29 @@ def test_bad_files_are_refused_in_one_line(tmp_path, text, message):
         ({'labels': ['pos']}, 'two or more'),
         ({'labels': None}, r"missing entries \['labels'\]"),
         ({'metrics': ['rouge']}, "metric 'rouge' is none of accuracy"),
+        ({'only': ['de']}, r'"only" is an object of column -> what stands there'),
+        (
+            {
+                'kind': 'tagging',
+                'files': {'train': 'a.conll'},
+                'labels': ['O'],
+                'metrics': None,
+                'columns': None,
+                'only': {'tag': 'O'},
+            },
+            'files.train: "only" is for tables, not for .*a.conll',
+        ),
+        (
+            {
+                'kind': 'span',
+                'files': {'train': 'a.json'},
+                'labels': None,
+                'metrics': None,
+                'columns': None,
+                'only': {'id': '1'},
+            },
+            'a.json: "only" is for tables with columns',
+        ),
         ({'colums': {}}, r"unknown entries \['colums'\]"),
         ({'columns': {'text': 'text', 'lable': 'label'}}, r"unknown columns \['lable'\]"),
         ({'files': {'train': {'path': 'x'}}}, 'files.train=.*expected a file name'),
