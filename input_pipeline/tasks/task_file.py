@@ -155,11 +155,7 @@ def tables_of(
     """
     # Settings of the whole task hold for every file, unless its own object says otherwise.
     where = f'task {name}'
-    shared = {
-        entry: description[entry]
-        for entry in TABLE_ENTRIES
-        if entry in description
-    }
+    shared = {entry: description[entry] for entry in TABLE_ENTRIES if entry in description}
     files: dict[str, tuple[Table, ...]] = {}
     for split, entries in description['files'].items():
         if not re.fullmatch(r'\w[\w.-]*', split):  # it names the files of results
@@ -210,6 +206,8 @@ def tables_of(
             # 3. The table. Names are relative to `folder`; for a data set it is where data sets
             # lie, if told.
             path = settings.pop('file', None) or settings.pop('data_dir', '')
-            tables.append(Table(os.path.join(folder, path) if path else '', columns, only=only, **settings))
+            tables.append(
+                Table(os.path.join(folder, path) if path else '', columns, only=only, **settings)
+            )
         files[split] = tuple(tables)
     return files
