@@ -26,7 +26,7 @@ from bert_jax.interchange import huggingface, parameters
 from bert_jax.interchange.families import NAMES
 from bert_jax.interchange.parameters import Model, Place, Reading, brief
 from bert_jax.model.added import is_added, neutral
-from bert_jax.train.task_heads import CLASSES, PARTS
+from bert_jax.train.task_heads import CLASSES, HEADS, PARTS
 from configs.errors import UserError
 from configs.files.atomic import atomic_write
 from configs.files.json_object import parse_object, read_object
@@ -38,12 +38,14 @@ _CONFIG = 'adapter_config.json'
 _FILES = ('adapter_model.safetensors', 'adapter_model.bin')
 _PREFIX = 'base_model.model.'
 
-# Their tasks, and transformers' class for each; other classes are named in auto_mapping.
+# Families whose blocks are numbered and named as BERT's: ALBERT's are not.
+_FAMILIES = ('bert', 'roberta')
+# Their tasks, and the head of ours that each stands for; other classes are named in auto_mapping.
 _TASKS = {
-    'SEQ_CLS': 'BertForSequenceClassification',
-    'TOKEN_CLS': 'BertForTokenClassification',
-    'QUESTION_ANS': 'BertForQuestionAnswering',
-    'FEATURE_EXTRACTION': 'BertModel',
+    'SEQ_CLS': 'classifier',
+    'TOKEN_CLS': 'tokens',
+    'QUESTION_ANS': 'span',
+    'FEATURE_EXTRACTION': 'encoder',
 }
 # Settings that are read here, or say how the arrays were made or, again, which they are. Any other
 # changes what is computed, and must be off.
@@ -73,8 +75,8 @@ _ENDS = {
     '_ia3/scale': '.ia3_l',
 }
 _END = re.compile('|'.join(f'{re.escape(end)}$' for end in _ENDS.values()))
+# Their module of a matrix, {} for the block's number; equal in all of _FAMILIES.
 _bert = huggingface.naming_of('bert', 'BertModel')
-# Their module of a matrix, {} for the block's number.
 _MODULES = {
     name: _bert(f'encoder/layers/{name}/kernel')[0].removesuffix('.weight') for name in MATRICES
 }
@@ -119,16 +121,21 @@ def read(where: str | os.PathLike, base: Model) -> Reading:
             f'{file}: {base_of(folder)} is not the encoder that it was tuned on, whose weights are'
             ' others: name that one as base_model_name_or_path'
         )
-    names, ignored = _canonical(by_file_name)
+    _check_family(base, str(file))
+    family = base.config.family
+    names, ignored = _canonical(by_file_name, NAMES[family].model_type)
 
     # The base's arrays under their names there, and the file's in their place; with them the size
     # of the head is known.
-    _check_family(base, str(file))
     architecture = _architecture(settings, base, file)
     parts = CLASSES[architecture].parts
+    naming = _naming_of(family, architecture)
     tensors = _tensors_of(base, parts)
+    for name in NAMES[family].displaced(architecture):
+        tensors.pop(name, None)
     tensors |= {canonical: by_file_name[name] for canonical, name in names.items()}
-    outputs = len(tensors['classifier.bias']) if 'classifier.bias' in tensors else base.outputs
+    bias = naming('classifier/bias')[0]
+    outputs = len(tensors[bias]) if bias in tensors else base.outputs
 
     # The method's options follow from the settings, and from the matrices that have arrays.
     try:
@@ -142,7 +149,7 @@ def read(where: str | os.PathLike, base: Model) -> Reading:
         _flatten(tensors, names, file)
 
     # From here on as any other model: names, shapes and numbers are checked, the base's too.
-    layout = parameters.places(config, parts, outputs, _naming)
+    layout = parameters.places(config, parts, outputs, naming)
     _fill(tensors, layout)
     spelled = {name: name for name in tensors} | names
     tree = parameters.to_tree(layout, tensors, config, spelled, str(folder), _CONFIG)
@@ -178,7 +185,8 @@ def write(where: str | os.PathLike, model: Model, base: Model, name: str) -> tup
 
     # Both models by their names there, to be held against each other.
     parts = CLASSES[model.architecture].parts
-    layout = parameters.places(model.config, parts, model.outputs, _naming)
+    naming = _naming_of(model.config.family, model.architecture)
+    layout = parameters.places(model.config, parts, model.outputs, naming)
     tensors = parameters.to_tensors(layout, model.params, model.config)
     before = _tensors_of(base, parts)
     equal = lambda n, array: n in before and np.array_equal(array, before[n])
@@ -187,8 +195,8 @@ def write(where: str | os.PathLike, model: Model, base: Model, name: str) -> tup
     # The file holds the method's arrays, modules that were trained whole and, if any bias was, all
     # of them; the rest is the base's.
     added = {n for n in tensors if _END.search(n)}
-    modules = _saved_modules(model.architecture, layout, changed)
-    whole = {n for n in tensors if n.rpartition('.')[0] in modules}
+    modules = _saved_modules(model, naming, layout, changed)
+    whole = {n for n in tensors if n.startswith(tuple(f'{module}.' for module in modules))}
     biases = {n for n in tensors if n.endswith('.bias') and tuning.method != 'ia3'} - whole
     if other := changed - added - whole - biases:
         raise UserError(
@@ -206,7 +214,7 @@ def write(where: str | os.PathLike, model: Model, base: Model, name: str) -> tup
         # What was a module's own lies one step deeper once peft has put its arrays beside it.
         module = n.removesuffix('.bias')
         there = f'{module}.base_layer.bias' if module in adapted else n
-        there = _PREFIX + NAMES['bert'].full(model.architecture, there)
+        there = _PREFIX + NAMES[model.config.family].full(model.architecture, there)
         arrays[there] = _as_theirs(n, tensors[n])
 
     # Arrays first: a folder whose adapter_config.json is there is whole.
@@ -220,7 +228,7 @@ def write(where: str | os.PathLike, model: Model, base: Model, name: str) -> tup
         'revision': revision or None,
         'inference_mode': True,
         'modules_to_save': modules or None,
-        **_class_settings(model.architecture),
+        **_class_settings(model),
         **_method_settings(tuning),
     }
     if tuning.method != 'ia3':
@@ -233,9 +241,9 @@ def write(where: str | os.PathLike, model: Model, base: Model, name: str) -> tup
 
 def _check_family(model: Model, where: str) -> None:
     """UserError for an encoder whose adapters are not built here."""
-    if model.config.family != 'bert':
+    if model.config.family not in _FAMILIES:
         raise UserError(
-            f'{where}: adapters of peft are built for BERT alone, and the model is a'
+            f'{where}: adapters of peft are built for BERT and RoBERTa, and the model is a'
             f' {model.config.traits.name}: --format=huggingface writes plain weights'
         )
 
@@ -258,31 +266,42 @@ def digest(model: Model) -> str:
     return found.hexdigest()[:24]
 
 
-def _naming(path: str) -> tuple[str, bool]:
+def _naming_of(family: str, architecture: str) -> parameters.Naming:
     """As of plain models, of the method's own arrays too."""
-    for end, theirs in _ENDS.items():
-        if path.endswith(end):
-            matrix = path.removesuffix(end).rpartition('/')[2]
-            return _MODULES[matrix] + theirs, end != '_ia3/scale'
-    return _bert(path)
+    plain = huggingface.naming_of(family, architecture)
+
+    def naming(path: str) -> tuple[str, bool]:
+        for end, theirs in _ENDS.items():
+            if path.endswith(end):
+                matrix = path.removesuffix(end).rpartition('/')[2]
+                return _MODULES[matrix] + theirs, end != '_ia3/scale'
+        return plain(path)
+
+    return naming
 
 
 def _tensors_of(model: Model, parts: Collection[str]) -> Tensors:
     """A plain model's arrays of the encoder and of these parts by their names there."""
     own = [part for part in model.parts if part in parts]
-    layout = parameters.places(model.config, own, model.outputs, _bert)
+    naming = huggingface.naming_of(model.config.family, model.architecture)
+    layout = parameters.places(model.config, own, model.outputs, naming)
     return parameters.to_tensors(layout, model.params, model.config)
 
 
-def _canonical(in_file: Collection[str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """({name without what peft puts before and into it: the name in the file}, those ignored)."""
+def _canonical(
+    in_file: Collection[str], model_type: str
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """({name without what peft puts before and into it: the name in the file}, those ignored).
+
+    Without the module around the encoder too, which is called by its `model_type`.
+    """
     names, ignored = {}, []
     for name in in_file:
         # bias=all writes each copy of a module that was trained whole, beside the module itself.
         if '.modules_to_save.' in name or '.original_module.' in name:
             ignored.append(name)
         else:
-            bare = name.removeprefix(_PREFIX).removeprefix('bert.')
+            bare = name.removeprefix(_PREFIX).removeprefix(f'{model_type}.')
             names[re.sub(r'\.base_layer(?=\.(weight|bias)$)', '', bare)] = name
     return names, tuple(ignored)
 
@@ -324,11 +343,13 @@ def _architecture(settings: Mapping[str, Any], base: Model, file: epath.Path) ->
     task, mapping = settings.get('task_type'), settings.get('auto_mapping')
     named = mapping.get('base_model_class') if isinstance(mapping, dict) else None
     architecture = named or base.architecture
-    if task:
-        architecture = _TASKS.get(task, task)  # a task without a class is refused below, by name
-    if architecture not in CLASSES:
+    family = base.config.family
+    if task:  # one that has no class is refused below, by name
+        architecture = HEADS[_TASKS[task]].class_in(family) if task in _TASKS else task
+    classes = [name for name, head in CLASSES.items() if head.class_in(family) == name]
+    if architecture not in classes:
         raise UserError(
-            f'{file}: it is for {architecture}, which is none of {", ".join((*_TASKS, *CLASSES))}'
+            f'{file}: it is for {architecture}, which is none of {", ".join((*_TASKS, *classes))}'
         )
     return architecture
 
@@ -415,34 +436,45 @@ def _fill(tensors: Tensors, layout: Mapping[str, Place]) -> None:
             tensors[name] = np.full(shape, neutral(path), np.float32)
 
 
-def _saved_modules(architecture: str, layout: Mapping[str, Place], changed: set[str]) -> list[str]:
+def _saved_modules(
+    model: Model, naming: parameters.Naming, layout: Mapping[str, Place], changed: set[str]
+) -> list[str]:
     """The modules of transformers' class that are in the file whole: its head, and what changed.
 
     UserError for a head of several modules that is not the base's.
     """
     modules: list[str] = []
-    for part in CLASSES[architecture].parts:
+    for part in CLASSES[model.architecture].parts:
         names = [
             n for path, p in layout.items() if path.startswith(PARTS[part].path) for n in p.names
         ]
         # For its own tasks peft takes the head for trained, and asks for it in the file.
-        trained = architecture in _TASKS.values() and part != 'pooler'
+        trained = _task_of(model) is not None and part != 'pooler'
         if not (trained or changed.intersection(names)):
             continue
         if len(PARTS[part].hugging_face) > 1:
             raise UserError(
-                f'--format=peft: the {part} head of {architecture} was trained too, which is no'
+                f'--format=peft: the {part} head of {model.architecture} was trained too, which is no'
                 ' single module: --format=huggingface writes all of it'
             )
-        modules += PARTS[part].hugging_face.values()
-    return modules
+        # RoBERTa's classifier has two layers, of which the first is our pooler.
+        (path,) = PARTS[part].hugging_face
+        module = naming(f'{path}/kernel')[0].removesuffix('.weight')
+        modules.append('classifier' if module.startswith('classifier.') else module)
+    return list(dict.fromkeys(modules))
 
 
-def _class_settings(architecture: str) -> dict[str, Any]:
+def _task_of(model: Model) -> str | None:
+    """Their task for the model's class, None for a class that they have no task for."""
+    heads = {HEADS[head].class_in(model.config.family): task for task, head in _TASKS.items()}
+    return heads.get(model.architecture)
+
+
+def _class_settings(model: Model) -> dict[str, Any]:
     """What peft wraps: a task of its own, or a class by its name."""
-    task = next((task for task, name in _TASKS.items() if name == architecture), None)
-    library = 'transformers.models.bert.modeling_bert'
-    mapping = {'base_model_class': architecture, 'parent_library': library}
+    task, name = _task_of(model), NAMES[model.config.family].model_type
+    library = f'transformers.models.{name}.modeling_{name}'
+    mapping = {'base_model_class': model.architecture, 'parent_library': library}
     return {'task_type': task, 'auto_mapping': None if task else mapping}
 
 
