@@ -146,6 +146,13 @@ class RuntimeConfig(Section):
         'arithmetic of the layers; parameters, softmax, norms and loss stay float32',
         kind='runtime',
     )
+    matmul_dtype: Literal['bfloat16'] | None = setting(
+        None,
+        'what products of dense layers and of the vocabulary read, their sums in float32; none:'
+        ' compute_dtype; bfloat16: faster on CPUs that have AMX',
+        kind='runtime',
+        is_later=True,
+    )
     remat: Literal['none', 'dots', 'full'] = setting(
         'none', 'what the backward pass recomputes, to save memory', kind='runtime'
     )

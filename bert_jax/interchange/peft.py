@@ -288,9 +288,7 @@ def _tensors_of(model: Model, parts: Collection[str]) -> Tensors:
     return parameters.to_tensors(layout, model.params, model.config)
 
 
-def _canonical(
-    in_file: Collection[str], model_type: str
-) -> tuple[dict[str, str], tuple[str, ...]]:
+def _canonical(in_file: Collection[str], model_type: str) -> tuple[dict[str, str], tuple[str, ...]]:
     """({name without what peft puts before and into it: the name in the file}, those ignored).
 
     Without the module around the encoder too, which is called by its `model_type`.
@@ -454,8 +452,8 @@ def _saved_modules(
             continue
         if len(PARTS[part].hugging_face) > 1:
             raise UserError(
-                f'--format=peft: the {part} head of {model.architecture} was trained too, which is no'
-                ' single module: --format=huggingface writes all of it'
+                f'--format=peft: the {part} head of {model.architecture} was trained too, which is'
+                ' no single module: --format=huggingface writes all of it'
             )
         # RoBERTa's classifier has two layers, of which the first is our pooler.
         (path,) = PARTS[part].hugging_face

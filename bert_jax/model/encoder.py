@@ -17,6 +17,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from bert_jax.mesh.products import dot_general
 from bert_jax.mesh.sharding import constrain_rows
 from bert_jax.model.added import ACTIVATIONS, Place, added_by
 from bert_jax.model.attention.attention import AttentionMask, attend
@@ -33,15 +34,23 @@ _SITES_PER_LAYER = 3
 POOLER_SITE = (1 << 20) + 1  # beyond those of any depth, and the head's
 
 
-def dense(config: ModelConfig, features: int, dtype: jnp.dtype, name: str) -> nn.Dense:
+def dense(
+    config: ModelConfig,
+    features: int,
+    dtype: jnp.dtype,
+    name: str,
+    matmul_dtype: str | None = None,
+) -> nn.Dense:
     """A dense layer, `features` wide, initialised as BERT's: truncated normal kernel, zero bias.
 
-    Parameters are float32, arithmetic is in `dtype` (modeling.py:375).
+    Parameters are float32, arithmetic is in `dtype` (modeling.py:375), and its product reads both
+    sides as `matmul_dtype`.
     """
     return nn.Dense(
         features,
         dtype=dtype,
         kernel_init=jax.nn.initializers.truncated_normal(config.initializer_range),
+        dot_general=dot_general(matmul_dtype),
         name=name,
     )
 
@@ -121,6 +130,7 @@ class Layer(nn.Module):
     config: ModelConfig
     dtype: jnp.dtype
     kernel: str = 'xla'
+    matmul_dtype: str | None = None
 
     @nn.compact
     def __call__(
@@ -139,7 +149,8 @@ class Layer(nn.Module):
         added, place = added_by(c), Place(c, self.dtype, index, dropout_rng)
 
         def linear(name: str, width: int, x: jax.Array) -> jax.Array:
-            return added.linear(name, dense(c, width, self.dtype, name), x, place)
+            layer = dense(c, width, self.dtype, name, self.matmul_dtype)
+            return added.linear(name, layer, x, place)
 
         def add_norm(name: str, norm: str, x: jax.Array, out: jax.Array, at: jax.Array):
             drop = lambda out: dropout(out, c.hidden_dropout, dropout_rng, at)
@@ -203,7 +214,8 @@ class Encoder(nn.Module):
     """Embeddings, L blocks and the pooler.
 
     `remat`, `scan` and `kernel` change memory and speed, not the result. `pooler_dropout`: rate of
-    dropout before the pooler.
+    dropout before the pooler. `matmul_dtype`: what products of the blocks' dense layers read; None:
+    arithmetic is in `dtype` throughout.
     """
 
     config: ModelConfig
@@ -212,6 +224,7 @@ class Encoder(nn.Module):
     scan: bool = False
     kernel: str = 'xla'
     pooler_dropout: float = 0.0
+    matmul_dtype: str | None = None
 
     @nn.compact
     def __call__(
@@ -277,7 +290,13 @@ class Encoder(nn.Module):
                 in_axes=(0, nn.broadcast, nn.broadcast),
                 length=stacked,
                 unroll=1 if self.scan else stacked,
-            )(plain if name == 'below_layers' else c, self.dtype, self.kernel, name=name)
+            )(
+                plain if name == 'below_layers' else c,
+                self.dtype,
+                self.kernel,
+                self.matmul_dtype,
+                name=name,
+            )
             # In the order of in_axes: `index` is split over the layers, mask and random names go to
             # each.
             numbers = jnp.arange(first, last)

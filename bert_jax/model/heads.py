@@ -16,6 +16,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from bert_jax.mesh.products import dot_general
 from bert_jax.model.dropout import DropoutRng, dropout
 from bert_jax.model.embeddings import padded_vocab, table_init, words_of
 from bert_jax.model.encoder import ACTIVATIONS, Encoder, LayerNorm, Packing, dense
@@ -34,6 +35,7 @@ class EncoderModel(nn.Module):
     remat: str = 'none'
     scan: bool = False
     kernel: str = 'xla'
+    matmul_dtype: str | None = None
 
     def encode(
         self, batch: Batch, dropout_rng: DropoutRng | None, pooler_dropout: float = 0.0
@@ -50,6 +52,7 @@ class EncoderModel(nn.Module):
             self.scan,
             self.kernel,
             pooler_dropout,
+            self.matmul_dtype,
             name='encoder',
         )
 
@@ -73,6 +76,7 @@ class MaskedLM(nn.Module):
 
     config: ModelConfig
     dtype: jnp.dtype
+    matmul_dtype: str | None = None
 
     @nn.compact
     def __call__(
@@ -97,8 +101,11 @@ class MaskedLM(nn.Module):
         # The word table again, transposed: input and output embeddings are tied where it is shared.
         if word_VE is None:
             word_VE = self.param('decoder', table_init(c), (V, c.embedding_width))
-        logits_BPV = jnp.einsum(
-            'BPE,VE->BPV', x_BPE, word_VE.astype(self.dtype), preferred_element_type=jnp.float32
+        logits_BPV = dot_general(self.matmul_dtype)(
+            x_BPE,
+            word_VE.astype(self.dtype),
+            (((2,), (1,)), ((), ())),
+            preferred_element_type=jnp.float32,
         )
         return logits_BPV + bias_V[None, None]
 
@@ -123,7 +130,9 @@ class Pretraining(EncoderModel):
         positions_BP = batch['masked_lm_positions']
         if self.config.attention == 'left_to_right' and not self.config.bilstm:
             positions_BP = jnp.maximum(positions_BP - 1, 0)
-        mlm_BPV = MaskedLM(self.config, self.dtype, name='mlm')(x_BTH, word_VE, positions_BP)
+        mlm_BPV = MaskedLM(self.config, self.dtype, self.matmul_dtype, name='mlm')(
+            x_BTH, word_VE, positions_BP
+        )
         if not self.config.traits.pairs:
             return mlm_BPV, None
         return mlm_BPV, dense(self.config, 2, self.dtype, 'nsp')(pooled).astype(jnp.float32)

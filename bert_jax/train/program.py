@@ -100,7 +100,12 @@ def pretraining_model(config: PretrainConfig, kernel: str = 'xla') -> heads.Pret
     """The model as `runtime` has it computed; its parameters are the same with any kernel."""
     runtime = config.runtime
     return heads.Pretraining(
-        config.encoder, jnp.dtype(runtime.compute_dtype), runtime.remat, runtime.scan_layers, kernel
+        config.encoder,
+        jnp.dtype(runtime.compute_dtype),
+        runtime.remat,
+        runtime.scan_layers,
+        kernel,
+        runtime.matmul_dtype,
     )
 
 

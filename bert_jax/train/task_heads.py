@@ -304,9 +304,10 @@ def make_model(
     outputs: how many labels or numbers the task has. KeyError for an unknown name.
     """
     dtype = jnp.dtype(runtime.compute_dtype)
-    return HEADS[head].model(
+    model = HEADS[head].model(
         config, dtype, outputs, head_dropout, runtime.remat, runtime.scan_layers
     )
+    return model.clone(matmul_dtype=runtime.matmul_dtype)
 
 
 def make_objective(head: str, model: Any) -> losses.Objective:
