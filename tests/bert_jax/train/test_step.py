@@ -44,7 +44,11 @@ def run(
     """
     mesh = sharding.make_mesh(runtime)
     model = heads.Pretraining(
-        config, jnp.dtype(runtime.compute_dtype), runtime.remat, runtime.scan_layers
+        config,
+        jnp.dtype(runtime.compute_dtype),
+        runtime.remat,
+        runtime.scan_layers,
+        matmul_dtype=runtime.matmul_dtype,
     )
     shards = sharding.shards_update(runtime, mesh)
     state = create_state(model, 7, optimizer, mesh, shards)
@@ -216,6 +220,16 @@ def test_bfloat16_moments_and_cheaper_masks_do_not_depend_on_the_mesh(baseline):
     # Every place is rounded as on one mesh, but for the few where float noise tips it over.
     mus = [np.asarray(s.opt_state[1].mu['mlm']['bias'], np.float32) for s, _ in (alone, split)]
     assert np.mean(mus[0] == mus[1]) > 0.95
+
+
+@pytest.mark.parametrize('change', [{'fsdp': 8}, {'model_parallel': 4, 'accumulation': 2}], ids=str)
+def test_products_that_read_bfloat16_do_not_depend_on_the_mesh(baseline, change):
+    products = {'matmul_dtype': 'bfloat16'}
+    alone, split = (run(RuntimeConfig(**products, **more))[1] for more in ({}, change))
+    # What is near the middle of two bfloat16 is rounded up on one mesh and down on another.
+    np.testing.assert_allclose(split, alone, rtol=2e-4)
+    np.testing.assert_allclose(alone, baseline, rtol=0.01)
+    assert alone != baseline
 
 
 def test_weights_and_moments_are_split_over_data_too_where_asked():

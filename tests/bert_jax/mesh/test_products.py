@@ -1,0 +1,55 @@
+"""Products that read bfloat16, against numpy with the rounding written out."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+from bert_jax.mesh.products import dot_general
+
+RNG = np.random.RandomState(0)
+X, KERNEL = RNG.normal(size=(3, 4, 8)).astype('f'), RNG.normal(size=(8, 5)).astype('f')
+WANTED = RNG.normal(size=(3, 4, 5)).astype('f')  # what the gradients are taken along
+
+
+def rounded(array: np.ndarray) -> np.ndarray:
+    return array.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+@pytest.mark.parametrize('table', [False, True], ids=['kernel', 'table'])
+def test_forward_and_gradients(table):
+    """A kernel is [K, M], a table of words [M, K]."""
+    w = KERNEL.T if table else KERNEL
+    dimensions = (((2,), (1 if table else 0,)), ((), ()))
+    product = lambda x, w: dot_general('bfloat16')(x, w, dimensions)
+    found, backward = jax.vjp(product, X, w)
+    of_x, of_w = backward(WANTED)
+
+    np.testing.assert_allclose(found, rounded(X) @ rounded(KERNEL), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(of_x, rounded(WANTED) @ rounded(KERNEL.T), rtol=1e-5, atol=1e-6)
+    # That of the matrix is of both sides as they are.
+    exact = np.einsum('btk,btm->km', X, WANTED)
+    np.testing.assert_allclose(of_w, exact.T if table else exact, rtol=1e-5, atol=1e-6)
+    assert np.abs(found - X @ KERNEL).max() > 1e-3  # it is rounded, and the test can see that
+
+
+def test_the_result_has_the_dtype_of_what_is_read_or_that_asked_for():
+    dimensions = (((2,), (0,)), ((), ()))
+    narrow = jnp.asarray(X, jnp.bfloat16)
+    product = dot_general('bfloat16')
+    assert product(narrow, KERNEL, dimensions).dtype == jnp.bfloat16
+    wide = product(narrow, KERNEL, dimensions, preferred_element_type=jnp.float32)
+    np.testing.assert_allclose(wide, rounded(X) @ rounded(KERNEL), rtol=1e-5, atol=1e-6)
+
+
+def test_without_a_dtype_it_is_jaxs_own():
+    assert dot_general(None) is jax.lax.dot_general
+    assert dot_general('bfloat16') is dot_general('bfloat16')  # modules that hold it stay equal
+
+
+def test_other_products_are_refused():
+    with pytest.raises(ValueError, match='not a product of x'):
+        dot_general('bfloat16')(X, X, (((2,), (2,)), ((0,), (0,))))
