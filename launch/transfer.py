@@ -84,12 +84,16 @@ def main(argv: Sequence[str]) -> int:
     # The folder is this command's. A row is written when it is there, so that a run that is stopped
     # shows the rows before.
     with Workdir(options.workdir).lock():
+        # What cannot be scored is told before anything is trained for it.
+        scored = {name: transfer.scored_examples(one) for name, one in languages.items()}
         encoder = source.load_plain(options.init_from)
         ready = machine.ready(points[0].config.runtime, encoder.model)
         cells: list[transfer.Cell] = []
         try:
             for row in rows:
-                cells += transfer.make_row(row, languages, encoder, points, ready, options.workdir)
+                cells += transfer.make_row(
+                    row, languages, scored, encoder, points, ready, options.workdir
+                )
                 said = matrix.write(options.workdir, task.metric, cells)
         except machine.Stopped as stopped:
             return running.exit_code(stopped.signal_number, stopped.said)

@@ -6,7 +6,8 @@ those of sections 4 and 5, rates chosen on dev.
 cpu: a small encoder (4 layers, H=128) on 22.5 million word pieces, for two cores. Rows of 32 and
 then of 64, most rows short as in the paper; the rate, initialisation and Adam's constants are those
 of configs/presets/quickstart.py, and for its reasons. No dropout in pre-training, where the text is
-read a few times only; fine-tuning has the paper's 0.1.
+read a few times only; fine-tuning has the paper's 0.1. Products read bfloat16, as on the paper's
+TPUs.
 
 Which tasks stand in for the paper's at the cpu scale was settled by what is small and by what each
 can show, before any was run: MRPC and SST-2 are columns of the paper's own tables, with training
@@ -54,6 +55,7 @@ def cpu() -> PretrainConfig:
         ),
         runtime=RuntimeConfig(
             decoder='numpy',
+            matmul_dtype='bfloat16',
             log_every=100,
             eval_every=CPU_KEPT,
             eval_batches=50,
@@ -93,6 +95,7 @@ _CPU: Changes = {
     'optimizer.schedule': 'linear',
     'hidden_dropout': 0.1,
     'attention_dropout': 0.1,
+    'runtime.matmul_dtype': 'bfloat16',
 }
 # Small encoders want larger rates than the paper's; these are half an order of magnitude apart.
 _CPU_RATES = (1e-3, 3e-4, 1e-4)

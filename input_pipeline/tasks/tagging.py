@@ -271,6 +271,15 @@ class TaggingTask(Task[TaggedExample]):
         """The entropy of the tags of all words."""
         return entropy(features['label_ids'][features['label_weights'] > 0])
 
+    def constant_scores(self, examples: Sequence[TaggedExample]) -> dict[str, float]:
+        """Of the most frequent tag, given to every word; {} where no tag is known."""
+        places = [place for example in examples for place in example.label or ()]
+        if not places:
+            return {}
+        tag = self.labels[np.bincount(places).argmax()]
+        answers = {example.id: [tag] * len(example.words) for example in examples}
+        return self.score(examples, Predictions(answers))
+
     def score(
         self, examples: Sequence[TaggedExample], predictions: Predictions
     ) -> dict[str, float]:

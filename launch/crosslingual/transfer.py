@@ -56,6 +56,7 @@ def row_folder(workdir: str, row: Sequence[str]) -> str:
 def make_row(
     row: tuple[str, ...],
     languages: Mapping[str, Language],
+    scored: Mapping[str, Sequence[Example]],
     source: Source,
     points: Sequence[Point[FinetuneConfig]],
     machine: Machine,
@@ -63,11 +64,9 @@ def make_row(
 ) -> list[Cell]:
     """Fine-tunes on the languages of a row and scores each of all, or takes what is there.
 
-    `points` differ in their seeds alone. Raises machine.Stopped after a signal.
+    `scored`: what is scored of each language. `points` differ in their seeds alone. Raises
+    machine.Stopped after a signal.
     """
-    # Every split before any step: what cannot be scored is told before it is trained for.
-    scored = {name: scored_examples(language) for name, language in languages.items()}
-
     # The first language names the task, and its split selects and says whether a run has failed.
     first = languages[row[0]]
     train = training_examples(row, languages)

@@ -14,7 +14,7 @@ from input_pipeline.tasks.classification import TextExample, TextTask
 from input_pipeline.tasks.features import features_of
 from input_pipeline.tasks.multiple_choice import ChoiceExample, ChoiceTask
 from input_pipeline.tasks.squad import SpanTask
-from input_pipeline.tasks.tagging import TaggingTask
+from input_pipeline.tasks.tagging import TaggedExample, TaggingTask
 
 
 def features_with(lengths, S=160):
@@ -189,6 +189,17 @@ def test_a_constant_answer_to_choices_is_the_commonest_place():
     examples = [ChoiceExample(str(n), '', '', tuple('abcd'), p) for n, p in enumerate(places)]
     assert task.constant_answer(examples) == '3'
     assert task.constant_scores(examples) == {'accuracy': 0.5}
+
+
+def test_a_constant_answer_to_words_is_the_commonest_tag():
+    task = TaggingTask('x', ('O', 'B-A', 'I-A'), ('entity_f1', 'accuracy'), {})
+    examples = [
+        TaggedExample('0', ('a', 'b', 'c'), (0, 1, 0), ''),
+        TaggedExample('1', ('d',), (0,), ''),
+    ]
+    scores = task.constant_scores(examples)
+    assert (scores['accuracy'], scores['entity_f1']) == (0.75, 0.0)
+    assert task.constant_scores([TaggedExample('0', ('a',), None, '')]) == {}
 
 
 def test_no_one_answer_suits_all_spans():
