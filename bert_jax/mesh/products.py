@@ -1,10 +1,10 @@
 """Products of matrices whose sides are read as bfloat16, whatever the arithmetic around them.
 
-A TPU multiplies float32 so by itself. On a CPU with a unit for bfloat16 (AMX, in servers by Intel
-since 2023) it is worth the trouble of saying so: forward products and those for the gradient of
-what a layer reads take a fifth of the time. Those for the gradient of its weights stay as they are,
-since XLA hands the unit no product whose left side lies transposed, and so do the batched ones of
-attention. Owns the rule and its gradient; knows no layer.
+A TPU multiplies float32 so by itself. On a CPU with a unit for bfloat16 (AMX, in Intel's servers
+since 2023) it is worth the trouble of saying so: each of the three products of a dense layer,
+forward and for both gradients, takes between a third and a sixth of the time. XLA uses that unit
+where both sides are bfloat16 and the result is float32; asked for a result in bfloat16, it
+multiplies in float32. Owns the rule and its gradient; knows no layer.
 """
 
 from __future__ import annotations
@@ -16,54 +16,50 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-# ((the last dimension of x), (0 of a kernel [K, M], 1 of a table [M, K])), and no batch dimensions.
-Dimensions = tuple[tuple[tuple[int, ...], tuple[int, ...]], tuple[tuple, tuple]]
-
 
 @functools.cache  # one function for each dtype, so that equal modules are equal
 def reading_as(dtype: str) -> Callable[..., jax.Array]:
     """jax.lax.dot_general for x [..., K] and a matrix, both read as `dtype`, with float32 sums.
 
-    The result has x's dtype, or `preferred_element_type`. The gradient of x is such a product too;
-    that of the matrix is of both sides as they are.
+    The matrix is a kernel [K, M] or a table [M, K]. The result has x's dtype, or
+    `preferred_element_type`. Both gradients are such products too.
     """
 
-    def dot(x: jax.Array, w: jax.Array, of_w: int) -> jax.Array:
+    def dot(a: jax.Array, b: jax.Array, of_a: Any, of_b: Any) -> jax.Array:
         return jax.lax.dot_general(
-            x.astype(dtype),
-            w.astype(dtype),
-            (((1,), (of_w,)), ((), ())),
+            a.astype(dtype),
+            b.astype(dtype),
+            ((of_a, of_b), ((), ())),
             preferred_element_type=jnp.float32,
         )
 
-    @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-    def product(x: jax.Array, w: jax.Array, of_w: int, result: jnp.dtype) -> jax.Array:
-        return dot(x, w, of_w).astype(result)
-
     def forward(
-        x: jax.Array, w: jax.Array, of_w: int, result: jnp.dtype
-    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        return product(x, w, of_w, result), (x, w)
+        x: jax.Array, w: jax.Array, of_w: int
+    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
+        # What the backward pass reads of x is what was read here: half of the memory.
+        read = x.astype(dtype)
+        return dot(read, w, (x.ndim - 1,), (of_w,)), (read, w, jnp.zeros((), x.dtype))
 
     def backward(
-        of_w: int, result: jnp.dtype, kept: tuple[jax.Array, jax.Array], g: jax.Array
+        of_w: int, kept: tuple[jax.Array, jax.Array, jax.Array], g: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        del result
-        x, w = kept
-        of_x = dot(g, w, 1 - of_w).astype(x.dtype)
-        # Summed over the rows; the kernel is [K, M], the table [M, K].
-        sides = (x, g.astype(x.dtype)) if of_w == 0 else (g.astype(x.dtype), x)
-        of_matrix = jax.lax.dot_general(
-            *sides, (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32
-        )
-        return of_x, of_matrix.astype(w.dtype)
+        x, w, like_x = kept
+        g = g.astype(dtype)
+        of_x = dot(g, w, (g.ndim - 1,), (1 - of_w,))
+        rows = tuple(range(x.ndim - 1))
+        of_matrix = dot(x, g, rows, rows) if of_w == 0 else dot(g, x, rows, rows)
+        return of_x.astype(like_x.dtype), of_matrix.astype(w.dtype)
+
+    @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+    def product(x: jax.Array, w: jax.Array, of_w: int) -> jax.Array:
+        return forward(x, w, of_w)[0]
 
     product.defvjp(forward, backward)
 
     def dot_general(
         x: jax.Array,
         w: jax.Array,
-        dimensions: Dimensions,
+        dimensions: Any,
         precision: Any = None,
         preferred_element_type: Any = None,
     ) -> jax.Array:
@@ -71,11 +67,7 @@ def reading_as(dtype: str) -> Callable[..., jax.Array]:
         ((of_x,), (of_w,)), batch = dimensions
         if of_x != x.ndim - 1 or w.ndim != 2 or batch != ((), ()):
             raise ValueError(f'{dimensions}: not a product of x [..., K] and a matrix')
-        # As a matrix: of [B, T, K] XLA's CPU compiler makes a transposed copy, element by element,
-        # for the gradient of w, and of what x is computed from too.
-        rows = x.reshape(-1, x.shape[-1])
-        y = product(rows, w, of_w, jnp.dtype(preferred_element_type or x.dtype))
-        return y.reshape(*x.shape[:-1], y.shape[-1])
+        return product(x, w, of_w).astype(preferred_element_type or x.dtype)
 
     return dot_general
 

@@ -60,10 +60,22 @@ def test_forward_equals_numpy(groups):
     np.testing.assert_allclose(order, want_order, atol=2e-5)
 
 
-@pytest.mark.parametrize(('remat', 'scan'), [('none', False), ('dots', True), ('full', False)])
-def test_gradients_are_summed_over_the_blocks_and_dropout_tells_them_apart(remat, scan):
-    """As those of copies in all blocks, whose dropout has a name for each block."""
-    batch, params = make_batch(SHARED), noisy_params(heads.Pretraining(SHARED))
+HOW = [('none', False), ('dots', True), ('full', False)]
+ADDED = ['bitfit', 'lora', 'houlsby', 'pfeiffer', 'ia3', 'adamix']
+
+
+@pytest.mark.parametrize(
+    ('method', 'remat', 'scan'),
+    [*(('full', *how) for how in HOW), *((method, 'none', False) for method in ADDED)],
+)
+def test_gradients_are_summed_over_the_blocks_and_dropout_tells_them_apart(method, remat, scan):
+    """As those of copies in all blocks, whose dropout has a name for each block.
+
+    So are those of what tuning adds, which is of the block and shared like all of it.
+    """
+    tuning = TuningConfig(method)
+    shared, apart = SHARED.tuned(tuning), APART.tuned(tuning)
+    batch, params = make_batch(SHARED), noisy_params(heads.Pretraining(shared))
     rng = DropoutRng(jax.random.key(7), jnp.arange(4, dtype=jnp.uint32))
 
     def gradients(config, params, *how):
@@ -75,8 +87,8 @@ def test_gradients_are_summed_over_the_blocks_and_dropout_tells_them_apart(remat
 
         return jax.jit(jax.value_and_grad(loss))(params)
 
-    found, of_shared = gradients(SHARED, params, remat, scan)
-    wanted, of_copies = gradients(APART, copied(params))
+    found, of_shared = gradients(shared, params, remat, scan)
+    wanted, of_copies = gradients(apart, copied(params))
     assert found == pytest.approx(float(wanted), rel=1e-5)
     summed = jax.tree.map(
         lambda leaf: leaf.reshape(2, 2, *leaf.shape[1:]).sum(1), of_copies['encoder'].pop('layers')
