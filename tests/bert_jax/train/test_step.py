@@ -222,7 +222,14 @@ def test_bfloat16_moments_and_cheaper_masks_do_not_depend_on_the_mesh(baseline):
     assert np.mean(mus[0] == mus[1]) > 0.95
 
 
-@pytest.mark.parametrize('change', [{'fsdp': 8}, {'model_parallel': 4, 'accumulation': 2}], ids=str)
+@pytest.mark.parametrize(
+    'change',
+    [
+        {'model_parallel': 4, 'accumulation': 2},
+        {'fsdp': 8, 'scan_layers': True, 'remat': 'dots'},
+    ],
+    ids=str,
+)
 def test_products_that_read_bfloat16_do_not_depend_on_the_mesh(baseline, change):
     products = {'matmul_dtype': 'bfloat16'}
     alone, split = (run(RuntimeConfig(**products, **more))[1] for more in ({}, change))
