@@ -63,6 +63,7 @@ _JSON = flags.DEFINE_string('json', None, 'file to write the figures to')
 SWEEP = (
     ('runtime.dropout_rng=rbg',),
     ('runtime.scan_layers=true',),
+    ('runtime.matmul_dtype=bfloat16',),
     ('model.attention_dropout=0.0', 'runtime.attention=xla'),
     ('model.attention_dropout=0.0', 'runtime.attention=cudnn'),
     ('model.attention_dropout=0.0', 'runtime.attention=cudnn', 'runtime.dropout_rng=rbg'),
