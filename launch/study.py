@@ -36,8 +36,8 @@ class Options:
     """Which study, what it reads, and how much of it is run."""
 
     study: str = required(
-        'one that is shipped (pretraining_tasks, model_size, masking, steps,'
-        ' feature_based, small_language), or a Python file with get_studies() (it is run)'
+        'one that is shipped (pretraining_tasks, model_size, masking, steps, feature_based,'
+        ' relatives, small_language), or a Python file with get_studies() (it is run)'
     )
     scale: str = option('', "which of the file's studies; not needed where it has one")
     workdir: str = option('', 'folder of all that is made; several studies may share it')

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from configs.errors import UserError
+from configs.load import load
 from configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
 from configs.studies import study
 from configs.studies.study import Column, HeldOut, Row, Study
@@ -92,8 +93,23 @@ def test_files_of_ones_own(tmp_path):
 
 def test_every_shipped_study_of_the_paper_is_there_at_both_scales():
     papers = ['feature_based', 'masking', 'model_size', 'pretraining_tasks', 'steps']
-    assert study.names() == sorted([*papers, 'small_language'])
+    assert study.names() == sorted([*papers, 'relatives', 'small_language'])
     assert all(set(study.load(name)) == {'cpu', 'paper'} for name in papers)
+
+
+@pytest.mark.parametrize('scale', ['cpu', 'paper'])
+def test_relatives_have_the_sequences_and_the_optimizer_in_common(scale):
+    made = study.load('relatives')[scale]
+    configs = {row.name: made.config(row) for row in made.rows}
+    assert len({(c.phases, c.optimizer, c.model.num_layers) for c in configs.values()}) == 1
+    assert [c.model.family for c in configs.values()] == [
+        *('bert', 'bert', 'roberta', 'albert', 'albert')
+    ]
+    assert [c.model.num_groups for c in configs.values()] == [None] * 4 + [1]
+    # RoBERTa's encoder is that of its own presets, whatever the size.
+    ours, published = configs['RoBERTa'].model, load('roberta_base').model
+    for name in ('type_vocab_size', 'hidden_act', 'layer_norm_eps'):
+        assert getattr(ours, name) == getattr(published, name)
 
 
 def test_a_small_language_beside_large_ones():

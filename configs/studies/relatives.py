@@ -1,0 +1,82 @@
+"""BERT beside RoBERTa's recipe and ALBERT: the same text, sequences, steps and tasks.
+
+RoBERTa's recipe comes in two parts: its records (whole sentences across documents, no pairs, masks
+drawn anew each time) under BERT's own encoder and vocabulary, and then all of it, with its encoder
+and byte-level pieces that keep capitals. ALBERT comes with its records and vocabulary (order of
+sentences, n-grams masked, SentencePiece), once with blocks of their own and once with one block for
+all layers. The optimizer is the same in all rows: what the relatives changed in it are rates and
+batches for runs a thousand times as long, and LAMB is for those batches.
+
+Sequences are what rows have in common. Pieces are not words: a vocabulary that cuts words finer
+shows a model less text in as many sequences, and the table says how many pieces each has read.
+"""
+
+from __future__ import annotations
+
+from configs.studies import scales
+from configs.studies.study import Changes, Column, Row, Study
+
+_SENTENCES: Changes = {
+    'objective': 'full_sentences',
+    'across_documents': True,
+    'masking': 'dynamic',
+    'mask_rule': 'roberta',
+}
+_ORDER: Changes = {'objective': 'sop', 'ngram': 3}
+
+
+def rows(byte_bpe: int, unigram: int, embedding_size: int) -> tuple[Row, ...]:
+    """The rows, with the sizes of the relatives' vocabularies and of ALBERT's embeddings."""
+    roberta: Changes = {
+        'model.family': 'roberta',
+        'model.type_vocab_size': 1,
+        'model.hidden_act': 'gelu_erf',
+        'model.layer_norm_eps': 1e-5,
+    }
+    albert: Changes = {'model.family': 'albert', 'model.embedding_size': embedding_size}
+    pieces: Changes = {'model': 'unigram', 'vocab_size': unigram}
+    return (
+        Row('BERT'),
+        Row("BERT on RoBERTa's records", records=_SENTENCES),
+        Row(
+            'RoBERTa',
+            vocabulary={'model': 'byte_bpe', 'vocab_size': byte_bpe},
+            records=_SENTENCES,
+            pretraining=roberta,
+        ),
+        Row('ALBERT without sharing', vocabulary=pieces, records=_ORDER, pretraining=albert),
+        Row(
+            'ALBERT',
+            vocabulary=pieces,
+            records=_ORDER,
+            pretraining={**albert, 'model.num_groups': 1},
+        ),
+    )
+
+
+PAPER: tuple[Column, ...] = (scales.MNLI, scales.MRPC, scales.SST2, scales.SQUAD)
+CPU: tuple[Column, ...] = (scales.CPU_STSB, scales.CPU_MRPC, scales.CPU_SST2, scales.CPU_NER)
+
+
+def get_studies() -> dict[str, Study]:
+    """The comparison at both scales."""
+    return {
+        'paper': Study(
+            'BERT, RoBERTa and ALBERT of the same size and steps, BERT-base',
+            scales.paper(),
+            PAPER,
+            rows(50265, 30000, 128),
+            scales.PAPER_VOCABULARY,
+            may_differ=('vocabulary',),
+        ),
+        'cpu': Study(
+            'BERT, RoBERTa and ALBERT of the same size and steps, 4 layers of 128',
+            scales.cpu(),
+            CPU,
+            rows(8000, 8000, 64),
+            scales.CPU_VOCABULARY,
+            scales.CPU_RECORDS,
+            finetuning_seeds=(0, 1),
+            may_differ=('vocabulary',),
+        ),
+    }
