@@ -66,8 +66,9 @@ time.sleep(60)
     supervisor = subprocess.Popen(
         [*supervise(), '--', sys.executable, '-c', waits], cwd=ROOT, stderr=subprocess.DEVNULL
     )
-    until = time.monotonic() + 60
-    while not (tmp_path / 'ready').exists() and time.monotonic() < until:
+    # The file is there before what is written to it.
+    until, ready = time.monotonic() + 60, tmp_path / 'ready'
+    while not (ready.exists() and ready.stat().st_size) and time.monotonic() < until:
         time.sleep(0.05)
     os.kill(supervisor.pid, signal.SIGTERM)
     assert supervisor.wait(timeout=60) == 143
