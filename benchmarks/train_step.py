@@ -28,6 +28,7 @@ from typing import Any
 
 from absl import flags, logging
 
+from bert_jax.mesh import before_jax
 from configs.errors import UserError
 from launch import app
 
@@ -74,6 +75,7 @@ Program = Callable[[int], None]  # runs so many steps and waits for the last
 def main(argv: Sequence[str]) -> None:
     """Measures every case and prints a line for each program."""
     del argv
+    before_jax.set_up()  # as launch.pretrain
     import jax
 
     from benchmarks import machine

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from absl import logging
 
-from bert_jax.mesh import determinism
+from bert_jax.mesh import before_jax, determinism
 from configs.errors import UserError
 from configs.options import option, required
 from configs.schema import FeatureSet
@@ -69,8 +69,7 @@ def main(argv: Sequence[str]) -> int:
     """Runs what is left to run; returns 0, or 128 + the signal that asked it to save and stop."""
     del argv
     options = flags.read(Options)
-    if options.deterministic:
-        determinism.demand()
+    before_jax.set_up(options.deterministic)
 
     # The lists of the command line, before anything is read.
     if unknown := [name for name in options.approaches if name not in _ALL]:

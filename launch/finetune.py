@@ -18,7 +18,7 @@ from typing import Literal
 
 from absl import logging
 
-from bert_jax.mesh import determinism
+from bert_jax.mesh import before_jax, determinism
 from configs import schema
 from configs.options import option, required
 from launch import app, flags
@@ -72,9 +72,7 @@ def main(argv: Sequence[str]) -> int:
     del argv
     options = flags.read(Options)
 
-    # Before jax is imported, which reads XLA's flags once.
-    if options.deterministic:
-        determinism.demand()
+    before_jax.set_up(options.deterministic)
     from configs import sweep
     from configs.presets.finetune import METHODS, changed, recipe
     from input_pipeline.tasks import load_task

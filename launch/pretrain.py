@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
-from bert_jax.mesh import determinism
+from bert_jax.mesh import before_jax, determinism
 from configs import schema
 from configs.errors import UserError, reading
 from configs.options import option
@@ -93,9 +93,7 @@ def main(argv: Sequence[str]) -> int:
     del argv
     options = flags.read(Options)
 
-    # Before jax is imported, which reads XLA's flags once.
-    if options.deterministic:
-        determinism.demand()
+    before_jax.set_up(options.deterministic)
     if options.print_config:
         print(schema.dumps(configuration(options)), end='')
         return 0

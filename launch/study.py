@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bert_jax.mesh import before_jax
 from configs import schema
 from configs.errors import UserError, did_you_mean
 from configs.options import option, required
@@ -72,6 +73,7 @@ def main(argv: Sequence[str]) -> int:
     """Makes what is left to make; returns 1 where a row has failed."""
     del argv
     options = flags.read(Options)
+    before_jax.set_up()  # for the steps that --dry_run times, as launch.pretrain's
 
     # The study first: it is checked as a whole before any of it is looked for on the disk.
     study = chosen(options)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bert_jax.mesh import determinism
+from bert_jax.mesh import before_jax, determinism
 from configs.errors import UserError
 from configs.options import check_intervals, option, required
 from configs.overrides import apply
@@ -62,8 +62,7 @@ def main(argv: Sequence[str]) -> int:
     """Trains to the last step; returns 0, or 128 + the signal that asked it to save and stop."""
     del argv
     options = flags.read(Options)
-    if options.deterministic:
-        determinism.demand()
+    before_jax.set_up(options.deterministic)
     config = apply(app.config_named(PretrainConfig, recipe()), app.changes())
 
     # What can be refused, before jax is imported.

@@ -16,7 +16,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bert_jax.mesh import determinism
+from bert_jax.mesh import before_jax, determinism
 from configs import schema
 from configs.errors import UserError
 from configs.options import option, required
@@ -59,8 +59,7 @@ def main(argv: Sequence[str]) -> int:
     """Runs what is left to run; returns 0, or 128 + the signal that asked it to save and stop."""
     del argv
     options = flags.read(Options)
-    if options.deterministic:
-        determinism.demand()
+    before_jax.set_up(options.deterministic)
     from configs import sweep
     from configs.presets.finetune import changed, recipe
     from launch.crosslingual.languages import languages_of, rows_of

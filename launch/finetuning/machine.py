@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax
 from absl import logging
 
-from bert_jax.mesh import determinism, heap, processes, program_cache, sharding
+from bert_jax.mesh import determinism, processes, program_cache, sharding
 from bert_jax.model import splits
 from configs import schema
 from configs.errors import UserError
@@ -70,8 +70,6 @@ def mesh_of(runtime: schema.RuntimeConfig, model: schema.ModelConfig) -> jax.sha
     """The mesh for runs with such settings; UserError where the devices cannot be had so."""
     # Before anything is compiled.
     program_cache.use(runtime.compilation_cache)
-    if jax.default_backend() == 'cpu':
-        heap.keep_freed_memory()
     mesh = sharding.make_mesh(runtime)
 
     # What the mesh leaves whole is no mistake, but costs memory: said once, not with each run.

@@ -171,6 +171,7 @@ def test_binaries_import_at_their_top_only_what_help_needs():
     light = (
         'launch.app',
         'launch.flags',
+        'bert_jax.mesh.before_jax',
         'bert_jax.mesh.determinism',
         'input_pipeline.preprocess.options.PreprocessOptions',
         'input_pipeline.text.lines.TextOptions',

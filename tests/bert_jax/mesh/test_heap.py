@@ -5,30 +5,75 @@ import sys
 
 import pytest
 
+from bert_jax.mesh import heap
+
 # Arrays of 8 MiB, taken and given back 40 times: 2,048 pages each.
 PROGRAM = """
 import resource, sys
-import numpy as np
 from bert_jax.mesh import heap
 
 if sys.argv[1] == 'kept':
     assert heap.keep_freed_memory()
+import numpy as np
 np.ones(1 << 20)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(40):
     np.ones(1 << 20)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
+# The same by jax's threads: a program with a temporary array of 96 MiB, 24,576 pages, run 10 times.
+STEPS = """
+import resource, sys
+from bert_jax.mesh import before_jax
+
+if sys.argv[1] == 'kept':
+    before_jax.set_up()
+import jax, jax.numpy as jnp
+
+step = jax.jit(lambda x: jax.nn.softmax(x * 2).max(0))
+x = jnp.ones((4096, 6144))
+for _ in range(3):
+    step(x).block_until_ready()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    step(x).block_until_ready()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
 
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='mallopt is of glibc')
-def test_freed_memory_is_taken_again():
+@pytest.mark.parametrize(
+    ('program', 'least'),
+    # Huge pages are asked for where they can be had: 4 of 2 MiB an array of numpy at least.
+    [(PROGRAM, 40 * 4), (STEPS, 10 * 200)],
+)
+def test_freed_memory_is_taken_again(program, least):
     def faults(how):
         run = subprocess.run(
-            [sys.executable, '-c', PROGRAM, how], capture_output=True, text=True, check=True
+            [sys.executable, '-c', program, how], capture_output=True, text=True, check=True
         )
         return int(run.stdout)
 
-    assert faults('kept') < 100
-    # numpy asks for huge pages where it may: 4 of 2 MiB an array at least.
-    assert faults('not') >= 40 * 4
+    assert faults('kept') < least / 2
+    # Now and then the C library finds room without being told: not three times in a row.
+    assert max(faults('not') for _ in range(3)) >= least
+
+
+@pytest.mark.parametrize(
+    ('platforms', 'cpu'), [('cpu', True), ('cpu,cuda', True), ('cuda,cpu', False), ('tpu', False)]
+)
+def test_what_the_user_has_chosen(monkeypatch, platforms, cpu):
+    monkeypatch.setenv('JAX_PLATFORMS', platforms)
+    assert heap.will_compute_on_cpu() == cpu
+
+
+@pytest.mark.parametrize('installed', ['jax_plugins', 'libtpu', 'entry point', 'nothing'])
+def test_what_is_installed(monkeypatch, installed):
+    monkeypatch.delenv('JAX_PLATFORMS')
+    monkeypatch.setattr(
+        heap.importlib.metadata,
+        'entry_points',
+        lambda group: ['one'] * (installed == 'entry point'),
+    )
+    monkeypatch.setattr(heap.importlib.util, 'find_spec', lambda name: name == installed or None)
+    assert heap.will_compute_on_cpu() == (installed == 'nothing')

@@ -31,6 +31,8 @@ def users(tmp_path, monkeypatch) -> pathlib.Path:
     before = {name: getattr(jax.config, name) for name in SETTINGS}
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
     jax.config.update('jax_enable_compilation_cache', True)
+    # Whatever a test before in this process has left there.
+    jax.config.update('jax_compilation_cache_dir', None)
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
     compilation_cache.reset_cache()
     yield tmp_path
