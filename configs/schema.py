@@ -260,6 +260,12 @@ class PretrainConfig(Section):
         is_later=True,
         before='blocks',
     )
+    pair_loss: bool = setting(
+        True,
+        'learn next-sentence prediction, or order, where records have pairs; false: pairs are read'
+        ' as they are, and masked tokens alone are learnt',
+        is_later=True,
+    )
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     runtime: RuntimeConfig = dataclasses.field(default_factory=RuntimeConfig)
     tuning: TuningConfig = later(TuningConfig)

@@ -72,7 +72,7 @@ def pretraining_program(
     runtime = config.runtime
     kernel = attention.choose(runtime, config.encoder, inputs.seq_len, inputs.packed, platform)
     # A plan has no records; a family without pairs has no head to train on them.
-    nsp = inputs.nsp and bool(config.model.traits.pairs)
+    nsp = inputs.nsp and config.pair_loss and bool(config.model.traits.pairs)
     objective = losses.pretraining_objective(pretraining_model(config, kernel), nsp)
     step = make_train_step(
         objective,

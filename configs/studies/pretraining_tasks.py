@@ -1,10 +1,11 @@
 """Table 5: what next-sentence prediction and looking both ways are worth.
 
-No NSP reads whole sentences of one document in place of pairs. LTR is a left-to-right language
+No NSP reads whole sentences of one document in place of pairs; the last row is the other reading of
+the paper, BERT's own pairs without the loss. LTR is a left-to-right language
 model: nothing is masked, and every token but [CLS] and [SEP] is predicted from those left of it
 ("we predict every input word and do not apply any masking"), so on the same sequences it trains six
 to seven times as many predictions as a masked model; in fine-tuning it sees the left alone too. The
-BiLSTM of the last row is put on top of that model in fine-tuning, at random.
+BiLSTM of the row after it is put on top of that model in fine-tuning, at random.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ ROWS = (
     Row('No NSP', records=_NO_NSP),
     Row('LTR & No NSP', records=_LTR, pretraining=_LEFT),
     Row('LTR & No NSP + BiLSTM', records=_LTR, pretraining=_LEFT, finetuning={'bilstm': True}),
+    Row('No NSP in pairs', pretraining={'pair_loss': False}),
 )
 PAPER: tuple[Column, ...] = (
     scales.MNLI,

@@ -14,7 +14,7 @@ from configs.studies.study import Row, Study
 
 def rows(*checkpoints: int) -> tuple[Row, ...]:
     """The masked model and the left-to-right one, at these steps."""
-    masked, _, left_to_right, _ = pretraining_tasks.ROWS
+    masked, _, left_to_right, *_ = pretraining_tasks.ROWS
     return (
         dataclasses.replace(masked, name='masked LM', checkpoints=checkpoints),
         dataclasses.replace(left_to_right, name='left to right', checkpoints=checkpoints),

@@ -114,7 +114,7 @@ def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
     # plain attention: the kernel that the run was trained with may not be had on these devices
     objective = losses.pretraining_objective(
         pretraining_model(dataclasses.replace(config, tuning=source.model.tuning)),
-        nsp=manifest.objective in ('nsp', 'sop'),
+        nsp=config.pair_loss and manifest.objective in ('nsp', 'sop'),
     )
     eval_step = jax.jit(make_eval_step(objective))
 

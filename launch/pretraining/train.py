@@ -281,7 +281,7 @@ class PhaseTraining:
         stream, batches = self.stream('eval'), self.config.runtime.eval_batches
         guess = baselines.told(self.records.directory, self.settings.batch_size * batches)
         if processes.is_lead_process():
-            scores = guess.by_metric(self.records.kind().nsp)
+            scores = guess.by_metric(self.records.kind().nsp and self.config.pair_loss)
             notes.note_guess(self.workdir, notes.Guess(self.first, scores, self.records.place()))
 
         # Batches of the evaluation, with a sign of life for each.

@@ -226,9 +226,8 @@ def identity(config: schema.PretrainConfig) -> dict[str, Any]:
             for name, value in plain[section].items()
             if kinds[f'{section}.{name}'] != 'runtime'
         }
-    # Absent where it is the order from before there was a choice: such steps keep their names.
-    if 'record_order' in plain:
-        decided['record_order'] = config.record_order
+    # Absent where they are as before there was a choice: such steps keep their names.
+    decided |= {name: plain[name] for name in ('record_order', 'pair_loss') if name in plain}
     del decided['model.vocab_size']  # the vocabulary's, which the records stand for
     return decided
 

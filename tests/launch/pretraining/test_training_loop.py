@@ -25,7 +25,7 @@ from configs.errors import UserError
 from configs.schema import ModelConfig
 from input_pipeline.records import fields, shards
 from input_pipeline.records.fields import RecordSpec
-from launch.pretraining import record_checks
+from launch.pretraining import held_out, record_checks
 from launch.sources import source
 from launch.workdir.metrics import read_metrics
 from tests.helpers.records import example_columns
@@ -425,3 +425,49 @@ def test_a_run_from_before_there_was_a_choice_of_order_goes_on_with_the_one_it_b
     )
     assert all(np.array_equal(whole[path], resumed[path]) for path in whole)
     assert not all(np.array_equal(whole[path], newer[path]) for path in whole)
+
+
+def test_pairs_can_be_read_without_learning_what_they_are(folder):
+    """The same bits as from records that are said to have no labels; the head stays as drawn."""
+    manifest = shards.Manifest.load(folder / 'records')
+    (folder / 'unlabelled').mkdir()
+    shutil.copytree(folder / 'records', folder / 'unlabelled/records')
+    dataclasses.replace(manifest, objective='full_sentences').save(folder / 'unlabelled/records')
+
+    without = ['pair_loss=false', 'optimizer.weight_decay=0', 'runtime.eval_every=10']
+    said, log = pretrain(
+        folder,
+        (0, 'labels', without[1:]),
+        (0, 'without', without),
+        (1, 'begun', without),
+        (0, 'labels', without),
+    )
+    assert said[:3] == ['0', '0', '143'] and '(pair_loss: True -> False)' in said[3], log
+    said, log = pretrain(folder / 'unlabelled', (0, 'run', without[1:]))
+    assert said == ['0'], log
+
+    labels, found, begun, unlabelled = (
+        traverse_util.flatten_dict(checkpoint.load_params(workdir)[0], sep='/')
+        for workdir in (
+            folder / 'labels',
+            folder / 'without',
+            folder / 'begun',
+            folder / 'unlabelled/run',
+        )
+    )
+    assert all(np.array_equal(found[name], unlabelled[name]) for name in found)
+    of_pairs = {name for name in found if name.startswith(('nsp/', 'encoder/pooler/'))}
+    assert len(of_pairs) == 4
+    assert {name for name in found if np.array_equal(found[name], begun[name])} == of_pairs
+    assert not any(np.array_equal(labels[name], begun[name]) for name in of_pairs)
+
+    # What is not learnt is not measured, while training and after it.
+    told = {name for line in read_metrics(folder / 'without/metrics.jsonl') for name in line}
+    assert 'mlm_loss' in told and not [name for name in told if name.startswith('nsp')]
+    assert 'nsp_loss' in read_metrics(folder / 'labels/metrics.jsonl')[-1]
+    own = dataclasses.replace(manifest, tokenizer_fingerprint=tokenizer().fingerprint)
+    own.save(folder / 'unlabelled/records')
+    measured = held_out.evaluate(
+        str(folder / 'without'), str(folder / 'unlabelled/records'), 'train'
+    )
+    assert measured['metrics']['mlm_loss'] > 0 and 'nsp_loss' not in measured['metrics']

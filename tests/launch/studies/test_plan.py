@@ -44,8 +44,8 @@ def test_rows_share_what_is_the_same(tmp_path):
     made = study.load('pretraining_tasks')['paper']
     read = inputs.given(made, (), (), '', needed=False)
     plan = Plan(made, read, Folder(str(tmp_path)))
-    # Three kinds of records in two lengths; four rows of five tasks.
-    assert kinds(plan) == {'vocabulary': 1, 'records': 6, 'pretraining': 3, 'finetune': 20}
+    # Three kinds of records in two lengths; five rows of five tasks.
+    assert kinds(plan) == {'vocabulary': 1, 'records': 6, 'pretraining': 4, 'finetune': 25}
     for position, step in enumerate(plan.steps.values()):
         assert all(need in list(plan.steps)[:position] for need in step.needs)
 
@@ -64,6 +64,9 @@ def test_steps_of_the_order_before_there_was_a_choice_keep_their_names(tmp_path)
     settings = [identity(config) for config in (then, BASE)]
     assert 'record_order' not in settings[0]
     assert settings[1]['record_order'] == 'spread'
+    # So does the loss of pairs, which has a name where it is left out.
+    assert 'pair_loss' not in settings[1]
+    assert identity(dataclasses.replace(BASE, pair_loss=False))['pair_loss'] is False
 
 
 def test_only_and_seeds_choose_steps_and_what_they_need(tmp_path):
