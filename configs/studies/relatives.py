@@ -76,7 +76,6 @@ def get_studies() -> dict[str, Study]:
             rows(8000, 8000, 64),
             scales.CPU_VOCABULARY,
             scales.CPU_RECORDS,
-            finetuning_seeds=(0, 1),
             may_differ=('vocabulary',),
         ),
     }
