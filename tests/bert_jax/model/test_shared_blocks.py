@@ -152,7 +152,7 @@ def test_what_tells_blocks_apart_is_one_line():
         with pytest.raises(UserError, match='tell blocks apart, and here they share') as said:
             SHARED.tuned(tuning)
         assert '\n' not in str(said.value)
-        assert str(said.value).endswith(f'(model.num_groups=1): {mend}')
+        assert str(said.value).endswith(f'(model.num_groups=2): {mend}')
     for changed in ({'layer_decay': 0.9}, {'freeze_layers': 1}):
         optimizer = OptimizerConfig(warmup_steps=0, **changed)
         with pytest.raises(UserError, match='tell blocks apart, and here they share'):
