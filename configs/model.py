@@ -129,7 +129,7 @@ class TuningConfig(Section):
         """Whether answers of classes are held against those by other draws (AdaMix)."""
         return self.method == 'adamix' and self.option('consistency')
 
-    def fitted(self, layers: int, hidden_size: int) -> TuningConfig:
+    def fitted(self, layers: int, hidden_size: int, intermediate_size: int) -> TuningConfig:
         """The same with every option that the method reads spelled out, for a model's shape.
 
         UserError where it does not fit: a rank beyond a matrix, groups beyond the blocks.
@@ -147,11 +147,14 @@ class TuningConfig(Section):
             options['width'] = max(1, hidden_size // 16)
 
         # What was set may fit no model of this shape.
-        if options.get('rank', 1) > hidden_size:
-            raise UserError(
-                f'tuning.rank={options["rank"]}: more than the {hidden_size} columns of the'
-                ' matrices: lower it'
-            )
+        if 'rank' in options:
+            square = {'intermediate', 'output'}.isdisjoint(options['matrices'].split(','))
+            least = hidden_size if square else min(hidden_size, intermediate_size)
+            if options['rank'] > least:
+                raise UserError(
+                    f'tuning.rank={options["rank"]}: more than the {least} columns or rows of a'
+                    ' matrix: lower it'
+                )
         below = options['frozen_layers'] + options.get('bias_layers', 0)
         if below >= layers:
             raise UserError(
@@ -373,12 +376,17 @@ class ModelConfig(Section):
         shape = {one.name: getattr(self, one.name) for one in dataclasses.fields(ModelConfig)}
         if tuning.method == 'full':
             return ModelConfig(**shape)
-        fitted = tuning.fitted(self.num_layers, self.hidden_size)
-        if self.num_groups and (fitted.frozen_layers or fitted.bias_layers):
+        fitted = tuning.fitted(self.num_layers, self.hidden_size, self.intermediate_size)
+        depths = {name: getattr(fitted, name) or 0 for name in ('frozen_layers', 'bias_layers')}
+        if self.num_groups and any(depths.values()):
+            set_to_0 = ' '.join(
+                f'--set tuning.{name}=0' for name, blocks in depths.items() if blocks
+            )
             raise UserError(
-                f'tuning.method={tuning.method}: frozen_layers={fitted.frozen_layers},'
-                f' bias_layers={fitted.bias_layers} tell blocks apart, and here they share their'
-                f' weights (model.num_groups={self.num_groups}): take lora, or leave them out'
+                f'tuning.method={tuning.method} with'
+                f' {" and ".join(f"{name}={blocks}" for name, blocks in depths.items() if blocks)}'
+                ' would tell blocks apart, and here they share their weights'
+                f' (model.num_groups={self.num_groups}): {set_to_0}'
             )
         return TunedModelConfig(**shape, tuning=fitted)
 

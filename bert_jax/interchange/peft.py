@@ -128,6 +128,11 @@ def read(where: str | os.PathLike, base: Model) -> Reading:
     # The base's arrays under their names there, and the file's in their place; with them the size
     # of the head is known.
     architecture = _architecture(settings, base, file)
+    if (noted := notes.get('architecture', architecture)) != architecture:
+        raise UserError(
+            f'{file}: its arrays are of {noted}, and it says {architecture} (task_type,'
+            ' auto_mapping): put back what was there'
+        )
     parts = CLASSES[architecture].parts
     naming = _naming_of(family, architecture)
     tensors = _tensors_of(base, parts)
@@ -219,7 +224,12 @@ def write(where: str | os.PathLike, model: Model, base: Model, name: str) -> tup
 
     # Arrays first: a folder whose adapter_config.json is there is whole.
     folder.mkdir(parents=True, exist_ok=True)
-    notes = {'encoder': digest(base), 'labels': model.labels, 'problem_type': model.problem_type}
+    notes = {
+        'encoder': digest(base),
+        'architecture': model.architecture,
+        'labels': model.labels,
+        'problem_type': model.problem_type,
+    }
     metadata = {'format': 'pt', 'bert_jax': json.dumps(notes)}
     atomic_write(folder / _FILES[0], safetensors.numpy.save(arrays, metadata))
     repository, _, revision = name.partition('@')
@@ -372,7 +382,11 @@ def _tuning(method: str, settings: Mapping[str, Any], matrices: list[str]) -> Tu
         raise UserError(f'there are no arrays of {method} for any of {", ".join(MATRICES)}')
     if method == 'LORA':
         defaults = {'r': 8, 'lora_alpha': 8, 'lora_dropout': 0.0}  # peft's own
-        rank, alpha, rate = ({**defaults, **settings}[name] for name in defaults)
+        given = {name: settings.get(name, default) for name, default in defaults.items()}
+        # Of a null our own default would be taken, which scales the update by another factor.
+        if nulls := [name for name, value in given.items() if value is None]:
+            raise UserError(f'{", ".join(nulls)}=null: it must be a number')
+        rank, alpha, rate = given.values()
         return TuningConfig(
             method='lora', rank=rank, alpha=alpha, lora_dropout=rate, matrices=','.join(matrices)
         )

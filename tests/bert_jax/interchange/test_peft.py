@@ -219,6 +219,7 @@ def test_targets_are_named_so_that_no_other_module_ends_alike(
         ({'init_lora_weights': 'pissa'}, 'init_lora_weights=pissa: not built here'),
         ({'r': 3}, r'lora_A.weight: .4, 16. in the file, .3, 16. by adapter_config.json'),
         ({'r': 'four'}, "adapter_config.json: TuningConfig.rank='four': expected int"),
+        ({'lora_alpha': None}, 'adapter_config.json: lora_alpha=null: it must be a number'),
         ({'r': 17}, 'adapter_config.json: tuning.rank=17: more than the 16 columns'),
         ({'task_type': 'CAUSAL_LM'}, 'it is for CAUSAL_LM, which is none of SEQ_CLS'),
         (
@@ -276,6 +277,19 @@ def test_another_encoder_is_refused_both_ways(tmp_path):
     with pytest.raises(UserError, match='base is not the encoder that it was tuned on'):
         peft.read(tmp_path / 'out', other)
     peft.read(tmp_path / 'in', other)
+
+
+def test_what_was_written_for_one_task_is_not_taken_for_another(tmp_path):
+    base = base_model()
+    model = peft.read(save(tmp_path / 'in', arrays(*QUERY), LORA), base).model
+    peft.write(tmp_path / 'out', model, base, 'base')
+    file = tmp_path / 'out/adapter_config.json'
+
+    # Both heads have arrays of the same names and shapes.
+    file.write_text(json.dumps(json.loads(file.read_text()) | {'task_type': 'TOKEN_CLS'}))
+    message = 'are of BertForSequenceClassification, and it says BertForTokenClassification'
+    with pytest.raises(UserError, match=message):
+        peft.read(tmp_path / 'out', base)
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def leaf(tree, names):
 
 def test_every_method_of_tuning_leaves_the_vectors_alone():
     for options in ({'method': 'lora'}, {'method': 'bitfit'}, {'method': 'houlsby', 'width': 3}):
-        config = SMALL.tuned(schema.TuningConfig(**options).fitted(2, 16))
+        config = SMALL.tuned(schema.TuningConfig(**options))
         model = task_heads.make_model('classifier', config, 2, 0.1, RuntimeConfig())
         trained, frozen = split(whole(model), config)
         assert 'word' not in trained['encoder'].get('embeddings', {})

@@ -158,7 +158,7 @@ def test_a_step_moves_the_network_where_that_is_asked_for(kind, algorithm):
 
 def test_every_method_of_tuning_leaves_the_network_alone():
     for options in ({'method': 'lora'}, {'method': 'houlsby', 'width': 3}):
-        config = SMALL.tuned(schema.TuningConfig(**options).fitted(2, 16))
+        config = SMALL.tuned(schema.TuningConfig(**options))
         model = task_heads.make_model('classifier', config, 2, 0.1, RuntimeConfig())
         trained, frozen = split(init_params(model, 0), config)
         assert 'retvec' not in trained['encoder'].get('embeddings', {})

@@ -145,10 +145,14 @@ def test_sharing_saves_parameters_and_no_flops():
 
 
 def test_what_tells_blocks_apart_is_one_line():
-    for tuning in (TuningConfig('lora', frozen_layers=1), TuningConfig('spafit', bias_layers=1)):
+    for tuning, mend in (
+        (TuningConfig('lora', frozen_layers=1), '--set tuning.frozen_layers=0'),
+        (TuningConfig('spafit', frozen_layers=0), '--set tuning.bias_layers=0'),
+    ):
         with pytest.raises(UserError, match='tell blocks apart, and here they share') as said:
             SHARED.tuned(tuning)
         assert '\n' not in str(said.value)
+        assert str(said.value).endswith(f'(model.num_groups=2): {mend}')
     for changed in ({'layer_decay': 0.9}, {'freeze_layers': 1}):
         optimizer = OptimizerConfig(warmup_steps=0, **changed)
         with pytest.raises(UserError, match='tell blocks apart, and here they share'):

@@ -330,6 +330,15 @@ def test_what_cannot_be_is_refused(options, message):
         tuned(SMALL, **options)
 
 
+def test_a_rank_is_held_against_the_smallest_matrix_that_it_updates():
+    narrow = dataclasses.replace(SMALL, intermediate_size=8)
+    assert tuned(narrow, method='lora', rank=16).tuning.option('rank') == 16
+    for matrices in ('output', 'query,intermediate'):
+        assert tuned(narrow, method='lora', rank=8, matrices=matrices)
+        with pytest.raises(UserError, match='tuning.rank=9: more than the 8 columns or rows'):
+            tuned(narrow, method='lora', rank=9, matrices=matrices)
+
+
 def test_what_cannot_go_together_is_refused():
     lora = TuningConfig(method='lora')
     with pytest.raises(UserError, match='freeze_layers are for tuning.method=full, not lora'):

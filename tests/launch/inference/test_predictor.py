@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.interchange import huggingface
 from bert_jax.model import heads
 from bert_jax.train import checkpoint, task_heads
 from bert_jax.train.state import TrainState, init_params, split
@@ -372,6 +373,29 @@ def test_many_tasks_have_one_encoder_in_memory(tmp_path, encoder):
         for one in served.values()
     }  # fmt: skip
     assert len(tables) == 1
+
+
+def test_a_run_with_frozen_blocks_adds_its_stacks_whole(tmp_path):
+    encoder = str(tmp_path / 'encoder')
+    tiny_models.tokenizer().save(encoder)
+    huggingface.write(encoder, tiny_models.model('BertModel'))
+    runs = [
+        tuned_run(tmp_path / 'lora', encoder, method='lora', rank=3, frozen_layers=1),
+        tuned_run(tmp_path / 'bitfit', encoder, method='bitfit', frozen_layers=1),
+    ]
+    held = lambda: sum(array.nbytes for array in jax.live_arrays())
+    gc.collect()
+    before = held()
+    served = Predictor.on_one_encoder(runs)
+    once = sum(leaf.nbytes for leaf in jax.tree.leaves(load_plain(encoder).params['encoder']))
+    assert held() - before == once + sum(one.added_bytes for one in served.values())
+
+    # Of the block that is as it was, each stack that the run changes has a row.
+    for run, one in served.items():
+        stored = checkpoint.load_params(run)[0]
+        stacks = jax.tree.leaves(stored['encoder']['layers'])
+        size = sum(leaf.nbytes for leaf in jax.tree.leaves(stored))
+        assert one.added_bytes == size + sum(leaf[0].nbytes for leaf in stacks)
 
 
 def test_what_shares_no_encoder_is_refused_by_name(tmp_path, encoder):
