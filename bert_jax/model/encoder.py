@@ -16,6 +16,7 @@ from typing import NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from bert_jax.mesh.products import dot_general
 from bert_jax.mesh.sharding import constrain_rows
@@ -150,7 +151,8 @@ class Layer(nn.Module):
 
         def linear(name: str, width: int, x: jax.Array) -> jax.Array:
             layer = dense(c, width, self.dtype, name, self.matmul_dtype)
-            return added.linear(name, layer, x, place)
+            # Kept with its bias: a loop then writes to its stack what the block goes on with.
+            return checkpoint_name(added.linear(name, layer, x, place), 'kept')
 
         def add_norm(name: str, norm: str, x: jax.Array, out: jax.Array, at: jax.Array):
             drop = lambda out: dropout(out, c.hidden_dropout, dropout_rng, at)
@@ -186,13 +188,11 @@ class Layer(nn.Module):
 
 
 # What the forward pass of a block keeps for the backward pass; all else is made again. With 'none'
-# that is what costs a product: outputs of the matrix products, and attention's probabilities. Masks
-# of dropout are drawn again: across a loop a TPU draws them faster than it stores and reads them.
+# that is what costs a product: outputs of the dense layers, attention's output and probabilities,
+# all named 'kept'. Masks of dropout are drawn again: across a loop a TPU draws them faster than it
+# stores and reads them.
 REMAT_POLICIES = {
-    'none': jax.checkpoint_policies.save_from_both_policies(
-        jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-        jax.checkpoint_policies.save_only_these_names('kept'),
-    ),
+    'none': jax.checkpoint_policies.save_only_these_names('kept'),
     'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
     'full': jax.checkpoint_policies.nothing_saveable,
 }

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.costs import search
 from bert_jax.costs.flops import parameter_count
 from bert_jax.model import heads
+from bert_jax.model.dropout import DropoutRng
 from bert_jax.model.embeddings import padded_vocab
 from bert_jax.train.state import init_params
+from configs.model import TuningConfig
 from configs.schema import ModelConfig
 from tests.helpers.numpy_bert import make_batch, noisy_params, numpy_forward
 
@@ -60,6 +65,51 @@ def test_scan_and_remat_change_nothing():
             {'params': params}, batch
         )[1]
         np.testing.assert_allclose(got, want, atol=1e-6)
+
+
+@pytest.mark.parametrize('method', ['full', 'lora', 'houlsby'])
+def test_gradients_of_scanned_blocks_are_those_of_unrolled_ones(method):
+    """With dropout, whose masks a scanned block draws again, and with what tuning adds."""
+    config = CONFIG.tuned(TuningConfig(method))
+    batch, params = make_batch(config), noisy_params(heads.Pretraining(config))
+
+    def gradients(scan):
+        return jax.jit(jax.value_and_grad(lambda p: loss(config, scan, p, batch)))(params)
+
+    (want_loss, want), (got_loss, got) = gradients(False), gradients(True)
+    np.testing.assert_allclose(got_loss, want_loss, rtol=1e-6)
+    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-6)
+
+
+def test_a_scanned_block_keeps_what_costs_a_product_once():
+    """Bytes of the stacks from the forward to the backward loop, as the search of a plan has it."""
+    batch, params = make_batch(CONFIG), noisy_params(heads.Pretraining(CONFIG))
+    of_params = jax.value_and_grad(lambda p: loss(CONFIG, True, p, batch))
+    forward, backward = scans(jax.make_jaxpr(of_params)(params).jaxpr)
+    B, T = batch['input_ids'].shape
+    kept = [x.aval for x in forward.outvars if x.aval.shape[:2] == (CONFIG.num_layers, B)]
+    scores = CONFIG.num_heads * T
+    # Beside that each block's input, which a loop keeps too.
+    of_token = search.kept(CONFIG, scores, 'none', 4, scanned=True) + 4 * CONFIG.hidden_size
+    assert sum(x.size * x.dtype.itemsize for x in kept) == CONFIG.num_layers * B * T * of_token
+    # Products are kept with their biases, which the backward pass does not add again.
+    of_bias = (CONFIG.num_layers, CONFIG.intermediate_size)
+    assert of_bias not in [x.aval.shape for x in backward.invars]
+
+
+def loss(config: ModelConfig, scan: bool, params: dict, batch: dict) -> jax.Array:
+    """A number that depends on all outputs of pre-training, with dropout on."""
+    rng = DropoutRng(jax.random.key(7), jnp.arange(len(batch['input_ids']), dtype=jnp.uint32))
+    model = heads.Pretraining(config, jnp.float32, 'none', scan)
+    outputs: Any = model.apply({'params': params}, batch, rng)
+    mlm, nsp = outputs
+    return jnp.square(mlm[..., : config.vocab_size]).mean() + jnp.square(nsp).mean()
+
+
+def scans(jaxpr: Any) -> list[Any]:
+    """The loops of a jaxpr, in order."""
+    return [equation for equation in jaxpr.eqns if equation.primitive.name == 'scan']
 
 
 def test_initial_parameters_are_berts():
