@@ -102,30 +102,23 @@ def _size(head: bytes) -> int:
     return size
 
 
-def payloads_in(text: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Where the payload of each frame of a text begins and ends: [N] each.
-
-    Raises BadFrame for a frame that is damaged or cut.
-    """
+def payloads(text: bytes) -> list[bytes]:
+    """The payloads of all frames of a text. Raises BadFrame for one that is damaged or cut."""
     bounds = frame_bounds(text)
-    if damaged := damaged_between(text, bounds):
+    found, damaged = payloads_between(text, bounds)
+    if damaged:
         raise BadFrame(damaged[0], bounds[damaged[0]], DAMAGED)
-    places = np.array(bounds)
-    return places[:-1] + _HEAD, places[1:] - _TAIL
+    return found
 
 
-def payloads_between(text: bytes, bounds: list[int]) -> list[bytes]:
-    """The payloads of the frames with these bounds."""
-    return [text[start + _HEAD : end - _TAIL] for start, end in itertools.pairwise(bounds)]
+def payloads_between(text: bytes, bounds: list[int]) -> tuple[list[bytes], list[int]]:
+    """The payloads of the frames with these bounds, and which differ from their checksums."""
+    found = [text[start + _HEAD : end - _TAIL] for start, end in itertools.pairwise(bounds)]
 
-
-def damaged_between(text: bytes, bounds: list[int]) -> list[int]:
-    """Which of the frames with these bounds hold a payload that differs from its checksum."""
     # Checksums compared as two arrays: the mask is arithmetic, which numpy does for all of them.
     stored = np.frombuffer(b''.join([text[end - _TAIL : end] for end in bounds[1:]]), '<u4')
-    found = (text[start + _HEAD : end - _TAIL] for start, end in itertools.pairwise(bounds))
-    computed = _masked(np.fromiter(map(google_crc32c.value, found), np.uint32, len(stored)))
-    return np.flatnonzero(stored != computed).tolist()
+    computed = _masked(np.fromiter(map(google_crc32c.value, found), np.uint32, len(found)))
+    return found, np.flatnonzero(stored != computed).tolist()
 
 
 def read_frames(file: BinaryIO) -> Iterator[tuple[int, bytes]]:

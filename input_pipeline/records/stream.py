@@ -9,10 +9,8 @@ from __future__ import annotations
 import collections
 import importlib.util
 import itertools
-import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -20,34 +18,21 @@ from etils import epath
 
 from configs.errors import UserError, require_extra
 from input_pipeline.records import fields, shards
-from input_pipeline.records.blocks import Blocks
+from input_pipeline.records.blocks import Blocks, LatestBlocks
 from input_pipeline.records.order import ORDERS
 
-_READERS = 8  # blocks that are read at a time: what is far away takes long to come
-_DECODERS = 2  # blocks that TensorFlow decodes at a time
-_AHEAD = 64  # blocks that are made ready before they are asked for: 43 MB of rows of 512
-# Small batches are made so many together: to make one costs as much as a hundred rows. No more, or
-# the C library would give back the memory of each and the system would have to clear it again.
+_DECODERS = 2  # groups of batches that are decoded at a time
+_AHEAD = 4  # groups of batches made ready before they are asked for
+# Small batches are decoded so many together: a decode costs as much as a hundred rows. No more,
+# or the C library would give back the memory of each and the system would have to clear it again.
 _TOKENS_AT_ONCE = 1 << 17
 _STEPS_AT_ONCE = 32  # but no more steps than so many, or the first batch would be long in coming
 _ENDLESS = 2**62  # steps: no run gets there
 # global rows [N] -> block and place of each
 _Locate = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+# first step of a group -> block and place of each of its rows
+_Located = Callable[[int], tuple[np.ndarray, np.ndarray]]
 _Columns = dict[str, np.ndarray]
-
-
-@dataclass(frozen=True)
-class _Group:
-    """Steps that are made together: which records their rows hold, and what that takes.
-
-    blocks, places [N]: of each row. opened: blocks that must be there from here on and were not
-    before; closed: those that are let go afterwards.
-    """
-
-    blocks: np.ndarray
-    places: np.ndarray
-    opened: list[int]
-    closed: list[int]
 
 
 class RecordStream:
@@ -207,103 +192,76 @@ class RecordStream:
     # ---- reading
 
     def _read(self, locate: _Locate, steps: range, open_blocks: int) -> Iterator[_Columns]:
-        """The batches of those steps; blocks are read and decoded ahead, in the background.
+        """The batches of those steps, some of them made ahead in the background.
 
         `open_blocks`: those that rows which follow each other come from.
         """
+        # Kept: what takes turns, and where none do, twice what a batch touches, for each of its
+        # ranges of rows may begin and end inside a block.
+        touched = len(self._rows) // shards.BLOCK + self._ranges
+        latest = LatestBlocks(self._blocks, open_blocks + 2 * touched)
+
         # The C library gives freed memory back to the system, which clears it for the next batch,
         # until a large block was freed once: this one, of which no page is touched.
         np.empty(31 << 20, np.uint8)
 
-        # Kept: what takes turns, and where none do, twice what a batch touches, for each of its
-        # ranges of rows may begin and end inside a block.
-        touched = len(self._rows) // shards.BLOCK + self._ranges
-        most, blocks = open_blocks + 2 * touched, len(self._blocks.sizes)
-
-        # Which blocks are wanted when is arithmetic, so it is computed twice: by the threads that
-        # read ahead, and here. Where there is room for all, each is wanted once.
-        def wanted() -> Iterator[int]:
-            left = blocks if blocks <= most else math.inf
-            for group in self._groups(locate, steps, most):
-                yield from group.opened
-                left -= len(group.opened)
-                if not left:
-                    return
-
-        decode = self._by_tensorflow if self._tensorflow else self._by_numpy
-        decoded = decode(wanted)
-        kept = fields.kept_as(self._spec, self.manifest.vocab_size)
-        width, size = kept.itemsize, len(self._rows)
-        there: dict[int, memoryview] = {}
-        for group in self._groups(locate, steps, most):
-            for block in group.opened:
-                there[block] = next(decoded).view(np.uint8).data
-
-            # One record after the other, each copied as a whole; then the numbers as they are
-            # used, cut into batches again.
-            each = zip(group.blocks.tolist(), (group.places * width).tolist(), strict=True)
-            rows = b''.join([there[block][place : place + width] for block, place in each])
-            columns = fields.columns_of(self._spec, np.frombuffer(rows, kept))
-            for first in range(0, len(group.blocks), size):
-                yield {name: column[first : first + size] for name, column in columns.items()}
-            for block in group.closed:
-                del there[block]
-
-    def _groups(self, locate: _Locate, steps: range, most: int) -> Iterator[_Group]:
-        """The steps in groups, each with the blocks that it opens and closes: `most` stay."""
-        there: collections.OrderedDict[int, None] = collections.OrderedDict()
-        for first in range(steps.start, steps.stop, self._at_once):
+        def located(first: int) -> tuple[np.ndarray, np.ndarray]:
+            """Blocks and places of the rows of the steps that are decoded together with `first`."""
             # Global rows: step * batch_size + row, so a resumed run asks for the same ones.
             group = np.arange(first, min(first + self._at_once, steps.stop))
-            blocks, places = locate((group[:, None] * self._batch_size + self._rows).ravel())
+            return locate((group[:, None] * self._batch_size + self._rows).ravel())
 
-            # The least recently wanted leaves first, so one that is wanted moves to the end; none
-            # that this group wants leaves before its end.
-            wanted = dict.fromkeys(blocks.tolist())
-            opened = [block for block in wanted if block not in there]
-            for block in wanted:
-                there[block] = None
-                there.move_to_end(block)
-            closed = [there.popitem(last=False)[0] for _ in range(len(there) - most)]
-            yield _Group(blocks, places, opened, closed)
+        # Groups of steps are decoded at once, and cut into batches again.
+        groups, size = range(steps.start, steps.stop, self._at_once), len(self._rows)
+        decode = self._by_tensorflow if self._tensorflow else self._by_numpy
+        for columns in decode(latest, located, groups):
+            for first in range(0, len(columns['input_ids']), size):
+                yield {name: column[first : first + size] for name, column in columns.items()}
 
-    def _by_tensorflow(self, wanted: Callable[[], Iterator[int]]) -> Iterator[np.ndarray]:
-        """The records of each block that is wanted, decoded."""
-
-        def load(block: int) -> list[bytes]:
-            text, starts, ends = self._blocks.read(block)
-            return [text[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
-
-        decoded = fields.keep_tensorflow(
-            self._spec, self.manifest.vocab_size, wanted, load, _DECODERS, _AHEAD
-        )
-        for block, rows in zip(wanted(), decoded):
+    def _by_tensorflow(
+        self, latest: LatestBlocks, located: _Located, groups: range
+    ) -> Iterator[_Columns]:
+        """The rows of each group, in their order."""
+        load = lambda first: latest.records(*located(first))
+        decoded = fields.decode_tensorflow(self._spec, groups, load, _DECODERS, _AHEAD)
+        for first, columns in zip(groups, decoded):
             # What is not in order is told by the other decoder, which knows the record.
-            yield self._decoded(block) if rows is None else rows
+            if columns is None or not self._in_range(columns):
+                columns = self._columns(latest, *located(first))
+            yield columns
 
-    def _by_numpy(self, wanted: Callable[[], Iterator[int]]) -> Iterator[np.ndarray]:
+    def _by_numpy(
+        self, latest: LatestBlocks, located: _Located, groups: range
+    ) -> Iterator[_Columns]:
         """`_by_tensorflow` without it."""
         # No shutdown: a dropped pool ends its threads, and at the exit of the interpreter there is
         # nothing left to shut it down with.
-        pool = ThreadPoolExecutor(_READERS, thread_name_prefix='blocks')
+        pool = ThreadPoolExecutor(_DECODERS, thread_name_prefix='records')
 
         # The bound of the queue is what keeps the threads from running through the whole corpus.
-        ahead: collections.deque[Future[np.ndarray]] = collections.deque()
-        for block in wanted():
-            ahead.append(pool.submit(self._decoded, block))
+        ahead: collections.deque[Future[_Columns]] = collections.deque()
+        for first in groups:
+            ahead.append(pool.submit(self._columns, latest, *located(first)))
             if len(ahead) > _AHEAD:
                 yield ahead.popleft().result()
         while ahead:
             yield ahead.popleft().result()
 
-    def _decoded(self, block: int) -> np.ndarray:
-        """The records of a block, decoded by numpy.
+    def _columns(self, latest: LatestBlocks, blocks: np.ndarray, places: np.ndarray) -> _Columns:
+        """The records at those places of those blocks, decoded by numpy.
 
         UserError, by file, record and byte, where one is not in order.
         """
         try:
-            return fields.keep_numpy(
-                self._spec, self.manifest.vocab_size, *self._blocks.read(block)
-            )
+            columns = fields.decode_numpy(self._spec, latest.records(blocks, places))
         except fields.BadRecord as error:
-            raise self._blocks.fault(block, error.row, error.reason) from None
+            row, reason = error.row, error.reason
+        else:
+            if self._in_range(columns):
+                return columns
+            row, reason = fields.check(self._spec, columns, self.manifest.vocab_size)[0]
+        raise self._blocks.fault(int(blocks[row]), int(places[row]), reason)
+
+    def _in_range(self, columns: _Columns) -> bool:
+        """Whether no number is out of range: jax would take it for another one."""
+        return fields.in_range(self._spec, columns, self.manifest.vocab_size)

@@ -1,4 +1,4 @@
-"""tf.data: blocks of serialised tf.train.Examples, read ahead and parsed in TensorFlow's threads.
+"""tf.data: groups of serialised tf.train.Examples, read ahead and parsed in TensorFlow's threads.
 
 Owns how TensorFlow is imported and called here. It must not know which features a record has
 (records/fields.py does), nor where the records come from.
@@ -19,17 +19,17 @@ from input_pipeline.records.example_proto import Feature
 
 def parsed(
     features: Sequence[Feature],
-    numbers: Callable[[], Iterator[int]],
+    groups: range,
     load: Callable[[int], list[bytes]],
     at_once: int,
     ahead: int,
 ) -> Iterator[dict[str, np.ndarray] | None]:
-    """For each of `numbers`, in their order, what `load` gives for it, decoded.
+    """For each number of `groups`, in their order, what `load` gives for it, decoded.
 
-    Yields [N, length] int64 or float32 a feature; None for a number whose records TensorFlow
-    refuses, since it does not say which is at fault. numbers, load: called in TensorFlow's threads;
-    what `load` raises is raised here. at_once: numbers that are decoded at a time. ahead: those
-    made ready before they are asked for.
+    Yields [N, length] int32 or float32 a feature, with the largest int32 for what is beyond 32
+    bits; None for a group that TensorFlow refuses, since it does not say which record is at fault.
+    load: called in TensorFlow's threads; what it raises is raised here. at_once: groups that are
+    decoded at a time. ahead: groups made ready before they are asked for.
     """
     tf = tensorflow()
     types = {'int': tf.int64, 'float': tf.float32}  # parse_example knows no others
@@ -48,11 +48,14 @@ def parsed(
     def decode(number: Any) -> dict[str, Any]:
         # Shapes are lost on the way through Python, and parse_example wants to know the rank.
         texts = tf.numpy_function(payloads, [number], tf.string, stateful=False)
-        return tf.io.parse_example(tf.ensure_shape(texts, [None]), shapes)
+        columns = tf.io.parse_example(tf.ensure_shape(texts, [None]), shapes)
+        ints = {
+            f.name: tf.saturate_cast(columns[f.name], tf.int32) for f in features if f.kind == 'int'
+        }
+        return columns | ints
 
-    # In the order of the numbers whichever is ready first, or a resumed run would see other
-    # batches.
-    dataset = tf.data.Dataset.from_generator(numbers, output_signature=tf.TensorSpec([], tf.int64))
+    # In the order of the groups whichever is ready first, or a resumed run would see other batches.
+    dataset = tf.data.Dataset.range(groups.start, groups.stop, groups.step)
     dataset = dataset.map(decode, num_parallel_calls=at_once, deterministic=True).prefetch(ahead)
 
     # The iterator's threads call `load`. One that does so when the interpreter ends hangs or
@@ -60,7 +63,7 @@ def parsed(
     alive = [dataset.as_numpy_iterator()]
     atexit.register(alive.clear)
     try:
-        for number in numbers():
+        for number in groups:
             try:
                 columns = next(alive[0])
             except tf.errors.OpError:

@@ -17,8 +17,7 @@ import pytest
 
 from configs.errors import UserError
 from input_pipeline.records import fields, shards
-from input_pipeline.records import stream as stream_module
-from input_pipeline.records.blocks import Blocks
+from input_pipeline.records.blocks import Blocks, LatestBlocks
 from input_pipeline.records.fields import RecordSpec
 from input_pipeline.records.stream import RecordStream
 from tests.helpers.records import encoded, example_columns
@@ -179,35 +178,23 @@ def test_a_block_is_read_once_for_all_batches_that_share_it(directory, monkeypat
     assert sorted(read) == list(range(7))
 
 
-def test_only_the_latest_blocks_are_kept(directory, monkeypatch):
-    """With room for fewer than take turns they are read again, and the batches are the same."""
-    whole = take(RecordStream(directory, 'train', 64, 1, 'numpy'), 40)
-    stream, read = RecordStream(directory, 'train', 64, 1, 'numpy'), []
-    original = stream._blocks.read
-    monkeypatch.setattr(stream._blocks, 'read', lambda block: read.append(block) or original(block))
-    found = list(stream._read(stream._order.locate, range(40), 1))
-    assert_same([batch | {'example_weights': np.ones(64, np.float32)} for batch in found], whole)
-    assert len(read) > 7 and set(read) == set(range(7))
+def test_only_the_latest_blocks_are_kept_and_only_those_asked_for_are_read(directory):
+    manifest = shards.Manifest.load(directory)
+    blocks, read = Blocks(directory, manifest.shards('train')), []
+    original = blocks.read
+    blocks.read = lambda block: read.append(block) or original(block)
+    latest = LatestBlocks(blocks, 2)
+    first = latest.records(np.array([3, 1, 3]), np.array([0, 9, 1]))
+    assert sorted(read) == [1, 3] and first == [original(3)[0], original(1)[9], original(3)[1]]
+    latest.records(np.array([1]), np.array([0]))
+    assert len(read) == 2
+    latest.records(np.array([5]), np.array([0]))  # 3 goes: it was asked for before 1
+    latest.records(np.array([1]), np.array([0]))
+    assert read[2:] == [5]
+    assert latest.records(np.array([3]), np.array([2])) == [original(3)[2]] and read[3:] == [3]
 
-    # The least recently wanted goes: with room for 1 + 2 a group of 1 row opens what it lacks.
-    one = RecordStream(directory, 'train', 1, 1, 'numpy')
-    one._at_once = 1
-    order = [3, 1, 3, 5, 6, 1]
-    locate = lambda rows: (np.array(order)[rows], np.zeros(len(rows), int))
-    groups = list(one._groups(locate, range(6), 3))
-    assert [group.opened for group in groups] == [[3], [1], [], [5], [6], [1]]
-    assert [group.closed for group in groups] == [[], [], [], [], [1], [3]]
-
-
-def test_no_more_blocks_are_read_than_the_steps_need(directory, monkeypatch):
-    read = []
-    original = Blocks.read
-    monkeypatch.setattr(
-        Blocks, 'read', lambda self, block: read.append(block) or original(self, block)
-    )
-    stream = RecordStream(directory, 'eval', 16, 1, 'numpy')
-    assert len(list(stream.evaluation(max_batches=3))) == 3
-    assert read == [0]
+    # More than are kept, in one call.
+    assert latest.records(np.arange(7), np.zeros(7, int)) == [original(k)[0] for k in range(7)]
 
 
 @pytest.mark.parametrize('decoder', ['numpy', 'tfdata'])
@@ -374,9 +361,8 @@ def test_what_is_wrong_at_the_start_is_said_at_the_start(directory, tmp_path_fac
     RecordStream(directory, 'eval', 8, 0, 'numpy')
 
 
-def test_a_file_that_goes_away_during_the_run_is_named(directory, monkeypatch):
-    # A few of the blocks are kept, some of them are soon wanted again, and one is read ahead.
-    monkeypatch.setattr(stream_module, '_AHEAD', 1)
+def test_a_file_that_goes_away_during_the_run_is_named(directory):
+    # A few of the blocks are kept, and some of them soon wanted again.
     batches = RecordStream(directory, 'train', 30, 0, 'numpy', order='blocks').batches()
     next(batches)
     for file in directory.glob('train-*'):
