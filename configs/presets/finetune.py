@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import typing
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from configs import overrides
@@ -120,10 +120,15 @@ class MethodRecipe(NamedTuple):
     settings: tuple[str, ...]
 
 
-def _method(source: str, peak_lr: float, *others: str) -> MethodRecipe:
+def _method(source: str, peak_lr: float, others: Mapping[str, float]) -> MethodRecipe:
     """A recipe with PyTorch's AdamW, a linear schedule and 6 % warm-up, unless `others` differ."""
-    usual = ('optimizer.algorithm=adamw', 'optimizer.schedule=linear', 'warmup_fraction=0.06')
-    return MethodRecipe(source, (f'optimizer.peak_lr={peak_lr}', *usual, *others))
+    usual = {
+        'optimizer.algorithm': 'adamw',
+        'optimizer.schedule': 'linear',
+        'warmup_fraction': 0.06,
+    }
+    settings = {'optimizer.peak_lr': peak_lr, **usual, **others}
+    return MethodRecipe(source, tuple(f'{name}={value}' for name, value in settings.items()))
 
 
 # As the programs' own scripts have them, for BERT-base and RoBERTa-base. Where a source says
@@ -142,22 +147,21 @@ METHODS: dict[Method, MethodRecipe] = {
     ),
     # MRPC's; RTE has 5e-4.
     'lora': _method(
-        'microsoft/LoRA examples/NLU/roberta_base_mrpc.sh', 4e-4, 'optimizer.weight_decay=0.1'
+        'microsoft/LoRA examples/NLU/roberta_base_mrpc.sh', 4e-4, {'optimizer.weight_decay': 0.1}
     ),
     # README's rate with BERT's own optimizer, which the task's recipe has.
     'houlsby': MethodRecipe('google-research/adapter-bert README', ('optimizer.peak_lr=3e-4',)),
     'pfeiffer': _method(
         'microsoft/LoRA examples/NLU/adapter_pfeiffer_roberta_large_mnli.sh',
         3e-4,
-        'warmup_fraction=0.1',
-        'optimizer.weight_decay=0',
+        {'warmup_fraction': 0.1, 'optimizer.weight_decay': 0},
     ),
     # There with Adafactor, and with losses for scored choices that a classifier has no use for.
-    'ia3': _method('r-three/t-few configs/ia3.json', 3e-3, 'optimizer.weight_decay=0'),
+    'ia3': _method('r-three/t-few configs/ia3.json', 3e-3, {'optimizer.weight_decay': 0}),
     'adamix': _method(
-        'microsoft/AdaMix bert_base_mnli_expert_soup.sh', 4e-4, 'optimizer.weight_decay=0.1'
+        'microsoft/AdaMix bert_base_mnli_expert_soup.sh', 4e-4, {'optimizer.weight_decay': 0.1}
     ),
-    'spafit': _method("none is known: LoRA's", 4e-4, 'optimizer.weight_decay=0.1'),
+    'spafit': _method('LoRA (none of its own is known)', 4e-4, {'optimizer.weight_decay': 0.1}),
 }
 
 

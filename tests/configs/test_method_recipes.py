@@ -45,6 +45,9 @@ def test_a_method_brings_its_rates_and_leaves_the_budget(method, values):
 
 def test_every_method_but_full_has_a_recipe():
     assert METHODS.keys() | {'full'} == set(get_args(Method))
+    for one in METHODS.values():  # a setting once, for the log shows them
+        names = [setting.partition('=')[0] for setting in one.settings]
+        assert len(set(names)) == len(names)
 
 
 def test_what_is_said_wins_over_the_recipe_in_any_order():
