@@ -377,16 +377,13 @@ class ModelConfig(Section):
         if tuning.method == 'full':
             return ModelConfig(**shape)
         fitted = tuning.fitted(self.num_layers, self.hidden_size, self.intermediate_size)
-        depths = {name: getattr(fitted, name) or 0 for name in ('frozen_layers', 'bias_layers')}
-        if self.num_groups and any(depths.values()):
-            set_to_0 = ' '.join(
-                f'--set tuning.{name}=0' for name, blocks in depths.items() if blocks
-            )
+        depths = [name for name in ('frozen_layers', 'bias_layers') if getattr(fitted, name)]
+        if self.num_groups and depths:
+            found = ' and '.join(f'{name}={getattr(fitted, name)}' for name in depths)
+            mend = ' '.join(f'--set tuning.{name}=0' for name in depths)
             raise UserError(
-                f'tuning.method={tuning.method} with'
-                f' {" and ".join(f"{name}={blocks}" for name, blocks in depths.items() if blocks)}'
-                ' would tell blocks apart, and here they share their weights'
-                f' (model.num_groups={self.num_groups}): {set_to_0}'
+                f'tuning.method={tuning.method} with {found} would tell blocks apart, and here they'
+                f' share their weights (model.num_groups={self.num_groups}): {mend}'
             )
         return TunedModelConfig(**shape, tuning=fitted)
 

@@ -149,8 +149,7 @@ class RuntimeConfig(Section):
     matmul_dtype: Literal['bfloat16'] | None = setting(
         None,
         'what products of dense layers and of the vocabulary read, their sums in float32; none:'
-        ' compute_dtype; bfloat16: faster on CPUs that have AMX or'
-        ' avx512_bf16',
+        ' compute_dtype; bfloat16: faster on CPUs that have AMX or avx512_bf16',
         kind='runtime',
         is_later=True,
     )
