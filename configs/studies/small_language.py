@@ -11,14 +11,21 @@ vocabulary, --tokenizer, or their losses would be of other pieces.
 KOREAN the same 2 MB in both. The shares of 30 and 10 % were worked out for 54 MB of English and
 11 MB of German, at five bytes a word piece or so; what they came to is in each manifest.json. With
 so few pieces alone, a row goes through its records many times: that is the price of being small.
+
+Half of the steps of the other studies at this scale: eight rows, and the small text is read more
+than ten times in them already.
 """
 
 from __future__ import annotations
 
+import dataclasses
+
+from configs.schema import Phase
 from configs.studies import scales
 from configs.studies.study import HeldOut, Row, Study
 
 EXPONENTS = (0.3, 0.5, 0.7, 1.0)
+PHASES = (Phase(32, 2500, 64), Phase(64, 3000, 32))
 _AMONG = 'among'
 ROWS = (
     Row('Korean alone', 'alone', records={'language_repeats': 'ko=1'}),
@@ -34,7 +41,7 @@ def get_studies() -> dict[str, Study]:
     return {
         'cpu': Study(
             'A small language beside large ones, 4 layers of 128',
-            scales.cpu(),
+            dataclasses.replace(scales.cpu(), phases=PHASES),
             (
                 HeldOut('mlm_loss', 'Korean nats', language='ko'),
                 HeldOut('mlm_accuracy', 'Korean accuracy', 100.0, language='ko'),
