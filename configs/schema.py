@@ -181,7 +181,7 @@ class RuntimeConfig(Section):
         kind='runtime',
     )
     decoder: Literal['auto', 'tfdata', 'numpy'] = setting(
-        'auto', 'reader of TFRecords; auto: tf.data where TensorFlow is installed', kind='runtime'
+        'auto', "reader of TFRecords; auto: numpy; tfdata: TensorFlow's, slower", kind='runtime'
     )
     log_every: int = setting(100, 'steps between log lines', kind='runtime', within=COUNT)
     eval_every: int = setting(

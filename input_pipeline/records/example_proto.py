@@ -8,7 +8,7 @@ record has (records/fields.py does) nor how records lie in files (shards.py does
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,7 +18,9 @@ from input_pipeline.wire import fields
 
 # Tags of the protobuf fields: (field number << 3) | 2, where 2 means "length-delimited".
 _FIELD_1, _FIELD_2 = 0x0A, 0x12
-_MOST_HEADER = 48  # bytes before the numbers of a feature: its name, tags and four lengths
+# Bytes before the numbers of a feature at most: its name, tags and four lengths. So many are looked
+# at wherever a feature begins, behind the last record too.
+LOOKS_BEYOND = 48  # a multiple of 8
 _LIST_TAG = {'float': 0x12, 'int': 0x1A}  # Feature.float_list, Feature.int64_list
 # Both keep working buffers near the size of the second-level cache.
 _ROWS_AT_ONCE = 1024  # of an encoder
@@ -187,56 +189,85 @@ def decode(features: Sequence[Feature], payloads: Sequence[bytes]) -> dict[str, 
         f.name: np.empty((count, f.length), np.int32 if f.kind == 'int' else np.float32)
         for f in features
     }
-    if count and not _decode_alike(features, payloads, columns):
+    bounds = np.cumsum([0, *map(len, payloads)])
+    text = b''.join([*payloads, bytes(LOOKS_BEYOND)])
+    if count and not decode_alike(features, text, bounds[:-1], bounds[1:], columns):
         for row, payload in enumerate(payloads):
             for name, values in _decode_one(features, row, payload).items():
                 columns[name][row] = values
     return columns
 
 
-def _decode_alike(
-    features: Sequence[Feature], payloads: Sequence[bytes], columns: dict[str, np.ndarray]
+def decode_alike(
+    features: Sequence[Feature],
+    text: bytes,
+    starts: np.ndarray,
+    ends: np.ndarray,
+    columns: Mapping[str, np.ndarray] | np.ndarray,
+    below: Mapping[str, int] | None = None,
 ) -> bool:
-    """Fills `columns` when all records have the layout of the first one; else returns False."""
-    # The layout: which features in which order, as the first record says. Features that nobody
-    # asked for need the slow way.
-    known = {f.name: f for f in features}
-    try:
-        names = [name for name, _, _ in _features(payloads[0])]
-    except ValueError:
-        return False
-    if sorted(names) != sorted(known):
-        return False
-    order = [known[name] for name in names]
+    """Decodes N records that lie in one text, where all have the layout of the first one.
 
-    # Where each feature's numbers lie in every record; this proves all that is not a number.
-    text = b''.join([*payloads, bytes(_MOST_HEADER)])  # room to look past the end
-    regions = _regions(text, np.cumsum([0, *map(len, payloads)]), order)
+    Args:
+      features: what each record holds.
+      text: the records at `starts` [N] to `ends` [N], and LOOKS_BEYOND bytes behind the last one.
+      columns: [N, length] a feature, filled with its numbers; of any type that takes them.
+      below: names of whole numbers -> what all of them must be less than.
+
+    Returns:
+      Whether they were decoded. False says nothing of the records but that `decode` has to look
+      at them; `columns` may be filled in part.
+    """
+    # Where each feature's numbers lie in every record; this proves all that is not a number. In the
+    # order in which `encode` writes them, or else as the first record has it.
+    limits = {f.name: (below or {}).get(f.name, 1 << 31) for f in features}
+    order: Sequence[Feature] | None = features
+    regions = _regions(text, starts, ends, features, limits)
     if regions is None:
+        order = _order_in(text[starts[0] : ends[0]], features)
+        regions = _regions(text, starts, ends, order, limits) if order is not None else None
+    if order is None or regions is None:
         return False
 
     # The numbers of a feature, cut out of many records and decoded as one run.
-    for feature, (starts, sizes) in zip(order, regions, strict=True):
+    for feature, (begin, sizes) in zip(order, regions, strict=True):
         rows = max(1, _NUMBERS_AT_ONCE // feature.length)
-        for first in range(0, len(payloads), rows):
+        for first in range(0, len(starts), rows):
             some = slice(first, first + rows)
-            numbers = _numbers_of(feature, text, starts[some], sizes[some])
+            size = sizes if isinstance(sizes, int) else sizes[some]
+            numbers = _numbers_of(feature, text, begin[some], size, limits[feature.name])
             if numbers is None:
                 return False
             columns[feature.name][some] = numbers
     return True
 
 
+def _order_in(payload: bytes, features: Sequence[Feature]) -> list[Feature] | None:
+    """The features in the order of a record; None where it does not have these and no others."""
+    known = {f.name: f for f in features}
+    try:
+        names = [name for name, _, _ in _features(payload)]
+    except ValueError:
+        return None
+    return [known[name] for name in names] if sorted(names) == sorted(known) else None
+
+
+def all_below(numbers: np.ndarray, limit: int) -> bool:
+    """Whether all whole numbers are in [0, limit): one maximum, read as unsigned."""
+    # What is negative becomes large.
+    return bool(numbers.view(f'u{numbers.itemsize}').max(initial=0) < limit)
+
+
 def _numbers_of(
-    feature: Feature, text: bytes, starts: np.ndarray, sizes: np.ndarray
+    feature: Feature, text: bytes, starts: np.ndarray, sizes: np.ndarray | int, limit: int
 ) -> np.ndarray | None:
     """[N, length]: the numbers in those stretches of the text, each of a possible size.
 
-    None where there are more or fewer, or one does not fit in 32 bits.
+    None where there are more or fewer, or a whole number that is not below the limit.
     """
     # Cut out: by numpy where all are of one size.
-    if (sizes == sizes[0]).all():
-        packed = _windows(text, int(sizes[0]))[starts].view(np.uint8)
+    if isinstance(sizes, int):
+        packed = _windows(text, sizes)[starts].view(np.uint8)
     else:
         ends = (starts + sizes).tolist()
         packed = np.frombuffer(
@@ -247,61 +278,70 @@ def _numbers_of(
         return packed.view('<f4').reshape(shape)
 
     # A byte each: no size is less, so every record has as many as it should.
-    if packed.size == shape[0] * shape[1] and packed.max() < 128:
-        return packed.reshape(shape)
+    if packed.size == shape[0] * shape[1]:
+        return packed.reshape(shape) if packed.max() < min(128, limit) else None
 
     # As many varints in all as there should be, and the last one of each record ends with the
     # record's part, or numbers of one record would slip into the next.
     last = np.flatnonzero(packed < 128)  # the last byte of each varint
     if last.size != shape[0] * shape[1]:
         return None
-    if (last[shape[1] - 1 :: shape[1]] + 1 != np.cumsum(sizes)).any():
+    if (last[shape[1] - 1 :: shape[1]] + 1 != np.cumsum(np.broadcast_to(sizes, shape[0]))).any():
         return None
 
-    # What does not fit in 32 bits is refused in _decode_one, by row and feature.
-    values = _varints(packed, last)
-    if values.dtype == np.int64 and (values.min() < -(2**31) or values.max() >= 2**31):
-        return None
-    return values.reshape(shape)
+    # What is beyond the limit is refused elsewhere, by row and feature.
+    values = _short_varints(packed, last, np.uint16 if limit <= 1 << 16 else np.uint32)
+    values = _varints(packed, last) if values is None else values
+    return values.reshape(shape) if all_below(values, limit) else None
 
 
 def _regions(
-    text: bytes, bounds: np.ndarray, order: Sequence[Feature]
-) -> list[tuple[np.ndarray, np.ndarray]] | None:
-    """Where each feature's packed values lie in each record: their starts [N] and sizes [N].
+    text: bytes,
+    starts: np.ndarray,
+    ends: np.ndarray,
+    order: Sequence[Feature],
+    limits: Mapping[str, int],
+) -> list[tuple[np.ndarray, np.ndarray | int]] | None:
+    """Where each feature's values lie in each record: their starts [N], and sizes [N] or one.
 
     All records are walked at once. None unless every record is written canonically, with packed
-    lists, in this order of features. The text goes on for _MOST_HEADER bytes behind the records.
+    lists, in this order of features, and with numbers that take no more bytes than those below
+    their limits may.
     """
     # `at` [N]: the place in every record up to which it has been read. First the message itself:
     # its tag, and a length that ends with the record.
     data = np.frombuffer(text, np.uint8)
-    at, limit = bounds[:-1], bounds[1:]
-    length, at = _length(data, at + 1)
-    if (data[bounds[:-1]] != _FIELD_1).any() or (at + length != limit).any():
+    length, at = _length(data, starts + 1)
+    if (data[starts] != _FIELD_1).any() or (at + length != ends).any():
         return None
 
-    # What stands before the numbers follows from their size, and that from its own first length:
-    # so it is looked up, and compared as a whole.
-    regions = []
-    for feature in order:
-        headers = _headers(feature)
-        length, _ = _length(data, at + 1)
-        size = headers.size_of[np.minimum(length, len(headers.size_of) - 1)]
-        if (size < 0).any():
-            return None
-        which = size - headers.least
-        actual = _windows(text, _MOST_HEADER)[at].view(np.uint8).reshape(-1, _MOST_HEADER)
-        if not ((actual == headers.bytes[which]) | ~headers.used[which]).all():
-            return None
-        at = at + headers.widths[which]
+    # How many bytes the numbers take: as many as each has to, or as the entry's length says. That
+    # these are the numbers of this feature is taken for granted, and proved below.
+    headers, began, which, regions = [_headers(feature) for feature in order], [], [], []
+    for feature, header in zip(order, headers, strict=True):
+        size: np.ndarray | int = header.least
+        if feature.kind == 'int' and limits[feature.name] > 128:
+            length, _ = _length(data, at + 1)
+            size = header.size_of[np.minimum(length, len(header.size_of) - 1)]
+            if np.min(size) < 0:
+                return None
+        began.append(at)
+        which.append(size - header.least)
+        at = at + header.widths[which[-1]]
         regions.append((at, size))
         at = at + size
-        if (at > limit).any():
+        if (at > ends).any():
             return None
 
-    # Nothing may follow the last feature.
-    return regions if (at == limit).all() else None
+    # Nothing may follow the last feature, and what stands before the numbers of each is what that
+    # size says: looked up, and compared as a whole.
+    if (at != ends).any():
+        return None
+    actual = _windows(text, LOOKS_BEYOND)[np.array(began)].view(np.uint64)
+    for words, row, header in zip(actual.reshape(len(order), len(at), -1), which, headers):
+        if ((words ^ header.words[row]) & header.used[row]).any():
+            return None
+    return regions
 
 
 def _length(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -331,12 +371,13 @@ class _Headers:
     """What stands before the numbers of a feature, for all sizes [K] that they may have.
 
     size_of: the size that an entry of each length has, -1 where none has; least: the least size;
-    bytes, used [K, _MOST_HEADER]: the bytes, and which are; widths [K]: how many.
+    words [K, LOOKS_BEYOND / 8]: the bytes, eight together; used: all bits of those that are there;
+    widths [K]: how many bytes.
     """
 
     size_of: np.ndarray
     least: int
-    bytes: np.ndarray
+    words: np.ndarray
     used: np.ndarray
     widths: np.ndarray
 
@@ -356,14 +397,12 @@ def _headers(feature: Feature) -> _Headers:
     size_of = np.full(int(entries[-1][0][0]) + 2, -1)  # one more, for all that are too long
     for size, (entry, _) in zip(sizes, entries, strict=True):
         size_of[entry] = size
-    padded = b''.join(text.ljust(_MOST_HEADER, b'\0') for text in texts)
-    return _Headers(
-        size_of,
-        sizes[0],
-        np.frombuffer(padded, np.uint8).reshape(-1, _MOST_HEADER),
-        np.arange(_MOST_HEADER) < widths[:, None],
-        widths,
+    words, used = (
+        np.frombuffer(b''.join(text.ljust(LOOKS_BEYOND, b'\0') for text in rows), np.uint64)
+        for rows in (texts, [b'\xff' * len(text) for text in texts])
     )
+    shape = (len(texts), -1)
+    return _Headers(size_of, sizes[0], words.reshape(shape), used.reshape(shape), widths)
 
 
 def _header(feature: Feature, size: int) -> bytes:
@@ -378,6 +417,27 @@ def _header(feature: Feature, size: int) -> bytes:
 
 def _varint(value: int) -> bytes:
     return _varints_of(np.array([[value]]))[0].tobytes()
+
+
+def _short_varints(
+    packed: np.ndarray, last: np.ndarray, kind: type[np.uint16 | np.uint32]
+) -> np.ndarray | None:
+    """`_varints` where none is longer than three bytes, nor too large for `kind`; else None."""
+    # Every byte as if it were the last of a number of one byte, or of two where it follows one that
+    # goes on: in as few passes as there can be.
+    goes_on, low = packed > 127, packed & np.uint8(127)
+    values = low.astype(kind)
+    rest, follows = values[1:], goes_on[:-1]
+    np.left_shift(rest, (follows * np.uint8(7)).astype(kind), out=rest)
+    np.bitwise_or(rest, (low[:-1] * follows).astype(kind), out=rest)
+
+    # Numbers of three bytes are few, so these are picked. What a fourth byte follows is large.
+    third = np.flatnonzero(goes_on[1:-1] & goes_on[:-2]) + 2
+    high = packed[third]
+    if high.max(initial=0) > min(127, np.iinfo(kind).max >> 14):
+        return None
+    values[third] = np.left_shift(high.astype(kind), 14) | values[third - 1]
+    return values.take(last)
 
 
 def _varints(packed: np.ndarray, last: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ the order in which records are read.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -27,10 +27,13 @@ __all__ = [
     'RecordSpec',
     'add_counts',
     'check',
+    'columns_of',
     'count',
     'decode_numpy',
     'decode_tensorflow',
     'encode',
+    'keep_numpy',
+    'kept_as',
 ]
 
 
@@ -139,8 +142,63 @@ def decode_numpy(spec: RecordSpec, payloads: Sequence[bytes]) -> dict[str, np.nd
     return _flat_labels(spec, example_proto.decode(spec.features, payloads))
 
 
+@functools.lru_cache
+def kept_as(spec: RecordSpec, vocab_size: int) -> np.dtype:
+    """A record that is decoded and in range, as it is kept until it is asked for.
+
+    Each number takes as few bytes as the largest of its feature needs: less memory in all than the
+    serialised record took, and copied as a whole.
+    """
+    limits = _limits(spec, vocab_size)
+    types = {
+        f.name: np.min_scalar_type(limits[f.name][0] - 1) if f.kind == 'int' else np.float32
+        for f in spec.features
+    }
+    return np.dtype([(f.name, types[f.name], (f.length,)) for f in spec.features], align=True)
+
+
+def keep_numpy(
+    spec: RecordSpec,
+    vocab_size: int,
+    text: bytes,
+    starts: np.ndarray,
+    ends: np.ndarray,
+    rows: np.ndarray,
+) -> None:
+    """Decodes the N records that lie at `starts` to `ends` of a text into `rows`, [N] of `kept_as`.
+
+    Raises:
+      BadRecord: a record is damaged, lacks a feature, has one of another length, or holds a number
+        that no model can look up.
+    """
+    # At once where they are written as ours are, which is nearly always.
+    below = {name: limit for name, (limit, _) in _limits(spec, vocab_size).items()}
+    longer = text + bytes(example_proto.LOOKS_BEYOND)
+    alike = example_proto.decode_alike(spec.features, longer, starts, ends, rows, below)
+    if alike and _weights_in_range(spec, rows):
+        return
+
+    # Else one by one, which also tells the record that is not in order, and why.
+    payloads = [text[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+    columns = example_proto.decode(spec.features, payloads)
+    if not in_range(spec, columns, vocab_size):
+        raise BadRecord(*check(spec, _flat_labels(spec, columns), vocab_size)[0])
+    for name, column in columns.items():
+        rows[name] = column
+
+
+def columns_of(spec: RecordSpec, rows: np.ndarray) -> dict[str, np.ndarray]:
+    """What `decode_numpy` gives for those records, from `kept_as`."""
+    columns = {
+        f.name: rows[f.name].astype(np.int32 if f.kind == 'int' else np.float32)
+        for f in spec.features
+    }
+    return _flat_labels(spec, columns)
+
+
 def decode_tensorflow(
     spec: RecordSpec,
+    vocab_size: int,
     groups: range,
     load: Callable[[int], list[bytes]],
     at_once: int = 1,
@@ -148,10 +206,16 @@ def decode_tensorflow(
 ) -> Iterator[dict[str, np.ndarray] | None]:
     """`decode_numpy` by TensorFlow, of the payloads that `load` gives for each of `groups`.
 
-    See tf_data.parsed.
+    None where a record is not in order: TensorFlow does not say which. See tf_data.parsed.
     """
     for columns in tf_data.parsed(spec.features, groups, load, at_once, ahead):
-        yield None if columns is None else _flat_labels(spec, columns)
+        if columns is None or not in_range(spec, columns, vocab_size):
+            yield None
+        else:
+            ints = {
+                f.name: columns[f.name].astype(np.int32) for f in spec.features if f.kind == 'int'
+            }
+            yield _flat_labels(spec, columns | ints)
 
 
 def _flat_labels(spec: RecordSpec, columns: dict[str, Any]) -> dict[str, Any]:
@@ -186,17 +250,16 @@ def _limits(spec: RecordSpec, vocab_size: int) -> dict[str, tuple[int, str]]:
 def in_range(spec: RecordSpec, columns: dict[str, np.ndarray], vocab_size: int) -> bool:
     """Whether every number of a batch of decoded records is one that a model can look up.
 
-    One pass over each array, 1 % of what decoding takes; `check` says what is wrong, and where.
+    `check` says what is wrong, and where.
     """
-    # Whole numbers: one maximum, read as unsigned.
-    for name, (limit, _) in _limits(spec, vocab_size).items():
-        if columns[name].view(np.uint32).max(initial=0) >= limit:  # what is negative becomes large
-            return False
+    limits = _limits(spec, vocab_size).items()
+    whole = all(example_proto.all_below(columns[name], limit) for name, (limit, _) in limits)
+    return whole and _weights_in_range(spec, columns)
 
-    # Weights of 0 to 1.
-    weights = (column for column in columns.values() if column.dtype == np.float32)
 
-    # False for what is not a number, too.
+def _weights_in_range(spec: RecordSpec, columns: Mapping[str, np.ndarray] | np.ndarray) -> bool:
+    """Whether all weights are 0 to 1; not, where one is no number."""
+    weights = [columns[f.name] for f in spec.features if f.kind == 'float']
     return all(w.min(initial=0) >= 0 and w.max(initial=0) <= 1 for w in weights)
 
 

@@ -79,46 +79,58 @@ def frame_bounds(text: bytes) -> list[int]:
     bounds, at = [0], 0
     while at < len(text):
         try:
-            at += _HEAD + _size(text[at : at + _HEAD]) + _TAIL
+            at += _FRAME_OF[text[at : at + _HEAD]]
         except ValueError as error:
             raise BadFrame(len(bounds) - 1, at, str(error)) from None
-        if at > len(text):
-            raise BadFrame(len(bounds) - 1, bounds[-1], _CUT)
         bounds.append(at)
+    if at > len(text):
+        raise BadFrame(len(bounds) - 2, bounds[-2], _CUT)
     return bounds
 
 
-@functools.lru_cache(1 << 14)
-def _size(head: bytes) -> int:
-    """The length of the payload that follows a frame's first 12 bytes."""
-    if len(head) < _HEAD:
-        raise ValueError('cut inside its header')
+class _FrameOf(dict[bytes, int]):
+    """The length of a frame by its first 12 bytes, of which records have few different ones.
 
-    # Compared as a whole with the 12 bytes that this length must have: one look-up in place of a
-    # crc.
-    (size,) = _UINT64.unpack_from(head)
-    if head != _head(size):
-        raise ValueError('length damaged (its crc32c does not match)')
-    return size
+    Looked up as a whole, in place of a crc each. ValueError for what no frame begins with.
+    """
+
+    def __missing__(self, head: bytes) -> int:
+        if len(head) < _HEAD:
+            raise ValueError('cut inside its header')
+        (size,) = _UINT64.unpack_from(head)
+        if head != _head(size):
+            raise ValueError('length damaged (its crc32c does not match)')
+        self[head] = size + FRAME_BYTES
+        return size + FRAME_BYTES
 
 
-def payloads(text: bytes) -> list[bytes]:
-    """The payloads of all frames of a text. Raises BadFrame for one that is damaged or cut."""
+_FRAME_OF = _FrameOf()
+
+
+def payloads_in(text: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """Where the payload of each frame of a text begins and ends: [N] each.
+
+    Raises BadFrame for a frame that is damaged or cut.
+    """
     bounds = frame_bounds(text)
-    found, damaged = payloads_between(text, bounds)
-    if damaged:
+    if damaged := damaged_between(text, bounds):
         raise BadFrame(damaged[0], bounds[damaged[0]], DAMAGED)
-    return found
+    places = np.array(bounds)
+    return places[:-1] + _HEAD, places[1:] - _TAIL
 
 
-def payloads_between(text: bytes, bounds: list[int]) -> tuple[list[bytes], list[int]]:
-    """The payloads of the frames with these bounds, and which differ from their checksums."""
-    found = [text[start + _HEAD : end - _TAIL] for start, end in itertools.pairwise(bounds)]
+def payloads_between(text: bytes, bounds: list[int]) -> list[bytes]:
+    """The payloads of the frames with these bounds."""
+    return [text[start + _HEAD : end - _TAIL] for start, end in itertools.pairwise(bounds)]
 
+
+def damaged_between(text: bytes, bounds: list[int]) -> list[int]:
+    """Which of the frames with these bounds hold a payload that differs from its checksum."""
     # Checksums compared as two arrays: the mask is arithmetic, which numpy does for all of them.
     stored = np.frombuffer(b''.join([text[end - _TAIL : end] for end in bounds[1:]]), '<u4')
+    found = payloads_between(text, bounds)
     computed = _masked(np.fromiter(map(google_crc32c.value, found), np.uint32, len(found)))
-    return found, np.flatnonzero(stored != computed).tolist()
+    return np.flatnonzero(stored != computed).tolist()
 
 
 def read_frames(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
@@ -133,7 +145,7 @@ def read_frames(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         if not head:
             return
         try:
-            size = _size(head)
+            size = _FRAME_OF[head] - FRAME_BYTES
         except ValueError as error:
             raise BadFrame(record, at, str(error)) from None
         body = file.read(size + _TAIL)

@@ -28,7 +28,14 @@ from configs.files.json_object import parse
 from input_pipeline import typed_json
 from input_pipeline.records import fields
 from input_pipeline.records.fields import RecordSpec
-from input_pipeline.records.frames import DAMAGED, BadFrame, frame_bounds, framed, payloads_between
+from input_pipeline.records.frames import (
+    DAMAGED,
+    BadFrame,
+    damaged_between,
+    frame_bounds,
+    framed,
+    payloads_between,
+)
 
 SCHEMA_VERSION = 1  # of the manifest; another one is refused
 BLOCK = 256  # records between two entries of a shard's index: what the stream reads at once
@@ -381,7 +388,7 @@ def _verify_shard(
                 fault = BadFrame(len(bounds) - 1, bounds[-1], reason)
 
             # (2) Checksums, then (3) the records whose bytes are sound.
-            payloads, damaged = payloads_between(text, bounds)
+            payloads, damaged = payloads_between(text, bounds), damaged_between(text, bounds)
             wrong = [(row, DAMAGED) for row in damaged]
             sound = set(range(len(payloads))) - set(damaged)
             wrong += _check_block(spec, payloads, sound, vocab_size, sums)

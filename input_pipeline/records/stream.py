@@ -1,16 +1,14 @@
 """Records to batches: reading what each row of each step holds.
 
 Which record that is, is told by an order (order.py). Two decoders carry it out with equal results:
-tf.data, and numpy where TensorFlow is absent. This file must not know what the batches are for.
+numpy, which is the faster one, and tf.data. This file must not know what the batches are for.
 """
 
 from __future__ import annotations
 
-import collections
-import importlib.util
 import itertools
+import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Literal
 
 import numpy as np
@@ -18,13 +16,14 @@ from etils import epath
 
 from configs.errors import UserError, require_extra
 from input_pipeline.records import fields, shards
-from input_pipeline.records.blocks import Blocks, LatestBlocks
+from input_pipeline.records.blocks import Blocks
+from input_pipeline.records.kept_blocks import KeptBlocks, LatestBlocks
 from input_pipeline.records.order import ORDERS
 
-_DECODERS = 2  # groups of batches that are decoded at a time
-_AHEAD = 4  # groups of batches made ready before they are asked for
-# Small batches are decoded so many together: a decode costs as much as a hundred rows. No more,
-# or the C library would give back the memory of each and the system would have to clear it again.
+_DECODERS = 2  # groups of batches that TensorFlow decodes at a time
+_AHEAD = 4  # groups of batches made ready before they are asked for, at least
+# Small batches are made so many together: to make one costs as much as a hundred rows. No more, or
+# the C library would give back the memory of each and the system would have to clear it again.
 _TOKENS_AT_ONCE = 1 << 17
 _STEPS_AT_ONCE = 32  # but no more steps than so many, or the first batch would be long in coming
 _ENDLESS = 2**62  # steps: no run gets there
@@ -51,7 +50,7 @@ class RecordStream:
       split: 'train' or 'eval'.
       batch_size: rows of a batch over all processes.
       seed: with the step, decides the order.
-      decoder: 'tfdata', 'numpy', or 'auto' for the first where TensorFlow is installed.
+      decoder: 'numpy', 'tfdata', or 'auto', which is numpy.
       rows: ranges [from, to) of each batch's rows that this process must supply; default all.
       order: in which order training batches hold the records: a name of order.py.
 
@@ -82,10 +81,9 @@ class RecordStream:
                 'runtime.decoder=tfdata',
                 'tensorflow',
                 'tensorflow',
-                ', or take the decoder auto, which then reads with numpy',
+                ', or take the decoder auto, which reads with numpy',
             )
-        installed = importlib.util.find_spec('tensorflow') is not None
-        self._tensorflow = installed and decoder != 'numpy'
+        self._tensorflow = decoder == 'tfdata'
         self._directory, self._batch_size = epath.Path(directory), batch_size
         self._ranges = len(rows)
         self._rows = np.concatenate([np.arange(first, last) for first, last in rows])
@@ -109,6 +107,8 @@ class RecordStream:
         self._order = ORDERS[order](self._blocks.sizes, seed)
         tokens = len(self._rows) * self._spec.seq_len
         self._at_once = min(_STEPS_AT_ONCE, max(1, _TOKENS_AT_ONCE // tokens))
+        self._known = self.manifest.vocab_size
+        self._decoding = threading.Lock()
 
     @property
     def records(self) -> int:
@@ -192,76 +192,77 @@ class RecordStream:
     # ---- reading
 
     def _read(self, locate: _Locate, steps: range, open_blocks: int) -> Iterator[_Columns]:
-        """The batches of those steps, some of them made ahead in the background.
+        """The batches of those steps, made ahead in the background.
 
         `open_blocks`: those that rows which follow each other come from.
         """
-        # Kept: what takes turns, and where none do, twice what a batch touches, for each of its
-        # ranges of rows may begin and end inside a block.
-        touched = len(self._rows) // shards.BLOCK + self._ranges
-        latest = LatestBlocks(self._blocks, open_blocks + 2 * touched)
-
         # The C library gives freed memory back to the system, which clears it for the next batch,
         # until a large block was freed once: this one, of which no page is touched.
         np.empty(31 << 20, np.uint8)
 
         def located(first: int) -> tuple[np.ndarray, np.ndarray]:
-            """Blocks and places of the rows of the steps that are decoded together with `first`."""
+            """Blocks and places of the rows of the steps that are made together with `first`."""
             # Global rows: step * batch_size + row, so a resumed run asks for the same ones.
             group = np.arange(first, min(first + self._at_once, steps.stop))
             return locate((group[:, None] * self._batch_size + self._rows).ravel())
 
-        # Groups of steps are decoded at once, and cut into batches again.
+        # Groups of steps are made at once, and cut into batches again.
         groups, size = range(steps.start, steps.stop, self._at_once), len(self._rows)
-        decode = self._by_tensorflow if self._tensorflow else self._by_numpy
-        for columns in decode(latest, located, groups):
+        make = self._by_tensorflow if self._tensorflow else self._by_numpy
+        for columns in make(located, groups, open_blocks):
             for first in range(0, len(columns['input_ids']), size):
                 yield {name: column[first : first + size] for name, column in columns.items()}
 
-    def _by_tensorflow(
-        self, latest: LatestBlocks, located: _Located, groups: range
-    ) -> Iterator[_Columns]:
+    def _by_numpy(self, located: _Located, groups: range, open_blocks: int) -> Iterator[_Columns]:
         """The rows of each group, in their order."""
-        load = lambda first: latest.records(*located(first))
-        decoded = fields.decode_tensorflow(self._spec, groups, load, _DECODERS, _AHEAD)
-        for first, columns in zip(groups, decoded):
-            # What is not in order is told by the other decoder, which knows the record.
-            if columns is None or not self._in_range(columns):
-                columns = self._columns(latest, *located(first))
-            yield columns
+        # Room for the blocks that take turns, for those that a group touches beyond, since each
+        # stretch of its rows may begin and end inside a block, and for as many that come next.
+        rows = self._at_once * len(self._rows)
+        stretches = 1 if len(self._rows) == self._batch_size else self._at_once * self._ranges
+        most = 2 * (open_blocks + rows // shards.BLOCK + stretches + 1)
+        kind = fields.kept_as(self._spec, self._known)
+        kept = KeptBlocks(self._keep, self._blocks.sizes, most, kind)
 
-    def _by_numpy(
-        self, latest: LatestBlocks, located: _Located, groups: range
-    ) -> Iterator[_Columns]:
-        """`_by_tensorflow` without it."""
-        # No shutdown: a dropped pool ends its threads, and at the exit of the interpreter there is
-        # nothing left to shut it down with.
-        pool = ThreadPoolExecutor(_DECODERS, thread_name_prefix='records')
+        # As many rows ahead as the blocks that take turns have: the next ones are made meanwhile.
+        ahead = max(_AHEAD, open_blocks * shards.BLOCK // rows)
+        for found in kept.rows(map(located, groups), ahead):
+            yield fields.columns_of(self._spec, found)
 
-        # The bound of the queue is what keeps the threads from running through the whole corpus.
-        ahead: collections.deque[Future[_Columns]] = collections.deque()
-        for first in groups:
-            ahead.append(pool.submit(self._columns, latest, *located(first)))
-            if len(ahead) > _AHEAD:
-                yield ahead.popleft().result()
-        while ahead:
-            yield ahead.popleft().result()
-
-    def _columns(self, latest: LatestBlocks, blocks: np.ndarray, places: np.ndarray) -> _Columns:
-        """The records at those places of those blocks, decoded by numpy.
+    def _keep(self, block: int, rows: np.ndarray) -> None:
+        """Reads a block and decodes its records into `rows`.
 
         UserError, by file, record and byte, where one is not in order.
         """
-        try:
-            columns = fields.decode_numpy(self._spec, latest.records(blocks, places))
-        except fields.BadRecord as error:
-            row, reason = error.row, error.reason
-        else:
-            if self._in_range(columns):
-                return columns
-            row, reason = fields.check(self._spec, columns, self.manifest.vocab_size)[0]
-        raise self._blocks.fault(int(blocks[row]), int(places[row]), reason)
+        # Reading takes turns with nothing. Decoding does: Python would let one thread do it at a
+        # time anyway, and the threads would spend their time on who is next.
+        text = self._blocks.read(block)
+        with self._decoding:
+            starts, ends = self._blocks.records(block, text)
+            try:
+                fields.keep_numpy(self._spec, self._known, text, starts, ends, rows)
+            except fields.BadRecord as error:
+                raise self._blocks.fault(block, error.row, error.reason) from None
 
-    def _in_range(self, columns: _Columns) -> bool:
-        """Whether no number is out of range: jax would take it for another one."""
-        return fields.in_range(self._spec, columns, self.manifest.vocab_size)
+    def _by_tensorflow(
+        self, located: _Located, groups: range, open_blocks: int
+    ) -> Iterator[_Columns]:
+        """`_by_numpy` in TensorFlow's threads."""
+        # Kept: what takes turns, and where none do, twice what a batch touches.
+        touched = len(self._rows) // shards.BLOCK + self._ranges
+        latest = LatestBlocks(self._payloads, open_blocks + 2 * touched)
+
+        def load(first: int) -> list[bytes]:
+            return latest.records(*located(first))
+
+        decoded = fields.decode_tensorflow(self._spec, self._known, groups, load, _DECODERS, _AHEAD)
+        for first, columns in zip(groups, decoded):
+            # What is not in order is told by the other decoder, which knows the record.
+            if columns is None:
+                (columns,) = self._by_numpy(located, range(first, first + 1), open_blocks)
+            yield columns
+
+    def _payloads(self, block: int) -> list[bytes]:
+        """The serialised records of a block."""
+        text = self._blocks.read(block)
+        starts, ends = self._blocks.records(block, text)
+        return [text[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]

@@ -102,7 +102,7 @@ def test_from_text_to_an_exported_model(folder, without):
     assert (refused.returncode, refused.stdout) == (2, '')
     assert refused.stderr.splitlines()[-1] == (
         f'pretrain: error: runtime.decoder=tfdata: tensorflow is not installed: {INSTALL}, or take'
-        ' the decoder auto, which then reads with numpy'
+        ' the decoder auto, which reads with numpy'
     )
 
 

@@ -77,11 +77,83 @@ def test_both_decoders_give_back_what_was_encoded(spec):
         f.name: np.dtype(np.int32 if f.kind == 'int' else np.float32) for f in spec.features
     }
     pytest.importorskip('tensorflow')
-    theirs = next(fields.decode_tensorflow(spec, range(1), lambda _: payloads))
+    theirs = next(fields.decode_tensorflow(spec, 3_000_000, range(1), lambda _: payloads))
     assert_equal(theirs, columns)
     assert {name: array.dtype for name, array in theirs.items()} == {
         name: array.dtype for name, array in found.items()
     }
+
+
+def kept(spec: RecordSpec, vocab_size: int, payloads: list[bytes]) -> np.ndarray:
+    """What is kept of records that have something between them, as in a block."""
+    sizes = np.array(list(map(len, payloads)))
+    ends = np.cumsum(sizes + 3)
+    text = b''.join(b'\xff\n\0' + payload for payload in payloads)
+    rows = np.empty(len(payloads), fields.kept_as(spec, vocab_size))
+    fields.keep_numpy(spec, vocab_size, text, ends - sizes, ends, rows)
+    return rows
+
+
+@pytest.mark.parametrize('vocab_size', [100, 200, 30_522, 65_536, 65_537, 3_000_000])
+@pytest.mark.parametrize('spec', [STATIC, DYNAMIC, PACKED, RecordSpec(8, 1, 'static')])
+def test_what_is_kept_of_a_block_is_what_was_encoded(spec, vocab_size):
+    """Whatever a number takes; and it takes no more than the records did."""
+    columns = example_columns(spec, 700, vocab_size=vocab_size)
+    columns['input_ids'][3, 2:5] = vocab_size - 1
+    rows = kept(spec, vocab_size, encoded(spec, columns))
+    found = fields.columns_of(spec, rows)
+    assert_equal(found, columns)
+    assert {name: array.dtype for name, array in found.items()} == {
+        name: np.dtype(np.float32 if 'weights' in name else np.int32) for name in columns
+    }
+    if spec.seq_len > 8:  # of fewer numbers the names take most
+        assert rows.nbytes < 1.2 * sum(map(len, encoded(spec, columns)))
+
+
+def test_numbers_of_all_lengths_are_kept():
+    """Each beside each, where the bytes of one might be taken for those of the next."""
+    ids = [0, 1, 127, 128, 129, 255, 16_383, 16_384, 16_385, 32_767, 32_768, 65_535]
+    for limit, longer in ((65_536, []), (1 << 21, [65_536, 2_097_151]), (1 << 28, [2_097_152])):
+        values = np.array([*ids, *longer, limit - 1])
+        columns = example_columns(STATIC, 64, vocab_size=100)
+        at = np.random.default_rng(0).integers(len(values), size=columns['input_ids'].shape)
+        columns['input_ids'] = values[at].astype(np.int32)
+        rows = kept(STATIC, limit, encoded(STATIC, columns))
+        np.testing.assert_array_equal(rows['input_ids'], columns['input_ids'])
+
+
+def test_a_block_of_another_writer_is_kept_too():
+    tf = pytest.importorskip('tensorflow')
+    columns = example_columns(STATIC, 30)
+    theirs = [their_example(tf, STATIC, columns, row).SerializeToString() for row in range(30)]
+    ours = encoded(STATIC, columns)
+    mixed = [a if i % 3 else b for i, (a, b) in enumerate(zip(theirs, ours, strict=True))]
+    for payloads in (theirs, mixed):
+        assert_equal(fields.columns_of(STATIC, kept(STATIC, 30_522, payloads)), columns)
+
+
+@pytest.mark.parametrize(
+    'name, value, reason',
+    [
+        ('input_ids', 30_522, r'input_ids\[5\] = 30522 is outside'),
+        ('input_ids', 65_536 + 7, r'input_ids\[5\] = 65543 is outside'),  # 7 as two bytes
+        ('input_ids', 2**31 - 1, r'input_ids\[5\] = 2147483647 is outside'),
+        ('segment_ids', 2, r'segment_ids\[5\] = 2 is outside'),
+        ('segment_ids', 300, r'segment_ids\[5\] = 300 is outside'),  # 44 as one byte
+        ('masked_lm_positions', 128, r'masked_lm_positions\[5\] = 128 is outside'),
+        ('masked_lm_weights', 1.5, 'masked_lm_weights are not all 0 or 1'),
+    ],
+)
+def test_nothing_out_of_range_is_kept(name, value, reason):
+    """A number is refused before it is cut to fewer bytes, and the record is named."""
+    columns = example_columns(STATIC, 30)
+    columns[name][17, 5] = value
+    payloads = encoded(STATIC, columns)
+    with pytest.raises(fields.BadRecord, match=reason) as error:
+        kept(STATIC, 30_522, payloads)
+    assert error.value.row == 17
+    pytest.importorskip('tensorflow')
+    assert list(fields.decode_tensorflow(STATIC, 30_522, range(1), lambda _: payloads)) == [None]
 
 
 def test_files_of_google_bert_are_read():

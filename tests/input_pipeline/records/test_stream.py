@@ -5,6 +5,7 @@ Also what it says of damage.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 import subprocess
@@ -17,8 +18,10 @@ import pytest
 
 from configs.errors import UserError
 from input_pipeline.records import fields, shards
-from input_pipeline.records.blocks import Blocks, LatestBlocks
+from input_pipeline.records import stream as stream_module
+from input_pipeline.records.blocks import Blocks
 from input_pipeline.records.fields import RecordSpec
+from input_pipeline.records.kept_blocks import KeptBlocks, LatestBlocks
 from input_pipeline.records.stream import RecordStream
 from tests.helpers.records import encoded, example_columns
 
@@ -178,23 +181,71 @@ def test_a_block_is_read_once_for_all_batches_that_share_it(directory, monkeypat
     assert sorted(read) == list(range(7))
 
 
-def test_only_the_latest_blocks_are_kept_and_only_those_asked_for_are_read(directory):
-    manifest = shards.Manifest.load(directory)
-    blocks, read = Blocks(directory, manifest.shards('train')), []
-    original = blocks.read
-    blocks.read = lambda block: read.append(block) or original(block)
-    latest = LatestBlocks(blocks, 2)
+def test_only_the_latest_blocks_are_kept_and_only_those_asked_for_are_read():
+    read = []
+
+    def original(block: int) -> list[bytes]:
+        return [b'%d %d' % (block, place) for place in range(10)]
+
+    latest = LatestBlocks(lambda block: read.append(block) or original(block), 2)
     first = latest.records(np.array([3, 1, 3]), np.array([0, 9, 1]))
-    assert sorted(read) == [1, 3] and first == [original(3)[0], original(1)[9], original(3)[1]]
+    assert sorted(read) == [1, 3] and first == [b'3 0', b'1 9', b'3 1']
     latest.records(np.array([1]), np.array([0]))
     assert len(read) == 2
     latest.records(np.array([5]), np.array([0]))  # 3 goes: it was asked for before 1
     latest.records(np.array([1]), np.array([0]))
     assert read[2:] == [5]
-    assert latest.records(np.array([3]), np.array([2])) == [original(3)[2]] and read[3:] == [3]
+    assert latest.records(np.array([3]), np.array([2])) == [b'3 2'] and read[3:] == [3]
 
     # More than are kept, in one call.
-    assert latest.records(np.arange(7), np.zeros(7, int)) == [original(k)[0] for k in range(7)]
+    assert latest.records(np.arange(7), np.zeros(7, int)) == [b'%d 0' % k for k in range(7)]
+
+
+@pytest.mark.parametrize('most', [1, 3, 6, 20])
+@pytest.mark.parametrize('ahead', [0, 1, 50])
+def test_rows_of_kept_blocks_are_those_asked_for_however_few_are_kept(most, ahead):
+    """Blocks of 1 to 256 rows, made slowly and by several threads, in the place of others."""
+    rng, made = np.random.default_rng(0), collections.Counter()
+    sizes = rng.integers(1, shards.BLOCK + 1, 20)
+
+    def make(block: int, rows: np.ndarray) -> None:
+        time.sleep(rng.random() / 1000)
+        rows[:] = block * 1000 + np.arange(len(rows))
+        made[block] += 1
+
+    groups = []
+    for size in rng.integers(1, 40, 100):
+        blocks = rng.choice(20, size=size, p=np.arange(20) / 190)
+        groups.append((blocks, rng.integers(sizes[blocks])))
+    kept = KeptBlocks(make, sizes, most, np.dtype(np.int64))
+    for (blocks, places), found in zip(groups, kept.rows(iter(groups), ahead), strict=True):
+        np.testing.assert_array_equal(found, blocks * 1000 + places)
+    assert set(made) <= set(range(1, 20))
+    assert most < 20 or set(made.values()) == {1}
+
+
+def test_kept_blocks_leave_in_the_order_in_which_they_were_asked_for():
+    made = []
+
+    def make(block: int, rows: np.ndarray) -> None:
+        made.append(block)
+        rows[:] = block
+
+    kept = KeptBlocks(make, np.full(9, 4), 3, np.dtype(np.int64))
+    asked = [3, 1, 3, 5, 6, 1, 3]  # for 6 goes 1, for 1 goes 3, for 3 goes 5
+    rows = kept.rows(((np.array([block]), np.array([0])) for block in asked), 0)
+    assert [int(row[0]) for row in rows] == asked and made == [3, 1, 5, 6, 1, 3]
+
+
+def test_no_more_blocks_are_read_than_the_steps_need(directory, monkeypatch):
+    read = []
+    original = Blocks.read
+    monkeypatch.setattr(
+        Blocks, 'read', lambda self, block: read.append(block) or original(self, block)
+    )
+    stream = RecordStream(directory, 'eval', 16, 1, 'numpy')
+    assert len(list(stream.evaluation(max_batches=3))) == 3
+    assert read == [0]
 
 
 @pytest.mark.parametrize('decoder', ['numpy', 'tfdata'])
@@ -361,8 +412,9 @@ def test_what_is_wrong_at_the_start_is_said_at_the_start(directory, tmp_path_fac
     RecordStream(directory, 'eval', 8, 0, 'numpy')
 
 
-def test_a_file_that_goes_away_during_the_run_is_named(directory):
-    # A few of the blocks are kept, and some of them soon wanted again.
+def test_a_file_that_goes_away_during_the_run_is_named(directory, monkeypatch):
+    # Six of the seven blocks are kept, and the last is soon wanted.
+    monkeypatch.setattr(stream_module, '_STEPS_AT_ONCE', 1)
     batches = RecordStream(directory, 'train', 30, 0, 'numpy', order='blocks').batches()
     next(batches)
     for file in directory.glob('train-*'):
