@@ -290,6 +290,68 @@ def inside(text: str, i: Instruction) -> Iterator[tuple[Instruction, Computation
             yield from inside(text, part)
 
 
+def touched(text: str, i: Instruction, computation: Computation) -> int:
+    """Bytes that an instruction of `computation` reads and writes at least.
+
+    Of an array of which it takes a slice that slice, and of one in which it writes a slice, in
+    place, that slice: a loop's turn does both with the stacks of all its turns.
+    """
+    read = sum(_read(text, i, n, computation) for n in i.operands if n in computation.instructions)
+    return read + _written(text, i, computation)
+
+
+def _read(text: str, i: Instruction, name: str, computation: Computation) -> int:
+    """Bytes that an instruction reads of what another one of its computation made."""
+    if i.opcode == 'dynamic-slice' and i.operands[0] == name:
+        return size_of(i.shape)
+    if i.opcode == 'dynamic-update-slice' and i.operands[0] == name:
+        return 0
+    whole = size_of(computation.instructions[name].shape)
+    body = _body(text, i)
+    if body is None:
+        return whole
+
+    # What is done with the parameter that the operand becomes, under its other names too.
+    place = i.operands.index(name)
+    names = [
+        part.name
+        for part in body.instructions.values()
+        if part.opcode == 'parameter' and part.rest.startswith(f'{place})')
+    ]
+    total = 0
+    for known in names:  # which grows while it is gone through
+        for part in body.instructions.values():
+            if known in part.operands and part.opcode == 'bitcast':
+                names.append(part.name)
+            elif known in part.operands:
+                total += _read(text, part, known, body)
+    return min(total, whole)
+
+
+def _written(text: str, i: Instruction, computation: Computation) -> int:
+    """Bytes that an instruction writes."""
+    if i.opcode == 'dynamic-update-slice':
+        return size_of(computation.instructions[i.operands[1]].shape)
+    body = _body(text, i)
+    if body is None or body.root is None:
+        return size_of(i.shape)
+
+    # What the body returns: several results are a tuple, and a result may have other names.
+    results, total = [body.root], 0
+    for result in results:
+        if result.opcode in ('tuple', 'bitcast'):
+            results += [body.instructions[name] for name in result.operands]
+        else:
+            total += _written(text, result, body)
+    return total
+
+
+def _body(text: str, i: Instruction) -> Computation | None:
+    """What a fusion runs; None for other instructions."""
+    called = _CALLED.findall(i.rest) if i.opcode == 'fusion' else []
+    return parse(text)[0].get(called[0]) if called else None
+
+
 def runs_of(computations: Mapping[str, Computation], entry: str) -> dict[str, int]:
     """{computation: how often it runs in one execution of `entry`}.
 

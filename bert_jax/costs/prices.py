@@ -26,6 +26,7 @@ from bert_jax.costs.hlo import (
     plain,
     scheduled,
     size_of,
+    touched,
 )
 
 # Where a price comes from, as a plan says it: the key stands in the JSON.
@@ -114,7 +115,7 @@ def _price(text: str, i: Instruction, computation: Computation, chip: Chip) -> _
     parts = [(i, computation), *inside(text, i)]
     opcodes = [part.opcode for part, _ in parts]
     shapes = [i.shape, *computation.shapes_of_operands(i)]
-    every_byte = sum(map(size_of, shapes)) / chip.hbm_bandwidth
+    every_byte = touched(text, i, computation) / chip.hbm_bandwidth
 
     # libtpu's own estimate, in the backend_config, which is JSON within the text. The clock is
     # peak_flops / flops_per_cycle.

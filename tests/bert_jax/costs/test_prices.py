@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bert_jax.costs import prices
+from bert_jax.costs import hlo, prices
 from bert_jax.costs.chips import CHIPS
 
 V5E = CHIPS['v5e']
@@ -115,6 +115,55 @@ def test_an_asynchronous_copy_is_free_at_best(found):
     copied = found['asynchronous copy']
     assert (copied.low, copied.count, copied.basis) == (0, 1, 'copy')
     assert copied.high == pytest.approx(2 * 1024 * 1024 * BYTE)
+
+
+STACKS = f"""HloModule step
+
+%put (s: f32[24,1024,1024], x: f32[1024,1024], n: s32[]) -> f32[24,1024,1024] {{
+  %s = f32[24,1024,1024] parameter(0)
+  %x = f32[1024,1024] parameter(1)
+  %n = s32[] parameter(2)
+  %twice = f32[1024,1024] add(%x, %x)
+  %layer = f32[1,1024,1024] bitcast(%twice)
+  ROOT %written = f32[24,1024,1024] dynamic-update-slice(%s, %layer, %n, %n, %n)
+}}
+
+%take (n: s32[], s: f32[24,1024,1024], a: f32[24,1024,1024]) -> (f32[1024], f32[1,1024,1024]) {{
+  %n.1 = s32[] parameter(0)
+  %s.1 = f32[24,1024,1024] parameter(1)
+  %a = f32[24,1024,1024] parameter(2)
+  %same = f32[24,1048576] bitcast(%s.1)
+  %cut = f32[1,1048576] dynamic-slice(%same, %n.1, %n.1), dynamic_slice_sizes={{1,1048576}}
+  %cut.1 = f32[1,1024,1024] bitcast(%cut)
+  %all = f32[1024] reduce(%a), dimensions={{0,1}}
+  ROOT %both = (f32[1024], f32[1,1024,1024]) tuple(%all, %cut.1)
+}}
+
+ENTRY %main (s: f32[24,1024,1024], x: f32[1024,1024], n: s32[]) -> f32[] {{
+  %s.2 = f32[24,1024,1024] parameter(0)
+  %x.2 = f32[1024,1024] parameter(1)
+  %n.2 = s32[] parameter(2)
+  %put.1 = f32[24,1024,1024] fusion(%s.2, %x.2, %n.2), kind=kLoop, calls=%put, {said(60_000)}
+  %took = (f32[1024], f32[1,1024,1024]) fusion(%n.2, %s.2, %put.1), calls=%take, {said(600_000)}
+  %bare = f32[1,1024,1024] dynamic-slice(%s.2, %n.2, %n.2, %n.2), {said(60_000)}
+  ROOT %y = f32[] constant(0)
+}}
+"""
+
+
+def test_of_a_stack_only_the_slice_that_is_taken_or_written_in_place_costs():
+    layer, number = 4 * 2**20, 4
+    computation = hlo.parse(STACKS)[0]['main']
+    bytes_of = lambda name: hlo.touched(STACKS, computation.instructions[name], computation)
+    # A layer read and, in place, written.
+    assert bytes_of('put.1') == 2 * layer + number
+    # A slice of one stack by another name, and all of the other, which is summed.
+    assert bytes_of('took') == (1 + 24 + 1) * layer + 4 * 1024 + number
+    assert bytes_of('bare') == 2 * layer + 3 * number
+
+    # 60,000 cycles are 40 us, a third is 13.3; two layers take 10.2, and two stacks would take 246.
+    costs = {(c.opcode, c.shape): c for c in prices.costs(STACKS, V5E)}
+    assert costs['fusion', 'f32[24,1024,1024]'].low == pytest.approx(20_000 * CYCLE)
 
 
 HEADS = 'bf16[8,16,512,64]{3,2,1,0}'
