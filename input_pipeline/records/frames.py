@@ -113,7 +113,7 @@ def payloads_in(text: bytes) -> tuple[np.ndarray, np.ndarray]:
     Raises BadFrame for a frame that is damaged or cut.
     """
     bounds = frame_bounds(text)
-    if damaged := damaged_between(text, bounds):
+    if damaged := damaged_among(payloads_between(text, bounds), text, bounds):
         raise BadFrame(damaged[0], bounds[damaged[0]], DAMAGED)
     places = np.array(bounds)
     return places[:-1] + _HEAD, places[1:] - _TAIL
@@ -124,12 +124,11 @@ def payloads_between(text: bytes, bounds: list[int]) -> list[bytes]:
     return [text[start + _HEAD : end - _TAIL] for start, end in itertools.pairwise(bounds)]
 
 
-def damaged_between(text: bytes, bounds: list[int]) -> list[int]:
-    """Which of the frames with these bounds hold a payload that differs from its checksum."""
+def damaged_among(payloads: list[bytes], text: bytes, bounds: list[int]) -> list[int]:
+    """Which payloads of the frames with these bounds differ from their checksums."""
     # Checksums compared as two arrays: the mask is arithmetic, which numpy does for all of them.
     stored = np.frombuffer(b''.join([text[end - _TAIL : end] for end in bounds[1:]]), '<u4')
-    found = payloads_between(text, bounds)
-    computed = _masked(np.fromiter(map(google_crc32c.value, found), np.uint32, len(found)))
+    computed = _masked(np.fromiter(map(google_crc32c.value, payloads), np.uint32, len(payloads)))
     return np.flatnonzero(stored != computed).tolist()
 
 

@@ -31,7 +31,7 @@ from input_pipeline.records.fields import RecordSpec
 from input_pipeline.records.frames import (
     DAMAGED,
     BadFrame,
-    damaged_between,
+    damaged_among,
     frame_bounds,
     framed,
     payloads_between,
@@ -388,7 +388,8 @@ def _verify_shard(
                 fault = BadFrame(len(bounds) - 1, bounds[-1], reason)
 
             # (2) Checksums, then (3) the records whose bytes are sound.
-            payloads, damaged = payloads_between(text, bounds), damaged_between(text, bounds)
+            payloads = payloads_between(text, bounds)
+            damaged = damaged_among(payloads, text, bounds)
             wrong = [(row, DAMAGED) for row in damaged]
             sound = set(range(len(payloads))) - set(damaged)
             wrong += _check_block(spec, payloads, sound, vocab_size, sums)

@@ -107,7 +107,7 @@ class RecordStream:
         self._order = ORDERS[order](self._blocks.sizes, seed)
         tokens = len(self._rows) * self._spec.seq_len
         self._at_once = min(_STEPS_AT_ONCE, max(1, _TOKENS_AT_ONCE // tokens))
-        self._known = self.manifest.vocab_size
+        self._vocab_size = self.manifest.vocab_size
         self._decoding = threading.Lock()
 
     @property
@@ -220,7 +220,7 @@ class RecordStream:
         rows = self._at_once * len(self._rows)
         stretches = 1 if len(self._rows) == self._batch_size else self._at_once * self._ranges
         most = 2 * (open_blocks + rows // shards.BLOCK + stretches + 1)
-        kind = fields.kept_as(self._spec, self._known)
+        kind = fields.kept_as(self._spec, self._vocab_size)
         kept = KeptBlocks(self._keep, self._blocks.sizes, most, kind)
 
         # As many rows ahead as the blocks that take turns have: the next ones are made meanwhile.
@@ -239,7 +239,7 @@ class RecordStream:
         with self._decoding:
             starts, ends = self._blocks.records(block, text)
             try:
-                fields.keep_numpy(self._spec, self._known, text, starts, ends, rows)
+                fields.keep_numpy(self._spec, self._vocab_size, text, starts, ends, rows)
             except fields.BadRecord as error:
                 raise self._blocks.fault(block, error.row, error.reason) from None
 
@@ -254,7 +254,9 @@ class RecordStream:
         def load(first: int) -> list[bytes]:
             return latest.records(*located(first))
 
-        decoded = fields.decode_tensorflow(self._spec, self._known, groups, load, _DECODERS, _AHEAD)
+        decoded = fields.decode_tensorflow(
+            self._spec, self._vocab_size, groups, load, _DECODERS, _AHEAD
+        )
         for first, columns in zip(groups, decoded):
             # What is not in order is told by the other decoder, which knows the record.
             if columns is None:
