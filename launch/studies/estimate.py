@@ -128,11 +128,13 @@ def rate(plan: Plan, told: float | None) -> tuple[float, str]:
     """(FLOP a second, where that is known from)."""
     if told:
         return told * 1e12, 'as --tflops says'
+    # A run has no metrics before its first log line.
+    files = [Workdir(plan.folder.of(run.step)).metrics_file for run in plan.pretraining.values()]
     measured = [
         line['model_tflops'] * 1e12
-        for run in plan.pretraining.values()
-        if plan.folder.of(run.step).exists()
-        for line in read_metrics(Workdir(plan.folder.of(run.step)).metrics_file)
+        for file in files
+        if file.exists()
+        for line in read_metrics(file)
         if line.get('model_tflops')
     ]
     if measured:

@@ -109,7 +109,7 @@ class Plan:
             return None, self.inputs.tokenizer.identity
         text = self.inputs.text(row.text)
         options = self.study.vocabulary_options(row)
-        inputs = {'text': text.identity, 'options': _plain(options)}
+        inputs = {'text': text.identity, 'options': _plain(options, VocabularyOptions)}
 
         def commands(folder: Path) -> Iterator[Command]:
             shutil.rmtree(folder, ignore_errors=True)  # it is made in one go
@@ -129,7 +129,8 @@ class Plan:
         vocabulary, key = self._vocabulary(row)
         text = self.inputs.text(row.text)
         options = {**self.study.records_options(row), 'seq_len': seq_len}
-        inputs = {'text': text.identity, 'vocabulary': key, 'options': _plain(options)}
+        decided = _plain(options, PreprocessOptions, TextOptions)
+        inputs = {'text': text.identity, 'vocabulary': key, 'options': decided}
 
         def commands(folder: Path) -> Iterator[Command]:
             tokenizer = f'--tokenizer={self._tokenizer(vocabulary)}'
@@ -310,9 +311,17 @@ def _sets(flag: str, changes: list[str]) -> list[str]:
     return [f'--{flag}={change}' for change in changes]
 
 
-def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as JSON values, without those that are as by default."""
-    return {name: value_text(value) for name, value in options.items() if value is not None}
+def _plain(options: Mapping[str, Any], *classes: type) -> dict[str, Any]:
+    """Options of `classes` as JSON values, without those that are as by default.
+
+    A row that names the default and one that leaves it out have the same folder then.
+    """
+    default = {field.name: field.default for cls in classes for field in dataclasses.fields(cls)}
+    return {
+        name: value_text(value)
+        for name, value in options.items()
+        if value is not None and value != default[name]
+    }
 
 
 def _names(*classes: type, without: tuple[str, ...] = ()) -> set[str]:

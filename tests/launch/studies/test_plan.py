@@ -50,6 +50,21 @@ def test_rows_share_what_is_the_same(tmp_path):
         assert all(need in list(plan.steps)[:position] for need in step.needs)
 
 
+def test_the_same_bert_serves_the_studies_of_one_folder(tmp_path):
+    """Also where a row names what is the default: the first mix of masks is BERT's."""
+    first = set()
+    for name in ('pretraining_tasks', 'model_size', 'masking', 'steps', 'feature_based'):
+        made = study.load(name)['cpu']
+        read = inputs.given(made, (), (), '', needed=False)
+        plan = Plan(made, read, Folder(str(tmp_path)))
+        wanted = 'L4 H128 A2' if name == 'model_size' else made.rows[0].name
+        first.add(plan.pretraining[wanted, 0].step)
+    assert len(first) == 1
+    named = plan_of(tmp_path, Row('a'), Row('b', records={'mask_mix': (0.8, 0.1, 0.1)}))
+    other = plan_of(tmp_path, Row('a'), Row('b', records={'mask_mix': (0.8, 0.2, 0.0)}))
+    assert (kinds(named)['records'], kinds(other)['records']) == (2, 4)
+
+
 def test_settings_that_change_no_result_change_no_folder(tmp_path):
     """So a study may be stopped and go on with other logging."""
     base = plan_of(tmp_path, Row('a'))
@@ -209,6 +224,17 @@ def test_the_estimate_by_hand(tmp_path):
     unknown = dataclasses.replace(TASK, examples=0)
     plan = plan_of(tmp_path, Row('a'), columns=(unknown,))
     assert estimate.work(plan, list(plan.steps.values())).unknown == ('MRPC',)
+
+
+def test_the_rate_of_runs_under_way(tmp_path):
+    """One that has not come to its first log line has none yet; the others are read."""
+    plan = plan_of(tmp_path, Row('a'), Row('b', pretraining={'optimizer.b2': 0.9}))
+    one, other = (plan.folder.of(run.step) for run in plan.pretraining.values())
+    one.mkdir(parents=True)
+    other.mkdir(parents=True)
+    lines = [{'step': step, 'model_tflops': rate} for step, rate in ((1, 0.25), (2, 0.75))]
+    (other / 'metrics.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
+    assert estimate.rate(plan, None) == (0.5e12, 'the median of what is pre-trained so far')
 
 
 def test_the_study_of_the_page_is_one(tmp_path):
