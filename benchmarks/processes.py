@@ -53,6 +53,24 @@ def run(command: Sequence[str], environment: Mapping[str, str] | None = None) ->
         return Cost(seconds, usage.ru_utime + usage.ru_stime, peak[0], out.read())
 
 
+def cpu_seconds(process: int) -> float:
+    """Processor time of a process and its descendants so far; 0 where /proc does not tell.
+
+    Of those that have ended only what was waited for.
+    """
+    total = 0.0
+    try:
+        with open(f'/proc/{process}/stat') as file:
+            # Behind the name, which may hold anything: user and system, then those of ended
+            # children (man 5 proc).
+            ticks = file.read().rpartition(')')[2].split()[11:15]
+        total = sum(map(int, ticks)) / os.sysconf('SC_CLK_TCK')
+        total += sum(cpu_seconds(child) for child in _children(process))
+    except (OSError, IndexError):  # it has ended meanwhile
+        pass
+    return total
+
+
 def resident(process: int) -> int:
     """Resident bytes of a process and its descendants now; pages that they share count for each."""
     # From the process down through its children; whatever ends meanwhile counts with what it had.
@@ -60,9 +78,15 @@ def resident(process: int) -> int:
     try:
         with open(f'/proc/{process}/statm') as file:
             total = int(file.read().split()[1]) * os.sysconf('SC_PAGE_SIZE')
-        for path in glob.glob(f'/proc/{process}/task/*/children'):
-            with open(path) as file:
-                total += sum(resident(int(child)) for child in file.read().split())
+        total += sum(resident(child) for child in _children(process))
     except (OSError, IndexError):  # it has ended meanwhile
         pass
     return total
+
+
+def _children(process: int) -> list[int]:
+    found = []
+    for path in glob.glob(f'/proc/{process}/task/*/children'):
+        with open(path) as file:
+            found += map(int, file.read().split())
+    return found

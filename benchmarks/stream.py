@@ -1,6 +1,7 @@
 """How fast the stream gives batches, and TensorFlow's own reader of the same files, in turn.
 
-  python -m benchmarks.stream RECORDS [--batch_size=256] [--seconds=2] [--rounds=7] [--json=FILE]
+  python -m benchmarks.stream RECORDS [--batch_size=256] [--processes=2] [--seconds=2] [--rounds=7]
+      [--json=FILE]
 
 The reader is the least that a TensorFlow program does:
 TFRecordDataset(files).batch(B).map(parse_example), which has one order only and cannot seek. Prints
@@ -11,6 +12,7 @@ rounds; the ratio is the median of the rounds' ratios, and the range is theirs.
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -18,9 +20,13 @@ from typing import Any
 
 from absl import flags
 
+from benchmarks import processes
 from launch import app
 
 _BATCH_SIZE = flags.DEFINE_integer('batch_size', 256, 'records a batch')
+_PROCESSES = flags.DEFINE_integer(
+    'processes', 2, 'runtime.decoding_processes of the reader `processes`'
+)
 _SECONDS = flags.DEFINE_float('seconds', 2, 'how long each reader runs in a round')
 _ROUNDS = flags.DEFINE_integer('rounds', 7, 'rounds of all readers, one after the other')
 _JSON = flags.DEFINE_string('json', None, 'file to write the figures to')
@@ -36,11 +42,14 @@ def main(argv: Sequence[str]) -> None:
         raise UserError('name one records directory: python -m benchmarks.stream RECORDS')
     directory = argv[1]
 
-    # All three read the same files with the same batch size; `bare` has no order, no seek, no
-    # resume.
+    # All read the same files with the same batch size; `bare` has no order, no seek, no resume.
     streams = {
-        name: RecordStream(directory, 'train', _BATCH_SIZE.value, 0, name)
-        for name in ('tfdata', 'numpy')
+        name: RecordStream(directory, 'train', _BATCH_SIZE.value, 0, decoder, processes=beside)
+        for name, decoder, beside in (
+            ('tfdata', 'tfdata', 0),
+            ('numpy', 'numpy', 0),
+            ('processes', 'numpy', _PROCESSES.value),
+        )
     }
     readers = {'bare': bare(directory, streams['tfdata'], _BATCH_SIZE.value)}
     readers |= {name: stream.batches() for name, stream in streams.items()}
@@ -61,7 +70,7 @@ def main(argv: Sequence[str]) -> None:
     }
     for name, figures in report.items():
         print(
-            f'{name:6} {figures["a_second"]:>8,.0f} examples/s, {figures["a_cpu_second"]:>8,.0f} a'
+            f'{name:9} {figures["a_second"]:>8,.0f} examples/s, {figures["a_cpu_second"]:>8,.0f} a'
             f' CPU-second; beside the bare reader {figures["ratio"]:.2f}'
             f' ({figures["ratios"][0]:.2f} to {figures["ratios"][-1]:.2f}), for a CPU-second'
             f' {figures["cpu_ratio"]:.2f}'
@@ -93,13 +102,18 @@ def bare(directory: str, stream: Any, batch_size: int) -> Iterator[dict[str, Any
 
 
 def rate(batches: Iterator[dict[str, Any]], seconds: float, batch_size: int) -> tuple[float, float]:
-    """(examples a second, examples a second of the processor time of all threads)."""
+    """(examples a second, examples a second of the processor time of all that runs for it)."""
     # next in a loop, until the time is over; what has been read ahead by then is not counted.
-    examples, clock, cpu = 0, time.perf_counter(), time.process_time()
+    examples, clock, cpu = 0, time.perf_counter(), _cpu_seconds()
     while time.perf_counter() - clock < seconds:
         next(batches)
         examples += batch_size
-    return examples / (time.perf_counter() - clock), examples / (time.process_time() - cpu)
+    return examples / (time.perf_counter() - clock), examples / (_cpu_seconds() - cpu)
+
+
+def _cpu_seconds() -> float:
+    """Of this process and of those that it has started; where that is not told, of this one."""
+    return processes.cpu_seconds(os.getpid()) or time.process_time()
 
 
 def summary(rates: list[tuple[float, float]], beside: list[tuple[float, float]]) -> dict[str, Any]:

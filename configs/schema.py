@@ -183,6 +183,13 @@ class RuntimeConfig(Section):
     decoder: Literal['auto', 'tfdata', 'numpy'] = setting(
         'auto', "reader of TFRecords; auto: numpy; tfdata: TensorFlow's, slower", kind='runtime'
     )
+    decoding_processes: int = setting(
+        0,
+        'processes that decode TFRecords beside the one that trains, with the decoder numpy; 0: it'
+        ' does so itself, which will do unless input_wait in the log is above zero',
+        kind='runtime',
+        within='[0, 256]',
+    )
     log_every: int = setting(100, 'steps between log lines', kind='runtime', within=COUNT)
     eval_every: int = setting(
         10_000, 'steps between evaluations on held-out records', kind='runtime', within=COUNT
@@ -300,7 +307,12 @@ class PretrainConfig(Section):
                     f'phases.{i}.batch_size={phase.batch_size} does not divide by'
                     f' runtime.accumulation={self.runtime.accumulation}: change either'
                 )
-        # Then what the phases have in common.
+        # Then what the phases have in common; first how records are read.
+        if self.runtime.decoding_processes and self.runtime.decoder == 'tfdata':
+            raise UserError(
+                f'runtime.decoding_processes={self.runtime.decoding_processes}: decoder=tfdata'
+                " decodes in TensorFlow's threads: leave one of them out"
+            )
         if self.tuning.method not in ('full', 'bitfit', 'lora', 'houlsby', 'pfeiffer', 'ia3'):
             raise UserError(
                 f'tuning.method={self.tuning.method}: it is for fine-tuning; in pre-training take'
@@ -412,6 +424,7 @@ class FinetuneConfig(Section):
             'eval_every': 'score_every is the number of steps between scores on the dev split',
             'eval_batches': 'the dev split is always scored whole',
             'decoder': "a task's files are no TFRecords",
+            'decoding_processes': "a task's files are no TFRecords",
         }
 
     def refuse_unused(self) -> None:

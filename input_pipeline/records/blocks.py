@@ -28,6 +28,11 @@ class Blocks:
         left = np.array([s.records for s in of])[self._shard_of] - self._number_of * shards.BLOCK
         self.sizes = np.minimum(left, shards.BLOCK)
 
+    @property
+    def most_bytes(self) -> int:
+        """Of the largest block."""
+        return max(int(np.diff([*shard.index, shard.bytes]).max()) for shard in self._shards)
+
     def read(self, block: int) -> bytes:
         """The bytes of a block, by one read; UserError where they cannot be had."""
         shard, number = self.place(block)

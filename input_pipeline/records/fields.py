@@ -187,6 +187,13 @@ def keep_numpy(
         rows[name] = column
 
 
+def keep_freed_memory() -> None:
+    """Makes the C library keep the memory of arrays that were freed: called once in a process."""
+    # It gives it back to the system, which clears it for the next batch, until a large block was
+    # freed once: this one, of which no page is touched.
+    np.empty(31 << 20, np.uint8)
+
+
 def columns_of(spec: RecordSpec, rows: np.ndarray) -> dict[str, np.ndarray]:
     """What `decode_numpy` gives for those records, from `kept_as`."""
     columns = {

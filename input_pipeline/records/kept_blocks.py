@@ -15,8 +15,6 @@ import numpy as np
 
 from input_pipeline.records import shards
 
-_READERS = 8  # blocks that are read at a time: what is far away takes long to come
-
 
 class KeptBlocks:
     """Decoded blocks in one piece of memory, from which rows are taken; for one reader.
@@ -31,11 +29,12 @@ class KeptBlocks:
         sizes: np.ndarray,
         most: int,
         kind: np.dtype,
+        threads: int,
     ):
         """`make` fills the rows of a block, by its number; several threads call it at a time.
 
         sizes [K]: records of each block. most: how many are kept, or more where a group of rows
-        needs them. kind: of a row.
+        needs them. kind: of a row. threads: that call it.
         """
         most = min(most, len(sizes))
         self._make, self._sizes = make, sizes
@@ -43,7 +42,7 @@ class KeptBlocks:
         # The slot of each block, or -1, and the other way round.
         self._slot_of, self._block_in = np.full(len(sizes), -1), np.full(most, -1)
         self._asked = np.full(most, -1)  # by which group last
-        self._left = False
+        self._threads, self._left = threads, False
 
     def rows(
         self, groups: Iterable[tuple[np.ndarray, np.ndarray]], ahead: int
@@ -62,7 +61,7 @@ class KeptBlocks:
     ) -> Iterator[np.ndarray]:
         # No shutdown: a dropped pool ends its threads, and at the exit of the interpreter there is
         # nothing left to shut it down with.
-        pool = ThreadPoolExecutor(_READERS, thread_name_prefix='blocks')
+        pool = ThreadPoolExecutor(self._threads, thread_name_prefix='blocks')
         waiting: collections.deque[tuple[np.ndarray, list[Future[None]]]] = collections.deque()
 
         def first() -> np.ndarray:
@@ -119,13 +118,13 @@ class KeptBlocks:
 class LatestBlocks:
     """The records of the `most` blocks that were asked for last; several threads may ask."""
 
-    def __init__(self, read: Callable[[int], list[bytes]], most: int):
-        """`read`: the serialised records of a block, by its number."""
+    def __init__(self, read: Callable[[int], list[bytes]], most: int, threads: int):
+        """`read`: the serialised records of a block, by its number, called by so many threads."""
         self._read, self._most = read, most
         self._kept: collections.OrderedDict[int, Future[list[bytes]]] = collections.OrderedDict()
         self._lock = threading.Lock()
         # No shutdown: a dropped pool ends its threads.
-        self._pool = ThreadPoolExecutor(_READERS, thread_name_prefix='blocks')
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix='blocks')
 
     def records(self, blocks: np.ndarray, places: np.ndarray) -> list[bytes]:
         """The serialised records at those places [N] of those blocks [N]."""

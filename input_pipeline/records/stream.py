@@ -6,6 +6,8 @@ numpy, which is the faster one, and tf.data. This file must not know what the ba
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import threading
 from collections.abc import Callable, Iterator
@@ -17,10 +19,12 @@ from etils import epath
 from configs.errors import UserError, require_extra
 from input_pipeline.records import fields, shards
 from input_pipeline.records.blocks import Blocks
+from input_pipeline.records.decoding_processes import DecodingProcesses
 from input_pipeline.records.kept_blocks import KeptBlocks, LatestBlocks
 from input_pipeline.records.order import ORDERS
 
 _DECODERS = 2  # groups of batches that TensorFlow decodes at a time
+_READERS = 8  # blocks that are read at a time: what is far away takes long to come
 _AHEAD = 4  # groups of batches made ready before they are asked for, at least
 # Small batches are made so many together: to make one costs as much as a hundred rows. No more, or
 # the C library would give back the memory of each and the system would have to clear it again.
@@ -53,6 +57,7 @@ class RecordStream:
       decoder: 'numpy', 'tfdata', or 'auto', which is numpy.
       rows: ranges [from, to) of each batch's rows that this process must supply; default all.
       order: in which order training batches hold the records: a name of order.py.
+      processes: so many decode beside this one, with 'numpy'; 0: this one does.
 
     Raises:
       UserError: no manifest, no records of that split, a shard missing or of another size;
@@ -69,6 +74,7 @@ class RecordStream:
         decoder: Literal['auto', 'tfdata', 'numpy'] = 'auto',
         rows: tuple[tuple[int, int], ...] | None = None,
         order: Literal['spread', 'blocks'] = 'spread',
+        processes: int = 0,
     ):
         rows = ((0, batch_size),) if rows is None else rows
         if not all(0 <= first < last <= batch_size for first, last in rows):
@@ -108,7 +114,7 @@ class RecordStream:
         tokens = len(self._rows) * self._spec.seq_len
         self._at_once = min(_STEPS_AT_ONCE, max(1, _TOKENS_AT_ONCE // tokens))
         self._vocab_size = self.manifest.vocab_size
-        self._decoding = threading.Lock()
+        self._processes, self._decoding = processes, threading.Lock()
 
     @property
     def records(self) -> int:
@@ -196,9 +202,7 @@ class RecordStream:
 
         `open_blocks`: those that rows which follow each other come from.
         """
-        # The C library gives freed memory back to the system, which clears it for the next batch,
-        # until a large block was freed once: this one, of which no page is touched.
-        np.empty(31 << 20, np.uint8)
+        fields.keep_freed_memory()
 
         def located(first: int) -> tuple[np.ndarray, np.ndarray]:
             """Blocks and places of the rows of the steps that are made together with `first`."""
@@ -221,21 +225,41 @@ class RecordStream:
         stretches = 1 if len(self._rows) == self._batch_size else self._at_once * self._ranges
         most = 2 * (open_blocks + rows // shards.BLOCK + stretches + 1)
         kind = fields.kept_as(self._spec, self._vocab_size)
-        kept = KeptBlocks(self._keep, self._blocks.sizes, most, kind)
 
         # As many rows ahead as the blocks that take turns have: the next ones are made meanwhile.
         ahead = max(_AHEAD, open_blocks * shards.BLOCK // rows)
-        for found in kept.rows(map(located, groups), ahead):
-            yield fields.columns_of(self._spec, found)
+        with self._beside() as processes:
+            kept = KeptBlocks(
+                functools.partial(self._keep, processes),
+                self._blocks.sizes,
+                most,
+                kind,
+                _READERS + self._processes,
+            )
+            # Closed before the processes are: no block is asked for then.
+            with contextlib.closing(kept.rows(map(located, groups), ahead)) as found:
+                for rows_of_group in found:
+                    yield fields.columns_of(self._spec, rows_of_group)
 
-    def _keep(self, block: int, rows: np.ndarray) -> None:
+    def _beside(self) -> contextlib.AbstractContextManager[DecodingProcesses | None]:
+        """The processes that decode beside this one, if there are any."""
+        if not self._processes:
+            return contextlib.nullcontext()
+        return DecodingProcesses(
+            self._processes, self._spec, self._vocab_size, self._blocks.most_bytes
+        )
+
+    def _keep(self, processes: DecodingProcesses | None, block: int, rows: np.ndarray) -> None:
         """Reads a block and decodes its records into `rows`.
 
         UserError, by file, record and byte, where one is not in order.
         """
-        # Reading takes turns with nothing. Decoding does: Python would let one thread do it at a
-        # time anyway, and the threads would spend their time on who is next.
         text = self._blocks.read(block)
+        if processes and processes.decode(text, rows):
+            return
+
+        # Reading takes turns with nothing. Decoding here does: Python would let one thread do it at
+        # a time anyway, and the threads would spend their time on who is next.
         with self._decoding:
             starts, ends = self._blocks.records(block, text)
             try:
@@ -249,7 +273,7 @@ class RecordStream:
         """`_by_numpy` in TensorFlow's threads."""
         # Kept: what takes turns, and where none do, twice what a batch touches.
         touched = len(self._rows) // shards.BLOCK + self._ranges
-        latest = LatestBlocks(self._payloads, open_blocks + 2 * touched)
+        latest = LatestBlocks(self._payloads, open_blocks + 2 * touched, _READERS)
 
         def load(first: int) -> list[bytes]:
             return latest.records(*located(first))

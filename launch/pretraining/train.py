@@ -308,16 +308,16 @@ class PhaseTraining:
     def stream(self, split: str) -> RecordStream:
         """The rows of a split that this process puts on its devices."""
         # A phase has its own order of the records: with one seed a second phase on the same ones
-        # would read them as the first did. The last argument is the rows that this process's
-        # devices hold.
+        # would read them as the first did.
         return RecordStream(
             self.records.directory,
             split,
             self.settings.batch_size,
             self.config.seed + self.number,
             self.config.runtime.decoder,
-            sharding.local_rows(self.mesh, self.settings.batch_size),
-            self.config.record_order,
+            rows=sharding.local_rows(self.mesh, self.settings.batch_size),
+            order=self.config.record_order,
+            processes=self.config.runtime.decoding_processes,
         )
 
     def place(self, batch: dict[str, Any]) -> dict[str, jax.Array]:

@@ -1,13 +1,17 @@
-"""Columns of random records, and their coding by TensorFlow."""
+"""Columns of random records, their coding by TensorFlow, and whole directories of them."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import numpy as np
 
-from input_pipeline.records import fields
+from input_pipeline.records import fields, shards
 from input_pipeline.records.fields import RecordSpec
+from input_pipeline.records.stream import RecordStream
+
+SPEC = RecordSpec(16, 4, 'static')
 
 
 def example_columns(
@@ -72,3 +76,51 @@ def packed_columns(
 def encoded(spec: RecordSpec, columns: dict[str, np.ndarray]) -> list[bytes]:
     payload, offsets = fields.encode(spec, columns)
     return [payload[a:b] for a, b in itertools.pairwise(offsets)]
+
+
+def write_directory(path, sizes: dict[str, list[int]], masking='static', max_packs=1):
+    """Shards of the given sizes; record i of a split begins with the ids (i, 1, ...)."""
+    path.mkdir(parents=True, exist_ok=True)
+    infos = []
+    for split, counts in sizes.items():
+        spec = (
+            dataclasses.replace(SPEC, masking=masking, max_packs=max_packs)
+            if split == 'train'
+            else SPEC
+        )
+        columns = example_columns(spec, sum(counts), seed=5)
+        columns['input_ids'][:, 0] = np.arange(sum(counts))
+        for i, (first, end) in enumerate(itertools.pairwise(np.cumsum([0, *counts]))):
+            part = {name: column[first:end] for name, column in columns.items()}
+            infos.append(
+                shards.write_shard(
+                    path / f'{split}-{i:05d}-of-{len(counts):05d}.tfrecord',
+                    *fields.encode(spec, part),
+                )
+            )
+    shards.Manifest(
+        16, 4, masking, 'nsp', 30_522, 'ab' * 32, 0, {}, {}, tuple(infos), max_packs
+    ).save(path)
+
+
+def take(stream: RecordStream, steps: int, start: int = 0) -> list[dict]:
+    """The training batches of so many steps."""
+    return list(itertools.islice(stream.batches(start), steps))
+
+
+def assert_same(found: list[dict], wanted: list[dict]) -> None:
+    """The same batches, types of numbers included."""
+    assert len(found) == len(wanted)
+    for a, b in zip(found, wanted, strict=True):
+        assert a.keys() == b.keys()
+        for name, values in a.items():
+            np.testing.assert_array_equal(values, b[name], err_msg=name)
+            assert values.dtype == b[name].dtype, name
+
+
+def frame_start(text: bytes, record: int) -> int:
+    """Where the frame of a record begins."""
+    at = 0
+    for _ in range(record):
+        at += 16 + int.from_bytes(text[at : at + 8], 'little')
+    return at

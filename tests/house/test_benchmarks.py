@@ -115,6 +115,23 @@ def test_a_program_is_measured_with_all_that_it_starts():
         processes.run([sys.executable, '-c', 'import sys; sys.exit(3)'])
 
 
+def test_processor_time_is_that_of_all_that_runs():
+    """This process and one that it has started; a number only where /proc tells."""
+    if not pathlib.Path('/proc/self/stat').exists():
+        assert processes.cpu_seconds(os.getpid()) == 0
+        return
+    code = 'import time\nwhile time.process_time() < 0.5: pass\nprint(1, flush=True)\ninput()'
+    before = processes.cpu_seconds(os.getpid())
+    assert before == pytest.approx(sum(os.times()[:4]), abs=0.1)
+    with subprocess.Popen(
+        [sys.executable, '-c', code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout.read(1) == b'1'
+        assert 0.45 < processes.cpu_seconds(os.getpid()) - before < 1
+        child.stdin.write(b'\n')
+        child.stdin.flush()
+
+
 def test_a_stage_has_its_own_time_only():
     def burn(seconds):
         end = time.process_time() + seconds

@@ -23,34 +23,15 @@ from input_pipeline.records.blocks import Blocks
 from input_pipeline.records.fields import RecordSpec
 from input_pipeline.records.kept_blocks import KeptBlocks, LatestBlocks
 from input_pipeline.records.stream import RecordStream
-from tests.helpers.records import encoded, example_columns
-
-SPEC = RecordSpec(16, 4, 'static')
-
-
-def write_directory(path, sizes: dict[str, list[int]], masking='static', max_packs=1):
-    """Shards of the given sizes; record i of a split begins with the ids (i, 1, ...)."""
-    path.mkdir(parents=True, exist_ok=True)
-    infos = []
-    for split, counts in sizes.items():
-        spec = (
-            dataclasses.replace(SPEC, masking=masking, max_packs=max_packs)
-            if split == 'train'
-            else SPEC
-        )
-        columns = example_columns(spec, sum(counts), seed=5)
-        columns['input_ids'][:, 0] = np.arange(sum(counts))
-        for i, (first, end) in enumerate(itertools.pairwise(np.cumsum([0, *counts]))):
-            part = {name: column[first:end] for name, column in columns.items()}
-            infos.append(
-                shards.write_shard(
-                    path / f'{split}-{i:05d}-of-{len(counts):05d}.tfrecord',
-                    *fields.encode(spec, part),
-                )
-            )
-    shards.Manifest(
-        16, 4, masking, 'nsp', 30_522, 'ab' * 32, 0, {}, {}, tuple(infos), max_packs
-    ).save(path)
+from tests.helpers.records import (
+    SPEC,
+    assert_same,
+    encoded,
+    example_columns,
+    frame_start,
+    take,
+    write_directory,
+)
 
 
 @pytest.fixture
@@ -59,22 +40,9 @@ def directory(tmp_path):
     return tmp_path
 
 
-def take(stream: RecordStream, steps: int, start: int = 0) -> list[dict]:
-    return list(itertools.islice(stream.batches(start), steps))
-
-
 def names(batches: list[dict]) -> np.ndarray:
     """The record that stands in each row."""
     return np.concatenate([batch['input_ids'][:, 0] for batch in batches])
-
-
-def assert_same(found: list[dict], wanted: list[dict]) -> None:
-    assert len(found) == len(wanted)
-    for a, b in zip(found, wanted, strict=True):
-        assert a.keys() == b.keys()
-        for name, values in a.items():
-            np.testing.assert_array_equal(values, b[name], err_msg=name)
-            assert values.dtype == b[name].dtype, name
 
 
 @pytest.mark.parametrize('batch_size', [1, 13, 83, 256, 1079, 2500])
@@ -187,7 +155,7 @@ def test_only_the_latest_blocks_are_kept_and_only_those_asked_for_are_read():
     def original(block: int) -> list[bytes]:
         return [b'%d %d' % (block, place) for place in range(10)]
 
-    latest = LatestBlocks(lambda block: read.append(block) or original(block), 2)
+    latest = LatestBlocks(lambda block: read.append(block) or original(block), 2, 4)
     first = latest.records(np.array([3, 1, 3]), np.array([0, 9, 1]))
     assert sorted(read) == [1, 3] and first == [b'3 0', b'1 9', b'3 1']
     latest.records(np.array([1]), np.array([0]))
@@ -217,7 +185,7 @@ def test_rows_of_kept_blocks_are_those_asked_for_however_few_are_kept(most, ahea
     for size in rng.integers(1, 40, 100):
         blocks = rng.choice(20, size=size, p=np.arange(20) / 190)
         groups.append((blocks, rng.integers(sizes[blocks])))
-    kept = KeptBlocks(make, sizes, most, np.dtype(np.int64))
+    kept = KeptBlocks(make, sizes, most, np.dtype(np.int64), 8)
     for (blocks, places), found in zip(groups, kept.rows(iter(groups), ahead), strict=True):
         np.testing.assert_array_equal(found, blocks * 1000 + places)
     assert set(made) <= set(range(1, 20))
@@ -231,7 +199,7 @@ def test_kept_blocks_leave_in_the_order_in_which_they_were_asked_for():
         made.append(block)
         rows[:] = block
 
-    kept = KeptBlocks(make, np.full(9, 4), 3, np.dtype(np.int64))
+    kept = KeptBlocks(make, np.full(9, 4), 3, np.dtype(np.int64), 8)
     asked = [3, 1, 3, 5, 6, 1, 3]  # for 6 goes 1, for 1 goes 3, for 3 goes 5
     rows = kept.rows(((np.array([block]), np.array([0])) for block in asked), 0)
     assert [int(row[0]) for row in rows] == asked and made == [3, 1, 5, 6, 1, 3]
@@ -281,13 +249,6 @@ def test_evaluation_pads_its_tail_and_drops_nothing(directory, rows):
         len(list(stream.evaluation(max_batches=2))) == 2
         and len(list(stream.evaluation(max_batches=9))) == 3
     )
-
-
-def frame_start(text: bytes, record: int) -> int:
-    at = 0
-    for _ in range(record):
-        at += 16 + int.from_bytes(text[at : at + 8], 'little')
-    return at
 
 
 @pytest.mark.parametrize('decoder', ['numpy', 'tfdata'])
