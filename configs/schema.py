@@ -189,6 +189,7 @@ class RuntimeConfig(Section):
         ' does so itself, which will do unless input_wait in the log is above zero',
         kind='runtime',
         within='[0, 256]',
+        is_later=True,
     )
     log_every: int = setting(100, 'steps between log lines', kind='runtime', within=COUNT)
     eval_every: int = setting(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import collections
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -46,7 +46,7 @@ class KeptBlocks:
 
     def rows(
         self, groups: Iterable[tuple[np.ndarray, np.ndarray]], ahead: int
-    ) -> Iterator[np.ndarray]:
+    ) -> Generator[np.ndarray]:
         """The rows of each group of blocks [N] and places in them [N], which are asked for once.
 
         Up to `ahead` groups are asked for before the first of them is waited for.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import pathlib
 import typing
 
 import pytest
@@ -200,6 +201,17 @@ def test_a_setting_that_came_later_is_in_no_older_file():
     assert schema.loads(schema.dumps(keeps)) == keeps
     with pytest.raises(UserError, match='keep_every=1500: must be a multiple of checkpoint_every'):
         dataclasses.replace(plain.runtime, keep_every=1_500)
+
+
+@pytest.mark.parametrize('kind', ['pretrain', 'finetune', 'feature_based'])
+def test_the_files_of_older_versions_are_read_and_written_as_they_are(kind):
+    """Else nobody could go on with a run, nor read its checkpoints, after an update.
+
+    The golden files were written by the version of November 2026, and never change. A setting that
+    is new since then has `is_later`; one that is gone or has another name needs a way of its own.
+    """
+    text = (pathlib.Path(__file__).parents[1] / 'golden' / 'configs' / f'{kind}.json').read_text()
+    assert schema.dumps(schema.loads(text)) == text
 
 
 def test_files_from_before_there_was_an_order_of_records_mean_the_older_one():
