@@ -65,7 +65,7 @@ def cpu_seconds(process: int) -> float:
             # children (man 5 proc).
             ticks = file.read().rpartition(')')[2].split()[11:15]
         total = sum(map(int, ticks)) / os.sysconf('SC_CLK_TCK')
-        total += sum(cpu_seconds(child) for child in _children(process))
+        total += sum(cpu_seconds(child) for child in children(process))
     except (OSError, IndexError):  # it has ended meanwhile
         pass
     return total
@@ -78,13 +78,14 @@ def resident(process: int) -> int:
     try:
         with open(f'/proc/{process}/statm') as file:
             total = int(file.read().split()[1]) * os.sysconf('SC_PAGE_SIZE')
-        total += sum(resident(child) for child in _children(process))
+        total += sum(resident(child) for child in children(process))
     except (OSError, IndexError):  # it has ended meanwhile
         pass
     return total
 
 
-def _children(process: int) -> list[int]:
+def children(process: int) -> list[int]:
+    """The processes that a process has started; OSError where it ends meanwhile."""
     found = []
     for path in glob.glob(f'/proc/{process}/task/*/children'):
         with open(path) as file:

@@ -188,7 +188,7 @@ def keep_numpy(
 
 
 def keep_freed_memory() -> None:
-    """Makes the C library keep the memory of arrays that were freed: called once in a process."""
+    """Makes the C library keep the memory of freed arrays; once in a process is enough."""
     # It gives it back to the system, which clears it for the next batch, until a large block was
     # freed once: this one, of which no page is touched.
     np.empty(31 << 20, np.uint8)

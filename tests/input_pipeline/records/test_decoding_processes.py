@@ -13,6 +13,7 @@ import time
 import pytest
 from absl import logging
 
+from benchmarks.processes import children
 from configs.errors import UserError
 from configs.schema import PretrainConfig, RuntimeConfig
 from input_pipeline.records import decoding_processes
@@ -23,18 +24,12 @@ from tests.helpers.records import assert_same, frame_start, take, write_director
 SIZES = {'train': [300, 520, 256, 3], 'eval': [70]}
 
 
-def children_of(process: int) -> list[int]:
-    """The processes that a process has started, by Linux's own list."""
-    files = pathlib.Path(f'/proc/{process}/task').glob('*/children')
-    return sorted(int(child) for file in files for child in file.read_text().split())
-
-
 def ours() -> list[int]:
     """Those of this process that decode."""
     decode = lambda child: (
         'decoding_processes' in pathlib.Path(f'/proc/{child}/cmdline').read_text()
     )
-    return [child for child in children_of(os.getpid()) if decode(child)]
+    return [child for child in children(os.getpid()) if decode(child)]
 
 
 def wait_until(done) -> None:
@@ -139,7 +134,7 @@ def test_they_end_with_the_process(tmp_path, how):
         text=True,
     ) as reader:
         assert reader.stdout.readline() == 'reads\n'
-        started = children_of(reader.pid)
+        started = children(reader.pid)
         if how == 'killed':
             assert len(started) == 2
             reader.kill()
