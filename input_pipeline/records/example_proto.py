@@ -22,9 +22,9 @@ _FIELD_1, _FIELD_2 = 0x0A, 0x12
 # at wherever a feature begins, behind the last record too.
 LOOKS_BEYOND = 48  # a multiple of 8
 _LIST_TAG = {'float': 0x12, 'int': 0x1A}  # Feature.float_list, Feature.int64_list
-# Both keep working buffers near the size of the second-level cache.
+# Both keep working buffers within a few megabytes, near the caches' sizes.
 _ROWS_AT_ONCE = 1024  # of an encoder
-_NUMBERS_AT_ONCE = 1 << 15  # of a decoder
+_NUMBERS_AT_ONCE = 1 << 17  # of a decoder: a call of numpy then costs little beside its work
 
 
 class BadRecord(ValueError):

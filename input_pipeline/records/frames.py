@@ -76,14 +76,14 @@ def frame_bounds(text: bytes) -> list[int]:
     Raises BadFrame for the first whose length is damaged, or that is cut.
     """
     # A frame is found only by the lengths of all before it, so a damaged length ends the walk.
-    bounds, at = [0], 0
-    while at < len(text):
-        try:
+    bounds, at, end = [0], 0, len(text)
+    try:
+        while at < end:
             at += _FRAME_OF[text[at : at + _HEAD]]
-        except ValueError as error:
-            raise BadFrame(len(bounds) - 1, at, str(error)) from None
-        bounds.append(at)
-    if at > len(text):
+            bounds.append(at)
+    except ValueError as error:
+        raise BadFrame(len(bounds) - 1, at, str(error)) from None
+    if at > end:
         raise BadFrame(len(bounds) - 2, bounds[-2], _CUT)
     return bounds
 
@@ -113,7 +113,7 @@ def payloads_in(text: bytes) -> tuple[np.ndarray, np.ndarray]:
     Raises BadFrame for a frame that is damaged or cut.
     """
     bounds = frame_bounds(text)
-    if damaged := damaged_among(payloads_between(text, bounds), text, bounds):
+    if damaged := damaged_among(text, bounds):
         raise BadFrame(damaged[0], bounds[damaged[0]], DAMAGED)
     places = np.array(bounds)
     return places[:-1] + _HEAD, places[1:] - _TAIL
@@ -124,12 +124,20 @@ def payloads_between(text: bytes, bounds: list[int]) -> list[bytes]:
     return [text[start + _HEAD : end - _TAIL] for start, end in itertools.pairwise(bounds)]
 
 
-def damaged_among(payloads: list[bytes], text: bytes, bounds: list[int]) -> list[int]:
+def damaged_among(text: bytes, bounds: list[int]) -> list[int]:
     """Which payloads of the frames with these bounds differ from their checksums."""
-    # Checksums compared as two arrays: the mask is arithmetic, which numpy does for all of them.
-    stored = np.frombuffer(b''.join([text[end - _TAIL : end] for end in bounds[1:]]), '<u4')
-    computed = _masked(np.fromiter(map(google_crc32c.value, payloads), np.uint32, len(payloads)))
-    return np.flatnonzero(stored != computed).tolist()
+    crcs = [
+        google_crc32c.value(text[start + _HEAD : end - _TAIL])
+        for start, end in itertools.pairwise(bounds)
+    ]
+    if not crcs:
+        return []
+
+    # Compared as two arrays: the mask is arithmetic, which numpy does for all of them. A number
+    # begins at every byte of the text, and those wanted are picked.
+    numbers = np.ndarray(len(text) - _TAIL + 1, '<u4', text, strides=(1,))
+    stored = numbers[np.array(bounds[1:]) - _TAIL]
+    return np.flatnonzero(stored != _masked(np.array(crcs, np.uint32))).tolist()
 
 
 def read_frames(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
