@@ -24,7 +24,7 @@ from input_pipeline.records.kept_blocks import KeptBlocks, LatestBlocks
 from input_pipeline.records.order import ORDERS
 
 _DECODERS = 2  # groups of batches that TensorFlow decodes at a time
-_READERS = 8  # blocks that are read at a time: what is far away takes long to come
+_READERS = 8  # blocks that are read at a time from far away, where each takes long to come
 _AHEAD = 4  # groups of batches made ready before they are asked for, at least
 # Small batches are made so many together: to make one costs as much as a hundred rows. No more, or
 # the C library would give back the memory of each and the system would have to clear it again.
@@ -115,6 +115,8 @@ class RecordStream:
         self._at_once = min(_STEPS_AT_ONCE, max(1, _TOKENS_AT_ONCE // tokens))
         self._vocab_size = self.manifest.vocab_size
         self._processes, self._decoding = processes, threading.Lock()
+        # What is near comes at once, and more threads would only wait for their turn in Python.
+        self._readers = _READERS if '://' in self._directory.as_posix() else 1
 
     @property
     def records(self) -> int:
@@ -234,7 +236,7 @@ class RecordStream:
                 self._blocks.sizes,
                 most,
                 kind,
-                _READERS + self._processes,
+                self._readers + self._processes,
             )
             # Closed before the processes are: no block is asked for then.
             with contextlib.closing(kept.rows(map(located, groups), ahead)) as found:
@@ -273,7 +275,7 @@ class RecordStream:
         """`_by_numpy` in TensorFlow's threads."""
         # Kept: what takes turns, and where none do, twice what a batch touches.
         touched = len(self._rows) // shards.BLOCK + self._ranges
-        latest = LatestBlocks(self._payloads, open_blocks + 2 * touched, _READERS)
+        latest = LatestBlocks(self._payloads, open_blocks + 2 * touched, self._readers)
 
         def load(first: int) -> list[bytes]:
             return latest.records(*located(first))

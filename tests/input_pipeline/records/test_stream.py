@@ -12,9 +12,11 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import numpy as np
 import pytest
+from etils import epath
 
 from configs.errors import UserError
 from input_pipeline.records import fields, shards
@@ -214,6 +216,33 @@ def test_no_more_blocks_are_read_than_the_steps_need(directory, monkeypatch):
     stream = RecordStream(directory, 'eval', 16, 1, 'numpy')
     assert len(list(stream.evaluation(max_batches=3))) == 3
     assert read == [0]
+
+
+@pytest.mark.parametrize('place, at_once', [('/records', 1), ('gs://bucket/records', 8)])
+def test_blocks_that_are_far_away_are_read_together(tmp_path, monkeypatch, place, at_once):
+    """And those that are near one by one, for threads of Python hinder each other."""
+
+    class Place(type(epath.Path(tmp_path))):
+        def as_posix(self) -> str:
+            return place
+
+    write_directory(tmp_path, {'train': [256] * 12, 'eval': [40]})
+    monkeypatch.setattr(stream_module, 'epath', types.SimpleNamespace(Path=Place))
+    lock, reading, most, original = threading.Lock(), set(), [0], Blocks.read
+
+    def read(self, block: int) -> bytes:
+        with lock:
+            reading.add(block)
+            most[0] = max(most[0], len(reading))
+        time.sleep(0.05)
+        text = original(self, block)
+        with lock:
+            reading.remove(block)
+        return text
+
+    monkeypatch.setattr(Blocks, 'read', read)
+    take(RecordStream(tmp_path, 'train', 300, 1, 'numpy'), 4)
+    assert most == [at_once]
 
 
 @pytest.mark.parametrize('decoder', ['numpy', 'tfdata'])
