@@ -27,18 +27,16 @@ class KeptBlocks:
         self,
         make: Callable[[int, np.ndarray], None],
         sizes: np.ndarray,
-        most: int,
-        kind: np.dtype,
+        rows: np.ndarray,
         threads: int,
     ):
         """`make` fills the rows of a block, by its number; several threads call it at a time.
 
-        sizes [K]: records of each block. most: how many are kept, or more where a group of rows
-        needs them. kind: of a row. threads: that call it.
+        sizes [K]: records of each block. rows [M, BLOCK]: room for as many blocks as are kept;
+        where a group of rows needs more, there is more, elsewhere. threads: that call `make`.
         """
-        most = min(most, len(sizes))
-        self._make, self._sizes = make, sizes
-        self._rows = np.empty((most, shards.BLOCK), kind)  # no memory is taken until it is filled
+        most = len(rows)
+        self._make, self._sizes, self._rows = make, sizes, rows
         # The slot of each block, or -1, and the other way round.
         self._slot_of, self._block_in = np.full(len(sizes), -1), np.full(most, -1)
         self._asked = np.full(most, -1)  # by which group last

@@ -7,7 +7,6 @@ numpy, which is the faster one, and tf.data. This file must not know what the ba
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import threading
 from collections.abc import Callable, Iterator
@@ -226,42 +225,50 @@ class RecordStream:
         rows = self._at_once * len(self._rows)
         stretches = 1 if len(self._rows) == self._batch_size else self._at_once * self._ranges
         most = 2 * (open_blocks + rows // shards.BLOCK + stretches + 1)
-        kind = fields.kept_as(self._spec, self._vocab_size)
+        most = min(most, len(self._blocks.sizes))
 
         # As many rows ahead as the blocks that take turns have: the next ones are made meanwhile.
         ahead = max(_AHEAD, open_blocks * shards.BLOCK // rows)
-        with self._beside() as processes:
-            kept = KeptBlocks(
-                functools.partial(self._keep, processes),
-                self._blocks.sizes,
-                most,
-                kind,
-                self._readers + self._processes,
-            )
+        with self._beside(most) as processes:
+            if processes:
+                make, room, threads = self._kept_by(processes), processes.rows, processes.at_once
+            else:
+                kind = fields.kept_as(self._spec, self._vocab_size)
+                # No memory is taken until it is filled.
+                room = np.empty((most, shards.BLOCK), kind)
+                make, threads = self._keep, self._readers
+            kept = KeptBlocks(make, self._blocks.sizes, room, threads)
             # Closed before the processes are: no block is asked for then.
             with contextlib.closing(kept.rows(map(located, groups), ahead)) as found:
                 for rows_of_group in found:
                     yield fields.columns_of(self._spec, rows_of_group)
 
-    def _beside(self) -> contextlib.AbstractContextManager[DecodingProcesses | None]:
-        """The processes that decode beside this one, if there are any."""
+    def _beside(self, most: int) -> contextlib.AbstractContextManager[DecodingProcesses | None]:
+        """The processes that decode beside this one, if there are any, into so many blocks."""
         if not self._processes:
             return contextlib.nullcontext()
         return DecodingProcesses(
-            self._processes, self._spec, self._vocab_size, self._blocks.most_bytes
+            self._processes, self._readers, self._blocks, self._spec, self._vocab_size, most
         )
 
-    def _keep(self, processes: DecodingProcesses | None, block: int, rows: np.ndarray) -> None:
+    def _kept_by(self, processes: DecodingProcesses) -> Callable[[int, np.ndarray], None]:
+        """`_keep` by processes, and here what they could not do: it tells why."""
+
+        def keep(block: int, rows: np.ndarray) -> None:
+            if not processes.decode(block, rows):
+                self._keep(block, rows)
+
+        return keep
+
+    def _keep(self, block: int, rows: np.ndarray) -> None:
         """Reads a block and decodes its records into `rows`.
 
         UserError, by file, record and byte, where one is not in order.
         """
         text = self._blocks.read(block)
-        if processes and processes.decode(text, rows):
-            return
 
-        # Reading takes turns with nothing. Decoding here does: Python would let one thread do it at
-        # a time anyway, and the threads would spend their time on who is next.
+        # Reading takes turns with nothing. Decoding does: Python would let one thread do it at a
+        # time anyway, and the threads would spend their time on who is next.
         with self._decoding:
             starts, ends = self._blocks.records(block, text)
             try:

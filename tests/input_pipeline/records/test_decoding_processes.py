@@ -18,6 +18,7 @@ from configs.errors import UserError
 from configs.schema import PretrainConfig, RuntimeConfig
 from input_pipeline.records import decoding_processes
 from input_pipeline.records import stream as stream_module
+from input_pipeline.records.decoding_processes import DecodingProcesses
 from input_pipeline.records.stream import RecordStream
 from tests.helpers.records import assert_same, frame_start, take, write_directory
 
@@ -59,19 +60,43 @@ def test_they_decode(tmp_path, monkeypatch):
     assert len(take(stream, 30)) == 30
 
 
-@pytest.mark.parametrize('what', ['a byte', 'the length of a frame'])
+def test_blocks_without_room_in_the_shared_memory_are_decoded_here(tmp_path, monkeypatch):
+    """Many small ones, more of which one group of batches touches than are shared."""
+    write_directory(tmp_path, {'train': [3] * 120, 'eval': [70]})
+    here, decode = [], DecodingProcesses.decode
+
+    def seen(self, block, rows):
+        done = decode(self, block, rows)
+        here.append(not done)
+        return done
+
+    monkeypatch.setattr(DecodingProcesses, 'decode', seen)
+    alone, helped = (
+        RecordStream(tmp_path, 'train', 20, 1, order='blocks', processes=processes)
+        for processes in (0, 2)
+    )
+    assert_same(take(helped, 60), take(alone, 60))
+    assert any(here)
+
+
+@pytest.mark.parametrize('what', ['a byte', 'the length of a frame', 'the whole file'])
 def test_damage_is_named_as_without_them(tmp_path, what):
     write_directory(tmp_path, SIZES)
     file = tmp_path / 'train-00001-of-00004.tfrecord'
-    text = file.read_bytes()
-    at = frame_start(text, 290) + (50 if what == 'a byte' else 0)
-    file.write_bytes(text[:at] + bytes([text[at] ^ 4]) + text[at + 1 :])
+    streams = [RecordStream(tmp_path, 'train', 64, 1, processes=processes) for processes in (0, 2)]
+    if what == 'the whole file':
+        file.unlink()
+    else:
+        text = file.read_bytes()
+        at = frame_start(text, 290) + (50 if what == 'a byte' else 0)
+        file.write_bytes(text[:at] + bytes([text[at] ^ 4]) + text[at + 1 :])
     said = []
-    for processes in (0, 2):
+    for stream in streams:
         with pytest.raises(UserError) as error:
-            take(RecordStream(tmp_path, 'train', 64, 1, processes=processes), 20)
+            take(stream, 20)
         said.append(str(error.value))
-    assert said[0] == said[1] and f'{file}: record 290 at byte' in said[0]
+    assert said[0] == said[1]
+    assert ('gone since' if what == 'the whole file' else f'{file}: record 290 at byte') in said[0]
 
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='looks processes up in /proc')
@@ -128,7 +153,7 @@ def test_they_end_with_the_process(tmp_path, how):
     """However that ends, and without a word."""
     write_directory(tmp_path, SIZES)
     with subprocess.Popen(
-        [sys.executable, '-c', READER, str(tmp_path), '0' if how == 'by itself' else '60'],
+        [sys.executable, '-c', READER, str(tmp_path), '1' if how == 'by itself' else '60'],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
