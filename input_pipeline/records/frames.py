@@ -113,7 +113,7 @@ def payloads_in(text: bytes) -> tuple[np.ndarray, np.ndarray]:
     Raises BadFrame for a frame that is damaged or cut.
     """
     bounds = frame_bounds(text)
-    if damaged := damaged_among(text, bounds):
+    if damaged := damaged_among(payloads_between(text, bounds), text, bounds):
         raise BadFrame(damaged[0], bounds[damaged[0]], DAMAGED)
     places = np.array(bounds)
     return places[:-1] + _HEAD, places[1:] - _TAIL
@@ -124,20 +124,17 @@ def payloads_between(text: bytes, bounds: list[int]) -> list[bytes]:
     return [text[start + _HEAD : end - _TAIL] for start, end in itertools.pairwise(bounds)]
 
 
-def damaged_among(text: bytes, bounds: list[int]) -> list[int]:
+def damaged_among(payloads: list[bytes], text: bytes, bounds: list[int]) -> list[int]:
     """Which payloads of the frames with these bounds differ from their checksums."""
-    crcs = [
-        google_crc32c.value(text[start + _HEAD : end - _TAIL])
-        for start, end in itertools.pairwise(bounds)
-    ]
-    if not crcs:
+    if not payloads:
         return []
 
     # Compared as two arrays: the mask is arithmetic, which numpy does for all of them. A number
     # begins at every byte of the text, and those wanted are picked.
     numbers = np.ndarray(len(text) - _TAIL + 1, '<u4', text, strides=(1,))
     stored = numbers[np.array(bounds[1:]) - _TAIL]
-    return np.flatnonzero(stored != _masked(np.array(crcs, np.uint32))).tolist()
+    computed = _masked(np.fromiter(map(google_crc32c.value, payloads), np.uint32, len(payloads)))
+    return np.flatnonzero(stored != computed).tolist()
 
 
 def read_frames(file: BinaryIO) -> Iterator[tuple[int, bytes]]:

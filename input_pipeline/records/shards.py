@@ -389,7 +389,7 @@ def _verify_shard(
 
             # (2) Checksums, then (3) the records whose bytes are sound.
             payloads = payloads_between(text, bounds)
-            damaged = damaged_among(text, bounds)
+            damaged = damaged_among(payloads, text, bounds)
             wrong = [(row, DAMAGED) for row in damaged]
             sound = set(range(len(payloads))) - set(damaged)
             wrong += _check_block(spec, payloads, sound, vocab_size, sums)
