@@ -22,6 +22,8 @@ for _ in range(40):
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 # The same by jax's threads: a program with a temporary array of 96 MiB, 24,576 pages, run 10 times.
+# The barrier keeps XLA from doing without that array. Below 32 MiB the C library now and then keeps
+# memory without being told. The first runs find the places at which the memory stays.
 STEPS = """
 import resource, sys
 from bert_jax.mesh import before_jax
@@ -30,9 +32,9 @@ if sys.argv[1] == 'kept':
     before_jax.set_up()
 import jax, jax.numpy as jnp
 
-step = jax.jit(lambda x: jax.nn.softmax(x * 2).max(0))
+step = jax.jit(lambda x: jax.lax.optimization_barrier(jnp.sin(x)).max(0))
 x = jnp.ones((4096, 6144))
-for _ in range(3):
+for _ in range(30):
     step(x).block_until_ready()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(10):
@@ -44,8 +46,8 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 @pytest.mark.skipif(sys.platform != 'linux', reason='mallopt is of glibc')
 @pytest.mark.parametrize(
     ('program', 'least'),
-    # Huge pages are asked for where they can be had: 4 of 2 MiB an array of numpy at least.
-    [(PROGRAM, 40 * 4), (STEPS, 10 * 200)],
+    # Pages may be huge, of 2 MiB, where the kernel gives such.
+    [(PROGRAM, 40 * 4), (STEPS, 10 * 48)],
 )
 def test_freed_memory_is_taken_again(program, least):
     def faults(how):
@@ -54,9 +56,9 @@ def test_freed_memory_is_taken_again(program, least):
         )
         return int(run.stdout)
 
-    assert faults('kept') < least / 2
-    # Now and then the C library finds room without being told: not three times in a row.
-    assert max(faults('not') for _ in range(3)) >= least
+    not_kept = faults('not')
+    assert not_kept >= least
+    assert faults('kept') < not_kept / 2
 
 
 @pytest.mark.parametrize(
