@@ -339,7 +339,7 @@ def _regions(
         return None
     actual = _windows(text, LOOKS_BEYOND)[np.array(began)].view(np.uint64)
     for words, row, header in zip(actual.reshape(len(order), len(at), -1), which, headers):
-        if ((words ^ header.words[row]) & header.used[row]).any():
+        if ((words ^ header.words.take(row, 0)) & header.used.take(row, 0)).any():
             return None
     return regions
 
@@ -431,12 +431,15 @@ def _short_varints(
     np.left_shift(rest, (follows * np.uint8(7)).astype(kind), out=rest)
     np.bitwise_or(rest, (low[:-1] * follows).astype(kind), out=rest)
 
-    # Numbers of three bytes are few, so these are picked. What a fourth byte follows is large.
-    third = np.flatnonzero(goes_on[1:-1] & goes_on[:-2]) + 2
-    high = packed[third]
-    if high.max(initial=0) > min(127, np.iinfo(kind).max >> 14):
-        return None
-    values[third] = np.left_shift(high.astype(kind), 14) | values[third - 1]
+    # Numbers of three bytes are few or none, so these are picked. What a fourth byte follows is
+    # large.
+    both_go_on = goes_on[1:-1] & goes_on[:-2]
+    if both_go_on.any():
+        third = np.flatnonzero(both_go_on) + 2
+        high = packed[third]
+        if high.max() > min(127, np.iinfo(kind).max >> 14):
+            return None
+        values[third] = np.left_shift(high.astype(kind), 14) | values[third - 1]
     return values.take(last)
 
 

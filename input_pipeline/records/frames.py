@@ -113,7 +113,8 @@ def payloads_in(text: bytes) -> tuple[np.ndarray, np.ndarray]:
     Raises BadFrame for a frame that is damaged or cut.
     """
     bounds = frame_bounds(text)
-    if damaged := damaged_among(payloads_between(text, bounds), text, bounds):
+    # One payload at a time: its place in the cache is the next one's.
+    if damaged := damaged_among(_each_between(text, bounds), text, bounds):
         raise BadFrame(damaged[0], bounds[damaged[0]], DAMAGED)
     places = np.array(bounds)
     return places[:-1] + _HEAD, places[1:] - _TAIL
@@ -121,19 +122,24 @@ def payloads_in(text: bytes) -> tuple[np.ndarray, np.ndarray]:
 
 def payloads_between(text: bytes, bounds: list[int]) -> list[bytes]:
     """The payloads of the frames with these bounds."""
-    return [text[start + _HEAD : end - _TAIL] for start, end in itertools.pairwise(bounds)]
+    return list(_each_between(text, bounds))
 
 
-def damaged_among(payloads: list[bytes], text: bytes, bounds: list[int]) -> list[int]:
+def _each_between(text: bytes, bounds: list[int]) -> Iterator[bytes]:
+    return (text[start + _HEAD : end - _TAIL] for start, end in itertools.pairwise(bounds))
+
+
+def damaged_among(payloads: Iterable[bytes], text: bytes, bounds: list[int]) -> list[int]:
     """Which payloads of the frames with these bounds differ from their checksums."""
-    if not payloads:
+    count = len(bounds) - 1
+    if not count:
         return []
 
     # Compared as two arrays: the mask is arithmetic, which numpy does for all of them. A number
     # begins at every byte of the text, and those wanted are picked.
     numbers = np.ndarray(len(text) - _TAIL + 1, '<u4', text, strides=(1,))
     stored = numbers[np.array(bounds[1:]) - _TAIL]
-    computed = _masked(np.fromiter(map(google_crc32c.value, payloads), np.uint32, len(payloads)))
+    computed = _masked(np.fromiter(map(google_crc32c.value, payloads), np.uint32, count))
     return np.flatnonzero(stored != computed).tolist()
 
 

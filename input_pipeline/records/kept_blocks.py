@@ -66,7 +66,8 @@ class KeptBlocks:
             places, made = waiting.popleft()
             for future in made:
                 future.result()
-            return self._rows.reshape(-1)[places]
+            # `take` copies a row as a whole, an index field by field: twice as long, or more.
+            return self._rows.reshape(-1).take(places)
 
         for number, (blocks, places) in enumerate(groups):
             # Those that are there stay; the others come into the slots asked for longest ago, once
@@ -74,11 +75,12 @@ class KeptBlocks:
             slots = self._slot_of[blocks]
             self._asked[slots[slots >= 0]] = number
             missing = np.unique(blocks[slots < 0])
-            free = np.argsort(self._asked, kind='stable')[: len(missing)]
-            while waiting and self._in_use(free, len(missing), number - len(waiting)):
+            count = len(missing)
+            free = np.argpartition(self._asked, min(count, len(self._asked) - 1))[:count]
+            while waiting and self._in_use(free, count, number - len(waiting)):
                 yield first()
-            if self._in_use(free, len(missing), number):
-                free = self._grow(len(missing))
+            if self._in_use(free, count, number):
+                free = self._grow(count)
 
             there = self._block_in[free]
             self._slot_of[there[there >= 0]] = -1
