@@ -18,9 +18,9 @@ from input_pipeline.wire import fields
 
 # Tags of the protobuf fields: (field number << 3) | 2, where 2 means "length-delimited".
 _FIELD_1, _FIELD_2 = 0x0A, 0x12
-# Bytes before the numbers of a feature at most: its name, tags and four lengths. So many are looked
-# at wherever a feature begins, behind the last record too.
-LOOKS_BEYOND = 48  # a multiple of 8
+# Where a feature begins its header is looked at eight bytes together: up to seven too many, which
+# the last record may not have behind it.
+_LOOKS_BEYOND = 7
 _LIST_TAG = {'float': 0x12, 'int': 0x1A}  # Feature.float_list, Feature.int64_list
 # Both keep working buffers within a few megabytes, near the caches' sizes.
 _ROWS_AT_ONCE = 1024  # of an encoder
@@ -190,7 +190,7 @@ def decode(features: Sequence[Feature], payloads: Sequence[bytes]) -> dict[str, 
         for f in features
     }
     bounds = np.cumsum([0, *map(len, payloads)])
-    text = b''.join([*payloads, bytes(LOOKS_BEYOND)])
+    text = b''.join([*payloads, bytes(_LOOKS_BEYOND)])
     if count and not decode_alike(features, text, bounds[:-1], bounds[1:], columns):
         for row, payload in enumerate(payloads):
             for name, values in _decode_one(features, row, payload).items():
@@ -210,7 +210,8 @@ def decode_alike(
 
     Args:
       features: what each record holds.
-      text: the records at `starts` [N] to `ends` [N], and LOOKS_BEYOND bytes behind the last one.
+      text: the records at `starts` [N] to `ends` [N]. Up to seven bytes are looked at behind the
+        last one, which a TFRecord file has there.
       columns: [N, length] a feature, filled with its numbers; of any type that takes them.
       below: names of whole numbers -> what all of them must be less than.
 
@@ -330,15 +331,16 @@ def _regions(
         at = at + header.widths[which[-1]]
         regions.append((at, size))
         at = at + size
-        if (at > ends).any():
-            return None
 
     # Nothing may follow the last feature, and what stands before the numbers of each is what that
     # size says: looked up, and compared as a whole.
     if (at != ends).any():
         return None
-    actual = _windows(text, LOOKS_BEYOND)[np.array(began)].view(np.uint64)
-    for words, row, header in zip(actual.reshape(len(order), len(at), -1), which, headers):
+    for start, row, header in zip(began, which, headers):
+        seen = header.words.shape[1] * 8
+        if start.max() + seen > len(text):
+            return None
+        words = _windows(text, seen)[start].view(np.uint64).reshape(len(at), -1)
         if ((words ^ header.words.take(row, 0)) & header.used.take(row, 0)).any():
             return None
     return regions
@@ -347,15 +349,17 @@ def _regions(
 def _length(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(the lengths that stand at those places [N], the places behind them).
 
-    -1 for one of more than three bytes, which would be two megabytes: no record of ours.
+    -1 for one of more than three bytes, which would be two megabytes: no record of ours. What lies
+    beyond the data reads as its last byte.
     """
-    # In all records together; those whose length has ended add nothing.
-    byte = data[at].astype(np.int64)
+    # In all records together, which mostly need the same number of bytes: as long as some go on,
+    # those whose length has ended add nothing.
+    byte = data.take(at, mode='clip').astype(np.int64)
     value, more, at = byte & 127, byte > 127, at + 1
     for shift in (7, 14):
         if not more.any():
-            break
-        byte = data[at] * more.astype(np.int64)
+            return value, at
+        byte = data.take(at, mode='clip') * more.astype(np.int64)
         value |= (byte & 127) << shift
         at, more = at + more, byte > 127
     return np.where(more, -1, value), at
@@ -371,8 +375,8 @@ class _Headers:
     """What stands before the numbers of a feature, for all sizes [K] that they may have.
 
     size_of: the size that an entry of each length has, -1 where none has; least: the least size;
-    words [K, LOOKS_BEYOND / 8]: the bytes, eight together; used: all bits of those that are there;
-    widths [K]: how many bytes.
+    words [K, W]: the bytes, eight together; used: all bits of those that are there; widths [K]: how
+    many bytes.
     """
 
     size_of: np.ndarray
@@ -397,8 +401,9 @@ def _headers(feature: Feature) -> _Headers:
     size_of = np.full(int(entries[-1][0][0]) + 2, -1)  # one more, for all that are too long
     for size, (entry, _) in zip(sizes, entries, strict=True):
         size_of[entry] = size
+    room = -(-max(map(len, texts)) // 8) * 8
     words, used = (
-        np.frombuffer(b''.join(text.ljust(LOOKS_BEYOND, b'\0') for text in rows), np.uint64)
+        np.frombuffer(b''.join(text.ljust(room, b'\0') for text in rows), np.uint64)
         for rows in (texts, [b'\xff' * len(text) for text in texts])
     )
     shape = (len(texts), -1)
