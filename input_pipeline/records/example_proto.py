@@ -323,9 +323,10 @@ def _regions(
         size: np.ndarray | int = header.least
         if feature.kind == 'int' and limits[feature.name] > 128:
             length, _ = _length(data, at + 1)
-            size = header.size_of[np.minimum(length, len(header.size_of) - 1)]
-            if np.min(size) < 0:
+            sizes = header.size_of[np.minimum(length, len(header.size_of) - 1)]
+            if sizes.min() < 0:
                 return None
+            size = sizes
         began.append(at)
         which.append(size - header.least)
         at = at + header.widths[which[-1]]
@@ -336,13 +337,14 @@ def _regions(
     # size says: looked up, and compared as a whole.
     if (at != ends).any():
         return None
-    for start, row, header in zip(began, which, headers):
-        seen = header.words.shape[1] * 8
-        if start.max() + seen > len(text):
-            return None
-        words = _windows(text, seen)[start].view(np.uint64).reshape(len(at), -1)
-        if ((words ^ header.words.take(row, 0)) & header.used.take(row, 0)).any():
-            return None
+    try:
+        for start, row, header in zip(began, which, headers):
+            actual = _windows(text, header.words.shape[1] * 8)[start].view(np.uint64)
+            words, used = header.words.take(row, 0), header.used.take(row, 0)
+            if ((actual.reshape(len(at), -1) ^ words) & used).max() > 0:
+                return None
+    except IndexError:  # too little stands behind the last record
+        return None
     return regions
 
 
@@ -352,13 +354,17 @@ def _length(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     -1 for one of more than three bytes, which would be two megabytes: no record of ours. What lies
     beyond the data reads as its last byte.
     """
-    # In all records together, which mostly need the same number of bytes: as long as some go on,
-    # those whose length has ended add nothing.
-    byte = data.take(at, mode='clip').astype(np.int64)
-    value, more, at = byte & 127, byte > 127, at + 1
+    # In all records together, which mostly need the same number of bytes, one or two.
+    first = data.take(at, mode='clip')
+    if first.max() < 128:
+        return first.astype(np.int64), at + 1
+    second = data.take(at + 1, mode='clip')
+    if first.min() > 127 > second.max():
+        return first & np.uint8(127) | second.astype(np.int64) << 7, at + 2
+
+    # Else, as long as some go on, those whose length has ended add nothing.
+    value, more, at = first.astype(np.int64) & 127, first > 127, at + 1
     for shift in (7, 14):
-        if not more.any():
-            return value, at
         byte = data.take(at, mode='clip') * more.astype(np.int64)
         value |= (byte & 127) << shift
         at, more = at + more, byte > 127
