@@ -18,8 +18,8 @@ from input_pipeline.wire import fields
 
 # Tags of the protobuf fields: (field number << 3) | 2, where 2 means "length-delimited".
 _FIELD_1, _FIELD_2 = 0x0A, 0x12
-# Where a feature begins its header is looked at eight bytes together: up to seven too many, which
-# the last record may not have behind it.
+# A feature's header is looked at eight bytes together: up to seven too many, of which the numbers
+# behind it may not be enough in the last record.
 _LOOKS_BEYOND = 7
 _LIST_TAG = {'float': 0x12, 'int': 0x1A}  # Feature.float_list, Feature.int64_list
 # Both keep working buffers within a few megabytes, near the caches' sizes.
@@ -210,8 +210,9 @@ def decode_alike(
 
     Args:
       features: what each record holds.
-      text: the records at `starts` [N] to `ends` [N]. Up to seven bytes are looked at behind the
-        last one, which a TFRecord file has there.
+      text: the records at `starts` [N] to `ends` [N]. The features of our records need nothing
+        behind the last one but the four bytes that a TFRecord file has there; others may need up
+        to _LOOKS_BEYOND, and are not decoded without.
       columns: [N, length] a feature, filled with its numbers; of any type that takes them.
       below: names of whole numbers -> what all of them must be less than.
 
@@ -323,10 +324,9 @@ def _regions(
         size: np.ndarray | int = header.least
         if feature.kind == 'int' and limits[feature.name] > 128:
             length, _ = _length(data, at + 1)
-            sizes = header.size_of[np.minimum(length, len(header.size_of) - 1)]
-            if sizes.min() < 0:
+            size = header.size_of[np.minimum(length, len(header.size_of) - 1)]
+            if np.min(size) < 0:
                 return None
-            size = sizes
         began.append(at)
         which.append(size - header.least)
         at = at + header.widths[which[-1]]

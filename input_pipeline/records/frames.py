@@ -114,18 +114,14 @@ def payloads_in(text: bytes) -> tuple[np.ndarray, np.ndarray]:
     """
     bounds = frame_bounds(text)
     # One payload at a time: its place in the cache is the next one's.
-    if damaged := damaged_among(_each_between(text, bounds), text, bounds):
+    if damaged := damaged_among(payloads_between(text, bounds), text, bounds):
         raise BadFrame(damaged[0], bounds[damaged[0]], DAMAGED)
     places = np.array(bounds)
     return places[:-1] + _HEAD, places[1:] - _TAIL
 
 
-def payloads_between(text: bytes, bounds: list[int]) -> list[bytes]:
+def payloads_between(text: bytes, bounds: list[int]) -> Iterator[bytes]:
     """The payloads of the frames with these bounds."""
-    return list(_each_between(text, bounds))
-
-
-def _each_between(text: bytes, bounds: list[int]) -> Iterator[bytes]:
     return (text[start + _HEAD : end - _TAIL] for start, end in itertools.pairwise(bounds))
 
 

@@ -388,7 +388,7 @@ def _verify_shard(
                 fault = BadFrame(len(bounds) - 1, bounds[-1], reason)
 
             # (2) Checksums, then (3) the records whose bytes are sound.
-            payloads = payloads_between(text, bounds)
+            payloads = list(payloads_between(text, bounds))
             damaged = damaged_among(payloads, text, bounds)
             wrong = [(row, DAMAGED) for row in damaged]
             sound = set(range(len(payloads))) - set(damaged)

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from input_pipeline.records import fields
+from input_pipeline.records import example_proto, fields, frames
 from input_pipeline.records.fields import RecordSpec
 from tests.helpers.records import encoded, example_columns
 
@@ -84,14 +84,25 @@ def test_both_decoders_give_back_what_was_encoded(spec):
     }
 
 
-def kept(spec: RecordSpec, vocab_size: int, payloads: list[bytes]) -> np.ndarray:
-    """What is kept of records that have something between them, as in a block."""
-    sizes = np.array(list(map(len, payloads)))
-    ends = np.cumsum(sizes + 3)
-    text = b''.join(b'\xff\n\0' + payload for payload in payloads)
+def kept(spec: RecordSpec, vocab_size: int, payloads: list[bytes], cut: int = 0) -> np.ndarray:
+    """What is kept of the records of a block, of which `cut` bytes are missing at its end."""
+    text = frames.framed(payloads)
+    starts, ends = frames.payloads_in(text)
     rows = np.empty(len(payloads), fields.kept_as(spec, vocab_size))
-    fields.keep_numpy(spec, vocab_size, text, ends - sizes, ends, rows)
+    fields.keep_numpy(spec, vocab_size, text[: len(text) - cut], starts, ends, rows)
     return rows
+
+
+@pytest.mark.parametrize('spec', [STATIC, DYNAMIC, PACKED, RecordSpec(8, 1, 'static')])
+def test_our_records_are_decoded_where_they_lie(monkeypatch, spec):
+    """Without the copy that other writers' records take; and without what follows, with it."""
+    columns = example_columns(spec, 300, vocab_size=30_522)
+    payloads = encoded(spec, columns)
+    rows = kept(spec, 30_522, payloads, cut=4)
+    assert_equal(fields.columns_of(spec, rows), columns)
+
+    monkeypatch.setattr(example_proto, 'decode', lambda *_: pytest.fail('copied'))
+    assert_equal(fields.columns_of(spec, kept(spec, 30_522, payloads)), columns)
 
 
 @pytest.mark.parametrize('vocab_size', [100, 200, 30_522, 65_536, 65_537, 3_000_000])
