@@ -84,6 +84,7 @@ class Instruction:
 class Computation:
     """A function of the program: its instructions by name, in order, and the one it returns."""
 
+    name: str
     instructions: dict[str, Instruction]
     root: Instruction | None = None
 
@@ -242,12 +243,12 @@ def _kept(instructions: Mapping[str, Instruction]) -> int:
 def parse(text: str) -> tuple[dict[str, Computation], str]:
     """({name: computation}, the entry's name) of a program's text."""
     computations: dict[str, Computation] = {}
-    entry, current = '', Computation({})
+    entry, current = '', Computation('', {})
 
     # Lines of a computation follow its head, until the next head.
     for line in text.splitlines():
         if head := _COMPUTATION.match(line):
-            current = computations.setdefault(head[2], Computation({}))
+            current = computations.setdefault(head[2], Computation(head[2], {}))
             entry = head[2] if head[1] else entry
         elif match := _INSTRUCTION.match(line):
             is_root, name, shape, opcode, rest = match.groups()
@@ -364,18 +365,26 @@ def runs_of(computations: Mapping[str, Computation], entry: str) -> dict[str, in
         if name not in computations:
             return
         for i in computations[name].instructions.values():
-            if i.opcode in KINDS or i.opcode.startswith(_ELEMENTWISE):
-                continue
-            called = _CALLED.findall(i.rest)
-            for branches in _BRANCHES.findall(i.rest):
-                called += _OPERAND.findall(branches)
-            # A callee runs as often as its caller, and in a loop once a turn.
-            turns = _trip_count(computations, i) if i.opcode == 'while' else 1
-            for callee in called:
+            for callee, turns in called_by(computations, i):
                 visit(callee, times * turns)
 
     visit(entry, 1)
     return runs
+
+
+def called_by(computations: Mapping[str, Computation], i: Instruction) -> list[tuple[str, int]]:
+    """(computation, times that it runs each time) of all that an instruction runs.
+
+    The branches of a conditional count as if all were taken.
+    """
+    if i.opcode in KINDS or i.opcode.startswith(_ELEMENTWISE):
+        return []
+    called = _CALLED.findall(i.rest)
+    for branches in _BRANCHES.findall(i.rest):
+        called += _OPERAND.findall(branches)
+    # A callee runs as often as its caller, and in a loop once a turn.
+    turns = _trip_count(computations, i) if i.opcode == 'while' else 1
+    return [(callee, turns) for callee in called]
 
 
 def _trip_count(computations: Mapping[str, Computation], loop: Instruction) -> int:
@@ -384,7 +393,7 @@ def _trip_count(computations: Mapping[str, Computation], loop: Instruction) -> i
     The condition compares one part of the state with a constant, the body adds a constant to it.
     With 1 what an unknown loop holds is counted at least once.
     """
-    empty = Computation({})
+    empty = Computation('', {})
     condition = computations.get(matched(r'condition=%([^\s,)}]+)', loop.rest)[1], empty)
     body = computations.get(matched(r'body=%([^\s,)}]+)', loop.rest)[1], empty)
     # The condition must be `state[index] < limit`, and the body return its new state as a tuple.

@@ -3,11 +3,12 @@
 Owns the collectives of a program's text and the notations of their groups, and the price of the
 bytes by the links of a topology. A collective that XLA has cut into steps
 (async_collective_fusion) is known by its chain and counts once. It must not know what else a step
-does, nor whether it does that at the same time.
+does, nor whether it does that at the same time (timeline.py does).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.costs.chips import Topology
-from bert_jax.costs.hlo import KINDS, matched, parse, plain, runs_of, size_of
+from bert_jax.costs.hlo import KINDS, inside, matched, parse, plain, scheduled, size_of
 
 # A collective's groups of devices, in each of the notations; see `_groups`.
 _MESH_GROUPS = re.compile(r'replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((\S+)\))? \{([^}]*)\}')
@@ -34,7 +35,8 @@ class Collective:
     kind: one of KINDS; axes: the mesh axes that it spans, () where they could not be read; size:
     the chips that take part; bytes: of the whole array that it reduces or gathers, on one chip,
     each time it runs; count: times a step; shape: its result as the program has it; origin: the
-    operation of the model that it came from.
+    operation of the model that it came from; begins, ends: the instructions of the program that
+    begin it and that have its result, one and the same where nothing can run meanwhile.
     """
 
     kind: str
@@ -44,6 +46,8 @@ class Collective:
     count: int
     shape: str
     origin: str
+    begins: str
+    ends: str
 
     @property
     def sent(self) -> float:
@@ -61,39 +65,51 @@ def collectives(text: str, mesh_shape: Mapping[str, int]) -> list[Collective]:
 
     What stands in the body of a loop has the loop's turns in its count.
     """
-    computations, entry = parse(text)
-    runs = runs_of(computations, entry)
     # An asynchronous collective is two instructions, and only the second has the plain result.
-    result_of = {
-        i.operands[0]: i.shape
-        for computation in computations.values()
+    done_of = {
+        i.operands[0]: i
+        for computation in parse(text)[0].values()
         for i in computation.instructions.values()
         if i.opcode.endswith('-done') and i.operands
     }
     by_chain: dict[tuple[str, str], Collective] = {}
-    for name, computation in computations.items():
-        for i in computation.instructions.values():
-            kind = i.opcode.removesuffix('-start')
-            if kind not in KINDS or not runs.get(name):
+    for i, its, count in scheduled(text):
+        # What a chip runs is a collective, or a fusion that has one, or a step of one, in it.
+        for part, computation in [(i, its), *inside(text, i)]:
+            kind = part.opcode.removesuffix('-start')
+            if kind not in KINDS:
                 continue
-            shape = result_of.get(i.name, i.shape) if i.opcode.endswith('-start') else i.shape
-            axes, size = _groups(i.rest, mesh_shape)
-            array_bytes = size_of(shape)
+            done = done_of.get(part.name, part) if part.opcode.endswith('-start') else part
+            axes, size = _groups(part.rest, mesh_shape)
+            array_bytes = size_of(done.shape)
             # Either form of a reduce-scatter: TPU's, a reduction that keeps its own share, is still
             # written as an all-reduce of the whole array; the other's result is that share.
-            if kind == 'all-reduce' and name.startswith('all-reduce-scatter'):
+            if kind == 'all-reduce' and computation.name.startswith('all-reduce-scatter'):
                 kind = 'reduce-scatter'
             elif kind == 'reduce-scatter':
                 array_bytes *= size
-            one = Collective(kind, axes, size, array_bytes, runs[name], plain(shape), i.origin)
+            one = Collective(
+                kind,
+                axes,
+                size,
+                array_bytes,
+                count,
+                plain(done.shape),
+                part.origin,
+                begins=i.name,
+                ends=i.name if done is part else done.name,
+            )
             # The steps of one collective share a chain and a channel, which others may have too.
-            # Some of them may run beside every turn of a loop: the one that runs least often runs
-            # once for each collective.
-            chain = re.search(r'chain_id="(\d+)"', i.rest)
-            channel = re.search(r'channel_id=(\d+)', i.rest)
-            key = (kind, f'{chain[1]} {channel and channel[1]}' if chain else i.name)
-            if key not in by_chain or by_chain[key].count > one.count:
+            # Some of them may run beside every turn of a loop: those that run least often run
+            # once for each collective, and the last of them ends it.
+            chain = re.search(r'chain_id="(\d+)"', part.rest)
+            channel = re.search(r'channel_id=(\d+)', part.rest)
+            key = (kind, f'{chain[1]} {channel and channel[1]}' if chain else part.name)
+            known = by_chain.get(key)
+            if known is None or known.count > count:
                 by_chain[key] = one
+            elif known.count == count:
+                by_chain[key] = dataclasses.replace(known, ends=one.ends)
     return list(by_chain.values())
 
 

@@ -4,8 +4,7 @@ Owns the prices of what a chip does by itself, each as a range of seconds, and w
 from. libtpu writes an estimate beside most instructions. It has none for kernels of our own
 (Pallas), gathers, scatters, sorts, drawn bits and asynchronous copies, which would look free; and
 what it says of elementwise work is more than the bytes of its arrays need. Nothing here was
-measured on a chip. Collectives are links.py's; how much of all this runs at the same time is not
-known here.
+measured on a chip. Collectives are links.py's; what runs at the same time timeline.py knows.
 """
 
 from __future__ import annotations
@@ -17,17 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from bert_jax.costs.chips import Chip
-from bert_jax.costs.hlo import (
-    KINDS,
-    Computation,
-    Instruction,
-    dimensions,
-    inside,
-    plain,
-    scheduled,
-    size_of,
-    touched,
-)
+from bert_jax.costs.hlo import KINDS, Computation, Instruction, dimensions, inside, size_of, touched
 
 # Where a price comes from, as a plan says it: the key stands in the JSON.
 BASES = {
@@ -36,7 +25,8 @@ BASES = {
     'bytes': 'without an estimate: bytes at the speed of the memory, up to 4 times that (a guess)',
     'kernel': 'without an estimate: kernels by the units that they need most, or by all of them one'
     ' after the other, filled as their heads do (a guess)',
-    'copy': 'without an estimate: copies beside other work, free or at the speed of the memory',
+    'copy': 'without an estimate: waiting for copies between the memories of the chip',
+    'links': 'without an estimate: waiting for collectives',
 }
 ESTIMATED = ('libtpu', 'elementwise')
 # What libtpu says of elementwise work is up to so many times what its bytes need: read on the
@@ -78,38 +68,29 @@ class Cost:
     basis: str
 
 
-def costs(text: str, chip: Chip) -> list[Cost]:
-    """The price of each kind of instruction of a step, dearest first, loops by their turns.
+class Price(NamedTuple):
+    """What one run of an instruction costs: see Cost.
 
-    [] for a program of another compiler than libtpu.
+    memory: of `high` the seconds in which the chip's memory is at work for it.
     """
-    if not chip.flops_per_cycle or 'estimated_cycles' not in text:
-        return []
-    sums: dict[tuple[str, str, str, str], Cost] = {}
-    for i, computation, times in scheduled(text):
-        price = _price(text, i, computation, chip)
-        if price is None:
-            continue
-        low, high, opcode, basis = price
-        key = (opcode, plain(i.shape), i.origin, basis)
-        so_far = sums.get(key, Cost(0.0, 0.0, 0, *key))
-        sums[key] = Cost(
-            so_far.low + times * low, so_far.high + times * high, so_far.count + times, *key
-        )
-    return sorted(sums.values(), key=lambda cost: -cost.high)
-
-
-class _Price(NamedTuple):
-    """What one run of an instruction costs: see Cost."""
 
     low: float
     high: float
     opcode: str
     basis: str
+    memory: float
 
 
-def _price(text: str, i: Instruction, computation: Computation, chip: Chip) -> _Price | None:
-    """The price of an instruction of `computation`; None for what costs nothing."""
+def are_known(text: str, chip: Chip) -> bool:
+    """Whether a program has prices: they are those of libtpu, completed."""
+    return bool(chip.flops_per_cycle) and 'estimated_cycles' in text
+
+
+def price(text: str, i: Instruction, computation: Computation, chip: Chip) -> Price | None:
+    """The price of an instruction of `computation`; None for what costs nothing.
+
+    That of an asynchronous copy is the time that it takes, whether it is waited for or not.
+    """
     if i.opcode in _FREE or i.opcode.startswith(KINDS) or _RENAMED.search(i.rest):
         return None
     parts = [(i, computation), *inside(text, i)]
@@ -122,16 +103,18 @@ def _price(text: str, i: Instruction, computation: Computation, chip: Chip) -> _
     if cycles := re.search(r'"estimated_cycles":"(\d+)"', i.rest):
         high = int(cycles[1]) * chip.flops_per_cycle / chip.peak_flops
         if any(opcode in _PRODUCTS for opcode in opcodes):
-            return _Price(high, high, i.opcode, 'libtpu')
+            return Price(high, high, i.opcode, 'libtpu', every_byte)
         # At least the bytes, wherever they lie, and what the bias leaves.
-        return _Price(min(high, max(high / BIAS, every_byte)), high, i.opcode, 'elementwise')
+        low = min(high, max(high / BIAS, every_byte))
+        return Price(low, high, i.opcode, 'elementwise', every_byte)
 
     # An asynchronous copy is two instructions; the second has the result, and counts.
     if i.opcode.endswith(('-start', '-update')):
         return None
     if i.opcode.endswith('-done'):
         copied = size_of(i.shape) / chip.hbm_bandwidth
-        return _Price(0.0, copied, f'asynchronous {i.opcode.removesuffix("-done")}', 'copy')
+        kind = f'asynchronous {i.opcode.removesuffix("-done")}'
+        return Price(copied, copied, kind, 'copy', copied)
     if 'custom_call_target="tpu_custom_call"' in i.rest:
         return _kernel(i, shapes, chip)
 
@@ -140,14 +123,20 @@ def _price(text: str, i: Instruction, computation: Computation, chip: Chip) -> _
         return None
     for part, its in parts:
         if part.opcode in _UNPRICED:
-            low = _moved(part, its.shapes_of_operands(part)) / chip.hbm_bandwidth
-            return _Price(low, SLOWEST * low, part.opcode, 'bytes')
+            return _by_bytes(
+                _moved(part, its.shapes_of_operands(part)) / chip.hbm_bandwidth, part.opcode
+            )
     if all(size_of(shape) <= _TILE for shape in shapes):
         return None
-    return _Price(every_byte, SLOWEST * every_byte, i.opcode, 'bytes')
+    return _by_bytes(every_byte, i.opcode)
 
 
-def _kernel(i: Instruction, shapes: Sequence[str], chip: Chip) -> _Price:
+def _by_bytes(least: float, opcode: str) -> Price:
+    """The price of what moves its bytes in `least` seconds, or keeps the memory busy for longer."""
+    return Price(least, SLOWEST * least, opcode, 'bytes', SLOWEST * least)
+
+
+def _kernel(i: Instruction, shapes: Sequence[str], chip: Chip) -> Price:
     """A kernel by its FLOPs, as it states them or as attention of its arrays has them, and bytes.
 
     At best at the peak, at worst with so much of the matrix units as the width of a head fills;
@@ -161,7 +150,7 @@ def _kernel(i: Instruction, shapes: Sequence[str], chip: Chip) -> _Price:
     flops, operations = _stated(i, 'flops'), _stated(i, 'transcendentals')
     if not flops:
         if len(heads) != 4:
-            return _Price(least, SLOWEST * least, called, 'bytes')
+            return _by_bytes(least, called)
         # Arrays of [rows, heads, tokens, width]. What states nothing is of a backward pass: scores
         # and their gradient, and a product for each gradient that it returns.
         rows, count, tokens, width = heads
@@ -173,7 +162,7 @@ def _kernel(i: Instruction, shapes: Sequence[str], chip: Chip) -> _Price:
     clock = chip.peak_flops / chip.flops_per_cycle
     product, vector = flops / chip.peak_flops, operations / (chip.vector_ops_per_cycle * clock)
     high = product / filled + 2 * vector + least
-    return _Price(max(product, vector, least), high, called, 'kernel')
+    return Price(max(product, vector, least), high, called, 'kernel', least)
 
 
 def _stated(kernel: Instruction, name: str) -> int:
@@ -193,13 +182,13 @@ def _moved(i: Instruction, operands: Sequence[str]) -> int:
 
 
 def expected(costs: Sequence[Cost], of_links: tuple[float, float]) -> dict[str, Any]:
-    """What the costs of a step and its collectives come to; {} where there are no costs.
+    """What the costs of a step come to; {} where there are no costs.
 
-    of_links: links.seconds. low_s, high_s: seconds a step, low where all work overlaps and the
-    guesses are kind, high where nothing overlaps and they are not; libtpu_s: what libtpu alone
-    says; parts: {basis: low_s, high_s, count}; unpriced: what libtpu has no estimate for, by kind;
-    collectives: low_s and high_s; moving: the share of libtpu's estimate that copies and spreads
-    out arrays; costliest: the costs at the top, each with its share of high_s.
+    of_links: links.seconds. low_s, high_s: seconds a step, where the guesses are kind and where
+    they are not; libtpu_s: what libtpu alone says; parts: {basis: low_s, high_s, count}; unpriced:
+    what libtpu has no estimate for, by kind; collectives: low_s and high_s of what the links do,
+    waited for or not; moving: the share of libtpu's estimate that copies and spreads out arrays;
+    costliest: the costs at the top, each with its share of high_s.
     """
     if not costs:
         return {}
@@ -212,18 +201,15 @@ def expected(costs: Sequence[Cost], of_links: tuple[float, float]) -> dict[str, 
     ]
     of_libtpu = sum(c.high for c in costs if c.basis in ESTIMATED)
     moving = sum(c.high for c in costs if c.basis in ESTIMATED and c.opcode in _MOVING)
-    high = work['high_s'] + of_links[1]
-    copied = sum(c.high for c in of_basis['copy'])
     return {
-        # Units, links and the memory's own copies work at the same time, or one after the other.
-        'low_s': max(work['low_s'], of_links[0], copied),
-        'high_s': high,
+        'low_s': work['low_s'],
+        'high_s': work['high_s'],
         'libtpu_s': of_libtpu,
         'parts': {basis: _sum(part) for basis, part in of_basis.items() if part},
         'unpriced': sorted(unpriced, key=lambda row: -row['high_s']),
         'collectives': {'low_s': of_links[0], 'high_s': of_links[1]},
         'moving': moving / of_libtpu if of_libtpu else 0.0,
-        'costliest': [{**vars(c), 'share': c.high / high} for c in costs[:_COSTLIEST]],
+        'costliest': [{**vars(c), 'share': c.high / work['high_s']} for c in costs[:_COSTLIEST]],
     }
 
 

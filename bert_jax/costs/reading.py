@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 
-from bert_jax.costs import hlo, links, memory, prices
+from bert_jax.costs import hlo, links, memory, prices, timeline
 from bert_jax.costs.chips import Topology
 
 
@@ -27,8 +27,8 @@ class Reading:
     memory: as memory.of_step. kept: bytes of the temporaries that the forward pass leaves for the
     backward pass; None where the reading follows from others, for XLA chooses them for each depth
     anew. flops, moved: by the compiler's own count, the body of a loop once. collectives: rows of
-    links.added_up. costs: those of prices.costs. drawn: of hlo.generators. layers: of the programs
-    that it was read of.
+    links.added_up. costs: those of timeline.costs. drawn: of hlo.generators. layers: of the
+    programs that it was read of.
     """
 
     memory: dict[str, int]
@@ -55,7 +55,7 @@ def read(
         flops=count.get('flops', 0.0),
         moved=count.get('bytes accessed', 0.0),
         collectives=links.added_up(links.collectives(text, mesh)),
-        costs=prices.costs(text, topology.chip),
+        costs=timeline.costs(text, mesh, topology),
         drawn=hlo.generators(text),
         layers=(layers,),
     )

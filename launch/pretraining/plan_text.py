@@ -217,14 +217,14 @@ def _expected(phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]:
     """The prices of a step: what libtpu estimates, what it does not, and where most of it goes."""
     expected = phase['expected']
     yield (
-        f'  a step costs   {_range(expected)}: at best all at once, at worst one after the other;'
+        f'  a step costs   {_range(expected)}, at best and at worst, in the order of the program;'
         f' libtpu alone says {_ms(expected["libtpu_s"])}'
     )
     for basis, part in expected['parts'].items():
         yield f'    {_range(part):>20}  {part["count"]:,} instructions: {prices.BASES[basis]}'
     yield (
-        f'    {_range(expected["collectives"]):>20}  collectives: bytes over all links, or over'
-        ' those of one side with 1 us a hop (a guess)'
+        f'    {_range(expected["collectives"]):>20}  collectives, waited for or not: bytes over all'
+        ' links, or over those of one side with 1 us a hop (a guess)'
     )
 
     # What looks free to libtpu, by name, then what costs most.

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bert_jax.costs import hlo, prices
-from bert_jax.costs.chips import CHIPS
+from bert_jax.costs import hlo, prices, timeline
+from bert_jax.costs.chips import topology
 
-V5E = CHIPS['v5e']
 BYTE = 1 / 819e9  # seconds of a byte at the speed of a v5e's memory
 CYCLE = 131072 / 197e12  # of its clock: 1.503 GHz
 
@@ -72,14 +71,20 @@ ENTRY %main (a: bf16[1024,1024], x: f32[1024,1024], t: f32[50000,1024], i: s32[4
 """
 
 
+def costs_of(program: str, where: str = 'v5e:2x2') -> list[prices.Cost]:
+    """What a program's instructions add to a step."""
+    return timeline.costs(program, {'data': 4}, topology(where))
+
+
 @pytest.fixture(scope='module')
 def found() -> dict[str, prices.Cost]:
-    return {cost.opcode: cost for cost in prices.costs(PROGRAM, V5E)}
+    return {cost.opcode: cost for cost in costs_of(PROGRAM)}
 
 
 def test_every_instruction_that_takes_time_has_a_price_and_no_other(found):
     assert sorted(found) == [
-        'asynchronous copy', 'compare', 'fusion', 'gather', 'multiply', 'rng-bit-generator',
+        'all-reduce', 'asynchronous copy', 'compare', 'fusion', 'gather', 'multiply',
+        'rng-bit-generator',
     ]  # fmt: skip
 
 
@@ -109,12 +114,6 @@ def test_what_libtpu_does_not_price_costs_its_bytes(found):
     bits = found['rng-bit-generator']
     assert bits.low == pytest.approx((1024 * 1024 * 4 + 4 * 4) * BYTE)
     assert {rows.basis, bits.basis} == {'bytes'}
-
-
-def test_an_asynchronous_copy_is_free_at_best(found):
-    copied = found['asynchronous copy']
-    assert (copied.low, copied.count, copied.basis) == (0, 1, 'copy')
-    assert copied.high == pytest.approx(2 * 1024 * 1024 * BYTE)
 
 
 STACKS = f"""HloModule step
@@ -162,7 +161,7 @@ def test_of_a_stack_only_the_slice_that_is_taken_or_written_in_place_costs():
     assert bytes_of('bare') == 2 * layer + 3 * number
 
     # 60,000 cycles are 40 us, a third is 13.3; two layers take 10.2, and two stacks would take 246.
-    costs = {(c.opcode, c.shape): c for c in prices.costs(STACKS, V5E)}
+    costs = {(c.opcode, c.shape): c for c in costs_of(STACKS)}
     assert costs['fusion', 'f32[24,1024,1024]'].low == pytest.approx(20_000 * CYCLE)
 
 
@@ -193,31 +192,33 @@ PRODUCT = 2 * 8 * 16 * 512 * 512 * 64  # FLOPs of scores, or of any other produc
 def test_kernels_cost_their_flops(result, stated, flops):
     arrays = 4 if result == HEADS else 5
     moved = arrays * 2 * 8 * 16 * 512 * 64 * BYTE
-    found = {c.basis: c for c in prices.costs(kernel(result, stated), V5E)}['kernel']
+    found = {c.basis: c for c in costs_of(kernel(result, stated))}['kernel']
     assert found.low == pytest.approx(max(flops / 197e12, moved))
     # Heads of 64 fill half of a unit of 128, and a quarter of a v6e's.
     assert found.high == pytest.approx(2 * flops / 197e12 + moved)
-    on_v6e = {c.basis: c for c in prices.costs(kernel(result, stated), CHIPS['v6e'])}['kernel']
+    on_v6e = {c.basis: c for c in costs_of(kernel(result, stated), 'v6e:1x1')}['kernel']
     assert on_v6e.high == pytest.approx(4 * flops / 918e12 + moved * 819 / 1638)
     assert found.opcode == 'kernel flash'
 
 
-def test_a_step_costs_at_best_the_longest_of_its_parts_and_at_worst_their_sum():
+def test_a_step_costs_the_sum_of_its_parts():
     costs = [
         prices.Cost(3e-3, 3e-3, 1, 'fusion', 'f32[8]', 'a', 'libtpu'),
         prices.Cost(1e-3, 2e-3, 2, 'fusion', 'f32[8]', 'b', 'elementwise'),
         prices.Cost(1e-3, 4e-3, 1, 'gather', 'f32[8]', 'c', 'bytes'),
         prices.Cost(0.0, 1e-3, 5, 'asynchronous copy', 'f32[8]', '', 'copy'),
+        prices.Cost(5e-4, 3e-3, 5, 'all-reduce', 'f32[8]', '', 'links'),
     ]
     found = prices.expected(costs, (2e-3, 6e-3))
-    assert found['low_s'] == pytest.approx(5e-3)
-    assert found['high_s'] == pytest.approx(16e-3)
+    assert found['low_s'] == pytest.approx(5.5e-3)
+    assert found['high_s'] == pytest.approx(13e-3)
     assert found['libtpu_s'] == pytest.approx(5e-3)
     assert found['parts']['elementwise'] == {'low_s': 1e-3, 'high_s': 2e-3, 'count': 2}
-    assert [row['opcode'] for row in found['unpriced']] == ['gather', 'asynchronous copy']
-    assert prices.expected(costs, (7e-3, 9e-3))['low_s'] == pytest.approx(7e-3)  # links alone
-    slow = [*costs, prices.Cost(0.0, 8e-3, 1, 'asynchronous copy', 'f32[9]', '', 'copy')]
-    assert prices.expected(slow, (0, 0))['low_s'] == pytest.approx(9e-3)  # the memory alone
+    assert found['parts']['links'] == {'low_s': 5e-4, 'high_s': 3e-3, 'count': 5}
+    # What the links do beside other work is told, and not added.
+    assert found['collectives'] == {'low_s': 2e-3, 'high_s': 6e-3}
+    rows = [row['opcode'] for row in found['unpriced']]
+    assert rows == ['gather', 'all-reduce', 'asynchronous copy']
 
 
 def test_much_reordering_is_a_warning():
@@ -238,6 +239,6 @@ def test_much_reordering_is_a_warning():
 
 
 def test_another_compiler_tells_no_prices():
-    assert prices.costs(PROGRAM, CHIPS['h100']) == []
-    assert prices.costs(PROGRAM.replace('estimated_cycles', 'other'), V5E) == []
+    assert costs_of(PROGRAM, 'h100:1') == []
+    assert costs_of(PROGRAM.replace('estimated_cycles', 'other')) == []
     assert prices.expected([], (1.0, 2.0)) == {}
