@@ -23,8 +23,8 @@ BASES = {
     'libtpu': "libtpu's estimate",
     'elementwise': "libtpu's estimate of elementwise work, known to be too high, or a third of it",
     'bytes': 'without an estimate: bytes at the speed of the memory, up to 4 times that (a guess)',
-    'kernel': 'without an estimate: kernels by the units that they need most, or by all of them one'
-    ' after the other, filled as their heads do (a guess)',
+    'kernel': 'without an estimate: kernels by what they state, or by all of their parts one after'
+    ' the other, filled as their heads do (a guess)',
     'copy': 'without an estimate: waiting for copies between the memories of the chip',
     'links': 'without an estimate: waiting for collectives',
 }
@@ -34,6 +34,8 @@ ESTIMATED = ('libtpu', 'elementwise')
 BIAS = 3.0
 # A gather, scatter, sort or generator may take so many times what its bytes need: a guess.
 SLOWEST = 4.0
+# A kernel of ours may take so much of what it states, which was read for v5e: read for v6e.
+PACKED = 0.7
 # Names, loops and scalars' homes: they do nothing themselves.
 _FREE = {
     'parameter', 'constant', 'tuple', 'get-tuple-element', 'bitcast', 'while', 'conditional',
@@ -139,9 +141,9 @@ def _by_bytes(least: float, opcode: str) -> Price:
 def _kernel(i: Instruction, shapes: Sequence[str], chip: Chip) -> Price:
     """A kernel by its FLOPs, as it states them or as attention of its arrays has them, and bytes.
 
-    At best at the peak, at worst with so much of the matrix units as the width of a head fills;
-    what it states as transcendentals are operations of the vector units, at worst twice as long.
-    These and the bytes at the same time, or one after the other.
+    At best at the peak, at worst with so much of the matrix units as the width of a head fills.
+    What it states as transcendentals is time by the clock of the vector units, of which libtpu's
+    code for another chip may take PACKED. All this at the same time, or one after the other.
     """
     called = f'kernel {re.sub(r"[.][0-9]+$", "", i.name)}'
     least = sum(map(size_of, shapes)) / chip.hbm_bandwidth
@@ -161,8 +163,8 @@ def _kernel(i: Instruction, shapes: Sequence[str], chip: Chip) -> Price:
     filled = min(width / (_UNIT_V6E if chip.name == 'v6e' else _UNIT), 1)
     clock = chip.peak_flops / chip.flops_per_cycle
     product, vector = flops / chip.peak_flops, operations / (chip.vector_ops_per_cycle * clock)
-    high = product / filled + 2 * vector + least
-    return Price(max(product, vector, least), high, called, 'kernel', least)
+    high = product / filled + vector + least
+    return Price(max(product, PACKED * vector, least), high, called, 'kernel', least)
 
 
 def _stated(kernel: Instruction, name: str) -> int:

@@ -321,6 +321,14 @@ def test_what_libtpu_does_not_price_is_listed_and_added(optimised, setting):
     }  # fmt: skip
 
 
+def test_scanned_layers_keep_the_masks_of_the_kernel(optimised):
+    """The forward kernel runs once: what it drew is in a stack when the backward pass wants it."""
+    sizes = ('model.max_position=128', 'phases.0.seq_len=128', 'phases.0.batch_size=16')
+    program = Program(*sizes, 'runtime.attention=tpu_fused', 'runtime.scan_layers=true')
+    kernels = re.findall(r'%(fused_attention\w*)\S* = .*tpu_custom_call', program.text)
+    assert sorted(kernels) == ['fused_attention', 'fused_attention_backward']
+
+
 @pytest.mark.slow
 def test_a_deep_unrolled_model_follows_from_one_layer_and_two(optimised):
     """Cost, memory and traffic of twelve layers, against the program that has them."""
@@ -406,7 +414,7 @@ def test_the_command(binary, tmp_path):
         r' libtpu alone says [\d.]+ ms\n',
         result.stdout,
     )
-    assert re.search(r'\n +[\d.]+ to [\d.]+ ms  collectives: ', result.stdout)
+    assert re.search(r'\n +[\d.]+ to [\d.]+ ms  collectives, waited for or not: ', result.stdout)
     assert re.search(r'no estimate of libtpu: \d+ x scatter, added as ', result.stdout)
     assert 'gcloud --accelerator-type=v5litepod-8' in result.stdout
     # The last line is the dearest guess, at the prices and not at an assumed share of the peak.

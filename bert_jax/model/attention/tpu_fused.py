@@ -1,23 +1,25 @@
 """Attention with dropout on its probabilities as one TPU kernel, forward and backward.
 
-Neither scores nor probabilities nor masks are written to memory: a program of the kernel holds the
-scores of whole rows, head by head, in the chip's vector memory. Masks are those of dropout.py bit
-for bit, being named by (site, example, place) and drawn where they are used, so that the kernel
-gives what plain attention gives, on any mesh. The backward pass keeps no more than query, key and
-value, and makes scores and masks again.
+Neither scores nor probabilities are written to memory: a program of the kernel holds the scores of
+whole rows, head by head, in the chip's vector memory. Masks are those of dropout.py bit for bit,
+being named by (site, example, place), so that the kernel gives what plain attention gives, on any
+mesh. The backward pass makes the scores again of query, key and value. To draw the masks again
+would take most of its time: it keeps them, a bit a place.
 
 Dims: B batch, T query position, S key position (as many), H width of all heads here, N heads, D
-width of a head.
+width of a head, W words that hold the masks of a key.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
@@ -25,15 +27,20 @@ from bert_jax.model.dropout import Generator, parts_kept
 
 # Arrays in a chip's memory are tiles of 8 times 128: programs take whole ones.
 _LANES, _SUBLANES = 128, 8
+_WORD = 32  # places whose masks a word holds
 # A longer row's scores, a few arrays of T times S float32, leave no room in vector memory.
 MOST_TOKENS = 512
 # Short rows: so many tokens of different heads in a program, which costs some time to start.
 _TOKENS = 2048
-# Operations of the vector units for each probability, counted in the code below: the softmax;
-# what the backward pass has besides; taking a number from a word and making a multiplier of it.
-_SOFTMAX, _THROUGH_IT, _MULTIPLIER = 11, 9, 4
-# Those of the generator for each evaluation: five a round, keys and counters besides.
-_ROUND, _EVALUATION = 5, 17
+# Time by the vector units' clock: how many operations they could do for each probability meanwhile.
+# Read off the code that libtpu 0.0.42.1 makes for v5e, the instructions that it issues at once
+# counted as one (docs/plan.md), and good to a tenth. For the forward and the backward pass:
+_EACH = (7, 26)
+# So much more with rows of T tokens, divided by T: what it takes to begin a head.
+_HEAD = (7900, 11_000)
+# With dropout: for a round of the generator, then to make a number a multiplier and a bit, and to
+# make the bit a multiplier again.
+_ROUND, _DROPPED = 5.4, (12, 11)
 
 
 class Fused(NamedTuple):
@@ -107,81 +114,102 @@ def fused_attention(
 
 
 def _forward(fused, q_BTH, k_BSH, v_BSH, queries_BT, keys_BS, names):
-    call = _call(_forward_program, fused, 1, q_BTH)
-    (out_BTH,) = call(q_BTH, k_BSH, v_BSH, queries_BT, keys_BS, names)
-    return out_BTH, (q_BTH, k_BSH, v_BSH, queries_BT, keys_BS, names)
+    call = _call(_forward_program, fused, q_BTH, backward=False)
+    out_BTH, *masks = call(*names, q_BTH, k_BSH, v_BSH, queries_BT, keys_BS)
+    # Kept where a model's blocks are computed again in the backward pass, as the output is.
+    masks = [checkpoint_name(masks_BNWS, 'kept') for masks_BNWS in masks]
+    return out_BTH, (q_BTH, k_BSH, v_BSH, queries_BT, keys_BS, masks)
 
 
 def _backward(fused, kept, gradient_BTH):
-    q_BTH, k_BSH, v_BSH, queries_BT, keys_BS, names = kept
-    call = _call(_backward_program, fused, 3, q_BTH)
-    gradients = call(q_BTH, k_BSH, v_BSH, queries_BT, keys_BS, names, gradient_BTH)
+    q_BTH, k_BSH, v_BSH, queries_BT, keys_BS, masks = kept
+    call = _call(_backward_program, fused, q_BTH, backward=True)
+    gradients = call(q_BTH, k_BSH, v_BSH, queries_BT, keys_BS, gradient_BTH, *masks)
     return *gradients, None, None, Names(None, None, None)
 
 
 fused_attention.defvjp(_forward, _backward)
 
 
-def _call(program: Any, fused: Fused, outputs: int, like_BTH: jax.Array) -> Any:
-    """`program` over a grid of (rows, groups of heads), as a function of arrays and names."""
+def _call(program: Any, fused: Fused, like_BTH: jax.Array, backward: bool) -> Any:
+    """`program` over a grid of (rows, groups of heads), as a function of names and arrays."""
     B, T, H = like_BTH.shape
     width = H // fused.heads
     together = _together(fused.heads, width, T)
-    backward = outputs > 1
+    W = -(-T // (_WORD * _SUBLANES)) * _SUBLANES
 
     # A program sees one row, of its group's columns; names lie where numbers lie, not arrays.
     group = pl.BlockSpec((1, T, together * width), lambda row, group, *_: (row, 0, group))
     queries = pl.BlockSpec((1, T, 1), lambda row, *_: (row, 0, 0))
     keys = pl.BlockSpec((1, 1, T), lambda row, *_: (row, 0, 0))
+    masks = pl.BlockSpec((1, together, W, T), lambda row, group, *_: (row, group, 0, 0))
+    like = jax.ShapeDtypeStruct(like_BTH.shape, like_BTH.dtype)
+    like_masks = jax.ShapeDtypeStruct((B, fused.heads, W, T), jnp.uint32)
+    dropped = fused.rate > 0
     scores = B * fused.heads * T * T
     call = pl.pallas_call(
         functools.partial(program, fused=fused, together=together),
         grid_spec=pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=3,
+            num_scalar_prefetch=3 * (not backward),
             grid=(B, fused.heads // together),
-            in_specs=[group, group, group, queries, keys, *[group] * backward],
-            out_specs=[group] * outputs,
-            scratch_shapes=[pltpu.VMEM((T, T), jnp.float32)],
+            in_specs=[group, group, group, queries, keys]
+            + ([group] + [masks] * dropped) * backward,
+            out_specs=[group] * 3 if backward else [group] + [masks] * dropped,
+            scratch_shapes=[pltpu.VMEM((T, T), jnp.float32)] * dropped,
         ),
-        out_shape=[jax.ShapeDtypeStruct(like_BTH.shape, like_BTH.dtype)] * outputs,
-        # launch.plan reads these: products of matrices, and what the vector units do.
+        out_shape=[like] * 3 if backward else [like] + [like_masks] * dropped,
+        # launch.plan reads these: products of matrices, and the time by the vector units' clock.
         cost_estimate=pl.CostEstimate(
             flops=2 * (5 if backward else 2) * scores * width,
-            transcendentals=round(scores * _vector_operations(fused, backward)),
-            bytes_accessed=(4 + 3 * backward) * like_BTH.size * like_BTH.dtype.itemsize,
+            transcendentals=round(scores * _vector_operations(fused, T, backward)),
+            bytes_accessed=(7 if backward else 4) * like_BTH.size * like_BTH.dtype.itemsize
+            + like_masks.size * like_masks.dtype.itemsize * dropped,
         ),
         name='fused_attention_backward' if backward else 'fused_attention',
     )
 
-    def run(q, k, v, queries_BT, keys_BS, names, *gradient):
-        return call(*names, q, k, v, queries_BT[..., None], keys_BS[:, None], *gradient)
+    def run(*arrays):
+        *before, queries_BT, keys_BS = arrays[: 5 + 3 * (not backward)]
+        after = arrays[len(before) + 2 :]
+        return call(*before, queries_BT[..., None], keys_BS[:, None], *after)
 
     return run
 
 
-def _vector_operations(fused: Fused, backward: bool) -> float:
-    """How many operations a probability costs the vector units."""
-    generator = fused.generator
-    drawn = (_ROUND * generator.rounds + _EVALUATION) / generator.parts + _MULTIPLIER
-    return _SOFTMAX + _THROUGH_IT * backward + drawn * (fused.rate > 0)
+def _vector_operations(fused: Fused, tokens: int, backward: bool) -> float:
+    """For how many operations of the vector units a probability takes, in rows of so many tokens.
+
+    All that runs beside them is in it: products, moving data, waiting for results.
+    """
+    operations = _EACH[backward] + _HEAD[backward] / tokens
+    if fused.rate:
+        rounds = 0 if backward else fused.generator.rounds / fused.generator.parts
+        operations += _ROUND * rounds + _DROPPED[backward]
+    return operations
 
 
-def _forward_program(key, rows, first_head, q, k, v, queries, keys, out, kept, *, fused, together):
-    """One row, the heads of one group: out = dropout(softmax(scores)) v."""
+def _forward_program(
+    key, rows, first_head, q, k, v, queries, keys, out, masks=None, kept=None, *, fused, together
+):
+    """One row, the heads of one group: out = dropout(softmax(scores)) v, and the masks of that."""
     bias_TS, width = _bias(queries, keys, fused), q.shape[-1] // together
     for head in range(together):
         at = slice(head * width, (head + 1) * width)
         probs_TS = _probs(q[0, :, at], k[0, :, at], bias_TS)
         if fused.rate:
-            _draw(kept, key, rows, first_head, head, fused, together)
+            number = first_head[0] + pl.program_id(1) * together + head
+            row = rows[pl.program_id(0)]
+            _draw(kept, masks.at[0, head], (key[0], key[1]), row, number, fused)
             probs_TS = probs_TS * kept[...]
         out[0, :, at] = _product(probs_TS, v[0, :, at]).astype(out.dtype)
 
 
-def _backward_program(
-    key, rows, first_head, q, k, v, queries, keys, gradient, dq, dk, dv, kept, *, fused, together
-):
-    """One row, the heads of one group: gradients of q, k and v."""
+def _backward_program(q, k, v, queries, keys, gradient, *refs, fused, together):
+    """One row, the heads of one group: gradients of q, k and v.
+
+    refs: the masks, where there is dropout; dq, dk and dv; and what dropout multiplies by.
+    """
+    masks, dq, dk, dv, kept = refs if fused.rate else (None, *refs, None)
     bias_TS, width = _bias(queries, keys, fused), q.shape[-1] // together
     for head in range(together):
         at = slice(head * width, (head + 1) * width)
@@ -192,7 +220,7 @@ def _backward_program(
         d_TS = _product(g_TD, v_SD, (1, 1))
         dropped_TS = probs_TS
         if fused.rate:
-            _draw(kept, key, rows, first_head, head, fused, together)
+            _unpack(kept, masks.at[0, head], fused)
             dropped_TS, d_TS = probs_TS * kept[...], d_TS * kept[...]
         dv[0, :, at] = _product(dropped_TS, g_TD, (0, 0)).astype(dv.dtype)
 
@@ -231,28 +259,63 @@ def _probs(q_TD: jax.Array, k_SD: jax.Array, bias_TS: jax.Array) -> jax.Array:
     return over_TS / jnp.sum(over_TS, axis=-1, keepdims=True)
 
 
-def _draw(
-    kept: Any, key: Any, rows: Any, first_head: Any, head: int, fused: Fused, together: int
-) -> None:
+def _draw(kept: Any, masks: Any, key: Any, row: Any, head: Any, fused: Fused) -> None:
     """Writes into `kept` [T, S] what dropout multiplies by: 0, or the inverse of the share kept.
 
-    The numbers of dropout.py for heads [B, N, T, S]. An evaluation of the generator serves one
-    place in each part of the rows; eight rows at a time, so that all of it stays in registers.
+    And into `masks` [W, S] the same, a bit a place. The numbers are those of dropout.py for heads
+    [B, N, T, S]; key: two words, row: of the global batch, head: its number among all. An
+    evaluation of the generator serves one place in each part of the rows; eight rows at a time, so
+    that all of it stays in registers.
     """
-    tokens = kept.shape[0]
-    part = tokens // fused.generator.parts
-    number = first_head[0] + pl.program_id(1) * together + head
-    row, key_words = rows[pl.program_id(0)], (key[0], key[1])
-    keep, scale = fused.generator.keeps(fused.rate), jnp.float32(fused.generator.scale(fused.rate))
+    generator, tokens = fused.generator, kept.shape[0]
+    part = tokens // generator.parts
+    keep, scale = generator.keeps(fused.rate), jnp.float32(generator.scale(fused.rate))
     # Places within eight rows; the first of them is added where it is known.
     places = [jax.lax.broadcasted_iota(jnp.int32, (_SUBLANES, tokens), i) for i in (0, 1)]
     place = places[0] * tokens + places[1]
+    masks[...] = jnp.zeros(masks.shape, masks.dtype)
 
     def some(i: jax.Array, _: None) -> None:
         first = i * _SUBLANES
-        at_place = (place + (number * part + first) * tokens).astype(jnp.uint32)
-        masks = parts_kept(key_words, at_place, row, keep, fused.generator)
-        for n, mask in enumerate(masks):
+        at_place = (place + (head * part + first) * tokens).astype(jnp.uint32)
+        bits = jnp.zeros(place.shape, jnp.uint32)
+        for n, mask in enumerate(parts_kept(key, at_place, row, keep, generator)):
             kept[pl.ds(n * part + first, _SUBLANES), :] = jnp.where(mask, scale, jnp.float32(0))
+            bits = bits | jnp.where(mask, jnp.uint32(1 << n), jnp.uint32(0))
+        words, bit = _place_of(i, generator.parts)
+        masks[words, :] = masks[words, :] | bits << bit
 
-    jax.lax.fori_loop(0, part // _SUBLANES, some, None)
+    _each_eight_rows(part, some)
+
+
+def _unpack(kept: Any, masks: Any, fused: Fused) -> None:
+    """Writes into `kept` [T, S] what `_draw` did, from the masks that it left."""
+    parts, tokens = fused.generator.parts, kept.shape[0]
+    part, scale = tokens // parts, jnp.float32(fused.generator.scale(fused.rate))
+
+    def some(i: jax.Array, _: None) -> None:
+        words, bit = _place_of(i, parts)
+        bits = masks[words, :] >> bit
+        for n in range(parts):
+            mask = bits & jnp.uint32(1 << n) != 0
+            at = pl.ds(n * part + i * _SUBLANES, _SUBLANES)
+            kept[at, :] = jnp.where(mask, scale, jnp.float32(0))
+
+    _each_eight_rows(part, some)
+
+
+def _each_eight_rows(part: int, some: Callable[..., None]) -> None:
+    """Calls `some` with 0, 1, ...: the number of each eight rows of a part.
+
+    Four turns of the loop as one: their work fills each other's gaps (a quarter less time, as
+    libtpu packs it).
+    """
+    turns = part // _SUBLANES
+    jax.lax.fori_loop(0, turns, some, None, unroll=math.gcd(turns, 4))
+
+
+def _place_of(i: jax.Array, parts: int) -> tuple[Any, jax.Array]:
+    """Where the masks of eight rows of each part lie: (rows of words, the first part's bit)."""
+    turns = _WORD // parts
+    words, bit = jax.lax.div(i, turns) * _SUBLANES, jax.lax.rem(i, turns) * parts
+    return pl.ds(words, _SUBLANES), bit.astype(jnp.uint32)
