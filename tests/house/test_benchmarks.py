@@ -15,7 +15,7 @@ import time
 
 import pytest
 
-from benchmarks import preprocess, processes, stages
+from benchmarks import bundles, preprocess, processes, stages
 from configs import schema
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -366,3 +366,25 @@ def test_the_gpu_day_goes_through_its_parts_on_a_cpu(tmp_path):
     assert parts['records']['state'] == 'done'
     assert parts['resume']['state'] == parts['speed']['state'] == 'failed'
     assert 'bert_nano' in parts['resume']['error'] and 'resume: failed' in told
+
+
+KERNEL = """= control target key start
+LB: loop body
+     0   :  { %s1 = smov 0 }
+   0x1 LB: > { %s2 = sphi 0, %s3 /* iteration index, stage = 0 */ }
+   0x2   : > { %v1 = vld [vmem:[%s4] sm:$0xff]  ;;  %v2 = vadd.f32 %v1, %v1 }
+   0x3 LB: >> { %s5 = sphi 0, %s6 }
+   0x4   : >> { %s6 = sadd.s32 4, %s5 }
+   0x5   :  {}
+   0x6   : >> { %p1 = scmp.ge.s32.totalorder %s6, 16 /* loop exit test */ }
+   0x7 LB: >> { %s7 = sphi 0, %s8  ;;  %s8 = sadd.s32 1, %s7 }
+   0x8   : >> { %p2 = scmp.ge.s32.totalorder %s8, 3 /* loop exit test */ }
+   0x9 PF: > { %s3 = sadd.s32 1, %s2 }
+   0xa   : > { %p3 = scmp.ge.s32.totalorder %s3, 34 /* loop exit test */ }
+   0xb   :  { %4 = vsyncpa [#allocation4], 1 }
+"""
+
+
+def test_the_bundles_of_a_kernel_by_the_turns_of_its_loops():
+    # Two before the inner loops and two behind; four bundles four times, two of them three times.
+    assert bundles.of_kernel(KERNEL) == (32, 4 + 4 * 4 + 2 * 3)
