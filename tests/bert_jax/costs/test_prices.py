@@ -201,6 +201,16 @@ def test_kernels_cost_their_flops(result, stated, flops):
     assert found.opcode == 'kernel flash'
 
 
+def test_a_kernel_costs_the_time_that_it_states_by_the_clock_of_the_vector_units():
+    operations = 10**9  # 4,096 a cycle
+    vector = operations / 4096 * CYCLE
+    stated = f',"cost_estimate":{{"flops":{PRODUCT},"transcendentals":{operations}}}'
+    found = {c.basis: c for c in costs_of(kernel(HEADS, stated))}['kernel']
+    assert found.low == pytest.approx(0.7 * vector)
+    moved = 4 * 2 * 8 * 16 * 512 * 64 * BYTE
+    assert found.high == pytest.approx(vector + 2 * PRODUCT / 197e12 + moved)
+
+
 def test_a_step_costs_the_sum_of_its_parts():
     costs = [
         prices.Cost(3e-3, 3e-3, 1, 'fusion', 'f32[8]', 'a', 'libtpu'),

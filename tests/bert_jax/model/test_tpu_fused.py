@@ -5,6 +5,7 @@ Plain attention is held to numpy in test_attention.py, its masks to their names 
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 import jax
@@ -104,3 +105,37 @@ def test_rows_and_heads_on_devices_of_their_own_draw_the_same():
             split = outputs_and_gradients(case, 'tpu_fused')
     for ours, theirs in zip(split, alone, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+# v5e's bundles of both passes by `benchmarks.kernel_code`, libtpu 0.0.42.1: 32 programs each.
+BUNDLES = [
+    (128, 'threefry', 6_199, 7_383),
+    (512, 'threefry', 15_808, 14_664),
+    (512, 'threefry13_8bit', 11_084, 14_393),
+]
+
+
+@pytest.mark.parametrize(('tokens', 'generator', 'forward', 'backward'), BUNDLES)
+def test_it_states_its_cost_for_the_plan(tokens, generator, forward, backward):
+    rows, heads, width = 4096 // tokens, 16, 64
+    qkv = jax.ShapeDtypeStruct((3, rows, tokens, heads, width), jnp.bfloat16)
+    keys = jnp.ones((rows, tokens), jnp.int32)
+
+    def total(qkv):
+        names = jnp.arange(rows, dtype=jnp.uint32)
+        rng = DropoutRng(jax.random.key(3), names, GENERATORS[generator])
+        return attend(*qkv, AttentionMask(keys), 0.1, rng, 7, False, 'tpu_fused').sum()
+
+    found = re.findall(
+        r'cost_estimate=CostEstimate\(flops=(\d+), transcendentals=(\d+), bytes_accessed=(\d+)',
+        str(jax.make_jaxpr(jax.grad(total))(qkv)),
+    )
+    assert len(found) == 2
+    scores = rows * heads * tokens**2
+    array, masks = 2 * 4096 * heads * width, 4 * rows * heads * tokens * max(tokens // 32, 8)
+    for stated, products, arrays, bundles in zip(found, (2, 5), (4, 7), (forward, backward)):
+        flops, operations, moved = map(int, stated)
+        assert flops == products * 2 * scores * width
+        assert moved == arrays * array + masks
+        # Vector units have 4,096 places, and a bundle uses each of them once at most.
+        assert operations == pytest.approx(32 * bundles * 4096, rel=0.12)
