@@ -29,6 +29,7 @@ BASES = {
     'links': 'without an estimate: waiting for collectives',
 }
 ESTIMATED = ('libtpu', 'elementwise')
+WAITED = ('copy', 'links')
 # What libtpu says of elementwise work is up to so many times what its bytes need: read on the
 # programs of BERT for v5e, and not measured.
 BIAS = 3.0

@@ -10,6 +10,7 @@ done with the numbers, nor how a step is made.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -82,11 +83,13 @@ def deeper(one: Reading, two: Reading, layers: int) -> Reading:
         known = after_of.get(key) or before_of[key]
         none = dataclasses.replace(known, low=0.0, high=0.0, count=0)
         a, b = before_of.get(key, none), after_of.get(key, none)
+        # But nobody waits for less than no time.
+        least = 0.0 if known.basis in prices.WAITED else -math.inf
         costs.append(
             dataclasses.replace(
                 known,
-                low=further(a.low, b.low),
-                high=further(a.high, b.high),
+                low=max(further(a.low, b.low), least),
+                high=max(further(a.high, b.high), least),
                 count=further(a.count, b.count),
             )
         )

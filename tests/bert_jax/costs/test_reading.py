@@ -46,6 +46,14 @@ def test_instructions_are_known_by_where_they_come_from_and_not_by_their_shape()
     assert (head.low, head.high, head.count, head.origin) == (5, 6, 1, 'head')
 
 
+def test_no_more_layers_are_waited_for_in_less_than_no_time():
+    one, two = shallow(1), shallow(2)
+    one.costs.append(Cost(1.0, 4.0, 1, 'all-gather', 'f32[8]', 'x', 'links'))
+    two.costs.append(Cost(0.5, 6.0, 2, 'all-gather', 'f32[8]', 'x', 'links'))
+    [waited] = [cost for cost in reading.deeper(one, two, 4).costs if cost.basis == 'links']
+    assert (waited.low, waited.high, waited.count) == (0, 4 + 3 * 2, 4)
+
+
 def test_what_only_one_of_the_programs_has_leaves_the_sum_affine():
     one, two = shallow(1), shallow(2)
     one.costs.append(Cost(1.0, 1.0, 1, 'copy', 'f32[8]', 'alone', 'elementwise'))
