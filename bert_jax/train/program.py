@@ -89,7 +89,7 @@ def pretraining_program(
     return PretrainingProgram(
         kernel,
         objective,
-        jit_train_step(step, state),
+        jit_train_step(step, state, platform),
         jax.jit(make_eval_step(objective)),
         state,
         hparams_of(config.optimizer, config.seed, config.total_steps),

@@ -167,16 +167,34 @@ def make_train_step(
     return train_step
 
 
+# By platform, what the compiler is told. libtpu gathers a block's weights while the one before it
+# is computed: on v5e of itself, on v6e when asked to (docs/plan.md). No result depends on it.
+COMPILER_OPTIONS = {
+    'tpu': {
+        'xla_enable_async_all_gather': 'true',
+        'xla_tpu_enable_async_collective_fusion_fuse_all_gather': 'true',
+    }
+}
+
+
 def jit_train_step(
-    train_step: Callable[..., tuple[TrainState, MetricSums]], state: TrainState
+    train_step: Callable[..., tuple[TrainState, MetricSums]],
+    state: TrainState,
+    platform: str | None = None,
 ) -> Any:
     """`train_step` jitted: it takes the state's memory, and the new state lies as `state` does.
 
     Without the second XLA may place an array elsewhere (mlm/bias under fsdp), and the next step
     compiles again. `state` may be abstract (ShapeDtypeStructs with shardings).
+    platform: 'cpu', 'gpu' or 'tpu', by default that of the devices here.
     """
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
-    return jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, None))
+    return jax.jit(
+        train_step,
+        donate_argnums=0,
+        out_shardings=(shardings, None),
+        compiler_options=COMPILER_OPTIONS.get(platform or jax.default_backend()),
+    )
 
 
 def warn_of_recompilation(step: Any, at: int, programs: int = 1) -> None:

@@ -33,14 +33,15 @@ MOST_TOKENS = 512
 # Short rows: so many tokens of different heads in a program, which costs some time to start.
 _TOKENS = 2048
 # Time by the vector units' clock: how many operations they could do for each probability meanwhile.
-# Read off the code that libtpu 0.0.42.1 makes for v5e, the instructions that it issues at once
-# counted as one (docs/plan.md), and good to a tenth. For the forward and the backward pass:
-_EACH = (7, 26)
+# Read off the code that libtpu 0.0.42.1 makes for v5e, and good to a tenth; for rows of 128 tokens
+# off its own profile of that code, where half as much again is waited for (docs/plan.md). For the
+# forward and the backward pass:
+_EACH = (0, 16)
 # So much more with rows of T tokens, divided by T: what it takes to begin a head.
-_HEAD = (7900, 11_000)
+_HEAD = (14_000, 15_800)
 # With dropout: for a round of the generator, then to make a number a multiplier and a bit, and to
 # make the bit a multiplier again.
-_ROUND, _DROPPED = 5.4, (12, 11)
+_ROUND, _DROPPED = 5.4, (7, 11)
 
 
 class Fused(NamedTuple):
