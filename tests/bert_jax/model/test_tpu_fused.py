@@ -108,8 +108,8 @@ def test_rows_and_heads_on_devices_of_their_own_draw_the_same():
 
 
 # Cycles of one of 32 programs, forward and backward, libtpu 0.0.42.1: v5e's bundles by
-# `benchmarks.kernel_code`. Of 128 tokens by libtpu's own profile, of which the forward pass is v6e's,
-# for it makes none of that for v5e.
+# `benchmarks.kernel_code`. Of 128 tokens by libtpu's own profile, of which the forward pass is
+# v6e's, for it makes none of that for v5e.
 CYCLES = [
     (128, 'threefry', 9_666, 9_590),
     (512, 'threefry', 15_808, 14_664),
