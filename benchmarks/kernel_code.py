@@ -63,12 +63,24 @@ def cases(folder: pathlib.Path) -> Iterator[dict[str, Any]]:
     """A row for each chip, length, generator and pass; folder: where libtpu writes its code."""
     from bert_jax.costs import hlo, plan, prices
     from bert_jax.costs.chips import topology
+    from bert_jax.model.attention import tpu_fused
+    from bert_jax.model.dropout import GENERATORS
 
+    # Obstacles first: what cannot be compiled is told before the first kernel is.
     where = [topology(f'{chip}:1x1') for chip in _CHIPS.value]
-    for one in where:
-        if obstacle := plan.obstacle(one):
-            raise UserError(obstacle)
-    for one, tokens, name in itertools.product(where, map(int, _SEQ_LENS.value), _RNGS.value):
+    lengths, heads = [int(tokens) for tokens in _SEQ_LENS.value], _HEADS.value
+    for problem in map(plan.obstacle, where):
+        if problem:
+            raise UserError(problem)
+    for problem in (tpu_fused.obstacle(tokens, heads * _WIDTH, heads) for tokens in lengths):
+        if problem:
+            raise UserError(f'--seq_lens, --heads: tpu_fused {problem}')
+    known = [name for name in GENERATORS if name != 'rbg']
+    for name in _RNGS.value:
+        if name not in known:
+            raise UserError(f'--dropout_rngs={name}: must be of {", ".join(known)}')
+
+    for one, tokens, name in itertools.product(where, lengths, _RNGS.value):
         text = compiled(plan.devices(one)[0], tokens, name)
         computations, entry = hlo.parse(text)
         for i in computations[entry].instructions.values():
@@ -99,15 +111,10 @@ def compiled(device: Any, tokens: int, dropout_rng: str) -> str:
     import jax.numpy as jnp
     from jax.sharding import SingleDeviceSharding
 
-    from bert_jax.model.attention.tpu_fused import Fused, Names, fused_attention, obstacle
+    from bert_jax.model.attention.tpu_fused import Fused, Names, fused_attention
     from bert_jax.model.dropout import GENERATORS
 
-    if dropout_rng not in GENERATORS or dropout_rng == 'rbg':
-        known = ', '.join(name for name in GENERATORS if name != 'rbg')
-        raise UserError(f'--dropout_rngs: {dropout_rng!r} is none of {known}')
-    heads, rows = _HEADS.value, max(_TOKENS // tokens, 1)
-    if problem := obstacle(tokens, heads * _WIDTH, heads):
-        raise UserError(f'--seq_lens, --heads: tpu_fused {problem}')
+    heads, rows = _HEADS.value, _TOKENS // tokens
     fused = Fused(heads, -1e4, _RATE, GENERATORS[dropout_rng], left_to_right=False)
 
     def both(q, k, v, numbers, gradient, names):
@@ -118,10 +125,8 @@ def compiled(device: Any, tokens: int, dropout_rng: str) -> str:
     def array(dtype, *shape):
         return jax.ShapeDtypeStruct(shape, dtype, sharding=SingleDeviceSharding(device))
 
-    wide, numbers = (
-        array(jnp.bfloat16, rows, tokens, heads * _WIDTH),
-        array(jnp.int32, rows, tokens),
-    )
+    wide = array(jnp.bfloat16, rows, tokens, heads * _WIDTH)
+    numbers = array(jnp.int32, rows, tokens)
     names = Names(array(jnp.uint32, 2), array(jnp.uint32, rows), array(jnp.int32, 1))
     program = jax.jit(both).lower(wide, wide, wide, numbers, wide, names).compile()
     return program.as_text() or ''
