@@ -190,7 +190,7 @@ class Layer(nn.Module):
 # What the forward pass of a block keeps for the backward pass; all else is made again. With 'none'
 # that is what costs a product: outputs of the dense layers, attention's output and probabilities,
 # all named 'kept'. Masks of dropout are drawn again: across a loop a TPU draws them faster than it
-# stores and reads them.
+# stores and reads them, but for those that a kernel has packed.
 REMAT_POLICIES = {
     'none': jax.checkpoint_policies.save_only_these_names('kept'),
     'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
