@@ -23,12 +23,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bert_jax.mesh.process_group import TRY_AGAIN
 from configs.errors import UserError
 from configs.files.atomic import atomic_write
 from configs.files.json_object import read_object
 from launch.demo.stages import Stages, command, say
 
 _POLL_S = 2.0  # between looks at what another process is making
+_RESTARTS = 3  # of a command that ends with TRY_AGAIN
 
 # (name of a command, its arguments)
 Command = tuple[str, list[str]]
@@ -165,10 +167,25 @@ def _make(folder: Folder, step: Step, lock: int) -> str | None:
 def _run(name: str, arguments: list[str], log: Path, lock: int) -> None:
     """Runs a command, its output added to `log`; _Failed, with its last line, where it fails.
 
+    One that ends with TRY_AGAIN goes on from its last checkpoint when it is started again.
+    """
+    line = command(name, *arguments)
+    for restarts_left in reversed(range(_RESTARTS + 1)):
+        code = _run_once(line, log, lock)
+        if code != TRY_AGAIN or not restarts_left:
+            break
+        say(f'launch.{name} ended with exit code {code} and is started again; see {log}')
+    if code:
+        last = log.read_bytes().decode(errors='replace').strip().splitlines()[-1]
+        raise _Failed(f'launch.{name} ended with exit code {code}: {last}')
+
+
+def _run_once(line: list[str], log: Path, lock: int) -> int:
+    """Runs a command to its end; its exit code. Ends this program where it was asked to stop.
+
     The command holds `lock` too: it may outlive this program, which may be killed, and nobody may
     take its step until it has ended.
     """
-    line = command(name, *arguments)
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, 'ab') as output, _passing_on() as child:
         output.write(f'$ {shlex.join(line)}\n'.encode())
@@ -183,9 +200,7 @@ def _run(name: str, arguments: list[str], log: Path, lock: int) -> None:
         number = child.asked or _STOPPED[code]
         say(f'stopped by signal {number}; the same command goes on from here')
         sys.exit(128 + number)
-    if code:
-        last = log.read_bytes().decode(errors='replace').strip().splitlines()[-1]
-        raise _Failed(f'launch.{name} ended with exit code {code}: {last}')
+    return code
 
 
 # Exit codes of a command that saved and stopped because it was asked to.

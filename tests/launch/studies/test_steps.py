@@ -62,6 +62,20 @@ def test_a_failed_step_is_marked_and_the_others_go_on(tmp_path, capsys):
     assert times(folder, 'c') == 1
 
 
+@pytest.mark.parametrize(('times_75', 'fails'), [(2, False), (9, True)])
+def test_a_command_that_wants_to_be_started_again_is(tmp_path, capsys, times_75, fails):
+    """As the watchdog of a run that stands still ends it: not for ever, and not as a failure."""
+    folder, count = Folder(str(tmp_path)), tmp_path / 'count.txt'
+    code = (
+        f"open({str(count)!r}, 'a').write('x')\n"
+        f'if len(open({str(count)!r}).read()) <= {times_75}: sys.exit(75)'
+    )
+    steps.make(folder, [step('a', code)])
+    assert len(count.read_text()) == (4 if fails else times_75 + 1)
+    assert bool(folder.failure('a')) == fails != folder.done('a')
+    assert capsys.readouterr().out.count('is started again') == (3 if fails else times_75)
+
+
 def test_a_command_that_was_stopped_stops_the_study(tmp_path):
     folder = Folder(str(tmp_path))
     with pytest.raises(SystemExit) as end:
