@@ -88,6 +88,18 @@ class Computation:
     instructions: dict[str, Instruction]
     root: Instruction | None = None
 
+    @functools.cached_property
+    def done_of(self) -> dict[str, Instruction]:
+        """{the name of what begins an asynchronous operation: what has its result}.
+
+        Made once: to be asked for when the computation is complete.
+        """
+        return {
+            i.operands[0]: i
+            for i in self.instructions.values()
+            if i.opcode.endswith('-done') and i.operands
+        }
+
     def shapes_of_operands(self, i: Instruction) -> list[str]:
         """The shapes that instruction `i` of this computation takes."""
         return [self.instructions[name].shape for name in i.operands if name in self.instructions]

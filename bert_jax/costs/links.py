@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.costs.chips import Topology
-from bert_jax.costs.hlo import KINDS, inside, matched, parse, plain, scheduled, size_of
+from bert_jax.costs.hlo import KINDS, inside, matched, plain, scheduled, size_of
 
 # A collective's groups of devices, in each of the notations; see `_groups`.
 _MESH_GROUPS = re.compile(r'replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((\S+)\))? \{([^}]*)\}')
@@ -65,13 +65,6 @@ def collectives(text: str, mesh_shape: Mapping[str, int]) -> list[Collective]:
 
     What stands in the body of a loop has the loop's turns in its count.
     """
-    # An asynchronous collective is two instructions, and only the second has the plain result.
-    done_of = {
-        i.operands[0]: i
-        for computation in parse(text)[0].values()
-        for i in computation.instructions.values()
-        if i.opcode.endswith('-done') and i.operands
-    }
     by_chain: dict[tuple[str, str], Collective] = {}
     for i, its, count in scheduled(text):
         # What a chip runs is a collective, or a fusion that has one, or a step of one, in it.
@@ -79,7 +72,8 @@ def collectives(text: str, mesh_shape: Mapping[str, int]) -> list[Collective]:
             kind = part.opcode.removesuffix('-start')
             if kind not in KINDS:
                 continue
-            done = done_of.get(part.name, part) if part.opcode.endswith('-start') else part
+            # An asynchronous collective is two instructions; only the second has the plain result.
+            done = computation.done_of.get(part.name, part)
             axes, size = _groups(part.rest, mesh_shape)
             array_bytes = size_of(done.shape)
             # Either form of a reduce-scatter: TPU's, a reduction that keeps its own share, is still

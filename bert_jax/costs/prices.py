@@ -195,7 +195,7 @@ def expected(costs: Sequence[Cost], of_links: tuple[float, float]) -> dict[str, 
     """
     if not costs:
         return {}
-    work = _sum(costs)
+    total = _sum(costs)
     of_basis = {basis: [c for c in costs if c.basis == basis] for basis in BASES}
     kinds = dict.fromkeys((c.opcode, c.basis) for c in costs if c.basis not in ESTIMATED)
     unpriced = [
@@ -205,14 +205,14 @@ def expected(costs: Sequence[Cost], of_links: tuple[float, float]) -> dict[str, 
     of_libtpu = sum(c.high for c in costs if c.basis in ESTIMATED)
     moving = sum(c.high for c in costs if c.basis in ESTIMATED and c.opcode in _MOVING)
     return {
-        'low_s': work['low_s'],
-        'high_s': work['high_s'],
+        'low_s': total['low_s'],
+        'high_s': total['high_s'],
         'libtpu_s': of_libtpu,
         'parts': {basis: _sum(part) for basis, part in of_basis.items() if part},
         'unpriced': sorted(unpriced, key=lambda row: -row['high_s']),
         'collectives': {'low_s': of_links[0], 'high_s': of_links[1]},
         'moving': moving / of_libtpu if of_libtpu else 0.0,
-        'costliest': [{**vars(c), 'share': c.high / work['high_s']} for c in costs[:_COSTLIEST]],
+        'costliest': [{**vars(c), 'share': c.high / total['high_s']} for c in costs[:_COSTLIEST]],
     }
 
 

@@ -50,13 +50,14 @@ def read(
     assert text is not None, 'what has just been compiled has a text'
     used = memory.of_step(program, topology.chip.platform)
     count = program.cost_analysis() or {}
+    collectives = links.collectives(text, mesh)
     return Reading(
         memory=used,
         kept=min(hlo.kept_for_backward(text), used['temporary']),
         flops=count.get('flops', 0.0),
         moved=count.get('bytes accessed', 0.0),
-        collectives=links.added_up(links.collectives(text, mesh)),
-        costs=timeline.costs(text, mesh, topology),
+        collectives=links.added_up(collectives),
+        costs=timeline.costs(text, collectives, topology),
         drawn=hlo.generators(text),
         layers=(layers,),
     )

@@ -9,9 +9,9 @@ prices.py's, the time of a collective links.py's. Nothing here was measured on a
 
 from __future__ import annotations
 
-import collections
 import dataclasses
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bert_jax.costs import hlo, links, prices
@@ -20,15 +20,17 @@ from bert_jax.costs.chips import Topology
 _Kind = tuple[str, str, str, str]  # opcode, shape, origin and basis of a Cost
 
 
-def costs(text: str, mesh: Mapping[str, int], topology: Topology) -> list[prices.Cost]:
+def costs(
+    text: str, collectives: Sequence[links.Collective], topology: Topology
+) -> list[prices.Cost]:
     """What each kind of instruction adds to a step, dearest first, loops by their turns.
 
-    mesh: {axis: chips}. A collective or an asynchronous copy adds what is waited for it. [] for a
-    program of another compiler than libtpu, which has no prices.
+    collectives: links.collectives of the program. One of them, or an asynchronous copy, adds what
+    is waited for it. [] for a program of another compiler than libtpu, which has no prices.
     """
     if not prices.are_known(text, topology.chip):
         return []
-    best, worst = (_Walk(text, mesh, topology, at_worst) for at_worst in (False, True))
+    best, worst = (_Walk(text, collectives, topology, at_worst) for at_worst in (False, True))
     found = [
         prices.Cost(best.seconds[kind], worst.seconds[kind], worst.counts[kind], *kind)
         for kind in worst.seconds
@@ -78,13 +80,19 @@ class _Walk:
     seconds, counts: what each kind of instruction has added to a step, and how often it ran.
     """
 
-    def __init__(self, text: str, mesh: Mapping[str, int], topology: Topology, at_worst: bool):
+    def __init__(
+        self,
+        text: str,
+        collectives: Sequence[links.Collective],
+        topology: Topology,
+        at_worst: bool,
+    ):
         self.text, self.topology, self.at_worst = text, topology, at_worst
-        self.seconds: dict[_Kind, float] = collections.defaultdict(float)
-        self.counts: dict[_Kind, int] = collections.defaultdict(int)
-        self.begun_by: dict[str, list[links.Collective]] = collections.defaultdict(list)
-        self.ended_by: dict[str, list[links.Collective]] = collections.defaultdict(list)
-        for collective in links.collectives(text, mesh):
+        self.seconds: dict[_Kind, float] = defaultdict(float)
+        self.counts: dict[_Kind, int] = defaultdict(int)
+        self.begun_by: dict[str, list[links.Collective]] = defaultdict(list)
+        self.ended_by: dict[str, list[links.Collective]] = defaultdict(list)
+        for collective in collectives:
             self.begun_by[collective.begins].append(collective)
             self.ended_by[collective.ends].append(collective)
         self.computations, entry = hlo.parse(text)
@@ -93,11 +101,6 @@ class _Walk:
     def through(self, computation: hlo.Computation, times: int) -> _Clock:
         """Lets a computation run once, as one of `times` in a step; the clock after it."""
         clock = _Clock()
-        done_of = {
-            i.operands[0]: i
-            for i in computation.instructions.values()
-            if i.opcode.endswith('-done') and i.operands
-        }
         # When what has begun here will be done. What was begun in another computation is taken to
         # begin where it ends.
         sent: dict[links.Collective, float] = {}
@@ -107,7 +110,8 @@ class _Walk:
             # What begins here goes on beside all that follows.
             for collective in self.begun_by.get(i.name, ()):
                 sent[collective] = clock.send(self._time_of(collective))
-            if (done := done_of.get(i.name)) and (copy := self._price(done, computation)):
+            done = computation.done_of.get(i.name)
+            if done and (copy := self._price(done, computation)):
                 copied[done.name] = clock.copy(copy.high)
 
             # Then the work, of computations that it runs or its own. At best copies get on beside

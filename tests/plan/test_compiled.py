@@ -48,7 +48,7 @@ class Program:
         self.text = self.compiled.as_text()
         self.mesh = plan.abstract_mesh(self.config, WHERE)
         self.collectives = links.collectives(self.text, dict(self.mesh.shape))
-        self.costs = timeline.costs(self.text, dict(self.mesh.shape), WHERE)
+        self.costs = timeline.costs(self.text, self.collectives, WHERE)
         inputs = InputKind(self.phase.seq_len, PREDICTIONS)
         self.arguments = argument_shapes(self.config, inputs, self.phase.batch_size, self.mesh)
         leaves = jax.tree_util.tree_flatten_with_path(self.arguments[0].params)[0]

@@ -116,7 +116,7 @@ def fused_attention(
 
 def _forward(fused, q_BTH, k_BSH, v_BSH, queries_BT, keys_BS, names):
     call = _call(_forward_program, fused, q_BTH, backward=False)
-    out_BTH, *masks = call(*names, q_BTH, k_BSH, v_BSH, queries_BT, keys_BS)
+    out_BTH, *masks = call(*names, q_BTH, k_BSH, v_BSH, *_as_sides(queries_BT, keys_BS))
     # Kept where a model's blocks are computed again in the backward pass, as the output is.
     masks = [checkpoint_name(masks_BNWS, 'kept') for masks_BNWS in masks]
     return out_BTH, (q_BTH, k_BSH, v_BSH, queries_BT, keys_BS, masks)
@@ -125,11 +125,17 @@ def _forward(fused, q_BTH, k_BSH, v_BSH, queries_BT, keys_BS, names):
 def _backward(fused, kept, gradient_BTH):
     q_BTH, k_BSH, v_BSH, queries_BT, keys_BS, masks = kept
     call = _call(_backward_program, fused, q_BTH, backward=True)
-    gradients = call(q_BTH, k_BSH, v_BSH, queries_BT, keys_BS, gradient_BTH, *masks)
+    sides = _as_sides(queries_BT, keys_BS)
+    gradients = call(q_BTH, k_BSH, v_BSH, *sides, gradient_BTH, *masks)
     return *gradients, None, None, Names(None, None, None)
 
 
 fused_attention.defvjp(_forward, _backward)
+
+
+def _as_sides(queries_BT: jax.Array, keys_BS: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Both as they stand beside scores [T, S]: [B, T, 1] and [B, 1, S]."""
+    return queries_BT[..., None], keys_BS[:, None]
 
 
 def _call(program: Any, fused: Fused, like_BTH: jax.Array, backward: bool) -> Any:
@@ -148,7 +154,7 @@ def _call(program: Any, fused: Fused, like_BTH: jax.Array, backward: bool) -> An
     like_masks = jax.ShapeDtypeStruct((B, fused.heads, W, T), jnp.uint32)
     dropped = fused.rate > 0
     scores = B * fused.heads * T * T
-    call = pl.pallas_call(
+    return pl.pallas_call(
         functools.partial(program, fused=fused, together=together),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=3 * (not backward),
@@ -168,13 +174,6 @@ def _call(program: Any, fused: Fused, like_BTH: jax.Array, backward: bool) -> An
         ),
         name='fused_attention_backward' if backward else 'fused_attention',
     )
-
-    def run(*arrays):
-        *before, queries_BT, keys_BS = arrays[: 5 + 3 * (not backward)]
-        after = arrays[len(before) + 2 :]
-        return call(*before, queries_BT[..., None], keys_BS[:, None], *after)
-
-    return run
 
 
 def _vector_operations(fused: Fused, tokens: int, backward: bool) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bert_jax.costs import hlo, prices, timeline
+from bert_jax.costs import hlo, links, prices, timeline
 from bert_jax.costs.chips import topology
 
 BYTE = 1 / 819e9  # seconds of a byte at the speed of a v5e's memory
@@ -73,7 +73,7 @@ ENTRY %main (a: bf16[1024,1024], x: f32[1024,1024], t: f32[50000,1024], i: s32[4
 
 def costs_of(program: str, where: str = 'v5e:2x2') -> list[prices.Cost]:
     """What a program's instructions add to a step."""
-    return timeline.costs(program, {'data': 4}, topology(where))
+    return timeline.costs(program, links.collectives(program, {'data': 4}), topology(where))
 
 
 @pytest.fixture(scope='module')

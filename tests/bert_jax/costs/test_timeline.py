@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from bert_jax.costs import timeline
+from bert_jax.costs import links, prices, timeline
 from bert_jax.costs.chips import topology
 
 WHERE = topology('v5e:2x4')
@@ -50,9 +50,13 @@ COPY_START = '  %c = (f32[5242880], f32[5242880], u32[]) copy-start(%big)\n'
 COPY_DONE = '  %cd = f32[5242880] copy-done(%c)\n'
 
 
+def costs_of(text: str) -> list[prices.Cost]:
+    return timeline.costs(text, links.collectives(text, MESH), WHERE)
+
+
 def waited(text: str, opcode: str = 'all-gather') -> tuple[float, float]:
     """Seconds that a step waits for what is of one kind, at best and at worst."""
-    [cost] = [c for c in timeline.costs(text, MESH, WHERE) if c.opcode == opcode]
+    [cost] = [c for c in costs_of(text) if c.opcode == opcode]
     return cost.low, cost.high
 
 
@@ -104,8 +108,8 @@ def test_a_collective_that_is_cut_into_steps_ends_with_the_last_of_them():
 
 
 def loop(body: str) -> str:
-    """A program with a loop of six turns, the body's lines in each."""
-    computations = f"""
+    """The computations of a loop of six turns, the body's lines in each."""
+    return f"""
 %condition (t: (s32[], bf16[8,8], bf16[524288])) -> pred[] {{
   %limit = s32[] constant(6)
   %t = (s32[], bf16[8,8], bf16[524288]) parameter(0)
@@ -124,7 +128,6 @@ def loop(body: str) -> str:
 }}
 
 """
-    return computations
 
 
 def in_loop(body: str, before: str = '', after: str = '') -> str:
@@ -176,7 +179,7 @@ def test_a_copy_gets_on_while_the_memory_is_free():
 
 def test_a_step_takes_its_work_and_its_waiting():
     text = program(START, product('p'), DONE, product('q'), GATHERED.replace('%g ', '%h '))
-    costs = timeline.costs(text, MESH, WHERE)
+    costs = costs_of(text)
     assert sum(c.low for c in costs) == pytest.approx(200 * US + GATHER[0], abs=US)
     assert sum(c.high for c in costs) == pytest.approx(100 * US + 2 * GATHER[1], abs=US)
     # Dearest first, and both gathers as one kind.
