@@ -1,17 +1,46 @@
-"""Counts the code that libtpu makes of a kernel, as it writes it down (kernel_code.py).
+"""Has libtpu write down the code that it makes for a TPU, and counts it.
 
-libtpu 0.0.42; its notation is not documented.
+Owns the flags by which it does, and the grammar of what it writes, as far as counting needs it. A
+TPU issues a bundle of operations a cycle, so that bundles, those of a loop by its turns, are the
+cycles of code that never waits: for the memory, for another chip or for a unit that is still busy.
+libtpu 0.0.42; neither its flags nor its notation are documented.
 """
 
 from __future__ import annotations
 
+import pathlib
 import re
+from dataclasses import dataclass
 
 # A bundle is a line, with a '>' for each loop that it stands in: "  0x11 LB: >> { %s1 = ... }".
-# One that issues nothing, "  0x12   :  {}", has no such marks.
+# One that issues nothing, "  0x12   :  {}", has no such marks, and stands where the last one does.
 _BUNDLE = re.compile(r'^\s*(?:0x[0-9a-f]+|0)\s+(LB)?[A-Z]*\s*:\s*(>*)\s*(\{\})?')
 _LAST_TURN = re.compile(r'scmp\.ge\.s32\.totalorder (%\S+), (\d+) /\* loop exit test')
-_FILLING = 2  # turns of the loop over programs in which arrays come or go, and nothing is computed
+# A loop that fetches and stores beside its work has so many turns more, in which it does not work.
+_STAGES = re.compile(r'iteration index, stage = (\d+)')
+_FILLING = 2  # those of the loop over a kernel's programs
+
+
+def flags(folder: pathlib.Path) -> str:
+    """What LIBTPU_INIT_ARGS must say before libtpu is loaded, so that it writes its code there."""
+    return (
+        f'--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true'
+        ' --xla_jf_dump_llo_pass_label_regex=.*final_bundles.*'
+    )
+
+
+def written(folder: pathlib.Path) -> dict[str, str]:
+    """{instruction: its code} of the program that was compiled last; empties the folder.
+
+    Of instructions that have the same code libtpu writes down one.
+    """
+    found = {}
+    for file in folder.iterdir():
+        name = re.fullmatch(r'\d+-(.+)-\d+-final_bundles\.txt', file.name)
+        if name:
+            found[name[1]] = file.read_text()
+        file.unlink()
+    return found
 
 
 def of_kernel(text: str) -> tuple[int, int]:
@@ -31,12 +60,62 @@ def of_kernel(text: str) -> tuple[int, int]:
         elif depth == 2:
             bundles, turns = (0, 1) if begins else inner.pop()
             inner.append((bundles + 1, turns))
-        if last := _LAST_TURN.search(line):
-            # The counter grows by a constant, by more than 1 where turns are done at once.
-            step = re.search(rf'{re.escape(last[1])} = sadd\.s32 (\d+), ', text)
-            turns = int(last[2]) // int(step[1] if step else 1)
+        if turns := _turns(line, text):
             if depth == 1:
                 programs = turns - _FILLING
             else:
                 inner.append((inner.pop()[0], turns))
     return programs, outer + sum(bundles * turns for bundles, turns in inner)
+
+
+@dataclass
+class _Loop:
+    """A loop, or all of a code: its bundles, with those of loops in it by their turns."""
+
+    bundles: int = 0
+    turns: int | None = None
+    idle: int = 0  # turns in which it does not work
+
+
+def of_instruction(text: str) -> int | None:
+    """Cycles of the code of an instruction of XLA's; None where a loop does not tell its turns."""
+    open_loops = [_Loop(turns=1)]  # the outermost first
+
+    def close() -> bool:
+        loop = open_loops.pop()
+        if loop.turns is None:
+            return False
+        open_loops[-1].bundles += loop.bundles * max(loop.turns - loop.idle, 1)
+        return True
+
+    for line in text.splitlines():
+        if not (bundle := _BUNDLE.match(line)):
+            continue
+        begins, marks, is_empty = bundle.groups()
+        depth = len(open_loops) - 1 if is_empty else len(marks)
+
+        # Loops end where the marks do, or where another begins at the same depth.
+        while len(open_loops) - 1 > depth - bool(begins):
+            if not close():
+                return None
+        while len(open_loops) - 1 < depth:
+            open_loops.append(_Loop())
+        loop = open_loops[-1]
+        loop.bundles += 1
+        if begins:
+            loop.idle = max(map(int, _STAGES.findall(line)), default=0)
+        loop.turns = _turns(line, text) or loop.turns
+    while len(open_loops) > 1:
+        if not close():
+            return None
+    return open_loops[0].bundles
+
+
+def _turns(line: str, text: str) -> int | None:
+    """The turns of the loop whose end is tested in this line of a code; None if none is."""
+    last = _LAST_TURN.search(line)
+    if not last:
+        return None
+    # The counter grows by a constant, by more than 1 where turns are done at once.
+    step = re.search(rf'{re.escape(last[1])} = sadd\.s32 (\d+), ', text)
+    return int(last[2]) // int(step[1] if step else 1)

@@ -40,10 +40,7 @@ def main(argv: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         # libtpu reads its flags when it is loaded: one folder for all that it writes.
         os.environ['JAX_PLATFORMS'] = 'cpu'
-        os.environ['LIBTPU_INIT_ARGS'] = (
-            f'--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true'
-            ' --xla_jf_dump_llo_pass_label_regex=.*final_bundles.*'
-        )
+        os.environ['LIBTPU_INIT_ARGS'] = bundles.flags(pathlib.Path(folder))
         rows = []
         for row in cases(pathlib.Path(folder)):
             rows.append(row)
@@ -82,14 +79,14 @@ def cases(folder: pathlib.Path) -> Iterator[dict[str, Any]]:
 
     for one, tokens, name in itertools.product(where, lengths, _RNGS.value):
         text = compiled(plan.devices(one)[0], tokens, name)
+        code = bundles.written(folder)
         computations, entry = hlo.parse(text)
         for i in computations[entry].instructions.values():
             if 'tpu_custom_call' not in i.rest:
                 continue
             price = prices.price(text, i, computations[entry], one.chip)
             assert price is not None, 'a kernel has a price'
-            [file] = folder.glob(f'*-{i.name}-*-final_bundles.txt')
-            programs, count = bundles.of_kernel(file.read_text())
+            programs, count = bundles.of_kernel(code[i.name])
             clock = one.chip.peak_flops / one.chip.flops_per_cycle
             yield {
                 'chip': one.chip.name,
@@ -101,8 +98,6 @@ def cases(folder: pathlib.Path) -> Iterator[dict[str, Any]]:
                 'ms': 1e3 * programs * count / clock,
                 'priced_ms': [1e3 * price.low, 1e3 * price.high],
             }
-        for file in folder.iterdir():
-            file.unlink()
 
 
 def compiled(device: Any, tokens: int, dropout_rng: str) -> str:

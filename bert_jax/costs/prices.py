@@ -2,9 +2,11 @@
 
 Owns the prices of what a chip does by itself, each as a range of seconds, and what each follows
 from. libtpu writes an estimate beside most instructions. It has none for kernels of our own
-(Pallas), gathers, scatters, sorts, drawn bits and asynchronous copies, which would look free; and
-what it says of elementwise work is more than the bytes of its arrays need. Nothing here was
-measured on a chip. Collectives are links.py's; what runs at the same time timeline.py knows.
+(Pallas), gathers, scatters, sorts, drawn bits and asynchronous copies, which would look free. What
+it says of the rest was held against the code that it makes of it (benchmarks/step_code.py): of
+products it is right, of elementwise work twice too high, and of Threefry's bits too low. Nothing
+here was measured on a chip. Collectives are links.py's; what runs at the same time timeline.py
+knows.
 """
 
 from __future__ import annotations
@@ -21,18 +23,20 @@ from bert_jax.costs.hlo import KINDS, Computation, Instruction, dimensions, insi
 # Where a price comes from, as a plan says it: the key stands in the JSON.
 BASES = {
     'libtpu': "libtpu's estimate",
-    'elementwise': "libtpu's estimate of elementwise work, known to be too high, or a third of it",
+    'elementwise': "elementwise work: bytes, beside its code or after it (a third of libtpu's"
+    ' estimate, which is known to be too high)',
+    'drawn': "bits of dropout that are computed: libtpu's estimate, up to 1.4 of it",
     'bytes': 'without an estimate: bytes at the speed of the memory, up to 4 times that (a guess)',
     'kernel': 'without an estimate: kernels by what they state, or by all of their parts one after'
     ' the other, filled as their heads do (a guess)',
     'copy': 'without an estimate: waiting for copies between the memories of the chip',
     'links': 'without an estimate: waiting for collectives',
 }
-ESTIMATED = ('libtpu', 'elementwise')
 WAITED = ('copy', 'links')
-# What libtpu says of elementwise work is up to so many times what its bytes need: read on the
-# programs of BERT for v5e, and not measured.
-BIAS = 3.0
+# The code of elementwise work takes about so much of libtpu's estimate, and that of fusions that
+# draw Threefry's bits up to so much: read in the code of BERT-large for v5e and v6e.
+CODE = 1 / 3
+DRAWN = 1.4
 # A gather, scatter, sort or generator may take so many times what its bytes need: a guess.
 SLOWEST = 4.0
 # A kernel of ours may take so much of what it states, which was read for v5e: read for v6e.
@@ -59,7 +63,8 @@ _MUCH = 0.2  # share of a step from which moving data is worth a warning
 class Cost:
     """What instructions of one kind, shape and origin cost a chip in a step, all `count` of them.
 
-    low, high: seconds; basis: of BASES, what they follow from.
+    low, high: seconds; basis: of BASES, what they follow from; libtpu: seconds by its own estimate,
+    0 where it has none.
     """
 
     low: float
@@ -69,6 +74,7 @@ class Cost:
     shape: str
     origin: str
     basis: str
+    libtpu: float = 0.0
 
 
 class Price(NamedTuple):
@@ -82,6 +88,7 @@ class Price(NamedTuple):
     opcode: str
     basis: str
     memory: float
+    libtpu: float = 0.0
 
 
 def are_known(text: str, chip: Chip) -> bool:
@@ -104,12 +111,15 @@ def price(text: str, i: Instruction, computation: Computation, chip: Chip) -> Pr
     # libtpu's own estimate, in the backend_config, which is JSON within the text. The clock is
     # peak_flops / flops_per_cycle.
     if cycles := re.search(r'"estimated_cycles":"(\d+)"', i.rest):
-        high = int(cycles[1]) * chip.flops_per_cycle / chip.peak_flops
+        said = int(cycles[1]) * chip.flops_per_cycle / chip.peak_flops
         if any(opcode in _PRODUCTS for opcode in opcodes):
-            return Price(high, high, i.opcode, 'libtpu', every_byte)
-        # At least the bytes, wherever they lie, and what the bias leaves.
-        low = min(high, max(high / BIAS, every_byte))
-        return Price(low, high, i.opcode, 'elementwise', every_byte)
+            return Price(said, said, i.opcode, 'libtpu', every_byte, said)
+        if 'xor' in opcodes:
+            return Price(said, DRAWN * said, i.opcode, 'drawn', every_byte, said)
+        # Code and bytes at the same time, or one after the other; in any case bytes count wherever
+        # they lie.
+        low, high = max(CODE * said, every_byte), CODE * said + every_byte
+        return Price(min(low, said), min(high, said), i.opcode, 'elementwise', every_byte, said)
 
     # An asynchronous copy is two instructions; the second has the result, and counts.
     if i.opcode.endswith(('-start', '-update')):
@@ -197,13 +207,13 @@ def expected(costs: Sequence[Cost], of_links: tuple[float, float]) -> dict[str, 
         return {}
     total = _sum(costs)
     of_basis = {basis: [c for c in costs if c.basis == basis] for basis in BASES}
-    kinds = dict.fromkeys((c.opcode, c.basis) for c in costs if c.basis not in ESTIMATED)
+    kinds = dict.fromkeys((c.opcode, c.basis) for c in costs if not c.libtpu)
     unpriced = [
         {'opcode': opcode, 'basis': basis} | _sum(c for c in of_basis[basis] if c.opcode == opcode)
         for opcode, basis in kinds
     ]
-    of_libtpu = sum(c.high for c in costs if c.basis in ESTIMATED)
-    moving = sum(c.high for c in costs if c.basis in ESTIMATED and c.opcode in _MOVING)
+    of_libtpu = sum(c.libtpu for c in costs)
+    moving = sum(c.libtpu for c in costs if c.opcode in _MOVING)
     return {
         'low_s': total['low_s'],
         'high_s': total['high_s'],

@@ -82,7 +82,7 @@ def deeper(one: Reading, two: Reading, layers: int) -> Reading:
     costs = []
     for key in before_of | after_of:
         known = after_of.get(key) or before_of[key]
-        none = dataclasses.replace(known, low=0.0, high=0.0, count=0)
+        none = dataclasses.replace(known, low=0.0, high=0.0, count=0, libtpu=0.0)
         a, b = before_of.get(key, none), after_of.get(key, none)
         # But nobody waits for less than no time.
         least = 0.0 if known.basis in prices.WAITED else -math.inf
@@ -92,6 +92,7 @@ def deeper(one: Reading, two: Reading, layers: int) -> Reading:
                 low=max(further(a.low, b.low), least),
                 high=max(further(a.high, b.high), least),
                 count=further(a.count, b.count),
+                libtpu=further(a.libtpu, b.libtpu),
             )
         )
     return Reading(
@@ -111,11 +112,12 @@ def _by_origin(costs: list[prices.Cost]) -> dict[tuple[str, str, str], prices.Co
     sums: dict[tuple[str, str, str], prices.Cost] = {}
     for cost in costs:
         key = (cost.opcode, cost.origin, cost.basis)
-        so_far = sums.get(key, dataclasses.replace(cost, low=0.0, high=0.0, count=0))
+        so_far = sums.get(key, dataclasses.replace(cost, low=0.0, high=0.0, count=0, libtpu=0.0))
         sums[key] = dataclasses.replace(
             so_far,
             low=so_far.low + cost.low,
             high=so_far.high + cost.high,
             count=so_far.count + cost.count,
+            libtpu=so_far.libtpu + cost.libtpu,
         )
     return sums

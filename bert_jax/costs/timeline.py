@@ -32,7 +32,9 @@ def costs(
         return []
     best, worst = (_Walk(text, collectives, topology, at_worst) for at_worst in (False, True))
     found = [
-        prices.Cost(best.seconds[kind], worst.seconds[kind], worst.counts[kind], *kind)
+        prices.Cost(
+            best.seconds[kind], worst.seconds[kind], worst.counts[kind], *kind, worst.libtpu[kind]
+        )
         for kind in worst.seconds
     ]
     return sorted(found, key=lambda cost: -cost.high)
@@ -77,7 +79,8 @@ class _Clock:
 class _Walk:
     """A walk through a program with every price at one end of its range.
 
-    seconds, counts: what each kind of instruction has added to a step, and how often it ran.
+    seconds, libtpu, counts: what each kind of instruction has added to a step, by its price and by
+    libtpu's estimate, and how often it ran.
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class _Walk:
     ):
         self.text, self.topology, self.at_worst = text, topology, at_worst
         self.seconds: dict[_Kind, float] = defaultdict(float)
+        self.libtpu: dict[_Kind, float] = defaultdict(float)
         self.counts: dict[_Kind, int] = defaultdict(int)
         self.begun_by: dict[str, list[links.Collective]] = defaultdict(list)
         self.ended_by: dict[str, list[links.Collective]] = defaultdict(list)
@@ -127,7 +131,8 @@ class _Walk:
                 else:
                     seconds = price.high if self.at_worst else price.low
                     clock.work(seconds, of_memory=price.memory if self.at_worst else 0.0)
-                self._add(seconds, times, (price.opcode, i.shape, i.origin, price.basis))
+                kind = (price.opcode, i.shape, i.origin, price.basis)
+                self._add(seconds, times, kind, price.libtpu)
 
             # Last the waiting for collectives whose results are needed from here on.
             for c in self.ended_by.get(i.name, ()):
@@ -143,8 +148,9 @@ class _Walk:
         once = dataclasses.replace(collective, count=1)
         return links.seconds(links.added_up([once]), self.topology)[self.at_worst]
 
-    def _add(self, seconds: float, times: int, kind: _Kind) -> None:
+    def _add(self, seconds: float, times: int, kind: _Kind, libtpu: float = 0.0) -> None:
         opcode, shape, origin, basis = kind
         kind = (opcode, hlo.plain(shape), origin, basis)
         self.seconds[kind] += times * seconds
+        self.libtpu[kind] += times * libtpu
         self.counts[kind] += times

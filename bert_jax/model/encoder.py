@@ -73,8 +73,14 @@ class LayerNorm(nn.Module):
 
         # Statistics in float32 also where x is bfloat16: a mean of squares there has two digits.
         x32 = x.astype(jnp.float32)
-        centred = x32 - x32.mean(-1, keepdims=True)
-        variance = jnp.square(centred).mean(-1, keepdims=True)
+        mean = x32.mean(-1, keepdims=True)
+        centred = x32 - mean
+        if x.dtype == jnp.bfloat16:
+            # Both means in one pass over x, which XLA fuses with what makes it. What is lost where
+            # they cancel is less than the rounding of x has lost there already.
+            variance = jnp.maximum(jnp.square(x32).mean(-1, keepdims=True) - jnp.square(mean), 0)
+        else:
+            variance = jnp.square(centred).mean(-1, keepdims=True)
         return (centred * jax.lax.rsqrt(variance + self.epsilon) * scale + bias).astype(x.dtype)
 
 
@@ -115,7 +121,11 @@ class Embeddings(nn.Module):
             positions_BTE = position_TE[None, first : first + T]
         else:
             positions_BTE = position_TE[position_ids_BT + first]
-        x_BTE = words_BTE + segment_2E[segment_ids_BT] + positions_BTE
+        # Of so few rows a product with their numbers is quicker than to look them up, and its
+        # gradient than to scatter, as in the original; exact, for each takes one row times 1.
+        numbers_BT2 = jax.nn.one_hot(segment_ids_BT, c.type_vocab_size)
+        segments_BTE = jnp.dot(numbers_BT2, segment_2E, precision=jax.lax.Precision.HIGHEST)
+        x_BTE = words_BTE + segments_BTE + positions_BTE
         x_BTE = LayerNorm(c.layer_norm_eps, name='norm')(x_BTE).astype(self.dtype)
         # Rows are pinned to their devices here and after each block; without it XLA may
         # lay the result out like the table, and move rows later.

@@ -568,7 +568,7 @@ def test_a_plan_of_scanned_layers_says_what_they_cost(monkeypatch):
     )
     assert 'activations and workspace 1.00 GiB' in unrolled
     assert 'a step costs   200 to 400 ms' in unrolled
-    assert '200 to 400 ms  7 instructions: libtpu' in unrolled
+    assert '200 to 400 ms  7 instructions: elementwise work' in unrolled
     assert 'no estimate of libtpu: 2 x sort, added as 200 to 400 ms' in unrolled
     # 39 ms of 200 are less than half of the peak, and no other line has a time at half of it.
     assert 'at 50% MFU     out of reach: 20% at most' in unrolled
