@@ -1,4 +1,4 @@
-"""Has libtpu write down the code that it makes for a TPU, and counts it.
+"""Has libtpu write down the code that it makes for a TPU, counts it, and sets it beside prices.
 
 Owns the flags by which it does, and the grammar of what it writes, as far as counting needs it. A
 TPU issues a bundle of operations a cycle, so that bundles, those of a loop by its turns, are the
@@ -10,7 +10,12 @@ from __future__ import annotations
 
 import pathlib
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from bert_jax.costs import hlo, prices
+from bert_jax.costs.chips import Topology
 
 # A bundle is a line, with a '>' for each loop that it stands in: "  0x11 LB: >> { %s1 = ... }".
 # One that issues nothing, "  0x12   :  {}", has no such marks, and stands where the last one does.
@@ -18,6 +23,7 @@ _BUNDLE = re.compile(r'^\s*(?:0x[0-9a-f]+|0)\s+(LB)?[A-Z]*\s*:\s*(>*)\s*(\{\})?'
 _LAST_TURN = re.compile(r'scmp\.ge\.s32\.totalorder (%\S+), (\d+) /\* loop exit test')
 # A loop that fetches and stores beside its work has so many turns more, in which it does not work.
 _STAGES = re.compile(r'iteration index, stage = (\d+)')
+_COLUMNS = ('libtpu', 'code', 'bytes', 'longer', 'both', 'low', 'high')
 _FILLING = 2  # those of the loop over a kernel's programs
 
 
@@ -109,6 +115,49 @@ def of_instruction(text: str) -> int | None:
         if not close():
             return None
     return open_loops[0].bundles
+
+
+def beside_prices(text: str, code: Mapping[str, str], where: Topology) -> list[dict[str, Any]]:
+    """A row for each instruction of the program that libtpu has an estimate for, in seconds.
+
+    code: of `written`; rows without `code` are of instructions whose code is not there, or
+    does not tell the turns of its loops.
+    """
+    clock = where.chip.peak_flops / where.chip.flops_per_cycle
+    rows = []
+    for i, computation, _ in hlo.scheduled(text):
+        price = prices.price(text, i, computation, where.chip)
+        if price is None or not price.libtpu:
+            continue
+        row = {
+            'name': i.name,
+            'shape': hlo.plain(i.shape),
+            'origin': i.origin,
+            'basis': price.basis,
+            'libtpu': price.libtpu,
+            'low': price.low,
+            'high': price.high,
+            'bytes': hlo.touched(text, i, computation) / where.chip.hbm_bandwidth,
+        }
+        cycles = of_instruction(code[i.name]) if i.name in code else None
+        if cycles is not None:
+            row['code'] = cycles / clock
+            row['longer'] = max(row['code'], row['bytes'])
+            row['both'] = row['code'] + row['bytes']
+        rows.append(row)
+    return rows
+
+
+def summed(basis: str, rows: Sequence[dict[str, Any]]) -> str:
+    """What the instructions of one basis come to, in microseconds."""
+    read = [row for row in rows if 'code' in row]
+    us = {name: 1e6 * sum(row[name] for row in read) for name in _COLUMNS}
+    return (
+        f'{basis}: code of {len(read)} of {len(rows)} instructions read, us:'
+        f' {us["libtpu"]:.0f} by libtpu, {us["code"]:.0f} of code, {us["bytes"]:.0f} of bytes,'
+        f' {us["longer"]:.0f} by the longer one, {us["both"]:.0f} one after the other; priced at'
+        f' {us["low"]:.0f} to {us["high"]:.0f}'
+    )
 
 
 def _turns(line: str, text: str) -> int | None:

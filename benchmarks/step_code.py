@@ -36,8 +36,6 @@ _SET = flags.DEFINE_multi_string(
 )
 _JSON = flags.DEFINE_string('json', None, 'write the figures, instruction by instruction, to here')
 
-_COLUMNS = ('libtpu', 'code', 'bytes', 'longer', 'both', 'low', 'high')
-
 
 def main(argv: Sequence[str]) -> None:
     """Compiles the cases one after the other, and prints a line for each basis."""
@@ -51,7 +49,10 @@ def main(argv: Sequence[str]) -> None:
             found.append(case)
             for basis in dict.fromkeys(i['basis'] for i in case['instructions']):
                 of_basis = [i for i in case['instructions'] if i['basis'] == basis]
-                print(f'{case["topology"]} S={case["seq_len"]} {line(basis, of_basis)}', flush=True)
+                print(
+                    f'{case["topology"]} S={case["seq_len"]} {bundles.summed(basis, of_basis)}',
+                    flush=True,
+                )
     if _JSON.value:
         written = {'machine': machine.describe('jax', 'libtpu'), 'cases': found}
         pathlib.Path(_JSON.value).write_text(json.dumps(written, indent=1))
@@ -85,53 +86,10 @@ def cases(folder: pathlib.Path) -> Iterator[dict[str, Any]]:
                 'topology': one.name,
                 'seq_len': length,
                 'batch_size': rows,
-                'instructions': instructions(step.as_text() or '', bundles.written(folder), one),
+                'instructions': bundles.beside_prices(
+                    step.as_text() or '', bundles.written(folder), one
+                ),
             }
-
-
-def instructions(text: str, code: dict[str, str], where: Any) -> list[dict[str, Any]]:
-    """A row for each instruction of the program that libtpu has an estimate for, in seconds.
-
-    code: of bundles.written; rows without `code` are of instructions whose code is not there, or
-    does not tell the turns of its loops.
-    """
-    from bert_jax.costs import hlo, prices
-
-    clock = where.chip.peak_flops / where.chip.flops_per_cycle
-    rows = []
-    for i, computation, _ in hlo.scheduled(text):
-        price = prices.price(text, i, computation, where.chip)
-        if price is None or not price.libtpu:
-            continue
-        row = {
-            'name': i.name,
-            'shape': hlo.plain(i.shape),
-            'origin': i.origin,
-            'basis': price.basis,
-            'libtpu': price.libtpu,
-            'low': price.low,
-            'high': price.high,
-            'bytes': hlo.touched(text, i, computation) / where.chip.hbm_bandwidth,
-        }
-        cycles = bundles.of_instruction(code[i.name]) if i.name in code else None
-        if cycles is not None:
-            row['code'] = cycles / clock
-            row['longer'] = max(row['code'], row['bytes'])
-            row['both'] = row['code'] + row['bytes']
-        rows.append(row)
-    return rows
-
-
-def line(basis: str, rows: Sequence[dict[str, Any]]) -> str:
-    """What the instructions of one basis come to, in microseconds."""
-    read = [row for row in rows if 'code' in row]
-    us = {name: 1e6 * sum(row[name] for row in read) for name in _COLUMNS}
-    return (
-        f'{basis}: code of {len(read)} of {len(rows)} instructions read, us:'
-        f' {us["libtpu"]:.0f} by libtpu, {us["code"]:.0f} of code, {us["bytes"]:.0f} of bytes,'
-        f' {us["longer"]:.0f} by the longer one, {us["both"]:.0f} one after the other; priced at'
-        f' {us["low"]:.0f} to {us["high"]:.0f}'
-    )
 
 
 if __name__ == '__main__':

@@ -16,6 +16,7 @@ import time
 import pytest
 
 from benchmarks import bundles, preprocess, processes, stages
+from bert_jax.costs.chips import topology
 from configs import schema
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -411,6 +412,30 @@ def test_the_cycles_of_a_fusion_without_the_turns_in_which_arrays_only_come_or_g
     assert bundles.of_instruction(FUSION) == 2 + 5 * (12 - 2) + 4 * (3 + 3 * 2)
     # A loop that does not tell its turns is not guessed at.
     assert bundles.of_instruction(FUSION.replace('scmp.ge.s32.totalorder %s6', 'other')) is None
+
+
+STEP = """
+ENTRY %main (x: f32[1024,1024]) -> f32[1024,1024] {
+  %x = f32[1024,1024] parameter(0)
+  %twice = f32[1024,1024] add(%x, %x), backend_config={"estimated_cycles":"40000"}
+  ROOT %again = f32[1024,1024] add(%twice, %twice), backend_config={"estimated_cycles":"50000"}
+}
+"""
+
+
+def test_the_code_of_a_step_beside_its_estimate_and_its_bytes():
+    rows = bundles.beside_prices(STEP, {'twice': FUSION}, topology('v5e:1x1'))
+    cycle = 131072 / 197e12
+    first, second = rows
+    assert first['libtpu'] == pytest.approx(40_000 * cycle)
+    assert first['code'] == pytest.approx(bundles.of_instruction(FUSION) * cycle)
+    # Three arrays of 4 MiB over 819 GB/s, which take longer than that code.
+    assert first['longer'] == first['bytes'] == pytest.approx(3 * 2**22 / 819e9)
+    assert first['both'] == pytest.approx(first['code'] + first['bytes'])
+    # What libtpu has not written down is left out of the sums.
+    assert 'code' not in second
+    said = bundles.summed('elementwise', rows)
+    assert said.startswith('elementwise: code of 1 of 2 instructions read, us: 27 by libtpu')
 
 
 def test_code_is_read_of_each_instruction_once(tmp_path):
