@@ -28,7 +28,9 @@ from configs.errors import UserError
 from configs.schema import ModelConfig, Phase, PretrainConfig
 
 INSTALL = "pip install -c constraints.txt '.[plan]'"
-_DEEP = 4  # layers from which two shallow programs take less time to compile than the whole
+# Of how many layers the two programs are from which deeper ones follow. One alone is another
+# program than the rest: what its forward pass leaves is still in the fast memory for the backward.
+SHALLOW = (2, 4)
 _MARGIN = 0.1  # of a chip's memory, by which what follows from shallow programs may be wrong
 # For libtpu where it only compiles: it shall not look for a TPU host's metadata, warn that there is
 # none, or keep a second process out by its lock on the TPU.
@@ -259,7 +261,7 @@ def compiled(
 ) -> dict[str, Any]:
     """`analytic`, with what the compiler tells of memory, collectives, FLOPs, bytes and time.
 
-    Of an unrolled model of many layers one layer and two are compiled for a TPU, and the rest
+    Of an unrolled model of many layers two of fewer are compiled for a TPU, and the rest
     follows (reading.py); with `all_layers` it is compiled as it is. Raises DoesNotFit where the
     step does not fit a chip. The memory floor grows by the temporaries: what lives at their peak
     has been written and will be read.
@@ -297,8 +299,9 @@ def compiled(
     plan['expected'] = prices.expected(found.costs, links.seconds(found.collectives, topology))
     plan['warnings'] = random_bits_of_others(found.drawn, own) + prices.reordering(plan['expected'])
     if len(found.layers) > 1 and used['total'] > (1 - _MARGIN) * usable:
+        shallow = ' and '.join(map(str, found.layers))
         plan['warnings'].append(
-            f'the memory of {config.model.num_layers} layers follows from that of 1 and 2, and is'
+            f'the memory of {config.model.num_layers} layers follows from that of {shallow}, and is'
             f' within {_MARGIN:.0%} of what there is: --all_layers compiles them all'
         )
 
@@ -314,7 +317,7 @@ def compiled(
 def _read(
     config: PretrainConfig, phase: Phase, predictions: int, topology: Topology, all_layers: bool
 ) -> reading.Reading:
-    """What the compiled step tells; of many unrolled layers as it follows from one and two."""
+    """What the compiled step tells; of many unrolled layers as it follows from fewer."""
     mesh, layers = dict(abstract_mesh(config, topology).shape), config.model.num_layers
 
     def read(model: ModelConfig) -> reading.Reading:
@@ -325,10 +328,13 @@ def _read(
     # A loop holds one layer whatever their number. Frozen layers cost less than the others, and the
     # first of a group that shares its weights costs more.
     runtime, groups = config.runtime, config.model.num_groups or 1
-    as_it_is = runtime.scan_layers or layers < _DEEP or config.optimizer.freeze_layers or groups > 1
+    as_it_is = (
+        runtime.scan_layers or layers < sum(SHALLOW) or config.optimizer.freeze_layers or groups > 1
+    )
     if all_layers or as_it_is or topology.chip.platform != 'tpu':
         return read(config.model)
-    return reading.deeper(read(config.model.of_depth(1)), read(config.model.of_depth(2)), layers)
+    few, more = (read(config.model.of_depth(depth)) for depth in SHALLOW)
+    return reading.deeper(few, more, layers)
 
 
 def random_bits_of_others(drawn: Sequence[tuple[tuple[int, ...], int]], own: int) -> list[str]:

@@ -2,9 +2,9 @@
 
 Owns the numbers that are read of a program, as a value that can be added up layer by layer. An
 unrolled program holds each layer by itself, so what it costs and keeps is affine in their number:
-what one layer adds is what the program of two has more than that of one, and 24 need no quarter of
-an hour of compiling. tests/plan holds that against a program of 12 layers. It must not know what is
-done with the numbers, nor how a step is made.
+what a layer adds is half of what the program of four has more than that of two, and 24 need no
+quarter of an hour of compiling. tests/plan holds that against a program of 12 layers. It must not
+know what is done with the numbers, nor how a step is made.
 """
 
 from __future__ import annotations
@@ -63,22 +63,24 @@ def read(
     )
 
 
-def deeper(one: Reading, two: Reading, layers: int) -> Reading:
-    """The step of an unrolled model of so many layers, from those of one layer and of two."""
-    further = lambda first, second: first + (layers - 1) * (second - first)
+def deeper(shallow: Reading, deep: Reading, layers: int) -> Reading:
+    """The step of an unrolled model of so many layers, from those of two that have fewer."""
+    [few], [more] = shallow.layers, deep.layers
+    further = lambda first, second: first + (layers - few) * (second - first) / (more - few)
 
     # Collectives by what they do. XLA joins small ones, so counts are less sure than bytes.
-    before = {(row['kind'], *row['axes']): row for row in one.collectives}
+    before = {(row['kind'], *row['axes']): row for row in shallow.collectives}
     collectives = []
-    for row in two.collectives:
+    for row in deep.collectives:
         first = before.get((row['kind'], *row['axes']), {})
-        numbers = {k: max(further(first.get(k, 0), row[k]), 0) for k in ('count', 'bytes', 'sent')}
-        collectives.append(row | numbers)
+        sums = {k: max(further(first.get(k, 0), row[k]), 0) for k in ('count', 'bytes', 'sent')}
+        whole = {k: round(sums[k]) for k in ('count', 'bytes')}
+        collectives.append(row | sums | whole)
 
     # Instructions by what they are of, not by shape: parameters are stacked, so that a shape may
     # hold the number of layers. What the shallower program alone has counts too, or the sum would
     # not be affine; a row may come out negative, and the sums stay right.
-    before_of, after_of = _by_origin(one.costs), _by_origin(two.costs)
+    before_of, after_of = _by_origin(shallow.costs), _by_origin(deep.costs)
     costs = []
     for key in before_of | after_of:
         known = after_of.get(key) or before_of[key]
@@ -91,19 +93,19 @@ def deeper(one: Reading, two: Reading, layers: int) -> Reading:
                 known,
                 low=max(further(a.low, b.low), least),
                 high=max(further(a.high, b.high), least),
-                count=further(a.count, b.count),
+                count=round(further(a.count, b.count)),
                 libtpu=further(a.libtpu, b.libtpu),
             )
         )
     return Reading(
-        memory={use: further(one.memory[use], two.memory[use]) for use in two.memory},
+        memory={use: round(further(shallow.memory[use], deep.memory[use])) for use in deep.memory},
         kept=None,
-        flops=further(one.flops, two.flops),
-        moved=further(one.moved, two.moved),
+        flops=further(shallow.flops, deep.flops),
+        moved=further(shallow.moved, deep.moved),
         collectives=sorted(collectives, key=lambda row: -row['bytes']),
         costs=sorted(costs, key=lambda cost: -cost.high),
-        drawn=two.drawn,
-        layers=one.layers + two.layers,
+        drawn=deep.drawn,
+        layers=shallow.layers + deep.layers,
     )
 
 

@@ -136,8 +136,9 @@ def _phase(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]
         )
 
         if len(phase['layers_compiled']) > 1:
+            shallow = ' and '.join(map(str, phase['layers_compiled']))
             yield (
-                '                 of 1 and 2 layers, from which the rest follows to about a tenth'
+                f'                 of {shallow} layers, from which the rest follows to about a tenth'
                 ' (--all_layers compiles them all)'
             )
         if phase['expected']:
@@ -151,7 +152,7 @@ def _phase(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]
 
     # Compiled: the rest of the total belongs to nobody by name (program, padding of buffers).
     if 'total' in memory:
-        # Of all layers by rule (1 and 2 compiled) activations and workspace are told together.
+        # Of all layers by rule (two of fewer compiled) activations and workspace are told together.
         uses = ('activations', 'workspace') if 'activations' in memory else ('temporary',)
         named = sum(memory[k] for k in ('parameters', 'optimizer', 'batch', *uses))
         temporaries = ', '.join(f'{_USES[use]} {size(memory[use])}' for use in uses)

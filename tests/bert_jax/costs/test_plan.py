@@ -542,7 +542,7 @@ def test_a_plan_of_scanned_layers_says_what_they_cost(monkeypatch):
         return found | {
             'memory': found['memory'] | memory,
             'compiler': {'flops_per_chip': 1.0, 'bytes_per_chip': 1.0, 'counts_loops_once': True},
-            'layers_compiled': [1] if scanned else [1, 2],
+            'layers_compiled': [1] if scanned else [2, 4],
             'expected': priced(0.3, 0.5) if scanned else priced(0.2, 0.4),
             'collectives': [],
             'warnings': [],
@@ -564,7 +564,7 @@ def test_a_plan_of_scanned_layers_says_what_they_cost(monkeypatch):
     unrolled = text()
     assert 'unrolled' not in unrolled and 'scan_layers' not in unrolled
     assert (
-        'of 1 and 2 layers, from which the rest follows to about a tenth (--all_layers' in unrolled
+        'of 2 and 4 layers, from which the rest follows to about a tenth (--all_layers' in unrolled
     )
     assert 'activations and workspace 1.00 GiB' in unrolled
     assert 'a step costs   200 to 400 ms' in unrolled

@@ -1,4 +1,4 @@
-"""A deep model's step from those of one layer and of two: by arithmetic on made-up readings.
+"""A deep model's step from those of two of fewer layers: by arithmetic on made-up readings.
 
 Against a program of 12 layers: tests/plan.
 """
@@ -30,18 +30,19 @@ def shallow(layers: int) -> reading.Reading:
     )
 
 
-def test_every_number_grows_by_what_the_second_layer_adds():
-    found = reading.deeper(shallow(1), shallow(2), 24)
+@pytest.mark.parametrize('few, more', [(1, 2), (2, 4), (3, 8)])
+def test_every_number_grows_by_what_a_layer_adds(few, more):
+    found = reading.deeper(shallow(few), shallow(more), 24)
     total = 5 + 24 * 3
     assert (found.memory, found.kept) == ({'total': total, 'temporary': 48}, None)
     assert (found.flops, found.moved) == (10 * total, 100 * total)
-    assert (found.drawn, found.layers) == ([((8, 4), 64)], (1, 2))
+    assert (found.drawn, found.layers) == ([((8, 4), 64)], (few, more))
     [row] = found.collectives
     assert (row['count'], row['bytes'], row['sent']) == (1, 4 * total, 7 * total)
 
 
 def test_instructions_are_known_by_where_they_come_from_and_not_by_their_shape():
-    layer, head = reading.deeper(shallow(1), shallow(2), 24).costs
+    layer, head = reading.deeper(shallow(2), shallow(4), 24).costs
     assert (layer.low, layer.high, layer.count, layer.origin) == (72, 96, 24, 'b')
     assert (head.low, head.high, head.count, head.origin) == (5, 6, 1, 'head')
 
