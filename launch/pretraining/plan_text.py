@@ -138,8 +138,8 @@ def _phase(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]
         if len(phase['layers_compiled']) > 1:
             shallow = ' and '.join(map(str, phase['layers_compiled']))
             yield (
-                f'                 of {shallow} layers, from which the rest follows to about a tenth'
-                ' (--all_layers compiles them all)'
+                f'                 of {shallow} layers, from which the rest follows to about a'
+                ' tenth (--all_layers compiles them all)'
             )
         if phase['expected']:
             yield from _expected(phase, plan)
