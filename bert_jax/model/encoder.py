@@ -123,10 +123,10 @@ class Embeddings(nn.Module):
             positions_BTE = position_TE[position_ids_BT + first]
         # Of so few rows a choice between them is quicker on a TPU than to look them up, and its
         # gradient a sum where that of a look-up is a scatter.
-        segments_BTE = segment_2E[0]
+        segments_BTE = segment_2E[None, None, 0]
         for segment in range(1, c.type_vocab_size):
             is_it_BT1 = segment_ids_BT[..., None] == segment
-            segments_BTE = jnp.where(is_it_BT1, segment_2E[segment], segments_BTE)
+            segments_BTE = jnp.where(is_it_BT1, segment_2E[None, None, segment], segments_BTE)
         x_BTE = words_BTE + segments_BTE + positions_BTE
         x_BTE = LayerNorm(c.layer_norm_eps, name='norm')(x_BTE).astype(self.dtype)
         # Rows are pinned to their devices here and after each block; without it XLA may

@@ -42,6 +42,29 @@ def test_forward_equals_numpy(hidden_act):
     assert np.all(np.isneginf(mlm[..., config.vocab_size :]))
 
 
+@pytest.mark.parametrize('rows', [1, 2, 5])
+def test_each_token_has_the_row_of_its_segment_and_gives_it_its_gradient(rows):
+    config = ModelConfig(**{**CONFIG.__dict__, 'type_vocab_size': rows})
+    batch = make_batch(config)
+    segments = np.random.default_rng(0).integers(0, rows, batch['input_ids'].shape)
+    params = noisy_params(heads.Pretraining(config))
+    table = params['encoder']['embeddings']['segment']
+
+    def hidden(table):
+        encoder = params['encoder'] | {'embeddings': params['encoder']['embeddings'] | table}
+        inputs = batch['input_ids'], batch['input_mask'], segments
+        return heads.Encoder(config).apply({'params': encoder}, *inputs)[0]
+
+    got = jax.jit(hidden)({'segment': table})
+    want = numpy_forward(params, config, batch | {'segment_ids': segments})[0]
+    np.testing.assert_allclose(got, want, atol=2e-5)
+    # A row that no token has gets none: the last, in a batch without it.
+    segments = np.minimum(segments, max(rows - 2, 0))
+    gradient = jax.jit(jax.grad(lambda table: (hidden({'segment': table}) ** 3).sum()))(table)
+    used = [bool(np.any(gradient[row])) for row in range(rows)]
+    assert used == [row <= max(rows - 2, 0) for row in range(rows)]
+
+
 def test_padding_to_a_longer_length_changes_no_real_position():
     model, batch = heads.Encoder(CONFIG), make_batch(CONFIG)
     params = noisy_params(heads.Pretraining(CONFIG))['encoder']
