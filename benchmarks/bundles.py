@@ -8,9 +8,12 @@ libtpu 0.0.42; neither its flags nor its notation are documented.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import pathlib
 import re
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,12 +30,19 @@ _COLUMNS = ('libtpu', 'code', 'bytes', 'longer', 'both', 'low', 'high')
 _FILLING = 2  # those of the loop over a kernel's programs
 
 
-def flags(folder: pathlib.Path) -> str:
-    """What LIBTPU_INIT_ARGS must say before libtpu is loaded, so that it writes its code there."""
-    return (
-        f'--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true'
-        ' --xla_jf_dump_llo_pass_label_regex=.*final_bundles.*'
-    )
+@contextlib.contextmanager
+def code_folder() -> Iterator[pathlib.Path]:
+    """A folder into which libtpu writes the code of each program that it compiles.
+
+    libtpu reads its flags when it is loaded: to be asked for before that, and once.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ['JAX_PLATFORMS'] = 'cpu'
+        os.environ['LIBTPU_INIT_ARGS'] = (
+            f'--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true'
+            ' --xla_jf_dump_llo_pass_label_regex=.*final_bundles.*'
+        )
+        yield pathlib.Path(folder)
 
 
 def written(folder: pathlib.Path) -> dict[str, str]:
@@ -123,7 +133,6 @@ def beside_prices(text: str, code: Mapping[str, str], where: Topology) -> list[d
     code: of `written`; rows without `code` are of instructions whose code is not there, or
     does not tell the turns of its loops.
     """
-    clock = where.chip.peak_flops / where.chip.flops_per_cycle
     rows = []
     for i, computation, _ in hlo.scheduled(text):
         price = prices.price(text, i, computation, where.chip)
@@ -141,7 +150,7 @@ def beside_prices(text: str, code: Mapping[str, str], where: Topology) -> list[d
         }
         cycles = of_instruction(code[i.name]) if i.name in code else None
         if cycles is not None:
-            row['code'] = cycles / clock
+            row['code'] = cycles / where.chip.clock
             row['longer'] = max(row['code'], row['bytes'])
             row['both'] = row['code'] + row['bytes']
         rows.append(row)

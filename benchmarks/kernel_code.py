@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import pathlib
-import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -37,12 +35,9 @@ _TOKENS, _WIDTH, _RATE = 4096, 64, 0.1
 def main(argv: Sequence[str]) -> None:
     """Compiles the kernels of each case one after the other, and prints a line for each."""
     del argv
-    with tempfile.TemporaryDirectory() as folder:
-        # libtpu reads its flags when it is loaded: one folder for all that it writes.
-        os.environ['JAX_PLATFORMS'] = 'cpu'
-        os.environ['LIBTPU_INIT_ARGS'] = bundles.flags(pathlib.Path(folder))
+    with bundles.code_folder() as folder:
         rows = []
-        for row in cases(pathlib.Path(folder)):
+        for row in cases(folder):
             rows.append(row)
             low, high = row['priced_ms']
             print(
@@ -87,7 +82,6 @@ def cases(folder: pathlib.Path) -> Iterator[dict[str, Any]]:
             price = prices.price(text, i, computations[entry], one.chip)
             assert price is not None, 'a kernel has a price'
             programs, count = bundles.of_kernel(code[i.name])
-            clock = one.chip.peak_flops / one.chip.flops_per_cycle
             yield {
                 'chip': one.chip.name,
                 'seq_len': tokens,
@@ -95,7 +89,7 @@ def cases(folder: pathlib.Path) -> Iterator[dict[str, Any]]:
                 'kernel': price.opcode.removeprefix('kernel '),
                 'programs': programs,
                 'bundles': count,
-                'ms': 1e3 * programs * count / clock,
+                'ms': 1e3 * programs * count / one.chip.clock,
                 'priced_ms': [1e3 * price.low, 1e3 * price.high],
             }
 

@@ -14,9 +14,7 @@ case takes three minutes or more on one core.
 from __future__ import annotations
 
 import json
-import os
 import pathlib
-import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -40,12 +38,9 @@ _JSON = flags.DEFINE_string('json', None, 'write the figures, instruction by ins
 def main(argv: Sequence[str]) -> None:
     """Compiles the cases one after the other, and prints a line for each basis."""
     del argv
-    with tempfile.TemporaryDirectory() as folder:
-        # libtpu reads its flags when it is loaded: one folder for all that it writes.
-        os.environ['JAX_PLATFORMS'] = 'cpu'
-        os.environ['LIBTPU_INIT_ARGS'] = bundles.flags(pathlib.Path(folder))
+    with bundles.code_folder() as folder:
         found = []
-        for case in cases(pathlib.Path(folder)):
+        for case in cases(folder):
             found.append(case)
             for basis in dict.fromkeys(i['basis'] for i in case['instructions']):
                 of_basis = [i for i in case['instructions'] if i['basis'] == basis]

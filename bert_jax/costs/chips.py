@@ -25,9 +25,8 @@ class Chip:
     kind: what jax's device_kind of it looks like.
     peak_flops: FLOP/s in bfloat16, dense; jax multiplies float32 so on TPU too unless told
     otherwise.
-    flops_per_cycle: of a TPU, what its matrix units do in a cycle, so that peak_flops /
-    flops_per_cycle is its clock: the power of two that libtpu's own estimates of large products
-    come near to. 0 for a GPU.
+    flops_per_cycle: of a TPU, what its matrix units do in a cycle, which tells its `clock`: the
+    power of two that libtpu's own estimates of large products come near to. 0 for a GPU.
     vector_ops_per_cycle: of a TPU, what its vector units do in a cycle: four operations on each of
     8 times 128 numbers in each core (jax-ml.github.io/scaling-book; of a v6e taken to be the same).
     hbm: bytes of memory as published. hbm_usable: of a TPU, what libtpu 0.0.42 allows (it says so
@@ -52,6 +51,11 @@ class Chip:
     shapes: tuple[str, ...]
     cubes: bool = False
     platform: str = 'tpu'
+
+    @property
+    def clock(self) -> float:
+        """Cycles a second of a TPU."""
+        return self.peak_flops / self.flops_per_cycle
 
 
 def _gpu(

@@ -30,7 +30,7 @@ from configs.schema import ModelConfig, Phase, PretrainConfig
 INSTALL = "pip install -c constraints.txt '.[plan]'"
 # Of how many layers the two programs are from which deeper ones follow. One alone is another
 # program than the rest: what its forward pass leaves is still in the fast memory for the backward.
-SHALLOW = (2, 4)
+_SHALLOW = (2, 4)
 _MARGIN = 0.1  # of a chip's memory, by which what follows from shallow programs may be wrong
 # For libtpu where it only compiles: it shall not look for a TPU host's metadata, warn that there is
 # none, or keep a second process out by its lock on the TPU.
@@ -329,11 +329,14 @@ def _read(
     # first of a group that shares its weights costs more.
     runtime, groups = config.runtime, config.model.num_groups or 1
     as_it_is = (
-        runtime.scan_layers or layers < sum(SHALLOW) or config.optimizer.freeze_layers or groups > 1
+        runtime.scan_layers
+        or layers < sum(_SHALLOW)
+        or config.optimizer.freeze_layers
+        or groups > 1
     )
     if all_layers or as_it_is or topology.chip.platform != 'tpu':
         return read(config.model)
-    few, more = (read(config.model.of_depth(depth)) for depth in SHALLOW)
+    few, more = (read(config.model.of_depth(depth)) for depth in _SHALLOW)
     return reading.deeper(few, more, layers)
 
 

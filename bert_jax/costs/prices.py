@@ -108,10 +108,9 @@ def price(text: str, i: Instruction, computation: Computation, chip: Chip) -> Pr
     shapes = [i.shape, *computation.shapes_of_operands(i)]
     every_byte = touched(text, i, computation) / chip.hbm_bandwidth
 
-    # libtpu's own estimate, in the backend_config, which is JSON within the text. The clock is
-    # peak_flops / flops_per_cycle.
+    # libtpu's own estimate, in the backend_config, which is JSON within the text.
     if cycles := re.search(r'"estimated_cycles":"(\d+)"', i.rest):
-        said = int(cycles[1]) * chip.flops_per_cycle / chip.peak_flops
+        said = int(cycles[1]) / chip.clock
         if any(opcode in _PRODUCTS for opcode in opcodes):
             return Price(said, said, i.opcode, 'libtpu', every_byte, said)
         if 'xor' in opcodes:
@@ -172,8 +171,7 @@ def _kernel(i: Instruction, shapes: Sequence[str], chip: Chip) -> Price:
     # Heads that lie side by side do not show their width: that of all published BERTs is 64.
     width = heads[-1] if len(heads) == 4 else 64
     filled = min(width / (_UNIT_V6E if chip.name == 'v6e' else _UNIT), 1)
-    clock = chip.peak_flops / chip.flops_per_cycle
-    product, vector = flops / chip.peak_flops, operations / (chip.vector_ops_per_cycle * clock)
+    product, vector = flops / chip.peak_flops, operations / (chip.vector_ops_per_cycle * chip.clock)
     high = product / filled + vector + least
     return Price(max(product, PACKED * vector, least), high, called, 'kernel', least)
 
