@@ -42,6 +42,8 @@ _CALLED = re.compile(
 _BRANCHES = re.compile(r'branch_computations=\{([^}]*)\}')
 # They call a computation for each element of an array, which costs nothing of its own.
 _ELEMENTWISE = ('reduce', 'sort', 'scatter', 'map', 'select-and-scatter')
+# What these run is a part of them: a fusion, and what another unit of the chip is called to do.
+OF_PARTS = ('fusion', 'call-start', 'async-start')
 # Another name for the buffer that they read, or its copy: of the same size.
 _SAME_BUFFER = ('bitcast', 'copy', 'copy-start', 'copy-done')
 
@@ -273,29 +275,29 @@ def parse(text: str) -> tuple[dict[str, Computation], str]:
 def scheduled(text: str) -> list[tuple[Instruction, Computation, int]]:
     """(instruction, the computation it stands in, times a step) of all that a chip runs by itself.
 
-    What stands inside a fusion runs as part of that: see `inside`.
+    What stands inside a fusion, or a call to another unit, runs as part of that: see `inside`.
     """
     computations, entry = parse(text)
     runs = runs_of(computations, entry)
-    fused = {
+    parts = {
         callee
         for computation in computations.values()
         for i in computation.instructions.values()
-        if i.opcode == 'fusion'
+        if i.opcode in OF_PARTS
         for callee in _CALLED.findall(i.rest)
     }
     return [
         (i, computation, runs[name])
         for name, computation in computations.items()
-        if runs.get(name) and name not in fused
+        if runs.get(name) and name not in parts
         for i in computation.instructions.values()
     ]
 
 
 def inside(text: str, i: Instruction) -> Iterator[tuple[Instruction, Computation]]:
-    """What a fusion is made of, with what fusions within it are made of; nothing of other kinds."""
+    """What one of OF_PARTS is made of, with what those within it are; nothing of other kinds."""
     computations = parse(text)[0]
-    for callee in _CALLED.findall(i.rest) if i.opcode == 'fusion' else ():
+    for callee in _CALLED.findall(i.rest) if i.opcode in OF_PARTS else ():
         if (computation := computations.get(callee)) is None:
             continue
         for part in computation.instructions.values():

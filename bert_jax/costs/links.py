@@ -67,7 +67,9 @@ def collectives(text: str, mesh_shape: Mapping[str, int]) -> list[Collective]:
     """
     by_chain: dict[tuple[str, str], Collective] = {}
     for i, its, count in scheduled(text):
-        # What a chip runs is a collective, or a fusion that has one, or a step of one, in it.
+        # What a chip runs is a collective, or a fusion that has one, or a step of one, in it, or it
+        # calls another unit to run one.
+        ended = its.done_of.get(i.name, i)
         for part, computation in [(i, its), *inside(text, i)]:
             kind = part.opcode.removesuffix('-start')
             if kind not in KINDS:
@@ -91,7 +93,7 @@ def collectives(text: str, mesh_shape: Mapping[str, int]) -> list[Collective]:
                 plain(done.shape),
                 part.origin,
                 begins=i.name,
-                ends=i.name if done is part else done.name,
+                ends=ended.name if done is part else done.name,
             )
             # The steps of one collective share a chain and a channel, which others may have too.
             # Some of them may run beside every turn of a loop: those that run least often run
@@ -144,14 +146,25 @@ def seconds(rows: Iterable[Mapping[str, Any]], topology: Topology) -> tuple[floa
     """(least, most) that the collectives of a step take, rows as of `added_up`.
 
     Least: all links at once. Most: the links of one axis, which is what a ring along it has, and
-    HOP_S for each hop of each collective. Neither says what runs at the same time.
+    HOP_S for each hop of each collective. Of an all-to-all, whose bytes go from each chip to all
+    others, what the links across the middle of a side need: least of the longest side, most of one
+    side after the other. Neither says what runs at the same time.
     """
     least = most = 0.0
     for row in rows:
-        least += row['sent'] / topology.chip.ici
         # Of a torus a collective goes along one side after the other.
         hops = min(row['chips'] - 1, sum(topology.shape)) * (1 + (row['kind'] == 'all-reduce'))
-        most += row['sent'] / one_way(topology) + row['count'] * hops * HOP_S
+        most += row['count'] * hops * HOP_S
+        if row['kind'] == 'all-to-all' and topology.chip.platform == 'tpu':
+            across = [
+                row['bytes'] * side / 4 / one_way(topology)
+                for side in (min(side, row['chips']) for side in topology.shape)
+                if side > 1
+            ]
+            least, most = least + max(across, default=0.0), most + sum(across)
+        else:
+            least += row['sent'] / topology.chip.ici
+            most += row['sent'] / one_way(topology)
     return least, most
 
 

@@ -120,10 +120,14 @@ def price(text: str, i: Instruction, computation: Computation, chip: Chip) -> Pr
         low, high = max(CODE * said, every_byte), CODE * said + every_byte
         return Price(min(low, said), min(high, said), i.opcode, 'elementwise', every_byte, said)
 
-    # An asynchronous copy is two instructions; the second has the result, and counts.
+    # An asynchronous copy is two instructions; the second has the result, and counts. So is a
+    # collective that another unit is called for, which is the links' affair.
     if i.opcode.endswith(('-start', '-update')):
         return None
     if i.opcode.endswith('-done'):
+        begun = computation.instructions.get(i.operands[0])
+        if begun and any(part.opcode in KINDS for part, _ in inside(text, begun)):
+            return None
         copied = size_of(i.shape) / chip.hbm_bandwidth
         kind = f'asynchronous {i.opcode.removesuffix("-done")}'
         return Price(copied, copied, kind, 'copy', copied)

@@ -121,7 +121,7 @@ class _Walk:
             # Then the work, of computations that it runs or its own. At best copies get on beside
             # any work, at worst while it leaves the memory alone.
             for callee, turns in hlo.called_by(self.computations, i):
-                if i.opcode != 'fusion' and callee in self.computations:
+                if i.opcode not in hlo.OF_PARTS and callee in self.computations:
                     turn = self.through(self.computations[callee], times * turns)
                     clock.work(turns * turn.now, turns * (turn.now - turn.idle))
             if price := self._price(i, computation):

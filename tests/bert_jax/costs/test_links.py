@@ -240,3 +240,20 @@ def test_the_time_of_collectives():
         14e6 / 50e9 + 2 * 1 * 1e-6
     )
     assert links.seconds([], topology('v5e:1x1')) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ('name', 'least', 'most', 'hops'),
+    [
+        # Four chips on each side of the middle send half of theirs over two links: 16 MB over 100
+        # GB/s. Across the other, shorter side: the same over four.
+        ('v5e:2x4', 16e6 / 100e9, 16e6 / 100e9 + 16e6 / 200e9, 6),
+        # 128 chips, over 16 links and as many that close the rings; and the other side as well.
+        ('v5e:16x16', 512e6 / 1.6e12, 2 * 512e6 / 1.6e12, 32),
+        ('h100:8', 7e6 / 450e9, 7e6 / 450e9, 7),  # each to each
+    ],
+)
+def test_an_all_to_all_is_as_long_as_the_links_across_the_middle_need(name, least, most, hops):
+    where = topology(name)
+    row = {'kind': 'all-to-all', 'chips': where.chips, 'count': 1, 'bytes': 8e6, 'sent': 7e6}
+    assert links.seconds([row], where) == pytest.approx((least, most + hops * 1e-6))

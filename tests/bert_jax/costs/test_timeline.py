@@ -85,6 +85,24 @@ def test_collectives_go_over_the_links_one_after_the_other():
     assert waited(text) == approx(0, 2 * GATHER[1] - 100 * US)
 
 
+def test_another_unit_of_the_chip_runs_a_collective_beside_the_work():
+    """The sparse cores of a TPU: what they are called for is none of the other units' work."""
+    body = (
+        '%scatter (g: bf16[4194304]) -> bf16[524288] {\n  %g.1 = bf16[4194304] parameter(0)\n'
+        f'  ROOT %r = bf16[524288] reduce-scatter(%g.1), {GROUPS}\n}}\n\n'
+    )
+    begin = (
+        '  %c = ((bf16[4194304]), bf16[524288]) call-start(%big),'
+        ' async_execution_thread="sparsecore", to_apply=%scatter\n'
+    )
+    end = '  %cd = bf16[524288] call-done(%c)\n'
+    text = program(begin, product('p'), end, product('q')).replace('ENTRY', body + 'ENTRY')
+    assert waited(text, 'reduce-scatter') == approx(0, GATHER[1] - 100 * US)
+    assert {cost.opcode for cost in costs_of(text)} == {'convolution', 'reduce-scatter'}
+    text = program(product('p'), begin, end).replace('ENTRY', body + 'ENTRY')
+    assert waited(text, 'reduce-scatter') == approx(*GATHER)
+
+
 CHAIN = ', frontend_attributes={chain_id="0"}'
 STEP = (
     f'%step.NUMBER (s: bf16[524288]) -> bf16[4194304] {{\n  %s.NUMBER = bf16[524288] parameter(0)\n'
