@@ -132,6 +132,14 @@ class RuntimeConfig(Section):
         ' TPUs, where no other axis splits the mesh',
         kind='runtime',
     )
+    gradient_exchange: Literal['auto', 'reduce_scatter', 'all_to_all'] = setting(
+        'auto',
+        'with shard_optimizer, how gradients of layers are added up; all_to_all: devices send each'
+        ' other the pieces, which a TPU does beside the backward pass; auto: that in pre-training'
+        ' on up to 16 v5e chips, without accumulation and scan_layers',
+        kind='runtime',
+        is_later=True,
+    )
     model_parallel: int = setting(
         1, 'devices over which each layer is split', kind='runtime', within=COUNT
     )

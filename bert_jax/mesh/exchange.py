@@ -7,15 +7,24 @@ sharding.py's; what is computed is the caller's.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bert_jax.mesh.sharding import free_axes, names_of, path_of, shardings
+from bert_jax.mesh.sharding import free_axes, names_of, path_of, platform_of, shardings
+from configs.schema import RuntimeConfig
+
+# TPUs without sparse cores. On others those reduce-scatter beside the work of all other units, on
+# these nothing does (docs/plan.md).
+_NO_SPARSE_CORES = re.compile(r'TPU v([23]|5 ?(lite|e))$')
+# An all-to-all crosses the middle of the wiring, which grows more slowly than the number of chips:
+# on so many it still ends while the block below has its turn.
+_ALL_TO_ALL_UP_TO = 16
 
 
 def is_by_parts(accumulation: int, shard_optimizer: bool, dropout_rng: str) -> bool:
@@ -24,12 +33,28 @@ def is_by_parts(accumulation: int, shard_optimizer: bool, dropout_rng: str) -> b
     return dropout_rng != 'rbg' and (accumulation > 1 or shard_optimizer)
 
 
+def is_all_to_all(runtime: RuntimeConfig, mesh: Mesh | AbstractMesh) -> bool:
+    """Whether blocks' gradients are exchanged all-to-all: runtime.gradient_exchange, or on a v5e.
+
+    By itself where a reduce-scatter would have nothing beside it, on few chips, and where gradients
+    of one block come while those of others are computed: the loops of accumulation and of scanned
+    layers do not let that happen.
+    """
+    if runtime.gradient_exchange != 'auto':
+        return runtime.gradient_exchange == 'all_to_all'
+    device = mesh.abstract_mesh.abstract_device
+    lacks_cores = device is not None and bool(_NO_SPARSE_CORES.match(device.device_kind))
+    in_turn = runtime.accumulation == 1 and not runtime.scan_layers
+    return lacks_cores and in_turn and mesh.shape['data'] <= _ALL_TO_ALL_UP_TO
+
+
 def per_data_shard(
     summed: Callable[..., Any],
     params: Any,
     rows: P,
     shard_optimizer: bool = False,
     dtype: jnp.dtype = jnp.float32,
+    all_to_all: bool = False,
 ) -> Callable[..., Any]:
     """`summed(params, shared, rows)` -> (gradients, sums), with one exchange over the axis `data`.
 
@@ -41,6 +66,9 @@ def per_data_shard(
     with its own share of their gradients: together that moves what adding up whole gradients does.
     dtype: of the arithmetic. Kernels are used in no other, so they are gathered in it; a gradient
     is added up in the dtype that `summed` gives it.
+    all_to_all: whether the parts send each other their pieces of a block's gradient, and each adds
+    up its own, in float32. It moves what a reduce-scatter does, and libtpu runs it beside the work
+    that follows.
     """
     # Without a split of `data` there is nothing to exchange.
     mesh = jax.sharding.get_abstract_mesh()
@@ -54,14 +82,22 @@ def per_data_shard(
         gather = lambda one: jax.lax.all_gather(one, 'data', tiled=True)
         return x if axis < 0 else _layer_by_layer(gather, sent, axis)
 
-    device = mesh.abstract_device
-    is_cpu = device is None or device.platform == 'cpu'
+    is_cpu, parts = platform_of(mesh) == 'cpu', mesh.shape['data']
+
+    def scattered(block):
+        return jax.lax.psum_scatter(block, 'data', tiled=True)
+
+    def exchanged(block):
+        pieces = block.reshape(parts, block.shape[0] // parts, *block.shape[1:])
+        return jax.lax.all_to_all(pieces, 'data', 0, 0).astype(jnp.float32).sum(0)
 
     def reduced(x, param, axis):
         # XLA for CPUs ends the process over a scatter of bfloat16 (jaxlib 0.10.2).
         x = x.astype(param.dtype) if is_cpu else x
-        scatter = lambda one: jax.lax.psum_scatter(one, 'data', tiled=True)
-        return jax.lax.psum(x, 'data') if axis < 0 else _layer_by_layer(scatter, x, axis)
+        if axis < 0:
+            return jax.lax.psum(x, 'data')
+        # What is no stack of blocks comes first or last in a backward pass.
+        return _layer_by_layer(exchanged if all_to_all and axis > 0 else scattered, x, axis)
 
     def local(params, shared, rows):
         whole = jax.tree_util.tree_map_with_path(gathered, params, axes)

@@ -189,9 +189,14 @@ def shards_update(runtime: RuntimeConfig, mesh: Mesh | AbstractMesh) -> bool:
     """
     if runtime.shard_optimizer is not None:
         return runtime.shard_optimizer
-    device, data_alone = mesh.abstract_mesh.abstract_device, mesh.size == mesh.shape['data']
-    is_tpu = device is not None and device.platform == 'tpu'
-    return is_tpu and data_alone and runtime.dropout_rng != 'rbg'
+    data_alone = mesh.size == mesh.shape['data']
+    return platform_of(mesh) == 'tpu' and data_alone and runtime.dropout_rng != 'rbg'
+
+
+def platform_of(mesh: Mesh | AbstractMesh) -> str:
+    """'cpu', 'gpu' or 'tpu': of the mesh's devices; 'cpu' where it is a mesh of none."""
+    device = mesh.abstract_mesh.abstract_device
+    return 'cpu' if device is None else device.platform
 
 
 def batch_sharding(mesh: Mesh | AbstractMesh) -> NamedSharding:

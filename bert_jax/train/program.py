@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bert_jax.mesh import sharding
+from bert_jax.mesh import exchange, sharding
 from bert_jax.model import heads
 from bert_jax.model.attention import attention
 from bert_jax.model.retvec import CHARACTERS
@@ -82,6 +82,7 @@ def pretraining_program(
         runtime.dropout_rng,
         sharding.shards_update(runtime, mesh),
         jnp.dtype(runtime.compute_dtype),
+        exchange.is_all_to_all(runtime, mesh),
     )
     # The state's shardings are known without computing it; the jitted step gives its result the
     # same.

@@ -58,6 +58,7 @@ def make_train_step(
     dropout_rng: str = 'threefry',
     shard_optimizer: bool = False,
     dtype: jnp.dtype = jnp.float32,
+    all_to_all: bool = False,
 ) -> Callable[[TrainState, Batch, Hparams], tuple[TrainState, MetricSums]]:
     """-> step(state, batch, hparams) -> (state, metrics as (sum, weight) pairs).
 
@@ -66,7 +67,7 @@ def make_train_step(
     masking: where given, the batch comes unmasked, and each step draws its own masks.
     shard_optimizer: whether the state's weights and moments are split over `data`, as
       sharding.shards_update says; dtype: of the objective's arithmetic, in which weights are then
-      gathered.
+      gathered; all_to_all: how gradients are then added up, as exchange.is_all_to_all says.
     Among the metrics are loss, grad_norm, param_norm and bad_steps, and of an optimizer by settings
     learning_rate; loss is what is minimised, and takes the place of an objective's own `loss`. The
     batch has `input_ids` [B, ...], by which its rows are counted.
@@ -118,7 +119,7 @@ def make_train_step(
         if accumulation > 1:
             summed, rows, cut = total, _split(rows, accumulation), P(None, 'data')
         if is_by_parts(accumulation, shard_optimizer, dropout_rng):
-            summed = per_data_shard(summed, state.params, cut, shard_optimizer, dtype)
+            summed = per_data_shard(summed, state.params, cut, shard_optimizer, dtype, all_to_all)
         grads, sums = summed(state.params, (key, denominators, state.frozen), rows)
 
         # Of the whole batch: the loss, the norm of the gradient before it is clipped, and whether
@@ -167,12 +168,16 @@ def make_train_step(
     return train_step
 
 
-# By platform, what the compiler is told. libtpu gathers a block's weights while the one before it
-# is computed: on v5e of itself, on v6e when asked to (docs/plan.md). No result depends on it.
+# By platform, what the compiler is told: to exchange a block's weights and gradients while another
+# is computed (docs/plan.md). libtpu does so with weights on v5e of itself, on v6e when asked to,
+# with gradients by an all-to-all, or on the sparse cores of chips that have them.
 COMPILER_OPTIONS = {
     'tpu': {
         'xla_enable_async_all_gather': 'true',
         'xla_tpu_enable_async_collective_fusion_fuse_all_gather': 'true',
+        'xla_tpu_enable_async_all_to_all': 'true',
+        'xla_tpu_enable_sparse_core_collective_offload_reduce_scatter': 'true',
+        'xla_tpu_use_tc_device_shape_on_sc': 'true',
     }
 }
 

@@ -30,7 +30,7 @@ from bert_jax.train.state import (
     load_params_into,
     parameter_count,
 )
-from bert_jax.train.step import make_train_step
+from bert_jax.train.step import COMPILER_OPTIONS, make_train_step
 from configs.errors import UserError
 from configs.files.json_object import read_object
 from configs.schema import FinetuneConfig, OptimizerConfig
@@ -303,6 +303,8 @@ class FineTuner(Generic[C]):
             dropout_rng=runtime.dropout_rng,
             shard_optimizer=shards,
             dtype=jnp.dtype(runtime.compute_dtype),
+            # Only where asked for: a batch of fine-tuning is too small to hide it.
+            all_to_all=runtime.gradient_exchange == 'all_to_all',
         )
 
         # The state is donated: the step writes over the old one, which is not needed any more.
@@ -310,7 +312,13 @@ class FineTuner(Generic[C]):
         jit = functools.partial(batch_runner.counted_jit, counts=self.compilations)
         return Programs(
             jit(init, name='init', out_shardings=shardings),
-            jit(step, name='train', donate_argnums=0, out_shardings=(shardings, None)),
+            jit(
+                step,
+                name='train',
+                donate_argnums=0,
+                out_shardings=(shardings, None),
+                compiler_options=COMPILER_OPTIONS.get(jax.default_backend()),
+            ),
             evaluation.SplitPredictor(self.data.task, model, mesh, self.compilations),
             parameter_count(state.params, self.data.source.model),
             self.approach.costs(config),

@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip('libtpu', reason='libtpu is not installed: bash launch/test.sh --plan')
 
 from bert_jax.costs import hlo, links, plan, prices, search, timeline
-from bert_jax.costs.chips import topology
+from bert_jax.costs.chips import Topology, topology
 from bert_jax.mesh import sharding
 from bert_jax.mesh.sharding import path_of
 from bert_jax.train.program import InputKind, argument_shapes
@@ -41,14 +41,14 @@ PREDICTIONS = 3
 class Program:
     """A compiled step with what the tests ask of it."""
 
-    def __init__(self, *changes: str) -> None:
+    def __init__(self, *changes: str, where: Topology = WHERE) -> None:
         self.config = apply(load('bert_tiny'), [*SMALL, 'runtime.compute_dtype=bfloat16', *changes])
         self.phase = self.config.phases[0]
-        self.compiled = plan.compile_step(self.config, self.phase, PREDICTIONS, WHERE)
+        self.compiled = plan.compile_step(self.config, self.phase, PREDICTIONS, where)
         self.text = self.compiled.as_text()
-        self.mesh = plan.abstract_mesh(self.config, WHERE)
+        self.mesh = plan.abstract_mesh(self.config, where)
         self.collectives = links.collectives(self.text, dict(self.mesh.shape))
-        self.costs = timeline.costs(self.text, self.collectives, WHERE)
+        self.costs = timeline.costs(self.text, self.collectives, where)
         inputs = InputKind(self.phase.seq_len, PREDICTIONS)
         self.arguments = argument_shapes(self.config, inputs, self.phase.batch_size, self.mesh)
         leaves = jax.tree_util.tree_flatten_with_path(self.arguments[0].params)[0]
@@ -169,26 +169,56 @@ def test_what_is_reduced_is_the_gradient_and_nothing_else(accumulated):
 
 
 def test_a_sharded_update_scatters_gradients_and_gathers_weights_once_a_step(sharded):
-    """Together they move what one all-reduce of the same arrays does."""
+    """Together they move what one all-reduce of the same arrays does.
+
+    Without accumulation gradients of the layers' matrices are exchanged all-to-all.
+    """
     assert {c.axes for c in sharded.collectives} == {('data',)}
     assert [c for c in sharded.collectives if c.count > 1] == []
     moments = jax.tree_util.tree_flatten_with_path(sharded.arguments[0].opt_state[1].mu)[0]
     shares = {path_of(path): leaf.sharding.shard_shape(leaf.shape) for path, leaf in moments}
     parts = collections.Counter()
     for path, shape in sharded.shapes.items():
-        kind = 'kernels' if path.endswith('kernel') else 'tables'
+        kind = 'tables'
+        if path.endswith('kernel'):
+            kind = 'layers' if '/layers/' in path else 'kernels'
         parts[kind if shares[path] != shape else 'whole'] += math.prod(shape)
-    assert parts['whole'] < 0.05 * (parts['tables'] + parts['kernels'])
+    assert parts['whole'] < 0.05 * sum(parts.values())
 
     # Kernels in bfloat16, but for gradients that were added up in float32; the rest in float32.
     moved = collections.Counter()
     for c in sharded.collectives:
         moved[c.kind] += c.bytes
-    width = 2 if sharded.config.runtime.accumulation == 1 else 4
-    assert moved['all-gather'] == 4 * parts['tables'] + 2 * parts['kernels']
-    scattered = 4 * parts['tables'] + width * parts['kernels']
+    kernels = parts['kernels'] + parts['layers']
+    assert moved['all-gather'] == 4 * parts['tables'] + 2 * kernels
+    if sharded.config.runtime.accumulation == 1:
+        assert moved['all-to-all'] == 2 * parts['layers']
+        scattered = 4 * parts['tables'] + 2 * parts['kernels']
+    else:
+        assert not moved['all-to-all']
+        scattered = 4 * parts['tables'] + 4 * kernels
     assert moved['reduce-scatter'] == pytest.approx(scattered, rel=0.02)  # rows may be padded
     assert moved['all-reduce'] == pytest.approx(4 * parts['whole'], rel=0.05)  # and the metrics
+
+
+def test_gradients_of_layers_are_exchanged_beside_other_work(optimised):
+    program = Program()
+    order = [i for i, _, _ in hlo.scheduled(program.text)]
+    at = {i.name: place for place, i in enumerate(order)}
+    exchanged = [c for c in program.collectives if c.kind == 'all-to-all']
+    assert len(exchanged) == 6 * program.config.model.num_layers
+    beside = [
+        [i.name for i in order[at[c.begins] + 1 : at[c.ends]] if i.opcode == 'fusion']
+        for c in exchanged
+    ]
+    assert [c.shape for c, work in zip(exchanged, beside, strict=True) if not work] == []
+
+
+def test_sparse_cores_scatter_gradients_beside_other_work(optimised):
+    program = Program(where=topology('v6e:2x4'))
+    scattered = [c for c in program.collectives if c.kind == 'reduce-scatter']
+    assert len(scattered) >= 6 * program.config.model.num_layers
+    assert [c.shape for c in scattered if c.begins == c.ends] == []
 
 
 @pytest.mark.parametrize('change', ['runtime.accumulation=2', 'runtime.model_parallel=2'])

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.mesh import sharding
+from bert_jax.mesh import exchange, sharding
 from bert_jax.model import heads
 from bert_jax.train import losses
 from bert_jax.train.checkpoint import Checkpoints
@@ -63,6 +63,7 @@ def run(
             dropout_rng=rng,
             shard_optimizer=shards,
             dtype=model.dtype,
+            all_to_all=exchange.is_all_to_all(runtime, mesh),
         ),
         state,
     )
@@ -97,6 +98,7 @@ ONE_FACTOR = [
     {'remat': 'dots'},
     {'remat': 'full'},
     {'shard_optimizer': True},
+    {'shard_optimizer': True, 'gradient_exchange': 'all_to_all'},
 ]
 SEED = int(os.environ['BERT_JAX_TEST_SEED'])  # drawn in conftest.py where it is not given
 CHOICES = {
@@ -104,6 +106,7 @@ CHOICES = {
     'scan_layers': (False, True),
     'remat': ('none', 'dots', 'full'),
     'shard_optimizer': (False, True),
+    'gradient_exchange': ('reduce_scatter', 'all_to_all'),
 }
 
 
@@ -123,6 +126,7 @@ def equal_losses(baseline, change, capfd):
     [
         {'fsdp': 8, 'remat': 'full'},
         {'accumulation': 4, 'shard_optimizer': True},
+        {'fsdp': 2, 'shard_optimizer': True, 'gradient_exchange': 'all_to_all'},
         pytest.param({'fsdp': 2, 'model_parallel': 2, 'accumulation': 2}, marks=pytest.mark.slow),
         pytest.param(
             {'model_parallel': 4, 'scan_layers': True, 'remat': 'dots'}, marks=pytest.mark.slow
