@@ -134,9 +134,9 @@ class RuntimeConfig(Section):
     )
     gradient_exchange: Literal['auto', 'reduce_scatter', 'all_to_all'] = setting(
         'auto',
-        'with shard_optimizer, how gradients of layers are added up; all_to_all: devices send each'
-        ' other the pieces, which a TPU does beside the backward pass; auto: that in pre-training'
-        ' on up to 16 v5e chips, without accumulation and scan_layers',
+        'with shard_optimizer, how gradients of matrices are added up; all_to_all: devices send'
+        ' each other the pieces, which a TPU does beside the backward pass; auto: that in'
+        ' pre-training on up to 16 v5e chips, without accumulation and scan_layers',
         kind='runtime',
         is_later=True,
     )

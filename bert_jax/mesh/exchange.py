@@ -34,7 +34,7 @@ def is_by_parts(accumulation: int, shard_optimizer: bool, dropout_rng: str) -> b
 
 
 def is_all_to_all(runtime: RuntimeConfig, mesh: Mesh | AbstractMesh) -> bool:
-    """Whether blocks' gradients are exchanged all-to-all: runtime.gradient_exchange, or on a v5e.
+    """Whether kernels' gradients are exchanged all-to-all: runtime.gradient_exchange, or on a v5e.
 
     By itself where a reduce-scatter would have nothing beside it, on few chips, and where gradients
     of one block come while those of others are computed: the loops of accumulation and of scanned
@@ -66,7 +66,7 @@ def per_data_shard(
     with its own share of their gradients: together that moves what adding up whole gradients does.
     dtype: of the arithmetic. Kernels are used in no other, so they are gathered in it; a gradient
     is added up in the dtype that `summed` gives it.
-    all_to_all: whether the parts send each other their pieces of a block's gradient, and each adds
+    all_to_all: whether the parts send each other their pieces of a kernel's gradient, and each adds
     up its own, in float32. It moves what a reduce-scatter does, and libtpu runs it beside the work
     that follows.
     """
@@ -77,8 +77,11 @@ def per_data_shard(
     places = shardings({'params': params}, mesh, shard_optimizer)['params']
     axes = jax.tree.map(_axis_over_data, places)
 
+    def is_kernel(path):
+        return path_of(path).endswith('kernel')
+
     def gathered(path, x, axis):
-        sent = x.astype(dtype) if path_of(path).endswith('kernel') else x
+        sent = x.astype(dtype) if is_kernel(path) else x
         gather = lambda one: jax.lax.all_gather(one, 'data', tiled=True)
         return x if axis < 0 else _layer_by_layer(gather, sent, axis)
 
@@ -91,18 +94,19 @@ def per_data_shard(
         pieces = block.reshape(parts, block.shape[0] // parts, *block.shape[1:])
         return jax.lax.all_to_all(pieces, 'data', 0, 0).astype(jnp.float32).sum(0)
 
-    def reduced(x, param, axis):
+    def reduced(path, x, param, axis):
         # XLA for CPUs ends the process over a scatter of bfloat16 (jaxlib 0.10.2).
         x = x.astype(param.dtype) if is_cpu else x
         if axis < 0:
             return jax.lax.psum(x, 'data')
-        # What is no stack of blocks comes first or last in a backward pass.
-        return _layer_by_layer(exchanged if all_to_all and axis > 0 else scattered, x, axis)
+        # The gradients of the tables come last, when nothing is left to be done beside them.
+        in_pieces = all_to_all and is_kernel(path)
+        return _layer_by_layer(exchanged if in_pieces else scattered, x, axis)
 
     def local(params, shared, rows):
         whole = jax.tree_util.tree_map_with_path(gathered, params, axes)
         gradients, sums = summed(whole, shared, rows)
-        gradients = jax.tree.map(reduced, gradients, params, axes)
+        gradients = jax.tree_util.tree_map_with_path(reduced, gradients, params, axes)
         wide = jax.tree.map(lambda gradient, x: gradient.astype(x.dtype), gradients, params)
         return wide, jax.lax.psum(sums, 'data')
 

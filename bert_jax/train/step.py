@@ -169,13 +169,15 @@ def make_train_step(
 
 
 # By platform, what the compiler is told: to exchange a block's weights and gradients while another
-# is computed (docs/plan.md). libtpu does so with weights on v5e of itself, on v6e when asked to,
-# with gradients by an all-to-all, or on the sparse cores of chips that have them.
+# is computed (docs/plan.md). The sparse cores do it on chips that have them. A v5e has none; there
+# libtpu cuts gathers into steps beside products, and all-to-alls can run beside anything.
 COMPILER_OPTIONS = {
     'tpu': {
         'xla_enable_async_all_gather': 'true',
         'xla_tpu_enable_async_collective_fusion_fuse_all_gather': 'true',
         'xla_tpu_enable_async_all_to_all': 'true',
+        'xla_tpu_enable_sparse_core_collective_offload_all_gather': 'true',
+        'xla_tpu_enable_sparse_core_collective_offload_all_reduce': 'true',
         'xla_tpu_enable_sparse_core_collective_offload_reduce_scatter': 'true',
         'xla_tpu_use_tc_device_shape_on_sc': 'true',
     }
