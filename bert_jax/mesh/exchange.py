@@ -17,13 +17,14 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bert_jax.mesh.sharding import free_axes, names_of, path_of, platform_of, shardings
+from configs.errors import UserError
 from configs.schema import RuntimeConfig
 
 # TPUs without sparse cores. On others those reduce-scatter beside the work of all other units, on
 # these nothing does (docs/plan.md).
 _NO_SPARSE_CORES = re.compile(r'TPU v([23]|5 ?(lite|e))$')
-# An all-to-all crosses the middle of the wiring, which grows more slowly than the number of chips:
-# on so many it still ends while the block below has its turn.
+# libtpu 0.0.42 has no all-to-all beside other work for larger slices of a v5e. They would gain
+# little: an all-to-all crosses the middle of the wiring, which grows more slowly than their number.
 _ALL_TO_ALL_UP_TO = 16
 
 
@@ -33,19 +34,28 @@ def is_by_parts(accumulation: int, shard_optimizer: bool, dropout_rng: str) -> b
     return dropout_rng != 'rbg' and (accumulation > 1 or shard_optimizer)
 
 
-def is_all_to_all(runtime: RuntimeConfig, mesh: Mesh | AbstractMesh) -> bool:
+def is_all_to_all(
+    runtime: RuntimeConfig, mesh: Mesh | AbstractMesh, may_choose: bool = True
+) -> bool:
     """Whether kernels' gradients are exchanged all-to-all: runtime.gradient_exchange, or on a v5e.
 
-    By itself where a reduce-scatter would have nothing beside it, on few chips, and where gradients
-    of one block come while those of others are computed: the loops of accumulation and of scanned
-    layers do not let that happen.
+    By itself where a reduce-scatter would have nothing beside it, and where gradients of one block
+    come while those of others are computed: the loops of accumulation and of scanned layers do not
+    let that happen. may_choose: whether `auto` may be an all-to-all. UserError where one is named
+    that cannot be had.
     """
+    device = mesh.abstract_mesh.abstract_device
+    is_small = mesh.size <= _ALL_TO_ALL_UP_TO
+    if runtime.gradient_exchange == 'all_to_all' and platform_of(mesh) == 'tpu' and not is_small:
+        raise UserError(
+            f'runtime.gradient_exchange=all_to_all: libtpu has it for up to {_ALL_TO_ALL_UP_TO}'
+            f' chips, and there are {mesh.size}: use reduce_scatter, or auto'
+        )
     if runtime.gradient_exchange != 'auto':
         return runtime.gradient_exchange == 'all_to_all'
-    device = mesh.abstract_mesh.abstract_device
     lacks_cores = device is not None and bool(_NO_SPARSE_CORES.match(device.device_kind))
     in_turn = runtime.accumulation == 1 and not runtime.scan_layers
-    return lacks_cores and in_turn and mesh.shape['data'] <= _ALL_TO_ALL_UP_TO
+    return may_choose and lacks_cores and in_turn and is_small
 
 
 def per_data_shard(

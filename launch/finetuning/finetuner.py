@@ -20,7 +20,7 @@ import numpy as np
 from absl import logging
 
 from bert_jax.costs.throughput import StepCosts
-from bert_jax.mesh import processes, sharding
+from bert_jax.mesh import exchange, processes, sharding
 from bert_jax.train import checkpoint, loop, schedule, task_heads
 from bert_jax.train.state import (
     TrainState,
@@ -303,8 +303,8 @@ class FineTuner(Generic[C]):
             dropout_rng=runtime.dropout_rng,
             shard_optimizer=shards,
             dtype=jnp.dtype(runtime.compute_dtype),
-            # Only where asked for: a batch of fine-tuning is too small to hide it.
-            all_to_all=runtime.gradient_exchange == 'all_to_all',
+            # Only where it is named: small batches leave too little work to be done beside it.
+            all_to_all=exchange.is_all_to_all(runtime, mesh, may_choose=False),
         )
 
         # The state is donated: the step writes over the old one, which is not needed any more.

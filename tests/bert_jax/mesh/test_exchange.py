@@ -9,15 +9,19 @@ import pytest
 from jax.sharding import AbstractDevice, AbstractMesh
 
 from bert_jax.mesh.exchange import is_all_to_all
+from configs.errors import UserError
 from configs.schema import RuntimeConfig
 
 V5E, V6E, GPU = ('TPU v5 lite', 'tpu'), ('TPU v6 lite', 'tpu'), ('NVIDIA H100', 'gpu')
 
 
-def chosen(device: tuple[str, str] | None, parts: int, **runtime: object) -> bool:
+def mesh_of(device: tuple[str, str] | None, parts: int) -> AbstractMesh:
     kind = device and AbstractDevice(device[0], 1, device[1])
-    mesh = AbstractMesh((parts, 1, 1), ('data', 'fsdp', 'model'), abstract_device=kind)
-    return is_all_to_all(RuntimeConfig(**runtime), mesh)
+    return AbstractMesh((parts, 1, 1), ('data', 'fsdp', 'model'), abstract_device=kind)
+
+
+def chosen(device: tuple[str, str] | None, parts: int, **runtime: object) -> bool:
+    return is_all_to_all(RuntimeConfig(**runtime), mesh_of(device, parts))
 
 
 @pytest.mark.parametrize(
@@ -41,7 +45,19 @@ def test_an_all_to_all_is_taken_by_itself_where_a_scatter_has_nothing_beside_it(
     assert chosen(device, parts, **runtime) == expected
 
 
+def test_fine_tuning_takes_none_by_itself():
+    auto, named = RuntimeConfig(), RuntimeConfig(gradient_exchange='all_to_all')
+    assert not is_all_to_all(auto, mesh_of(V5E, 8), may_choose=False)
+    assert is_all_to_all(named, mesh_of(V5E, 8), may_choose=False)
+
+
 @pytest.mark.parametrize('device', [V5E, V6E, GPU, None])
-def test_what_is_named_is_taken_anywhere(device):
-    assert chosen(device, 64, gradient_exchange='all_to_all', scan_layers=True)
+def test_what_is_named_is_taken(device):
+    assert chosen(device, 16, gradient_exchange='all_to_all', scan_layers=True)
     assert not chosen(device, 8, gradient_exchange='reduce_scatter')
+
+
+def test_what_libtpu_does_not_have_is_refused_in_a_line():
+    assert chosen(GPU, 32, gradient_exchange='all_to_all')
+    with pytest.raises(UserError, match='for up to 16 chips, and there are 32: use reduce_scatter'):
+        chosen(V5E, 32, gradient_exchange='all_to_all')
