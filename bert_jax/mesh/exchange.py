@@ -20,9 +20,9 @@ from bert_jax.mesh.sharding import free_axes, names_of, path_of, platform_of, sh
 from configs.errors import UserError
 from configs.schema import RuntimeConfig
 
-# TPUs without sparse cores. On others those reduce-scatter beside the work of all other units, on
-# these nothing does (docs/plan.md).
-_NO_SPARSE_CORES = re.compile(r'TPU v([23]|5 ?(lite|e))$')
+# The TPU without sparse cores that was compiled for. On others those reduce-scatter beside the work
+# of all other units, on this one nothing does (docs/plan.md).
+_NO_SPARSE_CORES = re.compile(r'TPU v5 ?(lite|e)$')
 # libtpu 0.0.42 has no all-to-all beside other work for larger slices of a v5e. They would gain
 # little: an all-to-all crosses the middle of the wiring, which grows more slowly than their number.
 _ALL_TO_ALL_UP_TO = 16
