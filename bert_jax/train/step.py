@@ -170,10 +170,12 @@ def make_train_step(
 
 # By platform, what the compiler is told: to exchange a block's weights and gradients while another
 # is computed (docs/plan.md). The sparse cores do it on chips that have them. A v5e has none; there
-# libtpu cuts gathers into steps beside products, and all-to-alls can run beside anything.
+# libtpu cuts gathers into steps beside products, and all-to-alls can run beside anything. Of a
+# gather over 64 chips it makes a sum of zeros, unless it is told to prefer the gather.
 COMPILER_OPTIONS = {
     'tpu': {
         'xla_enable_async_all_gather': 'true',
+        'xla_tpu_prefer_async_allgather_to_allreduce': 'true',
         'xla_tpu_enable_async_collective_fusion_fuse_all_gather': 'true',
         'xla_tpu_enable_async_all_to_all': 'true',
         'xla_tpu_enable_sparse_core_collective_offload_all_gather': 'true',

@@ -218,6 +218,12 @@ def test_sparse_cores_exchange_weights_and_gradients_beside_other_work(optimised
     assert [(c.kind, c.shape) for c in moved if c.begins == c.ends] == []
 
 
+def test_a_gather_over_many_chips_is_none_of_zeros_that_are_summed(optimised):
+    program = Program('phases.0.batch_size=640', where=topology('v5e:8x8'))
+    gathered = [c for c in program.collectives if c.kind == 'all-gather']
+    assert len(gathered) >= 6 * program.config.model.num_layers
+
+
 @pytest.mark.parametrize('change', ['runtime.accumulation=2', 'runtime.model_parallel=2'])
 def test_the_flash_kernel_compiles_with_each_chip_its_own_rows_and_heads(optimised, change):
     sizes = ('model.max_position=128', 'phases.0.seq_len=128', 'model.attention_dropout=0')
