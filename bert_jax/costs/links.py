@@ -156,11 +156,10 @@ def seconds(rows: Iterable[Mapping[str, Any]], topology: Topology) -> tuple[floa
         hops = min(row['chips'] - 1, sum(topology.shape)) * (1 + (row['kind'] == 'all-reduce'))
         most += row['count'] * hops * HOP_S
         if row['kind'] == 'all-to-all' and topology.chip.platform == 'tpu':
-            across = [
-                row['bytes'] * side / 4 / one_way(topology)
-                for side in (min(side, row['chips']) for side in topology.shape)
-                if side > 1
-            ]
+            # Half of what each chip has goes across the middle, from the half of a side's chips
+            # that stand on this side of it.
+            sides = [min(side, row['chips']) for side in topology.shape if side > 1]
+            across = [row['bytes'] * side / 4 / one_way(topology) for side in sides]
             least, most = least + max(across, default=0.0), most + sum(across)
         else:
             least += row['sent'] / topology.chip.ici
