@@ -145,26 +145,40 @@ def one_way(topology: Topology) -> float:
 def seconds(rows: Iterable[Mapping[str, Any]], topology: Topology) -> tuple[float, float]:
     """(least, most) that the collectives of a step take, rows as of `added_up`.
 
-    Least: all links at once. Most: the links of one axis, which is what a ring along it has, and
-    HOP_S for each hop of each collective. Of an all-to-all, whose bytes go from each chip to all
-    others, what the links across the middle of a side need: least of the longest side, most of one
-    side after the other. Neither says what runs at the same time.
+    Least: all links of the sides that a group needs, at once. Most: the links of one side, which is
+    what a ring along it has, and HOP_S for each hop of each collective. Of an all-to-all, whose
+    bytes go from each chip to all others, what the links across the middle of a side need: least of
+    the longest side, most of one side after the other. Neither says what runs at the same time.
     """
     least = most = 0.0
     for row in rows:
         # Of a torus a collective goes along one side after the other.
         hops = min(row['chips'] - 1, sum(topology.shape)) * (1 + (row['kind'] == 'all-reduce'))
         most += row['count'] * hops * HOP_S
+        sides = _sides(row['chips'], topology)
         if row['kind'] == 'all-to-all' and topology.chip.platform == 'tpu':
             # Half of what each chip has goes across the middle, from the half of a side's chips
             # that stand on this side of it.
-            sides = [min(side, row['chips']) for side in topology.shape if side > 1]
             across = [row['bytes'] * side / 4 / one_way(topology) for side in sides]
             least, most = least + max(across, default=0.0), most + sum(across)
         else:
-            least += row['sent'] / topology.chip.ici
+            links = topology.chip.ici * max(len(sides), 1) / len(topology.shape)
+            least += row['sent'] / links
             most += row['sent'] / one_way(topology)
     return least, most
+
+
+def _sides(chips: int, topology: Topology) -> list[int]:
+    """The fewest sides of the wiring that have so many chips in them, the longest first.
+
+    Of each how many of its chips are needed.
+    """
+    sides: list[int] = []
+    for side in sorted(topology.shape, reverse=True):
+        left = math.ceil(chips / math.prod(sides))
+        if left > 1:
+            sides.append(min(side, left))
+    return sides
 
 
 def _groups(rest: str, mesh_shape: Mapping[str, int]) -> tuple[tuple[str, ...], int]:

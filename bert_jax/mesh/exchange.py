@@ -7,12 +7,14 @@ sharding.py's; what is computed is the caller's.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -23,9 +25,11 @@ from configs.schema import RuntimeConfig
 # The TPU without sparse cores that was compiled for. On others those reduce-scatter beside the work
 # of all other units, on this one nothing does (docs/plan.md).
 _NO_SPARSE_CORES = re.compile(r'TPU v5 ?(lite|e)$')
-# libtpu 0.0.42 has no all-to-all beside other work for larger slices of a v5e. They would gain
-# little: an all-to-all crosses the middle of the wiring, which grows more slowly than their number.
+# libtpu 0.0.42 has no all-to-all beside other work for larger slices of a v5e: their wiring lets
+# chips of one row or column exchange, and even that not beside other work.
 _ALL_TO_ALL_UP_TO = 16
+# Of a reduce-scatter over more chips of a TPU it makes an all-reduce, of twice the bytes.
+_REDUCE_SCATTER_UP_TO = 32
 
 
 def is_by_parts(accumulation: int, shard_optimizer: bool, dropout_rng: str) -> bool:
@@ -95,10 +99,13 @@ def per_data_shard(
         gather = lambda one: jax.lax.all_gather(one, 'data', tiled=True)
         return x if axis < 0 else _layer_by_layer(gather, sent, axis)
 
-    is_cpu, parts = platform_of(mesh) == 'cpu', mesh.shape['data']
+    platform, parts = platform_of(mesh), mesh.shape['data']
+    steps = _steps(parts, _REDUCE_SCATTER_UP_TO if platform == 'tpu' else parts)
 
     def scattered(block):
-        return jax.lax.psum_scatter(block, 'data', tiled=True)
+        for groups in steps:
+            block = jax.lax.psum_scatter(block, 'data', axis_index_groups=groups, tiled=True)
+        return block
 
     def exchanged(block):
         pieces = block.reshape(parts, block.shape[0] // parts, *block.shape[1:])
@@ -106,7 +113,7 @@ def per_data_shard(
 
     def reduced(path, x, param, axis):
         # XLA for CPUs ends the process over a scatter of bfloat16 (jaxlib 0.10.2).
-        x = x.astype(param.dtype) if is_cpu else x
+        x = x.astype(param.dtype) if platform == 'cpu' else x
         if axis < 0:
             return jax.lax.psum(x, 'data')
         # The gradients of the tables come last, when nothing is left to be done beside them.
@@ -133,6 +140,26 @@ def per_data_shard(
 def _axis_over_data(place: NamedSharding) -> int:
     """The axis of an array that is split over `data`; -1 where none is."""
     return next((i for i, axes in enumerate(place.spec) if 'data' in names_of(axes)), -1)
+
+
+def _steps(parts: int, at_once: int) -> list[list[list[int]]]:
+    """The steps in which `parts` exchange: of each, the groups whose members exchange.
+
+    One step of one group, where at_once allows it. Else the parts are laid out row by row, as a
+    mesh is over the wiring of a TPU, and exchange along one side after the other. The first side
+    comes first: so each part is left with the piece of its own number, as if all had been at once.
+    """
+    sides = _sides(parts, at_once)
+    numbers = np.arange(parts).reshape(sides)
+    return [np.moveaxis(numbers, i, -1).reshape(-1, n).tolist() for i, n in enumerate(sides)]
+
+
+def _sides(parts: int, at_once: int) -> list[int]:
+    """Factors of `parts`, as even as can be and none above at_once where that can be."""
+    smaller = max(side for side in range(1, math.isqrt(parts) + 1) if parts % side == 0)
+    if parts <= at_once or smaller == 1:
+        return [parts]
+    return [*_sides(smaller, at_once), *_sides(parts // smaller, at_once)]
 
 
 def _layer_by_layer(exchange: Callable[..., Any], x: jax.Array, axis: int) -> jax.Array:

@@ -261,6 +261,17 @@ def test_fsdp_gathers_parameters_for_the_model_and_never_for_the_optimizer(fsdp)
     assert share < 0.2 * sum(math.prod(leaf.shape) for leaf in moments)
 
 
+@pytest.mark.parametrize('name', ['v5e:8x8', 'v6e:8x8'])
+def test_gradients_are_scattered_on_a_large_slice_too(optimised, name):
+    """There libtpu made an all-reduce of each scatter and each gather, twice the bytes."""
+    large = Program('phases.0.batch_size=1280', 'model.num_layers=1', where=topology(name))
+    kinds = {row['kind']: row for row in links.added_up(large.collectives)}
+    gathered_bytes = kinds['all-gather']['bytes']
+    assert kinds['reduce-scatter']['chips'] == 8  # along one side after the other
+    assert gathered_bytes < kinds['reduce-scatter']['bytes'] < 9 / 8 * gathered_bytes
+    assert kinds['all-reduce']['bytes'] < 0.2 * gathered_bytes
+
+
 def test_fsdp_scatters_the_gradient_of_the_word_table(fsdp):
     """It came whole to each chip, to be cut there: an all-reduce, or a scatter and a gather."""
     table = math.prod(fsdp.shapes['encoder/embeddings/word'])

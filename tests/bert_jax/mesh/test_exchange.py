@@ -1,14 +1,21 @@
 """How gradients are exchanged, as settings and devices choose it.
 
-That no exchange changes a loss is shown by tests/bert_jax/train/test_step.py.
+And that each device is left with its own share of their sum, in one step or in several. That no
+exchange changes a loss is shown by tests/bert_jax/train/test_step.py.
 """
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh
+from jax.sharding import PartitionSpec as P
 
-from bert_jax.mesh.exchange import is_all_to_all
+from bert_jax.mesh import exchange
+from bert_jax.mesh.exchange import is_all_to_all, per_data_shard
+from bert_jax.mesh.sharding import make_mesh
 from configs.errors import UserError
 from configs.schema import RuntimeConfig
 
@@ -61,3 +68,49 @@ def test_what_libtpu_does_not_have_is_refused_in_a_line():
     assert chosen(GPU, 32, gradient_exchange='all_to_all')
     with pytest.raises(UserError, match='for up to 16 chips, and there are 32: use reduce_scatter'):
         chosen(V5E, 32, gradient_exchange='all_to_all')
+
+
+@pytest.mark.parametrize('at_once', [8, 4, 2])
+@pytest.mark.parametrize('all_to_all', [False, True])
+def test_each_device_has_its_own_share_of_the_sum_however_many_exchange_at_once(
+    monkeypatch, at_once, all_to_all
+):
+    """Devices by twos, by fours and all eight: in three steps, in two and in one."""
+    sides = exchange._sides
+    monkeypatch.setattr(exchange, '_sides', lambda parts, _: sides(parts, at_once))
+    # Whole numbers, which any order of adding them up leaves exact: row b of a batch has the
+    # gradient b times the weights.
+    table = np.arange(16 * 3, dtype=np.float32).reshape(16, 3)
+    kernels = np.stack([table + 7, table + 70])
+    params = {'embeddings': {'word': table}, 'layers': {'query': {'kernel': kernels}}}
+    rows = np.arange(24, dtype=np.float32)
+
+    def summed(whole, _, rows):
+        return jax.tree.map(lambda x: rows.sum() * x, whole), rows.sum()
+
+    with jax.set_mesh(make_mesh(RuntimeConfig())):
+        by_parts = per_data_shard(
+            summed, params, P('data'), shard_optimizer=True, all_to_all=all_to_all
+        )
+        gradients, total = jax.jit(by_parts)(params, jnp.zeros(()), rows)
+    assert total == rows.sum()
+    for got, x in zip(jax.tree.leaves(gradients), jax.tree.leaves(params), strict=True):
+        np.testing.assert_array_equal(got, rows.sum() * x)
+        assert got.sharding.shard_shape(got.shape) == (*x.shape[:-2], 2, 3)
+
+
+@pytest.mark.parametrize(
+    ('parts', 'at_once', 'sides'),
+    [
+        (8, 32, [8]),
+        (32, 32, [32]),
+        (64, 32, [8, 8]),
+        (128, 32, [8, 16]),
+        (256, 32, [16, 16]),
+        (448, 32, [16, 28]),  # v5p:4x4x28
+        (2048, 32, [32, 8, 8]),
+        (37, 32, [37]),  # no such slice; a prime has no sides
+    ],
+)
+def test_steps_go_along_the_sides_of_the_wiring(parts, at_once, sides):
+    assert exchange._sides(parts, at_once) == sides
