@@ -28,8 +28,8 @@ _NO_SPARSE_CORES = re.compile(r'TPU v5 ?(lite|e)$')
 # libtpu 0.0.42 has no all-to-all beside other work for larger slices of a v5e: their wiring lets
 # chips of one row or column exchange, and even that not beside other work.
 _ALL_TO_ALL_UP_TO = 16
-# Of a reduce-scatter over more chips of a TPU it makes an all-reduce, of twice the bytes.
-_REDUCE_SCATTER_UP_TO = 32
+# TPUs whose wiring has two sides; that of the others has three.
+_TWO_SIDES = re.compile(r'TPU v\d+ ?(lite|e)$')
 
 
 def is_by_parts(accumulation: int, shard_optimizer: bool, dropout_rng: str) -> bool:
@@ -100,7 +100,7 @@ def per_data_shard(
         return x if axis < 0 else _layer_by_layer(gather, sent, axis)
 
     platform, parts = platform_of(mesh), mesh.shape['data']
-    steps = _steps(parts, _REDUCE_SCATTER_UP_TO if platform == 'tpu' else parts)
+    steps = _steps(_sides(mesh))
 
     def scattered(block):
         for groups in steps:
@@ -142,24 +142,30 @@ def _axis_over_data(place: NamedSharding) -> int:
     return next((i for i, axes in enumerate(place.spec) if 'data' in names_of(axes)), -1)
 
 
-def _steps(parts: int, at_once: int) -> list[list[list[int]]]:
-    """The steps in which `parts` exchange: of each, the groups whose members exchange.
+def _sides(mesh: Mesh | AbstractMesh) -> list[int]:
+    """In how many steps the parts of `data` scatter, and how many parts exchange in each.
 
-    One step of one group, where at_once allows it. Else the parts are laid out row by row, as a
-    mesh is over the wiring of a TPU, and exchange along one side after the other. The first side
-    comes first: so each part is left with the piece of its own number, as if all had been at once.
+    At once, but of a TPU on wiring with two sides of different lengths alone, or on four chips. Of
+    other scatters over all chips libtpu 0.0.42 makes all-reduces, of twice the bytes, but it leaves
+    those over the chips of one side as they are.
     """
-    sides = _sides(parts, at_once)
-    numbers = np.arange(parts).reshape(sides)
-    return [np.moveaxis(numbers, i, -1).reshape(-1, n).tolist() for i, n in enumerate(sides)]
-
-
-def _sides(parts: int, at_once: int) -> list[int]:
-    """Factors of `parts`, as even as can be and none above at_once where that can be."""
+    device, parts = mesh.abstract_mesh.abstract_device, mesh.shape['data']
     smaller = max(side for side in range(1, math.isqrt(parts) + 1) if parts % side == 0)
-    if parts <= at_once or smaller == 1:
+    if platform_of(mesh) != 'tpu' or parts <= 4 or smaller == 1:
         return [parts]
-    return [*_sides(smaller, at_once), *_sides(parts // smaller, at_once)]
+    is_oblong = _TWO_SIDES.match(device.device_kind) and smaller * smaller != parts
+    return [parts] if is_oblong else [smaller, parts // smaller]
+
+
+def _steps(sides: list[int]) -> list[list[list[int]]]:
+    """Who scatters among each other, step by step: groups of parts.
+
+    The parts are laid out row by row, as a mesh is over the wiring of a TPU, and exchange along one
+    side after the other. The first side comes first: so each part is left with the piece of its own
+    number, as if all had been at once.
+    """
+    numbers = np.arange(math.prod(sides)).reshape(sides)
+    return [np.moveaxis(numbers, i, -1).reshape(-1, n).tolist() for i, n in enumerate(sides)]
 
 
 def _layer_by_layer(exchange: Callable[..., Any], x: jax.Array, axis: int) -> jax.Array:

@@ -261,15 +261,23 @@ def test_fsdp_gathers_parameters_for_the_model_and_never_for_the_optimizer(fsdp)
     assert share < 0.2 * sum(math.prod(leaf.shape) for leaf in moments)
 
 
-@pytest.mark.parametrize('name', ['v5e:8x8', 'v6e:8x8'])
-def test_gradients_are_scattered_on_a_large_slice_too(optimised, name):
-    """There libtpu made an all-reduce of each scatter and each gather, twice the bytes."""
-    large = Program('phases.0.batch_size=1280', 'model.num_layers=1', where=topology(name))
-    kinds = {row['kind']: row for row in links.added_up(large.collectives)}
-    gathered_bytes = kinds['all-gather']['bytes']
-    assert kinds['reduce-scatter']['chips'] == 8  # along one side after the other
-    assert gathered_bytes < kinds['reduce-scatter']['bytes'] < 9 / 8 * gathered_bytes
-    assert kinds['all-reduce']['bytes'] < 0.2 * gathered_bytes
+@pytest.mark.parametrize(
+    ('name', 'members'),
+    [('v5e:4x8', {32}), ('v5e:8x8', {8}), ('v6e:4x4', {4}), ('v5p:2x2x2', {2, 4})],
+)
+def test_gradients_are_scattered_on_slices_of_any_shape(optimised, name, members):
+    """On squares and in space libtpu made an all-reduce of each scatter: twice the bytes."""
+    where = topology(name)
+    rows = f'phases.0.batch_size={20 * where.chips}'
+    # A piece of 128 rows in 32 would be less than a tile, of which libtpu makes an all-reduce.
+    sizes = ('model.num_layers=1', 'model.hidden_size=256')
+    found = Program(rows, *sizes, where=where).collectives
+    moved = collections.Counter[str]()
+    for c in found:
+        moved[c.kind] += c.bytes
+    assert {c.size for c in found if c.kind == 'reduce-scatter'} == members
+    assert moved['all-gather'] <= moved['reduce-scatter'] < 1.6 * moved['all-gather']
+    assert moved['all-reduce'] < 0.2 * moved['all-gather']
 
 
 def test_fsdp_scatters_the_gradient_of_the_word_table(fsdp):

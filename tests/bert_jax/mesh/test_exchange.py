@@ -19,7 +19,8 @@ from bert_jax.mesh.sharding import make_mesh
 from configs.errors import UserError
 from configs.schema import RuntimeConfig
 
-V5E, V6E, GPU = ('TPU v5 lite', 'tpu'), ('TPU v6 lite', 'tpu'), ('NVIDIA H100', 'gpu')
+V5E, V6E, V5P = ('TPU v5 lite', 'tpu'), ('TPU v6 lite', 'tpu'), ('TPU v5', 'tpu')
+GPU = ('NVIDIA H100', 'gpu')
 
 
 def mesh_of(device: tuple[str, str] | None, parts: int) -> AbstractMesh:
@@ -41,7 +42,7 @@ def chosen(device: tuple[str, str] | None, parts: int, **runtime: object) -> boo
         (V5E, 8, {'accumulation': 2}, False),
         (V5E, 8, {'scan_layers': True}, False),
         (V6E, 8, {}, False),  # its sparse cores reduce-scatter
-        (('TPU v5', 'tpu'), 8, {}, False),  # a v5p, which has them too
+        (V5P, 8, {}, False),  # nor do others want for them
         (GPU, 8, {}, False),
         (None, 8, {}, False),
     ],
@@ -70,14 +71,12 @@ def test_what_libtpu_does_not_have_is_refused_in_a_line():
         chosen(V5E, 32, gradient_exchange='all_to_all')
 
 
-@pytest.mark.parametrize('at_once', [8, 4, 2])
+@pytest.mark.parametrize('sides', [[8], [2, 4], [4, 2], [2, 2, 2]])
 @pytest.mark.parametrize('all_to_all', [False, True])
-def test_each_device_has_its_own_share_of_the_sum_however_many_exchange_at_once(
-    monkeypatch, at_once, all_to_all
+def test_each_device_has_its_own_share_of_the_sum_in_however_many_steps(
+    monkeypatch, sides, all_to_all
 ):
-    """Devices by twos, by fours and all eight: in three steps, in two and in one."""
-    sides = exchange._sides
-    monkeypatch.setattr(exchange, '_sides', lambda parts, _: sides(parts, at_once))
+    monkeypatch.setattr(exchange, '_sides', lambda mesh: sides)
     # Whole numbers, which any order of adding them up leaves exact: row b of a batch has the
     # gradient b times the weights.
     table = np.arange(16 * 3, dtype=np.float32).reshape(16, 3)
@@ -100,17 +99,23 @@ def test_each_device_has_its_own_share_of_the_sum_however_many_exchange_at_once(
 
 
 @pytest.mark.parametrize(
-    ('parts', 'at_once', 'sides'),
+    ('device', 'parts', 'sides'),
     [
-        (8, 32, [8]),
-        (32, 32, [32]),
-        (64, 32, [8, 8]),
-        (128, 32, [8, 16]),
-        (256, 32, [16, 16]),
-        (448, 32, [16, 28]),  # v5p:4x4x28
-        (2048, 32, [32, 8, 8]),
-        (37, 32, [37]),  # no such slice; a prime has no sides
+        (V5E, 4, [4]),
+        (V5E, 8, [8]),  # 2x4, and all that is longer than it is wide
+        (V6E, 32, [32]),
+        (V6E, 128, [128]),
+        (V6E, 16, [4, 4]),
+        (V5E, 64, [8, 8]),
+        (V5E, 256, [16, 16]),
+        (V5P, 4, [4]),  # 2x2x1
+        (V5P, 8, [2, 4]),
+        (V5P, 128, [8, 16]),
+        (V5P, 448, [16, 28]),  # 4x4x28
+        (V5P, 37, [37]),  # no such slice: a prime has no sides
+        (GPU, 64, [64]),
+        (None, 64, [64]),
     ],
 )
-def test_steps_go_along_the_sides_of_the_wiring(parts, at_once, sides):
-    assert exchange._sides(parts, at_once) == sides
+def test_tpus_scatter_along_one_side_of_their_wiring_after_the_other(device, parts, sides):
+    assert exchange._sides(mesh_of(device, parts)) == sides
