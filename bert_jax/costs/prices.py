@@ -33,9 +33,11 @@ BASES = {
     'links': 'without an estimate: waiting for collectives',
 }
 WAITED = ('copy', 'links')
-# The code of elementwise work takes about so much of libtpu's estimate, and that of fusions that
-# draw Threefry's bits up to so much: read in the code of BERT-large for v5e and v6e.
-CODE = 1 / 3
+# The code of elementwise work takes about so much of libtpu's estimate, that of one of BY_ITSELF
+# which is not fused with other work up to so much, and that of fusions that draw Threefry's bits up
+# to so much: read in the code of BERT-large for v5e and v6e.
+CODE, CODE_BY_ITSELF = 1 / 3, 0.1
+BY_ITSELF = ('convert', 'pad', 'reduce')
 DRAWN = 1.4
 # A gather, scatter, sort or generator may take so many times what its bytes need: a guess.
 SLOWEST = 4.0
@@ -120,7 +122,8 @@ def price(text: str, i: Instruction, computation: Computation, chip: Chip) -> Pr
             return Price(said, DRAWN * said, i.opcode, 'drawn', every_byte, said)
         # Code and bytes at the same time, or one after the other; in any case bytes count wherever
         # they lie.
-        low, high = max(CODE * said, every_byte), CODE * said + every_byte
+        code = (CODE_BY_ITSELF if i.opcode in BY_ITSELF else CODE) * said
+        low, high = max(code, every_byte), code + every_byte
         return Price(min(low, said), min(high, said), i.opcode, 'elementwise', every_byte, said)
 
     # An asynchronous copy is two instructions; the second has the result, and counts. So is a

@@ -108,6 +108,21 @@ def test_elementwise_work_costs_its_bytes_and_a_third_of_what_libtpu_says(found)
     assert (wide.count, wide.basis) == (6, 'elementwise')
 
 
+@pytest.mark.parametrize('opcode', ['reduce', 'pad', 'convert'])
+def test_a_sum_by_itself_costs_its_bytes_and_a_tenth_of_what_libtpu_says(opcode):
+    program = f"""ENTRY %main (g: bf16[4096,1024]) -> bf16[1024] {{
+  %g = bf16[4096,1024] parameter(0)
+  %summed = bf16[1024] {opcode}(%g), dimensions={{0}}, {said(110_000)}
+  ROOT %y = bf16[1024] add(%summed, %summed)
+}}
+"""
+    [cost] = [cost for cost in costs_of(program) if cost.opcode == opcode]
+    moved = (2**23 + 2**11) * BYTE  # 10.2 us; 110,000 cycles are 73
+    assert cost.low == pytest.approx(moved)
+    assert cost.high == pytest.approx(11_000 * CYCLE + moved)
+    assert cost.libtpu == pytest.approx(110_000 * CYCLE)
+
+
 DRAWN = f"""HloModule step
 
 %threefry (k: u32[1024,1024]) -> pred[1024,1024] {{
