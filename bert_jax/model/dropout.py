@@ -22,6 +22,11 @@ from bert_jax.model.threefry import FEWER_ROUNDS, ROUNDS, threefry
 from configs.errors import UserError
 
 
+# Of so many masks of one evaluation of Threefry XLA for TPUs makes one loop by itself. Of more it
+# makes a loop for each, with all of Threefry in it, where nothing bids it have all of them first.
+_COMPUTED_TOGETHER = 4
+
+
 class Generator(NamedTuple):
     """What draws the bits of masks.
 
@@ -122,6 +127,8 @@ def _kept(key: jax.Array, rng: DropoutRng, shape: tuple[int, ...], keep: int) ->
     )
     rows = rng.rows_B.reshape(-1, *(1 for _ in part[1:]))
     kept = parts_kept(key, place, rows, keep, rng.generator)
+    if len(kept) > _COMPUTED_TOGETHER:
+        kept = jax.lax.optimization_barrier(kept)
     return jax.lax.slice_in_dim(jnp.concatenate(kept, axis), 0, shape[axis], axis=axis)
 
 
