@@ -346,6 +346,17 @@ def test_a_small_search(optimised):
     assert middles == sorted(middles)
 
 
+def test_fewer_bits_for_each_place_take_less_time(optimised):
+    """Eight masks of one evaluation of Threefry had an evaluation each."""
+    sizes = ('model.max_position=128', 'phases.0.seq_len=128', 'model.num_layers=1')
+    drawn = {
+        name: sum(c.libtpu for c in program.costs if c.basis == 'drawn')
+        for name in ('threefry', 'threefry_8bit')
+        for program in [Program(*sizes, f'runtime.dropout_rng={name}')]
+    }
+    assert 0 < drawn['threefry_8bit'] < 0.8 * drawn['threefry']
+
+
 @pytest.mark.parametrize(
     'setting',
     ['attention=tpu_flash', 'attention=tpu_fused', 'dropout_rng=rbg'],
