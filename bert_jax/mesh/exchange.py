@@ -100,7 +100,7 @@ def per_data_shard(
         return x if axis < 0 else _layer_by_layer(gather, sent, axis)
 
     platform, parts = platform_of(mesh), mesh.shape['data']
-    steps = _steps(_sides(mesh))
+    steps = _steps(_scatter_sides(mesh))
 
     def scattered(block):
         for groups in steps:
@@ -142,12 +142,12 @@ def _axis_over_data(place: NamedSharding) -> int:
     return next((i for i, axes in enumerate(place.spec) if 'data' in names_of(axes)), -1)
 
 
-def _sides(mesh: Mesh | AbstractMesh) -> list[int]:
-    """In how many steps the parts of `data` scatter, and how many parts exchange in each.
+def _scatter_sides(mesh: Mesh | AbstractMesh) -> list[int]:
+    """The sides along which the parts of `data` scatter gradients, a step for each; [parts]: at once.
 
-    At once, but of a TPU on wiring with two sides of different lengths alone, or on four chips. Of
-    other scatters over all chips libtpu 0.0.42 makes all-reduces, of twice the bytes, but it leaves
-    those over the chips of one side as they are.
+    On a TPU at once over four chips, and over wiring of two sides of different lengths. Of another
+    scatter over all chips libtpu 0.0.42 makes an all-reduce, of twice the bytes; one over the chips
+    of a side it leaves as it is.
     """
     device, parts = mesh.abstract_mesh.abstract_device, mesh.shape['data']
     smaller = max(side for side in range(1, math.isqrt(parts) + 1) if parts % side == 0)

@@ -76,7 +76,7 @@ def test_what_libtpu_does_not_have_is_refused_in_a_line():
 def test_each_device_has_its_own_share_of_the_sum_in_however_many_steps(
     monkeypatch, sides, all_to_all
 ):
-    monkeypatch.setattr(exchange, '_sides', lambda mesh: sides)
+    monkeypatch.setattr(exchange, '_scatter_sides', lambda mesh: sides)
     # Whole numbers, which any order of adding them up leaves exact: row b of a batch has the
     # gradient b times the weights.
     table = np.arange(16 * 3, dtype=np.float32).reshape(16, 3)
@@ -118,4 +118,4 @@ def test_each_device_has_its_own_share_of_the_sum_in_however_many_steps(
     ],
 )
 def test_tpus_scatter_along_one_side_of_their_wiring_after_the_other(device, parts, sides):
-    assert exchange._sides(mesh_of(device, parts)) == sides
+    assert exchange._scatter_sides(mesh_of(device, parts)) == sides
