@@ -143,7 +143,7 @@ def _axis_over_data(place: NamedSharding) -> int:
 
 
 def _scatter_sides(mesh: Mesh | AbstractMesh) -> list[int]:
-    """The sides along which the parts of `data` scatter gradients, a step for each; [parts]: at once.
+    """The sides along which the parts of `data` scatter, a step for each; [parts]: all at once.
 
     On a TPU at once over four chips, and over wiring of two sides of different lengths. Of another
     scatter over all chips libtpu 0.0.42 makes an all-reduce, of twice the bytes; one over the chips
