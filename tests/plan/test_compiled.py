@@ -262,16 +262,13 @@ def test_fsdp_gathers_parameters_for_the_model_and_never_for_the_optimizer(fsdp)
 
 
 @pytest.mark.parametrize(
-    ('name', 'members'),
-    [('v5e:4x8', {32}), ('v5e:8x8', {8}), ('v6e:4x4', {4}), ('v5p:2x2x2', {2, 4})],
+    ('name', 'members'), [('v5e:8x8', {8}), ('v6e:4x4', {4}), ('v5p:2x2x2', {2, 4})]
 )
 def test_gradients_are_scattered_on_slices_of_any_shape(optimised, name, members):
     """On squares and in space libtpu made an all-reduce of each scatter: twice the bytes."""
     where = topology(name)
     rows = f'phases.0.batch_size={20 * where.chips}'
-    # A piece of 128 rows in 32 would be less than a tile, of which libtpu makes an all-reduce.
-    sizes = ('model.num_layers=1', 'model.hidden_size=256')
-    found = Program(rows, *sizes, where=where).collectives
+    found = Program(rows, 'model.num_layers=1', where=where).collectives
     moved = collections.Counter[str]()
     for c in found:
         moved[c.kind] += c.bytes
@@ -346,15 +343,13 @@ def test_a_small_search(optimised):
     assert middles == sorted(middles)
 
 
-def test_fewer_bits_for_each_place_take_less_time(optimised):
-    """Eight masks of one evaluation of Threefry had an evaluation each."""
+def test_eight_masks_of_one_evaluation_of_threefry_are_drawn_together(optimised):
+    """Each of them had an evaluation to itself."""
     sizes = ('model.max_position=128', 'phases.0.seq_len=128', 'model.num_layers=1')
-    drawn = {
-        name: sum(c.libtpu for c in program.costs if c.basis == 'drawn')
-        for name in ('threefry', 'threefry_8bit')
-        for program in [Program(*sizes, f'runtime.dropout_rng={name}')]
-    }
-    assert 0 < drawn['threefry_8bit'] < 0.8 * drawn['threefry']
+    program = Program(*sizes, 'runtime.dropout_rng=threefry_8bit')
+    drawn = [c for c in program.costs if c.basis == 'drawn']
+    # The embeddings' mask and a block's three, each for the forward pass and again at most.
+    assert 4 <= sum(c.count for c in drawn) <= 8
 
 
 @pytest.mark.parametrize(
