@@ -33,9 +33,9 @@ BASES = {
     'links': 'without an estimate: waiting for collectives',
 }
 WAITED = ('copy', 'links')
-# The code of elementwise work takes about so much of libtpu's estimate, that of one of BY_ITSELF
-# which is not fused with other work up to so much, and that of fusions that draw Threefry's bits up
-# to so much: read in the code of BERT-large for v5e and v6e.
+# How much of libtpu's estimate its code takes, read in BERT-large for v5e and v6e: of elementwise
+# work; at most, of these instructions where they are not fused with other work; and at most, of
+# fusions that draw Threefry's bits.
 CODE, CODE_BY_ITSELF = 1 / 3, 0.1
 BY_ITSELF = ('convert', 'pad', 'reduce')
 DRAWN = 1.4
@@ -182,7 +182,7 @@ def _kernel(i: Instruction, shapes: Sequence[str], chip: Chip) -> Price:
     width = heads[-1] if len(heads) == 4 else 64
     filled = min(width / (_UNIT_V6E if chip.name == 'v6e' else _UNIT), 1)
     product, vector = flops / chip.peak_flops, operations / (chip.vector_ops_per_cycle * chip.clock)
-    if i.name.startswith(_STATES_ITS_TIME):
+    if _STATES_ITS_TIME in i.name:
         low = (ROUNDED if chip.name == _READ_FOR else PACKED) * vector
         high = max(product / filled, DELAYED * vector, least)
     else:
