@@ -172,7 +172,8 @@ class RuntimeConfig(Section):
     attention: Literal['auto', 'xla', 'cudnn', 'tpu_flash', 'tpu_fused'] = setting(
         'auto',
         'what computes attention; cudnn (GPU) and tpu_flash (TPU) are fused kernels without dropout'
-        ' on probabilities; auto: one of them from 512 tokens on where it can be had, else xla;'
+        ' on probabilities; auto: where it can be had, cudnn from 128 tokens on and tpu_flash from'
+        ' 512, else xla;'
         ' tpu_fused: a kernel with dropout, which no TPU has run yet',
         kind='runtime',
     )

@@ -353,19 +353,19 @@ def test_the_gpu_day_goes_through_its_parts_on_a_cpu(tmp_path):
 
     parts, told = day('whole', '--minutes=20')
     assert {name: part['state'] for name, part in parts.items()} == dict.fromkeys(
-        ('records', 'resume', 'attention', 'speed'), 'done'
+        ('records', 'speed128', 'resume', 'attention'), 'done'
     )
     assert parts['resume']['equal_bits'] and parts['resume']['arrays'] > 50
     # The killed run was: its second command says from where it goes on.
     log = (tmp_path / 'whole' / 'logs' / 'resume.log').read_text()
     assert log.count('--workdir=') == 3 and 'killed: resumed at step 20 of 60' in log
-    assert parts['speed']['bert_tiny:128 ours'] > 0
+    assert parts['speed128']['ours'] > 0
     assert 'resume: done, equal_bits True' in told
 
     # A preset that is none: the records stand, each part after them says why it failed.
     parts, told = day('broken', '--preset=bert_nano')
     assert parts['records']['state'] == 'done'
-    assert parts['resume']['state'] == parts['speed']['state'] == 'failed'
+    assert parts['resume']['state'] == parts['speed128']['state'] == 'failed'
     assert 'bert_nano' in parts['resume']['error'] and 'resume: failed' in told
 
 

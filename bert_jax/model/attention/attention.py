@@ -25,9 +25,10 @@ from configs.errors import UserError
 from configs.schema import ModelConfig, RuntimeConfig
 
 MASKED = -10000.0  # added to the scores of masked keys (google-research/bert modeling.py:712)
-# Tokens from which `auto` takes a fused kernel: below, the scores are small beside the layers'
-# activations.
-_FUSED_FROM = 512
+# The fused kernel that `auto` takes on a platform, and the tokens from which it does. cudnn was
+# timed on an H200: 1.09 times as fast a step at 128, 1.41 times at 512 (docs/performance.md).
+# tpu_flash was not timed: below 512 the scores are small beside the layers' activations.
+_FUSED = {'gpu': ('cudnn', 128), 'tpu': ('tpu_flash', 512)}
 _TPU_BLOCK = 128  # the flash kernel cuts a sequence into blocks of so many
 
 
@@ -77,9 +78,8 @@ def choose(
 
     # A named kernel is an order, and refused where it cannot be had; `auto` is a wish.
     if name == 'auto':
-        fused = {'gpu': 'cudnn', 'tpu': 'tpu_flash'}.get(platform, 'xla')
-        is_short = seq_len < _FUSED_FROM
-        if is_short or _obstacle(fused, runtime, model, seq_len, packed, platform):
+        fused, shortest = _FUSED.get(platform, ('xla', 0))
+        if seq_len < shortest or _obstacle(fused, runtime, model, seq_len, packed, platform):
             return 'xla'
         return fused
     if obstacle := _obstacle(name, runtime, model, seq_len, packed, platform):
