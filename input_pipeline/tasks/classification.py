@@ -82,6 +82,13 @@ class TextTask(Task[TextExample]):
         return 1 if self.kind == 'regression' else len(self.labels)
 
     @property
+    def options(self) -> dict[str, Any]:
+        """How many texts an example has, 1 or 2; nothing where that differs between files."""
+        tables = [table for listed in self.files.values() for table in listed]
+        counts = {1 + ('text_b' in table.columns) for table in tables}
+        return {'texts': counts.pop()} if len(counts) == 1 else {}
+
+    @property
     def splits(self) -> tuple[str, ...]:
         """Names of the splits that have files."""
         return tuple(self.files)

@@ -135,6 +135,11 @@ def record(
     return write_result(workdir, split, facts | result)
 
 
+def _texts(number: int) -> str:
+    """What an example has."""
+    return 'one text' if number == 1 else 'two texts'
+
+
 class TrainedTask:
     """A fine-tuned model in memory, and the split of a task that it is asked about.
 
@@ -172,6 +177,12 @@ class TrainedTask:
             raise UserError(
                 f'--task={task.name}: its labels {list(task.labels)} are not those of'
                 f' --workdir={workdir}, {data["labels"]}'
+            )
+        texts = [made.get('texts') for made in (task.options, data.get('options', {}))]
+        if None not in texts and texts[0] != texts[1]:
+            raise UserError(
+                f'--task={task.name}: its examples have {_texts(texts[0])}, and those that'
+                f' --workdir={workdir} was trained on have {_texts(texts[1])}'
             )
         self.workdir, self.config, self.task = workdir, config, task
         self.split = split or task.selection_split

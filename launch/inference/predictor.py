@@ -50,6 +50,20 @@ def _trained_with(where: str) -> tuple[int | None, dict[str, Any]]:
     return None, {}
 
 
+def roles_of(
+    answerer: type[Answerer] | Answerer, options: Mapping[str, Any]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(roles that a record must have, that it may have) of a model trained with a task's `options`.
+
+    A second text is optional only where nothing says whether the task has one.
+    """
+    required, optional = answerer.required, answerer.optional
+    if 'text_b' not in optional or 'texts' not in options:
+        return required, optional
+    left = tuple(role for role in optional if role != 'text_b')
+    return (*required, 'text_b') if options['texts'] == 2 else required, left
+
+
 class _Started(NamedTuple):
     """Records on their way through the device.
 
@@ -106,7 +120,7 @@ class Predictor:
         )
 
         # Choices are scored row by row, with the head of a single number; the weights are the same.
-        self.roles = (self._answerer.required, self._answerer.optional)
+        self.roles = roles_of(self._answerer, options)
         computed, scored_as = source.bert, self._answerer.scored_as
         if scored_as is not None:
             as_class = HEADS[scored_as].class_in(source.model.family)
@@ -209,14 +223,20 @@ class Predictor:
         if isinstance(item, str):
             item = (item,)
         if isinstance(item, tuple):
-            item = dict(zip(roles, item, strict=False)) if len(item) <= len(roles) else item
+            if len(item) > len(roles):
+                raise UserError(
+                    f'{len(item)} texts, where this model reads {" and ".join(roles)} alone'
+                )
+            item = dict(zip(roles, item, strict=False))
         if not isinstance(item, Mapping):
             raise UserError(
                 f'expected a text, a tuple of texts or a record of {", ".join(roles)}, not'
                 f' {str(item)[:80]!r}'
             )
 
-        # Then the roles, and last the texts in them.
+        # Then the roles, and last the texts in them. None is a role left out, as an empty cell of
+        # a table has it.
+        item = {role: text for role, text in item.items() if text is not None}
         if missing := [role for role in self.roles[0] if role not in item]:
             raise UserError(
                 f'a record needs {" and ".join(self.roles[0])}: no {missing[0]!r} in'
@@ -225,8 +245,6 @@ class Predictor:
         if unknown := [role for role in item if role not in roles]:
             raise UserError(f'a record has {", ".join(roles)}: {unknown[0]!r} is none of them')
 
-        # None is a role left out, as an empty cell of a table has it.
-        item = {role: text for role, text in item.items() if text is not None}
         for role, text in item.items():
             texts = (
                 text if isinstance(text, list | tuple) and role in self._answerer.lists else [text]

@@ -202,7 +202,7 @@ def test_numbers_and_next_sentences():
         (
             'BertForSequenceClassification',
             ('a', 'b', 'c'),
-            'expected a text, a tuple of texts or a record of text, text_b',
+            '3 texts, where this model reads text and text_b alone',
         ),
         ('BertForSequenceClassification', 3, 'expected a text'),
         ('BertForQuestionAnswering', 'a question alone', "no 'context' in"),
@@ -211,6 +211,25 @@ def test_numbers_and_next_sentences():
 def test_a_bad_record_is_named(architecture, given, message):
     with pytest.raises(UserError, match=message):
         predictor(architecture)(given)
+
+
+@pytest.mark.parametrize('nothing', ['a', ('a',), {'text': 'a'}, {'text': 'a', 'text_b': None}])
+def test_a_model_of_pairs_answers_no_single_text(nothing):
+    serve = predictor('BertForSequenceClassification', texts=2)
+    assert serve.roles == (('text', 'text_b'), ())
+    with pytest.raises(UserError, match="a record needs text and text_b: no 'text_b' in"):
+        serve(nothing)
+
+
+@pytest.mark.parametrize(
+    ('pair', 'message'),
+    [(('a', 'b'), '2 texts, where this'), ({'text': 'a', 'text_b': ''}, "'text_b' is none of")],
+)
+def test_a_model_of_single_texts_answers_no_pair(pair, message):
+    serve = predictor('BertForSequenceClassification', texts=1)
+    assert serve.roles == (('text',), ())
+    with pytest.raises(UserError, match=message):
+        serve(pair)
 
 
 def test_a_model_without_a_head_is_refused():
