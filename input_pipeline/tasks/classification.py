@@ -21,7 +21,7 @@ from input_pipeline.tasks.features import text_rows
 from input_pipeline.tasks.predictions import complete, number, read_labels, write_labels
 from input_pipeline.tasks.scores.constant_baseline import entropy
 from input_pipeline.tasks.scores.labels import LABEL_METRICS, NUMBER_METRICS
-from input_pipeline.tasks.task_file import TABLE_ENTRIES, require_entries, tables_of
+from input_pipeline.tasks.task_file import TABLE_ENTRIES, labels_of, require_entries, tables_of
 from input_pipeline.text.tables import Table, unique_id
 
 KINDS = ('classification', 'pair', 'regression')
@@ -46,6 +46,7 @@ class TextTask(Task[TextExample]):
 
     Attributes:
       files: split -> its files, read one after the other.
+      spelled: what stands in the files -> label, where they call labels otherwise.
     """
 
     name: str
@@ -53,6 +54,7 @@ class TextTask(Task[TextExample]):
     labels: tuple[str, ...]
     metrics: tuple[str, ...]
     files: Mapping[str, tuple[Table, ...]] = field(repr=False)
+    spelled: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     label_keys = ('labels',)
 
@@ -128,6 +130,7 @@ class TextTask(Task[TextExample]):
         """The index of a label, or the number."""
         if self.kind == 'regression':
             return number(text, where)
+        text = self.spelled.get(text, text)
         if text not in self.labels:
             raise UserError(
                 f'{where}: unknown label {text!r}; task {self.name} has {", ".join(self.labels)}'
@@ -233,7 +236,8 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tex
                 split differs; splits are train, dev, test, or others of the user's
       columns   {"text", "text_b", "label", "id"} -> the column's name, or its place from 0; text_b
                 and id are optional
-      labels    list of all labels, as they are spelt in the files (not for regression)
+      labels    list of all labels, as they are spelt in the files, or an object of that -> name
+                (not for regression)
       metrics   list of accuracy, f1 (of the second label), macro_f1, matthews; for regression
                 pearson, spearman; the first selects
       header    optional, true: whether the first line names the columns
@@ -253,9 +257,8 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tex
         {'text': True, 'text_b': kind == 'pair', 'label': True, 'id': False},
     )
 
-    # Labels may be numbers in JSON; in the files they are text.
     metrics = description.get('metrics') or (
         ['pearson', 'spearman'] if kind == 'regression' else ['accuracy']
     )
-    labels = tuple(str(label) for label in description['labels']) if kind != 'regression' else ()
-    return TextTask(name, kind, labels, tuple(metrics), files)
+    labels, spelled = labels_of(description) if kind != 'regression' else ((), {})
+    return TextTask(name, kind, labels, tuple(metrics), files, spelled)

@@ -254,8 +254,8 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Cho
     listed = description.get('labels') or (range(len(choices)) if isinstance(choices, list) else ())
     labels = tuple(str(label) for label in listed)
 
-    # at least two, and all different
-    if len(set(labels)) < max(2, len(labels)):
+    # at least two, and all different; they name places, so there is nothing to be named again
+    if isinstance(listed, dict) or len(set(labels)) < max(2, len(labels)):
         raise UserError(
             f'task {name}: "labels" must list what the choices are called, two or more, as in ["0",'
             ' "1", "2", "3"]'

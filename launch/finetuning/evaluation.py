@@ -178,11 +178,11 @@ class TrainedTask:
                 f'--task={task.name}: its labels {list(task.labels)} are not those of'
                 f' --workdir={workdir}, {data["labels"]}'
             )
-        texts = [made.get('texts') for made in (task.options, data.get('options', {}))]
-        if None not in texts and texts[0] != texts[1]:
+        here, there = task.options.get('texts'), data.get('options', {}).get('texts')
+        if here and there and here != there:
             raise UserError(
-                f'--task={task.name}: its examples have {_texts(texts[0])}, and those that'
-                f' --workdir={workdir} was trained on have {_texts(texts[1])}'
+                f'--task={task.name}: its examples have {_texts(here)}, and those that'
+                f' --workdir={workdir} was trained on have {_texts(there)}'
             )
         self.workdir, self.config, self.task = workdir, config, task
         self.split = split or task.selection_split

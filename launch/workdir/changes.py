@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from configs import schema
 
-
 # What data.json of older runs does not say. It follows from what else they say of their task.
 _SAID_LATER = frozenset({'data.options.texts'})
 

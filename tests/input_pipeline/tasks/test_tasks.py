@@ -80,6 +80,15 @@ def test_csv_has_quoting_and_jsonl_any_scalar_label(tmp_path):
     write(tmp_path, '{"text": "a", "label": 1}\n\n{"text": "b", "label": 0}\n', 'train.jsonl')
     found = load_task(task_file(tmp_path, files={'train': 'train.csv'})).examples('train')
     assert [(e.text, e.label) for e in found] == [('good, "very"\nfilm', 1)]
+    # A row over several lines is known by its first one.
+    write(tmp_path, 'text,label\n"a\nb",pos\n\n"c\n\nd",bad\n', 'train.csv')
+    with pytest.raises(UserError, match='train.csv:5: unknown label'):
+        load_task(task_file(tmp_path, files={'train': 'train.csv'})).examples('train')
+    # Names for what the files call otherwise.
+    write(tmp_path, '{"text": "a", "label": 1}\n{"text": "b", "label": 0}\n', 'train.jsonl')
+    named = task_file(tmp_path, files={'train': 'train.jsonl'}, labels={'0': 'neg', '1': 'pos'})
+    assert load_task(named).labels == ('neg', 'pos')
+    assert [e.label for e in load_task(named).examples('train')] == [1, 0]
     found = load_task(task_file(tmp_path, files={'train': 'train.jsonl'}, labels=[0, 1])).examples(
         'train'
     )
