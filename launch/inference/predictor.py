@@ -26,6 +26,7 @@ from bert_jax.interchange import huggingface, serving
 from bert_jax.train.task_heads import HEADS
 from configs import schema
 from configs.errors import UserError
+from input_pipeline.tasks.features import cut_of, say_cut
 from input_pipeline.text.record_files import BadRecord
 from launch.finetuning.batch_runner import Result, gather
 from launch.inference.answers import Answerer
@@ -112,6 +113,13 @@ class Predictor:
                 f'max_seq_length={max_seq_length}: this model reads 8 to {most} word pieces'
             )
 
+        questions = options.get('max_query_length')
+        self._limit = (
+            f'max_query_length={questions}'
+            if questions
+            else f'max_seq_length={max_seq_length} allows'
+        )
+
         # What identifies the answers: a file of other settings is not gone on with.
         self.source = source
         self.settings = [max_seq_length, top, compute_dtype, dict(options)]
@@ -196,23 +204,28 @@ class Predictor:
         # A list is several inputs; a text, a tuple or a record is one.
         if isinstance(inputs, list):
             return list(self.stream(inputs))
-        return next(self.stream([inputs]))
+        (answer,) = self.stream([inputs])
+        return answer
 
     def stream(self, inputs: Iterable[Any], errors: bool = False) -> Iterator[dict[str, Any]]:
         """Yields the answers to any number of inputs, in order.
 
         The next inputs are made ready while the device works. An input that cannot be answered is a
         UserError when its turn comes, or with `errors` is answered by {'error': what is wrong with
-        it}, as a BadRecord among the inputs is.
+        it}, as a BadRecord among the inputs is. How many were too long for a row and cut is logged
+        at the end.
         """
         # One chunk ahead, as everywhere: the device is never idle while answers are written.
         numbers, items = itertools.count(), iter(inputs)
         before: _Started | None = None
+        cut = np.zeros(4, np.int64)
         while chunk := list(itertools.islice(items, _CHUNK)):
             started = self._start(chunk)
+            cut += cut_of(started.rows)
             yield from self._finish(before, numbers, errors)
             before = started
         yield from self._finish(before, numbers, errors)
+        say_cut('inputs', cut, self._limit)
 
     def _record(self, item: Any) -> Mapping[str, Any]:
         """An input as a record. UserError where a role is missing or unknown, or holds no text."""

@@ -183,6 +183,20 @@ def test_it_learns_and_the_workdir_alone_gives_the_same_scores(tmp_path, encoder
             read(str(tmp_path / 'cut'))
 
 
+def test_texts_that_are_cut_are_said_once_a_split(encoder, task_file, caplog):
+    data = TaskData(load_task(task_file), source.load_source(encoder), {})
+    lines = pathlib.Path(task_file).with_name('dev.jsonl').read_text().splitlines()
+    texts = [json.loads(line)['text'] for line in lines]
+    pieces = np.array([len(data.source.tokenizer.encode(text)) for text in texts])
+    share = np.maximum(pieces - 4, 0).sum() / pieces.sum()
+    for length in (6, 6, 64):
+        data.features(length)
+    assert [said for said in caplog.messages if 'longer' in said][1:] == [
+        f'mood dev: {(pieces > 4).sum()} of 30 texts are longer than max_seq_length=6 allows and'
+        f' cut: {share:.2%} of all word pieces are lost'
+    ]
+
+
 def test_what_the_devices_do_not_split_is_told_before_training(encoder, task_file, caplog):
     tuner_of(task_file, encoder, configuration('runtime.model_parallel=8').runtime)
     message = 'runtime.model_parallel = 8 does not divide model.num_heads=2'

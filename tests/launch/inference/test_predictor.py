@@ -60,7 +60,7 @@ def with_pooler(params):
     return params | {'encoder': params['encoder'] | {'pooler': zero}}
 
 
-def test_classes_whatever_stands_beside_a_text():
+def test_classes_whatever_stands_beside_a_text(caplog):
     serve, model = (
         predictor('BertForSequenceClassification'),
         tiny_models.model('BertForSequenceClassification'),
@@ -81,6 +81,11 @@ def test_classes_whatever_stands_beside_a_text():
     made = serve.compilations['predict']
     assert serve([*TEXTS, *pairs]) == answers and serve(TEXTS[2]) == alone
     assert serve.compilations['predict'] == made <= 6  # two lengths, at most three sizes each
+    assert serve([TEXTS[4] * 2, TEXTS[4]])[0]['label'] in tiny_models.LABELS
+    assert caplog.messages[-1] == (
+        'inputs: 1 of 2 texts are longer than max_seq_length=64 allows and cut: 15.00% of all word'
+        ' pieces are lost'
+    )
 
 
 def test_masked_words_and_the_next_sentence():
