@@ -21,7 +21,13 @@ from input_pipeline.tasks.features import text_rows
 from input_pipeline.tasks.predictions import complete, number, read_labels, write_labels
 from input_pipeline.tasks.scores.constant_baseline import entropy
 from input_pipeline.tasks.scores.labels import LABEL_METRICS, NUMBER_METRICS
-from input_pipeline.tasks.task_file import TABLE_ENTRIES, labels_of, require_entries, tables_of
+from input_pipeline.tasks.task_file import (
+    TABLE_ENTRIES,
+    labels_of,
+    require_entries,
+    tables_of,
+    unknown_label,
+)
 from input_pipeline.text.tables import Table, unique_id
 
 KINDS = ('classification', 'pair', 'regression')
@@ -132,9 +138,7 @@ class TextTask(Task[TextExample]):
             return number(text, where)
         text = self.spelled.get(text, text)
         if text not in self.labels:
-            raise UserError(
-                f'{where}: unknown label {text!r}; task {self.name} has {", ".join(self.labels)}'
-            )
+            raise UserError(f'{where}: {unknown_label(self.name, text, self.labels)}')
         return self.labels.index(text)
 
     def respelled(self, example: TextExample, respell: Callable[[str], str]) -> TextExample:

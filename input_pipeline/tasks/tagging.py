@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +25,13 @@ from input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, Predictions, 
 from input_pipeline.tasks.predictions import complete
 from input_pipeline.tasks.scores import entities
 from input_pipeline.tasks.scores.constant_baseline import entropy
-from input_pipeline.tasks.task_file import TABLE_ENTRIES, labels_of, require_entries, tables_of
+from input_pipeline.tasks.task_file import (
+    TABLE_ENTRIES,
+    labels_of,
+    require_entries,
+    tables_of,
+    unknown_label,
+)
 from input_pipeline.text.tables import FORMATS, Table, unique_id
 from input_pipeline.text.whole_text import located, plain_name
 
@@ -145,16 +152,8 @@ class TaggingTask(Task[TaggedExample]):
         """UserError for a tag that is no label, at the place of its word."""
         for word, tag in enumerate(tags):
             if tag not in self.labels:
-                # The likeliest mistake: a data set that numbers its labels.
-                hint = (
-                    '; numbers are given names by "labels": {"0": "O", "1": "B-X", ...}'
-                    if tag.isdecimal()
-                    else ''
-                )
-                raise UserError(
-                    f'{sentence.place_of(word)}: unknown label {tag!r}; task {self.name} has'
-                    f' {", ".join(self.labels)}{hint}'
-                )
+                said = unknown_label(self.name, tag, self.labels)
+                raise UserError(f'{sentence.place_of(word)}: {said}')
 
     def _sentences(self, split: str) -> Iterator[tuple[str, entities.Sentence, str]]:
         """(id, sentence, document) of every file of a split."""
@@ -452,6 +451,12 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tag
     labels, spelled = labels_of(description)
     labels = labels or tuple(entities.PARTS_OF_SPEECH)
     selects = 'entity_f1' if entities.is_entities(labels) else 'accuracy'
+    if 'metrics' not in description and entities.is_otherwise_spelled(labels):
+        logging.warning(
+            'task %s: labels like %s are scored word by word: for entities give them names as in'
+            ' "labels": {%s: "B-X", ...}',
+            *(name, labels[-1], json.dumps(labels[-1], ensure_ascii=False)),
+        )
     metrics = tuple(description.get('metrics') or [selects])
     return TaggingTask(
         name,

@@ -148,6 +148,14 @@ def labels_of(description: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str
     return tuple(map(str, given.values())), {name: str(label) for name, label in given.items()}
 
 
+def unknown_label(name: str, label: str, labels: Sequence[str]) -> str:
+    """What to say of a label in a file that the task does not have."""
+    # The likeliest mistake: a data set that numbers its labels.
+    hint = '; numbers are given names by "labels": {"0": ..., "1": ...}'
+    hint = hint if label.isdecimal() and not any(map(str.isdecimal, labels)) else ''
+    return f'unknown label {label!r}; task {name} has {", ".join(labels)}{hint}'
+
+
 def tables_of(
     name: str,
     description: Mapping[str, Any],

@@ -32,6 +32,7 @@ PARTS_OF_SPEECH = (
 _GOES_ON = ('I-', 'M-', 'E-', 'L-')
 _IN_BIO = ('B-', 'I-')
 _ENTITY = ('B-', *_GOES_ON, 'S-', 'U-', 'W-')
+_OTHERWISE = re.compile('[BIMELSUW][_/:].+|.+[-_/:][BIMELSUW]')  # B_PER, PER-B
 _MANY = 200  # words: a longer sentence is rather several without what parts them
 _FEW = 10  # sentences: of fewer nothing can be said
 
@@ -307,6 +308,11 @@ def is_entities(labels: Sequence[str]) -> bool:
         and len(labels) > 1
         and all(label == 'O' or label[:2] in _ENTITY for label in labels)
     )
+
+
+def is_otherwise_spelled(labels: Sequence[str]) -> bool:
+    """Whether the labels are rather those of entities, with the side behind or another sign."""
+    return 'O' in labels and all(label == 'O' or _OTHERWISE.fullmatch(label) for label in labels)
 
 
 def entity_scores(

@@ -201,6 +201,15 @@ def test_schemes_with_ends_and_singles_are_scored_by_entities(tmp_path, scheme, 
     assert f'train: {6 if scheme[1] == "M" else 5} tags of IOBES' in caplog.text
 
 
+@pytest.mark.parametrize('labels', [['O', 'B_PER', 'I_PER'], ['O', 'PER-B', 'PER-I']])
+def test_entity_labels_that_are_spelled_otherwise_are_said(tmp_path, labels, caplog):
+    assert task_file(tmp_path, 'a O\n', labels=labels).metric == 'accuracy'
+    assert 'are scored word by word: for entities give them names' in caplog.text
+    named = dict(zip(labels, ['O', 'B-PER', 'I-PER'], strict=True))
+    task = task_file(tmp_path, f'a {labels[1]}\nb {labels[2]}\n', labels=named)
+    assert task.metric == 'entity_f1' and read(task)[0][2] == 'B-PER I-PER'
+
+
 def test_rows_by_hand(tmp_path, tokenizer):
     text = 'ab O\nc B-PER\n\nd O\n\u200b O\nef B-LOC\n\n-DOCSTART- O\n\ng O\n'
     task = task_file(tmp_path, text)

@@ -84,6 +84,9 @@ def test_csv_has_quoting_and_jsonl_any_scalar_label(tmp_path):
     write(tmp_path, 'text,label\n"a\nb",pos\n\n"c\n\nd",bad\n', 'train.csv')
     with pytest.raises(UserError, match='train.csv:5: unknown label'):
         load_task(task_file(tmp_path, files={'train': 'train.csv'})).examples('train')
+    write(tmp_path, 'text,label\n"a\nb",pos\n"c,neg\nd,neg\n', 'train.csv')
+    with pytest.raises(UserError, match='train.csv:4: not CSV'):
+        load_task(task_file(tmp_path, files={'train': 'train.csv'})).examples('train')
     # Names for what the files call otherwise.
     write(tmp_path, '{"text": "a", "label": 1}\n{"text": "b", "label": 0}\n', 'train.jsonl')
     named = task_file(tmp_path, files={'train': 'train.jsonl'}, labels={'0': 'neg', '1': 'pos'})
