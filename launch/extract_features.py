@@ -76,7 +76,10 @@ def main(argv: Sequence[str]) -> None:
     if not layers:
         raise UserError('--layers=: write numbers with commas between, as in --layers=-1,-2')
 
+    import numpy as np
+
     from input_pipeline.progress import Progress
+    from input_pipeline.tasks.features import say_cut
     from input_pipeline.text.record_files import Reader, parse_columns, parse_shard
     from launch.inference.extractor import Extractor
     from launch.inference.feature_files import FeatureFiles
@@ -120,7 +123,7 @@ def main(argv: Sequence[str]) -> None:
 
     # Part by part: memory holds one part, and a killed run goes on after the last one noted.
     files = FeatureFiles(source, layers, pool, dtype)
-    cut = 0
+    cut = np.zeros(4, np.int64)
     with (
         Progress('extract', size, 'kB of input', 1e3) as progress,
         growing(options.output, identity, files.names) as output,
@@ -136,10 +139,7 @@ def main(argv: Sequence[str]) -> None:
         # Described first, then moved to its name: an output that is there is whole.
         about = {'source': source.where, 'step': source.step, 'layers': layers, 'pool': pool}
         output.finish(about, lambda: files.move(output.folder, options.output))
-    if cut:
-        logging.warning(
-            '%d texts were longer than %d word pieces and are cut', cut, extractor.max_seq_length
-        )
+    say_cut(options.input, cut, f'max_seq_length={extractor.max_seq_length} allows')
     print(f'{options.output}: {output.records} texts{output.of_them_bad()}')
 
 

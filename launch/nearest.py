@@ -15,8 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from absl import logging
-
 from configs.errors import UserError
 from configs.options import option, required
 from launch import app, flags
@@ -57,6 +55,7 @@ def main(argv: Sequence[str]) -> None:
     """Answers the queries of the command line, or those of stdin."""
     options = flags.read(Options)
 
+    from input_pipeline.tasks.features import say_cut
     from input_pipeline.text.record_files import Reader, parse_columns
     from launch.inference.extractor import Extractor
     from launch.inference.questions import answer_each
@@ -74,10 +73,7 @@ def main(argv: Sequence[str]) -> None:
     longest = options.max_seq_length or source.model.max_position
     extractor = Extractor(source, [options.layer], options.pool, longest, 'float32', 'float32')
     sentences = Sentences(extractor, reader, options.input)
-    if sentences.cut:
-        logging.warning(
-            '%d sentences are longer than %d word pieces and cut', sentences.cut, longest
-        )
+    say_cut(options.input, sentences.cut, f'max_seq_length={longest} allows')
 
     def answer(query: str) -> str:
         near = sentences.nearest(query, options.top)

@@ -75,10 +75,13 @@ def main(argv: Sequence[str]) -> None:
         options.model.where, options.max_seq_length, options.top, options.compute_dtype
     )
     required, optional = predictor.roles
+    # A second text that the model does not read is refused with its record, not passed over.
+    known = {*required, *optional, *columns}
+    refused = ('text_b',) if 'text' in required and 'text_b' not in known else ()
     reader = Reader(
         options.input,
         required,
-        (*optional, 'id'),
+        (*optional, 'id', *refused),
         columns,
         options.file.format,
         options.file.header,

@@ -21,7 +21,13 @@ from input_pipeline.tasks.features import text_rows
 from input_pipeline.tasks.predictions import complete, number, read_labels, write_labels
 from input_pipeline.tasks.scores.constant_baseline import entropy
 from input_pipeline.tasks.scores.labels import LABEL_METRICS, NUMBER_METRICS
-from input_pipeline.tasks.task_file import TABLE_ENTRIES, require_entries, tables_of
+from input_pipeline.tasks.task_file import (
+    TABLE_ENTRIES,
+    labels_of,
+    require_entries,
+    tables_of,
+    unknown_label,
+)
 from input_pipeline.text.tables import Table, unique_id
 
 KINDS = ('classification', 'pair', 'regression')
@@ -46,6 +52,7 @@ class TextTask(Task[TextExample]):
 
     Attributes:
       files: split -> its files, read one after the other.
+      spelled: what stands in the files -> label, where they call labels otherwise.
     """
 
     name: str
@@ -53,6 +60,7 @@ class TextTask(Task[TextExample]):
     labels: tuple[str, ...]
     metrics: tuple[str, ...]
     files: Mapping[str, tuple[Table, ...]] = field(repr=False)
+    spelled: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     label_keys = ('labels',)
 
@@ -80,6 +88,13 @@ class TextTask(Task[TextExample]):
         """One for each label, or one number."""
         # a regressor's one output is the number itself
         return 1 if self.kind == 'regression' else len(self.labels)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """How many texts an example has, 1 or 2; nothing where that differs between files."""
+        tables = [table for listed in self.files.values() for table in listed]
+        counts = {1 + ('text_b' in table.columns) for table in tables}
+        return {'texts': counts.pop()} if len(counts) == 1 else {}
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -121,10 +136,9 @@ class TextTask(Task[TextExample]):
         """The index of a label, or the number."""
         if self.kind == 'regression':
             return number(text, where)
+        text = self.spelled.get(text, text)
         if text not in self.labels:
-            raise UserError(
-                f'{where}: unknown label {text!r}; task {self.name} has {", ".join(self.labels)}'
-            )
+            raise UserError(f'{where}: {unknown_label(self.name, text, self.labels)}')
         return self.labels.index(text)
 
     def respelled(self, example: TextExample, respell: Callable[[str], str]) -> TextExample:
@@ -226,7 +240,8 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tex
                 split differs; splits are train, dev, test, or others of the user's
       columns   {"text", "text_b", "label", "id"} -> the column's name, or its place from 0; text_b
                 and id are optional
-      labels    list of all labels, as they are spelt in the files (not for regression)
+      labels    list of all labels, as they are spelt in the files, or an object of that -> name
+                (not for regression)
       metrics   list of accuracy, f1 (of the second label), macro_f1, matthews; for regression
                 pearson, spearman; the first selects
       header    optional, true: whether the first line names the columns
@@ -246,9 +261,8 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tex
         {'text': True, 'text_b': kind == 'pair', 'label': True, 'id': False},
     )
 
-    # Labels may be numbers in JSON; in the files they are text.
     metrics = description.get('metrics') or (
         ['pearson', 'spearman'] if kind == 'regression' else ['accuracy']
     )
-    labels = tuple(str(label) for label in description['labels']) if kind != 'regression' else ()
-    return TextTask(name, kind, labels, tuple(metrics), files)
+    labels, spelled = labels_of(description) if kind != 'regression' else ((), {})
+    return TextTask(name, kind, labels, tuple(metrics), files, spelled)

@@ -26,10 +26,13 @@ def text_rows(
 ) -> Arrays:
     """INPUT_KEYS [N, max_seq_length] int32 of N texts, or pairs where the second is not None.
 
-    What does not fit is cut from the end of the longer.
+    What does not fit is cut from the end of the longer. Besides `pieces` and `left_out` [N]: how
+    many word pieces the texts of a row have, and how many of those were cut (`cut_of`).
     """
     # Padding first, everywhere: rows are then written over it.
-    features = {name: np.zeros((len(first), max_seq_length), np.int32) for name in INPUT_KEYS}
+    shape = (len(first), max_seq_length)
+    features: Arrays = {name: np.zeros(shape, np.int32) for name in INPUT_KEYS}
+    features |= {name: np.zeros(len(first), np.int32) for name in ('pieces', 'left_out')}
     features['input_ids'].fill(tokenizer.pad_id)
 
     # Both texts of all rows at once, for the tokenizer's memo; no second text is an empty one here.
@@ -46,6 +49,8 @@ def text_rows(
         a_length, b_length = truncated_lengths(
             len(a), len(b), max_seq_length - (2 + between if pair else 2)
         )
+        features['pieces'][row] = len(a) + len(b)
+        features['left_out'][row] = len(a) + len(b) - a_length - b_length
 
         # [CLS] a [SEP], then b [SEP] in a segment of their own, if the layout has one.
         end = a_length + 2
@@ -74,6 +79,10 @@ def input_rows(
     """
     pairs = [(text, None) if isinstance(text, str) else text for text in texts]
     rows = text_rows([a for a, _ in pairs], [b for _, b in pairs], tokenizer, max_length)
+    # Once only: whoever trains on batches of their own would have a line for each.
+    if said := _cut_in_words('tokenize', cut_of(rows), f'max_length={max_length} allows'):
+        logging.log_first_n(logging.WARNING, '%s (said once)', 1, said)
+    rows = {name: rows[name] for name in INPUT_KEYS}
     if multiple is None:
         return rows
     longest = int(rows['input_mask'].sum(axis=1).max(initial=1))
@@ -99,8 +108,37 @@ def truncated_lengths(a: int, b: int, budget: int) -> tuple[int, int]:
     return budget - half, half
 
 
+def cut_of(rows: Arrays) -> np.ndarray:
+    """int64 [4], of texts and of their word pieces: how many there are, and how many are cut.
+
+    In the order texts, texts that are cut, pieces, pieces left out; to be added up over batches.
+    """
+    # Rows of a task know whose they are; where they do not, each is one. Tagging cuts nothing.
+    if 'left_out' not in rows:
+        return np.zeros(4, np.int64)
+    left = rows['left_out'].astype(np.int64)
+    texts = len(np.unique(rows['example_index'])) if 'example_index' in rows else len(left)
+    return np.array([texts, (left > 0).sum(), rows['pieces'].sum(), left.sum()], np.int64)
+
+
+def say_cut(where: str, counts: np.ndarray, limit: str) -> None:
+    """A line in the log where any text was cut; `counts` as of `cut_of`, `limit` is what cut it."""
+    if said := _cut_in_words(where, counts, limit):
+        logging.warning('%s', said)
+
+
+def _cut_in_words(where: str, counts: np.ndarray, limit: str) -> str:
+    texts, cut, pieces, left_out = counts.tolist()
+    if not cut:
+        return ''
+    return (
+        f'{where}: {cut} of {texts} texts are longer than {limit} and cut:'
+        f' {left_out / pieces:.2%} of all word pieces are lost'
+    )
+
+
 # Of what `Task.features` makes of the same input; to be raised with every change to it.
-_VERSION = 1
+_VERSION = 2
 
 
 def features_of(

@@ -18,7 +18,7 @@ import numpy as np
 from absl import logging
 
 from configs.errors import UserError
-from input_pipeline.tasks.base import Arrays, Example, Predictions, Task
+from input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, Predictions, Task
 from input_pipeline.tasks.features import text_rows
 from input_pipeline.tasks.predictions import complete, read_labels, write_labels
 from input_pipeline.tasks.scores.labels import accuracy
@@ -142,8 +142,11 @@ class ChoiceTask(Task[ChoiceExample]):
         ]
         rows = text_rows(first, second, tokenizer, max_seq_length)
         features: Arrays = {
-            name: value.reshape(len(examples), C, max_seq_length) for name, value in rows.items()
+            name: rows[name].reshape(len(examples), C, max_seq_length) for name in INPUT_KEYS
         }
+        # An example is cut where one of its rows is.
+        for name in ('pieces', 'left_out'):
+            features[name] = rows[name].reshape(len(examples), C).sum(axis=1)
         features['example_index'] = np.arange(len(examples), dtype=np.int32)
         features['labels'] = np.array([example.label or 0 for example in examples], np.int32)
         return features
@@ -254,8 +257,8 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Cho
     listed = description.get('labels') or (range(len(choices)) if isinstance(choices, list) else ())
     labels = tuple(str(label) for label in listed)
 
-    # at least two, and all different
-    if len(set(labels)) < max(2, len(labels)):
+    # at least two, and all different; they name places, so there is nothing to be named again
+    if isinstance(listed, dict) or len(set(labels)) < max(2, len(labels)):
         raise UserError(
             f'task {name}: "labels" must list what the choices are called, two or more, as in ["0",'
             ' "1", "2", "3"]'

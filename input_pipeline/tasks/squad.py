@@ -143,12 +143,13 @@ class SpanTask(Task[SpanExample]):
         not hold the whole answer):
           example_index [N]  which example the window belongs to
           starts, ends [N, S]  characters of the context that a piece covers; 0 outside the context
+          pieces, left_out [N]  of the question, at its first window: its pieces, and those cut
           best_context [N, S] bool  whether this window shows the piece with the most context (:542)
         """
         # 1. Which windows: cut each context into stretches that fit beside the question, and find
         # where the answer is in each. SQuAD asks five questions of a context: it is tokenised once.
         rows: dict[str, list[np.ndarray | int]] = {
-            name: [] for name in ('example_index', *self.label_keys)
+            name: [] for name in ('example_index', *self.label_keys, 'pieces', 'left_out')
         }
         between, segment, _ = tokenizer.layout
         questions = tokenizer.encode_batch([example.question for example in examples])
@@ -158,7 +159,7 @@ class SpanTask(Task[SpanExample]):
             if example.context not in contexts:
                 contexts[example.context] = tokenizer.encode_with_offsets(example.context)
             context = contexts[example.context]
-            question = question[: self.max_query_length]
+            asked, question = len(question), question[: self.max_query_length]
 
             # [CLS], the last [SEP] and those between take three places, or what the layout has.
             room = max_seq_length - len(question) - 2 - between
@@ -175,6 +176,9 @@ class SpanTask(Task[SpanExample]):
                 shift = len(question) + 1 + between - window.start
                 inside = window.start <= first and last < window.stop
                 rows['example_index'].append(index)
+                # Of the question, and once: the context is in windows and loses nothing.
+                rows['pieces'].append(asked if not window.start else 0)
+                rows['left_out'].append(asked - len(question) if not window.start else 0)
                 rows['start_positions'].append(first + shift if inside else 0)
                 rows['end_positions'].append(last + shift if inside else 0)
                 windows.append((question, context, window, best))

@@ -38,11 +38,11 @@ class SpanExample(Example):
 
 
 class _Question(NamedTuple):
-    """A question as its file has it: where that is, and whether it is marked as unanswerable."""
+    """A question as its file has it: where that is, and its `is_impossible`, None without one."""
 
     where: str
     example: SpanExample
-    impossible: bool
+    impossible: bool | None
 
 
 def with_format(task: str, table: Table) -> Table:
@@ -67,6 +67,8 @@ def read(tables: Sequence[Table], unanswerable: bool, split: str) -> list[SpanEx
     """The questions of a split's files. Of a test split the answers may be unknown.
 
     Where no question of a split has an answer, and none is marked as having none, nothing is known.
+    A question that is marked and lists answers is trained on by its mark, as in run_squad.py, and
+    scored by its answers, as in evaluate-v2.0.py.
 
     Raises UserError where answers are missing in another split, for a question without an answer
     where not `unanswerable`, and for other layouts.
@@ -102,9 +104,28 @@ def read(tables: Sequence[Table], unanswerable: bool, split: str) -> list[SpanEx
         if (example.answers == () or impossible) and not unanswerable:
             raise UserError(f'{where}: question {example.id!r} has no answer; {_HINT}')
 
-    # A question that is marked as impossible has no answer, whatever its entry lists.
+    # Where mark and answers contradict each other, the two original programs differ.
+    train = split == 'train'
+    odd = [
+        question.example.id
+        for question in questions
+        if question.example.answers is not None
+        and question.impossible == bool(question.example.answers)
+    ]
+    if odd:
+        logging.warning(
+            '%s: %d of %d questions list answers and are marked is_impossible, or neither: %s (the'
+            ' first is %r)',
+            ', '.join(table.where for table in tables),
+            len(odd),
+            len(questions),
+            'trained on as unanswerable' if train else 'scored by their answers',
+            odd[0],
+        )
     return [
-        dataclasses.replace(example, answers=()) if impossible else example
+        dataclasses.replace(example, answers=(() if train else example.answers or ()))
+        if impossible
+        else example
         for _, example, impossible in questions
     ]
 
@@ -220,7 +241,7 @@ def _question(question: Any, context: str, path: str, place: str) -> _Question:
             (_entry(answer, 'text', str, path, inner), _offset(answer, path, inner))
             for answer in _entry(question, 'answers', list, path, place)
         )
-    impossible = False
+    impossible = None
     if question.get('is_impossible') is not None:
         impossible = _entry(question, 'is_impossible', bool, path, place)
     return _Question(path, SpanExample(name, text, context, answers), impossible)
@@ -290,7 +311,7 @@ def _rows(table: Table, split: str) -> Iterator[_Question]:
         # No column of answers means unknown; an empty cell means that there is none.
         answers = tuple(zip(texts, places, strict=False)) if 'answer' in row else None
         name = unique_id(row, where, lines)
-        yield _Question(where, SpanExample(name, row['question'], row['context'], answers), False)
+        yield _Question(where, SpanExample(name, row['question'], row['context'], answers), None)
 
 
 def _listed(value: Any) -> list[str]:

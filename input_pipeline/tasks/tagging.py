@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,8 +25,14 @@ from input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, Predictions, 
 from input_pipeline.tasks.predictions import complete
 from input_pipeline.tasks.scores import entities
 from input_pipeline.tasks.scores.constant_baseline import entropy
-from input_pipeline.tasks.task_file import TABLE_ENTRIES, require_entries, tables_of
-from input_pipeline.text.tables import FORMATS, Cell, Table, unique_id
+from input_pipeline.tasks.task_file import (
+    TABLE_ENTRIES,
+    labels_of,
+    require_entries,
+    tables_of,
+    unknown_label,
+)
+from input_pipeline.text.tables import FORMATS, Table, unique_id
 from input_pipeline.text.whole_text import located, plain_name
 
 KINDS = ('tagging',)
@@ -56,6 +63,7 @@ class TaggingTask(Task[TaggedExample]):
       files: split -> its tables or column files (format "conll"), read one after the other.
       document_context: fill each row with the words around its sentence in the same document.
       comment: lines of a column file that begin with it are left out.
+      spelled: tag in the files -> label, where files call labels otherwise (by a number).
     """
 
     name: str
@@ -64,6 +72,7 @@ class TaggingTask(Task[TaggedExample]):
     files: Mapping[str, tuple[Table, ...]] = field(repr=False)
     document_context: bool = False
     comment: str = ''
+    spelled: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     kind = 'tagging'
     head = 'tokens'
@@ -81,10 +90,10 @@ class TaggingTask(Task[TaggedExample]):
                 f'task {self.name}: "labels" must list two or more different labels, not'
                 f' {list(self.labels)}'
             )
-        if 'entity_f1' in self.metrics and not entities.is_bio(self.labels):
+        if 'entity_f1' in self.metrics and not entities.is_entities(self.labels):
             raise UserError(
-                f'task {self.name}: entity_f1 needs labels O, B-X and I-X, not'
-                f' {", ".join(self.labels)[:100]}'
+                f'task {self.name}: entity_f1 needs labels O, B-X and I-X (or of IOBES or BILUO),'
+                f' not {", ".join(self.labels)[:100]}'
             )
 
     @property
@@ -100,23 +109,25 @@ class TaggingTask(Task[TaggedExample]):
     def examples(self, split: str) -> list[TaggedExample]:
         """Reads a split; ids are numbers from 0.
 
-        Tags that are B-X and I-X are brought to begin with B- (`entities.as_bio`).
+        Where labels are B-X and I-X, tags are brought to that and begin with B-
+        (`entities.as_bio`).
         """
         self.require_split(split)
         places = {label: place for place, label in enumerate(self.labels)}
 
-        # Tags become indices; before that, IOB1 becomes BIO, or half of the entities would be lost.
-        bio, repaired = entities.is_bio(self.labels), 0
+        # Tags become indices; before that, all schemes become BIO, or half of the entities of IOB1
+        # would be lost.
+        bio, repaired, other = entities.is_bio(self.labels), 0, 0
         examples: list[TaggedExample] = []
         for name, sentence, document in self._sentences(split):
-            tags = sentence.tags
-            if tags is not None:
-                if bio:
-                    read, tags = tags, entities.as_bio(tags)
-                    repaired += sum(a != b for a, b in zip(tags, read, strict=True))
-                if unknown := [tag for tag in tags if tag not in places]:
-                    raise UserError(f'{sentence.where}: {self._unknown(unknown[0])}')
-            label = None if tags is None else tuple(places[tag] for tag in tags)
+            label = None
+            if sentence.tags is not None:
+                read = [self.spelled.get(tag, tag) for tag in sentence.tags]
+                tags = entities.as_bio(read) if bio else read
+                other += entities.beyond_bio(read) if bio else 0
+                repaired += sum(a[:2] == 'I-' and a != b for a, b in zip(read, tags, strict=True))
+                self._require_labels(sentence, tags)
+                label = tuple(places[tag] for tag in tags)
             examples.append(TaggedExample(name, tuple(sentence.words), label, document))
         if not examples:
             raise UserError(
@@ -132,16 +143,17 @@ class TaggingTask(Task[TaggedExample]):
                 split,
                 repaired,
             )
+        if other:
+            said = '%s %s: %d tags of IOBES, BILUO or BMES are read as B-X and I-X'
+            logging.info(said, self.name, split, other)
         return examples
 
-    def _unknown(self, tag: str) -> str:
-        """What to say of a tag that the task does not have."""
-        said = f'unknown label {tag!r}; task {self.name} has {", ".join(self.labels)}'
-
-        # The likeliest mistake: a scheme with ends and singles.
-        other = entities.is_bio(self.labels) and tag[:2] in ('E-', 'L-', 'S-', 'U-')
-        hint = ' (IOBES and BILOU are not read: write E- and L- as I-, S- and U- as B-)'
-        return said + (hint if other else '')
+    def _require_labels(self, sentence: entities.Sentence, tags: Sequence[str]) -> None:
+        """UserError for a tag that is no label, at the place of its word."""
+        for word, tag in enumerate(tags):
+            if tag not in self.labels:
+                said = unknown_label(self.name, tag, self.labels)
+                raise UserError(f'{sentence.place_of(word)}: {said}')
 
     def _sentences(self, split: str) -> Iterator[tuple[str, entities.Sentence, str]]:
         """(id, sentence, document) of every file of a split."""
@@ -150,38 +162,19 @@ class TaggingTask(Task[TaggedExample]):
         test = split.startswith('test')
         lines: dict[str, str] = {}
         for number, table in enumerate(self.files[split]):
-            if table.format in ('conll', 'conllu'):
-                for sentence in self._in_columns(table, untagged=test):
-                    place = f'{number}:{sentence.document}'
-                    yield unique_id({}, sentence.where, lines), sentence, place
-                continue
-
-            # In tables a row is a sentence; without a column of documents it is its own.
-            optional = frozenset({'tags'} if test else ())
-            for where, row in table.rows(optional, lists=frozenset({'tokens', 'tags'})):
-                words = _words(row['tokens'])
-                tags = _words(row['tags']) if 'tags' in row else None
-                if tags is not None and len(tags) != len(words):
-                    raise UserError(f'{where}: {len(words)} tokens but {len(tags)} tags')
-                name = unique_id(row, where, lines)
-                yield (
-                    name,
-                    entities.Sentence(where, words, tags, 0),
-                    f'{number}:{row.get("document", name)}',
-                )
-
-    def _in_columns(self, table: Table, untagged: bool) -> Iterator[entities.Sentence]:
-        """The sentences of a column file or a CoNLL-U file."""
-        # Words first and tags last, unless the task says otherwise; CoNLL-U has places of its own.
-        conllu = table.format == 'conllu'
-        columns = {'tokens': 0, 'tags': entities.UPOS if conllu else -1}
-        for role, column in table.columns.items():
-            if isinstance(column, int):  # `_with_format` has refused any other
-                columns[role] = column
-        word, tag = columns['tokens'], columns['tags']
-        if conllu:
-            return entities.read_conllu(table.path, tag, untagged)
-        return entities.read_columns(table.path, word, tag, self.comment, untagged)
+            lengths, columns = [], table.format in ('conll', 'conllu')
+            for sentence, row in (
+                ((sentence, {}) for sentence in entities.read_lines(table, self.comment, test))
+                if columns
+                else entities.read_table(table, test)
+            ):
+                # In tables a sentence without a column of documents is its own.
+                name = unique_id(row, sentence.where, lines)
+                document = sentence.document if columns else row.get('document', name)
+                yield name, sentence, f'{number}:{document}'
+                lengths.append(len(sentence.words))
+            if said := entities.check_lengths(table.where, lengths, columns):
+                logging.warning('%s', said)
 
     def respelled(self, example: TaggedExample, respell: Callable[[str], str]) -> TaggedExample:
         """Every word, which keeps its tag."""
@@ -318,7 +311,8 @@ class TaggingTask(Task[TaggedExample]):
         # The true tag goes between word and prediction, where conlleval looks for it.
         lines = []
         for example in examples:
-            columns = [example.words, predictions.answers[example.id]]
+            words = [word.replace('\n', ' ') for word in example.words]  # a line each
+            columns = [words, predictions.answers[example.id]]
             if example.label is not None:
                 columns.insert(1, [self.labels[place] for place in example.label])
             lines += [' '.join(cells) for cells in zip(*columns, strict=True)] + ['']
@@ -342,16 +336,12 @@ class TaggingTask(Task[TaggedExample]):
                     f'{sentence.where}: {len(sentence.words)} words where sentence {example.id} has'
                     f' {len(example.words)}'
                 )
-            tags = sentence.tags or []  # there are some: a file with one column was refused
-            if unknown := [tag for tag in tags if tag not in self.labels]:
-                raise UserError(f'{sentence.where}: {self._unknown(unknown[0])}')
+            tags = [self.spelled.get(tag, tag) for tag in sentence.tags or ()]
+            if entities.is_bio(self.labels) and entities.beyond_bio(tags):
+                tags = entities.as_bio(tags)
+            self._require_labels(sentence, tags)
             answers[example.id] = tags
         return Predictions(answers)
-
-
-def _words(cell: Cell) -> list[str]:
-    """The words of a column that holds a list of them, or a text with blanks between."""
-    return cell.split() if isinstance(cell, str) else cell
 
 
 def _rows_of(
@@ -435,17 +425,19 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tag
       columns   of column files {"tokens", "tags"}: the columns of word and tag, 0 and -1 if not
                 given; of CoNLL-U {"tags"}: 3 if not given, the universal part of speech, or 4, the
                 treebank's own; of others {"tokens", "tags", "document", "id"}, where tokens and
-                tags are lists (JSON) or texts with blanks between; neighbours of the same
-                "document" are context for each other
-      labels    list of all tags; O, B-X and I-X for entities; not needed for the 17 universal parts
-                of speech of CoNLL-U
+                tags are lists (JSON) or texts with blanks between, or with "sentence" a word and
+                its tag each: words of a sentence have the same there, or nothing below the first;
+                neighbours of the same "document" are context for each other
+      labels    list of all tags, or an object of tag in the files -> name; O, B-X and I-X for
+                entities, or those of IOBES and BILUO; not needed for the 17 universal parts of
+                speech of CoNLL-U
       metrics   entity_f1 (the default for such labels), accuracy (of words); the first selects
       document_context  optional, false: fill each row with the sentences around it (-DOCSTART-
                         and # newdoc lines part documents)
       comment   optional: lines of a column file that begin with it are left out
     """
     require_entries(name, description, _SETTINGS, ('files',))
-    roles = {'tokens': False, 'tags': False, 'document': False, 'id': False}
+    roles = dict.fromkeys(('tokens', 'tags', 'sentence', 'document', 'id'), False)
     formats = ('conll', 'conllu', *FORMATS)
     tables = tables_of(name, description, folder, roles, formats, ('tokens', 'tags'))
     files = {}
@@ -456,10 +448,16 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tag
     every = [table for listed in files.values() for table in listed]
     if not all(table.format == 'conllu' and not table.columns for table in every):
         require_entries(name, description, _SETTINGS, ('labels',))
-    labels = tuple(str(label) for label in description.get('labels') or entities.PARTS_OF_SPEECH)
-    metrics = tuple(
-        description.get('metrics') or (['entity_f1'] if entities.is_bio(labels) else ['accuracy'])
-    )
+    labels, spelled = labels_of(description)
+    labels = labels or tuple(entities.PARTS_OF_SPEECH)
+    selects = 'entity_f1' if entities.is_entities(labels) else 'accuracy'
+    if 'metrics' not in description and entities.is_otherwise_spelled(labels):
+        logging.warning(
+            'task %s: labels like %s are scored word by word: for entities give them names as in'
+            ' "labels": {%s: "B-X", ...}',
+            *(name, labels[-1], json.dumps(labels[-1], ensure_ascii=False)),
+        )
+    metrics = tuple(description.get('metrics') or [selects])
     return TaggingTask(
         name,
         labels,
@@ -467,6 +465,7 @@ def from_description(name: str, description: dict[str, Any], folder: str) -> Tag
         files,
         description.get('document_context', False),
         description.get('comment', ''),
+        spelled,
     )
 
 
@@ -489,7 +488,7 @@ def _with_format(name: str, split: str, table: Table) -> Table:
         if role not in ('tokens', 'tags') or type(column) is not int:
             raise UserError(
                 f'task {name}: columns.{role}: a column file has "tokens" and "tags", each by its '
-                'place from 0'
+                'place from 0; a table with names is "format": "tsv"'
             )
     if table.format != 'conll' and (
         missing := [role for role in ('tokens', 'tags') if role not in table.columns]

@@ -100,8 +100,13 @@ _TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
         'an object of column -> what stands there in the rows to be read, as in {"language": "de"}',
     ),
     'labels': (
-        lambda value: value == [] or _listed(_scalar, value),
-        'a list of texts or numbers, as in ["neg", "pos"]',
+        lambda value: (
+            value == []
+            or _listed(_scalar, value)
+            or (isinstance(value, dict) and _listed(_scalar, list(value.values())))
+        ),
+        'a list of texts or numbers, as in ["neg", "pos"], or an object of what stands in the files'
+        ' -> its name, as in {"0": "neg", "1": "pos"}',
     ),
     'metrics': (
         lambda value: _listed(_text, value) and len(set(value)) == len(value),
@@ -132,6 +137,23 @@ def require_entries(
         )
     if missing := [entry for entry in needed if not description.get(entry)]:
         raise UserError(f'task {name}: missing entries {missing}')
+
+
+def labels_of(description: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """(the labels in their order, {how the files spell one: its label} where that is otherwise)."""
+    # Labels may be numbers in JSON; in the files they are text.
+    given = description.get('labels') or []
+    if isinstance(given, list):
+        return tuple(map(str, given)), {}
+    return tuple(map(str, given.values())), {name: str(label) for name, label in given.items()}
+
+
+def unknown_label(name: str, label: str, labels: Sequence[str]) -> str:
+    """What to say of a label in a file that the task does not have."""
+    # The likeliest mistake: a data set that numbers its labels.
+    hint = '; numbers are given names by "labels": {"0": ..., "1": ...}'
+    hint = hint if label.isdecimal() and not any(map(str.isdecimal, labels)) else ''
+    return f'unknown label {label!r}; task {name} has {", ".join(labels)}{hint}'
 
 
 def tables_of(

@@ -220,7 +220,7 @@ class Reader:
                 yield number, rows.tsv_row(line)
 
     def _csv_rows(self) -> Iterator[tuple[int, list[str] | BadRecord]]:
-        """Rows by RFC 4180, at the number of their last line."""
+        """Rows by RFC 4180, at the number of their first line."""
         # Half characters are what is left of bad bytes, see `_csv_lines`.
         for number, cells in rows.csv_rows(self._csv_lines(), self.path, '--format=tsv'):
             undecoded = not all(map(well_formed, cells))

@@ -28,21 +28,23 @@ def tsv_row(line: str) -> list[str]:
 
 
 def csv_rows(lines: Iterable[str], path: str, as_tsv: str) -> Iterator[tuple[int, list[str]]]:
-    """(number of the row's last line, cells) of each row that is not empty; lines keep their ends.
+    """(number of the row's first line, cells) of each row that is not empty; lines keep their ends.
 
     Raises UserError for quotes that went wrong: nothing after them can be trusted. `as_tsv`: how
     the user says that a file has no quoting.
     """
     # The library's own limit of 128 KiB a cell would refuse long contexts.
     csv.field_size_limit(2**31 - 1)
-    rows = csv.reader(lines, strict=True)
+    rows, begin = csv.reader(lines, strict=True), 1
     try:
         for cells in rows:
             if cells:
-                yield rows.line_num, cells
+                yield begin, cells
+            begin = rows.line_num + 1
     except csv.Error as error:
+        # A quote that is not closed swallows the lines that follow: the row's first line has it.
         raise UserError(
-            f'{path}:{rows.line_num}: not CSV ({error}); a file without quoting is {as_tsv}'
+            f'{path}:{begin}: not CSV ({error}); a file without quoting is {as_tsv}'
         ) from None
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from etils import epath
 
 from configs.files.atomic import atomic_write
+from input_pipeline.tasks.features import say_cut
 from launch.inference.extractor import Extractor
 from launch.workdir import plots
 
@@ -40,12 +41,14 @@ def vectors(extractor: Extractor, texts: Sequence[str], where: str) -> np.ndarra
     `extractor` gives all pieces of these layers.
     """
     records = ((number, {'text': text}) for number, text in enumerate(texts, start=1))
-    means = []
+    means, cut = [], np.zeros(4, np.int64)
     for part in extractor(records, where):
+        cut += part.cut
         for row, states_TKH in zip(part.rows, part.features, strict=True):
             own = states_TKH[row.word_index >= 0]
             # A text without a piece, as a lone control character is, has [CLS] and [SEP] alone.
             means.append((own if len(own) else states_TKH).astype(np.float32).mean(axis=0))
+    say_cut(where, cut, f'max_seq_length={extractor.max_seq_length} allows')
     return np.stack(means, axis=1)
 
 

@@ -23,8 +23,8 @@ from configs import schema
 from configs.errors import UserError
 from configs.files.atomic import atomic_write
 from input_pipeline.tasks import Predictions, Task, load_task
+from input_pipeline.tasks import features as task_features
 from input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, trim
-from input_pipeline.tasks.features import features_of
 from input_pipeline.text.whole_text import read_json
 from launch.finetuning.batch_runner import by_length, counted_jit, gather, run
 from launch.sources.source import Source, load_source
@@ -43,6 +43,13 @@ def check_segments(task: Task, features: Arrays, source: Source) -> None:
             f' {rows} (type_vocab_size={rows}): take a model with type_vocab_size={segments} or'
             ' more'
         )
+
+
+def say_cut(task: Task, split: str, features: Arrays, length: int) -> None:
+    """A line in the log where texts of the split were cut to fit in rows of `length`."""
+    questions = task.options.get('max_query_length')
+    limit = f'max_query_length={questions}' if questions else f'max_seq_length={length} allows'
+    task_features.say_cut(f'{task.name} {split}', task_features.cut_of(features), limit)
 
 
 class SplitPredictor:
@@ -135,6 +142,11 @@ def record(
     return write_result(workdir, split, facts | result)
 
 
+def _texts(number: int) -> str:
+    """What an example has."""
+    return 'one text' if number == 1 else 'two texts'
+
+
 class TrainedTask:
     """A fine-tuned model in memory, and the split of a task that it is asked about.
 
@@ -173,6 +185,12 @@ class TrainedTask:
                 f'--task={task.name}: its labels {list(task.labels)} are not those of'
                 f' --workdir={workdir}, {data["labels"]}'
             )
+        here, there = task.options.get('texts'), data.get('options', {}).get('texts')
+        if here and there and here != there:
+            raise UserError(
+                f'--task={task.name}: its examples have {_texts(here)}, and those that'
+                f' --workdir={workdir} was trained on have {_texts(there)}'
+            )
         self.workdir, self.config, self.task = workdir, config, task
         self.split = split or task.selection_split
         self.name = self.split if self.own else f'{task.name}-{self.split}'
@@ -194,8 +212,9 @@ class TrainedTask:
         """The answers to examples of the task; cache: folder for features that are slow to make."""
         # Rows as those that it was trained on were made.
         length, tokenizer = self.config.max_seq_length, self._source.tokenizer
-        features = trim(features_of(self.task, examples, tokenizer, length, cache))
+        features = trim(task_features.features_of(self.task, examples, tokenizer, length, cache))
         check_segments(self.task, features, self._source)
+        say_cut(self.task, self.split, features, length)
         buckets = self.config.length_buckets
         predictions = self._predict(self._params, examples, features, buckets, self._inputs)
         logging.info('compilations: %s', dict(self._compilations))

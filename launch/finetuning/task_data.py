@@ -108,6 +108,7 @@ class TaskData:
         # Trimmed to the longest row there is: padding beyond it would only cost time.
         features = trim(features_of(self.task, examples, self.source.tokenizer, length, self.cache))
         evaluation.check_segments(self.task, features, self.source)
+        evaluation.say_cut(self.task, split, features, length)
         rows, *shape = features['input_ids'].shape
         logging.info(
             '%s %s: %d examples, %d rows of %s pieces',

@@ -30,7 +30,7 @@ from bert_jax.train.state import init_params
 from bert_jax.train.task_heads import HEADS, pretraining_head
 from configs.errors import UserError
 from configs.schema import ModelConfig
-from input_pipeline.tasks.features import input_rows
+from input_pipeline.tasks.features import input_rows, say_cut
 from input_pipeline.tokenizer import Tokenizer
 from launch.inference.extractor import Extractor
 from launch.inference.mask_filler import MaskFiller, check_head
@@ -162,7 +162,10 @@ class Bert:
         extractor = self._extractor(tuple(layers), pool, self._length(max_length))
         pairs = (text if isinstance(text, tuple) else (text, None) for text in texts)
         records = ((i, {'text': a, 'text_b': b}) for i, (a, b) in enumerate(pairs))
-        found = [row for part in extractor(records, 'texts') for row in part.features]
+        parts = list(extractor(records, 'texts'))
+        cut = sum((part.cut for part in parts), np.zeros(4, np.int64))
+        say_cut('embed', cut, f'max_length={extractor.max_seq_length} allows')
+        found = [row for part in parts for row in part.features]
         width = len(layers) * self.config.hidden_size
         return np.array(found, np.float32).reshape(len(found), width)
 

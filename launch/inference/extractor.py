@@ -35,7 +35,7 @@ class Row(NamedTuple):
     word_index: the place of the piece's word in its text (words are parted by white space, or given
     as a list); -1 for [CLS] and [SEP]. starts, ends: the characters of the text that it was made
     from; 0 for [CLS] and [SEP].
-    cut: whether there was more.
+    cut: how many word pieces more there were.
     fault: what is wrong with the record; it has no pieces then.
     """
 
@@ -44,7 +44,7 @@ class Row(NamedTuple):
     word_index: np.ndarray
     starts: np.ndarray
     ends: np.ndarray
-    cut: bool
+    cut: int
     fault: str = ''
 
 
@@ -62,9 +62,11 @@ class Part(NamedTuple):
     features: list[np.ndarray]
 
     @property
-    def cut(self) -> int:
-        """How many texts were too long."""
-        return sum(row.cut for row in self.rows)
+    def cut(self) -> np.ndarray:
+        """How many texts were too long, as `cut_of` of the tasks' features counts it."""
+        left = np.array([row.cut for row in self.rows])
+        kept = sum(int((row.word_index >= 0).sum()) for row in self.rows)
+        return np.array([len(left), (left > 0).sum(), kept + left.sum(), left.sum()], np.int64)
 
     @property
     def bad(self) -> int:
@@ -141,7 +143,7 @@ class Extractor:
                 logging.warning('%s', fault)
                 nothing = np.empty(0, np.int32)
                 columns = nothing, nothing, nothing, nothing, nothing
-                rows.append(Row(*columns, cut=False, fault=record.reason))
+                rows.append(Row(*columns, cut=0, fault=record.reason))
             else:
                 text, text_b = record['text'], record.get('text_b')
                 rows.append(row_of(text, text_b, self._tokenizer, self.max_seq_length))
@@ -224,7 +226,7 @@ def row_of(
         )
         add(tokenizer.sep_id, segment, -1, 0, 0)
     ids, segments, places, starts, ends = (np.concatenate(column) for column in columns)
-    return Row(ids, segments, places, starts, ends, cut=sum(kept) < sum(lengths))
+    return Row(ids, segments, places, starts, ends, cut=sum(lengths) - sum(kept))
 
 
 def _pieces(text: str | list[str], tokenizer: Tokenizer) -> tuple[Encoding, np.ndarray]:

@@ -26,6 +26,7 @@ from bert_jax.interchange import huggingface, serving
 from bert_jax.train.task_heads import HEADS
 from configs import schema
 from configs.errors import UserError
+from input_pipeline.tasks.features import cut_of, say_cut
 from input_pipeline.text.record_files import BadRecord
 from launch.finetuning.batch_runner import Result, gather
 from launch.inference.answers import Answerer
@@ -39,7 +40,7 @@ _CHUNK = 512  # records that go together through `stream`
 _ROW_ARRAYS = ('input_ids', 'input_mask', 'segment_ids', 'masked_lm_positions')
 
 
-def _trained_with(where: str) -> tuple[int | None, dict[str, Any]]:
+def trained_with(where: str) -> tuple[int | None, dict[str, Any]]:
     """(longest row, options) that a fine-tuned workdir was trained with; (None, {}) elsewhere."""
     # A Hugging Face directory has a config.json too, and is none.
     workdir = Workdir(where)
@@ -48,6 +49,20 @@ def _trained_with(where: str) -> tuple[int | None, dict[str, Any]]:
     if isinstance(config, schema.FinetuneConfig):
         return config.max_seq_length, workdir.data(options=dict)['options']
     return None, {}
+
+
+def roles_of(
+    answerer: type[Answerer] | Answerer, options: Mapping[str, Any]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(roles that a record must have, that it may have) of a model trained with a task's `options`.
+
+    A second text is optional only where nothing says whether the task has one.
+    """
+    required, optional = answerer.required, answerer.optional
+    if 'text_b' not in optional or 'texts' not in options:
+        return required, optional
+    left = tuple(role for role in optional if role != 'text_b')
+    return (*required, 'text_b') if options['texts'] == 2 else required, left
 
 
 class _Started(NamedTuple):
@@ -98,6 +113,13 @@ class Predictor:
                 f'max_seq_length={max_seq_length}: this model reads 8 to {most} word pieces'
             )
 
+        questions = options.get('max_query_length')
+        self._limit = (
+            f'max_query_length={questions}'
+            if questions
+            else f'max_seq_length={max_seq_length} allows'
+        )
+
         # What identifies the answers: a file of other settings is not gone on with.
         self.source = source
         self.settings = [max_seq_length, top, compute_dtype, dict(options)]
@@ -106,7 +128,7 @@ class Predictor:
         )
 
         # Choices are scored row by row, with the head of a single number; the weights are the same.
-        self.roles = (self._answerer.required, self._answerer.optional)
+        self.roles = roles_of(self._answerer, options)
         computed, scored_as = source.bert, self._answerer.scored_as
         if scored_as is not None:
             as_class = HEADS[scored_as].class_in(source.model.family)
@@ -143,7 +165,7 @@ class Predictor:
           compute_dtype: arithmetic of the layers, float32 or bfloat16.
         """
         source = read_source(where)
-        length, options = _trained_with(where)
+        length, options = trained_with(where)
         length = max_seq_length or length or source.model.max_position
         return cls(source, length, options, top, compute_dtype)
 
@@ -169,7 +191,7 @@ class Predictor:
         # What is not the encoder's own object is the run's.
         predictors: dict[str, Predictor] = {}
         for where, source in zip(wheres, sources, strict=True):
-            length, options = _trained_with(where)
+            length, options = trained_with(where)
             length = length or source.model.max_position
             predictors[where] = cls(source, length, options, top, compute_dtype, resident)
             logging.info('%s: adds %s', where, memory.size(predictors[where].added_bytes))
@@ -182,23 +204,28 @@ class Predictor:
         # A list is several inputs; a text, a tuple or a record is one.
         if isinstance(inputs, list):
             return list(self.stream(inputs))
-        return next(self.stream([inputs]))
+        (answer,) = self.stream([inputs])
+        return answer
 
     def stream(self, inputs: Iterable[Any], errors: bool = False) -> Iterator[dict[str, Any]]:
         """Yields the answers to any number of inputs, in order.
 
         The next inputs are made ready while the device works. An input that cannot be answered is a
         UserError when its turn comes, or with `errors` is answered by {'error': what is wrong with
-        it}, as a BadRecord among the inputs is.
+        it}, as a BadRecord among the inputs is. How many were too long for a row and cut is logged
+        at the end.
         """
         # One chunk ahead, as everywhere: the device is never idle while answers are written.
         numbers, items = itertools.count(), iter(inputs)
         before: _Started | None = None
+        cut = np.zeros(4, np.int64)
         while chunk := list(itertools.islice(items, _CHUNK)):
             started = self._start(chunk)
+            cut += cut_of(started.rows)
             yield from self._finish(before, numbers, errors)
             before = started
         yield from self._finish(before, numbers, errors)
+        say_cut('inputs', cut, self._limit)
 
     def _record(self, item: Any) -> Mapping[str, Any]:
         """An input as a record. UserError where a role is missing or unknown, or holds no text."""
@@ -209,14 +236,20 @@ class Predictor:
         if isinstance(item, str):
             item = (item,)
         if isinstance(item, tuple):
-            item = dict(zip(roles, item, strict=False)) if len(item) <= len(roles) else item
+            if len(item) > len(roles):
+                raise UserError(
+                    f'{len(item)} texts, where this model reads {" and ".join(roles)} alone'
+                )
+            item = dict(zip(roles, item, strict=False))
         if not isinstance(item, Mapping):
             raise UserError(
                 f'expected a text, a tuple of texts or a record of {", ".join(roles)}, not'
                 f' {str(item)[:80]!r}'
             )
 
-        # Then the roles, and last the texts in them.
+        # Then the roles, and last the texts in them. None is a role left out, as an empty cell of
+        # a table has it.
+        item = {role: text for role, text in item.items() if text is not None}
         if missing := [role for role in self.roles[0] if role not in item]:
             raise UserError(
                 f'a record needs {" and ".join(self.roles[0])}: no {missing[0]!r} in'
@@ -225,8 +258,6 @@ class Predictor:
         if unknown := [role for role in item if role not in roles]:
             raise UserError(f'a record has {", ".join(roles)}: {unknown[0]!r} is none of them')
 
-        # None is a role left out, as an empty cell of a table has it.
-        item = {role: text for role, text in item.items() if text is not None}
         for role, text in item.items():
             texts = (
                 text if isinstance(text, list | tuple) and role in self._answerer.lists else [text]

@@ -30,6 +30,7 @@ class Script(NamedTuple):
       batch: the program's inputs, from `rows`.
       answer: prints what the outputs `out` say.
       truncation: which text the tokenizer cuts where both are too long.
+      least, most: how many arguments there may be.
     """
 
     usage: str
@@ -37,6 +38,8 @@ class Script(NamedTuple):
     batch: str
     answer: str
     truncation: str = 'longest_first'
+    least: int = 1
+    most: int = 2
 
 
 class Served(NamedTuple):
@@ -87,6 +90,7 @@ SERVED = {
                 ' texts[0].offsets[end][1]])'
             ),
             truncation='only_second',
+            least=2,
         ),
     ),
     'classifier': Served(answers.Classes, _SOFTMAX),
@@ -116,6 +120,8 @@ SERVED = {
             '[(words[0], choice) for choice in words[1:]]',
             _BATCH.replace('np.array(value', 'np.array([value]'),
             _SHARES + 'print({choice: round(float(p), 4) for choice, p in zip(words[1:], share)})',
+            least=3,
+            most=999,
         ),
     ),
     'pretraining': Served(
@@ -139,6 +145,7 @@ SERVED = {
             _ONE,
             _BATCH,
             "print('next sentence:', bool(out['logits'][0].argmax() == 0))",
+            least=2,
         ),
     ),
     'encoder': Served(
@@ -147,9 +154,13 @@ SERVED = {
 }
 
 
-def script_of(model: Model) -> Script:
-    """A model's own lines of the example script."""
-    return SERVED[model.head].script
+def script_of(model: Model, texts: int | None = None) -> Script:
+    """A model's own lines of the example script; texts: of an example of its task, if known."""
+    script = SERVED[model.head].script
+    if texts and script.usage == _SOFTMAX.usage:
+        usage = "'a text' 'its pair'" if texts == 2 else "'a text'"
+        script = script._replace(usage=usage, least=texts, most=texts)
+    return script
 
 
 def answerer(

@@ -37,6 +37,10 @@ _SERVE = '''\
 """Serves the model in this folder: python serve.py {usage}
 Needs {needs}; the project that trained the model is not needed."""
 import json, pathlib, sys
+
+if not {least} <= len(sys.argv) - 1 <= {most}:
+    print(__doc__.splitlines()[0], file=sys.stderr)
+    sys.exit(2)
 {imports}
 
 here, words = pathlib.Path(__file__).parent, sys.argv[1:]
@@ -91,11 +95,16 @@ weights['encoder/embeddings/word'] = table"""
 
 
 def write(
-    folder: Path, model: Model, tokenizer: Tokenizer, form: Literal['stablehlo', 'saved_model']
+    folder: Path,
+    model: Model,
+    tokenizer: Tokenizer,
+    form: Literal['stablehlo', 'saved_model'],
+    texts: int | None = None,
 ) -> tuple[str, ...]:
     """Writes a folder that serves the model; returns the parts that its class has no place for.
 
-    UserError for a damaged or unfit model.
+    texts: how many texts an example of its task has, which are what serve.py is asked; None:
+    unknown. UserError for a damaged or unfit model.
     """
     # Refused before anything is written: parts without a place, and numbers that are none.
     left_out = parameters.left_out(model, f'--architecture={model.architecture}', parameters.SHAPE)
@@ -155,14 +164,18 @@ def write(
     else:
         serving.write_saved_model(folder, model)
     # The example asks with the mask token that this tokenizer knows.
-    script = example(model, form).replace(SPECIAL_TOKENS['mask_token'], tokenizer.special_tokens[4])
+    script = example(model, form, texts).replace(
+        SPECIAL_TOKENS['mask_token'], tokenizer.special_tokens[4]
+    )
     (folder / 'serve.py').write_text(script)
     return left_out
 
 
-def example(model: Model, form: Literal['stablehlo', 'saved_model']) -> str:
-    """The text of serve.py, an example of how the folder is used."""
+def example(
+    model: Model, form: Literal['stablehlo', 'saved_model'], texts: int | None = None
+) -> str:
+    """The text of serve.py, an example of how the folder is used; `texts` as of `write`."""
     parts = dict(_STABLEHLO if form == 'stablehlo' else _SAVED_MODEL)
     if form == 'stablehlo' and computed_arrays(model.config):
         parts['load'] += _COMPUTE
-    return _SERVE.format(**parts, **script_of(model)._asdict())
+    return _SERVE.format(**parts, **script_of(model, texts)._asdict())

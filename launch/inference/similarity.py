@@ -31,7 +31,7 @@ class Sentences:
 
     Attributes:
       texts, lines: of each its text, and its line in the file from 1.
-      cut: how many were longer than the model reads.
+      cut: how many were longer than the model reads, as `Part.cut`.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Sentences:
                     yield line, {'text': text}
 
         parts = list(extractor(kept(), where))
-        self.cut = sum(part.cut for part in parts)
+        self.cut = sum((part.cut for part in parts), np.zeros(4, np.int64))
         vectors = [vector for part in parts for vector in part.features]
         if not vectors:
             raise UserError(f'{where}: no sentence in it')

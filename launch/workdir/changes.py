@@ -12,6 +12,9 @@ from typing import Any, NamedTuple
 
 from configs import schema
 
+# What data.json of older runs does not say. It follows from what else they say of their task.
+_SAID_LATER = frozenset({'data.options.texts'})
+
 
 class RunIdentity(NamedTuple):
     """A run as its workdir says it: its configuration, and what it reads (JSON values)."""
@@ -50,7 +53,7 @@ def changes(before: RunIdentity, after: RunIdentity, done: int) -> list[Change]:
     return [
         Change(name, old.get(name), new.get(name), _kind(name, kinds) not in free)
         for name in sorted(old | new)
-        if old.get(name) != new.get(name)
+        if old.get(name) != new.get(name) and not (name in _SAID_LATER and name not in old)
     ]
 
 

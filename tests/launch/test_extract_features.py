@@ -70,7 +70,7 @@ def test_every_token_of_every_layer(folder, tmp_path, binary):
         '--layers=-1,0,1',
     )
     assert run.returncode == 0, run.stderr
-    assert '1 texts were longer than 64 word pieces and are cut' in run.stderr
+    assert ' texts are longer than max_seq_length=64 allows and cut: ' in run.stderr
     found = np.load(tmp_path / 'f.npz')
     assert found['layers'].tolist() == [-1, 0, 1] and found['lines'].tolist() == [1, 2, 3, 4, 5]
     assert found['features'].dtype == np.float32 and found['features'].shape == (
@@ -161,7 +161,7 @@ def test_rows_of_pairs_and_of_words():
     words = row_of(['a film', 'unable', '?'], None, tokenizer, 64)  # a word may hold a blank
     assert words.word_index.tolist() == [-1, 0, 0, 1, 1, 2, -1] and not words.cut
     cut = row_of('film ' * 9, 'who ' * 3, tokenizer, 10)
-    assert cut.cut and cut.segment_ids.tolist() == [0] * 6 + [1] * 4
+    assert cut.cut == 5 and cut.segment_ids.tolist() == [0] * 6 + [1] * 4
 
 
 def test_memory_is_bounded_by_chunks(monkeypatch):

@@ -10,10 +10,16 @@ import os
 import pathlib
 import shutil
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from bert_jax.interchange import huggingface
+from bert_jax.train import checkpoint
+from bert_jax.train.state import TrainState
+from configs import schema
 from launch.inference import Predictor
+from launch.workdir.workdir import Workdir
 from tests.helpers import tiny_models
 
 
@@ -99,6 +105,36 @@ def test_a_mistake_is_one_line(source, tmp_path, binary, arguments, content, mes
     errors = [line for line in run.stderr.splitlines() if 'error' in line or 'Traceback' in line]
     assert run.returncode == 2 and len(errors) == 1 and message in errors[0], run.stderr
     assert not (tmp_path / 'out').exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('texts', 'name', 'content', 'message'),
+    [
+        (2, 'in.tsv', 'text\na\n', "in.tsv: no column 'text_b' for 'text_b'"),
+        (2, 'in.txt', 'a\n', 'in.txt: this model reads text and text_b, and a line of text is one'),
+        (1, 'in.tsv', 'text\ttext_b\na\tb\n', "in.tsv:2: a record has text: 'text_b' is none"),
+    ],
+)
+def test_a_run_is_asked_what_it_was_trained_on(tmp_path, binary, texts, name, content, message):
+    model = tiny_models.model('BertForSequenceClassification')
+    data = {
+        'head': 'classifier',
+        'labels': list(model.labels),
+        'options': {'texts': texts},
+        'model': schema.to_dict(model.config),
+    }
+    workdir = tmp_path / 'run'
+    Workdir(workdir).create_or_resume(schema.FinetuneConfig(max_seq_length=32), data)
+    tiny_models.tokenizer().save(workdir / 'tokenizer')
+    with checkpoint.Checkpoints(workdir) as checkpoints:
+        params = jax.tree.map(jnp.asarray, model.params)
+        checkpoints.save(TrainState(params, {}, jnp.int32(7), jnp.int32(0)), {})
+    (tmp_path / name).write_text(content)
+    run = binary(
+        'predict', f'--workdir={workdir}', f'--input={tmp_path / name}', f'--output={tmp_path}/out'
+    )
+    assert run.returncode == 2 and message in run.stderr.splitlines()[-1], run.stderr
 
 
 def test_another_model_in_the_same_folder_is_not_answered_by_the_old_answers(

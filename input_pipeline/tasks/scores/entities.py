@@ -1,10 +1,10 @@
-"""The CoNLL shared tasks' column files and CoNLL-U, B-/I- tags, and entity scores.
+"""Tagged sentences as they lie in files, the schemes of entity tags, and entity scores.
 
 The figures are those of conlleval.
 
-This file owns both formats (a word a line with its tags beside it, a blank line after each
-sentence, -DOCSTART- or # newdoc before a document) and what counts as an entity. It must not know
-models or tasks.
+This file owns the CoNLL shared tasks' column files and CoNLL-U (a word a line with its tags beside
+it, a blank line after each sentence, -DOCSTART- or # newdoc before a document), tables of
+sentences or words, and what counts as an entity. It must not know models or tasks.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from configs.errors import UserError
+from input_pipeline.text.tables import Cell, Table
 from input_pipeline.text.whole_text import read_utf8
 
 _BLANKS = re.compile('[ \t]+')
@@ -26,17 +27,49 @@ PARTS_OF_SPEECH = (
 )
 
 
-class Sentence(NamedTuple):
-    """A sentence of a column file.
+# Sides of entity tags: IOBES has ends and singles too, which BILUO calls last and unit, BMES and
+# BMEW middle and whole.
+_GOES_ON = ('I-', 'M-', 'E-', 'L-')
+_IN_BIO = ('B-', 'I-')
+_ENTITY = ('B-', *_GOES_ON, 'S-', 'U-', 'W-')
+_OTHERWISE = re.compile('[BIMELSUW][_/:].+|.+[-_/:][BIMELSUW]')  # B_PER, PER-B
+_MANY = 200  # words: a longer sentence is rather several without what parts them
+_FEW = 10  # sentences: of fewer nothing can be said
 
-    Where it begins ('file:line'), its words, their tags (None in a file without), and the number of
-    its document.
+
+class Sentence(NamedTuple):
+    """A sentence of a file.
+
+    Where its words are ('file:line' of each, or of all), the words, their tags (None in a file
+    without), and the number of its document.
     """
 
-    where: str
+    places: list[str]
     words: list[str]
     tags: list[str] | None
     document: int
+
+    @property
+    def where(self) -> str:
+        """Where it begins."""
+        return self.places[0]
+
+    def place_of(self, word: int) -> str:
+        """Where that word is."""
+        return self.places[word] if len(self.places) > 1 else self.places[0]
+
+
+def read_lines(table: Table, comment: str, untagged: bool) -> Iterator[Sentence]:
+    """The sentences of a column file or a CoNLL-U file, as the table's format says."""
+    # Words first and tags last, unless the task says otherwise; CoNLL-U has places of its own.
+    conllu = table.format == 'conllu'
+    columns = {'tokens': 0, 'tags': UPOS if conllu else -1}
+    for role, column in table.columns.items():
+        if isinstance(column, int):  # the task file's check has refused any other
+            columns[role] = column
+    if conllu:
+        return read_conllu(table.path, columns['tags'], untagged)
+    return read_columns(table.path, columns['tokens'], columns['tags'], comment, untagged)
 
 
 def read_columns(
@@ -54,7 +87,8 @@ def read_columns(
     Raises UserError for a line without those columns.
     """
     # A blank line is added at the end, so that the last sentence ends like any other.
-    document, begin = 0, 0
+    document = 0
+    places: list[str] = []
     words: list[str] = []
     tags: list[str | None] = []
     for number, line in enumerate([*read_utf8(path).split('\n'), ''], start=1):
@@ -70,13 +104,12 @@ def read_columns(
             if words:
                 known = [tag for tag in tags if tag is not None]
                 tagged = len(known) == len(tags)
-                yield Sentence(f'{path}:{begin}', words, known if tagged else None, document)
-            words, tags = [], []
+                yield Sentence(places, words, known if tagged else None, document)
+            places, words, tags = [], [], []
             document += cells[0] == '-DOCSTART-'
             continue
 
-        # A word: the sentence is known by the line of its first one.
-        begin = begin if words else number
+        # A word, with a tag or bare.
         bare = untagged and len(cells) == 1
         has_both = all(-len(cells) <= column < len(cells) for column in (word, tag))
         if not has_both or (len(cells) == 1 and not bare):
@@ -84,6 +117,7 @@ def read_columns(
                 f'{path}:{number}: {len(cells)} columns; expected a word in column {word} and its'
                 f' tag in column {tag}'
             )
+        places.append(f'{path}:{number}')
         words.append(cells[word])
         tags.append(None if bare else cells[tag])
 
@@ -101,7 +135,8 @@ def read_conllu(path: str, tag: int = UPOS, untagged: bool = False) -> Iterator[
     Raises UserError for a line that is none of the format.
     """
     # A blank line is added at the end, so that the last sentence ends like any other.
-    document, begin = 0, 0
+    document = 0
+    places: list[str] = []
     words: list[str] = []
     tags: list[str] = []
     for number, line in enumerate([*read_utf8(path).split('\n'), ''], start=1):
@@ -113,9 +148,9 @@ def read_conllu(path: str, tag: int = UPOS, untagged: bool = False) -> Iterator[
             if words:
                 known = None if set(tags) == {'_'} else tags
                 if known is None and not untagged:
-                    raise UserError(f'{path}:{begin}: no word of the sentence has a tag')
-                yield Sentence(f'{path}:{begin}', words, known, document)
-            words, tags = [], []
+                    raise UserError(f'{places[0]}: no word of the sentence has a tag')
+                yield Sentence(places, words, known, document)
+            places, words, tags = [], [], []
             continue
 
         # Ten columns, of which the first says what the line is.
@@ -126,23 +161,113 @@ def read_conllu(path: str, tag: int = UPOS, untagged: bool = False) -> Iterator[
                 ' CoNLL-U has 10 with tabs between, and begins with the number of a word'
             )
         if cells[0].isdecimal():
-            begin = begin if words else number
+            places.append(f'{path}:{number}')
             words.append(cells[1])
             tags.append(cells[tag])
 
 
-def as_bio(tags: Sequence[str]) -> list[str]:
-    """Tags in which every entity begins with B-: an I-X that does not go on with an X becomes B-X.
+def read_table(table: Table, untagged: bool) -> Iterator[tuple[Sentence, dict[str, Any]]]:
+    """Yields (sentence, the columns of its first row): a row is a sentence, or one of its words.
 
-    So IOB1 tags (where B- stands only between two entities of a kind) and BIO errors are read as
-    conlleval reads them.
+    It is a word where the table has a column `sentence`, in which words of one sentence have the
+    same, or nothing below the first of them.
+
+    Args:
+      untagged: a table without tags is accepted.
+
+    Raises UserError for a row that is none.
     """
-    # The tag before decides, O before the first.
+    optional = frozenset({'tags', 'sentence'} if untagged else {'sentence'})
+    rows = table.rows(optional, lists=frozenset({'tokens', 'tags'}))
+    if 'sentence' in table.columns:
+        for group in _sentences(rows, table):
+            for where, row in group:
+                # A cell is a word whatever stands in it, but a word there must be.
+                if isinstance(row['tokens'], list) or not row['tokens'].strip():
+                    raise UserError(f'{where}: {row["tokens"]!r} is not one word: delete the row')
+            places, first = [where for where, _ in group], group[0][1]
+            tags = [row['tags'].strip() for _, row in group] if 'tags' in first else None
+            yield Sentence(places, [row['tokens'].strip() for _, row in group], tags, 0), first
+        return
+    for where, row in rows:
+        words = _words(row['tokens'])
+        tags = _words(row['tags']) if 'tags' in row else None
+        if tags is not None and len(tags) != len(words):
+            raise UserError(f'{where}: {len(words)} tokens but {len(tags)} tags')
+        yield Sentence([where], words, tags, 0), row
+
+
+def _sentences(
+    rows: Iterator[tuple[str, dict[str, Any]]], table: Table
+) -> Iterator[list[tuple[str, dict[str, Any]]]]:
+    """The rows of each sentence."""
+    group: list[tuple[str, dict[str, Any]]] = []
+    current = ''
+    for where, row in rows:
+        name = row.get('sentence', '').strip()
+        if group and name not in ('', current):
+            yield group
+            group = []
+        current = name or current
+        group.append((where, row))
+    if group and not current:
+        raise UserError(
+            f'{table.where}: column {table.columns["sentence"]!r} for the sentence is empty, or not'
+            ' there'
+        )
+    if group:
+        yield group
+
+
+def _words(cell: Cell) -> list[str]:
+    """The words of a column that holds a list of them, or a text with blanks between."""
+    return cell.split() if isinstance(cell, str) else cell
+
+
+def check_lengths(where: str, lengths: Sequence[int], columns: bool) -> str:
+    """What to say of the `lengths` of a file's sentences that are hardly those of sentences, or ''.
+
+    columns: whether it is a column file. Raises UserError where they cannot be.
+    """
+    lone = sum(length == 1 for length in lengths)
+    if len(lengths) >= _FEW and lone > 0.9 * len(lengths):
+        mend = (
+            'a blank line belongs only after each sentence'
+            if columns
+            else 'where a row is a word, name the column of its sentence in "columns", as in'
+            ' {"sentence": "Sentence #"}'
+        )
+        said = f'{where}: {lone} of {len(lengths)} sentences have one word: {mend}'
+        if lone == len(lengths):
+            raise UserError(said)
+        return said
+    if lengths and sorted(lengths)[len(lengths) // 2] > _MANY:
+        said = f'{where}: {sum(lengths)} words in {len(lengths)} sentences: '
+        said += 'a blank line belongs after each sentence' if columns else 'are they documents?'
+        if columns and len(lengths) == 1:
+            raise UserError(said)
+        return said
+    return ''
+
+
+def as_bio(tags: Sequence[str]) -> list[str]:
+    """Entity tags of any scheme as B-X and I-X, in which every entity begins with B-.
+
+    So IOB1 tags (where B- stands only between two entities of a kind), IOBES, BILUO and errors are
+    read as conlleval reads them.
+    """
+    # The tag before decides, O before the first; behind an end or a single a new entity begins.
     bio = []
     for before, tag in zip(['O', *tags], tags, strict=False):
-        goes_on = tag.startswith('I-') and before[:2] in ('B-', 'I-') and before[2:] == tag[2:]
-        bio.append(f'B-{tag[2:]}' if tag.startswith('I-') and not goes_on else tag)
+        same = before[:2] in ('B-', 'I-', 'M-') and before[2:] == tag[2:]
+        side = 'I-' if tag[:2] in _GOES_ON and same else 'B-'
+        bio.append(side + tag[2:] if tag[:2] in _ENTITY else tag)
     return bio
+
+
+def beyond_bio(tags: Sequence[str]) -> int:
+    """How many of the tags are of IOBES and the like, and not of BIO."""
+    return sum(tag[:2] in _ENTITY and tag[:2] not in _IN_BIO for tag in tags)
 
 
 def as_iob1(tags: Sequence[str]) -> list[str]:
@@ -173,17 +298,29 @@ def is_iob1(sentences: Sequence[Sequence[str]]) -> bool:
 
 def is_bio(labels: Sequence[str]) -> bool:
     """Whether the labels are O and B-X, I-X of some kinds X."""
+    return is_entities(labels) and not beyond_bio(labels)
+
+
+def is_entities(labels: Sequence[str]) -> bool:
+    """Whether the labels are O and, of some kinds X, those of BIO, IOBES, BILUO or BMES."""
     return (
         'O' in labels
         and len(labels) > 1
-        and all(label == 'O' or label[:2] in ('B-', 'I-') for label in labels)
+        and all(label == 'O' or label[:2] in _ENTITY for label in labels)
     )
+
+
+def is_otherwise_spelled(labels: Sequence[str]) -> bool:
+    """Whether the labels are rather those of entities, with the side behind or another sign."""
+    return 'O' in labels and all(label == 'O' or _OTHERWISE.fullmatch(label) for label in labels)
 
 
 def entity_scores(
     truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
 ) -> dict[str, float]:
     """F1, precision and recall of all entities together, and the F1 of every kind, as fractions.
+
+    Tags are of any scheme that `as_bio` reads.
 
     They are called entity_f1, entity_precision, entity_recall, and entity_f1_KIND.
 
@@ -192,6 +329,7 @@ def entity_scores(
     """
     from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
 
+    truth, predicted = ([as_bio(tags) for tags in side] for side in (truth, predicted))
     # micro: over all entities together, as conlleval's overall line; by kind beside it.
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # an undefined precision, where nothing is predicted, is 0

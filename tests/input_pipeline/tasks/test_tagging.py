@@ -86,14 +86,11 @@ def test_tables_of_sentences(tmp_path):
 @pytest.mark.parametrize(
     ('text', 'changes', 'message'),
     [
-        (
-            'a O\nb S-PER\n',
-            {},
-            (
-                "train.txt:1: unknown label 'S-PER'; task names has O, B-PER.*IOBES and BILOU are"
-                ' not read'
-            ),
-        ),
+        ('a O\nb X-PER\n', {}, "train.txt:2: unknown label 'X-PER'; task names has O, B-PER"),
+        ('a O\n\nb O\nc 3\n', {}, 'train.txt:4: unknown label .3.*given names by "labels": {"0"'),
+        ('a O\n', {'columns': {'tokens': 'w'}}, 'a table with names is "format": "tsv"'),
+        ('a O\n\n' * 10, {}, 'train.txt: 10 of 10 sentences have one word: a blank line belongs'),
+        ('a O\n' * 2240, {}, 'train.txt: 2240 words in 1 sentences: a blank line belongs after'),
         (
             'a O\nb\n',
             {},
@@ -114,6 +111,103 @@ def test_tables_of_sentences(tmp_path):
 def test_bad_input_is_refused(tmp_path, text, changes, message):
     with pytest.raises(UserError, match=message):
         task_file(tmp_path, text, **changes).examples('train')
+
+
+KAGGLE = """Sentence #,Word,POS,Tag
+Sentence: 1,Paris,NNP,B-LOC
+,"a
+b",NN,O
+Sentence: 2,c,NN,I-PER
+,d,NN,I-PER
+"""
+WORDS = {'sentence': 'Sentence #', 'tokens': 'Word', 'tags': 'Tag'}
+
+
+@pytest.mark.parametrize('filled', [False, True])
+def test_tables_with_a_word_a_row(tmp_path, filled):
+    """The next sentence begins where the column holds another value; blank is as above."""
+    text = KAGGLE
+    if filled:
+        text = text.replace('\n,"', '\nSentence: 1,"').replace('\n,d', '\nSentence: 2,d')
+    task = task_file(tmp_path, text, 'train.csv', columns=WORDS)
+    assert [e.words for e in task.examples('train')] == [('Paris', 'a\nb'), ('c', 'd')]
+    assert [tags for _, _, tags, _ in read(task)] == ['B-LOC O', 'B-PER I-PER']
+    gold = Predictions({'0': ['B-LOC', 'O'], '1': ['B-PER', 'I-PER']})
+    task.write_predictions(str(tmp_path), task.examples('train'), gold)
+    assert task.read_predictions(str(tmp_path / 'predictions.txt'), task.examples('train')) == gold
+    rows = [{'s': 7, 'w': 'a', 't': 0}, {'s': None, 'w': 'b', 't': 2}]
+    labels = dict(enumerate(LABELS))
+    columns = {'sentence': 's', 'tokens': 'w', 'tags': 't'}
+    task = task_file(tmp_path, json.dumps(rows), 'train.json', columns=columns, labels=labels)
+    assert read(task) == [('0', 'a b', 'O B-PER', '0:0')]
+
+
+@pytest.mark.parametrize(
+    ('text', 'columns', 'message'),
+    [
+        (KAGGLE, WORDS | {'sentence': 'no'}, "column 'no' for the sentence is empty, or not there"),
+        (KAGGLE.replace(',d,', ',,'), WORDS, "train.csv:6: '' is not one word: delete the row"),
+        (KAGGLE.replace('I-PER\n,d', 'PER\n,d'), WORDS, "train.csv:5: unknown label 'PER'"),
+        ('w,t\n' + 'a,O\n' * 10, {'tokens': 'w', 'tags': 't'}, '"sentence": "Sentence #"'),
+    ],
+    ids=['missing', 'empty', 'line', 'unsaid'],
+)
+def test_a_table_of_words_that_is_none_is_one_line(tmp_path, text, columns, message):
+    task = task_file(tmp_path, text, 'train.csv', columns=columns)
+    with pytest.raises(UserError) as raised:
+        task.examples('train')
+    assert message in str(raised.value) and '\n' not in str(raised.value)
+
+
+def test_lengths_that_are_hardly_those_of_sentences_are_said(tmp_path, caplog):
+    task_file(tmp_path, 'a O\n\n' * 10 + 'a O\nb O\n').examples('train')
+    assert '10 of 11 sentences have one word' in caplog.text
+    task_file(tmp_path, ('a O\n' * 300 + '\n') * 2).examples('train')
+    assert '600 words in 2 sentences' in caplog.text
+
+
+SCHEMES = {
+    'IOBES': 'B-PER E-PER O S-LOC B-LOC I-LOC E-LOC S-LOC S-PER',
+    'BILUO': 'B-PER L-PER O U-LOC B-LOC I-LOC L-LOC U-LOC U-PER',
+    'BMES': 'B-PER E-PER O S-LOC B-LOC M-LOC E-LOC S-LOC S-PER',
+    'BMEW': 'B-PER E-PER O W-LOC B-LOC M-LOC E-LOC W-LOC W-PER',
+}
+
+
+@pytest.mark.parametrize('scheme', SCHEMES)
+def test_schemes_with_ends_and_singles_are_scored_by_entities(tmp_path, scheme, caplog):
+    """Five entities, of which one single is missed; labels of the scheme, or of BIO."""
+    caplog.set_level('INFO')
+    tags = SCHEMES[scheme].split()
+    text = ''.join(f'w {tag}\n' for tag in tags)
+    missed = text.replace(f'w {tags[3]}\n', 'w O\n', 1)
+    (tmp_path / 'gold.txt').write_text(text)
+    (tmp_path / 'missed.txt').write_text(missed)
+    for labels in (list(dict.fromkeys(tags)), LABELS):
+        task = task_file(tmp_path, text, labels=labels)
+        examples = task.examples('train')
+        assert task.metric == 'entity_f1'
+        score = lambda name: task.score(
+            examples, task.read_predictions(str(tmp_path / name), examples)
+        )
+        assert score('gold.txt')['entity_f1'] == score('gold.txt')['accuracy'] == 1.0
+        scores = score('missed.txt')
+        assert scores['entity_precision'] == 1.0 and scores['entity_recall'] == 0.8
+        assert scores['entity_f1'] == pytest.approx(0.8889, abs=5e-5)
+        assert scores['accuracy'] == pytest.approx(8 / 9)
+    assert [task.labels[i] for i in examples[0].label] == (
+        'B-PER I-PER O B-LOC B-LOC I-LOC I-LOC B-LOC B-PER'.split()
+    )
+    assert f'train: {6 if scheme[1] == "M" else 5} tags of IOBES' in caplog.text
+
+
+@pytest.mark.parametrize('labels', [['O', 'B_PER', 'I_PER'], ['O', 'PER-B', 'PER-I']])
+def test_entity_labels_that_are_spelled_otherwise_are_said(tmp_path, labels, caplog):
+    assert task_file(tmp_path, 'a O\n', labels=labels).metric == 'accuracy'
+    assert 'are scored word by word: for entities give them names' in caplog.text
+    named = dict(zip(labels, ['O', 'B-PER', 'I-PER'], strict=True))
+    task = task_file(tmp_path, f'a {labels[1]}\nb {labels[2]}\n', labels=named)
+    assert task.metric == 'entity_f1' and read(task)[0][2] == 'B-PER I-PER'
 
 
 def test_rows_by_hand(tmp_path, tokenizer):

@@ -17,7 +17,7 @@ from configs.errors import UserError
 from input_pipeline.tasks import load_task
 from input_pipeline.tasks.base import Predictions, trim
 from input_pipeline.tasks.batching import permutation, subset, training_batches
-from input_pipeline.tasks.features import truncated_lengths
+from input_pipeline.tasks.features import cut_of, say_cut, text_rows, truncated_lengths
 from input_pipeline.tasks.scores.labels import LABEL_METRICS, NUMBER_METRICS
 from input_pipeline.text.tables import Table
 from input_pipeline.tokenizer import Tokenizer
@@ -80,6 +80,18 @@ def test_csv_has_quoting_and_jsonl_any_scalar_label(tmp_path):
     write(tmp_path, '{"text": "a", "label": 1}\n\n{"text": "b", "label": 0}\n', 'train.jsonl')
     found = load_task(task_file(tmp_path, files={'train': 'train.csv'})).examples('train')
     assert [(e.text, e.label) for e in found] == [('good, "very"\nfilm', 1)]
+    # A row over several lines is known by its first one.
+    write(tmp_path, 'text,label\n"a\nb",pos\n\n"c\n\nd",bad\n', 'train.csv')
+    with pytest.raises(UserError, match='train.csv:5: unknown label'):
+        load_task(task_file(tmp_path, files={'train': 'train.csv'})).examples('train')
+    write(tmp_path, 'text,label\n"a\nb",pos\n"c,neg\nd,neg\n', 'train.csv')
+    with pytest.raises(UserError, match='train.csv:4: not CSV'):
+        load_task(task_file(tmp_path, files={'train': 'train.csv'})).examples('train')
+    # Names for what the files call otherwise.
+    write(tmp_path, '{"text": "a", "label": 1}\n{"text": "b", "label": 0}\n', 'train.jsonl')
+    named = task_file(tmp_path, files={'train': 'train.jsonl'}, labels={'0': 'neg', '1': 'pos'})
+    assert load_task(named).labels == ('neg', 'pos')
+    assert [e.label for e in load_task(named).examples('train')] == [1, 0]
     found = load_task(task_file(tmp_path, files={'train': 'train.jsonl'}, labels=[0, 1])).examples(
         'train'
     )
@@ -296,6 +308,29 @@ def test_single_texts_are_cut_at_the_end_and_trimmed_together(tmp_path, tokenize
     assert trim(features)['input_ids'].shape == (2, 40)
     short = trim({name: value[1:] for name, value in features.items()})
     assert short['input_ids'].shape == (1, 32) and short['labels'].shape == (1,)
+
+
+def test_what_does_not_fit_is_counted(tmp_path, tokenizer, caplog):
+    """Of 4 examples 2 are cut, and lose 3 + 2 of 21 pieces."""
+    texts = ['a b c', 'a b c d e f g h', 'a b c d e f g', 'a b c']
+    write(tmp_path, 'text\tlabel\n' + ''.join(f'{text}\tneg\n' for text in texts))
+    task = load_task(task_file(tmp_path))
+    say_cut('mine train', cut_of(task.features(task.examples('train'), tokenizer, 7)), 'a row')
+    assert caplog.messages == [
+        'mine train: 2 of 4 texts are longer than a row and cut: 23.81% of all word pieces are lost'
+    ]
+    say_cut('mine train', cut_of(task.features(task.examples('train'), tokenizer, 10)), 'a row')
+    assert len(caplog.messages) == 1
+
+    # A pair, of which both are cut, and one row of a choice.
+    pair = text_rows(['a b c', 'a'], ['a b c', 'b'], tokenizer, 7)
+    assert cut_of(pair).tolist() == [2, 1, 8, 2]
+    write(tmp_path, 'c\tx\ty\tlabel\na\tb\tb c d e\t0\na\tb\tc\t1\n')
+    columns = {'text': 'c', 'choices': ['x', 'y'], 'label': 'label'}
+    settings = {'kind': 'choice', 'columns': columns, 'labels': None, 'metrics': None}
+    task = load_task(task_file(tmp_path, files={'train': 'train.tsv'}, **settings))
+    features = task.features(task.examples('train'), tokenizer, 7)
+    assert cut_of(features).tolist() == [2, 1, 11, 1]
 
 
 def test_truncation_is_the_loop_of_the_reference():

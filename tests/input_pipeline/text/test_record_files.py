@@ -37,7 +37,7 @@ def test_each_format(read):
         (3, {'text': 'two\u2028\tstill'}),
     ]
     assert read('x.csv', 'text\n"two\nlines"\nlast\n') == [
-        (3, {'text': 'two\nlines'}),
+        (2, {'text': 'two\nlines'}),
         (4, {'text': 'last'}),
     ]
     assert read('x', 'a\tb\n', form='tsv', header=False, columns={'text': 1, 'id': 0}) == [

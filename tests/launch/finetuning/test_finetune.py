@@ -144,6 +144,20 @@ def test_it_learns_and_the_workdir_alone_gives_the_same_scores(tmp_path, encoder
     unlabelled = evaluation.evaluate(folder, None, None, 'test')
     assert unlabelled['metrics'] == {} and unlabelled['examples'] == 5
     assert len((tmp_path / 'run/predictions/test/predictions.tsv').read_text().splitlines()) == 6
+
+    # What it was trained on decides what it is asked: no pairs.
+    task = json.loads(pathlib.Path(task_file).read_text())
+    task |= {'kind': 'pair', 'columns': {'text': 'text', 'text_b': 'text', 'label': 'label'}}
+    (tmp_path / 'pairs.json').write_text(json.dumps(task))
+    with pytest.raises(UserError, match='pairs: its examples have two texts, and those .* one'):
+        evaluation.evaluate(folder, str(tmp_path / 'pairs.json'), None, None)
+    with pytest.raises(UserError, match='2 texts, where this model reads text alone'):
+        Predictor.from_workdir(folder)(('good', 'bad'))
+    # An older run did not say so, and is the same run.
+    data = json.loads((tmp_path / 'run/data.json').read_text())
+    assert data.pop('options') == {'texts': 1}
+    (tmp_path / 'run/data.json').write_text(json.dumps(data | {'options': {}}))
+    assert tuner_of(task_file, encoder).run(configuration(), folder) == (result, True)
     there = source.load_source(encoder)
     # Other weights in the same place: the old scores are not theirs.
     weights = jax.tree.map(np.negative, there.params)
@@ -167,6 +181,20 @@ def test_it_learns_and_the_workdir_alone_gives_the_same_scores(tmp_path, encoder
             UserError, match=r'cut/data.json: not valid JSON .*: put it back from a copy'
         ):
             read(str(tmp_path / 'cut'))
+
+
+def test_texts_that_are_cut_are_said_once_a_split(encoder, task_file, caplog):
+    data = TaskData(load_task(task_file), source.load_source(encoder), {})
+    lines = pathlib.Path(task_file).with_name('dev.jsonl').read_text().splitlines()
+    texts = [json.loads(line)['text'] for line in lines]
+    pieces = np.array([len(data.source.tokenizer.encode(text)) for text in texts])
+    share = np.maximum(pieces - 4, 0).sum() / pieces.sum()
+    for length in (6, 6, 64):
+        data.features(length)
+    assert [said for said in caplog.messages if 'longer' in said][1:] == [
+        f'mood dev: {(pieces > 4).sum()} of 30 texts are longer than max_seq_length=6 allows and'
+        f' cut: {share:.2%} of all word pieces are lost'
+    ]
 
 
 def test_what_the_devices_do_not_split_is_told_before_training(encoder, task_file, caplog):

@@ -60,7 +60,7 @@ def with_pooler(params):
     return params | {'encoder': params['encoder'] | {'pooler': zero}}
 
 
-def test_classes_whatever_stands_beside_a_text():
+def test_classes_whatever_stands_beside_a_text(caplog):
     serve, model = (
         predictor('BertForSequenceClassification'),
         tiny_models.model('BertForSequenceClassification'),
@@ -81,6 +81,11 @@ def test_classes_whatever_stands_beside_a_text():
     made = serve.compilations['predict']
     assert serve([*TEXTS, *pairs]) == answers and serve(TEXTS[2]) == alone
     assert serve.compilations['predict'] == made <= 6  # two lengths, at most three sizes each
+    assert serve([TEXTS[4] * 2, TEXTS[4]])[0]['label'] in tiny_models.LABELS
+    assert caplog.messages[-1] == (
+        'inputs: 1 of 2 texts are longer than max_seq_length=64 allows and cut: 15.00% of all word'
+        ' pieces are lost'
+    )
 
 
 def test_masked_words_and_the_next_sentence():
@@ -202,7 +207,7 @@ def test_numbers_and_next_sentences():
         (
             'BertForSequenceClassification',
             ('a', 'b', 'c'),
-            'expected a text, a tuple of texts or a record of text, text_b',
+            '3 texts, where this model reads text and text_b alone',
         ),
         ('BertForSequenceClassification', 3, 'expected a text'),
         ('BertForQuestionAnswering', 'a question alone', "no 'context' in"),
@@ -211,6 +216,25 @@ def test_numbers_and_next_sentences():
 def test_a_bad_record_is_named(architecture, given, message):
     with pytest.raises(UserError, match=message):
         predictor(architecture)(given)
+
+
+@pytest.mark.parametrize('nothing', ['a', ('a',), {'text': 'a'}, {'text': 'a', 'text_b': None}])
+def test_a_model_of_pairs_answers_no_single_text(nothing):
+    serve = predictor('BertForSequenceClassification', texts=2)
+    assert serve.roles == (('text', 'text_b'), ())
+    with pytest.raises(UserError, match="a record needs text and text_b: no 'text_b' in"):
+        serve(nothing)
+
+
+@pytest.mark.parametrize(
+    ('pair', 'message'),
+    [(('a', 'b'), '2 texts, where this'), ({'text': 'a', 'text_b': ''}, "'text_b' is none of")],
+)
+def test_a_model_of_single_texts_answers_no_pair(pair, message):
+    serve = predictor('BertForSequenceClassification', texts=1)
+    assert serve.roles == (('text',), ())
+    with pytest.raises(UserError, match=message):
+        serve(pair)
 
 
 def test_a_model_without_a_head_is_refused():

@@ -16,6 +16,7 @@ from input_pipeline.tasks.classification import TextTask
 from input_pipeline.tasks.multiple_choice import ChoiceTask
 from input_pipeline.tasks.squad import SpanTask
 from input_pipeline.tasks.tagging import TaggingTask
+from launch.inference import serving_folder
 from launch.inference.served_heads import SERVED, script_of
 from tests.helpers import tiny_models
 
@@ -57,6 +58,24 @@ def test_every_kind_of_task_has_a_head_that_is_trained_and_answers():
         assert HEADS[task.head].objective and SERVED[task.head].answerer
     trained = {name for name, head in HEADS.items() if head.objective}
     assert trained == {task.head for task in TASKS}
+
+
+@pytest.mark.parametrize(
+    ('head', 'texts', 'words', 'usage'),
+    [
+        ('classifier', 2, ['a'], "'a text' 'its pair'"),
+        ('regressor', 1, ['a', 'b'], "'a text'"),
+        ('classifier', None, [], "'a text' ['its pair']"),
+        ('span', None, ['a'], "'a question' 'its context'"),
+    ],
+)
+def test_an_exported_folder_is_asked_what_its_model_was_trained_on(head, texts, words, usage):
+    labels = tiny_models.LABELS if head == 'classifier' else ()
+    model = tiny_models.model(HEADS[head].architecture, labels=labels)
+    command = [sys.executable, '-c', serving_folder.example(model, 'stablehlo', texts), *words]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == f'Serves the model in this folder: python serve.py {usage}\n'
 
 
 def test_every_part_belongs_to_a_head_and_every_head_has_its_parts():

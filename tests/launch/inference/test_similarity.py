@@ -52,7 +52,7 @@ def test_a_sentence_is_nearest_to_itself_and_ties_are_by_line():
 
 
 def test_sentences_that_are_cut_are_counted():
-    assert Sentences(extractor(), [(1, {'text': 'film ' * 15}), (2, {'text': 'a'})], '').cut == 1
+    assert Sentences(extractor(), [(1, {'text': 'film ' * 15}), (2, {'text': 'a'})], '').cut[1] == 1
 
 
 @pytest.mark.parametrize(
