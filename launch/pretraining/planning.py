@@ -58,7 +58,7 @@ class Options:
     all_layers: bool = option(
         False,
         'compile all layers of an unrolled model for a TPU, a quarter of an hour for BERT-large;'
-        ' by default one and two are compiled, from which the rest follows',
+        ' by default two and four are compiled, from which the rest follows',
     )
     write_rate: float = option(
         200e6,
