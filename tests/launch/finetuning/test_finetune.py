@@ -492,10 +492,14 @@ def test_the_best_weights_of_another_run_are_not_taken_up(tmp_path):
         (tmp_path / f'best/checkpoints/{step}').mkdir(parents=True)
     (tmp_path / 'best/score.json').write_text('{"step": 10, "score": 0.9}')
     assert BestCheckpoint(str(tmp_path)).step == 10
+    BestCheckpoint(str(tmp_path)).offer(None, float('nan'))  # nothing is saved
     best = BestCheckpoint(str(tmp_path), resumed=False)
     assert (best.step, best.score) == (0, float('-inf')) and not list(
         (tmp_path / 'best/checkpoints').iterdir()
     )
+    (tmp_path / 'best/checkpoints/5').mkdir()
+    (tmp_path / 'best/score.json').write_text('{"step": 5, "score": NaN}')
+    assert BestCheckpoint(str(tmp_path)).step == 0
 
 
 def test_a_training_loss_is_of_the_last_tenth_of_a_run(tmp_path):
