@@ -104,6 +104,15 @@ def run_sweep(fine_tuner, points, folder):
     return results.run_sweep([(fine_tuner, point) for point in points], folder)
 
 
+def trained_on(folder, copy, mesh):
+    """A copy of a workdir, as if it had been trained on a mesh of other devices."""
+    shutil.copytree(folder, copy)
+    config = Workdir(copy).config()
+    runtime = dataclasses.replace(config.runtime, **mesh)
+    (copy / 'config.json').write_text(schema.dumps(dataclasses.replace(config, runtime=runtime)))
+    return str(copy)
+
+
 def stopping_after(step, patch):
     """A signal to stop arrives after so many steps of the next run."""
     after = meter.Profile.after
@@ -141,6 +150,9 @@ def test_it_learns_and_the_workdir_alone_gives_the_same_scores(tmp_path, encoder
 
     again = evaluation.evaluate(folder, None, None, None)
     assert again == result == json.loads((tmp_path / 'run/eval/dev.json').read_text())
+    # Trained on sixteen devices: it is scored on the eight that are here.
+    other = trained_on(folder, tmp_path / 'other', {'data_parallel': 8, 'model_parallel': 2})
+    assert evaluation.evaluate(other, None, None, None)['metrics'] == result['metrics']
     unlabelled = evaluation.evaluate(folder, None, None, 'test')
     assert unlabelled['metrics'] == {} and unlabelled['examples'] == 5
     assert len((tmp_path / 'run/predictions/test/predictions.tsv').read_text().splitlines()) == 6
@@ -838,6 +850,9 @@ def test_held_out_measures_are_means_over_all_records(tmp_path, encoder, binary)
     )
     assert made.returncode == 0, made.stderr
     found = held_out.evaluate(encoder, str(records), 'eval')
+    elsewhere = trained_on(encoder, tmp_path / 'elsewhere', {'fsdp': 16, 'model_parallel': 2})
+    there = held_out.evaluate(elsewhere, str(records), 'eval')
+    assert there['metrics'] == pytest.approx(found['metrics'], rel=1e-6)
     with pytest.raises(UserError, match="no records of split 'dev'"):
         held_out.evaluate(encoder, str(records), 'dev')
 
