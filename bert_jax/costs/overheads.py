@@ -84,8 +84,8 @@ def evaluations(
 ) -> dict[str, float]:
     """'count' of evaluations on held-out records, batches of each at most, 'hours' of them all.
 
-    share: of the time of the steps. One each eval_every steps and after the last of a phase. Batches are 0, and hours too, where
-    all held-out records are read, however many there are.
+    share: of the time of the steps. One each eval_every steps and after the last of a phase.
+    Batches are 0, and hours too, where all held-out records are read, however many there are.
     """
     runtime = config.runtime
     counts = [-(-phase['steps'] // runtime.eval_every) for phase in phases]

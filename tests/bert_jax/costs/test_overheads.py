@@ -68,3 +68,8 @@ def test_the_plan_says_what_is_too_often():
     assert 'WARNING' not in told('runtime.checkpoint_every=20000')
     often = told('runtime.checkpoint_every=20000', 'runtime.eval_every=100')
     assert 'WARNING that is 33% of the time of the steps: raise runtime.eval_every' in often
+    changes = ('runtime.dropout_rng=threefry_8bit', 'model.hidden_dropout=0.002')
+    exchange = ('runtime.shard_optimizer=false', 'runtime.gradient_exchange=reduce_scatter')
+    said = told(*changes, *exchange)
+    assert 'WARNING runtime.gradient_exchange=reduce_scatter has no effect: the update' in said
+    assert 'WARNING model.hidden_dropout=0.002 becomes 0.00391' in said

@@ -187,6 +187,24 @@ def test_what_the_devices_do_not_split_is_told_before_training(encoder, task_fil
     assert [message in line for line in caplog.messages].count(True) == 1
 
 
+def test_settings_that_become_others_or_have_no_effect_are_said(encoder, task_file, caplog):
+    changes = (
+        'runtime.gradient_exchange=all_to_all', 'runtime.dropout_rng=threefry_8bit',
+        'hidden_dropout=0.002', 'optimizer.decay_fraction=0.5', 'optimizer.schedule=linear',
+    )  # fmt: skip
+    fine_tuner = tuner_of(task_file, encoder)
+    for _ in range(2):  # once for each program
+        fine_tuner.programs(configuration(*changes))
+    said = [record.message for record in caplog.records if record.levelname == 'WARNING']
+    assert said == [
+        'optimizer.decay_fraction=0.5 has no effect: optimizer.schedule=linear does not read it',
+        'runtime.gradient_exchange=all_to_all has no effect: the update is not sharded'
+        ' (runtime.shard_optimizer=true does that)',
+        'hidden_dropout=0.002 becomes 0.00391, which is the nearest to be had of 8 random bits:'
+        ' runtime.dropout_rng=threefry is nearer',
+    ]
+
+
 def test_a_grid_compiles_each_program_once_and_is_reused(tmp_path, encoder, task_file, capsys):
     """Backend compilations are counted by jax itself: after the first run there are none."""
     fine_tuner = tuner_of(task_file, encoder)
