@@ -108,6 +108,20 @@ class OptimizerConfig(Section):
     def check(self) -> None:
         self._require(self.end_lr <= self.peak_lr, 'end_lr', f'at most peak_lr={self.peak_lr}')
 
+    def without_effect(self) -> list[str]:
+        """A line for each setting that is not as by default and that the schedule does not read."""
+        read = {
+            'end_lr': self.schedule != 'constant',
+            'power': self.schedule == 'polynomial',
+            'decay_fraction': self.schedule == 'wsd',
+        }
+        return [
+            f'optimizer.{name}={getattr(self, name):g} has no effect: optimizer.schedule='
+            f'{self.schedule} does not read it'
+            for name, is_read in read.items()
+            if not is_read and getattr(self, name) != getattr(OptimizerConfig, name)
+        ]
+
 
 # What draws the bits of dropout (bert_jax/model/dropout.py).
 Generator = Literal['threefry', 'threefry13', 'threefry_8bit', 'threefry13_8bit', 'rbg']

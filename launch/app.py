@@ -403,9 +403,10 @@ def _too_little(error: BaseException | None) -> str | None:
 
         # The host's memory, and after it the device's, which has other remedies.
         if isinstance(error, MemoryError):
+            asked = f' ({error})' if str(error) else ''
             return (
-                f'this machine has too little memory ({error}): end other programs, or take a'
-                ' larger one'
+                f'this machine has too little memory{asked}: end other programs, or take a larger'
+                ' one'
             )
         if type(error).__name__ in (
             'JaxRuntimeError',

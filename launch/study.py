@@ -15,6 +15,7 @@ every command's output are in DIR.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +76,12 @@ def main(argv: Sequence[str]) -> int:
     options = flags.read(Options)
     before_jax.set_up()  # for the steps that --dry_run times, as launch.pretrain's
 
+    # What would be passed over without a word.
+    if options.table and (strange := flags.present('only', 'seeds', 'dry_run')):
+        raise UserError(f'--table has all that is there: leave {strange[0]} out')
+    if options.tflops and not options.dry_run:
+        raise UserError('--tflops is for --dry_run: leave it out, or add that')
+
     # The study first: it is checked as a whole before any of it is looked for on the disk.
     study = chosen(options)
     if options.print_config:
@@ -90,10 +97,12 @@ def main(argv: Sequence[str]) -> int:
     from launch.studies import estimate, inputs, steps, table
     from launch.studies.plan import Plan
 
-    folder = steps.Folder(options.workdir or '.')
+    folder, file = steps.Folder(options.workdir or '.'), named(options)
+    if options.workdir:
+        table.check_own(tables_folder(options), file)
     if options.table:
         plan = Plan(study, inputs.remembered(folder.path, study), folder)
-        print(table.write(plan, tables_folder(options)))
+        print(table.write(plan, tables_folder(options), file))
         return 0
     read = inputs.given(
         study, options.corpus, options.data_dir, options.tokenizer, needed=not options.dry_run
@@ -108,7 +117,7 @@ def main(argv: Sequence[str]) -> int:
     estimate.check_disk(folder.path, estimate.work(plan, todo).bytes)
     inputs.remember(folder.path, study, read)
     steps.make(folder, todo)
-    print('\n' + table.write(plan, tables_folder(options)))
+    print('\n' + table.write(plan, tables_folder(options), file))
     return int(any(folder.failure(step.name) for step in todo))
 
 
@@ -145,6 +154,15 @@ def tables_folder(options: Options) -> Path:
     """Where the tables of a study are."""
     name = Path(options.study).stem
     return Path(options.workdir) / 'tables' / (f'{name}-{options.scale}' if options.scale else name)
+
+
+def named(options: Options) -> dict[str, str]:
+    """What tells a study from another with a file of the same name: its place, and its text."""
+    path = Path(options.study)
+    if path.suffix != '.py':
+        return {'file': options.study, 'digest': ''}
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    return {'file': str(path.resolve()), 'digest': digest}
 
 
 def outlook(plan: Plan, steps: Sequence[Step], options: Options) -> str:

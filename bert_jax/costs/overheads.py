@@ -19,6 +19,10 @@ from configs.schema import PretrainConfig
 
 # An evaluation has no backward pass, which is two thirds of a train step: a guess.
 EVALUATION = 1 / 3
+# Seconds: saves that follow each other faster than the first are too many, the second is advised.
+OFTEN, ADVISED = 60, 600
+# From which share of the steps' time on evaluations are too many.
+MUCH = 0.1
 
 
 def reading(
@@ -56,16 +60,22 @@ def checkpoints(
     write_rate: bytes/s of a host; step_s: seconds of a step, phase by phase, None where not known.
     kept: the newest, the best, and one that is being written, which is what the disk must have room
     for. between_s: time from a save to the next, in the phase where that is shortest. Training goes
-    on during a save, but not into a second one.
+    on during a save, but not into a second one. advised: a checkpoint_every for one save in ten
+    minutes, or twice the time of a save; None where saves are not too often, or it is not known.
     """
     every, size = config.runtime.checkpoint_every, phases[0]['checkpoint_bytes']
+    count, save_s = sum(phase['steps'] for phase in phases) // every, size / (hosts * write_rate)
+    between_s, advised = every * min(step_s) if step_s else None, None
+    if step_s and count > 1 and between_s < max(OFTEN, save_s):
+        advised = int(float(f'{max(ADVISED, 2 * save_s) / min(step_s):.0e}'))  # one digit
     return {
         'bytes': size,
         'kept': size * (config.runtime.keep_checkpoints + 2),
-        'count': sum(phase['steps'] for phase in phases) // every,
+        'count': count,
         'write_rate': write_rate,
-        'save_s': size / (hosts * write_rate),
-        'between_s': every * min(step_s) if step_s else None,
+        'save_s': save_s,
+        'between_s': between_s,
+        'advised': advised,
     }
 
 
@@ -74,8 +84,8 @@ def evaluations(
 ) -> dict[str, float]:
     """'count' of evaluations on held-out records, batches of each at most, 'hours' of them all.
 
-    One each eval_every steps and after the last of a phase. Batches are 0, and hours too, where
-    all held-out records are read, however many there are.
+    share: of the time of the steps. One each eval_every steps and after the last of a phase.
+    Batches are 0, and hours too, where all held-out records are read, however many there are.
     """
     runtime = config.runtime
     counts = [-(-phase['steps'] // runtime.eval_every) for phase in phases]
@@ -83,4 +93,12 @@ def evaluations(
         count * runtime.eval_batches * EVALUATION * seconds / 3600
         for count, seconds in zip(counts, step_s, strict=True)
     )
-    return {'count': sum(counts), 'batches': runtime.eval_batches, 'hours': hours}
+    steps_hours = sum(
+        phase['steps'] * seconds / 3600 for phase, seconds in zip(phases, step_s, strict=True)
+    )
+    return {
+        'count': sum(counts),
+        'batches': runtime.eval_batches,
+        'hours': hours,
+        'share': hours / steps_hours,
+    }

@@ -18,7 +18,14 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bert_jax.mesh.sharding import free_axes, names_of, path_of, platform_of, shardings
+from bert_jax.mesh.sharding import (
+    free_axes,
+    names_of,
+    path_of,
+    platform_of,
+    shardings,
+    shards_update,
+)
 from configs.errors import UserError
 from configs.schema import RuntimeConfig
 
@@ -60,6 +67,26 @@ def is_all_to_all(
     lacks_cores = device is not None and bool(_NO_SPARSE_CORES.match(device.device_kind))
     in_turn = runtime.accumulation == 1 and not runtime.scan_layers
     return may_choose and lacks_cores and in_turn and is_small
+
+
+def without_effect(runtime: RuntimeConfig, mesh: Mesh | AbstractMesh) -> list[str]:
+    """A line for each setting of the exchange that is named and has no effect on this mesh."""
+    shards, named = shards_update(runtime, mesh), []
+    if runtime.gradient_exchange != 'auto':
+        named.append(f'gradient_exchange={runtime.gradient_exchange}')
+    if runtime.shard_optimizer:
+        named.append('shard_optimizer=true')
+    if mesh.shape['data'] == 1:
+        why = 'one part of the mesh axis `data` has nothing to exchange with'
+    elif not shards:
+        why = 'the update is not sharded (runtime.shard_optimizer=true does that)'
+    elif runtime.dropout_rng == 'rbg':
+        # The update is sharded, but how gradients come together XLA decides.
+        why = 'under runtime.dropout_rng=rbg the exchange is left to XLA'
+        named = [one for one in named if one.startswith('gradient_exchange')]
+    else:
+        return []
+    return [f'runtime.{one} has no effect: {why}' for one in named]
 
 
 def per_data_shard(

@@ -10,6 +10,7 @@ own.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -44,7 +45,7 @@ def make_mesh(runtime: RuntimeConfig, devices: list[Any] | None = None) -> Mesh:
 
     UserError where the sizes do not multiply to their number, and for several slices of a TPU.
     """
-    # data takes what the two inner axes leave, where it is not set (0).
+    # data takes what the two inner axes leave, where it is not set.
     devices = devices or jax.devices()
     count = len(devices)
     inner = runtime.fsdp * runtime.model_parallel
@@ -64,6 +65,17 @@ def make_mesh(runtime: RuntimeConfig, devices: list[Any] | None = None) -> Mesh:
     # layer, `fsdp` parameters once a layer, `data` gradients once a step.
     arranged = _arranged((data, runtime.fsdp, runtime.model_parallel), devices)
     return Mesh(arranged, ('data', 'fsdp', 'model'), axis_types=(AxisType.Auto,) * 3)
+
+
+def of_devices_here(runtime: RuntimeConfig) -> RuntimeConfig:
+    """The settings for what does not train: a mesh of other devices is left out of them.
+
+    What a model was trained on says nothing of where it is read.
+    """
+    inner, count = runtime.fsdp * runtime.model_parallel, jax.device_count()
+    if (runtime.data_parallel or max(count // inner, 1)) * inner == count:
+        return runtime
+    return dataclasses.replace(runtime, data_parallel=None, fsdp=1, model_parallel=1)
 
 
 def _arranged(shape: tuple[int, ...], devices: list[Any]) -> np.ndarray:

@@ -12,6 +12,7 @@ all rows of a micro-batch, named by the first: equal on any mesh, but not for an
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import flax.struct
@@ -24,6 +25,8 @@ from configs.errors import UserError
 # Of so many masks of one evaluation of Threefry XLA for TPUs makes one loop by itself. Of more it
 # makes a loop for each, with all of Threefry in it, where nothing bids it have all of them first.
 _COMPUTED_TOGETHER = 4
+# A rate that differs from the one asked for by less of it goes without saying.
+_NEAR = 0.02
 
 
 class Generator(NamedTuple):
@@ -69,6 +72,25 @@ GENERATORS = {
     'threefry13_8bit': Generator(bits=8, rounds=FEWER_ROUNDS),
     'rbg': Generator('rbg'),
 }
+
+
+def rounded(rates: Mapping[str, float | None], dropout_rng: str) -> list[str]:
+    """A line for each of the rates, by setting, that the generator's bits make another one of.
+
+    From a fiftieth on: 26/256 for 0.1 is none.
+    """
+    generator, said = GENERATORS[dropout_rng], []
+    for name, rate in rates.items():
+        if not rate:
+            continue
+        had = 1 - generator.keeps(rate) / (1 << generator.bits)
+        if abs(had - rate) > _NEAR * rate:
+            nearer = ': runtime.dropout_rng=threefry is nearer' if generator.bits < 16 else ''
+            said.append(
+                f'{name}={rate:g} becomes {had:.3g}, which is the nearest to be had of'
+                f' {generator.bits} random bits{nearer}'
+            )
+    return said
 
 
 @flax.struct.dataclass

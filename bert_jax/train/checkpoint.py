@@ -129,8 +129,8 @@ class Checkpoints:
         # Scores of an earlier start of this run: what was the best must stay the best.
         for step in saved_steps(self._folder.parent):
             with contextlib.suppress(Damaged):  # a checkpoint is judged when it is restored
-                if score := _read_meta(self._folder / str(step)).get('score'):
-                    self._scores[step] = tuple(score)
+                if score := ranked(_read_meta(self._folder / str(step)).get('score')):
+                    self._scores[step] = score
         return ocp.CheckpointManager(
             self._folder,
             item_names=('params', 'rest', 'meta'),
@@ -146,10 +146,11 @@ class Checkpoints:
         return sorted(self._manager.all_steps())
 
     def is_best(self, score: Score | None) -> bool:
-        """Whether a state of that score would be kept as the best; False for None.
+        """Whether a state of that score would be kept as the best; False for None, and for NaN.
 
         A checkpoint whose score is not known counts for nothing.
         """
+        score = ranked(score)
         return score is not None and all(score > other for other in self._scores.values())
 
     def save(
@@ -157,7 +158,8 @@ class Checkpoints:
     ) -> None:
         """Saves `state` in the background, once the save before is on the disk.
 
-        meta: JSON values kept beside it; score: of the state, higher is better, kept too. NoRoom
+        meta: JSON values kept beside it; score: of the state, higher is better, kept too unless it
+        is not a number. NoRoom
         where the disk is too full for it, or was for the save before; where a save need not be
         (`must`) a warning takes its place.
         """
@@ -166,7 +168,7 @@ class Checkpoints:
         step = int(state.step)
         if step in self._manager.all_steps():
             return
-        self._must = must
+        self._must, score = must, ranked(score)
 
         # What is never trained is the source's, and stays there.
         state = state._replace(frozen=None)
@@ -365,6 +367,10 @@ class Checkpoints:
         """Blocks until the last save is on disk; raises what went wrong with it."""
         self._finish()
 
+    def standing(self, step: int) -> str:
+        """Where a run that stops at `step` can go on from, in words, when saves are on disk."""
+        return standing(self._folder.parent, step)
+
     def close(self) -> None:
         """Waits for the save under way and releases orbax's threads."""
         try:
@@ -382,6 +388,11 @@ class Checkpoints:
             if error is None:
                 raise
             logging.warning('%s', describe(fault))  # what ends the run is told last
+
+
+def ranked(score: Sequence[float] | None) -> Score | None:
+    """A score that competes for the best: None for none, and for one with a NaN in it."""
+    return None if score is None or any(map(math.isnan, score)) else tuple(score)
 
 
 def standing(workdir: str | epath.PathLike, step: int) -> str:

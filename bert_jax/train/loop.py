@@ -22,6 +22,7 @@ from bert_jax.train.losses import Batch, MetricSums
 from bert_jax.train.schedule import Hparams
 from bert_jax.train.state import TrainState
 from bert_jax.train.step import warn_of_recompilation
+from configs.errors import UserError
 from configs.schema import RuntimeConfig
 
 
@@ -159,7 +160,8 @@ def train(
       were discarded.
     programs: how often the step may be compiled without a warning: once for each shape of a batch.
     save_last: whether the last step is saved too; else that is left to the caller.
-    UserError after runtime.max_bad_steps non-finite steps in a row; NoRoom where the disk is full.
+    UserError after runtime.max_bad_steps non-finite steps in a row, and where the batches end
+    before, whose state is saved; NoRoom where the disk is full.
     To be called inside `jax.set_mesh`.
     """
     # Before the first step: what this call counts from. Another call of the same run may have
@@ -172,7 +174,9 @@ def train(
     while step < last and signal is None and not early:
         # Time spent here is the pipeline's fault, and logged as input_wait.
         with run.meter.waiting():
-            batch = next(batches)
+            batch = next(batches, None)
+        if batch is None:
+            raise _ran_out(run, state, step, last, name)
 
         # Before the first step its memory is told: a step that does not fit ends here, with the
         # figures in the log. It costs no second compilation, the call below runs this program.
@@ -227,6 +231,18 @@ def train(
                 run.checkpoints.save(state, meta, verdict.score if verdict else None, required)
             run.beat()
     return Ended(state, signal, early)
+
+
+def _ran_out(run: Run, state: TrainState, step: int, last: int, name: str) -> UserError:
+    """Saves the state after the last batch that there was; what is raised then."""
+    if step:
+        meta = {**run.meta, 'meter': run.meter.state()}
+        run.checkpoints.save(state, meta, must=run.runtime.on_full_disk == 'stop')
+        run.checkpoints.wait()
+    return UserError(
+        f'{name}: the batches ended after step {step} of {last}; {run.checkpoints.standing(step)}:'
+        ' give batches that do not end, or fewer steps'
+    )
 
 
 def prefetch(batches: Iterator[Any], place: Callable[[Any], Any], size: int = 2) -> Iterator[Any]:

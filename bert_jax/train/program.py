@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from bert_jax.mesh import exchange, sharding
 from bert_jax.model import heads
 from bert_jax.model.attention import attention
+from bert_jax.model.dropout import rounded
 from bert_jax.model.retvec import CHARACTERS
 from bert_jax.train import losses
 from bert_jax.train.masking import DynamicMasking
@@ -108,6 +109,20 @@ def pretraining_model(config: PretrainConfig, kernel: str = 'xla') -> heads.Pret
         kernel,
         runtime.matmul_dtype,
     )
+
+
+def departures(config: PretrainConfig, mesh: Mesh) -> list[str]:
+    """What a run of `config` does otherwise than its settings say, a line each."""
+    rates = {
+        'model.hidden_dropout': config.model.hidden_dropout,
+        'model.attention_dropout': config.model.attention_dropout,
+        'tuning.lora_dropout': config.tuning.lora_dropout,
+    }
+    return [
+        *config.optimizer.without_effect(),
+        *exchange.without_effect(config.runtime, mesh),
+        *rounded(rates, config.runtime.dropout_rng),
+    ]
 
 
 def fresh_state(config: PretrainConfig, mesh: jax.sharding.Mesh) -> TrainState:

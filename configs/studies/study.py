@@ -14,9 +14,9 @@ import contextlib
 import dataclasses
 import pathlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from configs import overrides
 from configs.errors import UserError, did_you_mean
@@ -28,6 +28,10 @@ Value = bool | int | float | str | tuple[float, ...] | None
 Changes = Mapping[str, Value]
 # How an encoder is judged on a task: fine-tuned, or frozen under a BiLSTM that reads these layers.
 Approach = Literal['finetune'] | FeatureSet
+APPROACHES = ('finetune', *get_args(FeatureSet))
+
+
+HeldOutMetric = Literal['mlm_perplexity', 'mlm_loss', 'mlm_accuracy', 'bits_per_sentence']
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,9 @@ class Column:
     factor: float = 100.0
     examples: int = 0
 
+    def __post_init__(self) -> None:
+        _check_name(f'column {self.name!r}', 'approach', self.approach, APPROACHES)
+
 
 @dataclass(frozen=True)
 class HeldOut:
@@ -68,12 +75,13 @@ class HeldOut:
     and mlm_accuracy.
     """
 
-    metric: Literal['mlm_perplexity', 'mlm_loss', 'mlm_accuracy', 'bits_per_sentence']
+    metric: HeldOutMetric
     name: str
     factor: float = 1.0
     language: str = ''
 
     def __post_init__(self) -> None:
+        _check_name(f'column {self.name!r}', 'metric', self.metric, get_args(HeldOutMetric))
         if self.language and self.metric not in ('mlm_loss', 'mlm_accuracy'):
             raise UserError(
                 f'column {self.name!r}: {self.metric} is not measured by language: take mlm_loss or'
@@ -104,6 +112,10 @@ class Row:
     finetuning: Changes = field(default_factory=dict)
     approach: Approach | None = None
     checkpoints: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.approach is not None:
+            _check_name(f'row {self.name!r}', 'approach', self.approach, APPROACHES)
 
 
 # What all rows have in common unless a study is about it.
@@ -152,6 +164,9 @@ class Study:
         for name in (one.name for one in (*self.rows, *self.columns)):
             if not name.strip() or re.search(r'[,|=\n]', name):
                 raise UserError(f'{name!r}: a name of a row or column is words without , | and =')
+
+        for axis in self.may_differ:
+            _check_name('the study', 'may_differ', axis, get_args(Axis))
 
         # Then each row and column by itself, and the rows beside the first.
         for row in self.rows:
@@ -224,6 +239,14 @@ class Study:
                     f' nothing else can be read off them: make them alike, or, if that is what'
                     f" the study is about, say may_differ=('{axis}',)"
                 )
+
+
+def _check_name(where: str, what: str, name: str, known: Sequence[str]) -> None:
+    """UserError for a name that is none of those there are."""
+    if name not in known:
+        raise UserError(
+            f'{where}: {what}={name!r} is none of {", ".join(known)}{did_you_mean(name, known)}'
+        )
 
 
 def as_text(changes: Changes) -> list[str]:

@@ -21,6 +21,8 @@ _HEAD, _TAIL = 12, 4  # bytes of a frame before and after its payload
 FRAME_BYTES = _HEAD + _TAIL  # that a record takes in a file beyond its own
 DAMAGED = 'payload damaged (its crc32c does not match)'
 _CUT = 'cut before its end'
+_MOST = 1 << 31  # bytes of a payload: no message of protobuf is larger
+_PIECE = 1 << 26  # bytes that are read at once: memory is taken for what is there, not for a claim
 _UINT32, _UINT64 = struct.Struct('<I'), struct.Struct('<Q')  # little-endian, as TFRecord has them
 
 
@@ -100,6 +102,8 @@ class _FrameOf(dict[bytes, int]):
         (size,) = _UINT64.unpack_from(head)
         if head != _head(size):
             raise ValueError('length damaged (its crc32c does not match)')
+        if size > _MOST:
+            raise ValueError(f'claims {size:,} bytes, and no record has more than {_MOST:,}')
         self[head] = size + FRAME_BYTES
         return size + FRAME_BYTES
 
@@ -154,7 +158,7 @@ def read_frames(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
             size = _FRAME_OF[head] - FRAME_BYTES
         except ValueError as error:
             raise BadFrame(record, at, str(error)) from None
-        body = file.read(size + _TAIL)
+        body = _read(file, size + _TAIL)
         if len(body) < size + _TAIL:
             raise BadFrame(record, at, _CUT)
         payload = body[:size]
@@ -162,3 +166,11 @@ def read_frames(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
             raise BadFrame(record, at, DAMAGED)
         yield at, payload
         at += len(head) + len(body)
+
+
+def _read(file: BinaryIO, size: int) -> bytes:
+    """The next bytes of a file: so many, or as many as there are."""
+    body = file.read(min(size, _PIECE))
+    while len(body) < size and (piece := file.read(min(size - len(body), _PIECE))):
+        body += piece
+    return body

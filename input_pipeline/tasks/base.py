@@ -99,6 +99,11 @@ class Task(abc.ABC, Generic[E]):
         return self.metrics[0]
 
     @property
+    def scores(self) -> tuple[str, ...]:
+        """Names of all that `score` may report: the metrics, and what else a scorer has."""
+        return self.metrics
+
+    @property
     def selection_split(self) -> str:
         """The split on which fine-tuned models are scored: dev, or test where there is no dev.
 

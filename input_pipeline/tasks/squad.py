@@ -103,6 +103,19 @@ class SpanTask(Task[SpanExample]):
         return ('f1', 'exact') if self.unanswerable else ('f1', 'exact_match')
 
     @property
+    def scores(self) -> tuple[str, ...]:
+        """Of questions that may have no answer also what the official scorer tells of both kinds.
+
+        Best and tuned scores stand beside their thresholds.
+        """
+        if not self.unanswerable:
+            return self.metrics
+        figures = ('exact', 'f1', 'total')
+        by_kind = [f'{kind}_{name}' for kind in ('HasAns', 'NoAns') for name in figures]
+        best = [f'{kind}_{name}' for kind in ('best', 'tuned') for name in ('exact', 'f1')]
+        return (*self.metrics, 'total', *by_kind, *best, *(f'{name}_thresh' for name in best))
+
+    @property
     def splits(self) -> tuple[str, ...]:
         """Names of the splits that have files."""
         return tuple(self.files)

@@ -102,6 +102,16 @@ class TaggingTask(Task[TaggedExample]):
         return {'document_context': self.document_context}
 
     @property
+    def scores(self) -> tuple[str, ...]:
+        """The accuracy of words too, and of entities precision, recall and the F1 of each kind."""
+        if 'entity_f1' not in self.metrics:
+            return self.metrics
+        kinds = dict.fromkeys(label[2:] for label in self.labels if label != 'O')
+        of_kinds = (f'entity_f1_{kind}' for kind in kinds)
+        more = ('entity_precision', 'entity_recall', *of_kinds, 'accuracy')
+        return tuple(dict.fromkeys((*self.metrics, *more)))
+
+    @property
     def splits(self) -> tuple[str, ...]:
         """Names of the splits that have files."""
         return tuple(self.files)

@@ -7,6 +7,7 @@ know what is scored.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from typing import Any
 
@@ -46,7 +47,7 @@ class BestCheckpoint:
                 raise UserError(f'{score}: not a score ({error}): use another --workdir') from error
 
             # A run that begins anew has nothing to do with the score of another.
-            if resumed and (saved / str(step)).exists():
+            if resumed and not math.isnan(value) and (saved / str(step)).exists():
                 self.step, self.score = step, value
 
         # One set of weights at most stays, that of the score.
@@ -55,8 +56,8 @@ class BestCheckpoint:
                 shutil.rmtree(saved / str(step))
 
     def offer(self, state: Any, score: float) -> None:
-        """Keeps the weights of `state` where their score is higher than all before."""
-        if score <= self.score:
+        """Keeps the weights of `state` where their score is higher than all before; NaN is not."""
+        if not score > self.score:
             return
         # The one before stays until the new score is written.
         with checkpoint.Checkpoints(self._folder, keep=2) as checkpoints:

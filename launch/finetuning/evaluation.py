@@ -199,10 +199,11 @@ class TrainedTask:
         self._source = load_source(folder)
         self.step = self._source.step
         self.examples = task.examples(self.split)
-        mesh, params = sharding.make_mesh(config.runtime), self._source.params
+        runtime, params = sharding.of_devices_here(config.runtime), self._source.params
+        mesh = sharding.make_mesh(runtime)
         self._params = jax.device_put(params, sharding.shardings(params, mesh))
         model = task_heads.make_model(
-            task.head, self._source.model, task.num_outputs, config.head_dropout, config.runtime
+            task.head, self._source.model, task.num_outputs, config.head_dropout, runtime
         )
         self._compilations: collections.Counter = collections.Counter()
         self._predict = SplitPredictor(task, model, mesh, self._compilations)

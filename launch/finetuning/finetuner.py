@@ -21,6 +21,7 @@ from absl import logging
 
 from bert_jax.costs.throughput import StepCosts
 from bert_jax.mesh import exchange, processes, sharding
+from bert_jax.model import dropout
 from bert_jax.train import checkpoint, loop, schedule, task_heads
 from bert_jax.train.state import (
     TrainState,
@@ -33,7 +34,7 @@ from bert_jax.train.state import (
 from bert_jax.train.step import COMPILER_OPTIONS, make_train_step
 from configs.errors import UserError
 from configs.files.json_object import read_object
-from configs.schema import FinetuneConfig, OptimizerConfig
+from configs.schema import FeatureConfig, FinetuneConfig, OptimizerConfig
 from input_pipeline.tasks import Predictions
 from input_pipeline.tasks.base import Arrays
 from input_pipeline.tasks.scores.constant_baseline import LEARNT
@@ -287,6 +288,8 @@ class FineTuner(Generic[C]):
         """See `programs`; nothing is compiled yet."""
         # Seeds come as an argument, so that a sweep over them compiles `init` once.
         mesh, head, runtime = self._machine.mesh, self.data.task.head, config.runtime
+        for line in self._departures(config):
+            logging.warning('%s', line)
         shards = sharding.shards_update(runtime, mesh)
 
         def init(seed: Any) -> TrainState:
@@ -323,6 +326,22 @@ class FineTuner(Generic[C]):
             parameter_count(state.params, self.data.source.model),
             self.approach.costs(config),
         )
+
+    def _departures(self, config: C) -> list[str]:
+        """What a run of `config` does otherwise than its settings say, a line each."""
+        rates = {'head_dropout': config.head_dropout}
+        if not isinstance(config, FeatureConfig):  # whose encoder drops nothing
+            encoder = config.encoder(self.data.source.model)
+            rates |= {
+                'hidden_dropout': encoder.hidden_dropout,
+                'attention_dropout': encoder.attention_dropout,
+                'tuning.lora_dropout': config.tuning.lora_dropout or 0.0,
+            }
+        return [
+            *config.optimizer.without_effect(),
+            *exchange.without_effect(config.runtime, self._machine.mesh),
+            *dropout.rounded(rates, config.runtime.dropout_rng),
+        ]
 
     def _evaluation(
         self, config: C, best: BestCheckpoint, beat: Callable[[], None]

@@ -7,6 +7,7 @@ not know how a run is carried out.
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -113,9 +114,12 @@ def run_sweep(runs: Sequence[tuple[Runner[Any], Point]], folder: str) -> list[di
 
 def best_of(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The highest dev score of the runs that have learnt something; of all where none has."""
-    # First by "has not failed", then by score: False sorts before True.
+    # First by "has not failed", then by score: False sorts before True, and NaN before all.
     score = lambda result: result['metrics'][result['metric']]
-    return max(results, key=lambda result: (not result.get('failed'), score(result)))
+    return max(
+        results,
+        key=lambda one: (not one.get('failed'), not math.isnan(score(one)), score(one)),
+    )
 
 
 def summarize(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -17,10 +17,10 @@ from launch.workdir.plots import quantity
 NONE = '–'
 
 
-def shown(name: str, value: float | None) -> str:
-    """A number of metrics.jsonl as the page has it: accuracies in per cent, the rest as it is."""
-    if value is None:
-        return NONE
+def shown(name: str, value: Any) -> str:
+    """A value of metrics.jsonl as the page has it: accuracies in per cent, the rest as it is."""
+    if not isinstance(value, int | float):
+        return NONE if value is None else str(value)
     about = quantity(name)
     match about.unit:
         case '%':

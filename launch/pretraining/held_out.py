@@ -110,7 +110,8 @@ def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
         )
 
     # The newest weights, on the devices that are here, whatever mesh they were trained on.
-    source, mesh = read_source(workdir.name), sharding.make_mesh(config.runtime)
+    source = read_source(workdir.name)
+    mesh = sharding.make_mesh(sharding.of_devices_here(config.runtime))
     # plain attention: the kernel that the run was trained with may not be had on these devices
     objective = losses.pretraining_objective(
         pretraining_model(dataclasses.replace(config, tuning=source.model.tuning)),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from bert_jax.costs import prices, search
+from bert_jax.costs import overheads, prices, search
 from bert_jax.costs.memory import size
 
 _BUFFERS, _COSTLIEST, _UNPRICED = 5, 3, 4  # so many of the largest are shown
@@ -56,17 +56,18 @@ def _beside(plan: dict[str, Any]) -> Iterator[str]:
         f'checkpoints    {size(saved["bytes"])} each; {size(saved["kept"])} of disk for the newest'
         f' (runtime.keep_checkpoints), the best and one being written; {saved["count"]:,} saves'
     )
-    between = ''
-    if saved['between_s'] is not None:
-        slow = saved['save_s'] > saved['between_s']
-        between = f', one every {_seconds(saved["between_s"])}' + (
-            ': WARNING training waits for them; raise runtime.checkpoint_every' if slow else ''
-        )
+    between = '' if saved['between_s'] is None else f', one every {_seconds(saved["between_s"])}'
     yield (
         f'               a save is written in {_seconds(saved["save_s"])}, at'
         f' {_si(saved["write_rate"])}B/s a host (--write_rate, a guess), while training goes'
         f' on{between}'
     )
+    if saved['advised']:
+        waits = ', and training waits for them' if saved['save_s'] > saved['between_s'] else ''
+        yield (
+            f'               WARNING that is too often{waits}:'
+            f' --set runtime.checkpoint_every={saved["advised"]}'
+        )
     if evaluations := plan.get('evaluations'):
         batches = f'at most {evaluations["batches"]:,} batches' if evaluations['batches'] else 'all'
         time = (
@@ -78,6 +79,11 @@ def _beside(plan: dict[str, Any]) -> Iterator[str]:
             f'evaluations    {evaluations["count"]:,} of {batches}, where records are held'
             f' out{time}'
         )
+        if evaluations['share'] > overheads.MUCH:
+            yield (
+                f'               WARNING that is {evaluations["share"]:.0%} of the time of the'
+                ' steps: raise runtime.eval_every, or lower runtime.eval_batches'
+            )
     if 'planned_in_s' in plan:
         yield f'this plan      took {_seconds(plan["planned_in_s"])}'
 

@@ -58,7 +58,7 @@ class Options:
     all_layers: bool = option(
         False,
         'compile all layers of an unrolled model for a TPU, a quarter of an hour for BERT-large;'
-        ' by default one and two are compiled, from which the rest follows',
+        ' by default two and four are compiled, from which the rest follows',
     )
     write_rate: float = option(
         200e6,
@@ -90,6 +90,7 @@ def make_plan(
     """
     from bert_jax.costs import flops, overheads, plan, search
     from bert_jax.model import splits
+    from bert_jax.train.program import departures
     from input_pipeline.records.fields import RecordSpec, most_bytes
 
     # Phase by phase: each has its own length, batch and program.
@@ -129,7 +130,8 @@ def make_plan(
         phases.append(planned)
 
     # The whole, in the order in which it is read.
-    mesh, hosts = dict(plan.abstract_mesh(config, where).shape), where.chips // where.chips_per_host
+    abstract, hosts = plan.abstract_mesh(config, where), where.chips // where.chips_per_host
+    mesh = dict(abstract.shape)
     whole_plan: dict[str, Any] = {
         'config': config.name,
         'topology': where.name,
@@ -137,7 +139,10 @@ def make_plan(
         'chips': where.chips,
         'hosts': hosts,
         'mesh': mesh,
-        'warnings': splits.left_whole(config.model, config.runtime),
+        'warnings': [
+            *splits.left_whole(config.model, config.runtime),
+            *departures(config, abstract),
+        ],
         'compiled': compiling,
         'chip': {
             k: getattr(chip, k)

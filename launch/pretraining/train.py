@@ -21,7 +21,12 @@ from bert_jax.costs.throughput import StepCosts
 from bert_jax.mesh import determinism, processes, sharding
 from bert_jax.model.attention import attention
 from bert_jax.train import checkpoint, loop
-from bert_jax.train.program import PretrainingProgram, fresh_state, pretraining_program
+from bert_jax.train.program import (
+    PretrainingProgram,
+    departures,
+    fresh_state,
+    pretraining_program,
+)
 from bert_jax.train.state import (
     TrainState,
     joined,
@@ -69,6 +74,8 @@ def prepare(config: schema.PretrainConfig, records: list[Records]) -> jax.shardi
         attention.choose(
             config.runtime, config.model, phase.seq_len, records[i].manifest.spec.packed
         )
+    for line in departures(config, mesh):
+        logging.warning('%s', line)
     return mesh
 
 

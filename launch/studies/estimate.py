@@ -161,7 +161,7 @@ def timed(config: PretrainConfig) -> float:
     small = dataclasses.replace(
         config,
         phases=(Phase(length, config.total_steps, rows),),
-        runtime=dataclasses.replace(config.runtime, accumulation=1),
+        runtime=dataclasses.replace(sharding.of_devices_here(config.runtime), accumulation=1),
     )
     mesh, kind = sharding.make_mesh(small.runtime), InputKind(length, count)
     with jax.set_mesh(mesh):

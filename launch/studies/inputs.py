@@ -16,7 +16,7 @@ from typing import Any
 from configs.errors import UserError, did_you_mean
 from configs.files.atomic import atomic_write
 from configs.files.json_object import read_object
-from configs.studies.study import Column, Study
+from configs.studies.study import Column, HeldOut, Study
 
 # In a folder's study.json, and in place of what is not known to a --dry_run.
 FILE = 'study.json'
@@ -79,7 +79,7 @@ def given(
     tasks = {}
     for column in columns:
         folder = folders.get(column.name, folders.get(column.task, ''))
-        tasks[column.name] = _task(column.task, folder, needed)
+        tasks[column.name] = _task(study, column, folder, needed)
     vocabulary = None
     if tokenizer:
         if not Path(tokenizer).is_dir():
@@ -162,7 +162,16 @@ def _texts(study: Study, corpus: Sequence[str], needed: bool) -> dict[str, Input
     for name in names:
         if name in patterns:
             identity, size = [], 0
-            for language, given in split_inputs('corpus', patterns[name]).items():
+            by_language = split_inputs('corpus', patterns[name])
+            for column in study.columns:
+                language = column.language if isinstance(column, HeldOut) else ''
+                if language and language not in by_language:
+                    raise UserError(
+                        f'column {column.name!r}: the text {name or "of --corpus"} has no language'
+                        f' {language!r}: give it as --corpus={f"{name}=" if name else ""}'
+                        f'{language}=GLOB'
+                    )
+            for language, given in by_language.items():
                 listing = matching(given)
                 at = f'{language}/' if language else ''
                 files = zip(listing.names, listing.sizes, strict=True)
@@ -182,15 +191,19 @@ def _texts(study: Study, corpus: Sequence[str], needed: bool) -> dict[str, Input
     return texts
 
 
-def _task(task: str, folder: str, needed: bool) -> Input:
-    """A task and its files."""
-    from input_pipeline.tasks import load_task
+def _task(study: Study, column: Column, folder: str, needed: bool) -> Input:
+    """The task of a column and its files."""
+    task, file = column.task, Path(column.task)
+    described = task.endswith('.json')
+    if not folder and described and file.is_file():
+        _check_task(study, column, '')
+        return Input([file.read_text(), _of_task(file)], (f'--task={task}',))
 
+    # What a task that is known by name is scored by does not depend on its folder.
+    by_name = not described and (not folder or folder.startswith('tfds:'))
+    if by_name:
+        _check_task(study, column, '.')
     if not folder:
-        file = Path(task)
-        if task.endswith('.json') and file.is_file():
-            load_task(task)  # what is no task file is refused here
-            return Input([file.read_text(), _of_task(file)], (f'--task={task}',))
         if needed:
             raise UserError(
                 f'--data_dir={task}=FOLDER is required: the folder with the files of task {task}'
@@ -200,8 +213,27 @@ def _task(task: str, folder: str, needed: bool) -> Input:
         return Input(folder, (f'--task={task}', f'--data_dir={folder}'))
     if not Path(folder).is_dir():
         raise UserError(f'--data_dir={task}={folder}: no such folder')
-    load_task(task, folder)
+    _check_task(study, column, folder)
     return Input(_files(folder), (f'--task={task}', f'--data_dir={folder}'))
+
+
+def _check_task(study: Study, column: Column, folder: str) -> None:
+    """UserError for what is no task, and where it has not what the column asks of it."""
+    from input_pipeline.tasks import load_task
+
+    task = load_task(column.task, folder)
+    if column.metric and column.metric not in task.scores:
+        raise UserError(
+            f'column {column.name!r}: {column.task} has no metric {column.metric!r}, but'
+            f' {", ".join(task.scores)}{did_you_mean(column.metric, task.scores)}'
+        )
+    for row in study.rows:
+        approach = row.approach or column.approach
+        if approach != 'finetune' and task.kind != 'tagging':
+            raise UserError(
+                f'row {row.name!r}, column {column.name!r}: {approach} is for tasks of kind'
+                f' tagging, and {column.task} is of kind {task.kind}'
+            )
 
 
 def _of_task(file: Path) -> list[list[Any]]:

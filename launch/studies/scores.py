@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from configs.errors import UserError
+from configs.errors import UserError, did_you_mean
 from configs.files.json_object import read_object
 from configs.schema import PretrainConfig
 from configs.studies.study import Column, HeldOut
@@ -133,7 +133,9 @@ def _cell(plan: Plan, line: Line, column: Column | HeldOut) -> Cell:
     rates: dict[float | None, list[float]] = {}
     for run in runs:
         rates.setdefault(run.learning_rate, []).append(run.score)
-    rate = max(rates, key=lambda one: statistics.fmean(rates[one]), default=None)
+    # NaN compares with nothing: it is worse than any other.
+    means = {one: statistics.fmean(of) for one, of in rates.items()}
+    rate = max(means, key=lambda one: (not math.isnan(means[one]), means[one]), default=None)
     chosen = [run for run in runs if run.learning_rate == rate]
     by_pair = {(run.seed, run.finetuning_seed): run.score for run in chosen}
     values, over = spread_over(by_pair)
@@ -179,11 +181,22 @@ def _runs(plan: Plan, line: Line, column: Column | HeldOut, step: str, seed: int
             seed,
             run['settings']['seed'],
             run['settings'].get('optimizer.peak_lr'),
-            run['metrics'][column.metric or run['metric']] * column.factor,
+            _score(run, column) * column.factor,
             bool(run.get('failed')),
         )
         for run in report['runs']
     ]
+
+
+def _score(run: Mapping[str, Any], column: Column) -> float:
+    """The score of a run that the column is about."""
+    name = column.metric or run['metric']
+    if name not in run['metrics']:
+        raise UserError(
+            f'column {column.name!r}: {column.task} has no metric {name!r}, but'
+            f' {", ".join(run["metrics"])}{did_you_mean(name, run["metrics"])}'
+        )
+    return run['metrics'][name]
 
 
 def _held_out(

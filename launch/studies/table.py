@@ -6,24 +6,43 @@ Owns how it looks. Every number is of scores.py; it must not know where those co
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from configs.errors import UserError
 from configs.files.atomic import atomic_write
+from configs.files.json_object import read_object
 from launch.finetuning.results import aligned
 from launch.studies import plot, scores
 from launch.studies.plan import Line, Plan
 from launch.studies.scores import Cell, Compute
 
 Rows = list[list[str]]
+# Losses are below it; of scores in per cent not all are.
+_FEW = 20
 
 
-def write(plan: Plan, folder: Path) -> str:
-    """Writes table.md, table.json and the plot into `folder`; -> the table for the terminal."""
+def check_own(folder: Path, study: Mapping[str, str]) -> None:
+    """UserError where the table in `folder` is of another study than `study`, as `write` has it."""
+    file = folder / 'table.json'
+    before = read_object(file).get('study', study) if file.exists() else study
+    if before['file'] != study['file'] and before['digest'] != study['digest']:
+        raise UserError(
+            f'{folder} has the table of another study of that name, {before["file"]}: rename'
+            f' {study["file"]}, use another --workdir, or remove the folder'
+        )
+
+
+def write(plan: Plan, folder: Path, study: Mapping[str, str]) -> str:
+    """Writes table.md, table.json and the plot into `folder`; -> the table for the terminal.
+
+    study: 'file' and 'digest' of what names it, which table.json notes.
+    """
     found = scores.cells(plan)
     parts = tables(plan, found)
     folder.mkdir(parents=True, exist_ok=True)
-    atomic_write(folder / 'table.json', json.dumps(scores.as_json(plan), indent=2) + '\n')
+    made = {'study': dict(study), **scores.as_json(plan)}
+    atomic_write(folder / 'table.json', json.dumps(made, indent=2) + '\n')
     atomic_write(folder / 'table.md', markdown(plan.study.title, parts, notes(plan, found)))
     plot.draw(plan, found, folder / 'plot.png')
     text = [plan.study.title]
@@ -37,9 +56,13 @@ def tables(plan: Plan, found: dict[tuple[str, str], Cell]) -> list[tuple[str, Ro
     columns = [column.name for column in plan.study.columns]
     lines = plan.lines()
     head = ['', *columns]
-    means = [[line.name, *(score(found[line.name, name]) for name in columns)] for line in lines]
+    digits = {name: decimals([found[line.name, name] for line in lines]) for name in columns}
+    means = [
+        [line.name, *(score(found[line.name, name], digits[name]) for name in columns)]
+        for line in lines
+    ]
     gaps = [
-        [line.name, *(gap(found, lines, line, name) for name in columns)]
+        [line.name, *(gap(found, lines, line, name, digits[name]) for name in columns)]
         for line in lines
         if scores.first_of(lines, line) is not line
     ]
@@ -52,23 +75,34 @@ def tables(plan: Plan, found: dict[tuple[str, str], Cell]) -> list[tuple[str, Ro
     return parts
 
 
-def score(cell: Cell) -> str:
+def decimals(column: Iterable[Cell]) -> int:
+    """Of the scores of a column: four of losses and fractions, two of per cent and perplexities."""
+    return 4 if all(abs(cell.mean) < _FEW for cell in column if cell.mean is not None) else 2
+
+
+def score(cell: Cell, digits: int) -> str:
     """'81.20 ± 0.31 (3)', the first with as much as there is."""
     if cell.mean is None:
         return 'FAILED' if cell.failures else '-'
-    spread = '' if cell.sd is None else f' ± {cell.sd:.2f}'
+    spread = '' if cell.sd is None else f' ± {cell.sd:.{digits}f}'
     mark = ('!' if cell.failed_runs else '') + ('*' if cell.missing else '')
-    return f'{cell.mean:.2f}{spread} ({len(cell.values)}){mark}'
+    return f'{cell.mean:.{digits}f}{spread} ({len(cell.values)}){mark}'
 
 
-def gap(found: dict[tuple[str, str], Cell], lines: Sequence[Line], line: Line, column: str) -> str:
+def gap(
+    found: dict[tuple[str, str], Cell],
+    lines: Sequence[Line],
+    line: Line,
+    column: str,
+    digits: int,
+) -> str:
     """'-1.20 ± 0.31', 'u' where no seeds are shared."""
     first = scores.first_of(lines, line)
     of = scores.difference(found[first.name, column], found[line.name, column])
     if of is None:
         return '-'
-    error = ' ± ?' if of.error is None else f' ± {of.error:.2f}'
-    return f'{of.mean:+.2f}{error}{"" if of.pairs else " u"}'
+    error = ' ± ?' if of.error is None else f' ± {of.error:.{digits}f}'
+    return f'{of.mean:+.{digits}f}{error}{"" if of.pairs else " u"}'
 
 
 _COMPUTE = ['', 'word pieces', 'predictions', 'PFLOP', 'seconds', 'fine-tuning seconds']

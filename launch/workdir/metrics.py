@@ -357,9 +357,12 @@ def _short(value: float | None) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A JSON value for a Python, numpy or jax scalar; None for a number that is not finite."""
-    # numpy and jax scalars have item(); JSON knows no NaN, so it becomes null.
-    value = value.item() if hasattr(value, 'item') else value
+    """A JSON value for a Python, numpy or jax value; None for a number that is not finite."""
+    # numpy's and jax's have both methods; JSON knows no NaN, so it becomes null.
+    if hasattr(value, 'tolist'):
+        value = value.item() if value.size == 1 else value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -262,11 +262,14 @@ def save(path: epath.Path, drawing: Chart | Spread) -> None:
 
 
 def points(lines: Sequence[Mapping[str, Any]], split: str, name: str) -> list[tuple[int, float]]:
-    """(step, value) of one metric of one split, in order, without what was not finite."""
+    """(step, value) of one metric of one split, in order, without what was not finite.
+
+    What is no number, such as a text, has no points.
+    """
     return [
         (line['step'], line[name])
         for line in lines
-        if line.get('split') == split and line.get(name) is not None
+        if line.get('split') == split and isinstance(line.get(name), int | float)
     ]
 
 

@@ -57,6 +57,7 @@ def made(*rows: Row, **more) -> Study:
         ((Row('a'), Row('b', records={'dedup': 'lines'})), {}, 'differ in text'),
         ((Row('a'), Row('b', vocabulary={'vocab_size': 9})), {}, 'differ in vocabulary'),
         ((Row('a'), Row('b', pretraining={'phases.1.steps': 9})), {}, 'differ in sequences'),
+        ((Row('a'),), {'may_differ': ('txt',)}, r"may_differ='txt' is none of .*mean text\?"),
     ],
     ids=lambda value: value if isinstance(value, str) else '',
 )
@@ -64,6 +65,20 @@ def test_refused_in_one_line(rows, more, line):
     with pytest.raises(UserError, match=line) as refusal:
         made(*rows, **more)
     assert '\n' not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ('part', 'line'),
+    [
+        (lambda: HeldOut('mlm_los', 'x'), r"column 'x': metric='mlm_los' is none.*mean mlm_loss\?"),
+        (lambda: Column('ner', 'y', approach='lst'), r"column 'y': approach='lst'.*mean last\?"),
+        (lambda: Row('a', approach='sum_al'), r"row 'a': approach='sum_al' is none.*sum_all\?"),
+    ],
+    ids=('metric', 'column', 'row'),
+)
+def test_names_that_are_none_are_refused(part, line):
+    with pytest.raises(UserError, match=line):
+        part()
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ ERRORS = {
     'defect': KeyError('sheep'),
     'interrupt': KeyboardInterrupt(),
     'memory': MemoryError('Unable to allocate 3 GiB'),
+    'no words': MemoryError(),
     'device': type('JaxRuntimeError', (RuntimeError,), {})(
         'RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.\\nand more'
     ),
@@ -130,6 +131,7 @@ def test_help_shows_the_binarys_own_flags(program):
             'flock.txt: a limit on the size of files was reached: raise it (ulimit -f)',
         ),
         (['--data=memory'], 'this machine has too little memory (Unable to allocate 3 GiB)'),
+        (['--data=no words'], 'this machine has too little memory: end other programs'),
         (
             ['--data=device'],
             (

@@ -34,7 +34,16 @@ def test_checkpoints():
     assert (found['bytes'], found['kept']) == (10**9, 5 * 10**9)  # 3, the best, one being written
     assert (found['count'], found['save_s']) == (10, 5.0)
     assert found['between_s'] == pytest.approx(10.0)  # 1,000 steps of the faster phase
-    assert overheads.checkpoints(CONFIG, PHASES, 4, 50e6, None)['between_s'] is None
+    # Ten minutes are 60,000 steps of 10 ms; a save of 500 s wants 1,000 s.
+    assert found['advised'] == 60_000
+    slow = overheads.checkpoints(CONFIG, PHASES, hosts=4, write_rate=50e4, step_s=[0.1, 0.5])
+    assert (slow['save_s'], slow['between_s'], slow['advised']) == (500.0, 100.0, 10_000)
+    rare = overheads.checkpoints(CONFIG, PHASES, hosts=4, write_rate=50e6, step_s=[0.06, 0.05])
+    assert (rare['between_s'], rare['advised']) == (50.0, 10_000)
+    rare = overheads.checkpoints(CONFIG, PHASES, hosts=4, write_rate=50e6, step_s=[0.06, 0.07])
+    assert (rare['between_s'], rare['advised']) == (60.0, None)
+    unknown = overheads.checkpoints(CONFIG, PHASES, 4, 50e6, None)
+    assert unknown['between_s'] is unknown['advised'] is None
 
 
 def test_evaluations():
@@ -42,3 +51,25 @@ def test_evaluations():
     assert (found['count'], found['batches']) == (18 + 3, 30)
     # A third of a step for a batch: 0.1 s and 0.2 s.
     assert found['hours'] == pytest.approx((18 * 30 * 0.1 + 3 * 30 * 0.2) / 3600)
+    assert found['share'] == pytest.approx(72 / (9_000 * 0.3 + 1_001 * 0.6))
+
+
+def test_the_plan_says_what_is_too_often():
+    from launch.pretraining import plan_text, planning
+
+    def told(*changes: str) -> str:
+        config = apply(load('bert_large'), ['phases.0.batch_size=8192', *changes])
+        where = topology('v5e:16x16')
+        report, _ = planning.make_plan(config, where, planning.Options('v5e:16x16'), False)
+        return '\n'.join(plan_text.lines(report))
+
+    # 5.18 ms a step: one each 5.18 s, and ten minutes are 115,914 steps.
+    assert 'WARNING that is too often: --set runtime.checkpoint_every=100000' in told()
+    assert 'WARNING' not in told('runtime.checkpoint_every=20000')
+    often = told('runtime.checkpoint_every=20000', 'runtime.eval_every=100')
+    assert 'WARNING that is 33% of the time of the steps: raise runtime.eval_every' in often
+    changes = ('runtime.dropout_rng=threefry_8bit', 'model.hidden_dropout=0.002')
+    exchange = ('runtime.shard_optimizer=false', 'runtime.gradient_exchange=reduce_scatter')
+    said = told(*changes, *exchange)
+    assert 'WARNING runtime.gradient_exchange=reduce_scatter has no effect: the update' in said
+    assert 'WARNING model.hidden_dropout=0.002 becomes 0.00391' in said

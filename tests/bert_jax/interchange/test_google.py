@@ -406,6 +406,12 @@ def test_damaged_and_absent_files_are_refused(tmp_path):
     folder = place(tmp_path / 'there', variables)
     index, data = folder / 'bert_model.ckpt.index', folder / 'bert_model.ckpt.data-00000-of-00001'
     content = data.read_bytes()
+    claims = tensor_bundle.Bundle(str(index).removesuffix('.index'))
+    name, variable = next(iter(claims.variables.items()))
+    for size, shape in ((2**50, variable.shape), (2**50, (2**48,)), (2**70, (2**34, 2**34))):
+        claims.variables[name] = variable._replace(size=size, shape=shape)
+        with pytest.raises(UserError, match=f'damaged or cut off at {name}'):
+            claims.read(name)
     data.write_bytes(content[:1000] + bytes([content[1000] ^ 4]) + content[1001:])
     assert 'damaged or cut off at bert/' in refused(folder)
     data.write_bytes(content[:-4])

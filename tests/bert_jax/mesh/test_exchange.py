@@ -119,3 +119,38 @@ def test_each_device_has_its_own_share_of_the_sum_in_however_many_steps(
 )
 def test_tpus_scatter_along_one_side_of_their_wiring_after_the_other(device, parts, sides):
     assert exchange._scatter_sides(mesh_of(device, parts)) == sides
+
+
+@pytest.mark.parametrize(
+    ('device', 'parts', 'runtime', 'said'),
+    [
+        (V5E, 8, {'gradient_exchange': 'all_to_all'}, []),  # sharded by itself
+        (None, 8, {'gradient_exchange': 'all_to_all', 'shard_optimizer': True}, []),
+        (None, 8, {}, []),
+        (
+            None, 8, {'gradient_exchange': 'all_to_all'},
+            ['gradient_exchange=all_to_all has no effect: the update is not sharded'],
+        ),
+        (
+            V5E, 8, {'gradient_exchange': 'reduce_scatter', 'shard_optimizer': False},
+            ['gradient_exchange=reduce_scatter has no effect: the update is not sharded'],
+        ),
+        (
+            None, 1, {'gradient_exchange': 'all_to_all', 'shard_optimizer': True},
+            [
+                'gradient_exchange=all_to_all has no effect: one part of the mesh axis `data`',
+                'shard_optimizer=true has no effect: one part of the mesh axis `data`',
+            ],
+        ),
+        (
+            V5E, 8,
+            {'gradient_exchange': 'all_to_all', 'shard_optimizer': True, 'dropout_rng': 'rbg'},
+            ['gradient_exchange=all_to_all has no effect: under runtime.dropout_rng=rbg'],
+        ),
+        (V5E, 8, {'shard_optimizer': True, 'dropout_rng': 'rbg'}, []),
+    ],
+)  # fmt: skip
+def test_a_named_exchange_without_effect_is_said(device, parts, runtime, said):
+    found = exchange.without_effect(RuntimeConfig(**runtime), mesh_of(device, parts))
+    assert len(found) == len(said)
+    assert all(line.startswith(f'runtime.{begin}') for line, begin in zip(found, said, strict=True))

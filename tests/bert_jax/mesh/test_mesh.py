@@ -90,3 +90,20 @@ def test_several_slices_of_a_tpu_are_refused_in_one_line():
         device.slice_index = 1
     with pytest.raises(UserError, match='several TPU slices, and a run takes one'):
         sharding.make_mesh(RuntimeConfig(), devices)
+
+
+@pytest.mark.parametrize(
+    ('asked', 'data_fsdp_model'),
+    [
+        ({}, (8, 1, 1)),
+        ({'fsdp': 2}, (4, 2, 1)),  # which the eight devices here can be
+        ({'fsdp': 16}, (8, 1, 1)),
+        ({'fsdp': 3}, (8, 1, 1)),
+        ({'data_parallel': 1}, (8, 1, 1)),
+        ({'data_parallel': 8, 'model_parallel': 2}, (8, 1, 1)),
+    ],
+)
+def test_what_does_not_train_takes_the_devices_that_are_there(asked, data_fsdp_model):
+    here = sharding.of_devices_here(RuntimeConfig(remat='full', **asked))
+    assert tuple(sharding.make_mesh(here).shape.values()) == data_fsdp_model
+    assert here.remat == 'full'

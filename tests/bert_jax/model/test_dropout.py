@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.model.dropout import GENERATORS, DropoutRng, dropout
+from bert_jax.model.dropout import GENERATORS, DropoutRng, dropout, rounded
 from bert_jax.model.threefry import threefry
 from configs.errors import UserError
 
@@ -108,3 +109,24 @@ def test_threefry_gives_the_words_that_its_authors_published(rounds, key, counte
     """Of Random123's known answers for threefry2x32."""
     found = threefry(jnp.array(key, jnp.uint32), tuple(jnp.uint32(c) for c in counter), rounds)
     assert tuple(int(word) for word in found) == words
+
+
+@pytest.mark.parametrize(
+    ('rate', 'generator', 'had'),
+    [
+        (0.002, 'threefry_8bit', '0.00391, .* 8 random bits: runtime.dropout_rng=threefry is near'),
+        (0.01, 'threefry13_8bit', '0.0117'),  # 3/256
+        (0.1, 'threefry_8bit', None),  # 26/256
+        (0.002, 'threefry', None),
+        (2e-5, 'threefry13', '1.53e-05, which is the nearest to be had of 16 random bits$'),
+        (2e-5, 'rbg', '1.53e-05'),
+        (0.0, 'threefry_8bit', None),
+        (None, 'threefry_8bit', None),
+    ],
+)
+def test_a_rate_that_becomes_another_is_said(rate, generator, had):
+    said = rounded({'head_dropout': rate}, generator)
+    if had is None:
+        assert said == []
+    else:
+        assert len(said) == 1 and re.match(f'head_dropout={rate:g} becomes {had}', said[0])

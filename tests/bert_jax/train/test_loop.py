@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from bert_jax.mesh import sharding
 from bert_jax.train import loop, meter
@@ -17,6 +19,7 @@ from bert_jax.train.losses import Objective
 from bert_jax.train.schedule import hparams_of
 from bert_jax.train.state import create_state
 from bert_jax.train.step import jit_train_step, make_train_step
+from configs.errors import UserError
 from configs.schema import OptimizerConfig, RuntimeConfig
 
 OPTIMIZER = OptimizerConfig(algorithm='adamw', schedule='constant', warmup_steps=0, peak_lr=0.1)
@@ -109,6 +112,17 @@ def test_a_run_of_ones_own_is_logged_evaluated_and_saved_in_order(tmp_path):
     assert lines[-2]['loss'] < lines[1]['loss']
 
 
+def test_an_evaluation_of_nan_is_never_the_best(tmp_path):
+    def evaluate(step, state):
+        return loop.Verdict({'split': 'mine'}, (1.0, {3: math.nan, 6: 1.0, 9: 0.5}.get(step, 2.0)))
+
+    _, _, saved = trained(tmp_path, evaluate=evaluate)
+    assert saved == [4, 6, 8, 12]
+    with Checkpoints(tmp_path, 2) as checkpoints:  # also after a start anew
+        assert checkpoints.is_best((1.0, 2.5)) and not checkpoints.is_best((1.0, 1.5))
+        assert not checkpoints.is_best((math.nan, 9.0))
+
+
 def test_each_step_is_shown_with_the_newest_values_that_were_read(tmp_path):
     shown = []
     _, lines, _ = trained(tmp_path, show=shown.append)
@@ -120,12 +134,21 @@ def test_each_step_is_shown_with_the_newest_values_that_were_read(tmp_path):
     assert shown[-1].eta == 0.0 and shown[-1].metrics['table'] == 'ten'
 
 
-def test_a_run_that_was_stopped_goes_on_to_the_bit(tmp_path):
+def test_a_run_that_was_stopped_or_whose_batches_end_goes_on_to_the_bit(tmp_path, monkeypatch):
     whole, all_lines, _ = trained(tmp_path / 'whole')
     cut, lines, saved = trained(tmp_path / 'cut', beats=8)  # of seven steps and a save
     assert (cut.signal, int(cut.state.step), saved[-1]) == (15, 7, 7)
-    resumed, more, _ = trained(tmp_path / 'cut')
-    assert lines + more == all_lines  # the sums of steps 6 and 7 were in the checkpoint
+
+    # the batches of steps 8 and 9, whose sums are on no line
+    endless = batches
+    with monkeypatch.context() as patch:
+        patch.setitem(globals(), 'batches', lambda start: itertools.islice(endless(start), 2))
+        message = 'numbers: the batches ended after step 9 of 12; saved at step 9: give batches'
+        with pytest.raises(UserError, match=message):
+            trained(tmp_path / 'cut')
+    resumed, more, saved = trained(tmp_path / 'cut')
+    assert saved == [4, 7, 8, 9, 12]
+    assert lines + more == all_lines  # the sums of steps 6 to 9 were in the checkpoints
     assert jax.tree.all(jax.tree.map(np.array_equal, whole.state.params, resumed.state.params))
 
 

@@ -6,8 +6,10 @@ The stream never passes any of it on.
 from __future__ import annotations
 
 import bisect
+import io
 import itertools
 import random
+import struct
 
 import numpy as np
 import pytest
@@ -173,3 +175,37 @@ def test_a_missing_file(tmp_path):
             assert [str(fault) for fault in shards.verify(tmp_path).faults] == [f'{name}: missing']
         except UserError as error:
             assert name in str(error)
+
+
+class Claimed(io.BytesIO):
+    """A file that refuses to be asked for more than there could be memory for."""
+
+    def read(self, size=-1):
+        assert 0 <= size <= 1 << 26
+        return super().read(size)
+
+
+@pytest.mark.parametrize(
+    ('size', 'reason'),
+    [
+        (2**50, 'claims 1,125,899,906,842,624 bytes, and no record has more than 2,147,483,648'),
+        (2**63, 'claims 9,223,372,036,854,775,808 bytes, and no record has more'),
+        (2**30, 'cut before its end'),
+    ],
+)
+def test_a_frame_that_claims_more_than_there_is(size, reason):
+    """Its length is under a right checksum."""
+    length = struct.pack('<Q', size)
+    head = length + struct.pack('<I', frames.masked_crc(length))
+    text = frames.framed([b'first']) + head + b'x' * 100
+    with pytest.raises(frames.BadFrame, match=f'record 1 at byte 21: {reason}'):
+        list(frames.read_frames(Claimed(text)))
+    with pytest.raises(frames.BadFrame, match=f'record 1 at byte 21: {reason}'):
+        frames.frame_bounds(text)
+
+
+def test_a_payload_is_read_in_pieces(monkeypatch):
+    monkeypatch.setattr(frames, '_PIECE', 7)
+    payloads = [b'', b'short', bytes(range(100))]
+    text = io.BytesIO(frames.framed(payloads))
+    assert [payload for _, payload in frames.read_frames(text)] == payloads

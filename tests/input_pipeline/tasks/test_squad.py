@@ -201,6 +201,7 @@ def test_no_answer_is_the_smallest_null_score_against_the_best_span(tmp_path, to
     assert predictions.extras['null_odds']['q0'] == pytest.approx(-9 - 18)
     scores = task.score(examples, predictions)
     assert scores['exact'] == scores['f1'] == scores['NoAns_exact'] == scores['best_f1'] == 100.0
+    assert set(scores) == set(task.scores)
     # No span allowed at all: '' without a crash, and a file that any JSON reader takes.
     nothing = outputs | {'start_indices': np.zeros_like(outputs['start_indices'])}
     predictions = task.decode(examples, features, nothing)

@@ -385,6 +385,7 @@ def test_one_tag_of_the_other_scheme_costs_one_word_of_the_accuracy(tmp_path, sc
     answers = {example.id: tags for example, tags in zip(examples, given, strict=True)}
     scores = task.score(examples, Predictions(answers))
     assert (scores['accuracy'], scores['entity_f1']) == (pytest.approx(8 / 9), 1.0)
+    assert set(scores) <= set(task.scores)
 
 
 @pytest.mark.parametrize('file', ['eng.testa.gz', 'valid.txt.gz', 'eng.testa', 'valid.txt'])

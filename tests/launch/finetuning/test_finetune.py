@@ -104,6 +104,15 @@ def run_sweep(fine_tuner, points, folder):
     return results.run_sweep([(fine_tuner, point) for point in points], folder)
 
 
+def trained_on(folder, copy, mesh):
+    """A copy of a workdir, as if it had been trained on a mesh of other devices."""
+    shutil.copytree(folder, copy)
+    config = Workdir(copy).config()
+    runtime = dataclasses.replace(config.runtime, **mesh)
+    (copy / 'config.json').write_text(schema.dumps(dataclasses.replace(config, runtime=runtime)))
+    return str(copy)
+
+
 def stopping_after(step, patch):
     """A signal to stop arrives after so many steps of the next run."""
     after = meter.Profile.after
@@ -141,6 +150,9 @@ def test_it_learns_and_the_workdir_alone_gives_the_same_scores(tmp_path, encoder
 
     again = evaluation.evaluate(folder, None, None, None)
     assert again == result == json.loads((tmp_path / 'run/eval/dev.json').read_text())
+    # Trained on sixteen devices: it is scored on the eight that are here.
+    other = trained_on(folder, tmp_path / 'other', {'data_parallel': 8, 'model_parallel': 2})
+    assert evaluation.evaluate(other, None, None, None)['metrics'] == result['metrics']
     unlabelled = evaluation.evaluate(folder, None, None, 'test')
     assert unlabelled['metrics'] == {} and unlabelled['examples'] == 5
     assert len((tmp_path / 'run/predictions/test/predictions.tsv').read_text().splitlines()) == 6
@@ -201,6 +213,24 @@ def test_what_the_devices_do_not_split_is_told_before_training(encoder, task_fil
     tuner_of(task_file, encoder, configuration('runtime.model_parallel=8').runtime)
     message = 'runtime.model_parallel = 8 does not divide model.num_heads=2'
     assert [message in line for line in caplog.messages].count(True) == 1
+
+
+def test_settings_that_become_others_or_have_no_effect_are_said(encoder, task_file, caplog):
+    changes = (
+        'runtime.gradient_exchange=all_to_all', 'runtime.dropout_rng=threefry_8bit',
+        'hidden_dropout=0.002', 'optimizer.decay_fraction=0.5', 'optimizer.schedule=linear',
+    )  # fmt: skip
+    fine_tuner = tuner_of(task_file, encoder)
+    for _ in range(2):  # once for each program
+        fine_tuner.programs(configuration(*changes))
+    said = [record.message for record in caplog.records if record.levelname == 'WARNING']
+    assert said == [
+        'optimizer.decay_fraction=0.5 has no effect: optimizer.schedule=linear does not read it',
+        'runtime.gradient_exchange=all_to_all has no effect: the update is not sharded'
+        ' (runtime.shard_optimizer=true does that)',
+        'hidden_dropout=0.002 becomes 0.00391, which is the nearest to be had of 8 random bits:'
+        ' runtime.dropout_rng=threefry is nearer',
+    ]
 
 
 def test_a_grid_compiles_each_program_once_and_is_reused(tmp_path, encoder, task_file, capsys):
@@ -520,10 +550,14 @@ def test_the_best_weights_of_another_run_are_not_taken_up(tmp_path):
         (tmp_path / f'best/checkpoints/{step}').mkdir(parents=True)
     (tmp_path / 'best/score.json').write_text('{"step": 10, "score": 0.9}')
     assert BestCheckpoint(str(tmp_path)).step == 10
+    BestCheckpoint(str(tmp_path)).offer(None, float('nan'))  # nothing is saved
     best = BestCheckpoint(str(tmp_path), resumed=False)
     assert (best.step, best.score) == (0, float('-inf')) and not list(
         (tmp_path / 'best/checkpoints').iterdir()
     )
+    (tmp_path / 'best/checkpoints/5').mkdir()
+    (tmp_path / 'best/score.json').write_text('{"step": 5, "score": NaN}')
+    assert BestCheckpoint(str(tmp_path)).step == 0
 
 
 def test_a_training_loss_is_of_the_last_tenth_of_a_run(tmp_path):
@@ -862,6 +896,9 @@ def test_held_out_measures_are_means_over_all_records(tmp_path, encoder, binary)
     )
     assert made.returncode == 0, made.stderr
     found = held_out.evaluate(encoder, str(records), 'eval')
+    elsewhere = trained_on(encoder, tmp_path / 'elsewhere', {'fsdp': 16, 'model_parallel': 2})
+    there = held_out.evaluate(elsewhere, str(records), 'eval')
+    assert there['metrics'] == pytest.approx(found['metrics'], rel=1e-6)
     with pytest.raises(UserError, match="no records of split 'dev'"):
         held_out.evaluate(encoder, str(records), 'dev')
 

@@ -39,6 +39,7 @@ def test_a_failed_run_is_not_the_best_without_a_word():
     assert last(row('d', 0.1, 0.69, True), learnt) == 'best on dev: b (f1 0.8000)'
     assert last(failed) == 'best on dev: a (f1 0.8100); it has FAILED, as all runs have'
     assert results.best_of([failed, learnt, other]) is learnt
+    assert results.best_of([row('e', float('nan'), 0.1, False), other]) is other
 
 
 def test_what_methods_take_stands_beside_their_scores():

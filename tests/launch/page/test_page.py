@@ -315,6 +315,15 @@ def test_a_score_that_is_not_finite_has_no_point(tmp_path):
     assert 'Masked tokens: loss (nats' not in page.text and 'Next sentence: loss' in page.text
 
 
+def test_a_metric_that_is_a_text_has_no_chart(tmp_path):
+    run = pretraining_run(tmp_path / 'run')
+    mine = {'step': 60, 'split': 'mine', 'longest_word': 'Donau', 'by_layer': [0.5, 0.25]}
+    write_lines(run, [mine | {'found': 0.375}])
+    page = page_of(run)
+    assert 'found' in page.text and '0.3750' in page.text
+    assert 'longest_word' not in page.text and 'by_layer' not in page.text
+
+
 @pytest.mark.parametrize(
     ('made', 'message'),
     [

@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -22,10 +23,12 @@ from flax import traverse_util
 from bert_jax.mesh import determinism
 from bert_jax.train import checkpoint
 from configs.errors import UserError
+from configs.load import load
+from configs.overrides import apply
 from configs.schema import ModelConfig
 from input_pipeline.records import fields, shards
 from input_pipeline.records.fields import RecordSpec
-from launch.pretraining import held_out, record_checks
+from launch.pretraining import held_out, record_checks, train
 from launch.sources import source
 from launch.workdir.metrics import read_metrics
 from tests.helpers.records import example_columns
@@ -471,3 +474,16 @@ def test_pairs_can_be_read_without_learning_what_they_are(folder):
         str(folder / 'without'), str(folder / 'unlabelled/records'), 'train'
     )
     assert measured['metrics']['mlm_loss'] > 0 and 'nsp_loss' not in measured['metrics']
+
+
+def test_settings_that_become_others_or_have_no_effect_are_said(caplog):
+    changes = ('runtime.gradient_exchange=all_to_all', 'runtime.dropout_rng=threefry_8bit')
+    config = apply(load('bert_tiny'), [*changes, 'model.hidden_dropout=0.002'])
+    packed = types.SimpleNamespace(packed=False)
+    records = types.SimpleNamespace(manifest=types.SimpleNamespace(spec=packed))
+    train.prepare(config, [records] * len(config.phases))
+    said = [record.message for record in caplog.records if record.levelname == 'WARNING']
+    assert [line.partition(',')[0].partition(':')[0] for line in said] == [
+        'runtime.gradient_exchange=all_to_all has no effect',
+        'model.hidden_dropout=0.002 becomes 0.00391',
+    ]

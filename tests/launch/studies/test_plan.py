@@ -11,7 +11,8 @@ from configs.errors import UserError
 from configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
 from configs.studies import study
 from configs.studies.study import Column, HeldOut, Row, Study
-from launch.studies import estimate, inputs
+from launch import study as study_command
+from launch.studies import estimate, inputs, table
 from launch.studies.inputs import Input, Inputs
 from launch.studies.plan import Plan, check_records, flags_of, identity
 from launch.studies.steps import Folder
@@ -188,6 +189,75 @@ def test_inputs_are_named_and_remembered(tmp_path):
     other = inputs.given(made, corpus, (f'mrpc={task}',), '', needed=True)
     with pytest.raises(UserError, match='the text is not what the studies in'):
         inputs.remember(folder, made, other)
+
+
+@pytest.mark.parametrize(
+    ('column', 'line'),
+    [
+        (Column('mrpc', 'M', 'acuracy'), r"column 'M': mrpc has no metric 'acuracy'.*accuracy\?"),
+        (Column('mrcp', 'M'), r'--task=mrcp: unknown;.*did you mean mrpc\?'),
+        (Column('squad_v2', 'S', 'exact_match'), "no metric 'exact_match', but f1, exact, total"),
+        (
+            Column('mrpc', 'M', approach='last'),
+            "row 'a', column 'M': last is for tasks of kind tag",
+        ),
+        (HeldOut('mlm_loss', 'L', language='ko'), "no language 'ko': give it as --corpus=ko=GLOB"),
+    ],
+    ids=('metric', 'task', 'squad', 'approach', 'language'),
+)
+def test_what_the_table_cannot_have_is_refused_before_anything_runs(tmp_path, column, line):
+    made = Study('t', BASE, (column,), (Row('a'),))
+    (tmp_path / 'text.txt').write_text('words')
+    with pytest.raises(UserError, match=line):
+        inputs.given(made, (str(tmp_path / 'text.txt'),), (), '', needed=False)
+
+
+def test_scores_of_a_scorer_besides_its_metrics_may_have_a_column():
+    columns = (
+        Column('squad_v2', 'S', 'NoAns_exact', factor=1),
+        Column('conll2003', 'N', 'entity_f1_PER'),
+        Column('conll2003', 'A', 'accuracy', approach='last'),
+        HeldOut('mlm_loss', 'L'),
+    )
+    made = Study('t', BASE, columns, (Row('a'),))
+    assert list(inputs.given(made, (), (), '', needed=False).tasks) == ['S', 'N', 'A']
+
+
+def test_two_files_of_one_name_do_not_share_a_table(tmp_path):
+    named = {}
+    for folder, text in (('one', 'x'), ('other', 'y'), ('copy', 'x')):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / 'mine.py').write_text(text)
+        options = study_command.Options(study=f'{tmp_path}/{folder}/mine.py', workdir='w')
+        assert str(study_command.tables_folder(options)) == 'w/tables/mine'
+        named[folder] = study_command.named(options)
+    table.check_own(tmp_path / 'tables', named['one'])  # none is there
+    table.write(plan_of(tmp_path, Row('a')), tmp_path / 'tables', named['one'])
+    message = f'tables has the table of another study of that name, {tmp_path}/one/mine.py: rename'
+    with pytest.raises(UserError, match=message):
+        table.check_own(tmp_path / 'tables', named['other'])
+    table.check_own(tmp_path / 'tables', named['copy'])  # as on another machine
+    table.check_own(tmp_path / 'tables', named['one'] | {'digest': 'changed'})
+    shipped = study_command.named(study_command.Options(study='masking'))
+    assert shipped == {'file': 'masking', 'digest': ''}
+    (tmp_path / 'tables/table.json').write_text('{"lines": []}')  # of an older version
+    table.check_own(tmp_path / 'tables', named['other'])
+
+
+@pytest.mark.parametrize(
+    ('flags', 'line'),
+    [
+        (
+            ('--seeds=0,x',),
+            '--seeds=0,x: must be whole numbers with commas between, as in --seeds=0,1',
+        ),
+        (('--table', '--seeds=0'), '--table has all that is there: leave --seeds out'),
+    ],
+    ids=('seeds', 'table'),
+)
+def test_mistakes_in_flags_are_one_line(binary, flags, line):
+    result = binary('study', '--study=masking', '--scale=cpu', '--workdir=x', *flags)
+    assert result.returncode == 2 and result.stderr == f'study: error: {line}\n'
 
 
 def test_flags():

@@ -7,8 +7,9 @@ import json
 import numpy as np
 import pytest
 
+from configs.errors import UserError
 from configs.schema import ModelConfig, OptimizerConfig, Phase, PretrainConfig
-from configs.studies.study import Column, Row, Study
+from configs.studies.study import Column, HeldOut, Row, Study
 from launch.studies import scores, table
 from launch.studies.inputs import Input, Inputs
 from launch.studies.plan import Plan
@@ -19,6 +20,7 @@ BASE = PretrainConfig(
     phases=(Phase(32, 10, 4),),
     optimizer=OptimizerConfig(warmup_steps=1),
 )
+STUDY = {'file': 'masking', 'digest': ''}
 RATES, TUNED = (1e-3, 1e-4), (0, 1, 2)
 
 
@@ -106,7 +108,7 @@ def test_no_seed_is_shared(tmp_path, values):
     error = np.sqrt(a.var(ddof=1) / 3 + b.var(ddof=1) / 3)
     gap = scores.difference(found['first', 'MRPC'], found['other', 'MRPC'])
     assert gap == pytest.approx((b.mean() - a.mean(), error, 0))
-    assert ' u' in table.gap(found, plan.lines(), plan.lines()[1], 'MRPC')
+    assert ' u' in table.gap(found, plan.lines(), plan.lines()[1], 'MRPC', 2)
 
 
 def test_the_table_says_what_is_missing_and_what_failed(tmp_path, values):
@@ -115,7 +117,7 @@ def test_the_table_says_what_is_missing_and_what_failed(tmp_path, values):
         write(plan, 'first', seed, values[0, seed])
     write(plan, 'other', 0, values[1, 0], failed={(1, 0)})
     plan.folder.note_failure(plan.cells['third', 'MRPC', 0], 'launch.finetune ended: oh no')
-    text = table.write(plan, tmp_path / 'tables')
+    text = table.write(plan, tmp_path / 'tables', STUDY)
     mean = 100 * values[0, :, 0].mean()
     assert f'first    {mean:.2f} ± ' in text and '(2)' in text
     assert '(3)!*' in text and '*: seeds are missing: other / MRPC' in text
@@ -128,5 +130,33 @@ def test_the_table_says_what_is_missing_and_what_failed(tmp_path, values):
 
 
 def test_a_table_without_results(tmp_path):
-    text = table.write(made(tmp_path), tmp_path / 'tables')
+    text = table.write(made(tmp_path), tmp_path / 'tables', STUDY)
     assert 'first' in text and '±' not in text.splitlines()[4]
+
+
+def test_losses_have_decimals_enough_to_differ(tmp_path, monkeypatch):
+    monkeypatch.setattr(scores, 'compute', lambda *_: None)
+    columns = (HeldOut('mlm_loss', 'loss'), HeldOut('mlm_perplexity', 'perplexity'))
+    rows = (Row('a'), Row('b', pretraining={'optimizer.b2': 0.9}))
+    study = Study('title', BASE, columns, rows)
+    plan = Plan(study, Inputs({'': Input(1)}, {}, None), Folder(str(tmp_path)))
+    for row, loss in (('a', 4.6771), ('b', 4.6743)):
+        step = plan.cells[row, 'loss', 0]
+        (plan.folder.of(step) / 'eval').mkdir(parents=True)
+        metrics = {'mlm_loss': loss, 'mlm_perplexity': np.exp(loss)}
+        (plan.folder.of(step) / 'eval/eval.json').write_text(json.dumps({'metrics': metrics}))
+        record = plan.folder.path / 'stages' / f'{step}.json'
+        record.parent.mkdir(parents=True, exist_ok=True)
+        record.write_text(json.dumps({'done': True}))
+    (_, means), (_, gaps) = table.tables(plan, scores.cells(plan))[:2]
+    assert means[1:] == [['a', '4.6771 (1)', '107.46 (1)'], ['b', '4.6743 (1)', '107.16 (1)']]
+    assert gaps[1:] == [['b', '-0.0028 ± ?', '-0.30 ± ?']]
+
+
+def test_a_metric_that_no_run_has_is_one_line(tmp_path, values):
+    plan = made(tmp_path)
+    write(plan, 'first', 0, values[0, 0])
+    file = next(tmp_path.glob('finetune/*/sweep.json'))
+    file.write_text(file.read_text().replace('accuracy', 'exact'))
+    with pytest.raises(UserError, match="column 'MRPC': mrpc has no metric 'accuracy', but f1, ex"):
+        scores.cells(plan)

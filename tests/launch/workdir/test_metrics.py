@@ -72,6 +72,20 @@ def test_after_a_resume_the_file_is_that_of_an_undisturbed_run(tmp_path):
     ).read_bytes()
 
 
+def test_a_metric_may_be_a_text_or_an_array(tmp_path):
+    writer = MetricWriter(tmp_path)
+    values = {'word': 'Donau', 'by_layer': np.array([0.5, np.nan]), 'one': np.array([0.25])}
+    writer.write(Line(1, {'split': 'mine', **values, 'found': 0.5}, 9))
+    writer.close()
+    (written,) = read_metrics(tmp_path / 'metrics.jsonl')
+    assert written == {
+        'step': 1, 'split': 'mine', 'word': 'Donau', 'by_layer': [0.5, None], 'one': 0.25,
+        'found': 0.5,
+    }  # fmt: skip
+    (picture,) = plot_run(tmp_path / 'metrics.jsonl', tmp_path)
+    assert picture.endswith('scores.png')
+
+
 def test_truncate_after(tmp_path):
     write_steps(tmp_path, (10, 20, 30))
     truncate_after(tmp_path / 'metrics.jsonl', 20)
