@@ -481,7 +481,7 @@ def _keep_same(
             if held_out_holds
             and identity in places
             # read when null was no bad record, of which skipping counts each
-            and not (skips and report.null_texts != report.bad_records['null'])
+            and not (skips and report.textless['null'])
             and digest.same(listed[places[identity]], mark)
         }
         kept.renumber(numbers)
