@@ -30,6 +30,7 @@ from input_pipeline.progress import Progress
 from input_pipeline.records import fields
 from input_pipeline.records.shards import Manifest
 from input_pipeline.text import corpus
+from input_pipeline.text.files import changed
 from input_pipeline.text.inputs import digest
 from input_pipeline.text.inputs.units import AnyUnit, SmallFiles, Unit
 from input_pipeline.tokenizer import Tokenizer
@@ -438,12 +439,15 @@ def _tokenise_unit(
     else:
         unit = typed_json.load(SmallFiles, runs.unsealed(epath.Path(given).read_bytes()))
 
-    # The marks before the text: a file that changes while it is read is then seen as changed.
+    # The marks before the text: a file that changes while it is read is then seen as changed, here
+    # or, when the job goes on, by its next process.
     report, marks = corpus.Report(), digest.marks(unit)
     if unit.language:
         text = dataclasses.replace(text, language=unit.language)
     documents = corpus.read_unit(unit, text, report)
     tokenised = stages.tokenise(recipe, documents, unit.language, split, path, excluded)
+    for file in digest.changes(unit, marks):
+        raise changed(file.path)
     return tokenised, report, marks, unit.identity
 
 

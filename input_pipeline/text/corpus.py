@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from configs.errors import UserError, reading
 from input_pipeline.text.files import chunks, decompressed, opened
 from input_pipeline.text.inputs.formats import Format
-from input_pipeline.text.inputs.units import AnyUnit, Unit, looked_at, units
+from input_pipeline.text.inputs.units import AnyUnit, Unit, looked_at, require_unchanged, units
 from input_pipeline.text.lines import (
     MAX_DOCUMENT_BYTES,
     MAX_DOCUMENT_LINES,
@@ -86,13 +86,18 @@ def read_unit(
     short: list[str] = []
     widths = Widths()
     for file in unit.files():
-        for part in looked_at(file, options):
-            of_part = yield from _read(part, options, report)
-            if of_part.too_few:
-                widths.merge(of_part)
-                short = short or [part.name]
-            else:
-                report.add_widths(part.name, of_part)
+        try:
+            for part in looked_at(file, options):
+                of_part = yield from _read(part, options, report)
+                if of_part.too_few:
+                    widths.merge(of_part)
+                    short = short or [part.name]
+                else:
+                    report.add_widths(part.name, of_part)
+        except Exception:
+            require_unchanged(file)  # which would be why
+            raise
+        require_unchanged(file)
     if short:
         report.add_widths(short[0], widths)
 

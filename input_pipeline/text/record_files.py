@@ -19,7 +19,7 @@ from etils import epath
 
 from configs.errors import UserError, reading
 from input_pipeline.text import rows
-from input_pipeline.text.files import compression_of, decompressed
+from input_pipeline.text.files import changed, compression_of, decompressed, state
 from input_pipeline.text.inputs.formats import of_lines
 from input_pipeline.text.whole_text import plain_name, well_formed
 
@@ -142,7 +142,7 @@ class Reader:
         """
         # Two messages: before, it is the flag that is wrong; while reading, it is the file.
         with reading(f'--input={self.path}'):
-            file = epath.Path(self.path).open('rb')
+            file, before = epath.Path(self.path).open('rb'), state(self.path)
         with file, reading(self.path):
             # Cut by hand, because Python's own line reading also splits at \r, and cannot pass over
             # one bad line.
@@ -159,6 +159,8 @@ class Reader:
             # The last line may lack its end.
             if rest:
                 yield number + 1, _decoded(rest, number + 1, errors)
+            if state(self.path) != before:
+                raise changed(self.path)
 
     def _refuse_other(self, head: bytes) -> None:
         """Raises UserError for a file of text whose lines are no texts, by its first bytes."""

@@ -63,6 +63,16 @@ def test_lines_do_not_depend_on_how_the_file_is_read(read, monkeypatch):
     )
 
 
+def test_a_file_that_grows_while_it_is_read_is_refused(tmp_path):
+    path = tmp_path / 'x.txt'
+    path.write_text('one\n')
+    records = iter(Reader(str(path), ('text',)))
+    next(records)
+    path.write_text('one\ntwo\nthree\n')
+    with pytest.raises(UserError, match=r'x\.txt: has changed since the reading began'):
+        list(records)
+
+
 def test_parts_together_are_the_whole(tmp_path):
     (tmp_path / 'x.txt').write_text(''.join(f'{i}\n' for i in range(11)))
     reader = Reader(str(tmp_path / 'x.txt'), ('text',))

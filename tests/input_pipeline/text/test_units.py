@@ -107,6 +107,30 @@ def test_a_small_file_that_changes_is_seen(folder):
     assert not digest.as_described(parts, digest.describe([digest.marks(p) for p in parts[1:]]))
 
 
+@pytest.mark.parametrize('form', ['text', 'parquet'])
+@pytest.mark.parametrize('change', ['shorter', 'longer', 'other', 'gone'])
+def test_text_that_changes_after_it_was_listed_is_refused(tmp_path, form, change):
+    path = tmp_path / 'a.parquet'
+    write = {
+        'text': lambda n: path.write_text('One.\n\n' * n),
+        'parquet': lambda n: parquet.write_table(
+            pa.table({'text': ['One.'] * n}), path, row_group_size=2
+        ),
+    }[form]
+    write(20)
+    parts = units(str(path), unit_bytes=40)
+    assert len(parts) > 2 and len(documents(parts)) == 20
+    if change == 'gone':
+        path.unlink()
+    elif change == 'other':
+        os.utime(path, ns=(0, 0))
+    else:
+        write(4 if change == 'shorter' else 30)
+    for part in parts:
+        with pytest.raises(UserError, match=r'a\.parquet: (has changed|cannot be read \(No such)'):
+            documents([part])
+
+
 def test_units_travel_as_json(folder):
     part = units(str(folder))[0].of_language('en')
     back = typed_json.load(SmallFiles, typed_json.dump(part))
