@@ -59,9 +59,10 @@ def preprocess(options: PreprocessOptions) -> Manifest:
     described = plan.describe(options, tokenizer, units, eval_units)
 
     output = epath.Path(options.output)
-    # Done already? Only after the inputs are listed: they are what tells this job from another.
+    # Done already? Only after the inputs are listed, which tell this job from another.
     finished = None
     if not options.overwrite:
+        job_directory.refuse_strange(output, tokenizer)
         same_text = lambda of: digest.as_described(units + eval_units, of)
         finished = job_directory.finished(output, described, same_text)
     if finished is not None:
