@@ -51,6 +51,7 @@ def preprocess(options: PreprocessOptions) -> Manifest:
     start = time.monotonic()
     tokenizer = Tokenizer.load(options.tokenizer)
     plan.check_tokenizer(options, tokenizer)
+    plan.refuse_own_output(options)
     report = corpus.Report()
     units = plan.units_of('input', options.input, options.text, report)
     eval_units = []

@@ -7,6 +7,7 @@ files: a file is a string and a number here, found in one pass. Must not know wh
 from __future__ import annotations
 
 import errno
+import fnmatch
 import os
 import re
 import stat
@@ -104,6 +105,43 @@ def matching(patterns: str | Sequence[str], left_out: list[str] | None = None) -
         array('q', (sizes[i] for i in once)),
         array('q', (times[i] for i in once)),
     )
+
+
+def refuse_inside(
+    flag: str, output: str, patterns: str | Sequence[str], made: Sequence[str]
+) -> None:
+    """Raises UserError where the patterns would take what a command writes into its output.
+
+    `made`: the names of such files below `output`, which --`flag` names. The next reading would
+    find them, and take them for text.
+    """
+    folder = Path(output).expanduser().resolve()
+    for part in _parts([patterns] if isinstance(patterns, str) else patterns):
+        # a data set of the Hub may be a folder here
+        path = Path(re.sub('^hf:([^:]*):.*', r'\1', part)).expanduser()
+        if '://' in part or '://' in output or part.startswith('tfds:'):
+            continue
+        root, steps = path, ['**']
+        if not path.is_dir():
+            root, rest = _split_at_wildcard(path)
+            steps = rest.split('/')
+        root = root.resolve()
+        if folder.is_relative_to(root) and any(
+            _matches(steps, (folder / name).relative_to(root).parts) for name in made
+        ):
+            raise UserError(
+                f'--{flag}={output}: lies inside of {part}, so what is written there would be read'
+                ' as text: name a folder elsewhere'
+            )
+
+
+def _matches(steps: Sequence[str], names: Sequence[str]) -> bool:
+    """Whether the names of a path are those of a glob, step by step."""
+    if not steps or not names:
+        return not steps and not names
+    if steps[0] == '**':
+        return len(steps) == 1 or any(_matches(steps[1:], names[i:]) for i in range(len(names)))
+    return fnmatch.fnmatchcase(names[0], steps[0]) and _matches(steps[1:], names[1:])
 
 
 def _posix(path: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import hashlib
 import json
@@ -18,7 +19,7 @@ from configs.errors import UserError
 from input_pipeline import typed_json
 from input_pipeline.text.corpus import Report, TextOptions, read_documents, read_unit
 from input_pipeline.text.inputs import digest
-from input_pipeline.text.inputs.listing import matching
+from input_pipeline.text.inputs.listing import matching, refuse_inside
 from input_pipeline.text.inputs.units import SmallFiles, Unit, units
 
 
@@ -173,6 +174,36 @@ def test_empty_files_among_small_ones_are_named(tmp_path):
     report = Report()
     assert len(list(read_documents(str(tmp_path), report=report))) == 1
     assert report.lines() == ['no text in 2 file(s): a.txt, c.txt']
+
+
+@pytest.mark.parametrize(
+    ('pattern', 'inside'),
+    [
+        ('text', True),
+        ('text/', True),
+        ('.', True),
+        ('text/**', True),
+        ('text/**/*.txt', True),
+        ('text/*/*', True),
+        ('text/*', False),
+        ('text/*.txt', False),
+        ('text/**/*.jsonl', False),
+        ('text/a.txt', False),
+        ('other', False),
+        ('te*', False),
+        ('hf:text:train', True),
+        ('hf:user/text:train', False),
+    ],
+)
+def test_an_output_that_an_input_would_take_is_refused(tmp_path, monkeypatch, pattern, inside):
+    monkeypatch.chdir(tmp_path)
+    for name in ('text', 'other'):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / 'a.txt').write_text('A.\n')
+    said = pytest.raises(UserError, match='--output=text/out: lies inside of')
+    with said if inside else contextlib.nullcontext():
+        refuse_inside('output', 'text/out', [pattern], ['vocab.txt', 'manifest.json'])
+    refuse_inside('output', 'textual/out', [pattern] if pattern != '.' else [], ['vocab.txt'])
 
 
 def test_a_listing_has_each_file_once_with_its_size(folder):
