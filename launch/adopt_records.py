@@ -10,19 +10,23 @@ Seed, text and passes over it are not in such records, and the manifest names th
 
 from __future__ import annotations
 
+import filecmp
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from configs.errors import UserError
+from configs.errors import UserError, reading
 from configs.options import option, required
 from launch import app, flags
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+# How the name of a half-made file or folder is known for that of its whole.
+_HALF = re.compile(r'\.(.+)\.[0-9a-f]{12}\.tmp')
 # What our manifests say of how records were made, and such records do not.
 UNKNOWN = (
     'seed',
@@ -78,8 +82,9 @@ def main(argv: Sequence[str]) -> None:
         )
     app.check_output('output', options.output)
     splits = files_of(options)
-    beside = check_folder(output, [path for paths in splits.values() for path in paths])
     tokenizer = Tokenizer.load(options.tokenizer)
+    tokenizer.is_saved(output / 'tokenizer')
+    beside = check_folder(output, [path for paths in splits.values() for path in paths])
     vocabulary = foreign.Vocabulary(
         tokenizer.vocab_size, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id
     )
@@ -121,6 +126,8 @@ def main(argv: Sequence[str]) -> None:
     # The files, then what names them: a folder with a manifest is complete.
     output.mkdir(parents=True, exist_ok=True)
     if not beside:
+        for half in output.glob('.*.tmp'):  # what an interrupted command has left, see check_folder
+            shutil.rmtree(half) if half.is_dir() else half.unlink()
         for paths in splits.values():
             for path in paths:
                 bring(path, output / path.name)
@@ -130,7 +137,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def files_of(options: Options) -> dict[str, list[Path]]:
-    """The files of each split. UserError for one that is named twice, by path or by name."""
+    """The files of each split. UserError for one that is named twice, by path, name or content."""
     from pathlib import Path
 
     from input_pipeline.text.inputs.listing import matching
@@ -138,6 +145,7 @@ def files_of(options: Options) -> dict[str, list[Path]]:
     # A manifest knows its files by name, and a record must not be learnt and scored.
     splits: dict[str, list[Path]] = {}
     seen: dict[str, Path] = {}
+    by_size: dict[int, list[Path]] = {}
     for split, patterns in (('train', options.input), ('eval', options.eval_input or ())):
         if remote := [pattern for pattern in patterns if '://' in pattern]:
             raise UserError(f'{remote[0]}: copy the records to a local folder first')
@@ -150,25 +158,55 @@ def files_of(options: Options) -> dict[str, list[Path]]:
                     ' their names, and each is trained on or held out'
                 )
             seen[path.name] = path
+
+            # Under another name, by a link or as a copy: few files have as many bytes.
+            alike = by_size.setdefault(path.stat().st_size, [])
+            if twins := [other for other in alike if same(other, path)]:
+                raise UserError(
+                    f'{path}: holds the very records of {twins[0]}: leave one out, for each record'
+                    ' is trained on or held out, and once'
+                )
+            alike.append(path)
     return splits
 
 
 def check_folder(output: Path, paths: Sequence[Path]) -> bool:
-    """Whether the files lie in `output` already; UserError where it holds something else."""
+    """Whether the files lie in `output` already; UserError where it holds something else.
+
+    What an interrupted command has brought there is no other thing.
+    """
+    from input_pipeline.records.shards import MANIFEST
+
     if all(path.parent.resolve() == output.resolve() for path in paths):
         return True
-    if output.exists() and not (output.is_dir() and not any(output.iterdir())):
-        raise UserError(
-            f'--output={output}: is neither a new folder nor the one that all records lie in:'
-            ' name another'
-        )
+    sources = {path.name: path for path in paths}
+    for there in output.iterdir() if output.is_dir() else [output] if output.exists() else []:
+        name = there.name
+        if half := _HALF.fullmatch(name):
+            ours = half[1] in (*sources, 'tokenizer', MANIFEST)
+        else:
+            ours = name == 'tokenizer' or (name in sources and same(sources[name], there))
+        if not (ours and output.is_dir()):
+            raise UserError(
+                f'--output={output}: is neither a new folder nor the one that all records lie in:'
+                ' name another'
+            )
     return False
+
+
+def same(one: Path, other: Path) -> bool:
+    """Whether two names are of one file, or of files of the same content."""
+    with reading(other):
+        return one.samefile(other) or filecmp.cmp(one, other, shallow=False)
 
 
 def bring(source: Path, target: Path) -> None:
     """The file under its new name: linked, which takes no room, or copied to another disk."""
     from configs.files.atomic import atomic_file
 
+    # An interrupted command has brought it, and `check_folder` has compared it.
+    if target.exists():
+        return
     try:
         os.link(source.resolve(), target)
     except OSError:

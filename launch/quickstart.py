@@ -89,6 +89,7 @@ def main(argv: Sequence[str]) -> None:
     options = flags.read(Options)
     reading = flags.read(TextOptions, segment=True, language=options.language)
     from configs.load import load
+    from input_pipeline.text.inputs.listing import refuse_inside
     from launch.demo import corpus, report
     from launch.demo.stages import Stages
     from launch.workdir.folder import lock
@@ -97,6 +98,9 @@ def main(argv: Sequence[str]) -> None:
     sizes = training_sizes(options.train_examples)
     if '://' in options.workdir:
         raise UserError(f'--workdir={options.workdir}: the quickstart takes a local folder')
+
+    made = ('text/train.txt', 'text/documents.jsonl', 'records/manifest.json')
+    refuse_inside('workdir', options.workdir, options.corpus or (), made)
 
     # One process at a time: two would write the same stages.
     with lock(options.workdir):

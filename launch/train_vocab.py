@@ -108,9 +108,12 @@ def check_flags(options: Options, model: str) -> None:
     """UserError for flags that contradict each other; `model`: the kind to train."""
     from configs.options import check_intervals
     from input_pipeline.preprocess.languages import check_mixture, split_inputs
+    from input_pipeline.text.inputs.listing import refuse_inside
 
     check_intervals(options)
     languages = split_inputs('input', options.input or ())
+    for patterns in languages.values():
+        refuse_inside('output', options.output, patterns, ('vocab.txt', 'tokenizer_config.json'))
     check_mixture(options.language_exponent, options.language_repeats, languages or {'': ()})
 
     # Each way by what it cannot take: a flag that has no effect would mislead.

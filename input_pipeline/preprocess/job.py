@@ -30,6 +30,7 @@ from input_pipeline.progress import Progress
 from input_pipeline.records import fields
 from input_pipeline.records.shards import Manifest
 from input_pipeline.text import corpus
+from input_pipeline.text.files import changed
 from input_pipeline.text.inputs import digest
 from input_pipeline.text.inputs.units import AnyUnit, SmallFiles, Unit
 from input_pipeline.tokenizer import Tokenizer
@@ -50,6 +51,7 @@ def preprocess(options: PreprocessOptions) -> Manifest:
     start = time.monotonic()
     tokenizer = Tokenizer.load(options.tokenizer)
     plan.check_tokenizer(options, tokenizer)
+    plan.refuse_own_output(options)
     report = corpus.Report()
     units = plan.units_of('input', options.input, options.text, report)
     eval_units = []
@@ -58,9 +60,10 @@ def preprocess(options: PreprocessOptions) -> Manifest:
     described = plan.describe(options, tokenizer, units, eval_units)
 
     output = epath.Path(options.output)
-    # Done already? Only after the inputs are listed: they are what tells this job from another.
+    # Done already? Only after the inputs are listed, which tell this job from another.
     finished = None
     if not options.overwrite:
+        job_directory.refuse_strange(output, tokenizer)
         same_text = lambda of: digest.as_described(units + eval_units, of)
         finished = job_directory.finished(output, described, same_text)
     if finished is not None:
@@ -438,12 +441,15 @@ def _tokenise_unit(
     else:
         unit = typed_json.load(SmallFiles, runs.unsealed(epath.Path(given).read_bytes()))
 
-    # The marks before the text: a file that changes while it is read is then seen as changed.
+    # The marks before the text: a file that changes while it is read is then seen as changed, here
+    # or, when the job goes on, by its next process.
     report, marks = corpus.Report(), digest.marks(unit)
     if unit.language:
         text = dataclasses.replace(text, language=unit.language)
     documents = corpus.read_unit(unit, text, report)
     tokenised = stages.tokenise(recipe, documents, unit.language, split, path, excluded)
+    for file in digest.changes(unit, marks):
+        raise changed(file.path)
     return tokenised, report, marks, unit.identity
 
 
@@ -481,7 +487,7 @@ def _keep_same(
             if held_out_holds
             and identity in places
             # read when null was no bad record, of which skipping counts each
-            and not (skips and report.null_texts != report.bad_records['null'])
+            and not (skips and report.textless['null'])
             and digest.same(listed[places[identity]], mark)
         }
         kept.renumber(numbers)

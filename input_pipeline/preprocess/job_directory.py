@@ -57,6 +57,43 @@ class Refused(UserError):
     """
 
 
+def refuse_strange(output: epath.Path, tokenizer: Tokenizer) -> None:
+    """Raises UserError where a name that the job writes is taken by what it did not make.
+
+    What a job has made is known by its manifest, or by the note in its scratch folder.
+    """
+    scratch = output / _SCRATCH
+    if scratch.exists() and not _is_ours(scratch):
+        raise _strange(scratch)
+
+    there = output / 'tokenizer'
+    if not ((output / MANIFEST).exists() or (scratch / MANIFEST).exists()):
+        try:
+            tokenizer.is_saved(there)  # the very same one stays, whoever put it there
+        except UserError:
+            raise _strange(there) from None
+
+
+def _strange(path: epath.Path) -> UserError:
+    return UserError(
+        f'--output={path.parent}: holds {path.name}, which this command did not make and would'
+        ' replace: choose another folder, or give --overwrite'
+    )
+
+
+def _is_ours(folder: epath.Path) -> bool:
+    """Whether a scratch folder is one: it has the note of its job, or nothing but empty folders."""
+    # The note comes first of all; what was killed while it wrote has left its temporary name.
+    return folder.is_dir() and (
+        (folder / _JOB).exists()
+        or not any(
+            path.name != _FINAL or any(path.iterdir())
+            for path in folder.iterdir()
+            if not path.name.startswith(f'.{_JOB}.')
+        )
+    )
+
+
 def finished(
     output: epath.Path, options: dict[str, Any], same_text: Callable[[dict[str, Any]], bool]
 ) -> Manifest | None:
@@ -176,7 +213,7 @@ def _begin(
 ) -> None:
     """Empties the scratch folder, unless what lies there is this job's."""
     # Whose work is it? job.json is written first of all, so where it is missing or no JSON nothing
-    # is lost by beginning anew.
+    # is lost by beginning anew (what is no job's at all was refused before).
     held = None
     with contextlib.suppress(OSError, ValueError):
         held = parse_object((folder / _JOB).read_bytes())
@@ -262,9 +299,12 @@ def tidy(output: epath.Path) -> None:
 
 
 def _remove(folder: epath.Path) -> None:
-    """Removes a folder with all in it, where there is one."""
+    """Removes a folder with all in it, where there is one, or a file of this name."""
     with contextlib.suppress(OSError):
-        epath.Path(folder).rmtree(missing_ok=True)
+        if folder.is_file():
+            folder.unlink()
+        else:
+            folder.rmtree(missing_ok=True)
 
 
 def unpublished(folder: epath.Path) -> Manifest | None:
@@ -289,7 +329,10 @@ def publish(
             path.unlink()
 
     # Files that have their names already were moved before an interruption.
-    _remove(output / 'tokenizer')
+    try:
+        tokenizer.is_saved(output / 'tokenizer')
+    except UserError:
+        _remove(output / 'tokenizer')
     for name in sorted(names):
         if (folder / _FINAL / name).exists():
             (folder / _FINAL / name).replace(output / name)

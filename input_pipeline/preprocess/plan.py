@@ -20,6 +20,7 @@ from input_pipeline.preprocess.stages import Recipe
 from input_pipeline.preprocess.statistics import plural
 from input_pipeline.text import corpus
 from input_pipeline.text.inputs import digest
+from input_pipeline.text.inputs.listing import refuse_inside
 from input_pipeline.text.inputs.units import AnyUnit
 from input_pipeline.tokenizer import Tokenizer
 
@@ -33,6 +34,9 @@ MIN_BUCKET_DOCUMENTS, _MIN_LONG_DOCUMENTS = 64, 24
 SHARD_BYTES = 64_000_000  # a worker sorts a shard in memory
 _MIN_SHARD_RECORDS = 256  # no default shard is smaller: there would be files of next to nothing
 
+
+# Files below --output that a job makes, by whose names an input would take them for text.
+_MADE = ('manifest.json', 'train-00000-of-00001.tfrecord', 'tokenizer/vocab.txt')
 
 # ---- the text
 
@@ -68,6 +72,13 @@ def _refuse_two_languages(flag: str, units: list[AnyUnit]) -> None:
                 f'--{flag}: {file.path} is named as {other} and as {file.language}: leave one out;'
                 ' to take its text more often there is --language_repeats'
             )
+
+
+def refuse_own_output(options: PreprocessOptions) -> None:
+    """Raises UserError where an input would take the files of the output for text."""
+    for flag, given in (('input', options.input), ('eval_input', options.eval_input)):
+        for patterns in split_inputs(flag, given).values() if given else ():
+            refuse_inside('output', str(options.output), patterns, _MADE)
 
 
 def describe(

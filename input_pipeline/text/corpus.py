@@ -10,7 +10,8 @@ What a document is:
   document; with `documents=file` nothing else does;
 - jsonl (by extension: .jsonl .ndjson .json, or by its first line): one object a line, its text in
   `text_column`;
-- WikiExtractor output (by its first line): each <doc>, without the title that it repeats;
+- WikiExtractor output (by its first line): each <doc>, or each object of its --json, without the
+  title that it repeats;
 - parquet (by its first bytes), tfds:NAME/SPLIT and hf:NAME:SPLIT (a data set of the Hugging Face
   Hub): one row, its text in `text_column`.
 The first three plain or as gzip, bzip2, xz or zstd, told by content and not by name.
@@ -19,7 +20,6 @@ The first three plain or as gzip, bzip2, xz or zstd, told by content and not by 
 from __future__ import annotations
 
 import functools
-import html
 import re
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from configs.errors import UserError, reading
 from input_pipeline.text.files import chunks, decompressed, opened
 from input_pipeline.text.inputs.formats import Format
-from input_pipeline.text.inputs.units import AnyUnit, Unit, looked_at, units
+from input_pipeline.text.inputs.units import AnyUnit, Unit, looked_at, require_unchanged, units
 from input_pipeline.text.lines import (
     MAX_DOCUMENT_BYTES,
     MAX_DOCUMENT_LINES,
@@ -86,13 +86,18 @@ def read_unit(
     short: list[str] = []
     widths = Widths()
     for file in unit.files():
-        for part in looked_at(file, options):
-            of_part = yield from _read(part, options, report)
-            if of_part.too_few:
-                widths.merge(of_part)
-                short = short or [part.name]
-            else:
-                report.add_widths(part.name, of_part)
+        try:
+            for part in looked_at(file, options):
+                of_part = yield from _read(part, options, report)
+                if of_part.too_few:
+                    widths.merge(of_part)
+                    short = short or [part.name]
+                else:
+                    report.add_widths(part.name, of_part)
+        except Exception:
+            require_unchanged(file)  # which would be why
+            raise
+        require_unchanged(file)
     if short:
         report.add_widths(short[0], widths)
 
@@ -202,6 +207,8 @@ def _found(find: Callable[[], str | None], where: Callable[[], str], text: Text)
         text.null(where)
         return ''
     found = found.replace('\0', '')
+    if not found.strip():
+        text.without_text(where, 'empty')
     try:
         found.encode()
     except UnicodeEncodeError:  # half of a surrogate pair, as \\ud800
@@ -215,7 +222,7 @@ def _wiki_documents(
 ) -> Iterator[tuple[int, list[str]]]:
     """(offset, sentences) of each <doc>; one without its end ends where the next begins."""
     first: int | None = None
-    title = ''
+    title = ('', '')
     sentences: list[str] = []  # none where `first` is None
     for offset, line in _wiki_lines(_lines(unit, text, options.max_line_bytes)):
         # A new document. What is open still was never closed: it ends here.
@@ -225,7 +232,7 @@ def _wiki_documents(
                 yield first, sentences
             header = _DOC.match(line)
             match = _TITLE.search(header[0] if header else line)
-            first, title, sentences = offset, html.unescape(match[1]) if match else '', []
+            first, title, sentences = offset, values.titles(match[1] if match else ''), []
             line = line[header.end() :].strip() if header else ''
 
         # The end may stand on a line with text.
@@ -233,7 +240,7 @@ def _wiki_documents(
         line = line.removesuffix('</doc>').rstrip()
         if first is None:
             text.report.lines_outside += bool(line)
-        elif line and (sentences or line != title):
+        elif line and (sentences or line not in title):
             # The title comes again as the first line, and is left out there.
             if _too_long(offset - first, sentences):
                 text.report.cut_documents += 1
@@ -277,6 +284,8 @@ def _records_of(
                 continue
             text.report.bytes += len(raw)
             decoded = text.decode(raw, where)
+            if decoded is not None and not decoded.strip():
+                text.without_text(where, 'empty')
             sentences = text.document(decoded) if decoded else []
             if sentences:
                 yield place, sentences

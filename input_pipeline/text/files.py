@@ -9,6 +9,7 @@ from __future__ import annotations
 import bz2
 import functools
 import lzma
+import os
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Literal
@@ -36,6 +37,23 @@ def opened(path: str) -> BinaryIO:
     """A file to read, local or gs://."""
     # Without epath where it can be: making its paths costs more than reading a small file.
     return epath.Path(path).open('rb') if '://' in path else open(path, 'rb')
+
+
+def state(path: str) -> tuple[int, int]:
+    """(bytes, when they were written) of a file as it is now, by which a change is seen."""
+    if '://' in path:
+        found = epath.Path(path).stat()
+        return found.length, int(found.mtime)
+    here = os.stat(path)
+    return here.st_size, here.st_mtime_ns
+
+
+def changed(path: str) -> UserError:
+    """What to say of a file that has changed while it was read."""
+    return UserError(
+        f'{path}: has changed since the reading began, and only a part of it may be read: run the'
+        ' same command again when nobody writes there'
+    )
 
 
 def compression_of(f: BinaryIO) -> Compression | None:

@@ -103,7 +103,8 @@ class Report:
     bad_records: Counter[str] = field(default_factory=Counter)  # left out, by kind
     # 'FILE line N (kind)' of the first few
     bad_record_places: list[str] = field(default_factory=list)
-    null_texts: int = 0  # records whose text is null, left out or not
+    textless: Counter[str] = field(default_factory=Counter)  # no documents: null or empty texts
+    textless_places: list[str] = field(default_factory=list)  # of the first few
     cut_lines: int = 0  # lines longer than max_line_bytes
     cut_documents: int = 0  # documents longer than MAX_DOCUMENT_BYTES or _LINES
     unclosed_documents: int = 0  # WikiExtractor's, without </doc>
@@ -133,6 +134,7 @@ class Report:
         # the first few of all, in the order of the units
         self.bad_places = self.bad_places[:_PLACES]
         self.bad_record_places = self.bad_record_places[:_PLACES]
+        self.textless_places = self.textless_places[:_PLACES]
         self._add_broken([])
 
     def lines(self) -> list[str]:
@@ -172,6 +174,13 @@ class Report:
             warnings.append(
                 f'{total} record(s) left out as --on_bad_record=skip says ({kinds}):'
                 f' {_some(self.bad_record_places, total)}'
+            )
+        if self.textless:
+            total = self.textless.total()
+            kinds = ', '.join(f'{count} {kind}' for kind, count in sorted(self.textless.items()))
+            warnings.append(
+                f'{total} record(s) without text ({kinds}), which are no documents:'
+                f' {_some(self.textless_places, total)}'
             )
         if self.nul_bytes:
             warnings.append(f'{self.nul_bytes} NUL byte(s) removed')
@@ -262,9 +271,16 @@ class Text:
 
     def null(self, where: Callable[[], str]) -> None:
         """Counts a record whose text is null: without one, and so no document, but no mistake."""
-        self.report.null_texts += 1
         if self._skips:
             self.no_text(where, 'null', 'null')
+        else:
+            self.without_text(where, 'null')
+
+    def without_text(self, where: Callable[[], str], kind: str) -> None:
+        """Counts a record that is no document and no mistake: its text is null or empty."""
+        self.report.textless[kind] += 1
+        if len(self.report.textless_places) < _PLACES:
+            self.report.textless_places.append(f'{where()} ({kind})')
 
     def sentences(self, line: str) -> list[str]:
         """The sentences of a line."""

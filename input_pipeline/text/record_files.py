@@ -19,7 +19,8 @@ from etils import epath
 
 from configs.errors import UserError, reading
 from input_pipeline.text import rows
-from input_pipeline.text.files import compression_of, decompressed
+from input_pipeline.text.files import changed, compression_of, decompressed, state
+from input_pipeline.text.inputs.formats import of_lines
 from input_pipeline.text.whole_text import plain_name, well_formed
 
 FORMATS = ('text', 'tsv', 'csv', 'jsonl')
@@ -60,6 +61,7 @@ class Reader:
     form: str = ''
     header: bool = True
     position: int = field(default=0, init=False)
+    _told: bool = field(default=False, init=False)  # the form, by the user
 
     def __post_init__(self) -> None:
         # All that can be said without opening the file is said now: a job of hours must not begin
@@ -72,6 +74,7 @@ class Reader:
 
         # The suffix before that of the compression: .tsv.gz is TSV.
         suffix = os.path.splitext(plain_name(self.path))[1]
+        self._told = bool(self.form)
         form = self.form or _SUFFIXES.get(suffix, '')
         if form not in FORMATS:
             raise UserError(
@@ -139,12 +142,14 @@ class Reader:
         """
         # Two messages: before, it is the flag that is wrong; while reading, it is the file.
         with reading(f'--input={self.path}'):
-            file = epath.Path(self.path).open('rb')
+            file, before = epath.Path(self.path).open('rb'), state(self.path)
         with file, reading(self.path):
             # Cut by hand, because Python's own line reading also splits at \r, and cannot pass over
             # one bad line.
             number, rest = 0, b''
             for chunk in decompressed(file, compression_of(file), self.path):
+                if chunk and not self.position and self.form == 'text':
+                    self._refuse_other(chunk)
                 self.position = file.tell()
                 *lines, rest = (rest + chunk).split(b'\n')
                 for line in lines:
@@ -154,6 +159,18 @@ class Reader:
             # The last line may lack its end.
             if rest:
                 yield number + 1, _decoded(rest, number + 1, errors)
+            if state(self.path) != before:
+                raise changed(self.path)
+
+    def _refuse_other(self, head: bytes) -> None:
+        """Raises UserError for a file of text whose lines are no texts, by its first bytes."""
+        kind = of_lines(self.path, head, self.path)
+        if kind != 'text' and not self._told:
+            form = {'docs': 'WikiExtractor output, and no text a line: write it as jsonl'}
+            raise UserError(
+                f'{self.path}: is {form.get(kind) or f"{kind}: add --format={kind.lower()}"}'
+                f' (and --columns={self.required[0]}=NAME, or --format=text to take whole lines)'
+            )
 
     def _texts(self) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
         for number, line in self._lines():

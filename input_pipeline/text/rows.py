@@ -71,7 +71,11 @@ def no_column(column: Column, role: str, first: list[str], header: bool = True) 
 
 def json_object(line: str) -> dict[str, Any]:
     """The object on a line. Raises ValueError for anything else."""
-    record = parse_json(line)
+    try:
+        record = parse_json(line)
+    except ValueError as error:
+        # the parser counts the lines of what it is given, which is one line of the file
+        raise ValueError(str(error).replace('line 1 column', 'column')) from error
     if not isinstance(record, dict):
         raise ValueError('not a JSON object: jsonl has one on each line')
     return record

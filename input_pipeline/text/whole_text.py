@@ -6,6 +6,7 @@ they hold.
 
 from __future__ import annotations
 
+import codecs
 from typing import Any
 
 from etils import epath
@@ -36,19 +37,21 @@ def read_utf8(path: str) -> str:
 
     Raises UserError for no file, one that cannot be read, and names the line of a bad byte.
     """
-    # Whole in memory: a task's files are megabytes. Byte order marks are taken off (utf-8-sig).
+    # Whole in memory: a task's files are megabytes. Byte order marks are taken off.
     actual = located(path)
     if actual is None:
         raise UserError(f"{path}: no such file; a task's own files are looked for in --data_dir")
     with reading(path), actual.open('rb') as file:
         raw = b''.join(decompressed(file, compression_of(file), str(actual)))
+    text = raw.removeprefix(codecs.BOM_UTF8)
     try:
-        return raw.decode('utf-8-sig')
+        return text.decode()
     except UnicodeDecodeError as error:
         # A person looks for a line, not for a byte.
-        line = raw.count(b'\n', 0, error.start) + 1
+        line = text.count(b'\n', 0, error.start) + 1
+        place = len(raw) - len(text) + error.start
         raise UserError(
-            f'{path}:{line}: byte {error.start} is not UTF-8; convert the file (iconv -t utf-8)'
+            f'{path}:{line}: byte {place} is not UTF-8; convert the file (iconv -t utf-8)'
         ) from error
 
 

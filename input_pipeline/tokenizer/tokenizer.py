@@ -209,16 +209,8 @@ class Tokenizer:
         A directory that already holds this very tokenizer is left as it is; one that holds anything
         else is refused.
         """
-        # Never over another tokenizer: a model's ids would silently mean other words.
         path = epath.Path(directory)
-        if path.is_dir() and any(path.iterdir()):
-            if (
-                not (path / 'tokenizer_config.json').exists()
-                or Tokenizer.load(path).fingerprint != self.fingerprint
-            ):
-                raise UserError(
-                    f'{path}: holds something else already: name another directory, or remove it'
-                )
+        if self.is_saved(path):
             return
 
         # A directory appears with all of its files.
@@ -227,6 +219,24 @@ class Tokenizer:
         with atomic_folder(path) as folder:
             for name, content in files.items():
                 (folder / name).write_bytes(content)
+
+    def is_saved(self, directory: str | os.PathLike) -> bool:
+        """Says whether a directory holds this very tokenizer; False where it is empty or not there.
+
+        UserError where it holds anything else.
+        """
+        # Never over another tokenizer: a model's ids would silently mean other words.
+        path = epath.Path(directory)
+        if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+            return False
+        if (
+            not (path / 'tokenizer_config.json').exists()
+            or Tokenizer.load(path).fingerprint != self.fingerprint
+        ):
+            raise UserError(
+                f'{path}: holds something else already: name another directory, or remove it'
+            )
+        return True
 
     def _files(self) -> dict[str, bytes]:
         """{file: content} of what `save` writes: our layout, with Hugging Face's keys."""

@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 
 from configs.errors import UserError
+from input_pipeline.text.inputs.formats import of_lines
 from input_pipeline.text.whole_text import plain_name, read_json, read_utf8
 from launch.crosslingual.languages import named
 
@@ -60,4 +61,6 @@ def _texts(path: str) -> list[str]:
         if not found:
             raise UserError(f'{path}: no line begins with {json.dumps(mark)}')
         return found
+    if (kind := of_lines(path, '\n'.join(lines[:1000]).encode(), path)) != 'text':
+        raise UserError(f'{path}: its lines are {kind}: give a file of one text a line')
     return [line.rstrip('\r') for line in lines]

@@ -186,6 +186,9 @@ def wrong_segments(record):
         ('order', 'record 7 .*masked_lm_positions do not ascend'),
         ('sep predicted', r'record 7 .*a \[CLS\] or \[SEP\] is predicted'),
         ('one name', 'train.tf_record: two files of this name'),
+        ('a link', 'held.tf_record: holds the very records of .*train2.tf_record'),
+        ('a copy', 'held.tf_record: holds the very records of .*train2.tf_record'),
+        ('another tokenizer', 'records/tokenizer: holds something else already'),
     ],
 )
 def test_what_is_wrong_is_one_line(adopt, folder, mistake, said):
@@ -238,12 +241,37 @@ def test_what_is_wrong_is_one_line(adopt, folder, mistake, said):
             )
         case 'one name':
             flags = {'eval_input': f'{place}/google/train.tf_record'}
+        case 'a link' | 'a copy':
+            held = place / 'held.tf_record'
+            flags = {'eval_input': held}
+            if mistake == 'a copy':
+                held.write_bytes(second.read_bytes())
+            else:
+                held.hardlink_to(second)
+        case 'another tokenizer':
+            (place / 'records').mkdir()
+            vocabulary(place / 'records' / 'tokenizer', SPECIAL)
     result = adopt(**flags)
     assert result.returncode == 2 and result.stderr.strip().splitlines(), result.stdout
     last = result.stderr.strip().splitlines()[-1]
     assert last.startswith('adopt_records: error: ') and 'Traceback' not in result.stderr
     assert re.search(said, last), last
-    assert not (place / 'records').exists()
+    assert not list((place / 'records').glob('*.tf_record'))
+
+
+def test_the_same_command_goes_on_after_a_kill(adopt, folder):
+    place, _ = folder
+    output, half = place / 'records', '.dev.tf_record.0123456789ab.tmp'
+    output.mkdir()
+    whole = (place / 'google' / 'train.tf_record').read_bytes()
+    (output / 'train.tf_record').write_bytes(whole)
+    (output / half).write_bytes(whole[:100])
+    (output / 'dev.tf_record').write_bytes(b'mine')
+    assert 'is neither a new folder' in adopt().stderr
+    (output / 'dev.tf_record').unlink()
+    result = adopt()
+    assert result.returncode == 0, result.stderr
+    assert shards.verify(output).faults == [] and not (output / half).exists()
 
 
 def test_doubts_are_said(adopt, folder):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,7 @@ import google_crc32c
 import numpy as np
 from etils import epath
 
+from configs.errors import reading
 from input_pipeline.text.files import chunks, opened
 from input_pipeline.text.inputs.units import AnyUnit, Unit
 
@@ -45,11 +46,12 @@ def _changed_file(file: Unit) -> int:
     # a data set of the Hub has a commit, by which its files never change
     if file.format == 'hf':
         return file.version
-    if '://' in file.path:
-        return epath.Path(file.path).stat().mtime
+    with reading(file.path, 'it was there before; put it back'):
+        if '://' in file.path:
+            return epath.Path(file.path).stat().mtime
 
-    # the time of the inode, not of the content, which programs may set
-    return os.stat(file.path).st_ctime_ns
+        # the time of the inode, not of the content, which programs may set
+        return os.stat(file.path).st_ctime_ns
 
 
 def _crc32c(unit: AnyUnit) -> np.ndarray:
@@ -71,7 +73,7 @@ def _crc32c_of(file: Unit) -> int:
     if file.format == 'parquet':
         first, size = 0, None if file.start == 0 else 0
     crc = 0
-    with opened(file.path) as f:
+    with reading(file.path), opened(file.path) as f:
         f.seek(first)
         for chunk in chunks(f, size):
             crc = google_crc32c.extend(crc, chunk)
@@ -80,13 +82,16 @@ def _crc32c_of(file: Unit) -> int:
 
 def same(unit: AnyUnit, then: Marks) -> bool:
     """Whether a unit still holds what it held when it got its marks."""
+    return not any(True for _ in changes(unit, then))
+
+
+def changes(unit: AnyUnit, then: Marks) -> Iterator[Unit]:
+    """The files of a unit that do not hold what they held when it got its marks."""
     # The cheap question first; the bytes are read only where it says nothing.
     touched = _changed(unit) != then.changed
-    return all(
-        _crc32c_of(file) == crc
-        for file, crc, asked in zip(unit.files(), then.crc32c, touched)
-        if asked
-    )
+    for file, crc, asked in zip(unit.files(), then.crc32c, touched):
+        if asked and _crc32c_of(file) != crc:
+            yield file
 
 
 def all_same(read: Iterable[tuple[AnyUnit, Marks]]) -> bool:

@@ -6,8 +6,11 @@ is read.
 
 from __future__ import annotations
 
+import csv
 import json
+import os
 import re
+from collections import Counter
 from typing import Literal
 
 from configs.errors import UserError
@@ -15,16 +18,26 @@ from configs.errors import UserError
 HEAD_BYTES = 1 << 16  # of a file's beginning, unpacked, by which it is judged
 _LONGEST_LINE = 4096  # bytes, on average, of lines that end in CR alone: one may stand in any
 _CONTROLS = bytes([*range(1, 8), *range(14, 27), *range(28, 32), 127])  # in no encoding of text
+# What a file of markup begins with; a text may mention any of it further on.
+_DUMP = re.compile(rb'<mediawiki\b|<page>\s*<title>|<siteinfo>')
+_XML = re.compile(rb'<\?xml\b', re.IGNORECASE)
+_HTML = re.compile(
+    rb'<(?:!doctype|html|head|body|meta|title|script|style|div|table|p|span)\b[^<>]*>', re.I
+)
+_TAG = re.compile(rb'<[A-Za-z][\w:.-]*(?:\s[^<>]*)?>')
+_BEFORE_MARKUP = re.compile(rb'(?:\s+|<!--.*?-->|<\?xml\b.*?\?>)*', re.S | re.I)
+_NAME = re.compile(r'(?!\d)[\w.-]{0,30}')  # of a column, as programs write them
+_FEWEST_ROWS = 3  # by which a table is known
 # PNG, JPEG, GIF, TIFF by their first bytes.
 _IMAGES = (b'\x89PNG', b'\xff\xd8\xff', b'GIF87a', b'GIF89a', b'II*\0', b'MM\0*')
 
 Format = Literal['text', 'jsonl', 'wikiextractor', 'parquet', 'tfds', 'hf']
 
 
-def format_of(name: str, head: bytes, path: str, column: str) -> Format:
-    """What a file's name and first bytes say it is. Raises UserError where it is no text at all.
+def format_of(name: str, head: bytes, path: str) -> Format:
+    """What a file's name and first bytes say it is.
 
-    `column`: the field of a JSON object that holds its text.
+    Raises UserError where it is no text at all, or holds its text among other things.
     """
     # What has a signature: parquet is read, other encodings and formats are refused by name,
     # because decoded as UTF-8 they would be a corpus of rubbish.
@@ -58,25 +71,102 @@ def format_of(name: str, head: bytes, path: str, column: str) -> Format:
     if b'\n' not in head and head.count(b'\r') > len(head) // _LONGEST_LINE:
         raise UserError(f"{path}: its lines end in CR alone: convert them (tr '\\r' '\\n')")
 
-    # It is text; which kind, its name or its first line says.
-    head = head.removeprefix(b'\xef\xbb\xbf').lstrip()
-    if re.search(r'\.(jsonl|ndjson|json)(\.\w+)?$', name) or _is_json(
-        head.split(b'\n', 1)[0], column
-    ):
+    # It is text; which kind, its name or its first lines say.
+    kind = of_lines(name, head, path)
+    if kind == 'jsonl' or re.search(r'\.(jsonl|ndjson|json)(\.\w+)?$', name):
         return 'jsonl'
-    return 'wikiextractor' if head.startswith(b'<doc ') else 'text'
+    if kind in ('TSV', 'CSV'):
+        raise UserError(
+            f'{path}: is {kind}, whose other columns would be read as text: write it as jsonl or'
+            f' parquet, or give its folder as hf:{os.path.dirname(path) or "."}:train, and name the'
+            ' column that holds the text with --text_column'
+        )
+    return 'wikiextractor' if kind == 'docs' else 'text'
 
 
-def _is_json(line: bytes, column: str) -> bool:
-    """Whether a file's first line is a JSON object with that column.
+def of_lines(name: str, head: bytes, path: str) -> Literal['text', 'jsonl', 'docs', 'TSV', 'CSV']:
+    """What the lines of a text file are. Raises UserError for XML and HTML."""
+    head = head[:HEAD_BYTES].removeprefix(b'\xef\xbb\xbf').lstrip()
+    if head.startswith(b'<doc '):
+        return 'docs'
+    if head.startswith(b'<'):
+        _refuse_markup(head, path)
+    if head.startswith(b'{') and _is_json(head.split(b'\n', 1)[0]):
+        return 'jsonl'
+    if named := re.search(r'\.(csv|tsv)(\.\w+)?$', name, re.IGNORECASE):
+        return 'CSV' if named[1].lower() == 'csv' else 'TSV'
+    return _table(head.decode(errors='replace'))
+
+
+def _refuse_markup(head: bytes, path: str) -> None:
+    """Raises UserError for XML and HTML, whose tags would be read as text."""
+    before = _BEFORE_MARKUP.match(head)
+    begin = head[before.end() :] if before else head
+    if _DUMP.match(begin):
+        raise UserError(
+            f'{path}: is a MediaWiki XML dump: take the text out of it with WikiExtractor'
+            ' (python -m wikiextractor.WikiExtractor DUMP -o FOLDER), and give that folder'
+        )
+
+    # By its first tag, or of XML without its first line by a tag at the begin of every other line.
+    lines = [line for line in head.split(b'\n') if line.strip()]
+    tags = sum(line.lstrip().startswith(b'<') for line in lines)
+    kind = 'HTML' if _HTML.match(begin) else 'XML' if _XML.match(head) else ''
+    if kind or (_TAG.match(begin) and len(lines) >= _FEWEST_ROWS and 2 * tags >= len(lines)):
+        raise UserError(
+            f'{path}: is {kind or "XML"}: give the text that is in it, without the tags'
+        )
+
+
+def _table(text: str) -> Literal['text', 'TSV', 'CSV']:
+    """The kind of table that a text is, by its rows."""
+    # Without comments, which some tables have; the last line may be cut.
+    lines = [line for line in text.split('\n') if line.strip() and not line.startswith('#')]
+    lines = lines[:-1] if len(lines) > _FEWEST_ROWS else lines
+    if len(lines) < _FEWEST_ROWS:
+        return 'text'
+
+    # Nearly all lines with as many tabs between words.
+    (tabs, count), *_ = Counter(line.strip().count('\t') for line in lines).most_common(1)
+    if tabs and count >= 0.9 * len(lines):
+        return 'TSV'
+    return 'CSV' if any(_has_rows(lines, delimiter) for delimiter in ',;') else 'text'
+
+
+def _has_rows(lines: list[str], delimiter: str) -> bool:
+    """Whether lines are CSV: names or quotes first, and cells as many in each row.
+
+    Text has a blank behind its commas.
+    """
+    # The first line alone first, which of most texts says enough.
+    names = lines[0].strip().split(delimiter)
+    named = len({*names}) == len(names) and all(_NAME.fullmatch(name.strip('"')) for name in names)
+    if len(names) < 2 or not (named or f'{delimiter}"' in lines[0] or f'"{delimiter}' in lines[0]):
+        return False
+    try:
+        rows = list(csv.reader((f'{line}\n' for line in lines), delimiter=delimiter))
+    except csv.Error:
+        return False
+
+    # The last row may have lost the end of its quotes.
+    rows = rows[:-1] if len(rows) > _FEWEST_ROWS else rows
+    cells = [cell for row in rows for cell in row[1:]]
+    return (
+        len(rows) >= _FEWEST_ROWS
+        and len(rows[0]) > 1
+        and len({len(row) for row in rows}) == 1
+        and not any(cell.startswith(' ') for cell in cells)
+    )
+
+
+def _is_json(line: bytes) -> bool:
+    """Whether a file's first line is a JSON object with something in it.
 
     `WikiExtractor --json` writes such lines into files without extension.
     """
-    if line.startswith(b'{'):
-        try:
-            return column in json.loads(line)
-        except RecursionError:
-            return True  # the reader refuses it, with its line
-        except ValueError:
-            pass
-    return False
+    try:
+        return bool(json.loads(line))
+    except RecursionError:
+        return True  # the reader refuses it, with its line
+    except ValueError:
+        return False

@@ -7,6 +7,7 @@ files: a file is a string and a number here, found in one pass. Must not know wh
 from __future__ import annotations
 
 import errno
+import fnmatch
 import os
 import re
 import stat
@@ -21,6 +22,7 @@ from etils import epath
 
 from configs.errors import UserError, reading
 
+_Found = tuple[str, tuple[int, int]]  # a file's name, its bytes and when they were written
 _ASKED_AT_ONCE = 32  # a bucket in the cloud takes its time for each question
 
 
@@ -28,12 +30,14 @@ _ASKED_AT_ONCE = 32  # a bucket in the cloud takes its time for each question
 class Listing:
     """Files, sorted by name: `sizes[i]` are the bytes of the one called `names[i]` below `root`.
 
-    The names are the same on every machine, wherever the corpus lies.
+    The names are the same on every machine, wherever the corpus lies. `times[i]` says when it was
+    written, as text/files.py has it.
     """
 
     root: str  # '' for the current folder
     names: list[str]
     sizes: array[int]
+    times: array[int]
 
     def paths(self) -> Iterator[str]:
         """The path of each."""
@@ -56,33 +60,35 @@ def matching(patterns: str | Sequence[str], left_out: list[str] | None = None) -
     """
     # All patterns, one after the other, each with the folder that its names are relative to.
     left_out = [] if left_out is None else left_out
-    found: list[tuple[str, list[str], array[int]]] = []
+    found: list[tuple[str, list[str], array[int], array[int]]] = []
     for part in _parts([patterns] if isinstance(patterns, str) else patterns):
-        names, sizes = list[str](), array('q')
+        names, sizes, times = list[str](), array('q'), array('q')
         with reading(part):
             top, files = (_remote if '://' in part else _local)(part, left_out)
-            for name, size in files:
+            for name, (size, time) in files:
                 names.append(name)
                 sizes.append(size)
+                times.append(time)
         if not names:
             lost = f'; left out: {", ".join(left_out[:5])}' if left_out else ''
             hint = f'check the path, and put a glob in quotes{lost}'
             raise UserError(f'no file matches {part!r}: {hint}')
-        found.append((_posix(top), names, sizes))
+        found.append((_posix(top), names, sizes, times))
 
     # Names are relative to what all patterns have in common. That needs all paths absolute, or
     # none.
-    roots = [root for root, _, _ in found]
+    roots = [root for root, *_ in found]
     if len({root.startswith('/') for root in roots}) > 1:
         roots = list(map(os.path.abspath, roots))
     common = os.path.commonpath(roots)
 
     # A name goes into keys and into the manifest, so it must be text.
-    names, sizes = [], array('q')
-    for root, (_, inner, inner_sizes) in zip(roots, found):
+    names, sizes, times = [], array('q'), array('q')
+    for root, (_, inner, inner_sizes, inner_times) in zip(roots, found):
         prefix = PurePosixPath(root).relative_to(common).as_posix()
         names += inner if prefix == '.' else [f'{prefix}/{name}' for name in inner]
         sizes += inner_sizes
+        times += inner_times
     for name in names:
         try:
             name.encode()
@@ -93,7 +99,49 @@ def matching(patterns: str | Sequence[str], left_out: list[str] | None = None) -
     # Sorted by number, so that sizes follow; a file that two patterns match is there once.
     order = sorted(range(len(names)), key=names.__getitem__)
     once = [i for at, i in enumerate(order) if not at or names[i] != names[order[at - 1]]]
-    return Listing(common, [names[i] for i in once], array('q', (sizes[i] for i in once)))
+    return Listing(
+        common,
+        [names[i] for i in once],
+        array('q', (sizes[i] for i in once)),
+        array('q', (times[i] for i in once)),
+    )
+
+
+def refuse_inside(
+    flag: str, output: str, patterns: str | Sequence[str], made: Sequence[str]
+) -> None:
+    """Raises UserError where the patterns would take what a command writes into its output.
+
+    `made`: the names of such files below `output`, which --`flag` names. The next reading would
+    find them, and take them for text.
+    """
+    folder = Path(output).expanduser().resolve()
+    for part in _parts([patterns] if isinstance(patterns, str) else patterns):
+        # a data set of the Hub may be a folder here
+        path = Path(re.sub('^hf:([^:]*):.*', r'\1', part)).expanduser()
+        if '://' in part or '://' in output or part.startswith('tfds:'):
+            continue
+        root, steps = path, ['**']
+        if not path.is_dir():
+            root, rest = _split_at_wildcard(path)
+            steps = rest.split('/')
+        root = root.resolve()
+        if folder.is_relative_to(root) and any(
+            _matches(steps, (folder / name).relative_to(root).parts) for name in made
+        ):
+            raise UserError(
+                f'--{flag}={output}: lies inside of {part}, so what is written there would be read'
+                ' as text: name a folder elsewhere'
+            )
+
+
+def _matches(steps: Sequence[str], names: Sequence[str]) -> bool:
+    """Whether the names of a path are those of a glob, step by step."""
+    if not steps or not names:
+        return not steps and not names
+    if steps[0] == '**':
+        return len(steps) == 1 or any(_matches(steps[1:], names[i:]) for i in range(len(names)))
+    return fnmatch.fnmatchcase(names[0], steps[0]) and _matches(steps[1:], names[1:])
 
 
 def _posix(path: Any) -> str:
@@ -114,8 +162,8 @@ def _parts(patterns: Sequence[str]) -> list[str]:
     return all_parts
 
 
-def _remote(part: str, left_out: list[str]) -> tuple[epath.Path, Iterator[tuple[str, int]]]:
-    """The root of a pattern on remote storage, and (name below it, bytes) of the files."""
+def _remote(part: str, left_out: list[str]) -> tuple[epath.Path, Iterator[_Found]]:
+    """The root of a pattern on remote storage, and its files, with their names below that."""
     if not part.startswith('gs://'):
         raise UserError(
             f'{part}: cannot be read from there: give a local path (download it first) or gs://'
@@ -135,7 +183,7 @@ def _remote(part: str, left_out: list[str]) -> tuple[epath.Path, Iterator[tuple[
         root, rest = _split_at_wildcard(path)
         matches = list(root.glob(rest)) if root.is_dir() else []
 
-    def files() -> Iterator[tuple[str, int]]:
+    def files() -> Iterator[_Found]:
         with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
             stats = pool.map(lambda match: match.stat(), matches)
             for match, found in zip(matches, stats):
@@ -144,31 +192,31 @@ def _remote(part: str, left_out: list[str]) -> tuple[epath.Path, Iterator[tuple[
                 else:
                     yield (
                         PurePosixPath(_posix(match)).relative_to(_posix(root)).as_posix(),
-                        found.length,
+                        (found.length, int(found.mtime)),
                     )
 
     return root, files()
 
 
-def _local(part: str, left_out: list[str]) -> tuple[Path, Iterator[tuple[str, int]]]:
-    """The root of a pattern among the files here, and (name below it, bytes) of the files.
+def _local(part: str, left_out: list[str]) -> tuple[Path, Iterator[_Found]]:
+    """The root of a pattern among the files here, and its files, with their names below that.
 
     A glob matches as pathlib finds it, which passes over folders that it may not read and links to
     folders without a word; here the first are refused and the others named.
     """
 
-    def sized(root: Path, matches: Iterator[Path]) -> Iterator[tuple[str, int]]:
+    def sized(root: Path, matches: Iterator[Path]) -> Iterator[_Found]:
         for path in matches:
-            size = _size(str(path), path.stat, part, left_out)
-            if size is not None:
-                yield path.relative_to(root).as_posix(), size
+            state = _state(str(path), path.stat, part, left_out)
+            if state is not None:
+                yield path.relative_to(root).as_posix(), state
 
     # What is there by this very name is no glob, even with a bracket in its name.
     path = Path(part).expanduser()
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
-        # a link to nothing, which `_size` refuses by name
+        # a link to nothing, which `_state` refuses by name
         if path.is_symlink():
             return path.parent, sized(path.parent, iter([path]))
     except OSError as error:
@@ -178,10 +226,10 @@ def _local(part: str, left_out: list[str]) -> tuple[Path, Iterator[tuple[str, in
         if not path.is_dir():
             return path.parent, sized(path.parent, iter([path]))
         entries = (
-            (name, _size(entry.path, entry.stat, part, left_out))
+            (name, _state(entry.path, entry.stat, part, left_out))
             for name, entry in _walk(path, left_out)
         )
-        return path, ((name, size) for name, size in entries if size is not None)
+        return path, ((name, state) for name, state in entries if state is not None)
 
     # A glob. pathlib would pass over unreadable folders in silence, so each folder that it would
     # look into is opened once before.
@@ -239,10 +287,10 @@ def _walk(
                     left_out.append(f'{root / name} (hidden)')
 
 
-def _size(
+def _state(
     path: str, ask: Callable[[], os.stat_result], part: str, left_out: list[str]
-) -> int | None:
-    """The bytes of a file that a pattern matches; None for what is no file, which is left out.
+) -> tuple[int, int] | None:
+    """(bytes, when written) of a file that a pattern matches; None for no file, which is left out.
 
     `ask` asks the file system for it. UserError for a link to nothing.
     """
@@ -256,7 +304,7 @@ def _size(
             f'{path}: cannot be read (a link to {target}, which is not there)'
         ) from None
     if stat.S_ISREG(found.st_mode):
-        return found.st_size
+        return found.st_size, found.st_mtime_ns
 
     # Below `**` its files match by themselves; elsewhere the user may have meant it.
     if not stat.S_ISDIR(found.st_mode):

@@ -19,7 +19,15 @@ from typing import BinaryIO
 import numpy as np
 
 from configs.errors import UserError, reading
-from input_pipeline.text.files import CHUNK, Compression, compression_of, decompressed, opened
+from input_pipeline.text.files import (
+    CHUNK,
+    Compression,
+    changed,
+    compression_of,
+    decompressed,
+    opened,
+    state,
+)
 from input_pipeline.text.inputs.formats import HEAD_BYTES, Format, format_of
 from input_pipeline.text.inputs.listing import below, matching
 from input_pipeline.text.lines import Report, TextOptions
@@ -45,6 +53,8 @@ class Unit:
     whole: bool  # the unit is all of its file
     language: str = ''  # of its text, where the user named it
     version: int = 0  # of a data set of the Hub: a number that changes with its files
+    # Of all of its file when it was listed: bytes, and when written; None for the Hub's.
+    state: tuple[int, int] | None = None
 
     @property
     def identity(self) -> str:
@@ -70,6 +80,7 @@ class SmallFiles:
     root: str  # what their names are below
     names: str  # with NUL between: of millions of files there is not much more than their names
     sizes: np.ndarray  # int64, bytes of each on disk
+    times: np.ndarray  # int64, when each was written
     language: str = ''
 
     @property
@@ -88,13 +99,19 @@ class SmallFiles:
 
     def files(self) -> Iterator[Unit]:
         """Each file as a unit of its own."""
-        prefix = f'{self.language}/' if self.language else ''
-        for name, size in zip(self.names.split(_NUL), self.sizes.tolist()):
-            path = below(self.root, name)
-            yield Unit(path, prefix + name, 0, size, None, None, True, self.language)
+        states = zip(self.sizes.tolist(), self.times.tolist())
+        for name, then in zip(self.names.split(_NUL), states):
+            yield _whole(self.root, name, then, self.language)
 
 
 AnyUnit = Unit | SmallFiles
+
+
+def _whole(root: str, name: str, state: tuple[int, int], language: str = '') -> Unit:
+    """All of a file that nobody has looked at yet."""
+    called = f'{language}/{name}' if language else name
+    path = below(root, name)
+    return Unit(path, called, 0, state[0], None, None, True, language, state=state)
 
 
 def _identity(listed: tuple) -> str:
@@ -121,8 +138,8 @@ def units(
     divided: list[AnyUnit] = []
     for dataset in dict.fromkeys(text for text in patterns if text.startswith('tfds:')):
         for path in tfds_files.find(dataset, options.text_column):
-            size = path.stat().length
-            divided.append(Unit(str(path), path.name, 0, size, 'tfds', None, True))
+            now = state(str(path))
+            divided.append(Unit(str(path), path.name, 0, now[0], 'tfds', None, True, state=now))
 
     # Data sets of the Hub: a unit a shard, as their library divides them.
     for dataset in dict.fromkeys(text for text in patterns if hub.is_meant(text)):
@@ -143,22 +160,22 @@ def units(
     # would be another where a single file has changed.
     share = 1 << (sum(listing.sizes) // 64).bit_length() >> 1
     small = min(unit_bytes, max(_MIN_UNIT_BYTES, share))
-    names, sizes = list[str](), array('q')
+    names, sizes, times = list[str](), array('q'), array('q')
 
     def together() -> Iterator[SmallFiles]:
         if names:
-            yield SmallFiles(listing.root, _NUL.join(names), np.array(sizes, np.int64))
+            numbers = np.array(sizes, np.int64), np.array(times, np.int64)
+            yield SmallFiles(listing.root, _NUL.join(names), *numbers)
             names.clear()
-            del sizes[:]
+            del sizes[:], times[:]
 
     # Large ones, of which a corpus has at most about 64 or as many as it has 32 MB, are opened
     # here, and so is parquet, which was divided when it was written.
     filled = 0
-    for name, size in zip(listing.names, listing.sizes):
+    for name, size, time in zip(listing.names, listing.sizes, listing.times):
         if size >= small or name.endswith('.parquet'):
             divided += together()
-            whole = Unit(below(listing.root, name), name, 0, size, None, None, True)
-            divided += _stretches(whole, options, unit_bytes)
+            divided += _stretches(_whole(listing.root, name, (size, time)), options, unit_bytes)
             filled = 0
             continue
         if filled + size > small or len(names) == _UNIT_FILES:
@@ -166,6 +183,7 @@ def units(
             filled = 0
         names.append(name)
         sizes.append(size)
+        times.append(time)
         filled += size
     divided += together()
     return divided
@@ -184,7 +202,7 @@ def looked_at(file: Unit, options: TextOptions) -> list[Unit]:
 
         # the first chunk that has something in it: a decompressor may give empty ones before
         head = next((chunk for chunk in begun if chunk), b'')
-        form = format_of(file.name, head, file.path, options.text_column)
+        form = format_of(file.name, head, file.path)
         file = dataclasses.replace(file, format=form, compression=compression)
         if form != 'parquet':
             return [file]
@@ -200,6 +218,17 @@ def looked_at(file: Unit, options: TextOptions) -> list[Unit]:
             dataclasses.replace(file, start=i, bytes=size, whole=len(groups) == 1)
             for i, size in enumerate(groups)
         ]
+
+
+def require_unchanged(file: Unit) -> None:
+    """Raises UserError for a file that is no more as it was when it was listed."""
+    if file.format == 'hf':
+        hub.require_unchanged(file.path, file.version)
+    elif file.state is not None:
+        with reading(file.path, 'it was there before; put it back'):
+            now = state(file.path)
+        if now != file.state:
+            raise changed(file.path)
 
 
 def _stretches(file: Unit, options: TextOptions, unit_bytes: int) -> list[Unit]:

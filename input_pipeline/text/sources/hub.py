@@ -52,8 +52,7 @@ def find(pattern: str, column: str) -> Shards:
         raise UserError(f'{pattern}: {missing(column, sorted(data.features))}')
 
     # The Hub's files are pinned to their commit; of local ones the library keeps the times.
-    files = (builder.config.data_files or {}).get(split, [])
-    origins = getattr(files, 'origin_metadata', [])
+    files, origins = _files(builder, split)
     commits = {origin[1] for origin in origins if len(origin) == 2}
     if len(commits) == 1:
         revision = commits.pop()
@@ -70,8 +69,33 @@ def find(pattern: str, column: str) -> Shards:
         ),
         [f'{below}-{i:05}-of-{count:05}' for i in range(count)],
         _bytes(builder, split, files) // count,
-        zlib.crc32(repr((sorted(origins), revision)).encode()),
+        _version(origins, revision),
     )
+
+
+def require_unchanged(path: str, version: int) -> None:
+    """Raises UserError where the local files of `path` are others than they were, by `Shards`.
+
+    The Hub's are those of a commit, and never change.
+    """
+    name, revision, _, split = _parts(path)
+    if os.path.isdir(name):
+        builder, _ = opened.__wrapped__(path)  # anew, and not as it was opened first
+        if _version(_files(builder, split)[1], revision) != version:
+            raise UserError(
+                f'{path}: its files have changed since the reading began: run the same command'
+                ' again when nobody writes there'
+            )
+
+
+def _files(builder: Any, split: str) -> tuple[Any, list]:
+    """The files of a split, and where each comes from."""
+    files = (builder.config.data_files or {}).get(split, [])
+    return files, getattr(files, 'origin_metadata', [])
+
+
+def _version(origins: list, revision: str | None) -> int:
+    return zlib.crc32(repr((sorted(origins), revision)).encode())
 
 
 def rows(path: str, shard: int) -> Iterator[tuple[int, dict[str, Any]]]:

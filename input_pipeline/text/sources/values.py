@@ -6,6 +6,7 @@ know where records come from, nor whether a bad one stops the reading (text/line
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -19,6 +20,7 @@ _TYPES = {
     dict: 'an object',
     type(None): 'null',
 }
+_WIKIEXTRACTOR = {'id', 'url', 'title', 'text'}  # fields of its --json
 
 
 class NoText(ValueError):
@@ -34,9 +36,9 @@ def of_json(line: str, column: str) -> str | None:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise NoText(
-            'not JSON', f'not valid JSON ({error}): jsonl has one object a line'
-        ) from error
+        # the library counts the lines of what it is given, which is one line of the file
+        said = str(error).replace('line 1 column', 'column')
+        raise NoText('not JSON', f'not valid JSON ({said}): jsonl has one object a line') from error
     if not isinstance(record, dict):
         what = _TYPES[type(record)]
         raise NoText('no object', f'no object but {what}: jsonl has one object a line')
@@ -48,13 +50,30 @@ def of_record(record: Mapping[str, Any], column: str) -> str | None:
     if column not in record:
         raise NoText('no such column', missing(column, sorted(record)))
     value = record[column]
-    if isinstance(value, str | None):
-        return value
+    if isinstance(value, str):
+        return _without_title(value, record) if record.keys() >= _WIKIEXTRACTOR else value
+    if value is None:
+        return None
     what = _TYPES.get(type(value)) or type(value).__name__
     raise NoText(
         'no text',
         f'no text in column {column!r}: it is {what}: name another column with --text_column',
     )
+
+
+def titles(raw: str) -> tuple[str, str]:
+    """How WikiExtractor may spell a title above its article: as in its header, or unescaped."""
+    return raw, html.unescape(raw)
+
+
+def _without_title(text: str, record: Mapping[str, Any]) -> str:
+    """The text of an article without the title that `WikiExtractor --json` puts above it."""
+    above = ('', *titles(str(record['title']).strip()))
+    first, _, rest = text.partition('\n')
+    while first.strip() in above and (first or rest):
+        text = rest
+        first, _, rest = text.partition('\n')
+    return text
 
 
 def missing(column: str, columns: list[str]) -> str:

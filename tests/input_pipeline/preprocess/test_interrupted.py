@@ -41,6 +41,29 @@ def several_buckets(monkeypatch):
     monkeypatch.setattr('input_pipeline.preprocess.plan.MIN_BUCKET_TOKENS', 5000)
 
 
+@pytest.mark.parametrize('name', ['.tmp/notes.txt', 'tokenizer/vocab.txt', 'tokenizer'])
+def test_what_the_job_did_not_make_stays(tmp_path, text, vocabulary, name):
+    kept = tmp_path / 'out' / name
+    kept.parent.mkdir(parents=True)
+    kept.write_text('mine')
+    options = {'output': f'{tmp_path}/out', **OPTIONS}
+    held = name.split('/')[0]
+    with pytest.raises(UserError, match=rf'holds {held}, which this .* did not make.*--overwrite'):
+        run(text, vocabulary, **options)
+    assert kept.read_text() == 'mine' and len(list((tmp_path / 'out').rglob('*'))) <= 2
+    run(text, vocabulary, overwrite=True, **options)
+    assert digests(tmp_path / 'out') == digests(text / 'whole')
+
+
+def test_the_tokenizer_may_lie_in_the_output(tmp_path, text, vocabulary):
+    shutil.copytree(vocabulary[0], tmp_path / 'out' / 'tokenizer')
+    (tmp_path / 'out' / 'tokenizer' / 'notes.txt').write_text('mine')
+    given = (tmp_path / 'out' / 'tokenizer', *vocabulary[1:])
+    run(text, given, output=f'{tmp_path}/out', **OPTIONS)
+    assert digests(tmp_path / 'out') == digests(text / 'whole')
+    assert (tmp_path / 'out' / 'tokenizer' / 'notes.txt').read_text() == 'mine'
+
+
 def test_after_a_kill_at_any_task(tmp_path, text, vocabulary, monkeypatch, capsys):
     """Killed at any task, then killed again at the next one.
 

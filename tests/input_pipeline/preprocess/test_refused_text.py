@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
 from pathlib import Path
 
@@ -162,6 +163,53 @@ def test_from_skipping_to_stopping_begins_anew(folder, vocabulary, units_read):
         start(folder, vocabulary)
     assert not (folder / 'out' / '.tmp').exists()
     assert units_read[3:] == ['a.jsonl']
+
+
+def _rewritten(path):
+    before = path.stat()
+    path.write_text(path.read_text().replace('waa', 'wab'))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # its times set back
+
+
+CHANGES = {
+    'truncated': lambda path: os.truncate(path, path.stat().st_size // 2),
+    'appended': lambda path: path.write_text(path.read_text() + '{"text": "waa wab ."}\n'),
+    'replaced': lambda path: path.with_suffix('.new').replace(path),
+    'rewritten': _rewritten,
+    'deleted': lambda path: path.unlink(),
+}
+
+
+@pytest.mark.parametrize('change', CHANGES)
+def test_a_file_that_changes_while_it_is_read_ends_the_job(
+    folder, vocabulary, units_read, monkeypatch, change
+):
+    mend(folder)
+    path = folder / 'c.jsonl'
+    path.with_suffix('.new').write_text((folder / 'a.jsonl').read_text())
+    read = job.corpus.read_unit
+
+    def changing(unit, *arguments):
+        for number, document in enumerate(read(unit, *arguments)):
+            if number == 29 and document.name[0] == path.name:
+                CHANGES[change](path)
+            yield document
+
+    monkeypatch.setattr(job.corpus, 'read_unit', changing)
+    said = 'cannot be read.*put it back' if change == 'deleted' else 'has changed since the reading'
+    with pytest.raises(UserError, match=rf'c\.jsonl: {said}.*goes on from there'):
+        start(folder, vocabulary)
+    monkeypatch.setattr(job.corpus, 'read_unit', read)
+
+    # What was read of the others stays; the text is now what the file holds.
+    if change == 'deleted':
+        path.write_text((folder / 'a.jsonl').read_text())
+    if change == 'truncated':
+        lines = path.read_text().rpartition('\n')[0]
+        path.write_text(f'{lines}\n')
+    start(folder, vocabulary)
+    start(folder, vocabulary, 'fresh')
+    assert_same(folder)
 
 
 def test_workers_change_nothing(folder, vocabulary):

@@ -169,6 +169,7 @@ def test_data_dir_takes_the_place_of_the_folder_of_the_json(tmp_path):
         ),
         ('text\tlabel\n', r'train.tsv: no examples'),
         (b'text\tlabel\na\tpos\n\xff\tpos\n', r'train.tsv:3: byte 17 is not UTF-8'),
+        (b'\xef\xbb\xbftext\tlabel\n\xff\tpos\n', r'train.tsv:2: byte 14 is not UTF-8'),
     ],
 )
 def test_bad_files_are_refused_in_one_line(tmp_path, text, message):

@@ -47,10 +47,18 @@ def test_a_bad_line_stops_or_is_left_out(tmp_path, bad, kind, words):
     ]
 
 
-def test_default_reading_says_nothing_of_null(tmp_path):
-    (tmp_path / 'a.jsonl').write_bytes(line('One.') + b'\n{"text": null}\n')
-    report = Report()
-    assert read(tmp_path / 'a.jsonl', report) == [['One.']] and report.lines() == []
+def test_texts_that_are_null_or_empty_are_counted(tmp_path):
+    null, empty = b'{"text": null}\n', b'{"text": " \\n"}\n'
+    path = tmp_path / 'a.jsonl'
+    path.write_bytes(line('One.') + b'\n' + (null + empty) * 3 + line('Two.'))
+    for options, kinds in (({}, '3 empty, 3 null'), ({'on_bad_record': 'skip'}, '3 empty')):
+        report = Report()
+        assert read(path, report, **options) == [['One.'], ['Two.']]
+        total = sum(int(kind.split()[0]) for kind in kinds.split(', '))
+        said = report.lines()[-1]
+        assert said.startswith(f'{total} record(s) without text ({kinds}), which are no documents:')
+        assert f'{path} line 3 (empty)' in said and ('line 2 (null)' in said) == (not options)
+    assert report.bad_records == {'null': 3}
 
 
 def test_a_line_that_is_too_long_is_one_record(tmp_path, monkeypatch):
@@ -95,6 +103,9 @@ def test_rows_of_parquet(tmp_path):
     assert kept == [['One.'], ['Two.']]
     assert report.bad_records == {'null': 1, 'invalid UTF-8': 1}
     assert report.bad_record_places == [f'{path} row 1 (null)', f'{path} row 3 (invalid UTF-8)']
+    report = Report()
+    read(path, report)
+    assert report.textless_places == [f'{path} row 1 (null)', f'{path} row 2 (empty)']
 
 
 def test_units_add_up_to_the_whole(tmp_path):

@@ -25,6 +25,10 @@ from input_pipeline.text.files import compression_of, decompressed
 from input_pipeline.text.inputs.listing import matching
 
 TEXT = 'One sentence.\nAnother one.\n\nA second document.\n'
+DUMP = (
+    '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/">\n<siteinfo>\n</siteinfo>\n'
+    '<page>\n<title>A</title>\n<text>One.</text>\n</page>\n</mediawiki>'
+)
 DOCUMENTS = [['One sentence.', 'Another one.'], ['A second document.']]
 
 
@@ -162,6 +166,20 @@ class TestParagraphs:
         wiki = f'<doc id="1" url="u" title="A &amp; B">\nA & B\n\n{self.TEXT}\n</doc>\n'
         assert read(put(tmp_path / 'wiki_00.bz2', bz2.compress(wiki.encode()))) == expected
 
+    @pytest.mark.parametrize('title', ['A & B', 'A &amp; B'])
+    def test_the_title_that_wikiextractor_repeats_is_no_sentence(self, tmp_path, title):
+        expected = [['Dr. Smith went home.', 'He slept.', 'A new paragraph!', 'Is it?']] * 2
+        article = f'{title}\n\n{self.TEXT}'
+        doc = f'<doc id="1" url="u" title="A &amp; B">\n{article}\n</doc>\n'
+        assert read(put(tmp_path / 'doc', doc * 2)) == expected
+        record = {'id': '1', 'revid': '2', 'url': 'u', 'title': title, 'text': article}
+        assert read(put(tmp_path / 'json', f'{json.dumps(record)}\n' * 2)) == expected
+
+        # Other jsonl says what is its text, and that is read as it is.
+        del record['url']
+        (found, _) = read(put(tmp_path / 'a.jsonl', f'{json.dumps(record)}\n' * 2))
+        assert found == [title, *expected[0]]
+
     def test_language(self, tmp_path):
         assert read(put(tmp_path / 'a.txt', '我来了。你呢？'), segment=True, language='zh') == [
             ['我来了。', '你呢？']
@@ -276,6 +294,23 @@ class TestNothingToRead:
         ('a.rtf', b'{\\rtf1 abc}', 'of its own format'),
         ('a.txt', ('\u043c\u0438\u0440 ' * 50).encode('koi8-r'), 'not UTF-8.*iconv'),
         ('a.jsonl', b'{"text": "a"}\nnot json\n', 'a.jsonl line 2: not valid JSON'),
+        ('a.jsonl', b'{"text": "a"}\n{"a" 1}', r'line 2: not valid JSON \(.* delimiter: column 6'),
+        ('a', b'{"body": "a"}\n', "a line 1: no text in column 'text' .it has body.*--text_column"),
+        ('a.xml', DUMP, r'a\.xml: is a MediaWiki XML dump: .*WikiExtractor'),
+        ('a.xml.bz2', bz2.compress(DUMP.encode()), 'MediaWiki XML dump'),
+        ('a', DUMP.partition('\n')[2], 'MediaWiki XML dump'),
+        ('a.txt', '\n  <page>\n <title>A</title>\n', 'MediaWiki XML dump'),
+        ('a.txt', '\ufeff<!-- c -->\n<!DOCTYPE html>\n<p>A.</p>\n', 'is HTML: .*without the tags'),
+        ('a', '<HTML lang="en"><body>A.</body></HTML>\n', 'is HTML'),
+        ('a.txt', '<?xml version="1.0"?>\n<TEI>\nA.\n</TEI>\n', 'is XML'),
+        ('a.sgm', '<refset a="1">\n<seg id="1"> A. </seg>\n<seg id="2"> B. </seg>\n', 'is XML'),
+        ('a.csv', 'text\nA.\n', r'a\.csv: is CSV.*hf:/.*:train.*--text_column$'),
+        ('a.tsv.gz', gzip.compress(b'A.\n', mtime=0), 'is TSV.*--text_column'),
+        ('a.txt', '1\tA.\n2\tB.\n3\tC.\n', 'is TSV.*--text_column'),
+        ('a.conllu', '# text = A.\n1\tA\tX\n\n1\tB\tX\n\n# c\n1\tC\tX\n', 'is TSV'),
+        ('a', 'id,text\n1,"A, ""b""\nc."\n2,B.\n3,C.\n', 'is CSV'),
+        ('a.txt', 'id;text\n1;A, a.\n2;B.\n', 'is CSV'),
+        ('a.txt', '3,"Title","A, b."\n1,"T","B."\n2,"T","C."\n', 'is CSV'),
         ('a.jsonl', b'{"body": "a", "id": 1}\n', "column 'text' .it has body, id.*--text_column"),
         ('a.jsonl', b'{"text": 3}\n', "line 1: no text in column 'text': it is a number"),
         ('a.jsonl', b'{"text": ["a"]}\n', "line 1: no text in column 'text': it is a list"),
@@ -286,6 +321,25 @@ class TestNothingToRead:
 def test_what_is_not_text_is_refused_with_the_way_out(tmp_path, name, content, message):
     with pytest.raises(UserError, match=message):
         read(put(tmp_path / name, content))
+
+
+@pytest.mark.parametrize(
+    'content',
+    [
+        f'A text that mentions\n{DUMP}\n<html>\n',
+        '<unk> begins it.\nAnd goes on.\nAnd ends.\n',
+        '<3 you.\n<3 me.\n<3 us.\n',
+        'One, two.\nThree, four.\nFive, six.\n',
+        '"Go," he said.\n"No," she said.\n"Yes," I said.\n',
+        'One\ttwo.\nThree.\nFour\tfive.\n',
+        '\tOne.\n\tTwo.\n\tThree.\n',
+        'One;two;three\nFour.\nFive.\n',
+        '{} is a set.\nSo is it.\n',
+    ],
+)
+def test_text_that_looks_like_something_else_is_read(tmp_path, content):
+    lines = [line.strip() for line in content.split('\n') if line.strip()]
+    assert read(put(tmp_path / 'a', content)) == [lines]
 
 
 def test_report_counts_and_merges(tmp_path):

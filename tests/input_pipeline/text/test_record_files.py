@@ -43,6 +43,7 @@ def test_each_format(read):
     assert read('x', 'a\tb\n', form='tsv', header=False, columns={'text': 1, 'id': 0}) == [
         (1, {'text': 'b', 'id': 'a'})
     ]
+    assert len(read('x.txt', 'a\tb\n' * 3, form='text')) == 3
     assert read('x.tsv', 's\nt\n', columns={'text': 's'}) == [(2, {'text': 't'})]
     assert read('x.jsonl', '{"tokens": ["a", 1]}', columns={'text': 'tokens'}) == [
         (1, {'text': ['a', '1']})
@@ -60,6 +61,16 @@ def test_lines_do_not_depend_on_how_the_file_is_read(read, monkeypatch):
     assert (
         read('x.txt', text) == whole and len(whole) == 50 and whole[0] == (1, {'text': ' line 0'})
     )
+
+
+def test_a_file_that_grows_while_it_is_read_is_refused(tmp_path):
+    path = tmp_path / 'x.txt'
+    path.write_text('one\n')
+    records = iter(Reader(str(path), ('text',)))
+    next(records)
+    path.write_text('one\ntwo\nthree\n')
+    with pytest.raises(UserError, match=r'x\.txt: has changed since the reading began'):
+        list(records)
 
 
 def test_parts_together_are_the_whole(tmp_path):
@@ -122,6 +133,10 @@ def test_a_bad_record_is_one_of_its_own(read, name, content, reason):
             {'required': ('question', 'context')},
             'reads question and context, and a line of text is one',
         ),
+        ('x.txt', '1\tA.\n2\tB.\n3\tC.\n', {}, 'is TSV: add --format=tsv (and --columns=text='),
+        ('x.txt', '{"text": "A."}\n', {}, 'is jsonl: add --format=jsonl'),
+        ('x.txt', '<!doctype html><p>A.</p>\n', {'form': 'text'}, 'is HTML'),
+        ('x', '<mediawiki>\n', {'form': 'text'}, 'MediaWiki XML dump'),
         ('x.txt.gz', gzip.compress(b'one\n' * 1000, mtime=0)[:-9], {}, 'damaged gzip file'),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import hashlib
 import json
@@ -18,7 +19,7 @@ from configs.errors import UserError
 from input_pipeline import typed_json
 from input_pipeline.text.corpus import Report, TextOptions, read_documents, read_unit
 from input_pipeline.text.inputs import digest
-from input_pipeline.text.inputs.listing import matching
+from input_pipeline.text.inputs.listing import matching, refuse_inside
 from input_pipeline.text.inputs.units import SmallFiles, Unit, units
 
 
@@ -107,6 +108,30 @@ def test_a_small_file_that_changes_is_seen(folder):
     assert not digest.as_described(parts, digest.describe([digest.marks(p) for p in parts[1:]]))
 
 
+@pytest.mark.parametrize('form', ['text', 'parquet'])
+@pytest.mark.parametrize('change', ['shorter', 'longer', 'other', 'gone'])
+def test_text_that_changes_after_it_was_listed_is_refused(tmp_path, form, change):
+    path = tmp_path / 'a.parquet'
+    write = {
+        'text': lambda n: path.write_text('One.\n\n' * n),
+        'parquet': lambda n: parquet.write_table(
+            pa.table({'text': ['One.'] * n}), path, row_group_size=2
+        ),
+    }[form]
+    write(20)
+    parts = units(str(path), unit_bytes=40)
+    assert len(parts) > 2 and len(documents(parts)) == 20
+    if change == 'gone':
+        path.unlink()
+    elif change == 'other':
+        os.utime(path, ns=(0, 0))
+    else:
+        write(4 if change == 'shorter' else 30)
+    for part in parts:
+        with pytest.raises(UserError, match=r'a\.parquet: (has changed|cannot be read \(No such)'):
+            documents([part])
+
+
 def test_units_travel_as_json(folder):
     part = units(str(folder))[0].of_language('en')
     back = typed_json.load(SmallFiles, typed_json.dump(part))
@@ -149,6 +174,36 @@ def test_empty_files_among_small_ones_are_named(tmp_path):
     report = Report()
     assert len(list(read_documents(str(tmp_path), report=report))) == 1
     assert report.lines() == ['no text in 2 file(s): a.txt, c.txt']
+
+
+@pytest.mark.parametrize(
+    ('pattern', 'inside'),
+    [
+        ('text', True),
+        ('text/', True),
+        ('.', True),
+        ('text/**', True),
+        ('text/**/*.txt', True),
+        ('text/*/*', True),
+        ('text/*', False),
+        ('text/*.txt', False),
+        ('text/**/*.jsonl', False),
+        ('text/a.txt', False),
+        ('other', False),
+        ('te*', False),
+        ('hf:text:train', True),
+        ('hf:user/text:train', False),
+    ],
+)
+def test_an_output_that_an_input_would_take_is_refused(tmp_path, monkeypatch, pattern, inside):
+    monkeypatch.chdir(tmp_path)
+    for name in ('text', 'other'):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / 'a.txt').write_text('A.\n')
+    said = pytest.raises(UserError, match='--output=text/out: lies inside of')
+    with said if inside else contextlib.nullcontext():
+        refuse_inside('output', 'text/out', [pattern], ['vocab.txt', 'manifest.json'])
+    refuse_inside('output', 'textual/out', [pattern] if pattern != '.' else [], ['vocab.txt'])
 
 
 def test_a_listing_has_each_file_once_with_its_size(folder):

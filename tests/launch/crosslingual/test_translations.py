@@ -71,6 +71,7 @@ def test_files_of_parallel_texts(tmp_path):
     (tmp_path / 'gap.txt').write_text('a\n \n')
     (tmp_path / 'one.txt').write_text('a\n')
     (tmp_path / 'bare.conllu').write_text('1\tx\n')
+    (tmp_path / 'table.tsv').write_text('1\ta\n2\tb\n')
     (tmp_path / 'odd.json').write_text('{"data": [1]}')
     for names, said in (
         (('en=en.txt',), 'two languages or more'),
@@ -82,6 +83,7 @@ def test_files_of_parallel_texts(tmp_path):
         (('en=en.txt', 'de=bare.conllu'), 'no line begins with'),
         (('en=en.txt', 'de=odd.json'), 'has no paragraphs'),
         (('en=en.txt', 'de=none.txt'), 'none.txt'),
+        (('en=en.txt', 'de=table.tsv'), 'table.tsv: its lines are TSV'),
     ):
         paths = [name.replace('=', f'={tmp_path}/') for name in names]
         with pytest.raises(UserError) as raised:
