@@ -25,6 +25,10 @@ from launch import app, flags
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from input_pipeline.records import foreign
+    from input_pipeline.records.shards import Manifest, ShardInfo
+    from input_pipeline.tokenizer import Tokenizer
+
 # How the name of a half-made file or folder is known for that of its whole.
 _HALF = re.compile(r'\.(.+)\.[0-9a-f]{12}\.tmp')
 # What our manifests say of how records were made, and such records do not.
@@ -70,7 +74,7 @@ def main(argv: Sequence[str]) -> None:
 
     from input_pipeline.progress import Progress
     from input_pipeline.records import foreign
-    from input_pipeline.records.shards import MANIFEST, Manifest
+    from input_pipeline.records.shards import MANIFEST
     from input_pipeline.tokenizer import Tokenizer
 
     # All that can be refused before hours of reading.
@@ -102,8 +106,33 @@ def main(argv: Sequence[str]) -> None:
     warnings = doubts(reader.counts, reader.shows_mask)
     for warning in warnings:
         print(f'warning: {warning}')
+    manifest = manifest_of(options, reader, tokenizer, shards, warnings)
+
+    # The files, then what names them: a folder with a manifest is complete.
+    output.mkdir(parents=True, exist_ok=True)
+    if not beside:
+        for half in output.glob('.*.tmp'):  # what an interrupted command has left, see check_folder
+            shutil.rmtree(half) if half.is_dir() else half.unlink()
+        for paths in splits.values():
+            for path in paths:
+                bring(path, output / path.name)
+    tokenizer.save(output / 'tokenizer')
+    manifest.save(output)
+    say(options, manifest, tokenizer.tokens(reader.first))
+
+
+def manifest_of(
+    options: Options,
+    reader: foreign.Reader,
+    tokenizer: Tokenizer,
+    shards: Sequence[ShardInfo],
+    warnings: Sequence[str],
+) -> Manifest:
+    """Returns the manifest of records that another program made."""
+    from input_pipeline.records.shards import Manifest
+
     assert reader.spec is not None, 'no file without a record is read to its end'
-    manifest = Manifest(
+    return Manifest(
         seq_len=reader.spec.seq_len,
         max_predictions=reader.spec.max_predictions,
         masking='static',
@@ -119,21 +148,9 @@ def main(argv: Sequence[str]) -> None:
             'objective': options.objective,
             'unknown': list(UNKNOWN),
         },
-        statistics={'records': reader.counts, 'text': {}, 'warnings': warnings},
+        statistics={'records': reader.counts, 'text': {}, 'warnings': list(warnings)},
         files=tuple(shards),
     )
-
-    # The files, then what names them: a folder with a manifest is complete.
-    output.mkdir(parents=True, exist_ok=True)
-    if not beside:
-        for half in output.glob('.*.tmp'):  # what an interrupted command has left, see check_folder
-            shutil.rmtree(half) if half.is_dir() else half.unlink()
-        for paths in splits.values():
-            for path in paths:
-                bring(path, output / path.name)
-    tokenizer.save(output / 'tokenizer')
-    manifest.save(output)
-    say(options, manifest, tokenizer.tokens(reader.first))
 
 
 def files_of(options: Options) -> dict[str, list[Path]]:
