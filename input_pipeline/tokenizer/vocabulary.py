@@ -18,6 +18,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from typing import Any
 
 from configs.errors import UserError
 from input_pipeline.tokenizer import Tokenizer
@@ -425,7 +426,7 @@ def _sentencepiece(
     left_out = characters & {_RESERVED, *left_out}
     table = str.maketrans(dict.fromkeys(left_out, unk))
     # As long as a word can become by that; only then, for it is written into the model.
-    longest = {'max_sentence_length': len(unk) * _LONGEST_BYTES} if left_out else {}
+    longest: dict[str, Any] = {'max_sentence_length': len(unk) * _LONGEST_BYTES} if left_out else {}
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
