@@ -26,7 +26,7 @@ from configs.files.atomic import atomic_folder
 from input_pipeline.tokenizer import settings as tokenizer_settings
 from input_pipeline.tokenizer.directories import albert_files, byte_bpe_files
 from input_pipeline.tokenizer.settings import SPECIAL_TOKENS, Kind, parse_vocab
-from input_pipeline.tokenizer.wordpiece import Normalizer, WordPiece
+from input_pipeline.tokenizer.wordpiece import NOT_SPACE, Normalizer, WordPiece
 
 if TYPE_CHECKING:
     from input_pipeline.tokenizer.byte_bpe import ByteBpe
@@ -36,10 +36,8 @@ if TYPE_CHECKING:
 
 _MEMO_WORDS = 1 << 20  # words remembered: about 200 MB when full
 _MEMO_WORD_CHARS = 64  # longer ones (a Chinese sentence is one "word") hardly ever return
-# str.split() takes these control characters for spaces, but Google's cleaning deletes them first
-_NOT_SPACE = '\x0b\x0c\x1c\x1d\x1e\x1f\x85'
-_NOT_SPACE_RE = re.compile(f'[{_NOT_SPACE}]')
-_WORD_RE = re.compile(rf'(?:\S|[{_NOT_SPACE}])+')
+_NOT_SPACE_RE = re.compile(f'[{NOT_SPACE}]')
+_WORD_RE = re.compile(rf'(?:\S|[{NOT_SPACE}])+')
 
 
 class Encoding(NamedTuple):

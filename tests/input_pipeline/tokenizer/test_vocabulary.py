@@ -277,28 +277,6 @@ def test_rare_characters_leave_room_for_words():
     )
 
 
-@pytest.mark.parametrize('lower_case', [True, False])
-@pytest.mark.parametrize('model', ['unigram', 'bpe'])
-def test_a_long_stretch_without_spaces_is_as_lines_of_it(model, lower_case):
-    thai = 'ภาษาไทยเป็นภาษาที่มีระดับเสียงของคำแน่นอนหรือวรรณยุกต์เช่นเดียวกับภาษาจีน、ｶﾞｷﾞを学ぶ。'
-    for text in ('猫犬' * 1500, (thai * 50)[:3000]):
-        options, prints = VocabularyOptions(140, model, lower_case), []
-        for lines in ([text], [text[i : i + 100] for i in range(0, 3000, 100)]):
-            tokenizer, report = train(['abc'] * 50 + lines, options)
-            assert report.unknown == 0 and report.characters_covered > 0.9
-            assert tokenizer.unk_id not in tokenizer.encode(text)
-            prints.append(tokenizer.fingerprint)
-        assert prints[0] == prints[1]
-
-
-@pytest.mark.parametrize('model', ['unigram', 'bpe'])
-def test_words_with_a_sign_that_sentencepiece_reserves_are_learnt_from(model):
-    tokenizer, report = train(['walk▅walk ▅▅▅'] * 50, VocabularyOptions(60, model))
-    assert tokenizer.unk_id not in tokenizer.encode('walk')
-    # Characters: 8 of walk, 4 of the sign. Pieces: the sign is [UNK], as often as it is alone.
-    assert report.characters_covered == pytest.approx(8 / 12) and 0 < report.unknown < 0.5
-
-
 CHARACTERS = ''.join(chr(0x4E00 + 7 * i) for i in range(121))
 
 
@@ -346,13 +324,6 @@ def test_a_vocabulary_too_small_for_its_characters(model, size, share):
             if char in entries
         )
         assert share <= report.characters_covered == kept / 216 < share + 11 / 216
-
-
-@pytest.mark.parametrize('model', ['unigram', 'bpe'])
-def test_text_that_sentencepiece_deletes_is_one_line(model):
-    with pytest.raises(UserError, match=f'--model={model}: SentencePiece finds no words') as caught:
-        train(['\u200b'] * 5, VocabularyOptions(60, model))
-    assert '\n' not in str(caught.value)
 
 
 def test_a_bounded_table_forgets_only_rare_words(monkeypatch):
