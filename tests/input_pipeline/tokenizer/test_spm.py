@@ -88,7 +88,8 @@ def test_odd_characters_have_the_same_ids_everywhere(model, casing):
         assert (found.starts[0], found.ends[-1]) == (1, 12)
     small = 'αβς' if tokenizer.lower_case else 'ΑΒΣ'
     assert tokenizer.encode('ΑΒΣ') == tokenizer.encode(small)
-    assert tokenizer.encode('ｶﾞﾊﾟ') == tokenizer.encode('ガパ')
+    if not tokenizer.strip_accents:
+        assert tokenizer.encode('ｶﾞﾊﾟ') == tokenizer.encode('ガパ')
 
 
 @pytest.mark.slow
