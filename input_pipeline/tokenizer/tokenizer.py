@@ -88,7 +88,7 @@ class Tokenizer:
     vocab_size, known (ids below mean the same in every process: vocab_size, but for 'words'),
     pad_id, unk_id, cls_id, sep_id, mask_id, special_ids (these five), lower_case, strip_accents,
     fingerprint (sha256 of vocabulary and casing), starts_word (bool [V], False for a piece that
-    continues a word).
+    continues a word), vocabulary (bytes, as __init__ takes it).
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class Tokenizer:
             self.starts_word = pieces.starts_word
 
         # Where each special token stands; a vocabulary without one is no BERT's.
-        self._vocabulary, self.known = vocabulary, len(self._tokens)
+        self.vocabulary, self.known = vocabulary, len(self._tokens)
         self.vocab_size = whole.listed if kind == 'words' else self.known
         index = {token: i for i, token in enumerate(self._tokens[: self.vocab_size])}
         missing = [token for token in special_tokens if token not in index]
@@ -244,7 +244,7 @@ class Tokenizer:
         if not plain and self.kind != 'words':
             files['tokenizer.json'] = self.tokenizer_json().encode()
         if self.kind != 'compiled':
-            files[file] = self._vocabulary
+            files[file] = self.vocabulary
         return files
 
     def tokenizer_json(self) -> str:
