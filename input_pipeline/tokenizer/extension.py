@@ -106,7 +106,9 @@ def mark(tokenizer: Tokenizer, markers: Iterable[str]) -> Extended:
     parts['added_tokens'] += [
         {'id': ids[marker], 'content': marker, **plain} for marker in given if marker not in there
     ]
-    parts['added_tokens'].sort(key=lambda token: token['id'])
+    # Special tokens first, then by id: as in a directory that is read.
+    special = tokenizer.special_tokens
+    parts['added_tokens'].sort(key=lambda t: -1 if t['content'] in special else t['id'])
     content = json.dumps(parts, ensure_ascii=False, sort_keys=True).encode()
     marked = Tokenizer(kind, content, *_rules(tokenizer))
     return Extended(marked, len(taken), len(new) - len(taken), len(given) - len(new))
