@@ -4,9 +4,11 @@
   python -m launch.train_vocab --input=GLOB --output=DIR --vocab_size=50265 --model=byte_bpe
   python -m launch.train_vocab --extend=DIR --input=GLOB --output=DIR --new_words=1000
   python -m launch.train_vocab --extend=DIR --words=FILE --output=DIR
+  python -m launch.train_vocab --extend=DIR --markers='[E1],[/E1]' --output=DIR
   python -m launch.train_vocab --input=de=GLOB --input=ko=GLOB --output=DIR --nolower_case
 
-The third adds the words that save most pieces, the fourth those in a list, one a line. --extend
+The third adds the words that save most pieces, the fourth those in a list, one a line, the fifth
+tokens that mark places in a text. --extend
 gives new words entries of their own in the vocabulary of a model that is there: in its
 [unused] slots first, then at its end. launch.pretrain --init_from goes on from that model with
 records made so. The last counts text of several languages in the mixture that launch.preprocess
@@ -68,6 +70,12 @@ class Options:
     words: str | None = option(
         None, '--extend: a file of words to add, one a line, in place of --input'
     )
+    markers: tuple[str, ...] = option(
+        (),
+        '--extend: tokens that mark places in a text, as [E1],[/E1]: each is an entry, and found in'
+        ' text as it stands; beside new words, or alone',
+        commas=True,
+    )
 
 
 # In this order the help is read: what for, how large, in place of what, and then the details.
@@ -118,7 +126,7 @@ def check_flags(options: Options, model: str) -> None:
 
     # Each way by what it cannot take: a flag that has no effect would mislead.
     if not options.extend:
-        if odd := flags.present('new_words', 'words'):
+        if odd := flags.present('new_words', 'words', 'markers'):
             raise UserError(f'{odd[0]} needs --extend=DIR, the tokenizer to add words to')
         for kind, its in (('byte_bpe', 'add_prefix_space'), ('words', 'known_words')):
             if model != kind and (odd := flags.present(its)):
@@ -142,7 +150,7 @@ def check_flags(options: Options, model: str) -> None:
         )
     elif options.words and (odd := flags.present('input', 'new_words')):
         raise UserError(f'{odd[0]} does not go with --words: the words are those of the file')
-    if not options.input and not options.words:
+    if not options.input and not options.words and not options.markers:
         raise UserError('--input is required: the text')
 
 
@@ -175,27 +183,18 @@ def extend(
     directory: str, options: Options, min_frequency: int, text: TextOptions, output: epath.Path
 ) -> None:
     """Adds new words to the tokenizer in `directory`: finds or reads them, writes, reports."""
-    from etils import epath
-
     from input_pipeline.text.corpus import Report
     from input_pipeline.tokenizer import Tokenizer, extension, vocabulary
 
-    # The words come from a file or from text.
+    # The words come from a file or from text, and markers from the command alone.
     tokenizer, fit = Tokenizer.load(directory), ''
-    if options.words:
-        file = epath.Path(options.words)
-        if not file.exists():
-            raise UserError(f'--words={file}: no such file')
-        with reading(file):
-            raw = file.read_bytes()
-
-        # utf-8-sig: some editors put a mark at the front, which would belong to the first word.
-        try:
-            listed = raw.decode('utf-8-sig').split('\n')
-        except UnicodeDecodeError as error:
-            why = f'{error.reason} at byte {error.start}'
-            raise UserError(f'--words={file}: is not UTF-8 ({why}): convert it') from None
-        extended = extension.extend(tokenizer, extension.normalize(tokenizer, listed, str(file)))
+    if not options.words and not options.input:
+        extended = extension.mark(tokenizer, options.markers)
+    elif options.words:
+        listed = lines_of(options.words)
+        extended = extension.extend(
+            tokenizer, extension.normalize(tokenizer, listed, options.words)
+        )
     else:
         # Counted as the tokenizer sees them, casing and all: its own words are compared.
         read = Report()
@@ -224,14 +223,38 @@ def extend(
             read, [f'only {len(chosen)} words of the text would save a piece'] if few else []
         )
 
+    if options.markers and (options.words or options.input):
+        marked = extension.mark(extended.tokenizer, options.markers)
+        extended = extension.Extended(
+            marked.tokenizer, *(a + b for a, b in zip(extended[1:], marked[1:], strict=True))
+        )
+
     # A tokenizer equal to the old one would be taken for an extension.
-    if not extended.in_slots + extended.appended:
+    if extended.tokenizer.fingerprint == tokenizer.fingerprint:
         raise UserError(
             f'--extend={directory}: no new words: all of them are entries already, or none'
             ' would save a piece'
         )
     extended.tokenizer.save(output)
     print(f'{output}: {extended}{fit}')
+
+
+def lines_of(words: str) -> list[str]:
+    """The lines of --words."""
+    from etils import epath
+
+    file = epath.Path(words)
+    if not file.exists():
+        raise UserError(f'--words={file}: no such file')
+    with reading(file):
+        raw = file.read_bytes()
+
+    # utf-8-sig: some editors put a mark at the front, which would belong to the first word.
+    try:
+        return raw.decode('utf-8-sig').split('\n')
+    except UnicodeDecodeError as error:
+        why = f'{error.reason} at byte {error.start}'
+        raise UserError(f'--words={file}: is not UTF-8 ({why}): convert it') from None
 
 
 def count(

@@ -35,13 +35,19 @@ def doubts(options: PreprocessOptions, text: Mapping[str, Tokenised]) -> Iterato
     """
     # Pairs need sentences: lines that are paragraphs spoil them, or that are documents.
     in_pairs = options.objective != 'full_sentences'
+    cure = ', which need --segment?'
+    if options.text.segment or (options.text.segment is None and options.text.join_lines):
+        cure = (
+            f' in which --language={options.text.language} finds no ends of sentences? Put a line'
+            ' end where a thought ends, or use --objective=full_sentences'
+        )
     for split, words in (('train', ''), ('eval', 'held-out ')):
         sums = text[split].sums
         if in_pairs and sums['tokens'] > options.seq_len * sums['sentences']:
             yield (
                 f'the {words}sentences have {sums["tokens"] // sums["sentences"]} tokens on'
                 f' average, and what is beyond --seq_len={options.seq_len} is cut off: are'
-                ' these paragraphs, which need --segment?'
+                f' these paragraphs{cure}'
             )
 
         if sums['unknown_tokens'] > _MANY_UNKNOWN * sums['tokens']:
@@ -56,8 +62,7 @@ def doubts(options: PreprocessOptions, text: Mapping[str, Tokenised]) -> Iterato
             yield (
                 f'{lone / sums["documents"]:.0%} of the'
                 f' {words}documents have one sentence, so most pairs are random: is there a'
-                ' blank line after every sentence, or are these paragraphs, which need'
-                ' --segment?'
+                f' blank line after every sentence, or are these paragraphs{cure}'
             )
 
 

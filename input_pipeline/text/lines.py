@@ -25,6 +25,14 @@ MAX_DOCUMENT_LINES = 1 << 20
 _PLACES = 5  # invalid lines, or files, that a report names
 # Options that the first manifests did not have.
 _LATER = ('on_bad_record', 'join_lines', 'hyphens', 'documents')
+# Ends of sentences that the library does not know: the shads of Tibetan and Dzongkha, the full
+# stops of Khmer. Signs at the head of a Tibetan text go with what follows, what closes an end and
+# the Khmer "and so on" with what is before.
+_ENDS = '\u0f0d-\u0f11\u17d4\u17d5'
+_ENDS_RE = re.compile(f'[{_ENDS}]')
+_SENTENCE_RE = re.compile(
+    rf'[\s\u0f01-\u0f14]*[^{_ENDS}]+(?:[{_ENDS}](?:\u179b\u17d4)?[{_ENDS}\s»”’)\]]*)?|[{_ENDS}]+'
+)
 _MANY_BROKEN = 0.01  # of the lines looked at, from which broken lines are worth a word
 
 
@@ -296,7 +304,8 @@ class Text:
         return [
             sentence
             for part in sentencex.segment(self._options.language, line)
-            if (sentence := part.strip())
+            for stretch in (_SENTENCE_RE.findall(part) if _ENDS_RE.search(part) else [part])
+            if (sentence := stretch.strip())
         ]
 
     def document(self, text: str) -> list[str]:

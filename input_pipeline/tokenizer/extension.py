@@ -1,18 +1,22 @@
-"""New words for a WordPiece vocabulary that a trained model already has.
+"""New words and markers for a vocabulary that a trained model already has.
 
 Owns which words of a text are worth an entry, where they go ([unused] slots first, then the end, so
 that every old entry keeps its id), and which entries of a vocabulary are new against an older one.
-Must not know models: what becomes of the new entries' rows is launch/sources/fitting.py's.
+A marker (`[E1]`) is found in a text as it stands, before anything is split or lower-cased: it is an
+added token, as transformers has them. Must not know models: what becomes of the new entries' rows
+is launch/sources/fitting.py's.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from configs.errors import UserError
 from input_pipeline.tokenizer import Tokenizer
+from input_pipeline.tokenizer.wordpiece import Normalizer
 
 _UNUSED = re.compile(r'\[unused\d+\]')
 
@@ -46,7 +50,7 @@ def extend(tokenizer: Tokenizer, words: Iterable[str]) -> Extended:
             'sentencepiece': 'a SentencePiece model is trained as a whole',
             'byte_bpe': 'byte-level BPE merges pairs in the order of its training',
             'words': 'whole words are known by their characters without being listed',
-            'compiled': "this tokenizer.json has other rules than BERT's own",
+            'compiled': "this tokenizer.json has markers already, or other rules than BERT's own",
         }
         raise UserError(f'only a WordPiece vocabulary can take new words: {why[tokenizer.kind]}')
 
@@ -68,6 +72,52 @@ def extend(tokenizer: Tokenizer, words: Iterable[str]) -> Extended:
     return Extended(extended, in_slots, len(new) - in_slots, len(given) - len(new))
 
 
+def mark(tokenizer: Tokenizer, markers: Iterable[str]) -> Extended:
+    """Gives each marker an entry of its own, and has it found in text as it stands."""
+    if tokenizer.kind in ('sentencepiece', 'words'):
+        raise UserError(
+            'only vocabularies of WordPiece, byte-level BPE and tokenizer.json can take markers'
+        )
+    given = list(dict.fromkeys(markers))
+    if wrong := [m for m in given if not m or m.split() != [m] or m in tokenizer.special_tokens]:
+        raise UserError(
+            f'--markers: {wrong[0]!r} cannot be one: a marker has no white space in it, and is no'
+            ' special token'
+        )
+
+    # Slots as for words; what is an entry already keeps its id, and is only looked for from now on.
+    entries = tokenizer.tokens(range(tokenizer.vocab_size))
+    ids = {entry: i for i, entry in enumerate(entries)}
+    slots = [i for i, e in enumerate(entries) if _UNUSED.fullmatch(e) and e not in given]
+    new = [marker for marker in given if marker not in ids]
+    taken = dict(zip(new, slots if tokenizer.kind == 'wordpiece' else (), strict=False))
+    ids |= taken | {m: i for i, m in enumerate(new[len(taken) :], len(entries))}
+    for marker, slot in taken.items():
+        entries[slot] = marker
+
+    # Our own rules as a tokenizer.json, which has a list of such tokens, as other kinds have.
+    kind, content = tokenizer.kind, tokenizer.vocabulary
+    if kind == 'wordpiece':
+        base = Tokenizer(kind, '\n'.join(entries).encode(), *_rules(tokenizer))
+        kind, content = 'compiled', base.tokenizer_json().encode()
+    parts = json.loads(content)
+    there = {token['content'] for token in parts['added_tokens']}
+    plain = dict.fromkeys(('single_word', 'lstrip', 'rstrip', 'normalized', 'special'), False)
+    parts['added_tokens'] += [
+        {'id': ids[marker], 'content': marker, **plain} for marker in given if marker not in there
+    ]
+    # Special tokens first, then by id: as in a directory that is read.
+    special = tokenizer.special_tokens
+    parts['added_tokens'].sort(key=lambda t: -1 if t['content'] in special else t['id'])
+    content = json.dumps(parts, ensure_ascii=False, sort_keys=True).encode()
+    marked = Tokenizer(kind, content, *_rules(tokenizer))
+    return Extended(marked, len(taken), len(new) - len(taken), len(given) - len(new))
+
+
+def _rules(tokenizer: Tokenizer) -> tuple[Normalizer, list[str]]:
+    return tokenizer.normalizer, tokenizer.special_tokens
+
+
 def normalize(tokenizer: Tokenizer, lines: Iterable[str], where: str) -> list[str]:
     """A list of words, one a line, as the tokenizer sees them.
 
@@ -81,7 +131,7 @@ def normalize(tokenizer: Tokenizer, lines: Iterable[str], where: str) -> list[st
             raise UserError(
                 f'{where}:{number}: {line.strip()!r} is {len(pieces)} words to this tokenizer'
                 f' ({", ".join(pieces)}), so an entry for it would never be used: give them one a'
-                ' line'
+                ' line, or give what marks a place in a text to --markers'
             )
         words += pieces
     if not words:
@@ -116,11 +166,11 @@ def new_entries(old: Tokenizer, new: Tokenizer) -> dict[int, list[int]]:
     # From "the same" to "an extension", refused at the first thing that differs.
     if new.fingerprint == old.fingerprint:
         return {}
-    if new.kind != 'wordpiece' or old.kind != 'wordpiece':
+    if not (new.kind == old.kind == 'wordpiece') and not _is_marked(old, new):
         raise UserError(
             'they are two tokenizers, and only a WordPiece vocabulary can take new words'
         )
-    if (new.normalizer, new.special_tokens) != (old.normalizer, old.special_tokens):
+    if _rules(new) != _rules(old):
         raise UserError(
             f'their casing or special tokens differ: {_casing(old)} there, {_casing(new)} here'
         )
@@ -135,7 +185,28 @@ def new_entries(old: Tokenizer, new: Tokenizer) -> dict[int, list[int]]:
             f'entry {other[0]} is {before[other[0]]!r} there and {after[other[0]]!r} here'
             f' ({len(other)} differ in all)'
         )
-    return {i: old.spell(after[i]) for i in (*changed, *range(len(before), len(after)))}
+    return {i: _spelled(old, after[i]) for i in (*changed, *range(len(before), len(after)))}
+
+
+def _spelled(old: Tokenizer, entry: str) -> list[int]:
+    """The ids of an entry, or of a marker, in a vocabulary that lacks it; empty where none are."""
+    found = old.spell(entry) if old.kind == 'wordpiece' else []
+    if found or entry.startswith('##'):
+        return found
+    ids = old.encode(entry)
+    return [] if old.unk_id in ids else ids
+
+
+def _is_marked(old: Tokenizer, new: Tokenizer) -> bool:
+    """Whether two tokenizers have the same rules but for entries and markers."""
+    if 'words' in (old.kind, new.kind):
+        return False
+    rules = []
+    for tokenizer in (old, new):
+        about = json.loads(tokenizer.tokenizer_json())
+        del about['added_tokens'], about['model']['vocab']
+        rules.append(about)
+    return rules[0] == rules[1] and 'sentencepiece' not in (old.kind, new.kind)
 
 
 def _casing(tokenizer: Tokenizer) -> str:

@@ -8,6 +8,8 @@ every kind of vocabulary. Pieces never cross white space, so a word can be encod
 from __future__ import annotations
 
 import struct
+import sys
+import unicodedata
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,11 +17,18 @@ import sentencepiece
 
 from configs.errors import UserError
 from input_pipeline.tokenizer import tokenizer_json
-from input_pipeline.tokenizer.wordpiece import Normalizer, segments
+from input_pipeline.tokenizer.wordpiece import NOT_SPACE, Normalizer, segments
 from input_pipeline.wire import fields, spans
 
 _UNIGRAM, _BPE = 1, 2  # sentencepiece_model.proto: TrainerSpec.ModelType
 WORD_MARK = '\u2581'  # stands for the space before a word
+
+# A capital sigma at the end of a word. The library lower-cases characters one by one, and would
+# make an inner one of it.
+_FINAL_SIGMA = r'(?<=\p{Cased}\p{Case_Ignorable}*)Σ(?!\p{Case_Ignorable}*\p{Cased})'
+# Within what is one sign to a reader: the library's table takes such by its first character alone.
+# What is put there the table deletes.
+_WITHIN, _NOTHING = r'\Y', '\x01'
 
 
 class SentencePiece:
@@ -48,9 +57,15 @@ class SentencePiece:
     def trace(self, word: str) -> list[tuple[int, int, int]]:
         """(id, start, end) of each piece of a whitespace word, made of word[start:end]."""
         # Where each character of the cased word came from; places are characters, not bytes.
-        cased = self._normalizer.compose(word)
+        kept = [i for i, char in enumerate(word) if char not in NOT_SPACE]
+        if not kept:
+            return []
+        bare = ''.join(word[i] for i in kept)
+        cased = self._normalizer.compose(bare)
         origin = [
-            place for place in segments(word) for _ in self._normalizer.compose(word[slice(*place)])
+            (kept[start], kept[end - 1] + 1)
+            for start, end in segments(bare)
+            for _ in self._normalizer.compose(bare[start:end])
         ]
         if len(origin) != len(cased):  # combining marks changed places: the word as a whole
             origin = [(0, len(word))] * len(cased)
@@ -90,15 +105,15 @@ class SentencePiece:
         # Our casing, then the model's own normalisation, then blanks as SentencePiece sees them.
         tokenizer, cased = Tokenizer(model), self._normalizer
 
-        # BertNormalizer here only decomposes and drops category Mn; StripAccents would drop the
-        # vowel signs (Mc) of Indic scripts too
         tokenizer.normalizer = normalizers.Sequence(
-            [normalizers.NFC()] * cased.nfc
-            + [normalizers.Lowercase()] * cased.lower_case
-            + [normalizers.BertNormalizer(False, False, True, False), normalizers.NFC()]
+            [normalizers.Replace(Regex(f'[{NOT_SPACE}]'), '')]
+            + [normalizers.NFC()] * cased.nfc
+            + [normalizers.Replace(Regex(_FINAL_SIGMA), 'ς'), normalizers.Lowercase()]
+            * cased.lower_case
+            + [normalizers.NFD(), normalizers.Replace(Regex(_marks()), ''), normalizers.NFC()]
             * cased.strip_accents
-            + [normalizers.Precompiled(charsmap)]
-            + [normalizers.Strip(), normalizers.Replace(Regex(' {2,}'), ' ')]
+            + [normalizers.Replace(Regex(_WITHIN), _NOTHING), normalizers.Precompiled(charsmap)]
+            + [normalizers.NFC(), normalizers.Strip(), normalizers.Replace(Regex(' {2,}'), ' ')]
         )
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(WORD_MARK, prepend_scheme='always')
         tokenizer.decoder = decoders.Metaspace(WORD_MARK, prepend_scheme='always')
@@ -182,6 +197,12 @@ def with_exact_sums(model: bytes) -> bytes:
                 '<f', text, at, round(struct.unpack_from('<f', text, at)[0] * 1024) / 1024
             )
     return bytes(text)
+
+
+def _marks() -> str:
+    """A class of all marks without a width of their own, for a library that knows fewer."""
+    marks = [chr(c) for c in range(sys.maxunicode + 1) if unicodedata.category(chr(c)) == 'Mn']
+    return f'[{"".join(marks)}]'
 
 
 def _merges(ids: dict[str, int]) -> list[tuple[str, str]]:

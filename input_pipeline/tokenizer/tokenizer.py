@@ -26,7 +26,7 @@ from configs.files.atomic import atomic_folder
 from input_pipeline.tokenizer import settings as tokenizer_settings
 from input_pipeline.tokenizer.directories import albert_files, byte_bpe_files
 from input_pipeline.tokenizer.settings import SPECIAL_TOKENS, Kind, parse_vocab
-from input_pipeline.tokenizer.wordpiece import Normalizer, WordPiece
+from input_pipeline.tokenizer.wordpiece import NOT_SPACE, Normalizer, WordPiece
 
 if TYPE_CHECKING:
     from input_pipeline.tokenizer.byte_bpe import ByteBpe
@@ -36,10 +36,8 @@ if TYPE_CHECKING:
 
 _MEMO_WORDS = 1 << 20  # words remembered: about 200 MB when full
 _MEMO_WORD_CHARS = 64  # longer ones (a Chinese sentence is one "word") hardly ever return
-# str.split() takes these control characters for spaces, but Google's cleaning deletes them first
-_NOT_SPACE = '\x0b\x0c\x1c\x1d\x1e\x1f\x85'
-_NOT_SPACE_RE = re.compile(f'[{_NOT_SPACE}]')
-_WORD_RE = re.compile(rf'(?:\S|[{_NOT_SPACE}])+')
+_NOT_SPACE_RE = re.compile(f'[{NOT_SPACE}]')
+_WORD_RE = re.compile(rf'(?:\S|[{NOT_SPACE}])+')
 
 
 class Encoding(NamedTuple):
@@ -90,7 +88,7 @@ class Tokenizer:
     vocab_size, known (ids below mean the same in every process: vocab_size, but for 'words'),
     pad_id, unk_id, cls_id, sep_id, mask_id, special_ids (these five), lower_case, strip_accents,
     fingerprint (sha256 of vocabulary and casing), starts_word (bool [V], False for a piece that
-    continues a word).
+    continues a word), vocabulary (bytes, as __init__ takes it).
     """
 
     def __init__(
@@ -151,7 +149,7 @@ class Tokenizer:
             self.starts_word = pieces.starts_word
 
         # Where each special token stands; a vocabulary without one is no BERT's.
-        self._vocabulary, self.known = vocabulary, len(self._tokens)
+        self.vocabulary, self.known = vocabulary, len(self._tokens)
         self.vocab_size = whole.listed if kind == 'words' else self.known
         index = {token: i for i, token in enumerate(self._tokens[: self.vocab_size])}
         missing = [token for token in special_tokens if token not in index]
@@ -256,7 +254,7 @@ class Tokenizer:
         if not plain and self.kind != 'words':
             files['tokenizer.json'] = self.tokenizer_json().encode()
         if self.kind != 'compiled':
-            files[file] = self._vocabulary
+            files[file] = self.vocabulary
         return files
 
     def tokenizer_json(self) -> str:

@@ -14,9 +14,11 @@ from __future__ import annotations
 import io
 import json
 import re
+import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from typing import Any
 
 from configs.errors import UserError
 from input_pipeline.tokenizer import Tokenizer
@@ -26,6 +28,7 @@ from input_pipeline.tokenizer.directories import byte_bpe_files
 from input_pipeline.tokenizer.tokenizer import SPECIAL_TOKENS, words
 from input_pipeline.tokenizer.wordpiece import Normalizer
 from input_pipeline.vocabulary_options import VocabularyOptions
+from input_pipeline.wire import fields
 
 # words as they stand in the text, before they are normalised and added to the table
 _RAW_WORDS = 1 << 20
@@ -33,6 +36,12 @@ _TABLE_WORDS = 1 << 22  # normalised words; when there are more, the rarest go (
 _SPECIALS = tuple(SPECIAL_TOKENS.values())
 # Of the words, from which on such as are longer than what is read of one are no exception.
 _LONG_SHARE = 0.02
+# SentencePiece passes over a longer word without a word: such a one is cut into stretches.
+_LONGEST_BYTES, _STRETCH = 4192, 100  # the former of UTF-8, the latter characters
+# And over words with the sign by which it marks rare characters. What is to be rare stands as
+# [UNK] in the words that it is given: to it that is one rare character.
+_RESERVED = '\u2585'
+_LEAST_COVERAGE = 0.98  # that SentencePiece takes
 _HANGUL_SHARE = 0.01  # of the words, from which on Hangul is more than a quotation
 _HANGUL = re.compile('[\u1100-\u11ff\u3130-\u318f\uac00-\ud7a3]')
 
@@ -153,12 +162,24 @@ def counted(texts: Iterable[str], options: VocabularyOptions) -> WordTable:
     else:  # whole words are those that WordPiece would cut
         by_piece = options.model in ('wordpiece', 'words')
         table = WordTable(
-            normalizer.split if by_piece else lambda word: normalizer.compose(word).split()
+            normalizer.split if by_piece else lambda word: _composed(word, normalizer)
         )
     for text in texts:
         table.add(text)
     table.fold()
     return table
+
+
+def _composed(word: str, normalizer: Normalizer) -> list[str]:
+    """What SentencePiece is trained on of a word: the word, or stretches of a very long one.
+
+    Stretches of the word as it stands, so that they are those of a text in lines of that length.
+    """
+    composed = normalizer.compose(word)
+    if len(composed.encode()) > _LONGEST_BYTES:
+        parts = (word[i : i + _STRETCH] for i in range(0, len(word), _STRETCH))
+        composed = ' '.join(map(normalizer.compose, parts))
+    return composed.split()
 
 
 def train_on(table: WordTable, options: VocabularyOptions) -> tuple[Tokenizer, Report]:
@@ -212,27 +233,34 @@ def _characters(counts: dict[str, int]) -> Counter[str]:
     return characters
 
 
+def _by_frequency(characters: Counter[str]) -> list[tuple[str, int]]:
+    """Characters with their counts, the most frequent first."""
+    # Ties by the character itself, so that it is the same every time.
+    return sorted(characters.items(), key=lambda item: (-item[1], item[0]))
+
+
 def _alphabet(
-    characters: Counter[str], options: VocabularyOptions, entries: dict[str, int]
+    characters: Counter[str], options: VocabularyOptions, entries: dict[str, int], most: int
 ) -> tuple[set[str], float]:
     """The most frequent characters, and the share of the text that they cover.
 
-    As many as the wanted coverage takes, or half the vocabulary holds. `entries`: how many places
-    of the vocabulary a character takes. Half, so that scripts of thousands of characters leave room
-    for words.
+    As many as the wanted coverage takes, or `most` places hold, half of the vocabulary's at first,
+    so that scripts of thousands of characters leave room for words. `entries`: how many places
+    a character takes.
     """
-    # By falling frequency; ties by the character itself, so that it is the same every time.
     kept, covered, places = set(), 0, 0
-    for char, count in sorted(characters.items(), key=lambda item: (-item[1], item[0])):
+    for char, count in _by_frequency(characters):
         places += entries[char]
-        if (
-            covered >= options.character_coverage * characters.total()
-            or places > options.vocab_size // 2
-        ):
+        if covered >= options.character_coverage * characters.total() or places > most:
             break
         kept.add(char)
         covered += count
     return kept, covered / characters.total()
+
+
+def _half(options: VocabularyOptions) -> int:
+    """Half of the places, or what special tokens and SentencePiece's space leave of very few."""
+    return min(options.vocab_size // 2, options.vocab_size - len(_SPECIALS) - 1)
 
 
 def _train_wordpiece(counts: dict[str, int], options: VocabularyOptions) -> bytes:
@@ -247,7 +275,8 @@ def _train_wordpiece(counts: dict[str, int], options: VocabularyOptions) -> byte
     entries.update(set().union(*(word[1:] for word in counts)))
 
     # Which characters get entries comes first, for it decides which words may be learnt from.
-    kept, _ = _alphabet(_characters(counts), options, entries)
+    characters = _characters(counts)
+    kept, coverage = _alphabet(characters, options, entries, _half(options))
     # a word with a character outside is [UNK] as a whole, so nothing is to be learnt from it
     usable = {word: count for word, count in counts.items() if kept.issuperset(word)}
     inside = {char for word in usable for char in word[1:]}
@@ -267,7 +296,27 @@ def _train_wordpiece(counts: dict[str, int], options: VocabularyOptions) -> byte
 
     # The line is the id.
     ids = pipeline.get_vocab()
-    return '\n'.join(sorted(ids, key=lambda token: ids[token])).encode()
+    tokens = sorted(ids, key=lambda token: ids[token])
+    if coverage < options.character_coverage:
+        tokens = _filled_up(tokens, characters, entries, options)
+    return '\n'.join(tokens).encode()
+
+
+def _filled_up(
+    tokens: list[str], characters: Counter[str], entries: dict[str, int], options: VocabularyOptions
+) -> list[str]:
+    """The entries, and behind them further characters by falling frequency.
+
+    Until the coverage that is wanted is reached, or the vocabulary is full: of ideographs, each of
+    which is a word, there are no pieces to fill it with. `entries`: as for `_alphabet`.
+    """
+    filled, known, covered = list(tokens), set(tokens), 0
+    for char, count in _by_frequency(characters):
+        if covered >= options.character_coverage * characters.total():
+            break
+        filled += [e for e in (char, f'##{char}')[: entries[char]] if e not in known]
+        covered += count
+    return filled[: options.vocab_size]
 
 
 def _running_text(counts: dict[str, int]) -> Iterator[str]:
@@ -347,19 +396,43 @@ def _long_words(counts: dict[str, int]) -> list[str]:
 
 def _train_sentencepiece(counts: dict[str, int], options: VocabularyOptions) -> bytes:
     """The content of an spm.model with the five special tokens first."""
-    import sentencepiece
-
     from input_pipeline.tokenizer.spm import with_exact_sums
+
+    characters, half = _characters(counts), _half(options)
+    kept, coverage = _alphabet(characters, options, dict.fromkeys(characters, 1), half)
+    if coverage >= _LEAST_COVERAGE:  # the library finds such an alphabet by its share
+        model = _sentencepiece(counts, {_RESERVED}, coverage, options)
+    else:
+        model = _sentencepiece(counts, characters.keys() - kept, 1.0, options)
+        free = options.vocab_size - sum(1 for _ in fields(model, 1))
+        if free and coverage < options.character_coverage:
+            # No pieces to fill it with: more characters, each by what normalisation makes of it.
+            entries = {char: len(unicodedata.normalize('NFKC', char)) for char in characters}
+            kept, _ = _alphabet(characters, options, entries, half + free)
+            model = _sentencepiece(counts, characters.keys() - kept, 1.0, options)
+    return with_exact_sums(model) if options.model == 'unigram' else model
+
+
+def _sentencepiece(
+    counts: dict[str, int], left_out: Set[str], coverage: float, options: VocabularyOptions
+) -> bytes:
+    """A model of the words without some characters; of the others so large a share is kept."""
+    import sentencepiece
 
     # The same ids as in a WordPiece vocabulary: [PAD] is 0, then [UNK] [CLS] [SEP], and [MASK]
     # next.
     pad, unk, cls, sep, mask = _SPECIALS
-    characters = _characters(counts)
-    _, coverage = _alphabet(characters, options, dict.fromkeys(characters, 1))
+    characters = set().union(*counts)
+    left_out = characters & {_RESERVED, *left_out}
+    table = str.maketrans(dict.fromkeys(left_out, unk))
+    # As long as a word can become by that; only then, for it is written into the model.
+    longest: dict[str, Any] = {'max_sentence_length': len(unk) * _LONGEST_BYTES} if left_out else {}
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=(f'{word}\t{count}' for word, count in counts.items()),
+            sentence_iterator=(
+                f'{word.translate(table)}\t{count}' for word, count in counts.items()
+            ),
             input_format='tsv',
             model_writer=model,
             model_type=options.model,
@@ -379,17 +452,20 @@ def _train_sentencepiece(counts: dict[str, int], options: VocabularyOptions) -> 
             # The sums, and with them the model, depend on it: the same on every machine
             num_threads=4,
             minloglevel=2,
+            **longest,
         )
     except RuntimeError as error:
-        if 'required_chars' not in str(error):
-            raise
+        if 'required_chars' not in str(error):  # nothing is left of what its normalisation deletes
+            raise UserError(
+                f'--model={options.model}: SentencePiece finds no words in the text ({error})'
+            ) from error
 
         # The library's own words speak of internals; the cure is one of two flags.
         raise UserError(
             f'--vocab_size={options.vocab_size}: less than the characters of the text: raise it, or'
             ' lower --character_coverage'
         ) from error
-    return with_exact_sums(model.getvalue()) if options.model == 'unigram' else model.getvalue()
+    return model.getvalue()
 
 
 def measure(
@@ -400,6 +476,8 @@ def measure(
     entries = tokenizer.tokens(range(len(_SPECIALS), tokenizer.known))
     known = set(''.join(entry.removeprefix('##') for entry in entries))
     characters, bytes_alone = _characters(counts), tokenizer.kind == 'byte_bpe'
+    if tokenizer.kind == 'sentencepiece':  # it has other forms of some: a comma for a wide one
+        known = {char for char in characters if tokenizer.unk_id not in tokenizer.encode(char)}
     covered = sum(n for char, n in characters.items() if bytes_alone or char in known)
     pieces = unknown = listed = 0
     for word, count in counts.items():

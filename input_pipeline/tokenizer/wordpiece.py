@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from input_pipeline.tokenizer import tokenizer_json
 
 MAX_WORD_CHARS = 200  # longer words are [UNK] (tokenization.py:303); Hugging Face has 100
+# str.split() takes these control characters for spaces, but Google's cleaning deletes them first
+NOT_SPACE = '\x0b\x0c\x1c\x1d\x1e\x1f\x85'
 # Blocks of ideographs, which are written without spaces (tokenization.py:264-281); Hangul and kana
 # are not among them
 _IDEOGRAPHS = (

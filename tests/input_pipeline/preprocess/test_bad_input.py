@@ -69,6 +69,12 @@ def test_one_long_line(tmp_path, vocabulary, capsys):
         'tokens on average, and what is beyond --seq_len=64 is cut off: are these paragraphs, which'
         ' need --segment?' in said
     )
+    cut = TextOptions(max_line_bytes=10_000, segment=True, language='th')
+    run(tmp_path / 'cut', vocabulary, input=path, eval_fraction=0, text=cut)
+    assert (
+        'are these paragraphs in which --language=th finds no ends of sentences? Put a line end'
+        in capsys.readouterr().err
+    )
     assert text_of(manifest) == {
         'documents': 2,
         'sentences': 62,

@@ -184,6 +184,17 @@ class TestParagraphs:
         assert read(put(tmp_path / 'a.txt', '我来了。你呢？'), segment=True, language='zh') == [
             ['我来了。', '你呢？']
         ]
+        # Of Khmer and Tibetan the ends of sentences are known here, whatever the language.
+        for language, sentences in (
+            ('km', ['ខ្ញុំអាន។', 'គាត់ទៅ៕»', 'ផ្សារ ។ល។', 'ពួកគេ']),
+            ('bo', ['༄༅། །བོད་སྐད།', 'ང་རང་ལ།།', 'འགྲོ་༎ །', 'ང་ཡོད']),
+            ('dz', ['བོད།', 'ང་།']),
+            ('my', ['သည်။', 'အိမ်။']),
+            ('am', ['እሱ ሄደ።', 'ቤት ነው፧']),
+        ):
+            for between in (' ', ''):
+                path = put(tmp_path / f'{language}{between}.txt', between.join(sentences))
+                assert read(path, segment=True, language=language) == [sentences]
         with pytest.raises(UserError, match='--language=german'):
             TextOptions(language='german')
 

@@ -10,7 +10,8 @@ import pathlib
 import pytest
 
 from configs.errors import UserError
-from input_pipeline.tokenizer import Tokenizer, extension
+from input_pipeline.tokenizer import Tokenizer, extension, vocabulary
+from input_pipeline.vocabulary_options import VocabularyOptions
 
 SPECIALS = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
 ENTRIES = [
@@ -139,3 +140,52 @@ def test_another_vocabulary_is_not_an_extension(tmp_path, entries, config, messa
         extension.new_entries(
             tokenizer(tmp_path / 'old', ENTRIES), tokenizer(tmp_path / 'new', entries, config)
         )
+
+
+def test_markers_are_found_in_text_as_it_stands(tmp_path):
+    """In [unused] slots first; an entry that is there is only looked for from now on."""
+    old = tokenizer(tmp_path / 'old', [*ENTRIES, '[', ']', 'e1', 'mask'])
+    markers = ['[E1]', '[/E1]', '[unused1]', '[E2]']
+    extended = extension.mark(extension.extend(old, ['exon']).tokenizer, markers)
+    assert str(extended).startswith('3 new words: 1 in [unused] slots, 2 appended, 1 were there')
+    new = extended.tokenizer
+    text = '[E1]Cell[/E1] [e1] exon[unused1] [E2] [MASK]'
+    wanted = '[E1] cell [/E1] [ e1 ] exon [unused1] [E2] [ mask ]'
+    assert new.tokens(new.encode(text)) == wanted.split()
+    found = new.encode_with_offsets(text)
+    assert found.ids.tolist() == new.encode(text) and (found.starts[0], found.ends[0]) == (0, 4)
+
+    # A row begins as the mean of the pieces that spelled it; nothing spelled exon and /.
+    assert extension.new_entries(old, new) == {1: [], 14: [17, 19, 18], 21: [], 22: []}
+    new.save(tmp_path / 'new')
+    again = Tokenizer.load(tmp_path / 'new')
+    assert again.fingerprint == new.fingerprint and again.encode(text) == new.encode(text)
+
+    # More of them later, and no more words.
+    more = extension.mark(again, ['[E3]', '[E1]']).tokenizer
+    assert list(extension.new_entries(new, more)) == [new.vocab_size]
+    with pytest.raises(UserError, match='has markers already'):
+        extension.extend(more, ['gene'])
+    other = tokenizer(tmp_path / 'cased', ENTRIES, '{"do_lower_case": false}')
+    with pytest.raises(UserError, match='two tokenizers'):
+        extension.new_entries(other, more)
+
+
+def test_markers_of_other_kinds():
+    text = ['we walk and walks are walked'] * 9
+    merged = vocabulary.train(text, VocabularyOptions(270, 'byte_bpe'))[0]
+    marked = extension.mark(merged, ['<e1>', '</e1>']).tokenizer
+    ids = marked.encode('we <e1>walk</e1>')
+    assert marked.tokens(ids)[-1] == '</e1>' and '<e1>' in marked.tokens(ids)
+    rows = extension.new_entries(merged, marked)
+    assert rows == {
+        merged.vocab_size + i: merged.encode(m) for i, m in enumerate(('<e1>', '</e1>'))
+    }
+    assert marked.encode('we walk') == merged.encode('we walk')
+    for kind in ('unigram', 'words'):
+        trained = vocabulary.train(text, VocabularyOptions(30, kind))[0]
+        with pytest.raises(UserError, match='can take markers'):
+            extension.mark(trained, ['[E1]'])
+    for marker in ('', '[E 1]', ' [E1]', '<mask>'):
+        with pytest.raises(UserError, match='--markers: .* cannot be one'):
+            extension.mark(merged, [marker])

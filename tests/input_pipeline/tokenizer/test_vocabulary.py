@@ -277,6 +277,55 @@ def test_rare_characters_leave_room_for_words():
     )
 
 
+CHARACTERS = ''.join(chr(0x4E00 + 7 * i) for i in range(121))
+
+
+def test_wordpiece_is_filled_up_with_characters():
+    text = [CHARACTERS, CHARACTERS[:50], CHARACTERS[:100], 'walk walks walking ' * 9] * 2
+    tokenizer, report = train(text, VocabularyOptions(160))
+    entries = tokenizer.tokens(range(tokenizer.vocab_size))
+    assert set(CHARACTERS) <= set(entries) and report.unknown == 0
+    # Half of it is letters and characters, then words; only then those that are left.
+    assert entries.index('walk') < entries.index(CHARACTERS[120])
+    assert {'walks', 'walking'} <= set(entries) and len(set(entries)) == len(entries) < 160
+
+    # Where not all fit, the most frequent do, and a character within words has both its entries.
+    tokenizer, report = train(text, VocabularyOptions(110))
+    entries = tokenizer.tokens(range(tokenizer.vocab_size))
+    assert tokenizer.vocab_size == 110 and not report.warnings
+    assert set(CHARACTERS[:70]) <= set(entries) and CHARACTERS[120] not in entries
+    kana = [CHARACTERS[:40] * 3, 'カタ'] * 2
+    tokenizer, report = train(kana, VocabularyOptions(60, character_coverage=1.0))
+    assert tokenizer.tokens(tokenizer.encode('カタ')) == ['カ', '##タ'] and report.unknown == 0
+
+
+def test_wordpiece_is_not_filled_beyond_the_coverage():
+    text = [*english(), CHARACTERS]
+    few, many = (train(text, VocabularyOptions(n, character_coverage=0.99))[0] for n in (400, 900))
+    assert few.fingerprint == many.fingerprint and CHARACTERS[0] not in few.tokens(range(few.known))
+
+
+@pytest.mark.parametrize('model', MODELS)
+@pytest.mark.parametrize(
+    ('size', 'share'), [(7, 1.0), (12, 1.0), (60, 1.0), (300, 0.95), (300, 0.3)]
+)
+def test_a_vocabulary_too_small_for_its_characters(model, size, share):
+    text = [CHARACTERS, CHARACTERS[:50], CHARACTERS[:5] * 9]
+    tokenizer, report = train(text, VocabularyOptions(size, model, character_coverage=share))
+    entries = set(tokenizer.tokens(range(tokenizer.vocab_size)))
+    assert tokenizer.vocab_size <= size and CHARACTERS[0] in entries
+    # No places are left empty where characters are left out for want of places.
+    if share == 1.0:
+        assert tokenizer.vocab_size == size
+    else:
+        kept = sum(
+            count
+            for char, count in zip(CHARACTERS, [11] * 5 + [2] * 45 + [1] * 71, strict=True)
+            if char in entries
+        )
+        assert share <= report.characters_covered == kept / 216 < share + 11 / 216
+
+
 def test_a_bounded_table_forgets_only_rare_words(monkeypatch):
     monkeypatch.setattr(vocabulary, '_RAW_WORDS', 50)
     monkeypatch.setattr(vocabulary, '_TABLE_WORDS', 100)

@@ -123,6 +123,11 @@ def test_new_words_start_as_the_mean_of_their_pieces(folder, caplog):
         np.testing.assert_array_equal(new[140], new[6])
     assert start.tokenizer.encode('Farmer') == [5] and start.model == wanted
 
+    # Markers as words do; the vocabulary is of another kind then.
+    marked = extension.mark(there.tokenizer, ['[E1]', '[E2]', '[E3]']).tokenizer
+    grown = fitting.with_vocabulary(there, marked)
+    assert grown.model.vocab_size == 41 and grown.tokenizer.encode('[E2]sea [E3]') == [6, 7, 40]
+
 
 def test_a_source_that_does_not_fit_is_refused(folder, tmp_path):
     there = source.read_source(str(folder))

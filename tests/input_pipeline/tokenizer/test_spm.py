@@ -1,0 +1,100 @@
+"""SentencePiece: what it is trained on, and one normalisation for all that reads text."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import tokenizers
+
+from configs.errors import UserError
+from input_pipeline.tokenizer import Tokenizer
+from input_pipeline.tokenizer.vocabulary import VocabularyOptions, train
+
+TEXT = [
+    'the quick brown fox jumps over lazy dogs 0123456789 .,;:!?()[]{}"',
+    'ΑΒΓΔΣ αβγδσς ガギグゲゴパピプ カキクハヒ 猫犬 한국어 é è ü ñ naïve Straße İstanbul ´ ¨ ~ ^',
+] * 5
+CASINGS = ({}, {'lower_case': False}, {'strip_accents': False})
+
+
+@pytest.mark.parametrize('lower_case', [True, False])
+@pytest.mark.parametrize('model', ['unigram', 'bpe'])
+def test_a_long_stretch_without_spaces_is_as_lines_of_it(model, lower_case):
+    thai = 'ภาษาไทยเป็นภาษาที่มีระดับเสียงของคำแน่นอนหรือวรรณยุกต์เช่นเดียวกับภาษาจีน、ｶﾞｷﾞを学ぶ。'
+    for text in ('猫犬' * 1500, (thai * 50)[:3000]):
+        options, prints = VocabularyOptions(140, model, lower_case), []
+        for lines in ([text], [text[i : i + 100] for i in range(0, 3000, 100)]):
+            tokenizer, report = train(['abc'] * 50 + lines, options)
+            assert report.unknown == 0 and report.characters_covered > 0.9
+            assert tokenizer.unk_id not in tokenizer.encode(text)
+            prints.append(tokenizer.fingerprint)
+        assert prints[0] == prints[1]
+
+
+@pytest.mark.parametrize('model', ['unigram', 'bpe'])
+def test_words_with_a_sign_that_sentencepiece_reserves_are_learnt_from(model):
+    tokenizer, report = train(['walk▅walk ▅▅▅'] * 50, VocabularyOptions(60, model))
+    assert tokenizer.unk_id not in tokenizer.encode('walk')
+    # Characters: 8 of walk, 4 of the sign. Pieces: the sign is [UNK], as often as it is alone.
+    assert report.characters_covered == pytest.approx(8 / 12) and 0 < report.unknown < 0.5
+
+
+@pytest.mark.parametrize('model', ['unigram', 'bpe'])
+def test_text_that_sentencepiece_deletes_is_one_line(model):
+    with pytest.raises(UserError, match=f'--model={model}: SentencePiece finds no words') as caught:
+        train(['\u200b'] * 5, VocabularyOptions(60, model))
+    assert '\n' not in str(caught.value)
+
+
+def trained(model: str, casing: dict[str, bool]) -> Tokenizer:
+    return train(TEXT, VocabularyOptions(400, model, character_coverage=1.0, **casing))[0]
+
+
+def same_everywhere(tokenizer: Tokenizer, texts: list[str]) -> None:
+    """Ids in records, with places, and of the library by the exported file."""
+    engine = tokenizers.Tokenizer.from_str(tokenizer.tokenizer_json())
+    exported = engine.encode_batch(texts, add_special_tokens=False)
+    for text, ids, theirs in zip(texts, tokenizer.encode_batch(texts), exported, strict=True):
+        assert tokenizer.encode_with_offsets(text).ids.tolist() == ids.tolist(), ascii(text)
+        assert theirs.ids == ids.tolist(), ascii(text)
+
+
+@pytest.mark.parametrize('casing', CASINGS, ids=json.dumps)
+@pytest.mark.parametrize('model', ['unigram', 'bpe'])
+def test_odd_characters_have_the_same_ids_everywhere(model, casing):
+    tokenizer = trained(model, casing)
+    odd = [*'\x0b\x0c\x1c\x1d\x1e\x1f\x85\x01\xa0\u3000\u200b\u200d\ufe0f\u2028', *'Σς\u0301\uff9e']
+    words = [
+        'ΑΒΣ',
+        'ΑΣ.Α',
+        'Σ',
+        'ΣΣ.',
+        "ΑΣ' Β",
+        'ｶﾞｷﾞﾊﾟ',
+        'ﾊ\u309a',
+        '\u089a',
+        'İ',
+        '각ᆨ',
+        '👍🏽🇩🇪',
+    ]
+    around = [text for c in odd for text in (c, f'a{c}b', f'a {c} b', f'{c}Σ', f'ｶ{c}')]
+    same_everywhere(tokenizer, [*around, *words, ' '.join(words)])
+
+    # Deleted, as by WordPiece, and not a space.
+    for char in '\x0c\x85':
+        assert tokenizer.encode(f'qu{char}ick') == tokenizer.encode('quick')
+        found = tokenizer.encode_with_offsets(f'{char}lazy{char} d{char}ogs')
+        assert (found.starts[0], found.ends[-1]) == (1, 12)
+    small = 'αβς' if tokenizer.lower_case else 'ΑΒΣ'
+    assert tokenizer.encode('ΑΒΣ') == tokenizer.encode(small)
+    if not tokenizer.strip_accents:
+        assert tokenizer.encode('ｶﾞﾊﾟ') == tokenizer.encode('ガパ')
+
+
+@pytest.mark.slow
+def test_every_code_point_has_the_same_ids_everywhere():
+    """Every one of the scripts in use, and some of ideographs, Hangul and rarer planes."""
+    points = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+    points = points[:0x3400] + points[0x3400::97]
+    same_everywhere(trained('unigram', {}), [t for c in points for t in (c, f'a{c}b')])
