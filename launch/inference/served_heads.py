@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from bert_jax.interchange.parameters import Model
+from bert_jax.interchange.parameters import Model, check_parts
 from bert_jax.train.task_heads import CLASSES
 from configs.errors import UserError
 from input_pipeline.tasks.squad import SpanTask
@@ -166,6 +166,8 @@ def answerer(
             f'{model.architecture} has no head that answers: its hidden states are what'
             ' launch.extract_features writes'
         )
+
+    check_parts(model, 'to answer', 'name one that has all, or train it first')
 
     # Sources of others may leave out their labels: then as transformers calls them.
     labels = tuple(model.labels)

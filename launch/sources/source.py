@@ -27,7 +27,7 @@ from absl import logging
 from etils import epath
 
 from bert_jax.interchange import google, hub, huggingface, peft
-from bert_jax.interchange.parameters import Model, Reading
+from bert_jax.interchange.parameters import Model, Reading, check_arrays, check_parts
 from bert_jax.interchange.tuned import assembled, folded
 from bert_jax.mesh.sharding import path_of
 from bert_jax.model.heads import Pretraining
@@ -39,7 +39,7 @@ from configs.errors import UserError, reading
 from configs.model import TuningConfig
 from input_pipeline.tokenizer import Tokenizer
 from launch.workdir import word_vectors
-from launch.workdir.workdir import Workdir
+from launch.workdir.workdir import MEND, Workdir
 
 # For messages: what a path could have been.
 _KINDS = (
@@ -202,7 +202,21 @@ def _read_source(where: str, print_map: bool, encoder: Source | None = None) -> 
     if encoder is None:
         params = word_vectors.filled_in(model.params, model.config, tokenizer)
         model = model._replace(params=params)
+    if workdir:
+        _check_whole(workdir, model)
     return Source(model, tokenizer, _lasting(where), step)
+
+
+def _check_whole(workdir: Workdir, model: Model) -> None:
+    """UserError where a workdir lacks arrays, or holds those of another shape.
+
+    Here for all commands: what is found missing later would be zeros, or a traceback.
+    """
+    settings = workdir.config_file
+    if not isinstance(workdir.config(), schema.PretrainConfig):
+        settings = workdir.data_file  # a fine-tuned run has the shape there, and all of its head
+        check_parts(model, str(workdir), MEND)
+    check_arrays(model, str(workdir), os.fspath(settings))
 
 
 def _lasting(where: str) -> str:
