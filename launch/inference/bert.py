@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import jax
@@ -30,10 +31,11 @@ from bert_jax.train.state import init_params
 from bert_jax.train.task_heads import HEADS, pretraining_head
 from configs.errors import UserError
 from configs.schema import ModelConfig
-from input_pipeline.tasks.features import input_rows
+from input_pipeline.tasks.features import input_rows, pairs_of
 from input_pipeline.tokenizer import Tokenizer
 from launch.inference.extractor import Extractor
 from launch.inference.mask_filler import MaskFiller, check_head
+from launch.inference.predictor import check_dtype
 from launch.sources.source import Source, load_source
 from launch.workdir import word_vectors
 
@@ -61,6 +63,7 @@ class Bert:
 
     def __init__(self, source: Source, compute_dtype: str = 'float32'):
         """`source` must have a pooler; compute_dtype: arithmetic of the layers, or 'bfloat16'."""
+        check_dtype(compute_dtype)
         self.source, self._dtype = source, compute_dtype
         self._inputs = word_vectors.inputs(source.model, source.tokenizer)
         forward = lambda head: jax.jit(serving.forward(self._as(head), jnp.dtype(compute_dtype)))
@@ -116,11 +119,11 @@ class Bert:
         return self.source.tokenizer
 
     def tokenize(
-        self, texts: Sequence[Text], max_length: int | None = None, multiple: int | None = 1
+        self, texts: str | Sequence[Text], max_length: int | None = None, multiple: int | None = 1
     ) -> dict[str, np.ndarray]:
         """`input_rows` of texts and pairs; max_length: by default as many as there are positions.
 
-        UserError where there are fewer.
+        A string is one text. UserError where there are fewer positions.
         """
         return input_rows(texts, self.tokenizer, self._length(max_length), multiple)
 
@@ -145,7 +148,7 @@ class Bert:
 
     def embed(
         self,
-        texts: Sequence[Text],
+        texts: str | Sequence[Text],
         layers: Sequence[int] = (-1,),
         pool: Pool = 'mean',
         max_length: int | None = None,
@@ -153,15 +156,19 @@ class Bert:
         """One vector for each text or pair [N, K H]: its chosen K layers pooled, one after another.
 
         layers: 0 is the embeddings' output, -1 the last block's; pool: 'mean' and 'max' over the
-        word pieces, [CLS] and [SEP] among them, or 'cls'.
+        word pieces, [CLS] and [SEP] among them, or 'cls'. A string is one text. UserError for
+        another pool, or layers that are not there.
         """
-        if pool == 'none':
-            raise ValueError(
-                "pool='none' gives no single vector: take the states of `Bert.__call__`"
+        if pool not in ('cls', 'mean', 'max'):
+            raise UserError(
+                f"pool={pool!r} gives no single vector: take 'mean', 'max' or 'cls', or the states"
+                ' of `Bert.__call__`'
             )
+        if isinstance(layers, str | int) or not all(isinstance(each, Integral) for each in layers):
+            raise UserError(f'layers={layers!r} must be a list of whole numbers, as in (-1, -2)')
         extractor = self._extractor(tuple(layers), pool, self._length(max_length))
-        pairs = (text if isinstance(text, tuple) else (text, None) for text in texts)
-        records = ((i, {'text': a, 'text_b': b}) for i, (a, b) in enumerate(pairs))
+        pairs = enumerate(pairs_of(texts))
+        records = ((place, {'text': a, 'text_b': b}) for place, (a, b) in pairs)
         found = [row for part in extractor(records, 'texts') for row in part.features]
         width = len(layers) * self.config.hidden_size
         return np.array(found, np.float32).reshape(len(found), width)
@@ -193,6 +200,8 @@ class Bert:
 
     def _length(self, max_length: int | None) -> int:
         most = self.config.max_position
-        if max_length is not None and not 3 <= max_length <= most:
-            raise UserError(f'max_length={max_length}: this model reads 3 to {most} word pieces')
-        return max_length or most
+        if max_length is None:
+            return most
+        if not isinstance(max_length, Integral) or not 3 <= max_length <= most:
+            raise UserError(f'max_length={max_length!r}: this model reads 3 to {most} word pieces')
+        return max_length

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -48,6 +49,12 @@ def _trained_with(where: str) -> tuple[int | None, dict[str, Any]]:
     if isinstance(config, schema.FinetuneConfig):
         return config.max_seq_length, workdir.data(options=dict)['options']
     return None, {}
+
+
+def check_dtype(name: str) -> None:
+    """UserError where `name` is no arithmetic of the layers."""
+    if name not in ('float32', 'bfloat16'):
+        raise UserError(f'compute_dtype={name!r} must be float32 or bfloat16')
 
 
 class _Started(NamedTuple):
@@ -91,11 +98,15 @@ class Predictor:
         resident: weights on the devices that it shares with other predictors, to which its own are
         added.
         """
+        check_dtype(compute_dtype)
+        if not isinstance(top, Integral) or top < 1:
+            raise UserError(f'top={top!r} must be a whole number from 1')
+
         # Eight places leave some pieces of each text of a pair, beside the special tokens.
         most = source.model.max_position
-        if not 8 <= max_seq_length <= most:
+        if not isinstance(max_seq_length, Integral) or not 8 <= max_seq_length <= most:
             raise UserError(
-                f'max_seq_length={max_seq_length}: this model reads 8 to {most} word pieces'
+                f'max_seq_length={max_seq_length!r}: this model reads 8 to {most} word pieces'
             )
 
         # What identifies the answers: a file of other settings is not gone on with.
@@ -149,7 +160,7 @@ class Predictor:
 
     @classmethod
     def on_one_encoder(
-        cls, wheres: Sequence[str], top: int = 5, compute_dtype: str = 'float32'
+        cls, wheres: str | Sequence[str], top: int = 5, compute_dtype: str = 'float32'
     ) -> dict[str, Predictor]:
         """A predictor for each of several runs that were tuned on one encoder, by their names.
 
@@ -161,6 +172,7 @@ class Predictor:
         """
         if not wheres:
             return {}
+        wheres = [wheres] if isinstance(wheres, str) else wheres
         encoder, sources = read_tuned(wheres)
         resident: Resident = {}
         _, size = placed({'encoder': encoder.params['encoder']}, resident)
@@ -191,6 +203,9 @@ class Predictor:
         UserError when its turn comes, or with `errors` is answered by {'error': what is wrong with
         it}, as a BadRecord among the inputs is.
         """
+        # A text or a record is one input: what it is made of are none.
+        inputs = [inputs] if isinstance(inputs, str | Mapping) else inputs
+
         # One chunk ahead, as everywhere: the device is never idle while answers are written.
         numbers, items = itertools.count(), iter(inputs)
         before: _Started | None = None
@@ -216,8 +231,9 @@ class Predictor:
                 f' {str(item)[:80]!r}'
             )
 
-        # Then the roles, and last the texts in them.
-        if missing := [role for role in self.roles[0] if role not in item]:
+        # Then the roles, and last the texts in them. None is a role left out, as an empty cell of a
+        # table has it.
+        if missing := [role for role in self.roles[0] if item.get(role) is None]:
             raise UserError(
                 f'a record needs {" and ".join(self.roles[0])}: no {missing[0]!r} in'
                 f' {str(dict(item))[:80]}'
@@ -225,7 +241,6 @@ class Predictor:
         if unknown := [role for role in item if role not in roles]:
             raise UserError(f'a record has {", ".join(roles)}: {unknown[0]!r} is none of them')
 
-        # None is a role left out, as an empty cell of a table has it.
         item = {role: text for role, text in item.items() if text is not None}
         for role, text in item.items():
             texts = (

@@ -213,6 +213,22 @@ def test_a_bad_record_is_named(architecture, given, message):
         predictor(architecture)(given)
 
 
+def test_a_text_that_is_none_is_one_that_lacks():
+    serve = predictor('BertForSequenceClassification')
+    for asked in ({'text': None}, (None, 'paris')):
+        with pytest.raises(UserError, match=r"inputs\[0\]: a record needs text: no 'text' in "):
+            serve(asked)
+    assert serve(('paris', None)) == serve('paris')
+
+
+def test_a_string_is_one_input_of_a_stream():
+    serve = predictor('BertForSequenceClassification')
+    for one in ('paris', {'text': 'paris'}):
+        assert list(serve.stream(one)) == [serve('paris')]
+    with pytest.raises(UserError, match='nowhere: no config.json'):
+        Predictor.on_one_encoder('nowhere')
+
+
 def test_a_model_without_a_head_is_refused():
     with pytest.raises(UserError, match='BertModel has no head that answers'):
         predictor('BertModel')
