@@ -83,6 +83,7 @@ def main(argv: Sequence[str]) -> None:
         raise UserError('--base is of --format=peft: leave it out')
 
     from bert_jax.interchange.parameters import with_stored_words
+    from launch.inference.predictor import trained_with
     from launch.sources.source import fold, plain, print_names, read_source
 
     # As it is, without parts made up: an export must not hold weights that nobody trained. Other
@@ -107,7 +108,10 @@ def main(argv: Sequence[str]) -> None:
 
     # Also the map, as the files say it: what has just been written is what is named.
     base = _base(options, model) if options.format == 'peft' else None
-    reading, left_out = export(model, source.tokenizer, options.format, options.output, base)
+    length, _ = trained_with(options.model.where) if of_ours else (None, {})
+    reading, left_out = export(
+        model, source.tokenizer, options.format, options.output, base, length
+    )
     if options.print_map:
         print_names(reading)
     if left_out:
@@ -132,11 +136,17 @@ def _base(options: Options, model: Model) -> Source:
 
 
 def export(
-    model: Model, tokenizer: Tokenizer, form: Format, output: str, base: Source | None = None
+    model: Model,
+    tokenizer: Tokenizer,
+    form: Format,
+    output: str,
+    base: Source | None = None,
+    max_length: int | None = None,
 ) -> tuple[Reading, tuple[str, ...]]:
     """Writes a directory of the format `form`, whole or not at all.
 
-    base: the encoder that an adapter is for, of the format 'peft' alone.
+    base: the encoder that an adapter is for, of the format 'peft' alone. max_length: the longest
+    row that a folder which serves shall make; default: as many as the model has positions.
     -> what is read there again (so it fits, and holds no NaN), and the parts of the model that
     found no place in it.
     """
@@ -150,7 +160,7 @@ def export(
         if form == 'peft':
             assert base is not None
             return _peft(model, tokenizer, folder, base)
-        return _serving(model, tokenizer, folder, form)
+        return _serving(model, tokenizer, folder, form, max_length)
 
 
 def _huggingface(
@@ -212,13 +222,14 @@ def _serving(
     tokenizer: Tokenizer,
     folder: epath.Path,
     form: Literal['stablehlo', 'saved_model'],
+    max_length: int | None,
 ) -> tuple[Reading, tuple[str, ...]]:
     from bert_jax.interchange import serving
     from bert_jax.interchange.parameters import Reading
     from launch.inference import serving_folder
 
     # Nothing reads a program back as weights; its name map is the identity.
-    left_out = serving_folder.write(folder, model, tokenizer, form)
+    left_out = serving_folder.write(folder, model, tokenizer, form, max_length)
     return Reading(model, {name: name for name in serving.used_weights(model)}, (), ()), left_out
 
 

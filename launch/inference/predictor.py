@@ -32,18 +32,17 @@ from launch.finetuning.batch_runner import Result, gather
 from launch.inference.answers import Answerer
 from launch.inference.batching import Buckets, Resident, placed
 from launch.inference.served_heads import answerer
-from launch.sources.source import Source, read_source, read_tuned
+from launch.sources.source import Source, at_step, read_source, read_tuned
 from launch.workdir import word_vectors
-from launch.workdir.workdir import Workdir
 
 _CHUNK = 512  # records that go together through `stream`
 _ROW_ARRAYS = ('input_ids', 'input_mask', 'segment_ids', 'masked_lm_positions')
 
 
-def _trained_with(where: str) -> tuple[int | None, dict[str, Any]]:
+def trained_with(where: str) -> tuple[int | None, dict[str, Any]]:
     """(longest row, options) that a fine-tuned workdir was trained with; (None, {}) elsewhere."""
     # A Hugging Face directory has a config.json too, and is none.
-    workdir = Workdir(where)
+    workdir, _ = at_step(where)
     ours = workdir.config_file.exists() and not huggingface.is_directory(where)
     config = workdir.config() if ours else None
     if isinstance(config, schema.FinetuneConfig):
@@ -154,7 +153,7 @@ class Predictor:
           compute_dtype: arithmetic of the layers, float32 or bfloat16.
         """
         source = read_source(where)
-        length, options = _trained_with(where)
+        length, options = trained_with(where)
         length = max_seq_length or length or source.model.max_position
         return cls(source, length, options, top, compute_dtype)
 
@@ -181,7 +180,7 @@ class Predictor:
         # What is not the encoder's own object is the run's.
         predictors: dict[str, Predictor] = {}
         for where, source in zip(wheres, sources, strict=True):
-            length, options = _trained_with(where)
+            length, options = trained_with(where)
             length = length or source.model.max_position
             predictors[where] = cls(source, length, options, top, compute_dtype, resident)
             logging.info('%s: adds %s', where, memory.size(predictors[where].added_bytes))

@@ -30,6 +30,7 @@ class Script(NamedTuple):
       batch: the program's inputs, from `rows`.
       answer: prints what the outputs `out` say.
       truncation: which text the tokenizer cuts where both are too long.
+      least, most: how many arguments there may be.
     """
 
     usage: str
@@ -37,6 +38,8 @@ class Script(NamedTuple):
     batch: str
     answer: str
     truncation: str = 'longest_first'
+    least: int = 1
+    most: int = 2
 
 
 class Served(NamedTuple):
@@ -54,8 +57,8 @@ class Served(NamedTuple):
 # Lines that several heads share; `words` are the arguments: one text, or a pair.
 _ONE = '[tuple(words) if len(words) > 1 else words[0]]'
 _BATCH = 'batch = {name: np.array(value, np.int32) for name, value in rows.items()}'
-# softmax(logits) without its shift: an example should be short, and logits are small.
-_SHARES = "share = np.exp(out['logits'][0]) / np.exp(out['logits'][0]).sum()\n"
+# The softmax, shifted by the largest: exp of a large logit alone would be infinite.
+_SHARES = "share = np.exp(out['logits'][0] - out['logits'][0].max())\nshare = share / share.sum()\n"
 # The masked places; a text without any still needs an array of one.
 _MASKED = (
     _BATCH
@@ -69,8 +72,9 @@ _BEST = (
 )
 _PRINT = "print({label: round(float(p), 4) for label, p in zip(about['labels'], share)})"
 _SOFTMAX = Script("'a text' ['its pair']", _ONE, _BATCH, _SHARES + _PRINT)
-# Of several labels that may hold at once, each has a probability of its own.
-_SIGMOID = _SOFTMAX._replace(answer="share = 1 / (1 + np.exp(-out['logits'][0]))\n" + _PRINT)
+# Of several labels that may hold at once, each has a probability of its own; by tanh, which no logit
+# overflows.
+_SIGMOID = _SOFTMAX._replace(answer="share = (1 + np.tanh(out['logits'][0] / 2)) / 2\n" + _PRINT)
 
 SERVED = {
     'span': Served(
@@ -87,13 +91,20 @@ SERVED = {
                 ' texts[0].offsets[end][1]])'
             ),
             truncation='only_second',
+            least=2,
         ),
     ),
     'classifier': Served(answers.Classes, _SOFTMAX),
     'regressor': Served(
         answers.Number,
         Script(
-            "'a text' ['its pair']", _ONE, _BATCH, "print(round(float(out['logits'][0, 0]), 4))"
+            "'a text' ['its pair']",
+            _ONE,
+            _BATCH,
+            (
+                "values = [round(float(value), 4) for value in out['logits'][0]]\nprint(values[0]"
+                " if len(values) == 1 else dict(zip(about['labels'], values)))"
+            ),
         ),
     ),
     'multi_label': Served(answers.ManyLabels, _SIGMOID),
@@ -116,6 +127,8 @@ SERVED = {
             '[(words[0], choice) for choice in words[1:]]',
             _BATCH.replace('np.array(value', 'np.array([value]'),
             _SHARES + 'print({choice: round(float(p), 4) for choice, p in zip(words[1:], share)})',
+            least=3,
+            most=999,
         ),
     ),
     'pretraining': Served(
@@ -139,6 +152,7 @@ SERVED = {
             _ONE,
             _BATCH,
             "print('next sentence:', bool(out['logits'][0].argmax() == 0))",
+            least=2,
         ),
     ),
     'encoder': Served(

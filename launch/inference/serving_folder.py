@@ -37,6 +37,10 @@ _SERVE = '''\
 """Serves the model in this folder: python serve.py {usage}
 Needs {needs}; the project that trained the model is not needed."""
 import json, pathlib, sys
+
+if not {least} <= len(sys.argv) - 1 <= {most}:
+    print(__doc__.splitlines()[0], file=sys.stderr)
+    sys.exit(2)
 {imports}
 
 here, words = pathlib.Path(__file__).parent, sys.argv[1:]
@@ -91,11 +95,16 @@ weights['encoder/embeddings/word'] = table"""
 
 
 def write(
-    folder: Path, model: Model, tokenizer: Tokenizer, form: Literal['stablehlo', 'saved_model']
+    folder: Path,
+    model: Model,
+    tokenizer: Tokenizer,
+    form: Literal['stablehlo', 'saved_model'],
+    max_length: int | None = None,
 ) -> tuple[str, ...]:
     """Writes a folder that serves the model; returns the parts that its class has no place for.
 
-    UserError for a damaged or unfit model.
+    max_length: the longest row that serve.py makes, as trained; default: as many as there are
+    positions, which is what the program itself takes. UserError for a damaged or unfit model.
     """
     # Refused before anything is written: parts without a place, and numbers that are none.
     left_out = parameters.left_out(model, f'--architecture={model.architecture}', parameters.SHAPE)
@@ -126,7 +135,7 @@ def write(
         'inputs': dict(head.inputs),
         'outputs': list(head.outputs),
         'labels': labels,
-        'max_length': model.config.max_position,
+        'max_length': max_length or model.config.max_position,
         'pad_id': tokenizer.pad_id,
         'mask_id': tokenizer.mask_id,
     }
@@ -134,7 +143,7 @@ def write(
         about['word_vectors'] = {
             'entries': model.config.vocab_size,
             'rows': padded_vocab(model.config.vocab_size),
-            'width': model.config.hidden_size,
+            'width': model.config.embedding_width,
             'ngrams': model.config.hash_ngrams,
         }
         (folder / 'spelling.py').write_text(inspect.getsource(spelling))
@@ -144,14 +153,13 @@ def write(
     # holds its own.
     if form == 'stablehlo':
         (folder / 'model.stablehlo').write_bytes(serving.stablehlo(model))
-        safetensors.numpy.save_file(
-            {
-                name: np.ascontiguousarray(array)
-                for name, array in weights.items()
-                if name not in computed
-            },
-            folder / 'weights.safetensors',
-        )
+        stored = {
+            name: np.ascontiguousarray(array)
+            for name, array in weights.items()
+            if name not in computed
+        }
+        # Not by save_file, whose file no other user may read.
+        (folder / 'weights.safetensors').write_bytes(safetensors.numpy.save(stored))
     else:
         serving.write_saved_model(folder, model)
     # The example asks with the mask token that this tokenizer knows.

@@ -213,6 +213,14 @@ def test_a_bad_record_is_named(architecture, given, message):
         predictor(architecture)(given)
 
 
+def test_a_regression_of_several_numbers_has_all_of_them():
+    model = tiny_models.model('BertForSequenceClassification')._replace(problem_type='regression')
+    serve = Predictor(Source(model, tiny_models.tokenizer(), '', 0), 64, {})
+    logits = apply(heads.Classifier(tiny_models.CONFIG, outputs=3), model.params, row('paris'))[0]
+    wanted = dict(zip(tiny_models.LABELS, logits.tolist(), strict=True))
+    assert serve('paris')['values'] == pytest.approx(wanted, abs=1e-5)
+
+
 def test_a_text_that_is_none_is_one_that_lacks():
     serve = predictor('BertForSequenceClassification')
     for asked in ({'text': None}, (None, 'paris')):
