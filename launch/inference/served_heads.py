@@ -72,8 +72,7 @@ _BEST = (
 )
 _PRINT = "print({label: round(float(p), 4) for label, p in zip(about['labels'], share)})"
 _SOFTMAX = Script("'a text' ['its pair']", _ONE, _BATCH, _SHARES + _PRINT)
-# Of several labels that may hold at once, each has a probability of its own; by tanh, which no logit
-# overflows.
+# Of several labels that may hold at once, each has a probability of its own; tanh never overflows.
 _SIGMOID = _SOFTMAX._replace(answer="share = (1 + np.tanh(out['logits'][0] / 2)) / 2\n" + _PRINT)
 
 SERVED = {
