@@ -33,6 +33,7 @@ from configs.errors import UserError
 from configs.schema import ModelConfig
 from input_pipeline.tasks.features import input_rows, pairs_of
 from input_pipeline.tokenizer import Tokenizer
+from launch.inference.batching import check_process
 from launch.inference.extractor import Extractor
 from launch.inference.mask_filler import MaskFiller, check_head
 from launch.inference.predictor import check_dtype
@@ -78,6 +79,7 @@ class Bert:
 
         UserError where it is none. A pooler that it lacks is made fresh, which the log says.
         """
+        check_process()
         return cls(load_source(where), compute_dtype)
 
     @classmethod
@@ -129,7 +131,7 @@ class Bert:
 
     def __call__(self, rows: Mapping[str, np.ndarray]) -> Outputs:
         """The encoder's results for `tokenize`'s rows."""
-        outputs = jax.device_get(self._encode(self._placed, self._inputs(dict(rows))))
+        outputs = self._run(self._encode, dict(rows))
         return Outputs(outputs['last_hidden_state'], outputs['pooler_output'])
 
     def mlm_logits(
@@ -144,7 +146,7 @@ class Bert:
             B, T = rows['input_ids'].shape
             positions = np.tile(np.arange(T, dtype=np.int32), (B, 1))
         batch = {**rows, 'masked_lm_positions': np.asarray(positions, np.int32)}
-        return jax.device_get(self._mlm(self._placed, self._inputs(batch))['logits'])
+        return self._run(self._mlm, batch)['logits']
 
     def embed(
         self,
@@ -183,6 +185,11 @@ class Bert:
         answers = self._filler(top).answers(texts if several else [texts])
         masks = [answer['masks'] for answer in answers]
         return masks if several else masks[0]
+
+    def _run(self, program: Any, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """What a program gives for a batch of rows."""
+        check_process()
+        return jax.device_get(program(self._placed, self._inputs(batch)))
 
     @functools.cached_property
     def _placed(self) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from configs.errors import UserError
 from input_pipeline.text.record_files import BadRecord
 from launch.finetuning.batch_runner import Result, gather
 from launch.inference.answers import Answerer
-from launch.inference.batching import Buckets, Resident, placed
+from launch.inference.batching import Buckets, Resident, check_process, placed
 from launch.inference.served_heads import answerer
 from launch.sources.source import Source, at_step, read_source, read_tuned
 from launch.workdir import word_vectors
@@ -152,6 +152,7 @@ class Predictor:
           top: how many candidates an answer lists (n-best answers, words for a mask).
           compute_dtype: arithmetic of the layers, float32 or bfloat16.
         """
+        check_process()
         source = read_source(where)
         length, options = trained_with(where)
         length = max_seq_length or length or source.model.max_position
@@ -172,6 +173,7 @@ class Predictor:
         if not wheres:
             return {}
         wheres = [wheres] if isinstance(wheres, str) else wheres
+        check_process()
         encoder, sources = read_tuned(wheres)
         resident: Resident = {}
         _, size = placed({'encoder': encoder.params['encoder']}, resident)

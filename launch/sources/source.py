@@ -16,9 +16,11 @@ is done with it.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -45,6 +47,10 @@ from launch.workdir.workdir import MEND, Workdir
 _KINDS = (
     'a workdir of launch.pretrain or launch.finetune, a Hugging Face BERT or peft directory, or a'
     ' Google checkpoint with its bert_config.json'
+)
+
+_BEING_READ: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar(
+    'sources that are being read, each the encoder of the one before', default=()
 )
 
 
@@ -88,7 +94,7 @@ class Source(NamedTuple):
 
 def shape_of(where: str) -> schema.ModelConfig:
     """The shape of a source's encoder, whose weights are not read. UserError where it is none."""
-    with reading(where):
+    with reading(where), _not_within_itself(where):
         if prefix := google.prefix_of(where):
             return google.shape(prefix)
         if not epath.Path(where).exists() and hub.is_name(where):
@@ -116,8 +122,24 @@ def read_source(where: str, print_map: bool = False) -> Source:
     UserError, in one line, where it is none of the four kinds, cannot be read, is damaged, or its
     vocabulary is of another size.
     """
-    with reading(where):
+    with reading(where), _not_within_itself(where):
         return _read_source(where, print_map)
+
+
+@contextlib.contextmanager
+def _not_within_itself(where: str) -> Iterator[None]:
+    """UserError where what is read here is the encoder of something that is read, and that itself.
+
+    An adapter, and a tuned run, name the encoder that they belong to.
+    """
+    place, above = _lasting(where), _BEING_READ.get()
+    if place in above:
+        raise UserError(f'{where} names itself as the encoder that it belongs to')
+    token = _BEING_READ.set((*above, place))
+    try:
+        yield
+    finally:
+        _BEING_READ.reset(token)
 
 
 def read_tuned(wheres: Sequence[str]) -> tuple[Source, list[Source]]:
