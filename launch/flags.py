@@ -124,7 +124,7 @@ def _value(field: dataclasses.Field, about: Option, hint: Any) -> Any:
         items = tuple(item(one) for one in value)
     except ValueError:  # with commas; absl looks at what is given once for each
         numbers = 'whole numbers' if item is int else 'numbers'
-        example = ','.join(map(str, field.default or (1, 2)))
+        example = ','.join(map(str, typing.cast(tuple, field.default or (1, 2))))
         raise UserError(
             f'--{field.name}={",".join(value)}: must be {numbers} with commas between, as in'
             f' --{field.name}={example}'

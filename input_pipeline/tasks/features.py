@@ -11,7 +11,6 @@ import hashlib
 import os
 import zipfile
 from collections.abc import Iterable, Sequence
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +71,7 @@ def pairs_of(texts: str | Iterable[str | tuple[str, str]]) -> list[tuple[str, st
     if isinstance(texts, str) or not isinstance(texts, Iterable):
         texts = [texts]
     texts = list(texts)
-    pairs = [(text, None) if isinstance(text, str) else text for text in texts]
+    pairs: list[Any] = [(text, None) if isinstance(text, str) else text for text in texts]
     for place, pair in enumerate(pairs):
         whole = isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)
         if not (whole and isinstance(pair[1], str | None)):
@@ -93,7 +92,7 @@ def input_rows(
     multiple: T is the longest row's length, rounded up to it, but at most max_length; None: T is
     max_length. UserError for what is neither a text nor a pair, and for no multiple.
     """
-    if multiple is not None and (not isinstance(multiple, Integral) or multiple < 1):
+    if multiple is not None and (not isinstance(multiple, int | np.integer) or multiple < 1):
         raise UserError(f'multiple={multiple!r} must be a whole number from 1, or None')
     pairs = pairs_of(texts)
     rows = text_rows([a for a, _ in pairs], [b for _, b in pairs], tokenizer, max_length)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from numbers import Integral
 from typing import Any, NamedTuple
 
 import jax
@@ -166,7 +165,9 @@ class Bert:
                 f"pool={pool!r} gives no single vector: take 'mean', 'max' or 'cls', or the states"
                 ' of `Bert.__call__`'
             )
-        if isinstance(layers, str | int) or not all(isinstance(each, Integral) for each in layers):
+        if isinstance(layers, str | int) or not all(
+            isinstance(each, int | np.integer) for each in layers
+        ):
             raise UserError(f'layers={layers!r} must be a list of whole numbers, as in (-1, -2)')
         extractor = self._extractor(tuple(layers), pool, self._length(max_length))
         pairs = enumerate(pairs_of(texts))
@@ -209,6 +210,6 @@ class Bert:
         most = self.config.max_position
         if max_length is None:
             return most
-        if not isinstance(max_length, Integral) or not 3 <= max_length <= most:
+        if not isinstance(max_length, int | np.integer) or not 3 <= max_length <= most:
             raise UserError(f'max_length={max_length!r}: this model reads 3 to {most} word pieces')
         return max_length

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from numbers import Integral
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -98,12 +97,12 @@ class Predictor:
         added.
         """
         check_dtype(compute_dtype)
-        if not isinstance(top, Integral) or top < 1:
+        if not isinstance(top, int | np.integer) or top < 1:
             raise UserError(f'top={top!r} must be a whole number from 1')
 
         # Eight places leave some pieces of each text of a pair, beside the special tokens.
         most = source.model.max_position
-        if not isinstance(max_seq_length, Integral) or not 8 <= max_seq_length <= most:
+        if not isinstance(max_seq_length, int | np.integer) or not 8 <= max_seq_length <= most:
             raise UserError(
                 f'max_seq_length={max_seq_length!r}: this model reads 8 to {most} word pieces'
             )
