@@ -108,9 +108,15 @@ def main(argv: Sequence[str]) -> None:
 
     # Also the map, as the files say it: what has just been written is what is named.
     base = _base(options, model) if options.format == 'peft' else None
-    made = trained_with(options.model.where)[1] if of_ours else {}
+    length, made = trained_with(options.model.where) if of_ours else (None, {})
     reading, left_out = export(
-        model, source.tokenizer, options.format, options.output, base, made.get('texts')
+        model,
+        source.tokenizer,
+        options.format,
+        options.output,
+        base,
+        max_length=length,
+        texts=made.get('texts'),
     )
     if options.print_map:
         print_names(reading)
@@ -141,12 +147,13 @@ def export(
     form: Format,
     output: str,
     base: Source | None = None,
+    max_length: int | None = None,
     texts: int | None = None,
 ) -> tuple[Reading, tuple[str, ...]]:
     """Writes a directory of the format `form`, whole or not at all.
 
-    base: the encoder that an adapter is for, of the format 'peft' alone. texts: how many a folder
-    that serves is asked, as in `serving_folder.write`.
+    base: the encoder that an adapter is for, of the format 'peft' alone. max_length, texts: of a
+    folder that serves, as in `serving_folder.write`.
     -> what is read there again (so it fits, and holds no NaN), and the parts of the model that
     found no place in it.
     """
@@ -160,7 +167,7 @@ def export(
         if form == 'peft':
             assert base is not None
             return _peft(model, tokenizer, folder, base)
-        return _serving(model, tokenizer, folder, form, texts)
+        return _serving(model, tokenizer, folder, form, max_length, texts)
 
 
 def _huggingface(
@@ -222,6 +229,7 @@ def _serving(
     tokenizer: Tokenizer,
     folder: epath.Path,
     form: Literal['stablehlo', 'saved_model'],
+    max_length: int | None,
     texts: int | None,
 ) -> tuple[Reading, tuple[str, ...]]:
     from bert_jax.interchange import serving
@@ -229,7 +237,7 @@ def _serving(
     from launch.inference import serving_folder
 
     # Nothing reads a program back as weights; its name map is the identity.
-    left_out = serving_folder.write(folder, model, tokenizer, form, texts)
+    left_out = serving_folder.write(folder, model, tokenizer, form, max_length, texts)
     return Reading(model, {name: name for name in serving.used_weights(model)}, (), ()), left_out
 
 

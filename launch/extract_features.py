@@ -45,9 +45,10 @@ class Options:
         'file of texts or pairs of texts, plain or compressed (gzip, bzip2, xz, zstd)'
     )
     output: str = required('F.npz, or a folder for .npy files')
-    layers: tuple[int, ...] = option(
-        (-1, -2, -3, -4),
-        '0 is the embeddings, I the I-th block, -1 the last block',
+    layers: tuple[int, ...] | None = option(
+        None,
+        '0 is the embeddings, I the I-th block, -1 the last block; default: the last four blocks,'
+        ' or as many as there are',
         commas=True,
     )
     pool: Literal['none', 'cls', 'mean', 'max'] = option(
@@ -72,8 +73,8 @@ def main(argv: Sequence[str]) -> None:
     options = flags.read(Options)
 
     # What can be refused without jax comes first.
-    layers, pool = list(options.layers), options.pool
-    if not layers:
+    pool = options.pool
+    if options.layers is not None and not options.layers:
         raise UserError('--layers=: write numbers with commas between, as in --layers=-1,-2')
 
     import numpy as np
@@ -100,6 +101,7 @@ def main(argv: Sequence[str]) -> None:
     # A pooler that the source lacks is made fresh; no layer that is written reads it.
     size = reader.size
     source = load_source(options.model.where)
+    layers = list(options.layers or last_blocks(source.model.num_layers))
     dtype = 'float16' if options.float16 else 'float32'
     extractor = Extractor(
         source,
@@ -141,6 +143,11 @@ def main(argv: Sequence[str]) -> None:
         output.finish(about, lambda: files.move(output.folder, options.output))
     say_cut(options.input, cut, f'max_seq_length={extractor.max_seq_length} allows')
     print(f'{options.output}: {output.records} texts{output.of_them_bad()}')
+
+
+def last_blocks(count: int) -> range:
+    """The last four of so many blocks, or as many as there are, the last one first."""
+    return range(-1, -min(4, count) - 1, -1)
 
 
 if __name__ == '__main__':

@@ -124,7 +124,7 @@ def _value(field: dataclasses.Field, about: Option, hint: Any) -> Any:
         items = tuple(item(one) for one in value)
     except ValueError:  # with commas; absl looks at what is given once for each
         numbers = 'whole numbers' if item is int else 'numbers'
-        default = typing.cast(tuple, field.default)
+        default = typing.cast(tuple, field.default) or ()
         example = ','.join(map(str, default if len(default) > 1 else (item('0'), item('1'))))
         raise UserError(
             f'--{field.name}={",".join(value)}: must be {numbers} with commas between, as in'

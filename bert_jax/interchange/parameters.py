@@ -119,6 +119,20 @@ def places(
 
     outputs: how many a task's own part has, if it is one of them.
     """
+    layout = {}
+    # From our shape to theirs: one array a block, the vocabulary's real size, transposed or not.
+    for path, shape in _of_parts(config, parts, outputs).items():
+        name, transposed = naming(path)
+        blocks = range(shape[0]) if '{}' in name else [None]
+        shape = shape[1:] if '{}' in name else shape
+        shape = (config.vocab_size, *shape[1:]) if path in _VOCABULARY else shape
+        theirs = shape[::-1] if transposed else shape
+        layout[path] = Place(tuple(name.format(i) for i in blocks), theirs, transposed)
+    return layout
+
+
+def _of_parts(config: ModelConfig, parts: Iterable[str], outputs: int) -> dict[str, tuple]:
+    """{our path: shape} of an encoder with these parts."""
     # The blocks' shapes from an encoder of full depth; all else that stands on it from a model of
     # one.
     dtype, wanted = jnp.dtype(jnp.float32), set(parts)
@@ -134,16 +148,7 @@ def places(
             head = next(head for head in HEADS.values() if name in head.parts)
             of_head = _shapes(head.model(shallow, dtype, outputs))
             shapes |= {path: of_head[path] for path in of_head if path.startswith(part.path)}
-    layout = {}
-    # From our shape to theirs: one array a block, the vocabulary's real size, transposed or not.
-    for path, shape in shapes.items():
-        name, transposed = naming(path)
-        blocks = range(shape[0]) if '{}' in name else [None]
-        shape = shape[1:] if '{}' in name else shape
-        shape = (config.vocab_size, *shape[1:]) if path in _VOCABULARY else shape
-        theirs = shape[::-1] if transposed else shape
-        layout[path] = Place(tuple(name.format(i) for i in blocks), theirs, transposed)
-    return layout
+    return shapes
 
 
 @functools.lru_cache(maxsize=16)
@@ -212,22 +217,8 @@ def to_tree(
     # Three checks before anything is converted, in the order in which they explain each other: the
     # names, the shapes, the values.
     wanted = {name: place.shape for place in layout.values() for name in place.names}
-    if set(wanted) != set(tensors):
-        missing = set(wanted) - set(tensors)
-        unknown = {spelled[name] for name in set(tensors) - set(wanted)}
-        raise UserError(
-            f'{where}: its weights are not those of {settings}: missing {brief(missing)}; not known'
-            f' here {brief(unknown)}'
-        )
-    if wrong := [
-        f'{spelled[n]}: {tensors[n].shape} in the file, {s} by {settings}'
-        for n, s in wanted.items()
-        if tensors[n].shape != s
-    ]:
-        raise UserError(
-            f'{where}: {"; ".join(wrong[:4])} ({len(wrong)} wrong shapes in all): {settings} is of'
-            ' another model'
-        )
+    shapes = {name: array.shape for name, array in tensors.items()}
+    _check_fit(wanted, shapes, spelled, where, settings)
     if bad := [
         spelled[name] for name in wanted if not np.isfinite(tensors[name].astype(np.float32)).all()
     ]:
@@ -251,6 +242,54 @@ def to_tree(
             is_stacked = path.startswith('encoder/layers/')
             leaves[path] = np.stack(arrays) if is_stacked else np.ascontiguousarray(arrays[0])
     return traverse_util.unflatten_dict(leaves, sep='/')
+
+
+def check_arrays(model: Model, where: str, settings: str) -> None:
+    """UserError unless the encoder, and each part that is there, has just the arrays that it needs.
+
+    Their shapes are those of model.config, which the file `settings` gave. A part may be absent as
+    a whole; what beside the encoder has the name of no part is a user's own.
+    """
+    flat = traverse_util.flatten_dict(model.params, sep='/')
+    parts = [n for n, part in PARTS.items() if any(path.startswith(part.path) for path in flat)]
+    ours = ('encoder/', *(PARTS[name].path for name in parts))
+    found = {path: np.shape(leaf) for path, leaf in flat.items() if path.startswith(ours)}
+
+    # How many outputs a task has its labels say, or its own bias where they have no names.
+    head = CLASSES.get(model.architecture)
+    biases = (found.get(f'{PARTS[part].path}bias', ()) for part in of_task(parts))
+    outputs = next((shape[0] for shape in biases if shape), 2)
+    outputs = len(model.labels) or outputs if head and head.labelled else outputs
+    wanted = _of_parts(model.config, parts, outputs)
+    if 'pooler' not in parts:
+        wanted = {path: s for path, s in wanted.items() if not path.startswith('encoder/pooler/')}
+    _check_fit(wanted, found, {path: path for path in found}, where, settings)
+
+
+def _check_fit(
+    wanted: Mapping[str, tuple],
+    found: Mapping[str, tuple],
+    spelled: Mapping[str, str],
+    where: str,
+    settings: str,
+) -> None:
+    """UserError unless the arrays found, {name: shape}, are those wanted; see `to_tree`."""
+    if set(wanted) != set(found):
+        missing = set(wanted) - set(found)
+        unknown = {spelled[name] for name in set(found) - set(wanted)}
+        raise UserError(
+            f'{where}: its weights are not those of {settings}: missing {brief(missing)}; not known'
+            f' here {brief(unknown)}: weights and settings must be of one model'
+        )
+    if wrong := [
+        f'{spelled[n]}: {found[n]} in the file, {s} by {settings}'
+        for n, s in wanted.items()
+        if found[n] != s
+    ]:
+        raise UserError(
+            f'{where}: {"; ".join(wrong[:4])} ({len(wrong)} wrong shapes in all): {settings} is of'
+            ' another model'
+        )
 
 
 def to_tensors(
@@ -300,14 +339,19 @@ def left_out(model: Model, where: str, shape: Collection[str] = ()) -> tuple[str
         raise UserError(
             f'{model.architecture} is none of the classes that can be written: {", ".join(classes)}'
         )
-    parts = CLASSES[model.architecture].parts
+    check_parts(model, where, 'name another class')
     # The opposite is no error: what the class has no place for is left out, and said.
-    if lacking := [part for part in parts if part not in model.parts]:
+    return tuple(part for part in model.parts if part not in CLASSES[model.architecture].parts)
+
+
+def check_parts(model: Model, where: str, mend: str) -> None:
+    """UserError, which ends with `mend`, where the model's class needs a part that it lacks."""
+    needed = CLASSES[model.architecture].parts if model.architecture in CLASSES else ()
+    if lacking := [part for part in needed if part not in model.parts]:
         raise UserError(
             f'{where}: {model.architecture} needs {", ".join(lacking)}, which this model does not'
-            ' have: name another class'
+            f' have: {mend}'
         )
-    return tuple(part for part in model.parts if part not in parts)
 
 
 def with_stored_words(model: Model, where: str) -> Model:

@@ -9,7 +9,7 @@ train/task_heads.py. Must not know texts, tokenizers or labels.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
@@ -18,10 +18,11 @@ import numpy as np
 from flax import traverse_util
 from jax import export
 
-from bert_jax.interchange.parameters import Model
+from bert_jax.interchange.parameters import Model, brief
 from bert_jax.mesh.sharding import path_of
 from bert_jax.train.state import init_params
 from bert_jax.train.task_heads import CLASSES, PARTS
+from configs.errors import UserError
 
 PLATFORMS = ('cpu', 'cuda', 'tpu')  # of one StableHLO artifact; jax's names
 # (parameters, batch) -> outputs by name.
@@ -38,21 +39,25 @@ def forward(model: Model, dtype: jnp.dtype = jnp.float32) -> Function:
     module = head.model(config, dtype, model.outputs)
 
     def call(params: Mapping[str, Any], batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        result = module.apply({'params': filled_up(module, params)}, batch)
+        result = module.apply({'params': filled_up(module, params, head.parts)}, batch)
         return {name: of(result, config) for name, of in head.outputs.items()}
 
     return call
 
 
-def filled_up(module: Any, params: Mapping[str, Any]) -> dict[str, Any]:
+def filled_up(module: Any, params: Mapping[str, Any], read: Collection[str]) -> dict[str, Any]:
     """`params` with zeros for the arrays of `module` that it lacks.
 
-    Those are of heads whose output nobody reads, which no program computes.
+    Those are of the parts that are not among those `read`, whose output no program computes.
+    UserError where others are missing.
     """
     # Shapes alone are needed: the module is traced, not computed.
-    wanted = flat(jax.eval_shape(lambda: init_params(module, 0)))
+    wanted, given = flat(jax.eval_shape(lambda: init_params(module, 0))), flat(params)
+    unread = tuple(part.path for name, part in PARTS.items() if name not in read)
+    if missing := [path for path in wanted if path not in given and not path.startswith(unread)]:
+        raise UserError(f'this model lacks {brief(missing)}: its weights are not whole')
     zeros = {path: jnp.zeros(leaf.shape, leaf.dtype) for path, leaf in wanted.items()}
-    return nested(zeros | flat(params))
+    return nested(zeros | given)
 
 
 def flat(params: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,13 +13,17 @@ from typing import Any
 import numpy as np
 from flax import traverse_util
 
-from bert_jax.model.added import is_added, neutral
+from bert_jax.interchange.parameters import brief
+from bert_jax.model.added import is_added, neutral, trained_from
+from bert_jax.model.embeddings import computed_arrays
 from configs.errors import UserError
 from configs.model import TuningConfig
 from configs.schema import ModelConfig
 
 # The methods whose weights are a change of BERT's own, and no part of the computation.
 FOLDED = ('full', 'bitfit', 'lora', 'ia3', 'spafit')
+
+_MEND = 'put its checkpoint back from a copy'
 
 
 def assembled(
@@ -31,11 +35,18 @@ def assembled(
     run in UserError, where a shape does not fit.
     """
     own = traverse_util.flatten_dict({'encoder': encoder}, sep='/')
+    given = traverse_util.flatten_dict(tuned, sep='/')
+    # What tuning trains must be there: else the encoder's own would stand for it.
+    trained = {path for path in own if trained_from(path, config) is not None}
+    if missing := trained - given.keys() - computed_arrays(config):
+        raise UserError(f'{name}: missing {brief(missing)}, which its tuning trains: {_MEND}')
     whole = dict(own)
-    for path, leaf in traverse_util.flatten_dict(tuned, sep='/').items():
+    for path, leaf in given.items():
         leaf = np.asarray(leaf)
         if '/layers/' in path:
             below = config.own_blocks - leaf.shape[0]
+            if below != trained_from(path, config):
+                raise UserError(f'{name}: {path} has {leaf.shape[0]} blocks: {_MEND}')
             if is_added(path):
                 before = np.full((below, *leaf.shape[1:]), neutral(path), leaf.dtype)
             else:

@@ -32,12 +32,14 @@ def make_features(
     """A function of (encoder's parameters, batch) that gives {'features': [B, T, K, H]} in `dtype`.
 
     Pooled, features are [B, K, H]: cls is the first token; mean and max are over the real
-    positions, [CLS] and [SEP] among them. UserError for a layer that is not there, or
-    is named twice.
+    positions, [CLS] and [SEP] among them. UserError for no layer, one that is not there, or
+    one that is named twice.
     """
     # Layers are checked before anything is compiled; -1 - count is the embeddings, counted from the
     # end.
     count = config.num_layers
+    if not layers:
+        raise UserError('--layers: none is named: write numbers, as in -1,-2')
     if wrong := [layer for layer in layers if not -count - 1 <= layer <= count]:
         raise UserError(
             f'--layers: no layer {wrong[0]}: this encoder has 0 (the embeddings) to {count}, or'

@@ -466,25 +466,26 @@ def load_params(
     Only reads: damaged checkpoints are passed over with a warning. UserError where none verifies.
     """
     # From the newest back, as in Checkpoints.restore, but nothing is set aside: the folder may be
-    # of a run that is still going on, or of somebody else.
+    # somebody else's, or of a run that goes on. That removes a step when it has saved another, so
+    # where the steps have changed meanwhile they are read again.
     folder = epath.Path(workdir).absolute() / 'checkpoints'
-    candidates = [s for s in reversed(saved_steps(workdir)) if step is None or s == step]
     quiet()
-    faults = []
-    for candidate in candidates:
-        path = folder / str(candidate)
-        try:
-            return patiently(os.fspath(path), functools.partial(_load_params, path)), candidate
-        except Exception as error:
-            if not is_damage(error):
-                raise
-            faults.append(f'step {candidate}: {describe(error)}')
-            logging.warning(
-                'checkpoint of step %d in %s is damaged and skipped: %s',
-                candidate,
-                workdir,
-                describe(error),
-            )
+    for _ in range(10):
+        steps, faults = saved_steps(workdir), []
+        for candidate in [s for s in reversed(steps) if step is None or s == step]:
+            path = folder / str(candidate)
+            try:
+                return patiently(os.fspath(path), functools.partial(_load_params, path)), candidate
+            except Exception as error:
+                if not is_damage(error):
+                    raise
+                fault = describe(error)
+            if saved_steps(workdir) != steps:
+                break
+            faults.append(f'step {candidate}: {fault}')
+            logging.warning('%s is damaged and skipped: %s', path, fault)
+        else:
+            break
     raise UserError(
         f'{folder}: no checkpoint that can be read ({"; ".join(faults) or "none there"}); is this a'
         ' workdir of pretrain or finetune?'

@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 import os
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from absl import logging
 
+from configs.errors import UserError
 from configs.files.atomic import atomic_file
 from input_pipeline.tasks.base import INPUT_KEYS, Arrays, Example, Task
 
@@ -66,8 +67,27 @@ def text_rows(
     return features
 
 
+def pairs_of(texts: str | Iterable[str | tuple[str, str]]) -> list[tuple[str, str | None]]:
+    """(text, its pair or None) of each of some texts and pairs; a string is one text.
+
+    UserError for what is neither a text nor a pair.
+    """
+    # A string is a sequence of strings too: each letter would be a text.
+    if isinstance(texts, str) or not isinstance(texts, Iterable):
+        texts = [texts]
+    texts = list(texts)
+    pairs: list[Any] = [(text, None) if isinstance(text, str) else text for text in texts]
+    for place, pair in enumerate(pairs):
+        whole = isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)
+        if not (whole and isinstance(pair[1], str | None)):
+            raise UserError(
+                f'texts[{place}] must be a text, or a tuple of two, not {str(texts[place])[:80]!r}'
+            )
+    return pairs
+
+
 def input_rows(
-    texts: Sequence[str | tuple[str, str]],
+    texts: str | Iterable[str | tuple[str, str]],
     tokenizer: Any,
     max_length: int,
     multiple: int | None = 1,
@@ -75,9 +95,11 @@ def input_rows(
     """INPUT_KEYS [N, T] int32 of texts and pairs, as `text_rows` lays them out, one batch.
 
     multiple: T is the longest row's length, rounded up to it, but at most max_length; None: T is
-    max_length.
+    max_length. UserError for what is neither a text nor a pair, and for no multiple.
     """
-    pairs = [(text, None) if isinstance(text, str) else text for text in texts]
+    if multiple is not None and (not isinstance(multiple, int | np.integer) or multiple < 1):
+        raise UserError(f'multiple={multiple!r} must be a whole number from 1, or None')
+    pairs = pairs_of(texts)
     rows = text_rows([a for a, _ in pairs], [b for _, b in pairs], tokenizer, max_length)
     # Once only: whoever trains on batches of their own would have a line for each.
     if said := _cut_in_words('tokenize', cut_of(rows), f'max_length={max_length} allows'):

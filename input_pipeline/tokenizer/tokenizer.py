@@ -266,7 +266,11 @@ class Tokenizer:
         return self.encode_batch([text])[0].tolist()
 
     def encode_batch(self, texts: Iterable[str]) -> list[np.ndarray]:
-        """Ids of each text, without special tokens, as read-only int32 arrays."""
+        """Ids of each text, without special tokens, as read-only int32 arrays.
+
+        A string is one text.
+        """
+        texts = [texts] if isinstance(texts, str) else texts
         if self._memo is None:
             return self._encode_texts(texts)
 
@@ -280,6 +284,7 @@ class Tokenizer:
 
         As `encode_batch`, but byte-level BPE has other entries for a word behind a space.
         """
+        words = [words] if isinstance(words, str) else words
         return self.encode_batch([f' {word}' for word in words] if self._byte_bpe else words)
 
     def encode_with_offsets(self, text: str) -> Encoding:

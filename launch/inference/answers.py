@@ -114,7 +114,7 @@ class ManyLabels(Answerer):
     ) -> list[dict[str, Any]]:
         """{'labels': those above one half, 'probabilities': {label: p}}."""
         # A sigmoid each: labels do not exclude one another. float64, as for the softmax below.
-        probabilities = 1 / (1 + np.exp(-outputs['logits'].astype(np.float64)))
+        probabilities = special.expit(outputs['logits'].astype(np.float64))
         return [
             {
                 'labels': [label for label, p in zip(self.labels, row, strict=True) if p > 0.5],
@@ -125,13 +125,15 @@ class ManyLabels(Answerer):
 
 
 class Number(Answerer):
-    """A text, or a pair, has a number: a regression."""
+    """A text, or a pair, has a number, or several: a regression."""
 
     def answers(
         self, records: Sequence[Record], rows: Arrays, outputs: Arrays
     ) -> list[dict[str, Any]]:
-        """{'value': the number}."""
-        return [{'value': float(row[0])} for row in outputs['logits']]
+        """{'value': the number}, or of several outputs {'values': {label: number}}."""
+        if len(self.labels) == 1:
+            return [{'value': float(row[0])} for row in outputs['logits']]
+        return [{'values': _named(self.labels, row)} for row in outputs['logits']]
 
 
 class NextSentence(Answerer):

@@ -7,6 +7,7 @@ batch is run is finetuning/batch_runner.py's. Must not know what the function co
 from __future__ import annotations
 
 import collections
+import os
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from bert_jax.costs import memory
 from bert_jax.mesh import sharding
+from configs.errors import UserError
 from configs.schema import RuntimeConfig
 from input_pipeline.tasks.base import Arrays
 from launch.finetuning.batch_runner import PlannedBatch, Result, counted_jit, run
@@ -25,6 +27,19 @@ _FEW = 8  # rows of the batches that what is left over goes in
 # Arrays of the host and the same on the devices, by the identity of the former.
 Resident: TypeAlias = dict[int, tuple[np.ndarray, jax.Array]]
 _TOKENS = {'cpu': 4096, 'gpu': 32768, 'tpu': 32768}  # of a whole batch
+
+_process: list[int] = []  # the one that the devices were first used in
+
+
+def check_process() -> None:
+    """UserError in a process that was forked from the one whose devices are used: it would hang."""
+    if _process and _process[0] != os.getpid():
+        raise UserError(
+            'this process was forked from one in which a model is on the devices, and jax would'
+            ' hang in it: start processes by multiprocessing.get_context("spawn"), and load the'
+            ' model in each of them'
+        )
+    _process[:] = [os.getpid()]
 
 
 def placed(params: Any, resident: Resident) -> tuple[Any, int]:
@@ -72,6 +87,8 @@ class Buckets:
         self.max_length, self._inputs = max_length, inputs
         self.compilations: collections.Counter[str] = collections.Counter()
 
+        check_process()
+
         # All devices by default: what a model was trained on says nothing of where it serves.
         self._mesh = sharding.make_mesh(RuntimeConfig())
         self._params, self.added_bytes = placed(params, {} if resident is None else resident)
@@ -87,6 +104,8 @@ class Buckets:
 
         rows: INPUT_KEYS [N, S], cut to the batch's length, and other arrays [N, ...] as they are.
         """
+        check_process()
+
         # A list, so that all batches are sent before anyone waits for the first.
         plan = self._plan(rows['input_mask'].sum(axis=1))
         return list(run(self._function, self._params, rows, plan, self._mesh, self._inputs))

@@ -30,10 +30,12 @@ from bert_jax.train.state import init_params
 from bert_jax.train.task_heads import HEADS, pretraining_head
 from configs.errors import UserError
 from configs.schema import ModelConfig
-from input_pipeline.tasks.features import input_rows, say_cut
+from input_pipeline.tasks.features import input_rows, pairs_of, say_cut
 from input_pipeline.tokenizer import Tokenizer
+from launch.inference.batching import check_process
 from launch.inference.extractor import Extractor
 from launch.inference.mask_filler import MaskFiller, check_head
+from launch.inference.predictor import check_dtype
 from launch.sources.source import Source, load_source
 from launch.workdir import word_vectors
 
@@ -61,6 +63,7 @@ class Bert:
 
     def __init__(self, source: Source, compute_dtype: str = 'float32'):
         """`source` must have a pooler; compute_dtype: arithmetic of the layers, or 'bfloat16'."""
+        check_dtype(compute_dtype)
         self.source, self._dtype = source, compute_dtype
         self._inputs = word_vectors.inputs(source.model, source.tokenizer)
         forward = lambda head: jax.jit(serving.forward(self._as(head), jnp.dtype(compute_dtype)))
@@ -75,6 +78,7 @@ class Bert:
 
         UserError where it is none. A pooler that it lacks is made fresh, which the log says.
         """
+        check_process()
         return cls(load_source(where), compute_dtype)
 
     @classmethod
@@ -116,17 +120,17 @@ class Bert:
         return self.source.tokenizer
 
     def tokenize(
-        self, texts: Sequence[Text], max_length: int | None = None, multiple: int | None = 1
+        self, texts: str | Sequence[Text], max_length: int | None = None, multiple: int | None = 1
     ) -> dict[str, np.ndarray]:
         """`input_rows` of texts and pairs; max_length: by default as many as there are positions.
 
-        UserError where there are fewer.
+        A string is one text. UserError where there are fewer positions.
         """
         return input_rows(texts, self.tokenizer, self._length(max_length), multiple)
 
     def __call__(self, rows: Mapping[str, np.ndarray]) -> Outputs:
         """The encoder's results for `tokenize`'s rows."""
-        outputs = jax.device_get(self._encode(self._placed, self._inputs(dict(rows))))
+        outputs = self._run(self._encode, dict(rows))
         return Outputs(outputs['last_hidden_state'], outputs['pooler_output'])
 
     def mlm_logits(
@@ -141,11 +145,11 @@ class Bert:
             B, T = rows['input_ids'].shape
             positions = np.tile(np.arange(T, dtype=np.int32), (B, 1))
         batch = {**rows, 'masked_lm_positions': np.asarray(positions, np.int32)}
-        return jax.device_get(self._mlm(self._placed, self._inputs(batch))['logits'])
+        return self._run(self._mlm, batch)['logits']
 
     def embed(
         self,
-        texts: Sequence[Text],
+        texts: str | Sequence[Text],
         layers: Sequence[int] = (-1,),
         pool: Pool = 'mean',
         max_length: int | None = None,
@@ -153,15 +157,21 @@ class Bert:
         """One vector for each text or pair [N, K H]: its chosen K layers pooled, one after another.
 
         layers: 0 is the embeddings' output, -1 the last block's; pool: 'mean' and 'max' over the
-        word pieces, [CLS] and [SEP] among them, or 'cls'.
+        word pieces, [CLS] and [SEP] among them, or 'cls'. A string is one text. UserError for
+        another pool, or layers that are not there.
         """
-        if pool == 'none':
-            raise ValueError(
-                "pool='none' gives no single vector: take the states of `Bert.__call__`"
+        if pool not in ('cls', 'mean', 'max'):
+            raise UserError(
+                f"pool={pool!r} gives no single vector: take 'mean', 'max' or 'cls', or the states"
+                ' of `Bert.__call__`'
             )
+        if isinstance(layers, str | int) or not all(
+            isinstance(each, int | np.integer) for each in layers
+        ):
+            raise UserError(f'layers={layers!r} must be a list of whole numbers, as in (-1, -2)')
         extractor = self._extractor(tuple(layers), pool, self._length(max_length))
-        pairs = (text if isinstance(text, tuple) else (text, None) for text in texts)
-        records = ((i, {'text': a, 'text_b': b}) for i, (a, b) in enumerate(pairs))
+        pairs = enumerate(pairs_of(texts))
+        records = ((number, {'text': a, 'text_b': b}) for number, (a, b) in pairs)
         parts = list(extractor(records, 'texts'))
         cut = sum((part.cut for part in parts), np.zeros(4, np.int64))
         say_cut('embed', cut, f'max_length={extractor.max_seq_length} allows')
@@ -180,6 +190,11 @@ class Bert:
         masks = [answer['masks'] for answer in answers]
         return masks if several else masks[0]
 
+    def _run(self, program: Any, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """What a program gives for a batch of rows."""
+        check_process()
+        return jax.device_get(program(self._placed, self._inputs(batch)))
+
     @functools.cached_property
     def _placed(self) -> dict[str, Any]:
         """The parameters on the device, put there when they are first asked for."""
@@ -196,6 +211,8 @@ class Bert:
 
     def _length(self, max_length: int | None) -> int:
         most = self.config.max_position
-        if max_length is not None and not 3 <= max_length <= most:
-            raise UserError(f'max_length={max_length}: this model reads 3 to {most} word pieces')
-        return max_length or most
+        if max_length is None:
+            return most
+        if not isinstance(max_length, int | np.integer) or not 3 <= max_length <= most:
+            raise UserError(f'max_length={max_length!r}: this model reads 3 to {most} word pieces')
+        return max_length

@@ -30,11 +30,10 @@ from input_pipeline.tasks.features import cut_of, say_cut
 from input_pipeline.text.record_files import BadRecord
 from launch.finetuning.batch_runner import Result, gather
 from launch.inference.answers import Answerer
-from launch.inference.batching import Buckets, Resident, placed
+from launch.inference.batching import Buckets, Resident, check_process, placed
 from launch.inference.served_heads import answerer
-from launch.sources.source import Source, read_source, read_tuned
+from launch.sources.source import Source, at_step, read_source, read_tuned
 from launch.workdir import word_vectors
-from launch.workdir.workdir import Workdir
 
 _CHUNK = 512  # records that go together through `stream`
 _ROW_ARRAYS = ('input_ids', 'input_mask', 'segment_ids', 'masked_lm_positions')
@@ -43,7 +42,7 @@ _ROW_ARRAYS = ('input_ids', 'input_mask', 'segment_ids', 'masked_lm_positions')
 def trained_with(where: str) -> tuple[int | None, dict[str, Any]]:
     """(longest row, options) that a fine-tuned workdir was trained with; (None, {}) elsewhere."""
     # A Hugging Face directory has a config.json too, and is none.
-    workdir = Workdir(where)
+    workdir, _ = at_step(where)
     ours = workdir.config_file.exists() and not huggingface.is_directory(where)
     config = workdir.config() if ours else None
     if isinstance(config, schema.FinetuneConfig):
@@ -63,6 +62,12 @@ def roles_of(
         return required, optional
     left = tuple(role for role in optional if role != 'text_b')
     return (*required, 'text_b') if options['texts'] == 2 else required, left
+
+
+def check_dtype(name: str) -> None:
+    """UserError where `name` is no arithmetic of the layers."""
+    if name not in ('float32', 'bfloat16'):
+        raise UserError(f'compute_dtype={name!r} must be float32 or bfloat16')
 
 
 class _Started(NamedTuple):
@@ -106,11 +111,15 @@ class Predictor:
         resident: weights on the devices that it shares with other predictors, to which its own are
         added.
         """
+        check_dtype(compute_dtype)
+        if not isinstance(top, int | np.integer) or top < 1:
+            raise UserError(f'top={top!r} must be a whole number from 1')
+
         # Eight places leave some pieces of each text of a pair, beside the special tokens.
         most = source.model.max_position
-        if not 8 <= max_seq_length <= most:
+        if not isinstance(max_seq_length, int | np.integer) or not 8 <= max_seq_length <= most:
             raise UserError(
-                f'max_seq_length={max_seq_length}: this model reads 8 to {most} word pieces'
+                f'max_seq_length={max_seq_length!r}: this model reads 8 to {most} word pieces'
             )
 
         questions = options.get('max_query_length')
@@ -164,6 +173,7 @@ class Predictor:
           top: how many candidates an answer lists (n-best answers, words for a mask).
           compute_dtype: arithmetic of the layers, float32 or bfloat16.
         """
+        check_process()
         source = read_source(where)
         length, options = trained_with(where)
         length = max_seq_length or length or source.model.max_position
@@ -171,7 +181,7 @@ class Predictor:
 
     @classmethod
     def on_one_encoder(
-        cls, wheres: Sequence[str], top: int = 5, compute_dtype: str = 'float32'
+        cls, wheres: str | Sequence[str], top: int = 5, compute_dtype: str = 'float32'
     ) -> dict[str, Predictor]:
         """A predictor for each of several runs that were tuned on one encoder, by their names.
 
@@ -183,6 +193,8 @@ class Predictor:
         """
         if not wheres:
             return {}
+        wheres = [wheres] if isinstance(wheres, str) else wheres
+        check_process()
         encoder, sources = read_tuned(wheres)
         resident: Resident = {}
         _, size = placed({'encoder': encoder.params['encoder']}, resident)
@@ -215,6 +227,9 @@ class Predictor:
         it}, as a BadRecord among the inputs is. How many were too long for a row and cut is logged
         at the end.
         """
+        # A text or a record is one input: what it is made of are none.
+        inputs = [inputs] if isinstance(inputs, str | Mapping) else inputs
+
         # One chunk ahead, as everywhere: the device is never idle while answers are written.
         numbers, items = itertools.count(), iter(inputs)
         before: _Started | None = None

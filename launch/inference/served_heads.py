@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from bert_jax.interchange.parameters import Model
+from bert_jax.interchange.parameters import Model, check_parts
 from bert_jax.train.task_heads import CLASSES
 from configs.errors import UserError
 from input_pipeline.tasks.squad import SpanTask
@@ -57,8 +57,8 @@ class Served(NamedTuple):
 # Lines that several heads share; `words` are the arguments: one text, or a pair.
 _ONE = '[tuple(words) if len(words) > 1 else words[0]]'
 _BATCH = 'batch = {name: np.array(value, np.int32) for name, value in rows.items()}'
-# softmax(logits) without its shift: an example should be short, and logits are small.
-_SHARES = "share = np.exp(out['logits'][0]) / np.exp(out['logits'][0]).sum()\n"
+# The softmax, shifted by the largest: exp of a large logit alone would be infinite.
+_SHARES = "share = np.exp(out['logits'][0] - out['logits'][0].max())\nshare = share / share.sum()\n"
 # The masked places; a text without any still needs an array of one.
 _MASKED = (
     _BATCH
@@ -72,8 +72,8 @@ _BEST = (
 )
 _PRINT = "print({label: round(float(p), 4) for label, p in zip(about['labels'], share)})"
 _SOFTMAX = Script("'a text' ['its pair']", _ONE, _BATCH, _SHARES + _PRINT)
-# Of several labels that may hold at once, each has a probability of its own.
-_SIGMOID = _SOFTMAX._replace(answer="share = 1 / (1 + np.exp(-out['logits'][0]))\n" + _PRINT)
+# Of several labels that may hold at once, each has a probability of its own; tanh never overflows.
+_SIGMOID = _SOFTMAX._replace(answer="share = (1 + np.tanh(out['logits'][0] / 2)) / 2\n" + _PRINT)
 
 SERVED = {
     'span': Served(
@@ -97,7 +97,13 @@ SERVED = {
     'regressor': Served(
         answers.Number,
         Script(
-            "'a text' ['its pair']", _ONE, _BATCH, "print(round(float(out['logits'][0, 0]), 4))"
+            "'a text' ['its pair']",
+            _ONE,
+            _BATCH,
+            (
+                "values = [round(float(value), 4) for value in out['logits'][0]]\nprint(values[0]"
+                " if len(values) == 1 else dict(zip(about['labels'], values)))"
+            ),
         ),
     ),
     'multi_label': Served(answers.ManyLabels, _SIGMOID),
@@ -177,6 +183,8 @@ def answerer(
             f'{model.architecture} has no head that answers: its hidden states are what'
             ' launch.extract_features writes'
         )
+
+    check_parts(model, 'to answer', 'name one that has all, or train it first')
 
     # Sources of others may leave out their labels: then as transformers calls them.
     labels = tuple(model.labels)

@@ -99,12 +99,14 @@ def write(
     model: Model,
     tokenizer: Tokenizer,
     form: Literal['stablehlo', 'saved_model'],
+    max_length: int | None = None,
     texts: int | None = None,
 ) -> tuple[str, ...]:
     """Writes a folder that serves the model; returns the parts that its class has no place for.
 
-    texts: how many texts an example of its task has, which are what serve.py is asked; None:
-    unknown. UserError for a damaged or unfit model.
+    max_length: the longest row that serve.py makes, as trained; default: as many as there are
+    positions, which is what the program itself takes. texts: how many texts an example of its task
+    has, which are what serve.py is asked; None: unknown. UserError for a damaged or unfit model.
     """
     # Refused before anything is written: parts without a place, and numbers that are none.
     left_out = parameters.left_out(model, f'--architecture={model.architecture}', parameters.SHAPE)
@@ -135,7 +137,7 @@ def write(
         'inputs': dict(head.inputs),
         'outputs': list(head.outputs),
         'labels': labels,
-        'max_length': model.config.max_position,
+        'max_length': max_length or model.config.max_position,
         'pad_id': tokenizer.pad_id,
         'mask_id': tokenizer.mask_id,
     }
@@ -143,7 +145,7 @@ def write(
         about['word_vectors'] = {
             'entries': model.config.vocab_size,
             'rows': padded_vocab(model.config.vocab_size),
-            'width': model.config.hidden_size,
+            'width': model.config.embedding_width,
             'ngrams': model.config.hash_ngrams,
         }
         (folder / 'spelling.py').write_text(inspect.getsource(spelling))
@@ -153,14 +155,13 @@ def write(
     # holds its own.
     if form == 'stablehlo':
         (folder / 'model.stablehlo').write_bytes(serving.stablehlo(model))
-        safetensors.numpy.save_file(
-            {
-                name: np.ascontiguousarray(array)
-                for name, array in weights.items()
-                if name not in computed
-            },
-            folder / 'weights.safetensors',
-        )
+        stored = {
+            name: np.ascontiguousarray(array)
+            for name, array in weights.items()
+            if name not in computed
+        }
+        # Not by save_file, whose file no other user may read.
+        (folder / 'weights.safetensors').write_bytes(safetensors.numpy.save(stored))
     else:
         serving.write_saved_model(folder, model)
     # The example asks with the mask token that this tokenizer knows.

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 
+from bert_jax.interchange import parameters
 from bert_jax.mesh import sharding
 from bert_jax.train import losses
 from bert_jax.train.losses import Batch, MetricSums
@@ -111,6 +112,7 @@ def evaluate(folder: str, data: str, split: str) -> dict[str, Any]:
 
     # The newest weights, on the devices that are here, whatever mesh they were trained on.
     source = read_source(workdir.name)
+    parameters.check_parts(source.bert, workdir.name, 'it was trained by a program of your own')
     mesh = sharding.make_mesh(sharding.of_devices_here(config.runtime))
     # plain attention: the kernel that the run was trained with may not be had on these devices
     objective = losses.pretraining_objective(

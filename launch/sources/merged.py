@@ -47,12 +47,12 @@ def merge(folder: str, output: str) -> str:
         )
 
     # AdaMix's stays a tuned run, which holds what was trained alone; else the model is whole.
+    source = fold(read_source(folder))  # which refuses weights that are not whole
     if experts:
         params, step = load_params(workdir)
         params, _ = folded(params, model)
         tuning = dataclasses.replace(config.tuning, experts=1)
     else:
-        source = fold(read_source(folder))
         params, step, tuning = source.params, source.step, source.model.tuning
 
     # Settings, data and tokenizer are the run's, so that every command knows its task.

@@ -16,9 +16,11 @@ is done with it.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -27,7 +29,7 @@ from absl import logging
 from etils import epath
 
 from bert_jax.interchange import google, hub, huggingface, peft
-from bert_jax.interchange.parameters import Model, Reading
+from bert_jax.interchange.parameters import Model, Reading, check_arrays, check_parts
 from bert_jax.interchange.tuned import assembled, folded
 from bert_jax.mesh.sharding import path_of
 from bert_jax.model.heads import Pretraining
@@ -39,12 +41,16 @@ from configs.errors import UserError, reading
 from configs.model import TuningConfig
 from input_pipeline.tokenizer import Tokenizer
 from launch.workdir import word_vectors
-from launch.workdir.workdir import Workdir
+from launch.workdir.workdir import MEND, Workdir
 
 # For messages: what a path could have been.
 _KINDS = (
     'a workdir of launch.pretrain or launch.finetune, a Hugging Face BERT or peft directory, or a'
     ' Google checkpoint with its bert_config.json'
+)
+
+_BEING_READ: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar(
+    'sources that are being read, each the encoder of the one before', default=()
 )
 
 
@@ -88,7 +94,7 @@ class Source(NamedTuple):
 
 def shape_of(where: str) -> schema.ModelConfig:
     """The shape of a source's encoder, whose weights are not read. UserError where it is none."""
-    with reading(where):
+    with reading(where), _not_within_itself(where):
         if prefix := google.prefix_of(where):
             return google.shape(prefix)
         if not epath.Path(where).exists() and hub.is_name(where):
@@ -116,8 +122,24 @@ def read_source(where: str, print_map: bool = False) -> Source:
     UserError, in one line, where it is none of the four kinds, cannot be read, is damaged, or its
     vocabulary is of another size.
     """
-    with reading(where):
+    with reading(where), _not_within_itself(where):
         return _read_source(where, print_map)
+
+
+@contextlib.contextmanager
+def _not_within_itself(where: str) -> Iterator[None]:
+    """UserError where what is read here is the encoder of something that is read, and that itself.
+
+    An adapter, and a tuned run, name the encoder that they belong to.
+    """
+    place, above = _lasting(where), _BEING_READ.get()
+    if place in above:
+        raise UserError(f'{where} names itself as the encoder that it belongs to')
+    token = _BEING_READ.set((*above, place))
+    try:
+        yield
+    finally:
+        _BEING_READ.reset(token)
 
 
 def read_tuned(wheres: Sequence[str]) -> tuple[Source, list[Source]]:
@@ -202,7 +224,21 @@ def _read_source(where: str, print_map: bool, encoder: Source | None = None) -> 
     if encoder is None:
         params = word_vectors.filled_in(model.params, model.config, tokenizer)
         model = model._replace(params=params)
+    if workdir:
+        _check_whole(workdir, model)
     return Source(model, tokenizer, _lasting(where), step)
+
+
+def _check_whole(workdir: Workdir, model: Model) -> None:
+    """UserError where a workdir lacks arrays, or holds those of another shape.
+
+    Here for all commands: what is found missing later would be zeros, or a traceback.
+    """
+    settings = workdir.config_file
+    if not isinstance(workdir.config(), schema.PretrainConfig):
+        settings = workdir.data_file  # a fine-tuned run has the shape there, and all of its head
+        check_parts(model, str(workdir), MEND)
+    check_arrays(model, str(workdir), os.fspath(settings))
 
 
 def _lasting(where: str) -> str:

@@ -282,8 +282,14 @@ class Workdir(os.PathLike[str]):
 
 
 def _bytes(path: epath.Path) -> int:
-    """Of a file, or of all files of a folder; in an object store too, where `rglob` is not."""
-    return sum(map(_bytes, path.iterdir())) if path.is_dir() else path.stat().length
+    """Of a file, or of all files of a folder; in an object store too, where `rglob` is not.
+
+    What a run that is going on has removed meanwhile is nothing.
+    """
+    try:
+        return sum(map(_bytes, path.iterdir())) if path.is_dir() else path.stat().length
+    except FileNotFoundError:
+        return 0
 
 
 def _number_of(runs: list[str]) -> str:

@@ -211,6 +211,34 @@ def test_outputs_embeddings_and_words_agree_with_each_other_whatever_the_padding
     assert [word['token'] for word in best] == bert.tokenizer.tokens(wanted)
 
 
+def test_a_string_is_one_text_wherever_a_list_of_texts_is_expected(encoder):
+    bert, text = Bert.load(encoder), 'the film was good'
+    for name, rows in bert.tokenize(text).items():
+        np.testing.assert_array_equal(rows, bert.tokenize([text])[name])
+    np.testing.assert_array_equal(bert.embed(text), bert.embed([text]))
+    (ids,) = bert.tokenizer.encode_batch(text)
+    assert ids.tolist() == bert.tokenizer.encode(text)
+
+
+def test_what_a_model_in_memory_cannot_do_is_one_line(encoder):
+    bert = Bert.load(encoder)
+    for ask, message in (
+        (lambda: bert.embed(['a'], layers=()), '--layers: none is named'),
+        (lambda: bert.embed(['a'], layers=-1), 'layers=-1 must be a list of whole numbers'),
+        (lambda: bert.embed(['a'], pool='x'), "pool='x' gives no single vector"),
+        (lambda: bert.embed(['a'], pool='none'), "pool='none' gives no single vector"),
+        (lambda: bert.embed([['a', 'b']]), r'texts\[0\] must be a text, or a tuple of two'),
+        (lambda: bert.embed(None), r'texts\[0\] must be a text'),
+        (lambda: bert.tokenize(['a', None]), r'texts\[1\] must be a text'),
+        (lambda: bert.tokenize(['a'], multiple=0), 'multiple=0 must be a whole number'),
+        (lambda: bert.tokenize(['a'], max_length=0), 'max_length=0: this model reads 3'),
+        (lambda: bert.fill_mask('[MASK]', top=0), 'top=0 must be a whole number from 1'),
+        (lambda: Bert(bert.source, 'float99'), "compute_dtype='float99' must be"),
+    ):
+        with pytest.raises(UserError, match=message):
+            ask()
+
+
 def test_a_fresh_model_is_the_one_that_pre_training_begins_with(encoder):
     loaded = Bert.load(encoder)  # of seed 7, saved before its first step
     fresh = Bert.fresh(loaded.config, loaded.tokenizer, seed=7)

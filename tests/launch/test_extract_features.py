@@ -21,6 +21,7 @@ from bert_jax.model.attention.attention import AttentionMask
 from bert_jax.model.encoder import Embeddings, Layer
 from configs.errors import UserError
 from input_pipeline.text.record_files import BadRecord
+from launch import extract_features
 from launch.inference.extractor import Extractor, row_of
 from launch.inference.feature_files import FeatureFiles
 from launch.sources.source import Source
@@ -202,6 +203,11 @@ def test_a_bad_record_keeps_its_place_without_tokens():
             io.BytesIO(files.contents(part, first=True)['lines.npy'].replace(b'(0,)', b'(3,)'))
         )
         assert lines.tolist() == [1, 2, 4]
+
+
+def test_by_default_layers_are_the_last_four_or_all_blocks():
+    lists = [list(extract_features.last_blocks(count)) for count in (1, 2, 4, 12)]
+    assert lists == [[-1], [-1, -2], [-1, -2, -3, -4], [-1, -2, -3, -4]]
 
 
 def test_layers_are_checked():

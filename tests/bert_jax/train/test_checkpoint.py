@@ -397,3 +397,19 @@ def test_whatever_ends_a_run_the_save_under_way_is_on_the_disk(tmp_path):
         checkpoints.save(state._replace(step=state.step + 7), {'kind': 'pretrain'})
         raise UserError('3 steps in a row had a non-finite loss')
     assert saved_steps(tmp_path) == [7] and load_params(tmp_path)[1] == 7
+
+
+def test_a_step_that_a_running_run_removes_while_it_is_read_is_not_missed(tmp_path, monkeypatch):
+    """The run saves a newer one first, which is read in its place."""
+    saved(tmp_path, steps=(1,))[1].close()
+    folder = tmp_path / 'checkpoints'
+
+    def overtaken(path):
+        if path.name == '1' and not (folder / '2').exists():
+            (folder / '1').rename(folder / '2')
+        return _load_params(path)
+
+    monkeypatch.setattr('bert_jax.train.checkpoint._load_params', overtaken)
+    assert load_params(tmp_path)[1] == 2
+    with pytest.raises(UserError, match='none there'):
+        load_params(tmp_path, 1)

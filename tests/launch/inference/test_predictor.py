@@ -6,6 +6,8 @@ Nor do they depend on padding; programs are compiled once.
 from __future__ import annotations
 
 import gc
+import json
+import os
 import shutil
 
 import jax
@@ -237,6 +239,30 @@ def test_a_model_of_single_texts_answers_no_pair(pair, message):
         serve(pair)
 
 
+def test_a_regression_of_several_numbers_has_all_of_them():
+    model = tiny_models.model('BertForSequenceClassification')._replace(problem_type='regression')
+    serve = Predictor(Source(model, tiny_models.tokenizer(), '', 0), 64, {})
+    logits = apply(heads.Classifier(tiny_models.CONFIG, outputs=3), model.params, row('paris'))[0]
+    wanted = dict(zip(tiny_models.LABELS, logits.tolist(), strict=True))
+    assert serve('paris')['values'] == pytest.approx(wanted, abs=1e-5)
+
+
+def test_a_text_that_is_none_is_one_that_lacks():
+    serve = predictor('BertForSequenceClassification')
+    for asked in ({'text': None}, (None, 'paris')):
+        with pytest.raises(UserError, match=r"inputs\[0\]: a record needs text: no 'text' in "):
+            serve(asked)
+    assert serve(('paris', None)) == serve('paris')
+
+
+def test_a_string_is_one_input_of_a_stream():
+    serve = predictor('BertForSequenceClassification')
+    for one in ('paris', {'text': 'paris'}):
+        assert list(serve.stream(one)) == [serve('paris')]
+    with pytest.raises(UserError, match='nowhere: no config.json'):
+        Predictor.on_one_encoder('nowhere')
+
+
 def test_a_model_without_a_head_is_refused():
     with pytest.raises(UserError, match='BertModel has no head that answers'):
         predictor('BertModel')
@@ -420,6 +446,40 @@ def test_a_run_with_frozen_blocks_adds_its_stacks_whole(tmp_path):
         stacks = jax.tree.leaves(stored['encoder']['layers'])
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(stored))
         assert one.added_bytes == size + sum(leaf[0].nbytes for leaf in stacks)
+
+
+def test_a_tuned_run_that_is_not_whole_or_names_itself_is_one_line(tmp_path, encoder):
+    run = tuned_run(tmp_path / 'bitfit', encoder, method='bitfit')
+    trained, step = checkpoint.load_params(run)
+    del trained['encoder']['layers']['query']
+    shutil.rmtree(tmp_path / 'bitfit/checkpoints')
+    with checkpoint.Checkpoints(run) as checkpoints:
+        checkpoints.save(TrainState(trained, {}, np.int32(step), np.int32(0)), {'kind': 'finetune'})
+    with pytest.raises(
+        UserError, match='missing encoder/layers/query/bias, which its tuning train'
+    ):
+        Predictor.from_workdir(run)
+
+    # Its encoder, as data.json names it, is the run itself; an adapter says it in its own file.
+    data = json.loads((tmp_path / 'bitfit/data.json').read_text()) | {'init_from': run}
+    (tmp_path / 'bitfit/data.json').write_text(json.dumps(data))
+    with pytest.raises(
+        UserError, match='bitfit names itself as the encoder that it belongs to; pu'
+    ):
+        Predictor.from_workdir(run)
+    itself = {'base_model_name_or_path': str(tmp_path)}
+    (tmp_path / 'adapter_config.json').write_text(json.dumps(itself))
+    with pytest.raises(UserError, match='which is an adapter too'):
+        Predictor.from_workdir(str(tmp_path))
+
+
+def test_a_forked_process_is_told_to_load_the_model_itself(monkeypatch):
+    serve = predictor('BertForSequenceClassification')
+    here = os.getpid()
+    monkeypatch.setattr('os.getpid', lambda: here + 1)
+    for ask in (lambda: serve('paris'), lambda: Predictor.from_workdir('nowhere')):
+        with pytest.raises(UserError, match='forked .* by multiprocessing.get_context."spawn".'):
+            ask()
 
 
 def test_what_shares_no_encoder_is_refused_by_name(tmp_path, encoder):

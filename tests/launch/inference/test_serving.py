@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import runpy
 import subprocess
 import sys
 
@@ -27,7 +28,9 @@ from bert_jax.train.task_heads import CLASSES as HEADS_BY_CLASS
 from configs.errors import UserError
 from launch import export
 from launch.inference import Predictor
+from launch.inference.served_heads import script_of
 from launch.sources.source import Source
+from launch.workdir import word_vectors
 from tests.helpers import tiny_models
 
 # Calls the program in each folder on its batch.npz, and then its example script; fails where it has
@@ -224,6 +227,54 @@ def test_the_folder_has_what_a_server_needs(tmp_path):
     for text in ('Unables, who?', 'FRANCE.Paris is  unseen', 'x' * 150, ''):
         assert theirs.encode(text).ids == [ours.cls_id, *ours.encode(text), ours.sep_id]
     assert (tmp_path / 'out' / 'vocab.txt').exists()
+
+
+def served(folder: pathlib.Path, monkeypatch, capsys, *words: str) -> str:
+    """What serve.py prints, run in this process."""
+    monkeypatch.setattr(sys, 'argv', ['serve.py', *words])
+    monkeypatch.syspath_prepend(str(folder))
+    runpy.run_path(str(folder / 'serve.py'), run_name='__main__')
+    return capsys.readouterr().out
+
+
+def test_several_numbers_from_hashed_words_of_another_width(tmp_path, monkeypatch, capsys):
+    """Also files that other users may read, and rows as long as those that were trained on."""
+    config = dataclasses.replace(tiny_models.CONFIG, embedding='hashed', embedding_size=8)
+    tokenizer, labels = tiny_models.tokenizer(), tiny_models.LABELS
+    params = jax.device_get(init_params(heads.Classifier(config, outputs=3), 0))
+    params = word_vectors.filled_in(params, config, tokenizer)
+    model = Model(config, params, 'BertForSequenceClassification', labels, None, 'regression')
+    out, before = tmp_path / 'out', os.umask(0o022)
+    try:
+        export.export(model, tokenizer, 'stablehlo', str(out), max_length=12)
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in out.iterdir()} == {0o644}
+    text = 'the film ' * 20
+    answer = Predictor(Source(model, tokenizer, '', 0), 12, {})(text)
+    said = ast.literal_eval(served(out, monkeypatch, capsys, text))
+    assert said == pytest.approx(answer['values'], abs=1e-4) and list(said) == list(labels)
+
+    # Without an argument, or with too many, a line that says how it is used.
+    for words in ((), ('a', 'b', 'c')):
+        with pytest.raises(SystemExit) as ended:
+            served(out, monkeypatch, capsys, *words)
+        said = capsys.readouterr().err
+        assert ended.value.code == 2 and said.endswith("python serve.py 'a text' ['its pair']\n")
+
+
+def test_probabilities_of_large_logits_are_numbers(capsys):
+    """exp(89) is infinite in float32."""
+    model = tiny_models.model('BertForSequenceClassification')
+    names = {'np': np, 'about': {'labels': ['a', 'b', 'c']}}
+    for problem, wanted in (
+        (None, {'a': 1, 'b': 0, 'c': 0}),
+        ('multi_label_classification', {'a': 1, 'b': 0, 'c': 0.5}),
+    ):
+        out = {'logits': np.array([[1e3, -1e3, 0]], np.float32)}
+        with np.errstate(all='raise', under='ignore'):
+            exec(script_of(model._replace(problem_type=problem)).answer, {**names, 'out': out})
+        assert ast.literal_eval(capsys.readouterr().out) == wanted
 
 
 def test_a_class_that_the_model_is_not_and_nan_are_refused(tmp_path):

@@ -13,13 +13,16 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from flax import traverse_util
 from safetensors.numpy import load_file, save_file
 
 from bert_jax.interchange import huggingface, tensor_bundle
-from bert_jax.train.checkpoint import load_params
+from bert_jax.train.checkpoint import Checkpoints, load_params
+from bert_jax.train.state import TrainState
 from configs import schema
 from configs.errors import UserError
 from input_pipeline.tokenizer import Tokenizer, extension
+from launch.inference import Bert, Predictor
 from launch.sources import fitting, source
 from launch.workdir.workdir import Workdir
 
@@ -321,3 +324,52 @@ def test_a_step_is_named_by_its_checkpoint(encoder, tmp_path):
     missing = f'{encoder}/checkpoints/99'
     with pytest.raises(UserError, match='no checkpoint that can be read'):
         source.read_source(missing)
+
+
+def rewritten(where: str, folder: pathlib.Path, change) -> str:
+    """A copy of a workdir whose newest checkpoint holds the arrays that `change` leaves."""
+    shutil.copytree(where, folder)
+    params, step = load_params(folder)
+    flat = change(traverse_util.flatten_dict(params, sep='/'))
+    shutil.rmtree(folder / 'checkpoints')
+    with Checkpoints(folder) as checkpoints:
+        params = traverse_util.unflatten_dict(flat, sep='/')
+        state = TrainState(params, {}, np.int32(step), np.int32(0))
+        checkpoints.save(state, {'kind': 'pretrain'})
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ('change', 'message'),
+    [
+        (lambda name, leaf: None if name == 'encoder/layers/query/bias' else leaf, 'query/bias;'),
+        (lambda name, leaf: None if name == 'mlm/bias' else leaf, 'missing mlm/bias;'),
+        (
+            lambda name, leaf: leaf[:32] if name == 'encoder/embeddings/position' else leaf,
+            r'position: \(32, 32\) in the file, \(64, 32\) by .*config.json',
+        ),
+    ],
+)
+def test_a_run_whose_arrays_are_not_those_of_its_shape_is_refused(
+    encoder, tmp_path, change, message
+):
+    """Answers of zeros in their place would be another model's."""
+
+    def changed(flat):
+        kept = {name: change(name, leaf) for name, leaf in flat.items()}
+        return {name: leaf for name, leaf in kept.items() if leaf is not None}
+
+    where = rewritten(encoder, tmp_path / 'run', changed)
+    with pytest.raises(UserError, match=message):
+        source.read_source(where)
+
+
+def test_a_head_that_nobody_reads_may_be_absent(encoder, tmp_path):
+    """Fill-mask needs the masked-LM head alone; what answers pairs needs the other too."""
+    others = ('nsp/', 'encoder/pooler/')
+    kept = lambda flat: {n: leaf for n, leaf in flat.items() if not n.startswith(others)}
+    where = rewritten(encoder, tmp_path / 'run', kept)
+    text = 'the film was [MASK]'
+    assert Bert.load(where).fill_mask(text) == Bert.load(encoder).fill_mask(text)
+    with pytest.raises(UserError, match='BertForPreTraining needs pooler, nsp, which this model'):
+        Predictor.from_workdir(where)
