@@ -174,7 +174,7 @@ class Family(NamedTuple):
     name: for messages.
     tokenizers: the kinds of tokenizers whose rows it reads (input_pipeline/tokenizer).
     first_position: the row of the position table that is of a text's first token; those before it
-      are of no text.
+      are of no text, and the last of them is that of all padding.
     pairs: the heads that tell pairs of texts apart, as transformers' classes end; pre-training has
       pairs where there are any.
     pooler_of_task: whether the dense layer on the first token is a part of the classifier, so that
