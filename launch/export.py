@@ -83,7 +83,7 @@ def main(argv: Sequence[str]) -> None:
         raise UserError('--base is of --format=peft: leave it out')
 
     from bert_jax.interchange.parameters import with_stored_words
-    from launch.sources.source import fold, plain, print_names, read_source
+    from launch.sources.source import fold, plain, print_names, read_source, saved_in
 
     # As it is, without parts made up: an export must not hold weights that nobody trained. Other
     # programs know BERT's own weights; ours has adapters in it; peft's are apart from the encoder.
@@ -107,7 +107,8 @@ def main(argv: Sequence[str]) -> None:
 
     # Also the map, as the files say it: what has just been written is what is named.
     base = _base(options, model) if options.format == 'peft' else None
-    reading, left_out = export(model, source.tokenizer, options.format, options.output, base)
+    saved = saved_in(options.model.where)
+    reading, left_out = export(model, source.tokenizer, options.format, options.output, base, saved)
     if options.print_map:
         print_names(reading)
     if left_out:
@@ -132,11 +133,17 @@ def _base(options: Options, model: Model) -> Source:
 
 
 def export(
-    model: Model, tokenizer: Tokenizer, form: Format, output: str, base: Source | None = None
+    model: Model,
+    tokenizer: Tokenizer,
+    form: Format,
+    output: str,
+    base: Source | None = None,
+    saved: Sequence[str] = (),
 ) -> tuple[Reading, tuple[str, ...]]:
     """Writes a directory of the format `form`, whole or not at all.
 
-    base: the encoder that an adapter is for, of the format 'peft' alone.
+    base: the encoder that an adapter is for, of the format 'peft' alone; saved: modules of it that
+    the model holds whole, as the adapter that was read calls them.
     -> what is read there again (so it fits, and holds no NaN), and the parts of the model that
     found no place in it.
     """
@@ -149,7 +156,7 @@ def export(
             return _google(model, tokenizer, folder)
         if form == 'peft':
             assert base is not None
-            return _peft(model, tokenizer, folder, base)
+            return _peft(model, tokenizer, folder, base, saved)
         return _serving(model, tokenizer, folder, form)
 
 
@@ -169,7 +176,8 @@ def _huggingface(
     if tokenizer.layout.second_segment and stated['tokenizer_class'] != 'BertTokenizer':
         stated |= {'model_input_names': ['input_ids', 'token_type_ids', 'attention_mask']}
     settings.write_text(json.dumps(stated, indent=2) + '\n')
-    left_out = huggingface.write(folder, model)
+    ids = {'pad': tokenizer.pad_id, 'bos': tokenizer.cls_id, 'eos': tokenizer.sep_id}
+    left_out = huggingface.write(folder, model, {f'{name}_token_id': ids[name] for name in ids})
 
     # Read back: names, shapes and finite numbers are proved on the files themselves.
     return huggingface.read(folder), left_out
@@ -198,12 +206,12 @@ def _google(
 
 
 def _peft(
-    model: Model, tokenizer: Tokenizer, folder: epath.Path, base: Source
+    model: Model, tokenizer: Tokenizer, folder: epath.Path, base: Source, saved: Sequence[str]
 ) -> tuple[Reading, tuple[str, ...]]:
     from bert_jax.interchange import peft
 
     tokenizer.save(folder)
-    left_out = peft.write(folder, model, base.bert, base.where)
+    left_out = peft.write(folder, model, base.bert, base.where, saved)
     return peft.read(folder, base.bert), left_out
 
 

@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,6 +74,8 @@ _ENDS = {
     '_lora_b/kernel': '.lora_B.weight',
     '_ia3/scale': '.ia3_l',
 }
+# What stands between a module that was trained whole and those that it holds.
+_WITHIN = re.compile(r'\.modules_to_save\.[^.]+\.(?=[^.]+\.[^.]+$)')
 _END = re.compile('|'.join(f'{re.escape(end)}$' for end in _ENDS.values()))
 # Their module of a matrix, {} for the block's number; equal in all of _FAMILIES.
 _bert = huggingface.naming_of('bert', 'BertModel')
@@ -102,6 +104,15 @@ def base_of(where: str | os.PathLike) -> str:
     if is_directory(name):
         raise UserError(f'{file} is for {name}, which is an adapter too: merge that one first')
     return f'{name}@{revision}' if revision else name
+
+
+def saved_in(where: str | os.PathLike) -> list[str]:
+    """The modules that an adapter's file holds whole, by the ends of their names."""
+    file = epath.Path(where) / _CONFIG
+    named = read_object(file).get('modules_to_save') or []
+    if not isinstance(named, list) or not all(isinstance(module, str) for module in named):
+        raise UserError(f'{file}: modules_to_save={named!r}: must be a list of names of modules')
+    return named
 
 
 def read(where: str | os.PathLike, base: Model) -> Reading:
@@ -138,7 +149,15 @@ def read(where: str | os.PathLike, base: Model) -> Reading:
     tensors = _tensors_of(base, parts)
     for name in NAMES[family].displaced(architecture):
         tensors.pop(name, None)
-    tensors |= {canonical: by_file_name[name] for canonical, name in names.items()}
+    arrays = {canonical: by_file_name[name] for canonical, name in names.items()}
+    # Its word table is a copy in peft, and the masked-LM head goes on with the base's.
+    table = naming('encoder/embeddings/word')[0]
+    if table in arrays and 'mlm' in parts and not np.array_equal(arrays[table], tensors[table]):
+        raise UserError(
+            f'{file}: {names[table]} was trained apart from the masked-LM head of {architecture},'
+            ' and here they are one array: this adapter cannot be represented'
+        )
+    tensors |= arrays
     bias = naming('classifier/bias')[0]
     outputs = len(tensors[bias]) if bias in tensors else base.outputs
 
@@ -159,21 +178,25 @@ def read(where: str | os.PathLike, base: Model) -> Reading:
     spelled = {name: name for name in tensors} | names
     tree = parameters.to_tree(layout, tensors, config, spelled, str(folder), _CONFIG)
 
-    # peft has no place for labels: ours are a note, others' may be the base model's.
+    # peft has no place for these: ours are a note, others' may be the base model's.
     labels = tuple(notes.get('labels', base.labels))
     labels = labels if len(labels) == outputs else ()
     problem = notes.get('problem_type', base.problem_type)
-    model = Model(config, tree, architecture, labels, base.head_dropout, problem)
+    dropout = notes.get('head_dropout', base.head_dropout)
+    model = Model(config, tree, architecture, labels, dropout, problem)
     ours = parameters.own_names(layout)
     found = {name: ours[canonical] for canonical, name in names.items() if canonical in ours}
     return Reading(model, found, ignored, tuple(remarks))
 
 
-def write(where: str | os.PathLike, model: Model, base: Model, name: str) -> tuple[str, ...]:
+def write(
+    where: str | os.PathLike, model: Model, base: Model, name: str, saved: Sequence[str] = ()
+) -> tuple[str, ...]:
     """Writes what tuning has added to `base`, and the head, into a directory.
 
     base: the encoder that it was tuned on, as transformers reads it by `name` (NAME@REVISION of a
-    model on the Hub). Returns the parts that the model's class has no place for. UserError where
+    model on the Hub). saved: modules of it that were trained whole, as `saved_in` gives them.
+    Returns the parts that the model's class has no place for. UserError where
     peft has no such method, or the base is another.
     """
     folder, tuning = epath.Path(where), model.config.tuning
@@ -200,8 +223,11 @@ def write(where: str | os.PathLike, model: Model, base: Model, name: str) -> tup
     # The file holds the method's arrays, modules that were trained whole and, if any bias was, all
     # of them; the rest is the base's.
     added = {n for n in tensors if _END.search(n)}
-    modules = _saved_modules(model, naming, layout, changed)
-    whole = {n for n in tensors if n.startswith(tuple(f'{module}.' for module in modules))}
+    full = lambda n: NAMES[model.config.family].full(model.architecture, n)
+    within = lambda modules: {n for n in tensors if any(_stands_in(full(n), m) for m in modules)}
+    modules = _apart(saved, [full(n) for n in tensors])
+    modules += _trained_heads(model, naming, layout, changed, within(modules))
+    whole = within(modules)
     biases = {n for n in tensors if n.endswith('.bias') and tuning.method != 'ia3'} - whole
     if other := changed - added - whole - biases:
         raise UserError(
@@ -219,8 +245,7 @@ def write(where: str | os.PathLike, model: Model, base: Model, name: str) -> tup
         # What was a module's own lies one step deeper once peft has put its arrays beside it.
         module = n.removesuffix('.bias')
         there = f'{module}.base_layer.bias' if module in adapted else n
-        there = _PREFIX + NAMES[model.config.family].full(model.architecture, there)
-        arrays[there] = _as_theirs(n, tensors[n])
+        arrays[_PREFIX + full(there)] = _as_theirs(n, tensors[n])
 
     # Arrays first: a folder whose adapter_config.json is there is whole.
     folder.mkdir(parents=True, exist_ok=True)
@@ -229,6 +254,7 @@ def write(where: str | os.PathLike, model: Model, base: Model, name: str) -> tup
         'architecture': model.architecture,
         'labels': model.labels,
         'problem_type': model.problem_type,
+        'head_dropout': model.head_dropout,
     }
     metadata = {'format': 'pt', 'bert_jax': json.dumps(notes)}
     atomic_write(folder / _FILES[0], safetensors.numpy.save(arrays, metadata))
@@ -303,14 +329,19 @@ def _canonical(in_file: Collection[str], model_type: str) -> tuple[dict[str, str
 
     Without the module around the encoder too, which is called by its `model_type`.
     """
-    names, ignored = {}, []
+    names, inner, ignored = {}, {}, []
     for name in in_file:
+        bare = _WITHIN.sub('.', name.removeprefix(_PREFIX)).removeprefix(f'{model_type}.')
         # bias=all writes each copy of a module that was trained whole, beside the module itself.
-        if '.modules_to_save.' in name or '.original_module.' in name:
+        if '.modules_to_save.' in bare or '.original_module.' in bare:
             ignored.append(name)
+        elif _WITHIN.search(name):
+            inner[bare] = name
         else:
-            bare = name.removeprefix(_PREFIX).removeprefix(f'{model_type}.')
             names[re.sub(r'\.base_layer(?=\.(weight|bias)$)', '', bare)] = name
+    # Where a module was wrapped and one in it too, peft computes with the copy in the copy.
+    ignored += [names[bare] for bare in inner if bare in names]
+    names |= inner
     return names, tuple(ignored)
 
 
@@ -448,12 +479,37 @@ def _fill(tensors: Tensors, layout: Mapping[str, Place]) -> None:
             tensors[name] = np.full(shape, neutral(path), np.float32)
 
 
-def _saved_modules(
-    model: Model, naming: parameters.Naming, layout: Mapping[str, Place], changed: set[str]
-) -> list[str]:
-    """The modules of transformers' class that are in the file whole: its head, and what changed.
+def _stands_in(name: str, module: str) -> bool:
+    """Whether an array is in a module with that end of its name; peft finds modules so."""
+    return re.search(rf'{re.escape(module)}\.', name) is not None
 
-    UserError for a head of several modules that is not the base's.
+
+def _apart(modules: Sequence[str], names: Collection[str]) -> list[str]:
+    """Those of the modules that hold arrays of these names, none of them within another.
+
+    peft wraps both then, and cannot load its own file: the modules in them stand for those.
+    """
+    found: dict[str, None] = {}
+    for module in modules:
+        held = [n for n in names if _stands_in(n, module)]
+        # Of each array the modules that are wrapped, from the outermost to its own.
+        wrapped = [re.findall(rf'(?:{"|".join(map(re.escape, modules))})\.', n) for n in held]
+        own = [n.rpartition('.')[0] for n in held] if max(map(len, wrapped), default=0) > 1 else []
+        found |= dict.fromkeys(own or [module] * bool(held))
+    return list(found)
+
+
+def _trained_heads(
+    model: Model,
+    naming: parameters.Naming,
+    layout: Mapping[str, Place],
+    changed: set[str],
+    whole: set[str],
+) -> list[str]:
+    """The modules of its head that are in the file whole: for a task, and where they changed.
+
+    whole: arrays that are in other such modules already. UserError for a head of several modules
+    that is not the base's.
     """
     modules: list[str] = []
     for part in CLASSES[model.architecture].parts:
@@ -462,7 +518,8 @@ def _saved_modules(
         ]
         # For its own tasks peft takes the head for trained, and asks for it in the file.
         trained = _task_of(model) is not None and part != 'pooler'
-        if not (trained or changed.intersection(names)):
+        untold = set(names) - whole
+        if not untold or not (trained or changed.intersection(untold)):
             continue
         if len(PARTS[part].hugging_face) > 1:
             raise UserError(

@@ -232,11 +232,23 @@ def base_of(where: str) -> str:
     UserError where there is none.
     """
     with reading(where):
-        if peft.is_directory(where):
-            return peft.base_of(where)
+        if adapter := _adapter_at(where):
+            return peft.base_of(adapter)
         workdir = Workdir(where)
         workdir.check('a workdir that launch.finetune has tuned, or an adapter of peft')
         return workdir.data(init_from=str)['init_from']
+
+
+def saved_in(where: str) -> list[str]:
+    """The modules that an adapter of peft holds whole, as it names them; of other places none."""
+    adapter = _adapter_at(where)
+    return peft.saved_in(adapter) if adapter else []
+
+
+def _adapter_at(where: str) -> str | None:
+    """The folder of the adapter of peft that is there, or on the Hub by that name, if any."""
+    folder = where if epath.Path(where).exists() or not hub.is_name(where) else hub.fetch(where)
+    return folder if peft.is_directory(folder) else None
 
 
 def is_hugging_face(where: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -133,10 +134,10 @@ def test_loss_of_answers_in_padded_rows(tmp_path, tokenizer):
         'end_positions': (lengths // 2).astype(np.int32),
         'example_weights': np.ones(4, np.float32),
     }
-    objective = task_heads.make_objective(
-        'span', task_heads.HEADS['span'].model(model.config, jnp.float32, 2)
-    )
-    loss, weight = objective.sums(model.params, batch, None)['loss']
+    module = task_heads.HEADS['span'].model(model.config, jnp.dtype('float32'), 2)
+    objective = task_heads.make_objective('span', module)
+    encoder = module.init(jax.random.key(0), batch)['params']['encoder'] | model.params['encoder']
+    loss, weight = objective.sums({**model.params, 'encoder': encoder}, batch, None)['loss']
     theirs = transformers.AutoModelForQuestionAnswering.from_pretrained(tmp_path / 'theirs')
     names = {'input_ids': 'input_ids', 'attention_mask': 'input_mask'} | {
         name: name for name in ('start_positions', 'end_positions')
