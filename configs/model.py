@@ -305,6 +305,15 @@ class ModelConfig(Section):
         """Width E of the vectors of words, positions and segments."""
         return self.embedding_size or self.hidden_size
 
+    def holds(self, entries: int) -> bool:
+        """Whether its word table is that of a vocabulary of so many entries.
+
+        Such a table may have further rows, that no piece has, up to a multiple of 64 or 128, as
+        transformers' resize_token_embeddings(pad_to_multiple_of=64) makes them.
+        """
+        padded = [-(-entries // multiple) * multiple for multiple in (64, 128)]
+        return self.vocab_size in (entries, *padded)
+
     @property
     def own_blocks(self) -> int:
         """Blocks that have weights of their own: all of them, or one for each group."""
