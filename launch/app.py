@@ -351,8 +351,16 @@ def _set_up_logging() -> None:
         )
 
 
-def _tell_of_debugging(message: Warning | str, category: type[Warning], *_: object) -> None:
+def _tell_of_debugging(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
     """A warning of Python's, where --verbosity=1 asks for all that is said."""
+    del filename, lineno, file, line
     logging.debug('%s: %s', category.__name__, message)
 
 

@@ -118,10 +118,10 @@ def main(argv: Sequence[str]) -> None:
 
 def _base(options: Options, model: Model) -> Source:
     """The encoder of an adapter. UserError where peft has no such method, or would not find it."""
-    from bert_jax.interchange import peft
+    from bert_jax.interchange import peft_settings
     from launch.sources import source
 
-    peft.check_method(model.config.tuning)
+    peft_settings.check_method(model.config.tuning)
     where = options.model.where
     name = options.base or source.base_of(where)
     if not source.is_hugging_face(name):

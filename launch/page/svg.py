@@ -33,8 +33,10 @@ def drawing(drawn: Chart | Spread, label: str, height: float = _HEIGHT) -> Eleme
     # 'none' keeps letters as text, which the browser sets; equal drawings get equal bytes by the
     # salt of their names and without the date.
     # The browser has the letters that matplotlib's fonts have not.
-    settings = {'svg.fonttype': 'none', 'svg.hashsalt': label, 'font.size': 9}
-    with drawn_quietly(), matplotlib.rc_context(settings):
+    with (
+        drawn_quietly(),
+        matplotlib.rc_context({'svg.fonttype': 'none', 'svg.hashsalt': label, 'font.size': 9}),
+    ):
         made, axes = figure(drawn, _WIDTH, height)
         made.patch.set_visible(False)
         axes.patch.set_visible(False)
