@@ -174,7 +174,7 @@ class Family(NamedTuple):
     name: for messages.
     tokenizers: the kinds of tokenizers whose rows it reads (input_pipeline/tokenizer).
     first_position: the row of the position table that is of a text's first token; those before it
-      are of no text.
+      are of no text, and the last of them is that of all padding.
     pairs: the heads that tell pairs of texts apart, as transformers' classes end; pre-training has
       pairs where there are any.
     pooler_of_task: whether the dense layer on the first token is a part of the classifier, so that
@@ -304,6 +304,15 @@ class ModelConfig(Section):
     def embedding_width(self) -> int:
         """Width E of the vectors of words, positions and segments."""
         return self.embedding_size or self.hidden_size
+
+    def holds(self, entries: int) -> bool:
+        """Whether its word table is that of a vocabulary of so many entries.
+
+        Such a table may have further rows, that no piece has, up to a multiple of 64 or 128, as
+        transformers' resize_token_embeddings(pad_to_multiple_of=64) makes them.
+        """
+        padded = [-(-entries // multiple) * multiple for multiple in (64, 128)]
+        return self.vocab_size in (entries, *padded)
 
     @property
     def own_blocks(self) -> int:

@@ -21,6 +21,7 @@ import runpy
 import select
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import TextIO, TypeVar
 
@@ -325,13 +326,20 @@ def _strange_place(given: str, value: str) -> str | None:
 def _set_up_logging() -> None:
     """Short lines on stderr, of libraries from a warning on.
 
-    With --verbosity=0 all lines of theirs.
+    With --verbosity=0 all lines of theirs, with 1 Python's warnings too.
     """
     # Time, the level's letter and the message: enough to follow a run.
     handler = logging.get_absl_handler()
     handler.setFormatter(
         std_logging.Formatter('%(asctime)s %(levelname).1s %(message)s', '%H:%M:%S')
     )
+
+    # Python's warnings speak to who writes programs, with a library's path: for --verbosity=1, or
+    # as Python was told to show them.
+    if not sys.warnoptions:
+        warnings.showwarning = _tell_of_debugging
+    # It warns of its fonts and of its cache, which are no affair of a run.
+    std_logging.getLogger('matplotlib').setLevel(std_logging.ERROR)
 
     # At the level of information libraries say much that is about themselves.
     if not flags.FLAGS['verbosity'].present:
@@ -341,6 +349,19 @@ def _set_up_logging() -> None:
         handler.addFilter(
             lambda record: record.levelno >= std_logging.WARNING or record.pathname.startswith(ours)
         )
+
+
+def _tell_of_debugging(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """A warning of Python's, where --verbosity=1 asks for all that is said."""
+    del filename, lineno, file, line
+    logging.debug('%s: %s', category.__name__, message)
 
 
 def _fail(program: str, message: str, exit_code: int = UserError.exit_code) -> None:

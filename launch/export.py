@@ -84,7 +84,7 @@ def main(argv: Sequence[str]) -> None:
 
     from bert_jax.interchange.parameters import with_stored_words
     from launch.inference.predictor import trained_with
-    from launch.sources.source import fold, plain, print_names, read_source
+    from launch.sources.source import fold, plain, print_names, read_source, saved_in
 
     # As it is, without parts made up: an export must not hold weights that nobody trained. Other
     # programs know BERT's own weights; ours has adapters in it; peft's are apart from the encoder.
@@ -115,6 +115,7 @@ def main(argv: Sequence[str]) -> None:
         options.format,
         options.output,
         base,
+        saved_in(options.model.where),
         max_length=length,
         texts=made.get('texts'),
     )
@@ -127,10 +128,10 @@ def main(argv: Sequence[str]) -> None:
 
 def _base(options: Options, model: Model) -> Source:
     """The encoder of an adapter. UserError where peft has no such method, or would not find it."""
-    from bert_jax.interchange import peft
+    from bert_jax.interchange import peft_settings
     from launch.sources import source
 
-    peft.check_method(model.config.tuning)
+    peft_settings.check_method(model.config.tuning)
     where = options.model.where
     name = options.base or source.base_of(where)
     if not source.is_hugging_face(name):
@@ -147,13 +148,15 @@ def export(
     form: Format,
     output: str,
     base: Source | None = None,
+    saved: Sequence[str] = (),
     max_length: int | None = None,
     texts: int | None = None,
 ) -> tuple[Reading, tuple[str, ...]]:
     """Writes a directory of the format `form`, whole or not at all.
 
-    base: the encoder that an adapter is for, of the format 'peft' alone. max_length, texts: of a
-    folder that serves, as in `serving_folder.write`.
+    base: the encoder that an adapter is for, of the format 'peft' alone; saved: modules of it that
+    the model holds whole, as the adapter that was read calls them. max_length, texts: of a folder
+    that serves, as in `serving_folder.write`.
     -> what is read there again (so it fits, and holds no NaN), and the parts of the model that
     found no place in it.
     """
@@ -166,7 +169,7 @@ def export(
             return _google(model, tokenizer, folder)
         if form == 'peft':
             assert base is not None
-            return _peft(model, tokenizer, folder, base)
+            return _peft(model, tokenizer, folder, base, saved)
         return _serving(model, tokenizer, folder, form, max_length, texts)
 
 
@@ -186,7 +189,8 @@ def _huggingface(
     if tokenizer.layout.second_segment and stated['tokenizer_class'] != 'BertTokenizer':
         stated |= {'model_input_names': ['input_ids', 'token_type_ids', 'attention_mask']}
     settings.write_text(json.dumps(stated, indent=2) + '\n')
-    left_out = huggingface.write(folder, model)
+    ids = {'pad': tokenizer.pad_id, 'bos': tokenizer.cls_id, 'eos': tokenizer.sep_id}
+    left_out = huggingface.write(folder, model, {f'{name}_token_id': ids[name] for name in ids})
 
     # Read back: names, shapes and finite numbers are proved on the files themselves.
     return huggingface.read(folder), left_out
@@ -215,12 +219,12 @@ def _google(
 
 
 def _peft(
-    model: Model, tokenizer: Tokenizer, folder: epath.Path, base: Source
+    model: Model, tokenizer: Tokenizer, folder: epath.Path, base: Source, saved: Sequence[str]
 ) -> tuple[Reading, tuple[str, ...]]:
     from bert_jax.interchange import peft
 
     tokenizer.save(folder)
-    left_out = peft.write(folder, model, base.bert, base.where)
+    left_out = peft.write(folder, model, base.bert, base.where, saved)
     return peft.read(folder, base.bert), left_out
 
 

@@ -271,6 +271,7 @@ def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
         )
     release = RELEASES[model.config.family]
     left_out = parameters.left_out(model, str(where), release.settings)
+    model = parameters.without_mapping(model)
     config = _stated(model.config, str(where))
     head = CLASSES[model.architecture]
     if not head.google:

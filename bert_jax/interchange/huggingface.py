@@ -144,20 +144,18 @@ def read(where: str | os.PathLike) -> Reading:
     )
 
 
-def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
+def write(
+    where: str | os.PathLike, model: Model, token_ids: Mapping[str, int] | None = None
+) -> tuple[str, ...]:
     """Writes model.safetensors, then config.json, into a directory.
 
+    token_ids: the tokenizer's special tokens, as pad_token_id; None: the family's usual ones.
     Returns the parts that the model's class has no place for, which are left out. UserError where
     the class needs a part that the model lacks.
     """
     theirs = NAMES[model.config.family]
     left_out = parameters.left_out(model, str(where), theirs.shape)
-    for name in theirs.shape:
-        if getattr(model.config, name) is None:
-            raise UserError(
-                f"{where}: transformers' {model.config.traits.name} needs {theirs.shape[name]}, and"
-                f' this model has no model.{name}: it cannot be written for them'
-            )
+    model = parameters.with_mapping(model) if 'embedding_size' in theirs.shape else model
     folder = epath.Path(where)
     folder.mkdir(parents=True, exist_ok=True)
     naming = naming_of(model.config.family, model.architecture)
@@ -168,9 +166,11 @@ def write(where: str | os.PathLike, model: Model) -> tuple[str, ...]:
         theirs.full(model.architecture, n): a
         for n, a in parameters.to_tensors(wanted, model.params, model.config).items()
     }
+    settings = _their_settings(model)
+    settings |= {name: number for name, number in (token_ids or {}).items() if name in settings}
     # Weights first: a folder whose config.json is there is whole.
     atomic_write(folder / 'model.safetensors', safetensors.numpy.save(tensors, {'format': 'pt'}))
-    atomic_write(folder / 'config.json', json.dumps(_their_settings(model), indent=2) + '\n')
+    atomic_write(folder / 'config.json', json.dumps(settings, indent=2) + '\n')
     return left_out
 
 
@@ -253,8 +253,13 @@ def _model_config(settings: Mapping[str, Any], file: epath.Path) -> ModelConfig:
 
 
 def _their_settings(model: Model) -> dict[str, Any]:
-    # Their class, our sizes, and what our model always is.
+    # Their class, our sizes, and what our model always is. The dropout before a classifier is
+    # stated in every class: tasks that begin with this model read it.
     family = NAMES[model.config.family]
+    called, default = family.head_dropout
+    rate = model.head_dropout
+    if rate is None and default is not None:  # where null would not be the encoder's own
+        rate = model.config.hidden_dropout
     named = {**_SETTINGS, **family.shape}
     ours = {theirs: getattr(model.config, name) for name, theirs in named.items()}
     settings = {
@@ -264,6 +269,7 @@ def _their_settings(model: Model) -> dict[str, Any]:
         'max_position_embeddings': model.config.position_rows,
         'hidden_act': _ACTIVATION_OUT[model.config.hidden_act],
         'position_embedding_type': 'absolute',
+        called: rate,
         **family.settings,
         'tie_word_embeddings': True,
         'dtype': 'float32',
@@ -275,11 +281,7 @@ def _their_settings(model: Model) -> dict[str, Any]:
         if not _scores_alone(model.architecture):
             settings['id2label'] = {str(i): label for i, label in enumerate(labels)}
             settings['label2id'] = {label: i for i, label in enumerate(labels)}
-        called, default = family.head_dropout
-        rate = model.head_dropout
-        if rate is None and default is not None:  # where null would not be the encoder's own
-            rate = model.config.hidden_dropout
-        settings |= {called: rate, 'problem_type': model.problem_type}
+        settings['problem_type'] = model.problem_type
     return settings
 
 

@@ -376,6 +376,38 @@ def with_stored_words(model: Model, where: str) -> Model:
     return model._replace(config=config, params=params)
 
 
+def with_mapping(model: Model) -> Model:
+    """The same model, its groups and the width of its word table stated, as transformers' ALBERT
+    has them.
+
+    Blocks that share nothing are groups of one. Where the table is as wide as the blocks, the layer
+    between them is the identity.
+    """
+    config = dataclasses.replace(model.config, num_groups=model.config.own_blocks)
+    if config.embedding_size is not None:
+        return model._replace(config=config)
+    width = config.hidden_size
+    layer = {'kernel': np.eye(width, dtype=np.float32), 'bias': np.zeros(width, np.float32)}
+    encoder = dict(model.params['encoder'])
+    encoder['embeddings'] = {**encoder['embeddings'], 'to_hidden': layer}
+    config = dataclasses.replace(config, embedding_size=width)
+    return model._replace(config=config, params={**model.params, 'encoder': encoder})
+
+
+def without_mapping(model: Model) -> Model:
+    """The same model without such a layer, where it is the identity; any other as it is."""
+    embeddings = dict(model.params['encoder']['embeddings'])
+    layer = embeddings.pop('to_hidden', None)
+    if layer is None or model.config.embedding_size != model.config.hidden_size:
+        return model
+    if layer['bias'].any() or not np.array_equal(layer['kernel'], np.eye(len(layer['kernel']))):
+        return model
+    params = {**model.params, 'encoder': {**model.params['encoder'], 'embeddings': embeddings}}
+    return model._replace(
+        config=dataclasses.replace(model.config, embedding_size=None), params=params
+    )
+
+
 def brief(names: Iterable[str]) -> str:
     """All of `names` in one line, blocks drawn together; 'nothing' for none.
 

@@ -1,8 +1,8 @@
 """Adapters of Hugging Face's peft: adapter_config.json and adapter_model.safetensors.
 
-Owns peft's names and settings, which of its methods are ours too, and what of a model its files
-hold; no code of peft is used. Must not know where a base model is, nor tokenizers; transformers'
-own names are interchange/huggingface.py's.
+Owns peft's names of arrays, and what of a model its files hold; no code of peft is used. Must not
+know where a base model is, nor tokenizers; its settings are peft_settings.py's, and transformers'
+own names huggingface.py's.
 
 Theirs: `base_model.model.` before the names of transformers' class. The arrays of a method stand at
 the module that they change; biases, and modules that were trained whole, under their own names.
@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,12 +25,23 @@ from flax import traverse_util
 from bert_jax.interchange import huggingface, parameters
 from bert_jax.interchange.families import NAMES
 from bert_jax.interchange.parameters import Model, Place, Reading, brief
+from bert_jax.interchange.peft_settings import (
+    IA3_SHAPES,
+    MODULES,
+    architecture_of,
+    check_method,
+    class_settings,
+    method_of,
+    method_settings,
+    task_of,
+    tuning_of,
+)
 from bert_jax.model.added import is_added, neutral
-from bert_jax.train.task_heads import CLASSES, HEADS, PARTS
+from bert_jax.train.task_heads import CLASSES, PARTS
 from configs.errors import UserError
 from configs.files.atomic import atomic_write
 from configs.files.json_object import parse_object, read_object
-from configs.model import MATRICES, TuningConfig
+from configs.model import TuningConfig
 
 Tensors = dict[str, np.ndarray]
 
@@ -40,32 +51,8 @@ _PREFIX = 'base_model.model.'
 
 # Families whose blocks are numbered and named as BERT's: ALBERT's are not.
 _FAMILIES = ('bert', 'roberta')
-# Their tasks, and the head of ours that each stands for; other classes are named in auto_mapping.
-_TASKS = {
-    'SEQ_CLS': 'classifier',
-    'TOKEN_CLS': 'tokens',
-    'QUESTION_ANS': 'span',
-    'FEATURE_EXTRACTION': 'encoder',
-}
-# Settings that are read here, or say how the arrays were made or, again, which they are. Any other
-# changes what is computed, and must be off.
-_KNOWN = {
-    *('peft_type', 'peft_version', 'task_type', 'auto_mapping', 'inference_mode'),
-    *('base_model_name_or_path', 'revision', 'target_modules', 'exclude_modules'),
-    *('feedforward_modules', 'modules_to_save', 'layers_to_transform', 'layers_pattern', 'bias'),
-    *('r', 'lora_alpha', 'lora_dropout', 'init_lora_weights', 'init_ia3_weights', 'eva_config'),
-    *('megatron_core', 'qalora_group_size'),
-}
-# Values of init_lora_weights that leave the base model as it is. The others move a part of its
-# weights into the update, which then belongs to no model that could be named.
-_STARTS = (True, False, 'gaussian', 'orthogonal', 'eva')
 # Settings of a model that are of training alone.
 _OF_TRAINING = ('hidden_dropout', 'attention_dropout', 'initializer_range')
-# Why a method of ours is none of theirs.
-_NOT_THEIRS = {
-    'full': 'all weights are trained: --format=huggingface writes them',
-    'bitfit': 'peft trains biases beside LoRA alone: --format=huggingface writes plain weights',
-}
 
 # A method's own arrays: the end of our path of each -> the end of their name. The rest names the
 # matrix.
@@ -74,14 +61,9 @@ _ENDS = {
     '_lora_b/kernel': '.lora_B.weight',
     '_ia3/scale': '.ia3_l',
 }
+# What stands between a module that was trained whole and those that it holds.
+_WITHIN = re.compile(r'\.modules_to_save\.[^.]+\.(?=[^.]+\.[^.]+$)')
 _END = re.compile('|'.join(f'{re.escape(end)}$' for end in _ENDS.values()))
-# Their module of a matrix, {} for the block's number; equal in all of _FAMILIES.
-_bert = huggingface.naming_of('bert', 'BertModel')
-_MODULES = {
-    name: _bert(f'encoder/layers/{name}/kernel')[0].removesuffix('.weight') for name in MATRICES
-}
-# (IA)3 scales keys and values, as a column, and what these two read, as a row.
-_IA3_SHAPES = {'key': (-1, 1), 'value': (-1, 1), 'output': (1, -1), 'attention_output': (1, -1)}
 
 
 def is_directory(where: str | os.PathLike) -> bool:
@@ -104,6 +86,15 @@ def base_of(where: str | os.PathLike) -> str:
     return f'{name}@{revision}' if revision else name
 
 
+def saved_in(where: str | os.PathLike) -> list[str]:
+    """The modules that an adapter's file holds whole, by the ends of their names."""
+    file = epath.Path(where) / _CONFIG
+    named = read_object(file).get('modules_to_save') or []
+    if not isinstance(named, list) or not all(isinstance(module, str) for module in named):
+        raise UserError(f'{file}: modules_to_save={named!r}: must be a list of names of modules')
+    return named
+
+
 def read(where: str | os.PathLike, base: Model) -> Reading:
     """Reads an adapter onto its base model, which must have no tuning of its own.
 
@@ -113,7 +104,7 @@ def read(where: str | os.PathLike, base: Model) -> Reading:
     # Settings, then arrays: those of the method, and those that take the place of the base's own.
     folder = epath.Path(where)
     file, settings = folder / _CONFIG, read_object(folder / _CONFIG)
-    method = _method(settings, file)
+    method = method_of(settings, file)
     by_file_name, remarks = huggingface.tensors_in(folder, *_FILES)
     notes = _notes(folder)
     if notes.get('encoder', digest(base)) != digest(base):
@@ -127,7 +118,7 @@ def read(where: str | os.PathLike, base: Model) -> Reading:
 
     # The base's arrays under their names there, and the file's in their place; with them the size
     # of the head is known.
-    architecture = _architecture(settings, base, file)
+    architecture = architecture_of(settings, base, file)
     if (noted := notes.get('architecture', architecture)) != architecture:
         raise UserError(
             f'{file}: its arrays are of {noted}, and it says {architecture} (task_type,'
@@ -138,13 +129,21 @@ def read(where: str | os.PathLike, base: Model) -> Reading:
     tensors = _tensors_of(base, parts)
     for name in NAMES[family].displaced(architecture):
         tensors.pop(name, None)
-    tensors |= {canonical: by_file_name[name] for canonical, name in names.items()}
+    arrays = {canonical: by_file_name[name] for canonical, name in names.items()}
+    # Its word table is a copy in peft, and the masked-LM head goes on with the base's.
+    table = naming('encoder/embeddings/word')[0]
+    if table in arrays and 'mlm' in parts and not np.array_equal(arrays[table], tensors[table]):
+        raise UserError(
+            f'{file}: {names[table]} was trained apart from the masked-LM head of {architecture},'
+            ' and here they are one array: this adapter cannot be represented'
+        )
+    tensors |= arrays
     bias = naming('classifier/bias')[0]
     outputs = len(tensors[bias]) if bias in tensors else base.outputs
 
     # The method's options follow from the settings, and from the matrices that have arrays.
     try:
-        tuning = _tuning(method, settings, _matrices(tensors))
+        tuning = tuning_of(method, settings, _matrices(tensors))
         config = base.config.tuned(tuning)
     except UserError as error:
         raise UserError(f'{file}: {error}') from None
@@ -159,33 +158,31 @@ def read(where: str | os.PathLike, base: Model) -> Reading:
     spelled = {name: name for name in tensors} | names
     tree = parameters.to_tree(layout, tensors, config, spelled, str(folder), _CONFIG)
 
-    # peft has no place for labels: ours are a note, others' may be the base model's.
+    # peft has no place for these: ours are a note, others' may be the base model's.
     labels = tuple(notes.get('labels', base.labels))
     labels = labels if len(labels) == outputs else ()
     problem = notes.get('problem_type', base.problem_type)
-    model = Model(config, tree, architecture, labels, base.head_dropout, problem)
+    dropout = notes.get('head_dropout', base.head_dropout)
+    model = Model(config, tree, architecture, labels, dropout, problem)
     ours = parameters.own_names(layout)
     found = {name: ours[canonical] for canonical, name in names.items() if canonical in ours}
     return Reading(model, found, ignored, tuple(remarks))
 
 
-def write(where: str | os.PathLike, model: Model, base: Model, name: str) -> tuple[str, ...]:
+def write(
+    where: str | os.PathLike, model: Model, base: Model, name: str, saved: Sequence[str] = ()
+) -> tuple[str, ...]:
     """Writes what tuning has added to `base`, and the head, into a directory.
 
     base: the encoder that it was tuned on, as transformers reads it by `name` (NAME@REVISION of a
-    model on the Hub). Returns the parts that the model's class has no place for. UserError where
+    model on the Hub). saved: modules of it that were trained whole, as `saved_in` gives them.
+    Returns the parts that the model's class has no place for. UserError where
     peft has no such method, or the base is another.
     """
     folder, tuning = epath.Path(where), model.config.tuning
     check_method(tuning)
     _check_family(model, f'--format=peft: {where}')
-    differ = [
-        f'{setting} is {ours} and {getattr(base.config, setting)} there'
-        for setting, ours in vars(model.config.tuned(TuningConfig())).items()
-        if ours != getattr(base.config, setting) and setting not in _OF_TRAINING
-    ]
-    if differ:
-        raise UserError(f'{name} is not the encoder that it was tuned on ({"; ".join(differ)})')
+    _check_shape(model, base, name)
     left_out = parameters.left_out(model, str(where))
 
     # Both models by their names there, to be held against each other.
@@ -200,8 +197,11 @@ def write(where: str | os.PathLike, model: Model, base: Model, name: str) -> tup
     # The file holds the method's arrays, modules that were trained whole and, if any bias was, all
     # of them; the rest is the base's.
     added = {n for n in tensors if _END.search(n)}
-    modules = _saved_modules(model, naming, layout, changed)
-    whole = {n for n in tensors if n.startswith(tuple(f'{module}.' for module in modules))}
+    full = lambda n: NAMES[model.config.family].full(model.architecture, n)
+    within = lambda modules: {n for n in tensors if any(_stands_in(full(n), m) for m in modules)}
+    modules = _apart(saved, [full(n) for n in tensors])
+    modules += _trained_heads(model, naming, layout, changed, within(modules))
+    whole = within(modules)
     biases = {n for n in tensors if n.endswith('.bias') and tuning.method != 'ia3'} - whole
     if other := changed - added - whole - biases:
         raise UserError(
@@ -219,8 +219,7 @@ def write(where: str | os.PathLike, model: Model, base: Model, name: str) -> tup
         # What was a module's own lies one step deeper once peft has put its arrays beside it.
         module = n.removesuffix('.bias')
         there = f'{module}.base_layer.bias' if module in adapted else n
-        there = _PREFIX + NAMES[model.config.family].full(model.architecture, there)
-        arrays[there] = _as_theirs(n, tensors[n])
+        arrays[_PREFIX + full(there)] = _as_theirs(n, tensors[n])
 
     # Arrays first: a folder whose adapter_config.json is there is whole.
     folder.mkdir(parents=True, exist_ok=True)
@@ -229,6 +228,7 @@ def write(where: str | os.PathLike, model: Model, base: Model, name: str) -> tup
         'architecture': model.architecture,
         'labels': model.labels,
         'problem_type': model.problem_type,
+        'head_dropout': model.head_dropout,
     }
     metadata = {'format': 'pt', 'bert_jax': json.dumps(notes)}
     atomic_write(folder / _FILES[0], safetensors.numpy.save(arrays, metadata))
@@ -238,8 +238,8 @@ def write(where: str | os.PathLike, model: Model, base: Model, name: str) -> tup
         'revision': revision or None,
         'inference_mode': True,
         'modules_to_save': modules or None,
-        **_class_settings(model),
-        **_method_settings(tuning),
+        **class_settings(model),
+        **method_settings(tuning),
     }
     if tuning.method != 'ia3':
         every = len(blocks) == model.config.num_layers
@@ -258,12 +258,15 @@ def _check_family(model: Model, where: str) -> None:
         )
 
 
-def check_method(tuning: TuningConfig) -> None:
-    """UserError where peft has no such method."""
-    if tuning.method not in ('lora', 'spafit', 'ia3'):
-        adapters = 'peft has no such adapters: --format=stablehlo or saved_model writes them'
-        why = _NOT_THEIRS.get(tuning.method, adapters)
-        raise UserError(f'--format=peft cannot write tuning.method={tuning.method}: {why}')
+def _check_shape(model: Model, base: Model, name: str) -> None:
+    """UserError where the encoder of that name has another shape."""
+    differ = [
+        f'{setting} is {ours} and {getattr(base.config, setting)} there'
+        for setting, ours in vars(model.config.tuned(TuningConfig())).items()
+        if ours != getattr(base.config, setting) and setting not in _OF_TRAINING
+    ]
+    if differ:
+        raise UserError(f'{name} is not the encoder that it was tuned on ({"; ".join(differ)})')
 
 
 def digest(model: Model) -> str:
@@ -284,7 +287,7 @@ def _naming_of(family: str, architecture: str) -> parameters.Naming:
         for end, theirs in _ENDS.items():
             if path.endswith(end):
                 matrix = path.removesuffix(end).rpartition('/')[2]
-                return _MODULES[matrix] + theirs, end != '_ia3/scale'
+                return MODULES[matrix] + theirs, end != '_ia3/scale'
         return plain(path)
 
     return naming
@@ -303,14 +306,19 @@ def _canonical(in_file: Collection[str], model_type: str) -> tuple[dict[str, str
 
     Without the module around the encoder too, which is called by its `model_type`.
     """
-    names, ignored = {}, []
+    names, inner, ignored = {}, {}, []
     for name in in_file:
+        bare = _WITHIN.sub('.', name.removeprefix(_PREFIX)).removeprefix(f'{model_type}.')
         # bias=all writes each copy of a module that was trained whole, beside the module itself.
-        if '.modules_to_save.' in name or '.original_module.' in name:
+        if '.modules_to_save.' in bare or '.original_module.' in bare:
             ignored.append(name)
+        elif _WITHIN.search(name):
+            inner[bare] = name
         else:
-            bare = name.removeprefix(_PREFIX).removeprefix(f'{model_type}.')
             names[re.sub(r'\.base_layer(?=\.(weight|bias)$)', '', bare)] = name
+    # Where a module was wrapped and one in it too, peft computes with the copy in the copy.
+    ignored += [names[bare] for bare in inner if bare in names]
+    names |= inner
     return names, tuple(ignored)
 
 
@@ -318,48 +326,12 @@ def _matrices(names: Collection[str]) -> list[str]:
     """Those of a block's matrices for which there are arrays of a method, in order."""
     ends = (_END.sub('', name) for name in names if _END.search(name))
     found = {re.sub(r'(?<=^encoder\.layer\.)\d+', '{}', module) for module in ends}
-    return [name for name, module in _MODULES.items() if module in found]
+    return [name for name, module in MODULES.items() if module in found]
 
 
 def _block(name: str) -> int:
     """The number of the block in the name of an array."""
     return int(name.removeprefix('encoder.layer.').partition('.')[0])
-
-
-def _method(settings: Mapping[str, Any], file: epath.Path) -> str:
-    """LORA or IA3. UserError for another method, and for a variant of one, by name."""
-    method = settings.get('peft_type')
-    if method not in ('LORA', 'IA3'):
-        raise UserError(f'{file}: peft_type={method!r} is not built here: only LORA and IA3 are')
-    strange = [
-        f'{name}={str(value)[:40]}'
-        for name, value in settings.items()
-        if name not in _KNOWN and value not in (None, False, '', {}, [])
-    ]
-    if (start := settings.get('init_lora_weights')) is not None and start not in _STARTS:
-        strange.append(f'init_lora_weights={start}')
-    if strange:
-        raise UserError(
-            f'{file}: {", ".join(strange)}: not built here; merge it into its model with peft, by'
-            ' merge_and_unload(), and read that'
-        )
-    return method
-
-
-def _architecture(settings: Mapping[str, Any], base: Model, file: epath.Path) -> str:
-    """transformers' class, which the task stands for, or the class itself is named."""
-    task, mapping = settings.get('task_type'), settings.get('auto_mapping')
-    named = mapping.get('base_model_class') if isinstance(mapping, dict) else None
-    architecture = named or base.architecture
-    family = base.config.family
-    if task:  # one that has no class is refused below, by name
-        architecture = HEADS[_TASKS[task]].class_in(family) if task in _TASKS else task
-    classes = [name for name, head in CLASSES.items() if head.class_in(family) == name]
-    if architecture not in classes:
-        raise UserError(
-            f'{file}: it is for {architecture}, which is none of {", ".join((*_TASKS, *classes))}'
-        )
-    return architecture
 
 
 def _notes(folder: epath.Path) -> dict[str, Any]:
@@ -374,25 +346,6 @@ def _notes(folder: epath.Path) -> dict[str, Any]:
         return parse_object(header.get('__metadata__', {}).get('bert_jax', '{}'))
     except ValueError as error:
         raise UserError(f'{file}: its note of bert_jax is damaged ({error})') from None
-
-
-def _tuning(method: str, settings: Mapping[str, Any], matrices: list[str]) -> TuningConfig:
-    """Our options for theirs. UserError where they are none, or nothing is adapted."""
-    if not matrices:
-        raise UserError(f'there are no arrays of {method} for any of {", ".join(MATRICES)}')
-    if method == 'LORA':
-        defaults = {'r': 8, 'lora_alpha': 8, 'lora_dropout': 0.0}  # peft's own
-        given = {name: settings.get(name, default) for name, default in defaults.items()}
-        # Of a null our own default would be taken, which scales the update by another factor.
-        if nulls := [name for name, value in given.items() if value is None]:
-            raise UserError(f'{", ".join(nulls)}=null: it must be a number')
-        rank, alpha, rate = given.values()
-        return TuningConfig(
-            method='lora', rank=rank, alpha=alpha, lora_dropout=rate, matrices=','.join(matrices)
-        )
-    if other := [name for name in matrices if name not in _IA3_SHAPES]:
-        raise UserError(f'it scales {", ".join(other)}: here (IA)3 has {", ".join(_IA3_SHAPES)}')
-    return TuningConfig(method='ia3', vectors='peft' if 'attention_output' in matrices else 'paper')
 
 
 def _fold_pooler(tensors: Tensors, tuning: TuningConfig) -> None:
@@ -410,7 +363,7 @@ def _fold_pooler(tensors: Tensors, tuning: TuningConfig) -> None:
 def _ia3_shape(name: str) -> tuple[int, int]:
     """Of an array of (IA)3 by its name: a row, or a column."""
     (matrix,) = _matrices([name])
-    return _IA3_SHAPES[matrix]
+    return IA3_SHAPES[matrix]
 
 
 def _as_theirs(name: str, array: np.ndarray) -> np.ndarray:
@@ -448,12 +401,37 @@ def _fill(tensors: Tensors, layout: Mapping[str, Place]) -> None:
             tensors[name] = np.full(shape, neutral(path), np.float32)
 
 
-def _saved_modules(
-    model: Model, naming: parameters.Naming, layout: Mapping[str, Place], changed: set[str]
-) -> list[str]:
-    """The modules of transformers' class that are in the file whole: its head, and what changed.
+def _stands_in(name: str, module: str) -> bool:
+    """Whether an array is in a module with that end of its name; peft finds modules so."""
+    return re.search(rf'{re.escape(module)}\.', name) is not None
 
-    UserError for a head of several modules that is not the base's.
+
+def _apart(modules: Sequence[str], names: Collection[str]) -> list[str]:
+    """Those of the modules that hold arrays of these names, none of them within another.
+
+    peft wraps both then, and cannot load its own file: the modules in them stand for those.
+    """
+    found: dict[str, None] = {}
+    for module in modules:
+        held = [n for n in names if _stands_in(n, module)]
+        # Of each array the modules that are wrapped, from the outermost to its own.
+        wrapped = [re.findall(rf'(?:{"|".join(map(re.escape, modules))})\.', n) for n in held]
+        own = [n.rpartition('.')[0] for n in held] if max(map(len, wrapped), default=0) > 1 else []
+        found |= dict.fromkeys(own or [module] * bool(held))
+    return list(found)
+
+
+def _trained_heads(
+    model: Model,
+    naming: parameters.Naming,
+    layout: Mapping[str, Place],
+    changed: set[str],
+    whole: set[str],
+) -> list[str]:
+    """The modules of its head that are in the file whole: for a task, and where they changed.
+
+    whole: arrays that are in other such modules already. UserError for a head of several modules
+    that is not the base's.
     """
     modules: list[str] = []
     for part in CLASSES[model.architecture].parts:
@@ -461,8 +439,9 @@ def _saved_modules(
             n for path, p in layout.items() if path.startswith(PARTS[part].path) for n in p.names
         ]
         # For its own tasks peft takes the head for trained, and asks for it in the file.
-        trained = _task_of(model) is not None and part != 'pooler'
-        if not (trained or changed.intersection(names)):
+        trained = task_of(model) is not None and part != 'pooler'
+        untold = set(names) - whole
+        if not untold or not (trained or changed.intersection(untold)):
             continue
         if len(PARTS[part].hugging_face) > 1:
             raise UserError(
@@ -474,45 +453,3 @@ def _saved_modules(
         module = naming(f'{path}/kernel')[0].removesuffix('.weight')
         modules.append('classifier' if module.startswith('classifier.') else module)
     return list(dict.fromkeys(modules))
-
-
-def _task_of(model: Model) -> str | None:
-    """Their task for the model's class, None for a class that they have no task for."""
-    heads = {HEADS[head].class_in(model.config.family): task for task, head in _TASKS.items()}
-    return heads.get(model.architecture)
-
-
-def _class_settings(model: Model) -> dict[str, Any]:
-    """What peft wraps: a task of its own, or a class by its name."""
-    task, name = _task_of(model), NAMES[model.config.family].model_type
-    library = f'transformers.models.{name}.modeling_{name}'
-    mapping = {'base_model_class': model.architecture, 'parent_library': library}
-    return {'task_type': task, 'auto_mapping': None if task else mapping}
-
-
-def _method_settings(tuning: TuningConfig) -> dict[str, Any]:
-    """A method with its options, as peft calls them."""
-    if tuning.method == 'ia3':
-        paper = tuning.option('vectors') == 'paper'
-        matrices = [name for name in _IA3_SHAPES if not (paper and name == 'attention_output')]
-        rows = [name for name in matrices if _IA3_SHAPES[name] == (1, -1)]
-        method = {'peft_type': 'IA3', 'feedforward_modules': _targets(rows)}
-    else:
-        matrices = tuning.option('matrices').split(',')
-        method = {
-            'peft_type': 'LORA',
-            'r': tuning.option('rank'),
-            'lora_alpha': tuning.option('alpha'),
-            'lora_dropout': tuning.option('lora_dropout'),
-        }
-    # Modules are found by the ends of their names, and 'output.dense' ends the attention's too.
-    too_many = 'output' in matrices and 'attention_output' not in matrices
-    excluded = _targets(['attention_output']) if too_many else None
-    return {**method, 'target_modules': _targets(matrices), 'exclude_modules': excluded}
-
-
-def _targets(matrices: Collection[str]) -> list[str]:
-    """The ends of the modules' names, as in peft's own defaults: 'query', 'output.dense'."""
-    block = 'encoder.layer.{}.'
-    ends = (_MODULES[name].removeprefix(block) for name in matrices)
-    return [end.removeprefix('attention.self.') for end in ends]

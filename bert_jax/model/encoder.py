@@ -101,11 +101,12 @@ class Embeddings(nn.Module):
         segment_ids_BT: jax.Array,
         dropout_rng: DropoutRng | None,
         position_ids_BT: jax.Array | None = None,
+        input_mask_BT: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
         """(embeddings [B, T, H], the word table [V, E] that the masked-LM head shares, if any).
 
         words: what config.embedding reads: input_ids [B, T], or characters [B, T, 16]. Positions
-        count from 0 unless given.
+        count from 0 unless given. Without a mask nothing is padding.
         """
         c = self.config
 
@@ -121,6 +122,12 @@ class Embeddings(nn.Module):
             positions_BTE = position_TE[None, first : first + T]
         else:
             positions_BTE = position_TE[position_ids_BT + first]
+        # RoBERTa's padding is all at the row before its first token's, which is not trained
+        # (transformers modeling_roberta.py): losses over all positions read its hidden states.
+        if first and input_mask_BT is not None:
+            padding_E = jax.lax.stop_gradient(position_TE[first - 1])
+            is_real_BT1 = input_mask_BT[..., None] > 0
+            positions_BTE = jnp.where(is_real_BT1, positions_BTE, padding_E[None, None])
         # Of so few rows a choice between them is quicker on a TPU than to look them up, and its
         # gradient a sum where that of a look-up is a scatter.
         segments_BTE = segment_2E[None, None, 0]
@@ -263,7 +270,7 @@ class Encoder(nn.Module):
             )
         position_ids_BT = packing.position_ids_BT if packing else None
         x_BTH, shared_VE = Embeddings(c, self.dtype, name='embeddings')(
-            words, segment_ids_BT, dropout_rng, position_ids_BT
+            words, segment_ids_BT, dropout_rng, position_ids_BT, input_mask_BT
         )
         # hidden_states[0] for transformers; the blocks add theirs (hidden_states.py reads both).
         self.sow('intermediates', 'hidden', x_BTH)

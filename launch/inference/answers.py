@@ -188,7 +188,9 @@ class MaskedWords(Answerer):
         logits_BPV = outputs['logits' if 'logits' in outputs else 'prediction_logits']
 
         # The vocabulary is large and `top` is small: only the best leave the device.
-        best_BPK, words_BPK = jax.lax.top_k(logits_BPV, min(self.top, logits_BPV.shape[-1]))
+        # A word table may have rows of no entry behind those of the vocabulary.
+        entries = self.tokenizer.vocab_size
+        best_BPK, words_BPK = jax.lax.top_k(logits_BPV[..., :entries], min(self.top, entries))
 
         # The softmax of the best alone, over the whole vocabulary: subtract its log-sum.
         log_sum_BP1 = jax.nn.logsumexp(logits_BPV, axis=-1, keepdims=True)

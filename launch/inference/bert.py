@@ -93,7 +93,7 @@ class Bert:
 
         UserError where config.vocab_size is not the tokenizer's.
         """
-        if config.vocab_size != tokenizer.vocab_size:
+        if not config.holds(tokenizer.vocab_size):
             raise UserError(
                 f'model.vocab_size={config.vocab_size}, but the tokenizer has'
                 f' {tokenizer.vocab_size} entries: make them the same'

@@ -68,7 +68,7 @@ _MASKED = (
 )
 _BEST = (
     "for place, row in zip(places, out['{}'][0]):\n    print([tokenizer.id_to_token(int(i)) for i"
-    ' in np.argsort(-row)[:5]])'
+    ' in np.argsort(-row[: tokenizer.get_vocab_size()])[:5]])'
 )
 _PRINT = "print({label: round(float(p), 4) for label, p in zip(about['labels'], share)})"
 _SOFTMAX = Script("'a text' ['its pair']", _ONE, _BATCH, _SHARES + _PRINT)

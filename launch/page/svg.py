@@ -11,7 +11,7 @@ import re
 from xml.etree import ElementTree
 
 from launch.page.markup import Element, element
-from launch.workdir.plots import COLOURS, COMMON, GRID, INK, Chart, Spread, figure
+from launch.workdir.plots import COLOURS, COMMON, GRID, INK, Chart, Spread, drawn_quietly, figure
 
 # The page has a value of each for a light and for a dark screen (style.py).
 VARIABLES = {
@@ -32,7 +32,11 @@ def drawing(drawn: Chart | Spread, label: str, height: float = _HEIGHT) -> Eleme
 
     # 'none' keeps letters as text, which the browser sets; equal drawings get equal bytes by the
     # salt of their names and without the date.
-    with matplotlib.rc_context({'svg.fonttype': 'none', 'svg.hashsalt': label, 'font.size': 9}):
+    # The browser has the letters that matplotlib's fonts have not.
+    with (
+        drawn_quietly(),
+        matplotlib.rc_context({'svg.fonttype': 'none', 'svg.hashsalt': label, 'font.size': 9}),
+    ):
         made, axes = figure(drawn, _WIDTH, height)
         made.patch.set_visible(False)
         axes.patch.set_visible(False)

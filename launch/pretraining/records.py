@@ -91,7 +91,7 @@ def match_phases(config: schema.PretrainConfig, directories: Sequence[str]) -> l
     candidates = [Records(d, Manifest.load(d)) for d in directories]
     for records in candidates:
         directory, manifest = records.directory, records.manifest
-        if manifest.vocab_size != config.model.vocab_size:
+        if not config.model.holds(manifest.vocab_size):
             raise UserError(
                 f'--data={directory} was made with a vocabulary of {manifest.vocab_size} entries,'
                 f' but model.vocab_size={config.model.vocab_size}: add --set'

@@ -36,8 +36,9 @@ def shape_settings(init_from: str, data: Sequence[str], workdir: str | None) -> 
         return ['model.embedding=retvec', *vocabulary]
     else:
         shape = source.shape_of(init_from)
-        if data:
-            shape = dataclasses.replace(shape, vocab_size=Manifest.load(data[0]).vocab_size)
+        # Rows beyond the vocabulary, which only pad the source's word table, stay.
+        if data and not shape.holds(entries := Manifest.load(data[0]).vocab_size):
+            shape = dataclasses.replace(shape, vocab_size=entries)
     # All of them: what a saved file leaves out as a default the preset may have otherwise.
     names = [field.name for field in dataclasses.fields(schema.ModelConfig)]
     settings = [

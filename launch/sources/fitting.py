@@ -103,12 +103,14 @@ def with_vocabulary(source: Source, tokenizer: Tokenizer) -> Source:
             ' launch.train_vocab --extend makes of it'
         ) from None
 
-    old_size, size = source.model.vocab_size, tokenizer.vocab_size
+    # Rows that pad the source's table are there for new entries, and stay where there are fewer.
+    old_size, old_rows = source.tokenizer.vocab_size, source.model.vocab_size
+    size = old_rows if source.model.holds(tokenizer.vocab_size) else tokenizer.vocab_size
 
     def grown(table: np.ndarray) -> np.ndarray:
         # The table is padded to a multiple (see padded_vocab); padding stays zero.
         rows = np.zeros((padded_vocab(size), *table.shape[1:]), table.dtype)
-        rows[:old_size] = table[:old_size]
+        rows[:old_rows] = table[:old_rows]
         for entry, pieces in new.items():
             # Reads the old table, so one new entry never depends on another.
             rows[entry] = table[pieces or slice(old_size)].mean(0)

@@ -202,20 +202,23 @@ def _read_source(where: str, print_map: bool, encoder: Source | None = None) -> 
     # Another size means another vocabulary: ids would point at the wrong rows, or beyond the table.
     tokenizer, wanted = Tokenizer.load(folder), reading.model.config.vocab_size
     reading.model.config.check_reads(tokenizer.kind, where)
-    if tokenizer.vocab_size != wanted:
-        more = wanted - tokenizer.vocab_size
+    more = wanted - tokenizer.vocab_size
+    if not reading.model.config.holds(tokenizer.vocab_size):
         mend = f'restore the right one in {folder}'
         if more > 0:
             # A line for an added token would be a word piece, not what the model was trained with.
             mend += (
                 f'; where {more} tokens were added to it, the added_tokens.json or tokenizer.json'
-                f' that names them too; where its table was only padded, add {more} further'
-                ' [unused...] lines to vocab.txt'
+                ' that names them too; where its table was only padded, and not to a multiple of 64'
+                f' or 128, cut it by model.resize_token_embeddings({tokenizer.vocab_size}) in'
+                ' transformers'
             )
         raise UserError(
             f'{where}: its tokenizer has {tokenizer.vocab_size} entries but its model {wanted}:'
             f' {mend}'
         )
+    if more:
+        logging.info('%s: %d rows of its word table are of no entry: kept', where, more)
 
     # What is computed from the vocabulary is in no file; of an encoder that was given it is there.
     model = reading.model
@@ -268,11 +271,23 @@ def base_of(where: str) -> str:
     UserError where there is none.
     """
     with reading(where):
-        if peft.is_directory(where):
-            return peft.base_of(where)
+        if adapter := _adapter_at(where):
+            return peft.base_of(adapter)
         workdir = Workdir(where)
         workdir.check('a workdir that launch.finetune has tuned, or an adapter of peft')
         return workdir.data(init_from=str)['init_from']
+
+
+def saved_in(where: str) -> list[str]:
+    """The modules that an adapter of peft holds whole, as it names them; of other places none."""
+    adapter = _adapter_at(where)
+    return peft.saved_in(adapter) if adapter else []
+
+
+def _adapter_at(where: str) -> str | None:
+    """The folder of the adapter of peft that is there, or on the Hub by that name, if any."""
+    folder = where if epath.Path(where).exists() or not hub.is_name(where) else hub.fetch(where)
+    return folder if peft.is_directory(folder) else None
 
 
 def is_hugging_face(where: str) -> bool:

@@ -6,6 +6,7 @@ with several checkpoints are curves over the steps, others are spreads.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from absl import logging
@@ -13,14 +14,11 @@ from absl import logging
 from configs.files.atomic import atomic_file
 from launch.studies.plan import Plan, lines_of
 from launch.studies.scores import Cell
-from launch.workdir.plots import Chart, Curve, Spread
+from launch.workdir.plots import Chart, Curve, Spread, drawn_quietly
 
 
 def draw(plan: Plan, found: dict[tuple[str, str], Cell], path: Path) -> None:
     """Writes the picture; what keeps it from being drawn is a warning."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     drawings = [
         drawing
         for column in plan.study.columns
@@ -28,8 +26,20 @@ def draw(plan: Plan, found: dict[tuple[str, str], Cell], path: Path) -> None:
     ]
     if not drawings:
         return
+    try:
+        with drawn_quietly(path):
+            _draw(drawings, len(plan.study.rows), path)
+    except OSError as error:
+        logging.warning('%s: not drawn (%s)', path, error)
+
+
+def _draw(drawings: Sequence[Chart | Spread], rows: int, path: Path) -> None:
+    """Writes a picture of a panel for each drawing, one below the other."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     # A line of a spread, or a curve's legend, needs a third of an inch.
-    high = 1.6 + 0.35 * len(plan.study.rows)
+    high = 1.6 + 0.35 * rows
     made = Figure(figsize=(7, high * len(drawings)), layout='constrained')
     FigureCanvasAgg(made)
     axes = made.subplots(len(drawings), squeeze=False)[:, 0]
@@ -39,11 +49,8 @@ def draw(plan: Plan, found: dict[tuple[str, str], Cell], path: Path) -> None:
         one.grid(alpha=0.4)
         if isinstance(drawing, Chart):
             one.legend(frameon=False)
-    try:
-        with atomic_file(path, durable=False) as file:
-            made.savefig(file, format='png', dpi=120)
-    except OSError as error:
-        logging.warning('%s: not drawn (%s)', path, error)
+    with atomic_file(path, durable=False) as file:
+        made.savefig(file, format='png', dpi=120)
 
 
 def panel(plan: Plan, found: dict[tuple[str, str], Cell], column: str) -> Chart | Spread | None:

@@ -7,8 +7,10 @@ are not plain ASCII are not drawn, since no font has the letters of every langua
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from absl import logging
@@ -299,12 +301,31 @@ def _save(path: epath.Path, drawing: Chart | Spread) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     # 7 x 4 inches at 120 dpi, 840 x 480 pixels.
-    made, axes = figure(drawing, 7, 4)
-    FigureCanvasAgg(made)
-    axes.set_title(drawing.title)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False)
+    with drawn_quietly(path):
+        made, axes = figure(drawing, 7, 4)
+        FigureCanvasAgg(made)
+        axes.set_title(drawing.title)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(frameon=False)
 
-    # Not synced to the disk: a picture can be drawn again.
-    with atomic_file(path, durable=False) as file:
-        made.savefig(file, format='png', dpi=120)
+        # Not synced to the disk: a picture can be drawn again.
+        with atomic_file(path, durable=False) as file:
+            made.savefig(file, format='png', dpi=120)
+
+
+@contextlib.contextmanager
+def drawn_quietly(path: epath.PathLike | None = None) -> Iterator[None]:
+    """Draws without matplotlib's warnings, and with names as they are, also those with a $.
+
+    The log says where no font has the letters of a name in the picture at `path`.
+    """
+    import matplotlib
+
+    with (
+        matplotlib.rc_context({'text.parse_math': False}),
+        warnings.catch_warnings(record=True) as said,
+    ):
+        warnings.simplefilter('always')
+        yield
+    if path and any('missing from font' in str(one.message) for one in said):
+        logging.warning('%s: no font here has the letters of some names: they are boxes', path)

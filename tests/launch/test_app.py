@@ -62,6 +62,9 @@ def main(argv):
         library.getLogger('jax').warning('theirs, serious')
         library.getLogger('jax').info('theirs')
         exec(compile("logging.info('orbax')", '/site-packages/orbax/x.py', 'exec'))
+        import warnings
+        warnings.warn('of a library', RuntimeWarning)
+        library.getLogger('matplotlib.font_manager').warning('building the font cache')
     else:
         print(argv[1:])
 
@@ -360,4 +363,5 @@ def test_libraries_are_heard_only_when_it_is_serious(program):
         'W theirs, serious',
         'I theirs',
         'I orbax',
+        'D RuntimeWarning: of a library',
     ]

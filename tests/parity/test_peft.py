@@ -68,6 +68,18 @@ ADAPTERS = {
     'own_biases': (CLASSIFIER, TINY, LORA | {'bias': 'lora_only', 'lora_dropout': 0.3}),
     'gaussian': (CLASSIFIER, TINY, LORA | {'init_lora_weights': 'gaussian'}),
     'pooler': (CLASSIFIER, TINY, LORA | {'modules_to_save': ['pooler']}),
+    'norms': (CLASSIFIER, TINY, LORA | {'modules_to_save': ['LayerNorm']}),
+    # word_embeddings ends alike, and is wrapped within embeddings.
+    'embeddings': (
+        CLASSIFIER,
+        ODD,
+        IA3 | {'modules_to_save': ['embeddings', 'intermediate.dense', 'pooler']},
+    ),
+    'transform': (
+        'BertForMaskedLM',
+        TINY,
+        LORA | {'task_type': None, 'modules_to_save': ['transform']},
+    ),
     'tagging': (TAGGER, TINY, LORA | {'task_type': 'TOKEN_CLS'}),
     'spans': ('BertForQuestionAnswering', ODD, LORA | {'task_type': 'QUESTION_ANS'}),
     'encoder': ('BertModel', TINY, LORA | {'task_type': 'FEATURE_EXTRACTION'}),
@@ -90,6 +102,11 @@ ADAPTERS = {
         'RobertaForTokenClassification',
         ROBERTA,
         LORA | {'task_type': 'TOKEN_CLS', 'layers_to_transform': [1]},
+    ),
+    'roberta_norms': (
+        'RobertaForSequenceClassification',
+        ROBERTA,
+        LORA | {'modules_to_save': ['LayerNorm', 'word_embeddings', 'position_embeddings']},
     ),
     'roberta_spans': (
         'RobertaForQuestionAnswering',
@@ -199,9 +216,24 @@ def test_their_adapter_answers_alike_here_folded_and_back_there(tmp_path, name):
     same(answers(read._replace(params=params, config=config), batch), wanted, batch)
 
     # Out: peft loads what is written onto the same base.
-    peft.write(out, read, base, base_folder)
+    peft.write(out, read, base, base_folder, peft.saved_in(adapter))
     there = loaded(architecture, base_folder, out, labels_of(architecture))
     same(answers(read, batch), called(there, batch), batch)
+
+
+def test_a_word_table_apart_from_its_decoder_is_refused(tmp_path):
+    made, base = base_of('BertForMaskedLM', TINY, tmp_path / 'base')
+    config = LORA | {'task_type': None, 'modules_to_save': ['word_embeddings']}
+    model = theirs.get_peft_model(made, theirs.get_peft_config(config))
+    model.save_pretrained(tmp_path / 'same')
+    peft.read(tmp_path / 'same', base)
+    with torch.no_grad():
+        model.get_parameter(
+            'base_model.model.bert.embeddings.word_embeddings.modules_to_save.default.weight'
+        ).add_(1)
+    model.save_pretrained(tmp_path / 'other')
+    with pytest.raises(peft.UserError, match='apart from the masked-LM head of BertForMaskedLM'):
+        peft.read(tmp_path / 'other', base)
 
 
 OURS = {

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pathlib
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from bert_jax.interchange import huggingface, serving
 from bert_jax.interchange.parameters import Model
+from bert_jax.train import task_heads
 from input_pipeline.tokenizer import Tokenizer, vocabulary
 from input_pipeline.vocabulary_options import VocabularyOptions
 from launch.inference.mask_filler import MaskFiller
@@ -116,6 +119,32 @@ def test_tags_and_choices(tmp_path, tokenizer):
             ).logits.numpy()
         real = batch['input_mask'] > 0 if 'Token' in architecture else ...
         np.testing.assert_allclose(found[real], wanted[real], atol=2e-5, rtol=0)
+
+
+def test_loss_of_answers_in_padded_rows(tmp_path, tokenizer):
+    """Padding is among the classes of the softmax, there and here."""
+    _, model = served('RobertaForQuestionAnswering', tokenizer, tmp_path)
+    lengths, rng = np.array([56, 20, 30, 9]), np.random.default_rng(0)
+    mask = (np.arange(56) < lengths[:, None]).astype(np.int32)
+    batch = {
+        'input_ids': np.where(mask, rng.integers(5, 300, mask.shape), 1).astype(np.int32),
+        'input_mask': mask,
+        'segment_ids': np.zeros_like(mask),
+        'start_positions': (lengths // 3).astype(np.int32),
+        'end_positions': (lengths // 2).astype(np.int32),
+        'example_weights': np.ones(4, np.float32),
+    }
+    module = task_heads.HEADS['span'].model(model.config, jnp.dtype('float32'), 2)
+    objective = task_heads.make_objective('span', module)
+    encoder = module.init(jax.random.key(0), batch)['params']['encoder'] | model.params['encoder']
+    loss, weight = objective.sums({**model.params, 'encoder': encoder}, batch, None)['loss']
+    theirs = transformers.AutoModelForQuestionAnswering.from_pretrained(tmp_path / 'theirs')
+    names = {'input_ids': 'input_ids', 'attention_mask': 'input_mask'} | {
+        name: name for name in ('start_positions', 'end_positions')
+    }
+    with torch.no_grad():
+        wanted = theirs(**{n: torch.from_numpy(batch[ours]).long() for n, ours in names.items()})
+    assert abs(float(loss / weight) - float(wanted.loss)) < 1e-5
 
 
 def test_answers_in_a_context(tmp_path, tokenizer):

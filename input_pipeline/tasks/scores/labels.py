@@ -38,6 +38,9 @@ def matthews(truth: np.ndarray, predicted: np.ndarray) -> float:
     """Matthews correlation (GLUE: CoLA); 0 where one class only is predicted."""
     from sklearn.metrics import matthews_corrcoef
 
+    # sklearn says the same, with a warning where both are of one class
+    if np.all(predicted == predicted[0]) or np.all(truth == truth[0]):
+        return 0.0
     return float(matthews_corrcoef(truth, predicted))
 
 

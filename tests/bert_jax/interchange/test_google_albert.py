@@ -223,6 +223,7 @@ def test_from_google_to_hugging_face(released, tmp_path):
     again = read_source(str(tmp_path / 'hf'))
     assert again.tokenizer.fingerprint == source.tokenizer.fingerprint
     assert again.model == source.model and again.bert.architecture == source.bert.architecture
+    assert again.bert.head_dropout == 0  # the encoder's; transformers' default is another
     assert jax.tree.all(jax.tree.map(np.array_equal, again.params, source.params))
 
 
@@ -243,8 +244,21 @@ def test_without_a_narrow_table_there_is_no_layer_to_the_blocks(released):
     google.write(released / 'again', model)
     again = tensor_bundle.Bundle(str(released / 'again/model.ckpt-best'))
     assert set(again.variables) == set(wide)
-    with pytest.raises(UserError, match='needs embedding_size, and this model has no model.embed'):
-        huggingface.write(released / 'hf', model)
+
+    # transformers' class always has it: the identity there, and none again on the way back.
+    huggingface.write(released / 'hf', model)
+    there = huggingface.read(released / 'hf').model
+    assert (there.config.embedding_size, there.config.num_groups) == (16, 2)
+    layer = there.params['encoder']['embeddings']['to_hidden']
+    np.testing.assert_array_equal(layer['kernel'], np.eye(16))
+    assert not layer['bias'].any()
+    google.write(released / 'back', there)
+    back = google.read(str(released / 'back/model.ckpt-best')).model
+    assert back.config == model.config
+    assert jax.tree.all(jax.tree.map(np.array_equal, back.params, model.params))
+    layer['bias'][3] = 1
+    with pytest.raises(UserError, match='as wide as the blocks, and google-research/albert has no'):
+        google.write(released / 'no', there)
 
 
 @pytest.mark.parametrize(

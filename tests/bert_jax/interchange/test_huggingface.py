@@ -270,6 +270,17 @@ def test_labels_come_with_a_classifier(folder, tmp_path):
     assert 'classifier.weight: (11, 16) in the file, (2, 16) by config.json' in refused(folder)
 
 
+@pytest.mark.parametrize('architecture', ['BertForPreTraining', 'BertModel', 'BertForMaskedLM'])
+def test_dropout_before_a_classifier_is_kept_without_one(folder, tmp_path, architecture):
+    settings(folder, classifier_dropout=0.0)
+    model = huggingface.read(folder).model._replace(architecture=architecture)
+    huggingface.write(tmp_path / 'out', model, {'pad_token_id': 7, 'eos_token_id': 3})
+    written = json.loads((tmp_path / 'out/config.json').read_text())
+    assert (written['classifier_dropout'], written['pad_token_id']) == (0.0, 7)
+    assert 'eos_token_id' not in written
+    assert huggingface.read(tmp_path / 'out').model.head_dropout == 0.0
+
+
 @pytest.mark.parametrize(
     ('model_type', 'architecture'),
     [

@@ -168,6 +168,68 @@ def test_what_was_trained_beside_the_method_takes_the_place_of_the_bases(tmp_pat
     np.testing.assert_array_equal(logits(again, batch), logits(reading.model, batch))
 
 
+def test_modules_that_were_trained_whole_go_out_as_they_came(tmp_path):
+    """Norms and embeddings among modules_to_save, and the dropout that peft has no place for."""
+    base, draw = base_model(), np.random.RandomState(2)
+    tensors = arrays(*QUERY)
+    norm, table = 'LayerNorm.weight', 'embeddings.word_embeddings.weight'
+    shapes = {
+        f'encoder.layer.{i}.{at}output.{norm}': (16,) for i in range(3) for at in ('attention.', '')
+    }
+    shapes |= {f'embeddings.{norm}': (16,), table: (100, 16)}
+    shapes |= {name.replace('weight', 'bias'): (16,) for name in shapes if norm in name}
+    for name, shape in shapes.items():
+        tensors[f'base_model.model.bert.{name}'] = draw.normal(size=shape).astype(np.float32)
+    saved = ['LayerNorm', 'bert.embeddings.word_embeddings', 'classifier', 'score']
+    folder = save(tmp_path / 'in', tensors, LORA | {'modules_to_save': saved})
+    model = peft.read(folder, base).model._replace(head_dropout=0.3)
+    words = model.params['encoder']['embeddings']['word']
+    np.testing.assert_array_equal(words[:100], tensors[f'base_model.model.bert.{table}'])
+
+    # The same arrays and modules; score is a head of other models.
+    peft.write(tmp_path / 'out', model, base, 'base', peft.saved_in(folder))
+    written = load_file(tmp_path / 'out/adapter_model.safetensors')
+    assert written.keys() == tensors.keys()
+    assert all(np.array_equal(written[name], tensors[name]) for name in tensors)
+    assert peft.saved_in(tmp_path / 'out') == saved[:3]
+    assert peft.read(tmp_path / 'out', base).model.head_dropout == 0.3
+    # Of a run that trains none of them they are another encoder's.
+    with pytest.raises(UserError, match='base is not the encoder .*LayerNorm.* are other weights'):
+        peft.write(tmp_path / 'no', model, base, 'base')
+    file = folder / 'adapter_config.json'
+    file.write_text(json.dumps(FULL | LORA | {'modules_to_save': 'LayerNorm'}))
+    with pytest.raises(UserError, match="modules_to_save='LayerNorm': must be a list"):
+        peft.saved_in(folder)
+
+
+def test_a_module_wrapped_within_another_is_read_as_peft_computes_and_goes_out_apart(tmp_path):
+    """modules_to_save=embeddings is the end of word_embeddings too."""
+    base, draw, tensors = base_model(), np.random.RandomState(2), arrays(*QUERY)
+    new = lambda *shape: draw.normal(size=shape).astype(np.float32)
+    at = 'base_model.model.bert.embeddings.'
+    tables = {'word_embeddings': 100, 'position_embeddings': 32, 'token_type_embeddings': 2}
+    for name, rows in tables.items():
+        tensors[f'{at}{name}.weight'] = new(rows, 16)  # of a wrapping that nothing reads
+        tensors[f'{at}{name}.original_module.weight'] = new(rows, 16)
+        tensors[f'{at}{name}.modules_to_save.weight'] = copy = new(rows, 16)
+        tensors[f'{at}modules_to_save.default.{name}.weight'] = copy
+    tensors |= {f'{at}LayerNorm.weight': new(16), f'{at}LayerNorm.bias': new(16)}
+    saved = {'modules_to_save': ['embeddings', 'classifier', 'score']}
+    folder = save(tmp_path / 'in', tensors, LORA | saved)
+    reading = peft.read(folder, base)
+    found = reading.model.params['encoder']['embeddings']
+    for ours, theirs in zip(('word', 'position', 'segment'), tables, strict=True):
+        wanted = tensors[f'{at}modules_to_save.default.{theirs}.weight']
+        np.testing.assert_array_equal(found[ours][: len(wanted)], wanted)
+    assert len(reading.ignored) == 9
+
+    peft.write(tmp_path / 'out', reading.model, base, 'base', peft.saved_in(folder))
+    modules = [f'bert.embeddings.{name}' for name in ('LayerNorm', *tables)]
+    assert sorted(peft.saved_in(tmp_path / 'out')) == sorted([*modules, 'classifier'])
+    again = peft.read(tmp_path / 'out', base).model
+    np.testing.assert_array_equal(again.params['encoder']['embeddings']['word'], found['word'])
+
+
 def test_an_update_of_the_pooler_is_folded_into_it(tmp_path):
     base = base_model()
     tensors, draw = arrays(*QUERY), np.random.RandomState(2)

@@ -57,6 +57,29 @@ def test_positions_begin_behind_the_rows_of_no_text():
         assert np.abs(embedded(slice(row, row + 1)) - before).max() > 1e-2
 
 
+def test_all_padding_stands_in_the_row_before_the_first_position():
+    """As transformers has it: one vector for each of a row's padding, which is not trained."""
+    model, lengths = heads.EncoderOnly(CONFIG), np.array([8, 5, 3])
+    params, real = fresh(model), np.arange(8) < lengths[:, None]
+    batch = BATCH | {'input_ids': IDS * real, 'input_mask': real.astype(np.int32)}
+
+    def hidden(params):
+        return model.apply({'params': params}, batch)[0]
+
+    # Without a place of their own, attending to the same tokens, they come out alike.
+    before = np.asarray(hidden(params))
+    np.testing.assert_allclose(before[2, 4:], before[2, 3:4].repeat(4, 0), atol=1e-6)
+    assert np.abs(before[0, 4:] - before[0, 3]).max() > 0.1
+    moved = jax.tree.map(np.array, params)
+    moved['encoder']['embeddings']['position'][1] += np.arange(16)
+    after = np.asarray(hidden(moved))
+    np.testing.assert_array_equal(after[real], before[real])
+    assert np.abs(after - before)[~real].max(-1).min() > 0.1
+    slopes = jax.grad(lambda params: jnp.square(hidden(params)).sum())(params)
+    trained = np.abs(slopes['encoder']['embeddings']['position']).max(-1) > 0
+    np.testing.assert_array_equal(trained, [False] * 2 + [True] * 8)
+
+
 def test_pre_training_has_no_pairs():
     model = heads.Pretraining(CONFIG)
     assert set(fresh(model)) == {'encoder', 'mlm'}

@@ -412,6 +412,9 @@ def test_undefined_scores_are_zero_without_a_warning():
         0.0,
     ]
     assert [metric(truth, same) for metric in NUMBER_METRICS.values()] == [0.0, 0.0]
+    # Of one class throughout.
+    for one in (same, same + 1, same[:1]):
+        assert LABEL_METRICS['matthews'](one, one) == 0.0
 
 
 def test_training_batches_shuffle_every_epoch_and_resume_anywhere():

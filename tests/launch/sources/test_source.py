@@ -22,7 +22,9 @@ from bert_jax.train.state import TrainState
 from configs import schema
 from configs.errors import UserError
 from input_pipeline.tokenizer import Tokenizer, extension
+from launch import export
 from launch.inference import Bert, Predictor
+from launch.inference.mask_filler import MaskFiller
 from launch.sources import fitting, source
 from launch.workdir.workdir import Workdir
 
@@ -165,6 +167,58 @@ def test_entries_that_a_tokenizer_lacks_are_not_to_be_made_up(folder):
     (folder / 'added_tokens.json').write_text('{"deep sea": 38, "farmhouse": 39}')
     (folder / 'tokenizer_config.json').write_text('{"do_lower_case": true}')
     assert source.read_source(str(folder)).tokenizer.encode('Deep sea farmhouses') == [38, 39, 1]
+
+
+def padded(folder: pathlib.Path, rows: int) -> None:
+    """Gives the word table so many rows, as resize_token_embeddings does, and likely ones."""
+    tensors, rng = load_file(folder / 'model.safetensors'), np.random.RandomState(0)
+    for name in ('bert.embeddings.word_embeddings.weight', 'cls.predictions.bias'):
+        more = rng.normal(3, 1, (rows - len(tensors[name]), *tensors[name].shape[1:]))
+        tensors[name] = np.concatenate([tensors[name], more.astype(np.float32)])
+    save_file(tensors, folder / 'model.safetensors')
+    config = json.loads((folder / 'config.json').read_text())
+    (folder / 'config.json').write_text(json.dumps(config | {'vocab_size': rows}))
+
+
+@pytest.mark.parametrize('rows', [64, 128])
+def test_rows_that_pad_a_word_table_are_kept_and_are_no_words(folder, tmp_path, rows):
+    padded(folder, rows)
+    there = source.read_source(str(folder))
+    assert (there.tokenizer.vocab_size, there.model.vocab_size) == (40, rows)
+    assert there.model == source.shape_of(str(folder))
+
+    # Through an export of all of it, and of the encoder alone.
+    for architecture in ('BertForPreTraining', 'BertModel'):
+        out, bert = tmp_path / architecture, there.bert._replace(architecture=architecture)
+        export.export(bert, there.tokenizer, 'huggingface', str(out))
+        before, after = (load_file(f / 'model.safetensors') for f in (folder, out))
+        assert all(
+            np.array_equal(after[name], before.get(name, before.get(f'bert.{name}')))
+            for name in after
+        )
+        assert source.read_source(str(out)).model == there.model
+
+    # Into training, with the vocabulary as it is and with entries that take some of them.
+    start = fitting.for_pretraining(str(folder), there.tokenizer, there.model, seed=1)
+    assert equal(start.params, there.params)
+    longer = extension.extend(there.tokenizer, ['a', 'b', 'c', 'seaer', 'storm']).tokenizer
+    start = fitting.for_pretraining(str(folder), longer, there.model, seed=1)
+    old, new = (one.params['encoder']['embeddings']['word'] for one in (there, start))
+    assert longer.vocab_size == 43
+    np.testing.assert_array_equal(new[43:], old[43:])
+    np.testing.assert_allclose(new[41], (old[7] + old[9]) / 2, rtol=1e-6)
+    np.testing.assert_allclose(new[42], old[:40].mean(0), rtol=1e-5, atol=1e-6)
+
+    # Likely as they are, they stand in the softmax, as in transformers, and in no answer.
+    (words,) = MaskFiller(there, rows)('word3 [MASK] sea')['masks']
+    assert sorted(one['token'] for one in words) == sorted(WORDS)
+    assert sum(one['probability'] for one in words) < 0.9
+
+
+def test_a_table_that_is_not_padded_as_is_usual_is_refused(folder):
+    padded(folder, 65)
+    with pytest.raises(UserError, match='has 40 entries but its model 65: .*embeddings.40. in tra'):
+        source.read_source(str(folder))
 
 
 FINE_TUNED = schema.dumps(schema.FinetuneConfig())

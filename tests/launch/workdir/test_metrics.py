@@ -13,6 +13,7 @@ import pathlib
 import struct
 import subprocess
 import sys
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -20,10 +21,11 @@ from etils import epath
 
 from bert_jax.train.loop import Line
 from configs.errors import UserError
+from launch.page.svg import drawing
 from launch.workdir import plots
 from launch.workdir.metrics import MetricWriter, describe, read_metrics, status, truncate_after
 from launch.workdir.notes import Guess, note_guess
-from launch.workdir.plots import plot_run, plot_workdir, points
+from launch.workdir.plots import Chart, Curve, plot_run, plot_workdir, points
 from tests.helpers.full_disk import files_of_at_most
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -293,6 +295,18 @@ def test_a_spread_is_drawn_with_names_that_no_font_has(tmp_path):
     groups = {'name=한국어': [0.5, 0.75], 'name=b': [1.0]}
     plots.plot_spread(tmp_path, plots.Spread('f1', '', groups, 0.5))
     assert (tmp_path / 'plots/spread.png').read_bytes().startswith(b'\x89PNG')
+
+
+def test_names_that_matplotlib_cannot_draw_are_one_line(tmp_path, caplog):
+    """Letters that its fonts have not, and a $, which begins mathematics there."""
+    chart = Chart('$x_{', 'nats', [Curve('中文 $\\frac{', [(0, 1), (1, 2)], 'main', 0)])
+    plots.save(tmp_path / 'a.png', chart)
+    (line,) = caplog.messages
+    assert line == f'{tmp_path}/a.png: no font here has the letters of some names: they are boxes'
+    plots.save(tmp_path / 'b.png', chart._replace(curves=[]))
+    assert len(caplog.messages) == 1 and (tmp_path / 'b.png').exists()
+    # A browser has them.
+    assert '中文' in ElementTree.tostring(drawing(chart, 'a chart'), encoding='unicode')
 
 
 def test_a_picture_without_numbers_is_left_out(tmp_path):
