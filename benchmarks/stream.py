@@ -1,7 +1,7 @@
 """How fast the stream gives batches, and TensorFlow's own reader of the same files, in turn.
 
-  python -m benchmarks.stream RECORDS [--batch_size=256] [--processes=2] [--seconds=2] [--warm_up=8]
-      [--rounds=7] [--json=FILE]
+  python -m benchmarks.stream RECORDS [--batch_size=256] [--seconds=2] [--warm_up=8] [--rounds=7]
+      [--json=FILE]
 
 The reader is the least that a TensorFlow program does:
 TFRecordDataset(files).batch(B).map(parse_example), which has one order only and cannot seek. Prints
@@ -24,9 +24,6 @@ from benchmarks import processes
 from launch import app
 
 _BATCH_SIZE = flags.DEFINE_integer('batch_size', 256, 'records a batch')
-_PROCESSES = flags.DEFINE_integer(
-    'processes', 2, 'runtime.decoding_processes of the reader `processes`'
-)
 _SECONDS = flags.DEFINE_float('seconds', 2, 'how long each reader runs in a round')
 _WARM_UP = flags.DEFINE_float('warm_up', 8, 'how long each reader runs before the first round')
 _ROUNDS = flags.DEFINE_integer('rounds', 7, 'rounds of all readers, one after the other')
@@ -45,12 +42,8 @@ def main(argv: Sequence[str]) -> None:
 
     # All read the same files with the same batch size; `bare` has no order, no seek, no resume.
     streams = {
-        name: RecordStream(directory, 'train', _BATCH_SIZE.value, 0, decoder, processes=beside)
-        for name, decoder, beside in (
-            ('tfdata', 'tfdata', 0),
-            ('numpy', 'numpy', 0),
-            ('processes', 'numpy', _PROCESSES.value),
-        )
+        decoder: RecordStream(directory, 'train', _BATCH_SIZE.value, 0, decoder)
+        for decoder in ('tfdata', 'numpy')
     }
     readers = {'bare': bare(directory, streams['tfdata'], _BATCH_SIZE.value)}
     readers |= {name: stream.batches() for name, stream in streams.items()}
@@ -73,7 +66,7 @@ def main(argv: Sequence[str]) -> None:
     }
     for name, figures in report.items():
         print(
-            f'{name:9} {figures["a_second"]:>8,.0f} examples/s, {figures["a_cpu_second"]:>8,.0f} a'
+            f'{name:6} {figures["a_second"]:>8,.0f} examples/s, {figures["a_cpu_second"]:>8,.0f} a'
             f' CPU-second; beside the bare reader {figures["ratio"]:.2f}'
             f' ({figures["ratios"][0]:.2f} to {figures["ratios"][-1]:.2f}), for a CPU-second'
             f' {figures["cpu_ratio"]:.2f}'

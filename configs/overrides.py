@@ -129,6 +129,8 @@ def _put(data: Any, hint: Any, path: list[str], text: str, name: str, root: type
             raise UserError(f'{name}: set one of {", ".join(f"{name}.{n}" for n in names(inner))}')
     else:
         hints = typing.get_type_hints(hint)
+        if key in hint.removed:
+            raise UserError(f'{name} was removed ({hint.removed[key]}): leave it out')
         if key not in hints:
             meant = _meant(key, hint, root)
             raise UserError(

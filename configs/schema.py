@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import types
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -131,6 +132,8 @@ Generator = Literal['threefry', 'threefry13', 'threefry_8bit', 'threefry13_8bit'
 class RuntimeConfig(Section):
     """How a run is carried out: only `dropout_rng` changes the result beyond float noise."""
 
+    removed = types.MappingProxyType({'decoding_processes': 'one thread reads records fast enough'})
+
     data_parallel: int | None = setting(
         None,
         'devices on the mesh axis `data`; none: all that the other axes leave',
@@ -205,14 +208,6 @@ class RuntimeConfig(Section):
     )
     decoder: Literal['auto', 'tfdata', 'numpy'] = setting(
         'auto', "reader of TFRecords; auto: numpy; tfdata: TensorFlow's, slower", kind='runtime'
-    )
-    decoding_processes: int = setting(
-        0,
-        'processes that decode TFRecords beside the one that trains, with the decoder numpy; 0: it'
-        ' does so itself, which will do unless input_wait in the log is above zero',
-        kind='runtime',
-        within='[0, 256]',
-        is_later=True,
     )
     log_every: int = setting(100, 'steps between log lines', kind='runtime', within=COUNT)
     eval_every: int = setting(
@@ -331,12 +326,7 @@ class PretrainConfig(Section):
                     f'phases.{i}.batch_size={phase.batch_size} does not divide by'
                     f' runtime.accumulation={self.runtime.accumulation}: change either'
                 )
-        # Then what the phases have in common; first how records are read.
-        if self.runtime.decoding_processes and self.runtime.decoder == 'tfdata':
-            raise UserError(
-                f'runtime.decoding_processes={self.runtime.decoding_processes}: decoder=tfdata'
-                " decodes in TensorFlow's threads: leave one of them out"
-            )
+        # Then what the phases have in common.
         if self.tuning.method not in ('full', 'bitfit', 'lora', 'houlsby', 'pfeiffer', 'ia3'):
             raise UserError(
                 f'tuning.method={self.tuning.method}: it is for fine-tuning; in pre-training take'
@@ -448,7 +438,6 @@ class FinetuneConfig(Section):
             'eval_every': 'score_every is the number of steps between scores on the dev split',
             'eval_batches': 'the dev split is always scored whole',
             'decoder': "a task's files are no TFRecords",
-            'decoding_processes': "a task's files are no TFRecords",
         }
 
     def refuse_unused(self) -> None:

@@ -18,6 +18,8 @@ absent.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import logging
 import reprlib
 import types
 import typing
@@ -97,6 +99,10 @@ def _matches(value: Any, annotation: Any) -> bool:
 class Section:
     """Base of every configuration dataclass: checks the type and the interval of each field."""
 
+    # {a former setting: why it was removed}. Saved files may have it and are read without it. No
+    # annotation, or it would be a setting.
+    removed = types.MappingProxyType[str, str]({})
+
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))
         for field in dataclasses.fields(self):
@@ -149,6 +155,12 @@ def from_dict(cls: type, data: dict[str, Any], where: str = '') -> Any:
         raise UserError(
             f'{where or cls.__name__}: expected settings by name, not {reprlib.repr(data)}'
         )
+    removed = getattr(cls, 'removed', {})
+    for name in data.keys() & removed:
+        if data[name]:
+            _log_removed(f'{where or cls.__name__}.{name}={data[name]}', removed[name])
+    data = {name: value for name, value in data.items() if name not in removed}
+
     # All names before any value, so that a file of another version is told as such.
     hints = typing.get_type_hints(cls)
     fields = dataclasses.fields(cls)
@@ -178,6 +190,11 @@ def from_dict(cls: type, data: dict[str, Any], where: str = '') -> Any:
             )
         values[name] = value
     return cls(**values)
+
+
+@functools.cache  # a command may read the same file several times
+def _log_removed(assignment: str, reason: str) -> None:
+    logging.getLogger(__name__).warning('%s has no effect any more: %s', assignment, reason)
 
 
 def kinds(cls: type, prefix: str = '') -> dict[str, str]:

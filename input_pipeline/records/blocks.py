@@ -22,7 +22,7 @@ class Blocks:
 
     def __init__(self, directory: epath.PathLike, of: tuple[shards.ShardInfo, ...]):
         """`of`: the shards of the split that lie in `directory`."""
-        self.directory, self._shards = epath.Path(directory), of
+        self._directory, self._shards = epath.Path(directory), of
         self._shard_of = np.repeat(np.arange(len(of)), [len(s.index) for s in of])
         self._number_of = np.concatenate([np.arange(len(s.index)) for s in of])
         left = np.array([s.records for s in of])[self._shard_of] - self._number_of * shards.BLOCK
@@ -31,16 +31,19 @@ class Blocks:
     def read(self, block: int) -> bytes:
         """The bytes of a block, by one read; UserError where they cannot be had."""
         shard, number = self.place(block)
+        start, end = shard.block(number)
         try:
-            return stretch(self.directory / shard.file, *shard.block(number))
+            with (self._directory / shard.file).open('rb') as file:
+                file.seek(start)
+                return file.read(end - start)
         except FileNotFoundError:
             raise UserError(
-                f'{self.directory / shard.file}: gone since the start of the run: put it back and'
+                f'{self._directory / shard.file}: gone since the start of the run: put it back and'
                 ' resume'
             ) from None
         except OSError as error:
             fault = shards.unreadable(shard, error)
-            raise UserError(f'{self.directory / str(fault)}: see to it and resume') from error
+            raise UserError(f'{self._directory / str(fault)}: see to it and resume') from error
 
     def records(self, block: int, text: bytes) -> tuple[np.ndarray, np.ndarray]:
         """Where in a block's bytes each record begins and ends [N].
@@ -74,13 +77,6 @@ class Blocks:
             shard.file, number * shards.BLOCK + place, shard.block(number)[0] + byte, reason
         )
         return UserError(
-            f'{self.directory / str(fault)}: python -m launch.verify_data {self.directory} lists'
+            f'{self._directory / str(fault)}: python -m launch.verify_data {self._directory} lists'
             ' every fault'
         )
-
-
-def stretch(file: epath.Path, start: int, end: int) -> bytes:
-    """The bytes of a file from `start` to `end`, or as many as there are."""
-    with file.open('rb') as opened:
-        opened.seek(start)
-        return opened.read(end - start)

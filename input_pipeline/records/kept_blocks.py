@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import collections
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -44,7 +44,7 @@ class KeptBlocks:
 
     def rows(
         self, groups: Iterable[tuple[np.ndarray, np.ndarray]], ahead: int
-    ) -> Generator[np.ndarray]:
+    ) -> Iterator[np.ndarray]:
         """The rows of each group of blocks [N] and places in them [N], which are asked for once.
 
         Up to `ahead` groups are asked for before the first of them is waited for.

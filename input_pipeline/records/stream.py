@@ -6,7 +6,6 @@ numpy, which is the faster one, and tf.data. This file must not know what the ba
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Iterator
@@ -18,7 +17,6 @@ from etils import epath
 from configs.errors import UserError, require_extra
 from input_pipeline.records import fields, shards
 from input_pipeline.records.blocks import Blocks
-from input_pipeline.records.decoding_processes import DecodingProcesses
 from input_pipeline.records.kept_blocks import KeptBlocks, LatestBlocks
 from input_pipeline.records.order import ORDERS
 
@@ -56,7 +54,6 @@ class RecordStream:
       decoder: 'numpy', 'tfdata', or 'auto', which is numpy.
       rows: ranges [from, to) of each batch's rows that this process must supply; default all.
       order: in which order training batches hold the records: a name of order.py.
-      processes: so many decode beside this one, with 'numpy'; 0: this one does.
 
     Raises:
       UserError: no manifest, no records of that split, a shard missing or of another size;
@@ -73,7 +70,6 @@ class RecordStream:
         decoder: Literal['auto', 'tfdata', 'numpy'] = 'auto',
         rows: tuple[tuple[int, int], ...] | None = None,
         order: Literal['spread', 'blocks'] = 'spread',
-        processes: int = 0,
     ):
         rows = ((0, batch_size),) if rows is None else rows
         if not all(0 <= first < last <= batch_size for first, last in rows):
@@ -113,7 +109,7 @@ class RecordStream:
         tokens = len(self._rows) * self._spec.seq_len
         self._at_once = min(_STEPS_AT_ONCE, max(1, _TOKENS_AT_ONCE // tokens))
         self._vocab_size = self.manifest.vocab_size
-        self._processes, self._decoding = processes, threading.Lock()
+        self._decoding = threading.Lock()
         # What is near comes at once, and more threads would only wait for their turn in Python.
         self._readers = _READERS if '://' in self._directory.as_posix() else 1
 
@@ -229,36 +225,11 @@ class RecordStream:
 
         # As many rows ahead as the blocks that take turns have: the next ones are made meanwhile.
         ahead = max(_AHEAD, open_blocks * shards.BLOCK // rows)
-        with self._beside(most) as processes:
-            if processes:
-                make, room, threads = self._kept_by(processes), processes.rows, processes.at_once
-            else:
-                kind = fields.kept_as(self._spec, self._vocab_size)
-                # No memory is taken until it is filled.
-                room = np.empty((most, shards.BLOCK), kind)
-                make, threads = self._keep, self._readers
-            kept = KeptBlocks(make, self._blocks.sizes, room, threads)
-            # Closed before the processes are: no block is asked for then.
-            with contextlib.closing(kept.rows(map(located, groups), ahead)) as found:
-                for rows_of_group in found:
-                    yield fields.columns_of(self._spec, rows_of_group)
-
-    def _beside(self, most: int) -> contextlib.AbstractContextManager[DecodingProcesses | None]:
-        """The processes that decode beside this one, if there are any, into so many blocks."""
-        if not self._processes:
-            return contextlib.nullcontext()
-        return DecodingProcesses(
-            self._processes, self._readers, self._blocks, self._spec, self._vocab_size, most
-        )
-
-    def _kept_by(self, processes: DecodingProcesses) -> Callable[[int, np.ndarray], None]:
-        """`_keep` by processes, and here what they could not do: it tells why."""
-
-        def keep(block: int, rows: np.ndarray) -> None:
-            if not processes.decode(block, rows):
-                self._keep(block, rows)
-
-        return keep
+        # No memory is taken until it is filled.
+        room = np.empty((most, shards.BLOCK), fields.kept_as(self._spec, self._vocab_size))
+        kept = KeptBlocks(self._keep, self._blocks.sizes, room, self._readers)
+        for rows_of_group in kept.rows(map(located, groups), ahead):
+            yield fields.columns_of(self._spec, rows_of_group)
 
     def _keep(self, block: int, rows: np.ndarray) -> None:
         """Reads a block and decodes its records into `rows`.

@@ -22,10 +22,7 @@ if TYPE_CHECKING:
     from launch.workdir.workdir import Workdir
 
 # How a host reads its records, where it keeps compiled programs, and when it gives itself up.
-FREE_SETTINGS = (
-    'runtime.compilation_cache', 'runtime.decoder', 'runtime.decoding_processes',
-    'runtime.stall_minutes',
-)  # fmt: skip
+FREE_SETTINGS = ('runtime.compilation_cache', 'runtime.decoder', 'runtime.stall_minutes')
 # Paths of records and text, which each host may have in a place of its own.
 FREE_OPTIONS = ('input', 'eval_input', 'tokenizer')
 # Another version may compute another number from the same program.

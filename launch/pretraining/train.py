@@ -324,7 +324,6 @@ class PhaseTraining:
             self.config.runtime.decoder,
             rows=sharding.local_rows(self.mesh, self.settings.batch_size),
             order=self.config.record_order,
-            processes=self.config.runtime.decoding_processes,
         )
 
     def place(self, batch: dict[str, Any]) -> dict[str, jax.Array]:

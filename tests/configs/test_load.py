@@ -10,9 +10,10 @@ import typing
 
 import pytest
 
-from configs import schema
+from configs import schema, section
 from configs.errors import UserError
 from configs.load import load, presets
+from configs.overrides import apply
 
 MODELS = ['bert_base', 'bert_large', 'bert_medium', 'bert_mini', 'bert_small', 'bert_tiny']
 
@@ -212,6 +213,25 @@ def test_the_files_of_older_versions_are_read_and_written_as_they_are(kind):
     """
     text = (pathlib.Path(__file__).parents[1] / 'golden' / 'configs' / f'{kind}.json').read_text()
     assert schema.dumps(schema.loads(text)) == text
+
+
+@pytest.mark.parametrize(('value', 'lines'), [(0, 0), (4, 1)])
+def test_a_setting_that_was_removed_is_dropped_from_an_older_file(tmp_path, caplog, value, lines):
+    """Once with a line in the log, where it had an effect; a new `--set` of it is refused."""
+    section._log_removed.cache_clear()
+    plain = load('bert_tiny')
+    saved = json.loads(schema.dumps(plain))
+    saved['runtime']['decoding_processes'] = value
+    (tmp_path / 'config.json').write_text(json.dumps(saved))
+    for _ in range(2):
+        assert load(str(tmp_path / 'config.json')) == plain
+    assert [record.getMessage() for record in caplog.records] == lines * [
+        'runtime.decoding_processes=4 has no effect any more: one thread reads records fast enough'
+    ]
+    with pytest.raises(
+        UserError, match=r'decoding_processes was removed \(one thread .*: leave it out$'
+    ):
+        apply(plain, ['runtime.decoding_processes=0'])
 
 
 def test_files_from_before_there_was_an_order_of_records_mean_the_older_one():
