@@ -30,7 +30,8 @@ _LANES, _SUBLANES = 128, 8
 _WORD = 32  # places whose masks a word holds
 # A longer row's scores, a few arrays of T times S float32, leave no room in vector memory.
 MOST_TOKENS = 512
-# Short rows: so many tokens of different heads in a program, which costs some time to start.
+# Short rows: so many tokens of different heads in a program, which costs some time to start. No
+# chip has confirmed that this number is a good one.
 _TOKENS = 2048
 # Time by the vector units' clock: how many operations they could do for each probability meanwhile.
 # Read off the code that libtpu 0.0.42.1 makes for v5e, and good to a tenth; for rows of 128 tokens
@@ -307,8 +308,8 @@ def _unpack(kept: Any, masks: Any, fused: Fused) -> None:
 def _each_eight_rows(part: int, some: Callable[..., None]) -> None:
     """Calls `some` with 0, 1, ...: the number of each eight rows of a part.
 
-    Four turns of the loop as one: their work fills each other's gaps (a quarter less time, as
-    libtpu packs it).
+    Four turns of the loop as one: their work fills each other's gaps. As libtpu packs its code
+    that is a quarter less time; no chip has confirmed it.
     """
     turns = part // _SUBLANES
     jax.lax.fori_loop(0, turns, some, None, unroll=math.gcd(turns, 4))
