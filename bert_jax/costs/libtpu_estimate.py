@@ -30,7 +30,7 @@ _TILE = 4096  # bytes up to which work without an estimate is of single numbers,
 
 
 class Estimate(NamedTuple):
-    """What libtpu says of a step.
+    """Holds what libtpu says of a step.
 
     step_s: seconds, the sum over its instructions, loops by their turns. unpriced: {kind of
     instruction: times a step} of what is not in that sum.
