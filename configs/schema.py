@@ -181,6 +181,8 @@ class RuntimeConfig(Section):
     remat: Literal['none', 'dots', 'full'] = setting(
         'none', 'what the backward pass recomputes, to save memory', kind='runtime'
     )
+    # For BERT-large libtpu estimated scanned steps 43 to 68 % longer than unrolled ones (v5e:2x4
+    # and v6e:2x4, 128 and 512 tokens). No TPU has confirmed it.
     scan_layers: bool = setting(
         False,
         'loop over the layers instead of unrolling them: compiles faster, runs slower',

@@ -27,8 +27,6 @@ class Chip:
     otherwise.
     flops_per_cycle: of a TPU, what its matrix units do in a cycle, which tells its `clock`: the
     power of two that libtpu's own estimates of large products come near to. 0 for a GPU.
-    vector_ops_per_cycle: of a TPU, what its vector units do in a cycle: four operations on each of
-    8 times 128 numbers in each core (jax-ml.github.io/scaling-book; of a v6e taken to be the same).
     hbm: bytes of memory as published. hbm_usable: of a TPU, what libtpu 0.0.42 allows (it says so
     when it refuses a program); of a GPU, the 75 % of it that jax takes unless
     XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise.
@@ -42,7 +40,6 @@ class Chip:
     kind: str
     peak_flops: float
     flops_per_cycle: int
-    vector_ops_per_cycle: int
     hbm: float
     hbm_usable: float
     hbm_bandwidth: float
@@ -67,7 +64,6 @@ def _gpu(
         kind=kind,
         peak_flops=peak_flops,
         flops_per_cycle=0,
-        vector_ops_per_cycle=0,
         hbm=hbm,
         hbm_usable=0.75 * hbm,  # what jax takes of it
         hbm_bandwidth=bandwidth,
@@ -91,7 +87,6 @@ CHIPS = {
             kind=r'TPU v4$',
             peak_flops=275e12,
             flops_per_cycle=2**18,
-            vector_ops_per_cycle=2**13,
             hbm=32 * _GIB,
             hbm_usable=30.75 * _GIB,
             hbm_bandwidth=1200e9,
@@ -105,7 +100,6 @@ CHIPS = {
             kind=r'TPU v5 ?(lite|e)',
             peak_flops=197e12,
             flops_per_cycle=2**17,
-            vector_ops_per_cycle=2**12,
             hbm=16e9,
             hbm_usable=15.75 * _GIB,
             hbm_bandwidth=819e9,
@@ -118,7 +112,6 @@ CHIPS = {
             kind=r'TPU v5p?$',
             peak_flops=459e12,
             flops_per_cycle=2**18,
-            vector_ops_per_cycle=2**13,
             hbm=95e9,
             hbm_usable=95.74 * _GIB,
             hbm_bandwidth=2765e9,
@@ -132,7 +125,6 @@ CHIPS = {
             kind=r'TPU v6 ?(lite|e)',
             peak_flops=918e12,
             flops_per_cycle=2**19,
-            vector_ops_per_cycle=2**12,
             hbm=32e9,
             hbm_usable=31.25 * _GIB,
             hbm_bandwidth=1638e9,

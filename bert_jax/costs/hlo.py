@@ -1,8 +1,8 @@
 """Reads a compiled program's text (XLA's HLO): what runs how often, and what it keeps in memory.
 
 Owns the grammar of that text, and of the compiler's refusal, as far as counting needs it. Knows
-nothing of models, nor what anything costs (links.py and prices.py do); imports no jax. What runs
-inside a loop counts once for each turn of the loop.
+nothing of models, nor what anything costs; imports no jax. What runs inside a loop counts once for
+each turn of the loop.
 
 A program is a list of computations, a computation a list of instructions, the last of which to be
 evaluated is its root. An instruction is a line, such as
@@ -43,7 +43,7 @@ _BRANCHES = re.compile(r'branch_computations=\{([^}]*)\}')
 # They call a computation for each element of an array, which costs nothing of its own.
 _ELEMENTWISE = ('reduce', 'sort', 'scatter', 'map', 'select-and-scatter')
 # What these run is a part of them: a fusion, and what another unit of the chip is called to do.
-OF_PARTS = ('fusion', 'call-start', 'async-start')
+_OF_PARTS = ('fusion', 'call-start', 'async-start')
 # Another name for the buffer that they read, or its copy: of the same size.
 _SAME_BUFFER = ('bitcast', 'copy', 'copy-start', 'copy-done')
 
@@ -116,15 +116,6 @@ def size_of(shape: str) -> int:
             # pred has no number and takes a byte
             total += math.prod(int(d) for d in dims.split(',') if d) * int(bits or 8) // 8
     return total
-
-
-def dimensions(shape: str) -> list[tuple[int, ...]]:
-    """The dimensions of the arrays of a shape: [(8, 128)] of 'bf16[8,128]'."""
-    return [
-        tuple(int(d) for d in dims.split(',') if d)
-        for kind, _, dims in _ARRAY.findall(shape)
-        if kind != 'token'
-    ]
 
 
 def plain(shape: str) -> str:
@@ -283,7 +274,7 @@ def scheduled(text: str) -> list[tuple[Instruction, Computation, int]]:
         callee
         for computation in computations.values()
         for i in computation.instructions.values()
-        if i.opcode in OF_PARTS
+        if i.opcode in _OF_PARTS
         for callee in _CALLED.findall(i.rest)
     }
     return [
@@ -295,76 +286,14 @@ def scheduled(text: str) -> list[tuple[Instruction, Computation, int]]:
 
 
 def inside(text: str, i: Instruction) -> Iterator[tuple[Instruction, Computation]]:
-    """What one of OF_PARTS is made of, with what those within it are; nothing of other kinds."""
+    """What one of _OF_PARTS is made of, with what those within it are; nothing of other kinds."""
     computations = parse(text)[0]
-    for callee in _CALLED.findall(i.rest) if i.opcode in OF_PARTS else ():
+    for callee in _CALLED.findall(i.rest) if i.opcode in _OF_PARTS else ():
         if (computation := computations.get(callee)) is None:
             continue
         for part in computation.instructions.values():
             yield part, computation
             yield from inside(text, part)
-
-
-def touched(text: str, i: Instruction, computation: Computation) -> int:
-    """Bytes that an instruction of `computation` reads and writes at least.
-
-    Of an array of which it takes a slice that slice, and of one in which it writes a slice, in
-    place, that slice: a loop's turn does both with the stacks of all its turns.
-    """
-    read = sum(_read(text, i, n, computation) for n in i.operands if n in computation.instructions)
-    return read + _written(text, i, computation)
-
-
-def _read(text: str, i: Instruction, name: str, computation: Computation) -> int:
-    """Bytes that an instruction reads of what another one of its computation made."""
-    if i.opcode == 'dynamic-slice' and i.operands[0] == name:
-        return size_of(i.shape)
-    if i.opcode == 'dynamic-update-slice' and i.operands[0] == name:
-        return 0
-    whole = size_of(computation.instructions[name].shape)
-    body = _body(text, i)
-    if body is None:
-        return whole
-
-    # What is done with the parameter that the operand becomes, under its other names too.
-    place = i.operands.index(name)
-    names = [
-        part.name
-        for part in body.instructions.values()
-        if part.opcode == 'parameter' and part.rest.startswith(f'{place})')
-    ]
-    total = 0
-    for known in names:  # which grows while it is gone through
-        for part in body.instructions.values():
-            if known in part.operands and part.opcode == 'bitcast':
-                names.append(part.name)
-            elif known in part.operands:
-                total += _read(text, part, known, body)
-    return min(total, whole)
-
-
-def _written(text: str, i: Instruction, computation: Computation) -> int:
-    """Bytes that an instruction writes."""
-    if i.opcode == 'dynamic-update-slice':
-        return size_of(computation.instructions[i.operands[1]].shape)
-    body = _body(text, i)
-    if body is None or body.root is None:
-        return size_of(i.shape)
-
-    # What the body returns: several results are a tuple, and a result may have other names.
-    results, total = [body.root], 0
-    for result in results:
-        if result.opcode in ('tuple', 'bitcast'):
-            results += [body.instructions[name] for name in result.operands]
-        else:
-            total += _written(text, result, body)
-    return total
-
-
-def _body(text: str, i: Instruction) -> Computation | None:
-    """What a fusion runs; None for other instructions."""
-    called = _CALLED.findall(i.rest) if i.opcode == 'fusion' else []
-    return parse(text)[0].get(called[0]) if called else None
 
 
 def runs_of(computations: Mapping[str, Computation], entry: str) -> dict[str, int]:
@@ -379,14 +308,14 @@ def runs_of(computations: Mapping[str, Computation], entry: str) -> dict[str, in
         if name not in computations:
             return
         for i in computations[name].instructions.values():
-            for callee, turns in called_by(computations, i):
+            for callee, turns in _called_by(computations, i):
                 visit(callee, times * turns)
 
     visit(entry, 1)
     return runs
 
 
-def called_by(computations: Mapping[str, Computation], i: Instruction) -> list[tuple[str, int]]:
+def _called_by(computations: Mapping[str, Computation], i: Instruction) -> list[tuple[str, int]]:
     """(computation, times that it runs each time) of all that an instruction runs.
 
     The branches of a conditional count as if all were taken.

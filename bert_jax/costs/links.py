@@ -1,9 +1,8 @@
-"""What a compiled step sends over the links between chips, and the time that this takes.
+"""What a compiled step sends over the links between chips.
 
-Owns the collectives of a program's text and the notations of their groups, and the price of the
-bytes by the links of a topology. A collective that XLA has cut into steps
-(async_collective_fusion) is known by its chain and counts once. It must not know what else a step
-does, nor whether it does that at the same time (timeline.py does).
+Owns the collectives of a program's text and the notations of their groups. A collective that XLA
+has cut into steps (async_collective_fusion) is known by its chain and counts once. It must not know
+what else a step does, nor how long anything takes.
 """
 
 from __future__ import annotations
@@ -17,15 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.costs.chips import Topology
 from bert_jax.costs.hlo import KINDS, inside, matched, plain, scheduled, size_of
 
 # A collective's groups of devices, in each of the notations; see `_groups`.
 _MESH_GROUPS = re.compile(r'replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((\S+)\))? \{([^}]*)\}')
 _IOTA_GROUPS = re.compile(r'replica_groups=\[(\d+),(\d+)\]<=(\S+?)(?:, |$)')
 _LISTED_GROUPS = re.compile(r'(?:replica_groups|source_target_pairs)=\{(\{[\d,{}]*\})\}')
-# Seconds from a chip to its neighbour, however few the bytes: a guess.
-HOP_S = 1e-6
 
 
 @dataclass(frozen=True)
@@ -127,58 +123,6 @@ def added_up(collectives: Iterable[Collective]) -> list[dict[str, Any]]:
         row['bytes'] += c.count * c.bytes
         row['sent'] += c.count * c.sent
     return sorted(rows.values(), key=lambda row: -row['bytes'])
-
-
-def one_way(topology: Topology) -> float:
-    """Bytes/s that a chip sends along one side of the wiring: in a ring to two neighbours.
-
-    All links of a GPU go to all others of its machine.
-    """
-    shape, ici = topology.shape, topology.chip.ici
-    if topology.chip.platform == 'gpu':
-        return ici
-    # v4 and v5p close their rings where all sides are made of cubes of 4, v5e and v6e at 16.
-    cubes = len(shape) == 3 and not any(side % 4 for side in shape)
-    return ici / (2 * len(shape)) * (2 if cubes or 16 in shape else 1)
-
-
-def seconds(rows: Iterable[Mapping[str, Any]], topology: Topology) -> tuple[float, float]:
-    """(least, most) that the collectives of a step take, rows as of `added_up`.
-
-    Least: all links of the sides that a group needs, at once. Most: the links of one side, which is
-    what a ring along it has, and HOP_S for each hop of each collective. Of an all-to-all, whose
-    bytes go from each chip to all others, what the links across the middle of a side need: least of
-    the longest side, most of one side after the other. Neither says what runs at the same time.
-    """
-    least = most = 0.0
-    for row in rows:
-        # Of a torus a collective goes along one side after the other.
-        hops = min(row['chips'] - 1, sum(topology.shape)) * (1 + (row['kind'] == 'all-reduce'))
-        most += row['count'] * hops * HOP_S
-        sides = _sides(row['chips'], topology)
-        if row['kind'] == 'all-to-all' and topology.chip.platform == 'tpu':
-            # Half of what each chip has goes across the middle, from the half of a side's chips
-            # that stand on this side of it.
-            across = [row['bytes'] * side / 4 / one_way(topology) for side in sides]
-            least, most = least + max(across, default=0.0), most + sum(across)
-        else:
-            links = topology.chip.ici * max(len(sides), 1) / len(topology.shape)
-            least += row['sent'] / links
-            most += row['sent'] / one_way(topology)
-    return least, most
-
-
-def _sides(chips: int, topology: Topology) -> list[int]:
-    """The fewest sides of the wiring that have so many chips in them, the longest first.
-
-    Of each how many of its chips are needed.
-    """
-    sides: list[int] = []
-    for side in sorted(topology.shape, reverse=True):
-        left = math.ceil(chips / math.prod(sides))
-        if left > 1:
-            sides.append(min(side, left))
-    return sides
 
 
 def _groups(rest: str, mesh_shape: Mapping[str, int]) -> tuple[tuple[str, ...], int]:

@@ -28,7 +28,7 @@ MUCH = 0.1
 def reading(
     phase: Mapping[str, Any], topology: Topology, mesh: Mapping[str, int], step_s: float
 ) -> dict[str, float]:
-    """What each host reads while a step takes `step_s`: 'rows_per_s', 'bytes_per_s', at most.
+    """What each host reads while a step takes 'step_s': 'rows_per_s', 'bytes_per_s', at most.
 
     phase: as of plan.analytic, with 'bytes_read_per_step'. mesh: {axis: chips}; hosts whose chips
     split layers over `model` need the same rows. Records are read by blocks of 256, which lie over
@@ -37,6 +37,7 @@ def reading(
     hosts = topology.chips // topology.chips_per_host
     share = max(1 / hosts, 1 / (mesh['data'] * mesh['fsdp']))
     return {
+        'step_s': step_s,
         'rows_per_s': phase['batch_size'] * share / step_s,
         'bytes_per_s': phase['bytes_read_per_step'] / step_s,
     }

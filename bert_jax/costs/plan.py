@@ -19,7 +19,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractDevice, AbstractMesh
 
-from bert_jax.costs import flops, hlo, links, memory, overheads, prices, reading
+from bert_jax.costs import flops, hlo, memory, overheads, reading
 from bert_jax.costs.chips import Topology
 from bert_jax.mesh import sharding
 from bert_jax.model import splits
@@ -288,7 +288,7 @@ def compiled(
     plan['layers_compiled'] = list(found.layers)
     plan['collectives'] = found.collectives
 
-    # Then time: the compiler's own counts, prices, and floors that are now known better.
+    # Then time: the compiler's own counts and estimate, and floors that are now known better.
     mesh = abstract_mesh(config, topology)
     own = rows_at_a_time(config, phase, mesh.shape)
     plan['compiler'] = {
@@ -296,8 +296,8 @@ def compiled(
         'bytes_per_chip': found.moved,
         'counts_loops_once': config.runtime.scan_layers or config.runtime.accumulation > 1,
     }
-    plan['expected'] = prices.expected(found.costs, links.seconds(found.collectives, topology))
-    plan['warnings'] = random_bits_of_others(found.drawn, own) + prices.reordering(plan['expected'])
+    plan['libtpu'] = found.libtpu._asdict() if found.libtpu else None
+    plan['warnings'] = random_bits_of_others(found.drawn, own)
     if len(found.layers) > 1 and used['total'] > (1 - _MARGIN) * usable:
         shallow = ' and '.join(map(str, found.layers))
         plan['warnings'].append(
@@ -364,17 +364,16 @@ def schedule(
     """Step time, tokens/s, hours, chip-hours and price of the whole run, by several guesses.
 
     phases: those of `analytic` or `compiled`; price: of a chip for an hour. The guesses are
-    'floor'; 'mfu', where a step takes its compute floor / mfu; and, where all phases have prices,
-    'expected_low' and 'expected_high'. A step takes at least its highest floor in each of them.
+    'floor'; 'mfu', where a step takes its compute floor / mfu; and, where all phases have it,
+    'libtpu', its estimate. A step takes at least its highest floor in each of them.
     """
     # Each guess gives seconds a step, phase by phase; no step is faster than its highest floor.
     guesses = {
         'floor': [0.0 for _ in phases],
         'mfu': [phase['floor_s']['compute'] / mfu for phase in phases],
     }
-    if all(phase.get('expected') for phase in phases):
-        guesses['expected_low'] = [phase['expected']['low_s'] for phase in phases]
-        guesses['expected_high'] = [phase['expected']['high_s'] for phase in phases]
+    if all(phase.get('libtpu') for phase in phases):
+        guesses['libtpu'] = [phase['libtpu']['step_s'] for phase in phases]
     result = {}
     for name, guessed in guesses.items():
         rows = []

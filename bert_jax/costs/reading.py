@@ -9,16 +9,15 @@ know what is done with the numbers, nor how a step is made.
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 
-from bert_jax.costs import hlo, links, memory, prices, timeline
+from bert_jax.costs import hlo, libtpu_estimate, links, memory
 from bert_jax.costs.chips import Topology
+from bert_jax.costs.libtpu_estimate import Estimate
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class Reading:
     memory: as memory.of_step. kept: bytes of the temporaries that the forward pass leaves for the
     backward pass; None where the reading follows from others, for XLA chooses them for each depth
     anew. flops, moved: by the compiler's own count, the body of a loop once. collectives: rows of
-    links.added_up. costs: those of timeline.costs. drawn: of hlo.generators. layers: of the
+    links.added_up. libtpu: as of libtpu_estimate.read. drawn: of hlo.generators. layers: of the
     programs that it was read of.
     """
 
@@ -37,7 +36,7 @@ class Reading:
     flops: float
     moved: float
     collectives: list[dict[str, Any]]
-    costs: list[prices.Cost]
+    libtpu: Estimate | None
     drawn: list[tuple[tuple[int, ...], int]]
     layers: tuple[int, ...]
 
@@ -57,7 +56,7 @@ def read(
         flops=count.get('flops', 0.0),
         moved=count.get('bytes accessed', 0.0),
         collectives=links.added_up(collectives),
-        costs=timeline.costs(text, collectives, topology),
+        libtpu=libtpu_estimate.read(text, collectives, topology.chip),
         drawn=hlo.generators(text),
         layers=(layers,),
     )
@@ -77,25 +76,16 @@ def deeper(shallow: Reading, deep: Reading, layers: int) -> Reading:
         whole = {k: round(sums[k]) for k in ('count', 'bytes')}
         collectives.append(row | sums | whole)
 
-    # Instructions by what they are of, not by shape: parameters are stacked, so that a shape may
-    # hold the number of layers. What the shallower program alone has counts too, or the sum would
-    # not be affine; a row may come out negative, and the sums stay right.
-    before_of, after_of = _by_origin(shallow.costs), _by_origin(deep.costs)
-    costs = []
-    for key in before_of | after_of:
-        known = after_of.get(key) or before_of[key]
-        none = dataclasses.replace(known, low=0.0, high=0.0, count=0, libtpu=0.0)
-        a, b = before_of.get(key, none), after_of.get(key, none)
-        # But nobody waits for less than no time.
-        least = 0.0 if known.basis in prices.WAITED else -math.inf
-        costs.append(
-            dataclasses.replace(
-                known,
-                low=max(further(a.low, b.low), least),
-                high=max(further(a.high, b.high), least),
-                count=round(further(a.count, b.count)),
-                libtpu=further(a.libtpu, b.libtpu),
-            )
+    libtpu = None
+    if shallow.libtpu and deep.libtpu:
+        of_few, of_more = shallow.libtpu.unpriced, deep.libtpu.unpriced
+        counts = {
+            kind: round(further(of_few.get(kind, 0), of_more.get(kind, 0)))
+            for kind in of_more | of_few
+        }
+        libtpu = Estimate(
+            further(shallow.libtpu.step_s, deep.libtpu.step_s),
+            {kind: count for kind, count in counts.items() if count > 0},
         )
     return Reading(
         memory={use: round(further(shallow.memory[use], deep.memory[use])) for use in deep.memory},
@@ -103,23 +93,7 @@ def deeper(shallow: Reading, deep: Reading, layers: int) -> Reading:
         flops=further(shallow.flops, deep.flops),
         moved=further(shallow.moved, deep.moved),
         collectives=sorted(collectives, key=lambda row: -row['bytes']),
-        costs=sorted(costs, key=lambda cost: -cost.high),
+        libtpu=libtpu,
         drawn=deep.drawn,
         layers=shallow.layers + deep.layers,
     )
-
-
-def _by_origin(costs: list[prices.Cost]) -> dict[tuple[str, str, str], prices.Cost]:
-    """{(opcode, origin, basis): the sum of such costs, with the shape of the dearest}."""
-    sums: dict[tuple[str, str, str], prices.Cost] = {}
-    for cost in costs:
-        key = (cost.opcode, cost.origin, cost.basis)
-        so_far = sums.get(key, dataclasses.replace(cost, low=0.0, high=0.0, count=0, libtpu=0.0))
-        sums[key] = dataclasses.replace(
-            so_far,
-            low=so_far.low + cost.low,
-            high=so_far.high + cost.high,
-            count=so_far.count + cost.count,
-            libtpu=so_far.libtpu + cost.libtpu,
-        )
-    return sums

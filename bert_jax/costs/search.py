@@ -243,9 +243,7 @@ def tried(task: Task, changes: Mapping[str, Any]) -> dict[str, Any] | None:
         'needs': compiled['memory']['total'],
         'left': compiled['memory']['left'],
         'floor_s': floors,
-        'expected_s': [compiled['expected'][k] for k in ('low_s', 'high_s')]
-        if compiled['expected']
-        else None,
+        'libtpu_s': compiled['libtpu']['step_s'] if compiled['libtpu'] else None,
     }
 
 
@@ -311,8 +309,8 @@ def _saves(changes: Mapping[str, Any], task: Task) -> bool:
 def search(task: Task, budget: int) -> list[dict[str, Any]]:
     """The `budget` settings of the shortest estimated step, compiled: rows of `tried`, best first.
 
-    Best is the middle of the range that a step is expected to take, or its floor, then the lowest
-    sum of floors. A refusal corrects the estimate of what is left to try.
+    Best is what has the lowest of its highest floor and libtpu's estimate, whichever is larger,
+    then the lowest sum of floors. A refusal corrects the estimate of what is left to try.
     """
     usable, scale = task.topology.chip.hbm_usable, 1.0
     knobs = ('accumulation', 'remat', 'fsdp', 'model_parallel', 'shard_optimizer')
@@ -339,10 +337,9 @@ def search(task: Task, budget: int) -> list[dict[str, Any]]:
 
 
 def _times(row: Mapping[str, Any]) -> tuple[float, float]:
-    """Seconds of a step that fits: (the middle of what is expected, no less than its highest floor;
-    the sum of the floors)."""
+    """Returns seconds of a step that fits: (highest floor or libtpu's estimate, sum of floors)."""
     floors = row['floor_s'].values()
-    return max(sum(row['expected_s'] or [0.0]) / 2, *floors), sum(floors)
+    return max(row['libtpu_s'] or 0.0, *floors), sum(floors)
 
 
 def settings(changes: Mapping[str, Any]) -> str:
@@ -361,9 +358,8 @@ def describe(row: Mapping[str, Any]) -> str:
         return f'{row["rows"]:5} a chip  {row["remat"]:<5} {mesh:<10} {outcome}: {changes}'
     floors = row['floor_s']
     times = f'{1e3 * max(floors.values()):.3g} to {1e3 * sum(floors.values()):.3g} ms'
-    if row['expected_s']:
-        low, high = row['expected_s']
-        times += f', expected {1e3 * low:.3g} to {1e3 * high:.3g} ms'
+    if row['libtpu_s']:
+        times += f", libtpu's estimate {1e3 * row['libtpu_s']:.3g} ms"
     return (
         f'{row["rows"]:5} a chip  {row["remat"]:<5} {mesh:<10} needs {memory.size(row["needs"])},'
         f' step {times}: {changes}'

@@ -77,7 +77,9 @@ class LayerNorm(nn.Module):
         centred = x32 - mean
         if x.dtype == jnp.bfloat16:
             # Both means in one pass over x, which XLA fuses with what makes it. What is lost where
-            # they cancel is less than the rounding of x has lost there already.
+            # they cancel is less than the rounding of x has lost there already. With the choice of
+            # segments below libtpu estimated 5.59 ms a step in place of 6.05 (v5e:2x4, two layers
+            # of BERT-large's width). No chip has confirmed it.
             variance = jnp.maximum(jnp.square(x32).mean(-1, keepdims=True) - jnp.square(mean), 0)
         else:
             variance = jnp.square(centred).mean(-1, keepdims=True)
@@ -128,8 +130,8 @@ class Embeddings(nn.Module):
             padding_E = jax.lax.stop_gradient(position_TE[first - 1])
             is_real_BT1 = input_mask_BT[..., None] > 0
             positions_BTE = jnp.where(is_real_BT1, positions_BTE, padding_E[None, None])
-        # Of so few rows a choice between them is quicker on a TPU than to look them up, and its
-        # gradient a sum where that of a look-up is a scatter.
+        # Of so few rows a choice between them should be quicker on a TPU than to look them up: its
+        # gradient is a sum where that of a look-up is a scatter. No chip has confirmed it.
         segments_BTE = segment_2E[None, None, 0]
         for segment in range(1, c.type_vocab_size):
             is_it_BT1 = segment_ids_BT[..., None] == segment
@@ -170,7 +172,9 @@ class Layer(nn.Module):
 
         def linear(name: str, width: int, x: jax.Array) -> jax.Array:
             layer = dense(c, width, self.dtype, name, self.matmul_dtype)
-            # Kept with its bias: a loop then writes to its stack what the block goes on with.
+            # Kept with its bias: a loop then writes to its stack what the block goes on with. For
+            # BERT-large scanned on v5e:2x4 libtpu estimated 98 ms a step in place of 107; no chip
+            # has confirmed it.
             return checkpoint_name(added.linear(name, layer, x, place), 'kept')
 
         def add_norm(name: str, norm: str, x: jax.Array, out: jax.Array, at: jax.Array):
@@ -208,8 +212,9 @@ class Layer(nn.Module):
 
 # What the forward pass of a block keeps for the backward pass; all else is made again. With 'none'
 # that is what costs a product: outputs of the dense layers, attention's output and probabilities,
-# all named 'kept'. Masks of dropout are drawn again: across a loop a TPU draws them faster than it
-# stores and reads them, but for those that a kernel has packed.
+# all named 'kept'. Masks of dropout are drawn again, but for those that a kernel has packed: across
+# a loop libtpu estimated 125 ms a step in place of 129 (BERT-large scanned, v5e:2x4, 32 rows of 128
+# a chip), and its compiler takes 8.0 GiB in place of 8.4. No chip has confirmed the time.
 REMAT_POLICIES = {
     'none': jax.checkpoint_policies.save_only_these_names('kept'),
     'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,

@@ -9,18 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from bert_jax.costs import overheads, prices, search
+from bert_jax.costs import overheads, search
 from bert_jax.costs.memory import size
 
-_BUFFERS, _COSTLIEST, _UNPRICED = 5, 3, 4  # so many of the largest are shown
-_SLOWER = 0.1  # from which share on it is worth a warning that layers are scanned
+_BUFFERS = 5  # so many of the largest are shown
 # What the temporaries of a step are called.
 _USES = {
     'activations': 'activations',
     'workspace': 'workspace',
     'temporary': 'activations and workspace',
 }
-_SHAPE = 60  # letters of a shape; those of tuples are long
 
 
 def lines(plan: dict[str, Any]) -> Iterator[str]:
@@ -97,8 +95,7 @@ def _whole_run(plan: dict[str, Any]) -> Iterator[str]:
     titles = {
         'floor': 'at the floors',
         'mfu': f'at {plan["mfu"]:.0%} MFU (assumed)',
-        'expected_low': 'as expected, at best',
-        'expected_high': 'as expected, at worst',
+        'libtpu': "by libtpu's estimate (no chip has confirmed it)",
     }
     beyond = [i for i, phase in enumerate(plan['phases']) if _most_mfu(phase, plan)]
     for name, total in plan['schedule'].items():
@@ -114,9 +111,8 @@ def _whole_run(plan: dict[str, Any]) -> Iterator[str]:
 
 
 def _most_mfu(phase: dict[str, Any], plan: dict[str, Any]) -> float | None:
-    """The most MFU that the floors, or the prices at their lowest, leave where --mfu is beyond."""
-    least = max(*phase['floor_s'].values(), phase.get('expected', {}).get('low_s', 0.0))
-    most = phase['floor_s']['compute'] / least
+    """Returns the most MFU that the floors leave; None where --mfu is not beyond that."""
+    most = phase['floor_s']['compute'] / max(phase['floor_s'].values())
     return most if most < 0.999 * plan['mfu'] else None
 
 
@@ -147,8 +143,13 @@ def _phase(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]
                 f'                 of {shallow} layers, from which the rest follows to about a'
                 ' tenth (--all_layers compiles them all)'
             )
-        if phase['expected']:
-            yield from _expected(phase, plan)
+        if libtpu := phase['libtpu']:
+            unpriced = ', '.join(f'{n:,} x {kind}' for kind, n in libtpu['unpriced'].items())
+            yield (
+                f'  libtpu says    {1e3 * libtpu["step_s"]:.3g} ms a step, an estimate that no chip'
+                ' has confirmed'
+            )
+            yield f'                 without any time for {unpriced or "nothing"}'
 
     # The memory, in one of three forms: compiled, compiled and refused, or estimated from shapes.
     state = (
@@ -210,69 +211,14 @@ def _phase(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]
         yield from _times(i, phase, plan)
     if 'search' in phase:
         yield (
-            '  search, best first, each compiled (rows a chip at a time, remat, mesh data x fsdp x'
-            ' model;'
+            '  search, each compiled, best first: by the highest floor or the estimate of libtpu,'
+            ' whichever is longer'
         )
         yield (
-            '  a step takes at least the first time if all floors overlap, the second if none does;'
-            ' then what it is expected to cost):'
+            '  (rows a chip at a time, remat, mesh data x fsdp x model; a step takes at least the'
+            ' first time if all floors overlap, the second if none does):'
         )
         yield from (f'    {search.describe(row)}' for row in phase['search'])
-
-
-def _expected(phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]:
-    """The prices of a step: what libtpu estimates, what it does not, and where most of it goes."""
-    expected = phase['expected']
-    yield (
-        f'  a step costs   {_range(expected)}, at best and at worst, in the order of the program;'
-        f' libtpu alone says {_ms(expected["libtpu_s"])}'
-    )
-    for basis, part in expected['parts'].items():
-        yield f'    {_range(part):>20}  {part["count"]:,} instructions: {prices.BASES[basis]}'
-    yield (
-        f'    {_range(expected["collectives"]):>20}  collectives, waited for or not: bytes over all'
-        ' links, or over those of one side with 1 us a hop (a guess)'
-    )
-
-    # What looks free to libtpu, by name, then what costs most.
-    for row in expected['unpriced'][:_UNPRICED]:
-        yield (
-            f'    no estimate of libtpu: {row["count"]} x {row["opcode"]}, added as {_range(row)}'
-        )
-    yield '    most, at worst, in (the shape is that of one):'
-    for c in expected['costliest'][:_COSTLIEST]:
-        yield (
-            f'    {c["share"]:4.0%} {c["count"]} x {c["opcode"]} {c["shape"][:_SHAPE]} at'
-            f' {"/".join(c["origin"].split("/")[-3:])}'
-        )
-    if 'unrolled' in phase:
-        yield from _unrolled(phase, plan)
-
-
-def _unrolled(phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]:
-    """What runtime.scan_layers costs, beside the same step unrolled."""
-    if not phase['unrolled']:
-        yield '  unrolled       it does not fit: runtime.scan_layers=true is needed here'
-        return
-    scanned, unrolled = phase['expected'], phase['unrolled']['expected']
-    slower = (scanned['low_s'] + scanned['high_s']) / (unrolled['low_s'] + unrolled['high_s']) - 1
-    yield (
-        f'  unrolled       {_range(unrolled)} and {size(phase["unrolled"]["needs"])} with'
-        ' runtime.scan_layers=false'
-    )
-    if slower >= _SLOWER:
-        yield (
-            f'  WARNING        runtime.scan_layers=true makes a step {slower:.0%} longer; it only'
-            ' compiles faster'
-        )
-
-
-def _ms(seconds: float) -> str:
-    return f'{1e3 * seconds:.3g} ms'
-
-
-def _range(row: dict[str, Any]) -> str:
-    return f'{1e3 * row["low_s"]:.3g} to {_ms(row["high_s"])}'
 
 
 def _refused(phase: dict[str, Any]) -> Iterator[str]:
@@ -317,12 +263,11 @@ def _parts(estimate: dict[str, float]) -> str:
 
 
 def _times(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]:
-    # The same step by several guesses, from the most hopeful to the most cautious.
+    # The same step by several guesses.
     titles = {
         'floor': 'at the floor',
         'mfu': f'at {plan["mfu"]:.0%} MFU',
-        'expected_low': 'at best',
-        'expected_high': 'at worst',
+        'libtpu': 'by libtpu',
     }
     most = _most_mfu(phase, plan)
     for name, total in plan['schedule'].items():
@@ -332,7 +277,7 @@ def _times(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]
             yield f'  {titles[name]:<14} out of reach: {most:.0%} at most'
             continue
         reached = phase['floor_s']['compute'] / row['step_s']
-        note = f' ({reached:.0%} MFU)' if name.startswith('expected') else ''
+        note = f' ({reached:.0%} MFU)' if name == 'libtpu' else ''
         yield (
             f'  {titles[name]:<14} {1e3 * row["step_s"]:.3g} ms a step, {row["tokens_per_s"]:,.0f}'
             f' tokens/s, {_hours(row["hours"])}{note}'
@@ -340,7 +285,7 @@ def _times(i: int, phase: dict[str, Any], plan: dict[str, Any]) -> Iterator[str]
     reads = phase['host_reads']
     yield (
         f'  each host      reads at most {_si(reads["bytes_per_s"])}B/s of records,'
-        f' {reads["rows_per_s"]:,.0f} rows/s, where a step is fastest'
+        f' {reads["rows_per_s"]:,.0f} rows/s, where a step takes {1e3 * reads["step_s"]:.3g} ms'
     )
 
 

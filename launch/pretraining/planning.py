@@ -15,7 +15,6 @@ from configs.options import check_intervals, option, required
 from launch import app
 
 if TYPE_CHECKING:
-    from bert_jax.costs import search
     from bert_jax.costs.chips import Topology
     from configs.schema import PretrainConfig
 
@@ -108,8 +107,6 @@ def make_plan(
             # others are planned as well.
             try:
                 planned |= plan.compiled(*task, all_layers=options.all_layers)
-                if config.runtime.scan_layers:
-                    planned['unrolled'] = unrolled(task)
             except plan.DoesNotFit as refused:
                 refusals.append(refused)
                 planned |= {
@@ -159,28 +156,13 @@ def make_plan(
     if not refusals:
         schedule = plan.schedule(phases, where.chips, options.mfu, options.price_per_chip_hour)
         whole_plan['schedule'] = schedule
-        # Beside the steps: what is read is most, and what is waited for least, where they are fast.
-        fastest = schedule.get('expected_low', schedule['floor'])['phases']
-        for planned, row in zip(phases, fastest, strict=True):
+        # Beside the steps: by libtpu's estimate of them where there is one, or else the floors.
+        likely = schedule.get('libtpu', schedule['floor'])['phases']
+        for planned, row in zip(phases, likely, strict=True):
             planned['host_reads'] = overheads.reading(planned, where, mesh, row['step_s'])
-        step_s = [row['step_s'] for row in fastest]
+        step_s = [row['step_s'] for row in likely]
         whole_plan['evaluations'] = overheads.evaluations(config, phases, step_s)
     whole_plan['checkpoints'] = overheads.checkpoints(
         config, phases, hosts, options.write_rate, step_s
     )
     return whole_plan, refusals
-
-
-def unrolled(task: search.Task) -> dict[str, Any] | None:
-    """What the step of scanned layers would take unrolled: 'expected', 'needs' bytes of a chip.
-
-    None where that does not fit, or has no price.
-    """
-    from bert_jax.costs import plan
-
-    try:
-        planned = plan.compiled(*task.changed({'scan_layers': False}))
-    except plan.DoesNotFit:
-        return None
-    expected = planned['expected']
-    return expected and {'expected': expected, 'needs': planned['memory']['total']}

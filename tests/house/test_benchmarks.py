@@ -15,8 +15,7 @@ import time
 
 import pytest
 
-from benchmarks import bundles, preprocess, processes, stages
-from bert_jax.costs.chips import topology
+from benchmarks import preprocess, processes, stages
 from configs import schema
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -367,83 +366,3 @@ def test_the_gpu_day_goes_through_its_parts_on_a_cpu(tmp_path):
     assert parts['records']['state'] == 'done'
     assert parts['resume']['state'] == parts['speed128']['state'] == 'failed'
     assert 'bert_nano' in parts['resume']['error'] and 'resume: failed' in told
-
-
-KERNEL = """= control target key start
-LB: loop body
-     0   :  { %s1 = smov 0 }
-   0x1 LB: > { %s2 = sphi 0, %s3 /* iteration index, stage = 0 */ }
-   0x2   : > { %v1 = vld [vmem:[%s4] sm:$0xff]  ;;  %v2 = vadd.f32 %v1, %v1 }
-   0x3 LB: >> { %s5 = sphi 0, %s6 }
-   0x4   : >> { %s6 = sadd.s32 4, %s5 }
-   0x5   :  {}
-   0x6   : >> { %p1 = scmp.ge.s32.totalorder %s6, 16 /* loop exit test */ }
-   0x7 LB: >> { %s7 = sphi 0, %s8  ;;  %s8 = sadd.s32 1, %s7 }
-   0x8   : >> { %p2 = scmp.ge.s32.totalorder %s8, 3 /* loop exit test */ }
-   0x9 PF: > { %s3 = sadd.s32 1, %s2 }
-   0xa   : > { %p3 = scmp.ge.s32.totalorder %s3, 34 /* loop exit test */ }
-   0xb   :  { %4 = vsyncpa [#allocation4], 1 }
-"""
-
-
-def test_the_bundles_of_a_kernel_by_the_turns_of_its_loops():
-    # Two before the inner loops and two behind; four bundles four times, two of them three times.
-    assert bundles.of_kernel(KERNEL) == (32, 4 + 4 * 4 + 2 * 3)
-
-
-FUSION = """
-     0   :  { %s1 = smov 0 }
-   0x1 LB: > { %s2 = sphi 0, %s3 /* iteration index, stage = 2 */ }
-   0x2   : > { %v1 = vld [vmem:[%s4] sm:$0xff]  ;;  %v2 = vadd.f32 %v1, %v1 }
-   0x3   :  {}
-   0x4   : > { %s3 = sadd.s32 1, %s2 }
-   0x5   : > { %p3 = scmp.ge.s32.totalorder %s3, 12 /* loop exit test */ }
-   0x6 LB: > { %s5 = sphi 0, %s6 }
-   0x7 LB: >> { %s7 = sphi 0, %s8 }
-   0x8   : >> { %p4 = scmp.ge.s32.totalorder %s8, 3 /* loop exit test */ }
-   0x9   : > { %s6 = sadd.s32 2, %s5 }
-   0xa   : > { %p5 = scmp.ge.s32.totalorder %s6, 8 /* loop exit test */ }
-   0xb   :  { %4 = vsyncpa [#allocation4], 1 }
-"""
-
-
-def test_the_cycles_of_a_fusion_without_the_turns_in_which_arrays_only_come_or_go():
-    # Five bundles, ten of twelve turns; then four turns of three and of an inner loop of 3 x 2.
-    assert bundles.of_instruction(FUSION) == 2 + 5 * (12 - 2) + 4 * (3 + 3 * 2)
-    # A loop that does not tell its turns is not guessed at.
-    assert bundles.of_instruction(FUSION.replace('scmp.ge.s32.totalorder %s6', 'other')) is None
-
-
-STEP = """
-ENTRY %main (x: f32[1024,1024]) -> f32[1024,1024] {
-  %x = f32[1024,1024] parameter(0)
-  %twice = f32[1024,1024] add(%x, %x), backend_config={"estimated_cycles":"40000"}
-  ROOT %again = f32[1024,1024] add(%twice, %twice), backend_config={"estimated_cycles":"50000"}
-}
-"""
-
-
-def test_the_code_of_a_step_beside_its_estimate_and_its_bytes():
-    rows = bundles.beside_prices(STEP, {'twice': FUSION}, topology('v5e:1x1'))
-    cycle = 131072 / 197e12
-    first, second = rows
-    assert first['libtpu'] == pytest.approx(40_000 * cycle)
-    assert first['code'] == pytest.approx(bundles.of_instruction(FUSION) * cycle)
-    # Three arrays of 4 MiB over 819 GB/s, which take longer than that code.
-    assert first['longer'] == first['bytes'] == pytest.approx(3 * 2**22 / 819e9)
-    assert first['both'] == pytest.approx(first['code'] + first['bytes'])
-    # What libtpu has not written down is left out of the sums.
-    assert 'code' not in second
-    said = bundles.summed('elementwise', rows)
-    assert said.startswith('elementwise: code of 1 of 2 instructions read, us: 27 by libtpu')
-
-
-def test_code_is_read_of_each_instruction_once(tmp_path):
-    for name, text in (
-        ('1795-fusion.5-01-final_bundles.txt', 'code'),
-        ('1795-fusion.5-00-schedule-analysis_final_bundles.txt', 'of another kind'),
-        ('1795-TLP-00-schedule-analysis_final_bundles.txt', 'the whole'),
-    ):
-        (tmp_path / name).write_text(text)
-    assert bundles.written(tmp_path) == {'fusion.5': 'code'}
-    assert list(tmp_path.iterdir()) == []

@@ -30,18 +30,9 @@ _LANES, _SUBLANES = 128, 8
 _WORD = 32  # places whose masks a word holds
 # A longer row's scores, a few arrays of T times S float32, leave no room in vector memory.
 MOST_TOKENS = 512
-# Short rows: so many tokens of different heads in a program, which costs some time to start.
+# Short rows: so many tokens of different heads in a program, which costs some time to start. No
+# chip has confirmed that this number is a good one.
 _TOKENS = 2048
-# Time by the vector units' clock: how many operations they could do for each probability meanwhile.
-# Read off the code that libtpu 0.0.42.1 makes for v5e, and good to a tenth; for rows of 128 tokens
-# off its own profile of that code, where half as much again is waited for (docs/plan.md). For the
-# forward and the backward pass:
-_EACH = (0, 16)
-# So much more with rows of T tokens, divided by T: what it takes to begin a head.
-_HEAD = (14_000, 15_800)
-# With dropout: for a round of the generator, then to make a number a multiplier and a bit, and to
-# make the bit a multiplier again.
-_ROUND, _DROPPED = 5.4, (7, 11)
 
 
 class Fused(NamedTuple):
@@ -165,27 +156,15 @@ def _call(program: Any, fused: Fused, like_BTH: jax.Array, backward: bool) -> An
             scratch_shapes=[pltpu.VMEM((T, T), jnp.float32)] * dropped,
         ),
         out_shape=[like] * 3 if backward else [like] + [like_masks] * dropped,
-        # launch.plan reads these: products of matrices, and the time by the vector units' clock.
+        # For the compiler, which cannot look into a kernel and puts other work beside it.
         cost_estimate=pl.CostEstimate(
             flops=2 * (5 if backward else 2) * scores * width,
-            transcendentals=round(scores * _vector_operations(fused, T, backward)),
+            transcendentals=scores,
             bytes_accessed=(7 if backward else 4) * like_BTH.size * like_BTH.dtype.itemsize
             + like_masks.size * like_masks.dtype.itemsize * dropped,
         ),
         name='fused_attention_backward' if backward else 'fused_attention',
     )
-
-
-def _vector_operations(fused: Fused, tokens: int, backward: bool) -> float:
-    """For how many operations of the vector units a probability takes, in rows of so many tokens.
-
-    All that runs beside them is in it: products, moving data, waiting for results.
-    """
-    operations = _EACH[backward] + _HEAD[backward] / tokens
-    if fused.rate:
-        rounds = 0 if backward else fused.generator.rounds / fused.generator.parts
-        operations += _ROUND * rounds + _DROPPED[backward]
-    return operations
 
 
 def _forward_program(
@@ -307,8 +286,8 @@ def _unpack(kept: Any, masks: Any, fused: Fused) -> None:
 def _each_eight_rows(part: int, some: Callable[..., None]) -> None:
     """Calls `some` with 0, 1, ...: the number of each eight rows of a part.
 
-    Four turns of the loop as one: their work fills each other's gaps (a quarter less time, as
-    libtpu packs it).
+    Four turns of the loop as one: their work fills each other's gaps. As libtpu packs its code
+    that is a quarter less time; no chip has confirmed it.
     """
     turns = part // _SUBLANES
     jax.lax.fori_loop(0, turns, some, None, unroll=math.gcd(turns, 4))

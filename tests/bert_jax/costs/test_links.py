@@ -1,11 +1,10 @@
-"""Collectives in small programs written by hand in the compiler's notation, and their price."""
+"""Collectives in small programs written by hand in the compiler's notation."""
 
 from __future__ import annotations
 
 import pytest
 
 from bert_jax.costs import links
-from bert_jax.costs.chips import topology
 
 MESH = {'data': 2, 'fsdp': 2, 'model': 2}
 
@@ -212,48 +211,3 @@ def test_rows_add_up_what_is_of_one_kind_over_the_same_axes():
         {'kind': 'all-reduce', 'axes': ['data'], 'chips': 4, 'count': 4, 'bytes': 3400}
         | {'sent': 5100.0},
     ]
-
-
-ONE_WAY = {
-    'v5e:2x4': 50e9,  # 200 GB/s over four links; neither side closes a ring
-    'v5e:16x16': 100e9,  # both neighbours of a ring
-    'v5e:8x16': 100e9,
-    'v5p:4x4x8': 200e9,  # 600 GB/s over six
-    'v5p:2x2x4': 100e9,
-    'h100:8': 450e9,
-}
-
-
-@pytest.mark.parametrize(('name', 'rate'), ONE_WAY.items())
-def test_links_along_one_side(name, rate):
-    assert links.one_way(topology(name)) == rate
-
-
-def test_the_time_of_collectives():
-    row = {'kind': 'all-reduce', 'chips': 8, 'count': 2, 'sent': 14e6}
-    least, most = links.seconds([row], topology('v5e:2x4'))
-    assert least == pytest.approx(14e6 / 200e9)
-    # Over one link of 50 GB/s; six hops (2 + 4 < 7), there and back, twice.
-    assert most == pytest.approx(14e6 / 50e9 + 2 * 6 * 2 * 1e-6)
-    gathered = row | {'kind': 'all-gather', 'chips': 2}
-    assert links.seconds([gathered], topology('v5e:2x4'))[1] == pytest.approx(
-        14e6 / 50e9 + 2 * 1 * 1e-6
-    )
-    assert links.seconds([], topology('v5e:1x1')) == (0, 0)
-
-
-@pytest.mark.parametrize(
-    ('name', 'least', 'most', 'hops'),
-    [
-        # Four chips on each side of the middle send half of theirs over two links: 16 MB over 100
-        # GB/s. Across the other, shorter side: the same over four.
-        ('v5e:2x4', 16e6 / 100e9, 16e6 / 100e9 + 16e6 / 200e9, 6),
-        # 128 chips, over 16 links and as many that close the rings; and the other side as well.
-        ('v5e:16x16', 512e6 / 1.6e12, 2 * 512e6 / 1.6e12, 32),
-        ('h100:8', 7e6 / 450e9, 7e6 / 450e9, 7),  # each to each
-    ],
-)
-def test_an_all_to_all_is_as_long_as_the_links_across_the_middle_need(name, least, most, hops):
-    where = topology(name)
-    row = {'kind': 'all-to-all', 'chips': where.chips, 'count': 1, 'bytes': 8e6, 'sent': 7e6}
-    assert links.seconds([row], where) == pytest.approx((least, most + hops * 1e-6))

@@ -107,37 +107,25 @@ def test_rows_and_heads_on_devices_of_their_own_draw_the_same():
         np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
-# Cycles of one of 32 programs, forward and backward, libtpu 0.0.42.1: v5e's bundles by
-# `benchmarks.kernel_code`. Of 128 tokens by libtpu's own profile, of which the forward pass is
-# v6e's, for it makes none of that for v5e.
-CYCLES = [
-    (128, 'threefry', 9_666, 9_590),
-    (512, 'threefry', 15_808, 14_664),
-    (512, 'threefry13_8bit', 11_084, 14_393),
-]
-
-
-@pytest.mark.parametrize(('tokens', 'generator', 'forward', 'backward'), CYCLES)
-def test_it_states_its_cost_for_the_plan(tokens, generator, forward, backward):
+@pytest.mark.parametrize('tokens', [128, 512])
+def test_it_states_its_cost_for_the_compiler(tokens):
     rows, heads, width = 4096 // tokens, 16, 64
     qkv = jax.ShapeDtypeStruct((3, rows, tokens, heads, width), jnp.bfloat16)
     keys = jnp.ones((rows, tokens), jnp.int32)
 
     def total(qkv):
         names = jnp.arange(rows, dtype=jnp.uint32)
-        rng = DropoutRng(jax.random.key(3), names, GENERATORS[generator])
+        rng = DropoutRng(jax.random.key(3), names, GENERATORS['threefry'])
         return attend(*qkv, AttentionMask(keys), 0.1, rng, 7, False, 'tpu_fused').sum()
 
     found = re.findall(
         r'cost_estimate=CostEstimate\(flops=(\d+), transcendentals=(\d+), bytes_accessed=(\d+)',
         str(jax.make_jaxpr(jax.grad(total))(qkv)),
     )
-    assert len(found) == 2
     scores = rows * heads * tokens**2
     array, masks = 2 * 4096 * heads * width, 4 * rows * heads * tokens * max(tokens // 32, 8)
-    for stated, products, arrays, cycles in zip(found, (2, 5), (4, 7), (forward, backward)):
-        flops, operations, moved = map(int, stated)
-        assert flops == products * 2 * scores * width
-        assert moved == arrays * array + masks
-        # The vector units have 4,096 places, each of which does one operation a cycle.
-        assert operations == pytest.approx(32 * cycles * 4096, rel=0.12)
+    # Two products and four arrays forward; backward five and seven.
+    assert [tuple(map(int, stated)) for stated in found] == [
+        (products * 2 * scores * width, scores, arrays * array + masks)
+        for products, arrays in ((2, 4), (5, 7))
+    ]
