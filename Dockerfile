@@ -15,7 +15,7 @@ COPY . .
 RUN pip install --no-cache-dir --disable-pip-version-check --constraint constraints.txt ".[${EXTRAS}]"
 
 FROM python:3.12-slim-bookworm
-# The number of this user is that of the group of a volume in launch/jobset.py.
+# The number of this user is that of the group of a volume in launch/cluster/jobset.yaml.
 RUN useradd --create-home --uid 1000 bert
 COPY --from=environment /opt/venv /opt/venv
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1

@@ -28,8 +28,6 @@ COMMANDS = (
     'plan',
     'pretrain',
     'supervise',
-    'slurm',
-    'jobset',
     'finetune',
     'feature_based',
     'study',
@@ -53,6 +51,7 @@ def main() -> None:
         if name in ('--help', '-help', '-h'):
             print(app.as_typed(listing()))
             return
+        app.refuse_replaced(name)
         if name not in COMMANDS:
             raise UserError(
                 f'{name}: no such command{did_you_mean(name, COMMANDS)}: `python -m launch` lists'

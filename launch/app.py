@@ -36,6 +36,8 @@ from configs.settings_text import described
 C = TypeVar('C', PretrainConfig, FinetuneConfig)
 # Of the source, or of the installed packages: what lies below it is ours.
 ROOT = pathlib.Path(__file__).parents[1]
+# Former commands, and the templates that replace them; for one release.
+_TEMPLATES = {'slurm': 'slurm.sbatch', 'jobset': 'jobset.yaml'}
 
 
 def run(
@@ -168,8 +170,17 @@ def console() -> None:
     # One entry for all commands, which reads its own name; alter_sys, so that `main.__module__` is
     # known when the help is asked for.
     name = pathlib.Path(sys.argv[0]).stem.removeprefix('bert-').replace('-', '_')
+    with ending(f'bert-{name}'):
+        refuse_replaced(name)
     module = 'launch' if name == 'jax' else f'launch.{name}'
     runpy.run_module(module, run_name='__main__', alter_sys=True)
+
+
+def refuse_replaced(name: str) -> None:
+    """Raises UserError, which names the template, for a command that was replaced by one."""
+    if name in _TEMPLATES:
+        template = pathlib.Path(__file__).parent / 'cluster' / _TEMPLATES[name]
+        raise UserError(f'this command is now a template: copy {template} and edit the copy')
 
 
 def as_typed(text: str) -> str:

@@ -32,6 +32,10 @@ ELSEWHERE = {  # page, what its command has in it: why it is not run here
     ('*', r'launch/(quickstart|test)\.sh'): 'it installs from the package index; CI runs both',
     ('*', r'\bpip install|-m venv'): 'it installs from the package index',
     ('*', r'gs://|tpu_vm\.sh|gcloud|--topology=h100'): 'it needs a cloud, or an accelerator',
+    (
+        'docs/clusters.md',
+        r'sbatch|kubectl',
+    ): 'it needs a cluster; tests/launch/cluster has stand-ins',
     ('*', r'docker|Dockerfile'): 'it needs docker',
     ('*', r'--input=hf:'): 'it needs the Hub; tests/input_pipeline/text reads local data sets',
     ('*', r'HOST:\d+'): 'it needs two machines; tests/launch/pretraining starts such processes',
@@ -68,7 +72,6 @@ SIZES = {  # what is replaced in a command
     r'model\.vocab_size=\S+': 'model.vocab_size=300',
     r'--steps=\S+': '--steps=8',
     r'--seeds=\S+': '--seeds=0',
-    r'--pvc=CLAIM': '--pvc=claim',  # Kubernetes has small letters
     r'--sweep="[^"]*"': '--sweep="seed=0"',
     r'\bENCODER\b': 'runs/mini',
     r'--task=conll2003\b': '--task=conll2003_sentences',  # without documents' context: 512 wide
@@ -91,8 +94,6 @@ EXTRA = {  # what is added to a program's own flags
     'train_retvec': '--set phases.0.steps=8 --set phases.0.batch_size=8'
     ' --set optimizer.warmup_steps=1',
     'plan': '--nocompile',
-    'slurm': '--dry_run',
-    'jobset': '--dry_run',
     'finetune': ' '.join(f'--set {change}' for change in QUICK),
     'transfer': ' '.join(f'--set {change}' for change in QUICK),
     'feature_based': ' '.join(f'--set {change}' for change in QUICK)

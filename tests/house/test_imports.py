@@ -230,7 +230,7 @@ def test_setup_cfg_lists_every_package_and_every_binary():
         for path in sources(package)
     }
     assert set(settings['options']['packages'].split()) == folders
-    # jax: `bert-jax`, the list of all commands
-    names = ['jax', *BINARIES]
+    # jax: `bert-jax`, the list of all commands; slurm, jobset: replaced by templates
+    names = ['jax', 'slurm', 'jobset', *BINARIES]
     scripts = {f'bert-{name.replace("_", "-")} = launch.app:console' for name in names}
     assert set(settings['options.entry_points']['console_scripts'].strip().splitlines()) == scripts

@@ -17,7 +17,7 @@ FLOORS = {
     'bert_jax': ({'mesh'}, {'model'}, {'train'}, {'costs', 'interchange'}),
     'input_pipeline': ({'records', 'tokenizer'}, {'text', 'examples'}, {'preprocess', 'tasks'}),
     'launch': (
-        {'workdir', 'cluster'},
+        {'workdir'},
         {'sources'},
         {'finetuning'},
         {'pretraining', 'inference', 'robustness'},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -49,3 +50,16 @@ def test_a_misspelt_command_is_one_line():
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert (run.returncode, run.stdout, run.stderr.count('\n')) == (2, '', 1)
     assert 'pretain: no such command (did you mean pretrain?)' in run.stderr
+
+
+@pytest.mark.parametrize('name', ['slurm', 'jobset'])
+def test_a_command_that_was_replaced_names_its_template(name):
+    script = (
+        f'import sys; from launch.app import console; sys.argv = ["bin/bert-{name}"]; console()'
+    )
+    for way in (['-c', script], ['-m', 'launch', name]):
+        run = subprocess.run([sys.executable, *way], cwd=ROOT, capture_output=True, text=True)
+        assert (run.returncode, run.stdout, run.stderr.count('\n')) == (2, '', 1)
+        (template,) = re.findall(r'copy (\S+) and edit the copy', run.stderr)
+        assert pathlib.Path(template).parent == ROOT / 'launch' / 'cluster'
+        assert pathlib.Path(template).is_file()

@@ -1,20 +1,13 @@
-"""A stand-in for kubectl, first in PATH, which refuses what the real one and its cluster would.
+"""Finds in the manifest of a JobSet what a cluster would refuse.
 
 The fields are those of JobSet v1alpha2 (jobset.x-k8s.io, 0.6 and newer), Job and Pod that a run may
-need; what else a manifest has is taken for a slip. A file called kubectl calls `main`; what is
-submitted lies in $HERE/manifest as JSON, what is called in $HERE/calls.
+need; what else a manifest has is taken for a slip.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import pathlib
 import re
-import sys
 from typing import Any
-
-import yaml
 
 TEXT, NUMBER, BOOL = re.compile(r'(?s).+'), int, bool
 LABEL = re.compile(r'[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?')  # a label of DNS
@@ -124,26 +117,6 @@ JOBSET = {
 }
 
 
-def main() -> None:
-    """Does what `kubectl create --filename=-` would; a namespace called `closed` refuses."""
-    here, words = pathlib.Path(os.environ['HERE']), sys.argv[1:]
-    with (here / 'calls').open('a') as calls:
-        calls.write(json.dumps(words) + '\n')
-    if words[:1] != ['create'] or '--filename=-' not in words:
-        sys.exit(f'error: unknown command {words}')
-    for word in words[1:]:
-        if not re.fullmatch(r'--(filename|namespace)=[a-z-]+', word):
-            sys.exit(f'error: unknown flag: {word}')
-        if word == '--namespace=closed':
-            sys.exit('Error from server (Forbidden): jobsets.jobset.x-k8s.io is forbidden')
-
-    manifest = yaml.safe_load(sys.stdin.read())
-    if slips := [*slips_of(manifest, JOBSET, ''), *clashes_of(manifest)]:
-        sys.exit(f'The JobSet is invalid: {slips[0]}')
-    (here / 'manifest').write_text(json.dumps(manifest))
-    print(f'jobset.jobset.x-k8s.io/{manifest["metadata"]["name"]} created')
-
-
 def slips_of(value: Any, form: Any, where: str) -> list[str]:
     """What of `value` is not of its form, each with its place."""
     match form:
@@ -197,7 +170,7 @@ def clashes_of(manifest: Any) -> list[str]:
         volumes = [volume['name'] for volume in pod['volumes']] if 'volumes' in pod else []
         for container in pod['containers']:
             # Extended resources cannot be overcommitted: a request of one is its limit.
-            for kind, least in container['resources']['requests'].items():
+            for kind, least in container['resources'].get('requests', {}).items():
                 if '/' in kind and container['resources']['limits'].get(kind) != least:
                     found.append(f'{kind}: request and limit must be equal')
             for mount in container.get('volumeMounts', []):

@@ -1,1 +1,0 @@
-"""What the launchers of clusters share."""
