@@ -1,0 +1,1 @@
+"""What all commands share: flags, help, one-line errors and exit codes."""
